@@ -1,7 +1,7 @@
-"""The card of a file from anyone: what it says about the training, believed only where kind, size and order are right.
+"""The card of a checkpoint: how the model was trained, and how well it does.
 
-The weights are checked by `xformer.checkpoints`. A card is words and numbers that anybody can have typed, and both end up on
-a screen; what is wrong in it is left out, and `ImportedCard.left_out` says so in one sentence.
+A card from an imported file is untrusted. Values of a wrong type, size or order are left out, and `ImportedCard.left_out`
+names them in one sentence. The weights are checked by `xformer.checkpoints`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from xformer.training.entry import Damage, Entry, or_else
 MAX_STEPS = 10_000_000
 MAX_ROWS = 2_000
 MAX_SCORES = 4_096
-"""Heads of one row that can have a score."""
+"""The most heads with a score in one row."""
 
 
 def one_line(text: Any, most: int) -> str:
-    """Text of at most so many characters on one line, without anything that cannot be printed; empty for what is no text."""
+    """Return at most `most` printable characters on one line; an empty text for a value that is not text."""
     if not isinstance(text, str):
         return ""
     text = text[: 4 * most].encode("utf-8", "replace").decode()  # a lone surrogate cannot be stored
@@ -48,13 +48,13 @@ Story = Annotated[str, BeforeValidator(lambda text: one_line(text, 400))]
 
 
 class Part(BaseModel, frozen=True, strict=True, extra="ignore"):
-    """A part of a card, or nothing: what is unknown in it is left out, and what may be missing where it cannot be."""
+    """A part of a card. Unknown and damaged optional fields are left out."""
 
     @classmethod
-    def of(cls, told: Any) -> dict[str, Any]:
-        """What of it is there, empty where a part of it that must be is not."""
+    def of(cls, values: Any) -> dict[str, Any]:
+        """Return the valid fields, or an empty dictionary when a required field is missing or damaged."""
         try:
-            return cls.model_validate(told, context=Damage()).model_dump(exclude_none=True)
+            return cls.model_validate(values, context=Damage()).model_dump(exclude_none=True)
         except ValidationError:
             return {}
 
@@ -75,13 +75,13 @@ class Row(Part, frozen=True):
     tokens_per_second: Size
     best_head_score: Annotated[Share | None, or_else(None)] = None
     scores: Annotated[Annotated[dict[Site, list[Share]], AfterValidator(_few)] | None, or_else(None)] = None
-    """Of every head: {"encoder.0.attn": [0.1, …]}."""
+    """The score of each head, as {"encoder.0.attn": [0.1, …]}."""
     note: Note = ""
     done: Annotated[bool, or_else(False)] = False
 
 
 class EdgeCases(Part, frozen=True):
-    """What a model scored on the edge cases of its task."""
+    """The score on the edge cases of the task."""
 
     loss: Size
     token_accuracy: Share
@@ -97,7 +97,7 @@ class Figures(EdgeCases, frozen=True):
 
 
 class Score(Part, frozen=True):
-    """What a screen says of a score, and what it may say besides."""
+    """A score as a screen shows it."""
 
     loss: Size
     exact_match: Share
@@ -109,7 +109,7 @@ class Score(Part, frozen=True):
 
 
 class Words(Part, frozen=True):
-    """What a card says by itself, whatever else stands in it."""
+    """The simple fields of a card."""
 
     name: Name = ""
     title: Name = ""
@@ -121,19 +121,19 @@ class Words(Part, frozen=True):
 
 
 class ImportedCard(Words, frozen=True):
-    """How a model was trained, as far as its card can be believed."""
+    """The valid content of an imported card."""
 
     train: TrainConfig
     figures: dict[str, Any]
     rows: list[dict[str, Any]]
     left_out: str
-    """What could not be believed, as one sentence; empty when everything could."""
+    """The fields that are not valid, as one sentence; empty when all are."""
     has_recipe: bool
-    """Whether the training settings are those of the card."""
+    """Whether the card has valid training settings."""
 
 
 def read_card(card: dict[str, Any]) -> ImportedCard:
-    """The checked contents of a card."""
+    """Check a card and return its valid content."""
     problems, has_recipe = [], True
     words = Words.model_validate(card, context=Damage())
     try:
@@ -147,10 +147,10 @@ def read_card(card: dict[str, Any]) -> ImportedCard:
     except CheckpointError as error:
         rows = []
         problems.append(f"its curve ({str(error).rstrip('.')})")
-    told: dict[str, Any] = words.model_dump()
-    told["name"] = words.name or words.title
+    values: dict[str, Any] = words.model_dump()
+    values["name"] = words.name or words.title
     return ImportedCard.model_construct(
-        **told,
+        **values,
         train=train,
         figures=Figures.of(card.get("figures")),
         rows=rows,
@@ -160,7 +160,7 @@ def read_card(card: dict[str, Any]) -> ImportedCard:
 
 
 def believed(card: dict[str, Any]) -> dict[str, Any]:
-    """What a screen may say of a model from its card: only what is of the right kind and size, and nothing made up."""
+    """Return the valid fields of a card for a screen."""
     read = read_card({name: value for name, value in card.items() if name != "curve"})
     kept = read.model_dump(include=set(Words.model_fields)) | {"device": read.device or "cpu"}
     if read.has_recipe:
@@ -172,15 +172,15 @@ def believed(card: dict[str, Any]) -> dict[str, Any]:
 
 
 def checked_rows(curve: Any, last: int) -> list[dict[str, Any]]:
-    """The rows of a curve that goes up to the step `last`, with nothing in them but what is known.
+    """Return the rows of a curve up to the step `last`, with their known fields.
 
-    Raises `CheckpointError` with one sentence at the first that is not as it must be.
+    Raises `CheckpointError` for the first row that is not valid.
     """
     if not isinstance(curve, list) or len(curve) > MAX_ROWS:
         raise CheckpointError(f"a curve is a list of at most {MAX_ROWS:,} rows.")
     rows: list[dict[str, Any]] = []
-    for number, told in enumerate(curve, start=1):
-        if not isinstance(told, dict):
+    for number, values in enumerate(curve, start=1):
+        if not isinstance(values, dict):
             raise CheckpointError(f"row {number} is not a JSON object.")
         before = rows[-1]["step"] if rows else 0
         rules = {
@@ -188,7 +188,7 @@ def checked_rows(curve: Any, last: int) -> list[dict[str, Any]]:
             "steps": f"the number of steps in row {number} is none.",
         }
         try:
-            row = Row.model_validate(told, context=Damage())
+            row = Row.model_validate(values, context=Damage())
         except ValidationError as error:
             name = str(error.errors()[0]["loc"][0])
             rule = f"{name} in row {number} must be a number {limits(Row.model_fields[name])}."
@@ -200,7 +200,7 @@ def checked_rows(curve: Any, last: int) -> list[dict[str, Any]]:
 
 
 def card_of(entry: Entry, rows: list[dict[str, Any]], step: int) -> dict[str, Any]:
-    """What the run store knows of a run up to a step, as the card of a file; the curve thinned until it fits."""
+    """Return the card of a run of the run store up to a step, with a curve that fits into a file."""
     rows = [row for row in rows if row["step"] <= step]
     latest = rows[-1] if rows else {}
     return {
@@ -219,31 +219,31 @@ def card_of(entry: Entry, rows: list[dict[str, Any]], step: int) -> dict[str, An
 
 
 ROWS = 500
-"""The most rows: more than a screen has pixels for."""
+"""The most rows of a curve in a card."""
 
 SHARE = 0.7
-"""How much of a header a curve may take."""
+"""The share of a file's header that a curve may take."""
 
 
 def fitting(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each so-manieth row, counted from the last, which is always among them."""
+    """Thin a curve evenly until it fits into the header of a file. The last row is always kept."""
     every = max(1, -(-len(rows) // ROWS))
-    # A card is text within the text of a header, in which each quotation mark takes a character more.
+    # A card is JSON inside JSON, where each quotation mark takes one more character.
     while len(rows) > every and len(json.dumps(json.dumps(rows[::-every]))) > SHARE * MAX_HEADER:
         every *= 2
     return rows[::-every][::-1]
 
 
 MAX_STATE_HEADER = 100_000_000
-"""What safetensors itself reads: the metrics of a long run take more than a stranger's header may."""
+"""The limit of safetensors itself: the metrics of a long run exceed the limit for imported files."""
 
 MAX_BYTES = 2**40
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """The card of the model in a folder, or the values of the state that it was interrupted in.
+    """Read the card of the model in a folder, or the values of the saved state of an interrupted run.
 
-    Raises `CheckpointError` with one plain sentence where the file is not whole.
+    Neither torch nor the weights are loaded. Raises `CheckpointError` when the file is damaged.
     """
     if (folder / STATE).exists():
         return _said(folder / STATE, "state", MAX_STATE_HEADER)

@@ -1,7 +1,7 @@
-"""What a worker does between two steps: look for commands, wait while it is paused, and write down how far it is.
+"""What a worker does between two steps: carry out commands, wait while paused, write metrics, save the state, and score.
 
-It looks ten times a second and writes four times a second; between two looks it costs the reading of a clock. Every half a
-minute it writes down the state to go on from, however rare the snapshots are: so much is lost at worst to a power cut.
+It reads commands ten times a second and writes metrics four times a second; in between it only reads a clock. The state to
+resume from is saved every half a minute, however rare the snapshots are.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from xformer.training.run_store import RunStore, change_peak, entry_of, insert_r
 LOOK_SECONDS = 0.1
 WRITE_SECONDS = 0.25
 SAVE_SECONDS = 30.0
-"""How often the state is written."""
+"""Seconds between two saved states."""
 SAVE_SHARE = 0.02
-"""Not more than this share of the time is spent on it."""
+"""The largest share of the time that saving may take."""
 PAUSE_SECONDS = 0.05
-"""How often a paused run looks for commands."""
+"""Seconds between two looks of a paused run for commands."""
 ROOM_SECONDS = 0.5
-"""How often a paused run looks whether somebody else waits for its device."""
+"""Seconds between two looks of a paused run for runs that wait for its device."""
 IDLE_SECONDS = 600.0
-"""A paused run keeps its process so long; then it saves, ends, and needs a new one to go on."""
+"""Seconds for which a paused run keeps its process. Then it saves its state and ends; resuming starts a new process."""
 
 
 class CommandLoop:
-    """Stands between a run and the run store."""
+    """Connects one run with the run store."""
 
     def __init__(self, store: RunStore, entry: Entry) -> None:
         self.store, self.entry = store, entry
         self.run: Run | None = None
         self.reason = "stopped"
-        """The state that a stopped run is in."""
+        """The state of the run when it is stopped."""
         self.paused = False
         self.steps_allowed = 0
         self.unwritten: list[dict[str, Any]] = []
@@ -55,31 +55,31 @@ class CommandLoop:
         self.steps_per_second = 0.0
         self.figures: dict[str, float] = {}
         self.solved = False
-        """Whether a report has said that everything is right."""
+        """Whether a report has had an exact match of 1."""
         self.is_awaited = False
-        """Whether what is unwritten is to be written now."""
+        """Whether the unwritten metrics are to be written at once."""
         self.interrupted = False
         self.full = ""
-        """What was said last about a disk without room."""
+        """The last message about a full disk quota."""
 
     def drives(self, run: Run) -> None:
-        """From now on this is the run that is meant."""
+        """Set the run that is trained."""
         self.run, self.written_step, self.written = run, run.step, time.monotonic()
         self.save_at = self.written + SAVE_SECONDS
         self.store.change(self.entry.id, pid=os.getpid())
 
     def interrupt(self) -> None:
-        """The system asks the process to end: stop before the next step."""
+        """Stop before the next step, because the system ends the process."""
         self.interrupted = True
 
     def report(self, row: dict[str, Any]) -> None:
-        """A row of metrics, to be written with the next writing; the first without a mistake, which is waited for, at once."""
+        """Keep a row of metrics for the next write. The first row with an exact match of 1 is written at once."""
         self.unwritten.append(row)
         if row["held_out_exact_match"] == 1.0 and not self.solved:
             self.solved = self.is_awaited = True
 
     def between(self) -> None:
-        """Called before every step. Raises `Stopped` when the run is to end here."""
+        """Do what is due before a step. Raises `Stopped` when the run is to end here."""
         if self.interrupted:
             self.reason = "interrupted"
             raise Stopped
@@ -97,16 +97,16 @@ class CommandLoop:
             self._save_state()
 
     def flush(self) -> None:
-        """Write down the metrics and where the run stands. Raises `RunStoreError` when it is this process's run no longer."""
+        """Write the metrics and the position. Raises `RunStoreError` when another process has the run."""
         with self.store.database.writing() as db:
             self._write_down(db)
 
     def position(self) -> dict[str, Any]:
-        """Where the run stands, as columns of the run store; nothing before there is a run."""
+        """Return step and seconds as columns of the run store; empty before `drives`."""
         return {} if self.run is None else {"step": self.run.step, "seconds": self.run.seconds}
 
     def _write_down(self, db: Any) -> None:
-        """The same within a transaction, so that a state that is written with it belongs to this very step."""
+        """Do the same in a given transaction, so that a change of state belongs to this step."""
         run = self.run
         assert run is not None
         if entry_of(db, self.entry.id).worker != self.entry.worker:
@@ -116,7 +116,7 @@ class CommandLoop:
             self.steps_per_second = (run.step - self.written_step) / max(1e-9, now - self.written)
         if run.window.steps:
             self.figures = {"loss": run.window.last_loss, "gradient_norm": run.window.gradient_norm}
-        elif self.unwritten:  # just reported: the window is empty
+        elif self.unwritten:  # the window is empty after a report
             self.figures = {name: self.unwritten[-1][name] for name in ("loss", "gradient_norm")}
         live = self.figures | {
             "learning_rate": learning_rate(run.config, max(1, run.step)),
@@ -139,7 +139,7 @@ class CommandLoop:
             found = db.execute("SELECT * FROM commands WHERE run = ? ORDER BY number", (self.entry.id,)).fetchall()
             for command in found:
                 self._carry_out(db, run, command["kind"], command["value"])
-            # A stop stays in the run store until the run has stopped: should this process hang, it says why it was killed.
+            # A stop stays in the run store until the run has stopped: if this process hangs, it is the reason for killing it.
             db.execute("DELETE FROM commands WHERE run = ? AND kind != 'stop'", (self.entry.id,))
         if any(command["kind"] == "stop" for command in found):
             self.reason = "stopped"
@@ -168,13 +168,13 @@ class CommandLoop:
             run.change_rate(value)
 
     def _wait(self) -> None:
-        """Stay here until the run may go on, for one step or for good."""
+        """Wait until the run may go on, for one step or for good."""
         run = self.run
         assert run is not None
         try:
             run.keep_snapshot()
             self._save_state()
-        except QuotaExceededError as error:  # it waits all the same: what it has done stands in memory
+        except QuotaExceededError as error:  # it waits all the same, with its state in memory
             self.full = str(error)
             self.store.change(self.entry.id, message=self.full)
         self.flush()
@@ -191,11 +191,11 @@ class CommandLoop:
         self.written, self.written_step = time.monotonic(), run.step
 
     def _without_full(self, entry: Entry) -> str:
-        """The message of a run, unless it is that there was no room."""
+        """Return the message of a run, without one about the disk quota."""
         return "" if entry.message == self.full else entry.message
 
     def _save_state(self) -> None:
-        """Write down the state, unless its weights are no numbers: then the last good one stays, and the next step says so."""
+        """Save the state, unless a weight is not a number: then the last good state stays, and the next step raises."""
         run = self.run
         assert run is not None
         began = time.monotonic()
@@ -205,7 +205,7 @@ class CommandLoop:
         self.save_at = now + max(SAVE_SECONDS, (now - began) / SAVE_SHARE)
 
     def _should_make_room(self) -> bool:
-        """Whether somebody waits for the device, or nobody has come back for long, and no command is under way."""
+        """Return whether another run waits for the device, or the pause has lasted for long."""
         self.looked_around = time.monotonic()
         entries = self.store.entries()
         device = self.entry.device or dispatch.CPU
@@ -215,12 +215,12 @@ class CommandLoop:
 
 
 class SweepLoop:
-    """Stands between the models of a sweep and the run store; what a `CommandLoop` is to one run."""
+    """Connects the models of a sweep with the run store, as a `CommandLoop` does with one run."""
 
     def __init__(self, store: RunStore, entry: Entry) -> None:
         self.store, self.entry = store, entry
         self.runs: dict[str, Run] = {}
-        """The models, by their ids; those that have left the stack too."""
+        """All models by their ids, ended ones too."""
         self.left: set[str] = set()
         self.reason = "stopped"
         self.interrupted = False
@@ -231,21 +231,21 @@ class SweepLoop:
         self.written_step = 0
 
     def drives(self, runs: dict[str, Run]) -> None:
-        """From now on these are the models that are meant."""
+        """Set the models that are trained."""
         self.runs, self.written = runs, time.monotonic()
         self.written_step, self.save_at = self._steps(), self.written + SAVE_SECONDS
         self.store.change(self.entry.id, pid=os.getpid())
 
     def interrupt(self) -> None:
-        """The system asks the process to end: stop before the next step."""
+        """Stop before the next step, because the system ends the process."""
         self.interrupted = True
 
     def report(self, member: str, row: dict[str, Any]) -> None:
-        """A row of metrics of a model, to be written with the next writing."""
+        """Keep a row of metrics of a model for the next write."""
         self.unwritten.append((member, row))
 
     def between(self) -> None:
-        """Called before every step. Raises `Stopped` when all are to end here."""
+        """Do what is due before a step. Raises `Stopped` when the sweep is to end here."""
         self.at_each_step()
         now = time.monotonic()
         if now - self.written >= WRITE_SECONDS:
@@ -257,7 +257,7 @@ class SweepLoop:
             self.save()
 
     def save(self) -> None:
-        """Write down where the models stand that go on."""
+        """Save the states of the models that have not ended."""
         began = time.monotonic()
         for member, run in self.runs.items():
             if member not in self.left and run.has_finite_weights():
@@ -266,7 +266,7 @@ class SweepLoop:
         self.save_at = now + max(SAVE_SECONDS, (now - began) / SAVE_SHARE)
 
     def position(self) -> dict[str, Any]:
-        """How far they are, as columns of the run store: the step of the foremost, and the seconds of all together."""
+        """Return the largest step and the sum of the seconds as columns of the run store."""
         if not self.runs:
             return {}
         return {
@@ -275,7 +275,7 @@ class SweepLoop:
         }
 
     def flush(self) -> None:
-        """Write down metrics and where they stand. Raises `RunStoreError` when it is this process's sweep no longer."""
+        """Write the metrics and the position. Raises `RunStoreError` when another process has the sweep."""
         now = time.monotonic()
         with self.store.database.writing() as db:
             if entry_of(db, self.entry.id).worker != self.entry.worker:
@@ -289,11 +289,11 @@ class SweepLoop:
         self.written, self.written_step = now, self._steps()
 
     def _steps(self) -> int:
-        """The steps of all models together."""
+        """Return the sum of the steps of all models."""
         return sum(run.step for run in self.runs.values())
 
     def _is_told_to_stop(self) -> bool:
-        """Whether somebody has; from then on it takes as long as it takes to keep all models."""
+        """Return whether a stop was sent. The command is removed, as saving all models may take longer than a stop."""
         self.looked = time.monotonic()
         with self.store.database.reading() as db:
             query = "SELECT 1 FROM commands WHERE run = ? AND kind = 'stop' LIMIT 1"
@@ -305,31 +305,31 @@ class SweepLoop:
 
 
 MOST_SECONDS = 30.0
-"""A score that takes longer is taken over fewer examples."""
+"""Seconds after which scoring ends, over fewer examples."""
 
 
 class Scoring:
-    """Stands between `evaluate` and the run store; see `Watch`."""
+    """Writes the progress of `evaluate` into the run store, and ends it early; see `Watch`."""
 
     def __init__(self, store: RunStore, entry: Entry, command_loop: CommandLoop | SweepLoop) -> None:
         self.store, self.entry, self.command_loop = store, entry, command_loop
         self.began, self.written = time.monotonic(), 0.0
         self.ended = ""
-        """Why it was ended early, as a sentence; nothing where it was not."""
+        """Why scoring ended early, as one sentence; empty if it did not."""
 
     def __call__(self, done: int, samples: int) -> bool:
         now = time.monotonic()
         if now - self.written >= WRITE_SECONDS:
             self.written = now
-            is_told = self._write_down(done, samples, now - self.began)
-            if is_told or self.command_loop.interrupted:
+            is_stopped = self._write_down(done, samples, now - self.began)
+            if is_stopped or self.command_loop.interrupted:
                 self.ended = "Its scoring was ended early."
         if done < samples and now - self.began >= MOST_SECONDS:
             self.ended = f"Its scoring was ended after {MOST_SECONDS:.0f} s."
         return not self.ended
 
     def _write_down(self, done: int, samples: int, seconds: float) -> bool:
-        """Say how far it is; whether it was told to stop. Raises `RunStoreError` when it is this process's run no longer."""
+        """Write the progress. Returns whether a stop was sent. Raises `RunStoreError` when another process has the run."""
         run = self.entry.id
         with self.store.database.writing() as db:
             entry = entry_of(db, run)
@@ -341,24 +341,24 @@ class Scoring:
 
 
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
-"""How torch says on a processor that there is none left; it also speaks of the format of memory, and of pinned memory."""
+"""Parts of PyTorch's messages when the processor's memory is used up."""
 
 GOES_ON = " Resume goes on from there."
 
 
 class GpuGoneError(Exception):
-    """The GPU that the run was given is not there."""
+    """The GPU of the run does not exist."""
 
 
 def failure(store: RunStore, entry: Entry, error: Exception) -> tuple[str, str]:
-    """The state that the run is in after that error, and its message."""
+    """Return the state of the run after an error, and its message."""
     if isinstance(error, QuotaExceededError):
         return "failed", f"{error}{GOES_ON}"
     if isinstance(error, XformerError):
         return "failed", str(error)
     if isinstance(error, MemoryError):
         return "failed", _too_big(store, entry)
-    with suppress(OSError):  # a full disk takes no log either
+    with suppress(OSError):  # a full disk has no space for the log either
         traceback.print_exception(error)
     if isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError | GpuGoneError) and entry.device != "cpu":
         return _without_gpu(store, entry, error)
@@ -374,7 +374,7 @@ def failure(store: RunStore, entry: Entry, error: Exception) -> tuple[str, str]:
 
 
 def _without_gpu(store: RunStore, entry: Entry, error: Exception) -> tuple[str, str]:
-    """A run that lost its GPU waits for the processor."""
+    """Queue a run that lost its GPU for the processor."""
     store.change(entry.id, wanted="cpu")
     why = "ran out of memory" if isinstance(error, torch.OutOfMemoryError) else "was lost"
     return (

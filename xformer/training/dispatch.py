@@ -1,7 +1,12 @@
-"""From the run store to processes: notice the dead, start what is next, and empty the bin.
+"""The queue of runs: which run is next on a device, and starting its worker.
 
-Anybody may call `reconcile` at any time, from any process: a server every second, a page, a worker that has finished. What has
-to be done at once is done in one transaction of the store, and a lock file says whether a run has a process (see `liveness`).
+Any process may call `reconcile` at any time: a server every second, a page, a worker that has finished. A start is one
+transaction of the run store, and a lock file tells whether a run has a process (see `liveness`).
+
+One run a device is trained at a time. The first waiting run of each owner comes before the second of any. Among equals the
+owner whose last turn is longest ago comes first, then the earlier request. Turns are counted, not timed, as a clock can be set
+back; turns of deleted runs count too, or deleting finished runs would be a way to the front. A run whose worker stopped before
+its first report is started again before all others.
 """
 
 from __future__ import annotations
@@ -26,15 +31,15 @@ from xformer.training.run_store import RunStore, all_entries, move, where
 
 LOG = "worker.log"
 UNDELETE_SECONDS = 3600.0
-"""How long a deleted run can be taken back."""
+"""Seconds during which a deleted run can be restored."""
 
 
 def reconcile(store: RunStore) -> None:
-    """Notice workers that died, kill those that do not obey or never begin, and start what is next."""
+    """Record workers that died, kill workers that do not stop or never begin, and start the next run of each device."""
     entries = store.entries()
     for entry in entries:
         if entry.is_active:
-            with suppress(RunStoreError, OSError):  # what is wrong with one run keeps no other one waiting
+            with suppress(RunStoreError, OSError):  # an error of one run must not hold up the others
                 mark_dead(store, entry)
     if not any(entry.state == "queued" for entry in store.entries()):
         return
@@ -44,7 +49,7 @@ def reconcile(store: RunStore) -> None:
 
 
 def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
-    """Give a free device to the next run."""
+    """Start the next run of a device, if the device is free."""
     if not next_for(device, store.entries(), available):
         return
     with store.database.writing() as db:
@@ -59,7 +64,7 @@ def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
             try:
                 token = secrets.token_hex(8)
                 turn = 1 + max(other.turn for other in entries)
-                said = {"message": RESTARTED} if entry.unreported_starts else {}
+                message = {"message": RESTARTED} if entry.unreported_starts else {}
                 starts = entry.unreported_starts + 1
                 move(
                     db,
@@ -70,7 +75,7 @@ def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
                     worker=token,
                     pid=None,
                     unreported_starts=starts,
-                    **said,
+                    **message,
                 )
                 db.execute("DELETE FROM commands WHERE run = ?", (entry.id,))
                 _spawn(store.folder_of(entry.id), store, entry.id, token, lock)
@@ -80,7 +85,7 @@ def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
 
 
 def _unusable(folder: Path) -> str:
-    """Why a run cannot be trained in a folder that something has happened to; empty where it can."""
+    """Return why a run cannot be trained in a damaged folder; empty where it can."""
     if folder.exists() and not folder.is_dir():
         return "a file is in its place"
     taken = [name for name in (LOCK, LOG) if (folder / name).exists() and not (folder / name).is_file()]
@@ -88,7 +93,7 @@ def _unusable(folder: Path) -> str:
 
 
 def _spawn(folder: Path, store: RunStore, run: str, token: str, lock: int) -> None:
-    """Start the worker of a run, detached: it outlives whoever started it, and inherits the lock."""
+    """Start the worker of a run as a detached process, which outlives this one and inherits the lock."""
     arguments = [run, "--folder", str(store.folder.resolve()), "--token", token, "--lock", str(lock)]
     with open(folder / LOG, "ab") as log:
         process = subprocess.Popen(
@@ -100,25 +105,25 @@ def _spawn(folder: Path, store: RunStore, run: str, token: str, lock: int) -> No
             start_new_session=True,
             pass_fds=(lock,),
         )
-    threading.Thread(target=process.wait, daemon=True).start()  # so that it does not stay as a zombie of this process
+    threading.Thread(target=process.wait, daemon=True).start()  # or it would stay as a zombie of this process
     liveness.sign(lock, process.pid)
 
 
 def empty_bin(store: RunStore, older_than: float = UNDELETE_SECONDS) -> None:
-    """Remove for good what was thrown away some time ago."""
+    """Remove runs for good that were deleted some time ago."""
     for entry in store.entries(deleted=True):
         with store.database.writing() as db:
             condition, of = where(entry.id)
             expired = db.execute(
                 f"SELECT 1 FROM runs WHERE {condition} AND deleted < ?", (of, time.time() - older_than)
             )
-            if expired.fetchone() is None:  # too early, or somebody has taken it back meanwhile
+            if expired.fetchone() is None:  # too early, or restored meanwhile
                 continue
             shutil.rmtree(store.folder_of(entry.id), ignore_errors=True)
             db.execute(f"DELETE FROM runs WHERE {condition}", (of,))
             for table in ("metrics", "commands"):
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (entry.id,))
-            for member in (entry.sweep or {}).get("ids", ()):  # those that have become runs go with their own rows
+            for member in (entry.sweep or {}).get("ids", ()):  # members that are runs keep their rows
                 db.execute(
                     "DELETE FROM metrics WHERE run = ? AND NOT EXISTS (SELECT 1 FROM runs WHERE id = ?)",
                     (member, member),
@@ -129,16 +134,16 @@ CPU = "cpu"
 
 
 def devices() -> list[str]:
-    """The devices of this machine that each train one run at a time: every GPU, and the processor."""
-    import torch  # only now: an order to a run need not wait for it
+    """Return the devices of this machine that each train one run at a time: every GPU, and the processor."""
+    import torch  # only here: a command to a run does not need it
 
     return [*(f"cuda:{index}" for index in range(torch.cuda.device_count())), CPU]
 
 
 def suits(entry: Entry, device: str, available: Sequence[str]) -> bool:
-    """Whether a run may be trained on a device: the one it asked for, or with "auto" the GPUs where there are some.
+    """Return whether a run may be trained on a device: the device in `wanted`; a GPU, if there is one, for "auto" and "cuda".
 
-    A run that asks for a GPU which is gone may have the processor: its worker says so.
+    A run that wants a GPU which does not exist is trained on the processor, with a message.
     """
     gpus = [name for name in available if name != CPU]
     if entry.wanted == "auto":
@@ -149,7 +154,7 @@ def suits(entry: Entry, device: str, available: Sequence[str]) -> bool:
 
 
 def in_turn(entries: Sequence[Entry]) -> list[Entry]:
-    """The waiting runs among all entries, in the order in which they will be trained."""
+    """Return the waiting runs among all entries, in the order in which they will be trained."""
     last_turn: dict[str, int] = {}
     being_trained = Counter(entry.owner for entry in entries if entry.is_active)
     for entry in entries:
@@ -166,14 +171,14 @@ def in_turn(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def next_for(device: str, entries: Sequence[Entry], available: Sequence[str]) -> list[Entry]:
-    """The waiting runs that may have a device, the next one first; none while it is taken."""
+    """Return the waiting runs for a device, the next one first; none while the device is taken."""
     if any(entry.is_active and entry.device == device for entry in entries):
         return []
     return [entry for entry in in_turn(entries) if suits(entry, device, available)]
 
 
 def place(run: str, entries: Sequence[Entry], available: Sequence[str]) -> int:
-    """How many waiting runs come before this one on the device it will get; 0 is the next."""
+    """Return how many waiting runs come before this one on its device; 0 is the next."""
     waiting = in_turn(entries)
     mine = next((entry for entry in waiting if entry.id == run), None)
     if mine is None:

@@ -1,4 +1,8 @@
-"""One run as the run store has it: what was asked for, who asked, and how far it is."""
+"""One run as the run store has it: its settings, owner, state and progress.
+
+A cell of the store may be damaged, by a disk or by hand. It is replaced by an empty value and named in the `Damage` of its
+row, so a damaged cell does not hide the others.
+"""
 
 from __future__ import annotations
 
@@ -29,23 +33,23 @@ from xformer.presets import Preset
 LARGEST = 2**53
 
 LATEST = 9e9
-"""The last moment that a calendar of 64-bit nanoseconds has room for."""
+"""The largest time in seconds that fits into 64-bit nanoseconds."""
 
 SCORING = "scoring"
-"""What of the live figures of a run is a list: the examples that are scored, those asked for, and seconds."""
+"""The live figure that is a list: examples scored, examples in all, and seconds."""
 
 
 @dataclass
 class Damage:
-    """What was wrong with a row."""
+    """The damage found in a row."""
 
     columns: list[str] = field(default_factory=list)
     why: str = ""
-    """The rule that its settings break."""
+    """The rule that the settings break."""
 
 
 def or_else(nothing: Any) -> WrapValidator:
-    """What stands for a cell that cannot be read; where nobody keeps a `Damage`, it is an error like any other."""
+    """Return a validator that replaces an unreadable value and notes it in the `Damage` of the context, if there is one."""
 
     def read(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         try:
@@ -64,7 +68,7 @@ def or_else(nothing: Any) -> WrapValidator:
 
 
 def from_json(value: Any) -> Any:
-    """What a cell of JSON holds; what is no text is taken as it is. Raises `ValueError`."""
+    """Parse a cell of JSON; a value that is not text is returned as it is. Raises `ValueError`."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except RecursionError:
@@ -72,17 +76,17 @@ def from_json(value: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number that everything here can reckon with; NaN and infinity are, true is not."""
+    """Return whether a value is a float, or an integer that a float holds exactly."""
     return type(value) is float or (type(value) is int and abs(value) <= LARGEST)
 
 
 def are_numbers(value: Any) -> bool:
-    """Whether it is a list of such numbers."""
+    """Return whether a value is a list of such numbers."""
     return isinstance(value, list) and all(map(is_number, value))
 
 
 def _sweep(value: Any) -> Any:
-    """What differs in the models of a sweep, and their ids: {"settings": {"seed": [0, 1]}, "ids": ["1f3c5a70", "9b2d4e61"]}."""
+    """Check the settings and ids of a sweep: {"settings": {"seed": [0, 1]}, "ids": ["1f3c5a70", "9b2d4e61"]}."""
     value = from_json(value)
     if value is None:
         return None
@@ -98,7 +102,7 @@ def _sweep(value: Any) -> Any:
 
 
 def settings_of(kind: type[Config]) -> BeforeValidator:
-    """Reads a cell with a configuration, as plain JSON values: all its rules hold."""
+    """Return a validator of a configuration, which stays plain JSON values."""
 
     def read(value: Any) -> dict[str, Any]:
         if isinstance(value, str):
@@ -114,7 +118,7 @@ def settings_of(kind: type[Config]) -> BeforeValidator:
 
 @lru_cache(maxsize=4096)
 def _broken_rule(kind: type[Config], text: str) -> str:
-    """Why settings cannot be read; empty where they can. Kept: the run store is read every second, and they seldom change."""
+    """Return why settings cannot be read, or an empty text. Cached, as the run store is read every second."""
     try:
         kind.from_json(from_json(text))
     except ConfigError as error:
@@ -131,12 +135,12 @@ def _one_line(value: str) -> str:
 
 
 def _step_figures(value: dict[str, Any]) -> dict[str, Any]:
-    """An object of numbers, and of lists of numbers: {"loss": 0.1, "scoring": [10, 20, 0.5]}."""
+    """Keep the numbers of an object, and the list `SCORING`: {"loss": 0.1, "scoring": [10, 20, 0.5]}."""
     return {name: one for name, one in value.items() if is_number(one) or (name == SCORING and are_numbers(one))}
 
 
 def _score_figures(value: dict[str, Any]) -> dict[str, Any]:
-    """An object of numbers, in which those of the edge cases are another one: {"loss": 0.1, "edge_cases": {"loss": 0.2}}."""
+    """Keep the numbers of an object, and those of its edge cases: {"loss": 0.1, "edge_cases": {"loss": 0.2}}."""
     kept = {name: one for name, one in value.items() if is_number(one)}
     edges = value.get("edge_cases")
     if isinstance(edges, dict) and all(is_number(edges.get(name)) for name in ("exact_match", "samples")):
@@ -152,10 +156,10 @@ def _tags(value: Any) -> tuple[str, ...]:
 
 
 NUMBERED = re.compile(r"number-(\d{1,18})", re.ASCII)
-"""What a run is called whose id cannot be read."""
+"""The name of a run whose id is damaged."""
 
 Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}\z")]
-"""An id is a folder too, so it cannot lead out of the folder of runs."""
+"""An id is also the name of a folder, so it must not lead out of the folder of runs."""
 
 Text = Annotated[str, AfterValidator(lambda value: value[:10_000])]
 
@@ -182,19 +186,19 @@ MOVES = {
     "failed": ("queued",),
     "finished": (),
 }
-"""From which state a run may go to which."""
+"""The allowed changes of state."""
 RESUMABLE = tuple(state for state, moves in MOVES.items() if "queued" in moves)
 AT_WORK = ("running", "paused")
-"""In which states a run can have a process."""
+"""The states in which a run can have a process."""
 DAMAGED = "damaged"
-"""The state of a run of which too little can be read to train it, or to tell how it was trained: nothing starts from it."""
+"""The state of a run whose settings cannot be read."""
 ELSEWHERE = "elsewhere"
-"""The device of a run that another program trains: it can be watched and stopped, and is resumed there."""
+"""The device of a run that another program trains. It can be watched and stopped here, and is resumed there."""
 SETTINGS: dict[str, type[Config]] = {"model": ModelConfig, "task": TaskConfig, "train": TrainConfig}
 
 
 class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
-    """One run; its configurations are the plain JSON values that were written down."""
+    """One run. Its configurations are plain JSON values."""
 
     number: Annotated[Whole, or_else(0)]
     id: Annotated[Id, or_else("")]
@@ -220,28 +224,28 @@ class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
     """Figures of the latest step: loss, gradient_norm, learning_rate, steps_per_second, tokens_per_second."""
     message: Annotated[Text, or_else("")]
     figures: Annotated[ScoreFigures, or_else({})]
-    """The score on unseen examples once it is finished."""
+    """The score on unseen examples after the end."""
     created: Annotated[Number, or_else(0.0)]
     deleted: Annotated[Number | None, or_else(0.0)]
     private: Annotated[int, Field(ge=0, le=1), or_else(1)] = 0
-    """1 where only its owner sees it."""
+    """1 when only the owner sees the run."""
     sweep: Annotated[Sweep, or_else(None)] = None
-    """Of many models that are trained together, what differs in them, and their ids; see `sweep_members`."""
+    """For a sweep, the settings that differ and the ids of its models; see `sweeps`."""
     unreported_starts: Annotated[Whole, or_else(0)] = 0
-    """Workers that were started since the last report: 0 once one has reported, 2 where the first one was replaced."""
+    """The number of workers started since the last report."""
 
     @property
     def is_active(self) -> bool:
-        """Whether a process has it."""
+        """Whether a process has the run."""
         return self.worker is not None
 
     @property
     def sweep_of(self) -> str:
-        """The sweep that it was a model of; empty for any other run."""
+        """The sweep of which the run was a model, or an empty text."""
         return (self.parent or "").partition("/")[0] if "/" in (self.parent or "") else ""
 
     def settings(self) -> Preset:
-        """What is to be trained. Raises `ConfigError` where the run store was edited into something that is none."""
+        """Return the settings as a preset. Raises `ConfigError` when they are damaged."""
         return Preset(
             self.preset,
             self.title,
@@ -252,7 +256,7 @@ class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
         )
 
     def _repr_html_(self) -> str:
-        """In a notebook: what was asked for, how far it is, and how well it does."""
+        """Show the settings, progress and scores in a notebook."""
         steps = self.train.get("steps")
         rows = [
             ("run", self.id),
@@ -262,18 +266,18 @@ class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
             ("seconds", f"{self.seconds:.1f}"),
             *notebook_html.scores(self.figures, "exact_match", "loss"),
         ]
-        said = [notebook_html.text(line) for line in (self.about, self.message) if line]
-        return notebook_html.card(self.name, *said, notebook_html.facts(rows))
+        texts = [notebook_html.text(line) for line in (self.about, self.message) if line]
+        return notebook_html.card(self.name, *texts, notebook_html.facts(rows))
 
     def but(self, **values: Any) -> Entry:
-        """The same run with other values in some of its fields."""
+        """Return the run with other values in some fields."""
         return self.model_copy(update=values)
 
 
 def entry_from(cells: Mapping[str, Any]) -> Entry:
-    """A run from the cells of its row, whatever they hold; what was wrong with them stands at the end of its message."""
+    """Return the run of a row. Damage is named at the end of its message."""
     damage = Damage()
-    there = cells.keys()  # of a row of SQLite, `in` would ask for its values
+    there = cells.keys()  # `in` searches the values of an SQLite row
     entry = Entry.model_validate(
         {name: cells[name] if name in there else None for name in Entry.model_fields}, context=damage
     )
@@ -287,17 +291,17 @@ def entry_from(cells: Mapping[str, Any]) -> Entry:
         entry = entry.but(id=f"number-{entry.number}")
     if not {"id", "state", "sweep", *SETTINGS}.isdisjoint(wrong):
         entry = entry.but(state=DAMAGED, worker=None, pid=None)
-    said = f"Its entry in the book of runs is damaged ({', '.join(wrong)}). {damage.why}".rstrip()
-    return entry.but(message=f"{entry.message} {said}".lstrip())
+    message = f"Its entry in the book of runs is damaged ({', '.join(wrong)}). {damage.why}".rstrip()
+    return entry.but(message=f"{entry.message} {message}".lstrip())
 
 
 FIGURES = ("step", "steps", "loss", "learning_rate", "gradient_norm", "seconds", "tokens_per_second", "best_head_score",
            "held_out_loss", "held_out_token_accuracy", "held_out_exact_match", "held_out_samples")  # fmt: skip
-"""What must be a number in a row of metrics, where it is there."""
+"""The columns of a row of metrics that must be numbers."""
 
 
 def metrics_row(step: Any, text: Any) -> dict[str, Any] | None:
-    """A row of metrics without what is garbled in it; None where it is none of that step."""
+    """Parse a row of metrics without its damaged values. Returns None when it is not a row of that step."""
     try:
         row = from_json(text)
     except ValueError:

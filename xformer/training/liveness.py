@@ -1,9 +1,8 @@
-"""Is the process that trains a run alive? A lock that the operating system drops with its last holder, however it ends.
+"""Whether the process that trains a run is alive: a lock file that the operating system releases when the process ends.
 
-Whoever starts a worker takes the lock first and hands it over as an open file, so there is no moment at which a worker that
-is still starting looks dead: the lock belongs to the open file, not to a process, and the child inherits it. No heartbeat, no
-clock, no process number that another process may have got meanwhile. The number in the file is only looked at while the lock is
-held, to kill who holds it.
+The process that starts a worker takes the lock (`flock`) and passes it on as an open file, so a worker that is still starting
+never looks dead. There is no heartbeat and no clock. The process id in the file is used only while the lock is held, to kill
+its holder.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from xformer.training.entry import Entry
 from xformer.training.run_store import RunStore, entry_of, move
 
 LENGTH = 512
-"""Bytes of a lock file that somebody has signed."""
+"""Bytes of a lock file that holds a process id."""
 LONGEST_LOOK = 1.0
-"""Seconds of silence that one look counts for at most: whoever was halted meanwhile has heard nothing."""
+"""The most seconds of silence between two looks that count: the watching process may have been halted itself."""
 
 
 def take(path: Path) -> int | None:
-    """The lock as an open file descriptor, to be closed or handed over; None when somebody holds it."""
+    """Take the lock. Returns an open file descriptor, to be closed or passed on; None when the lock is held."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -40,7 +39,7 @@ def take(path: Path) -> int | None:
 
 
 def take_within(path: Path, seconds: float) -> int | None:
-    """The same, waiting so long for a holder that is about to let go."""
+    """Take the lock, and wait up to so many seconds for its holder."""
     deadline = time.monotonic() + seconds
     while (descriptor := take(path)) is None and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -48,15 +47,15 @@ def take_within(path: Path, seconds: float) -> int | None:
 
 
 def sign(descriptor: int, pid: int, last_words: str = "") -> None:
-    """Write down in the lock file which process holds the lock, and why it ends, for a process that can tell nobody else.
+    """Write the holder's process id into the lock file, and why it ends, when the run store cannot be written.
 
-    The file has the same length from the first time on: a disk that is full meanwhile takes the words all the same.
+    The file always has the same length, so the words fit on a full disk too.
     """
     os.pwrite(descriptor, f"{pid}\n{last_words}".encode()[:LENGTH].ljust(LENGTH), 0)
 
 
 def holder(path: Path) -> int | None:
-    """The process that has signed the lock file; means something only while the lock is held."""
+    """Return the process id in the lock file. It is meaningful only while the lock is held."""
     try:
         return int(_read(path)[0])
     except ValueError:
@@ -64,12 +63,12 @@ def holder(path: Path) -> int | None:
 
 
 def last_words(path: Path) -> str:
-    """Why the process that has signed the lock file has ended; nothing where it could not say."""
+    """Return why the last holder ended, as it wrote into the lock file; empty if it wrote nothing."""
     return _read(path)[1].strip()
 
 
 def is_held(path: Path) -> bool:
-    """Whether some process holds the lock just now. Many may ask at once, without being in each other's way."""
+    """Return whether a process holds the lock. Callers do not disturb each other."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -84,7 +83,7 @@ def is_held(path: Path) -> bool:
 
 
 def is_halted(pid: int) -> bool:
-    """Whether a process stands still because it was sent SIGSTOP; not known, so False, on other systems than Linux."""
+    """Return whether a process is halted by SIGSTOP. Always False on systems other than Linux."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "tT"
     except (OSError, IndexError):
@@ -92,9 +91,9 @@ def is_halted(pid: int) -> bool:
 
 
 def activity(pid: int) -> tuple[str, ...] | None:
-    """The state of a process, its processor time and how often it was switched to; None on other systems than Linux.
+    """Return the state, processor time and context switches of a process; None on systems other than Linux.
 
-    Two equal answers mean that the process has done nothing in between.
+    Two equal results mean that the process has done nothing in between.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -144,7 +143,7 @@ class SilenceWatch:
 
 
 def _read(path: Path) -> tuple[str, str]:
-    """The number in a lock file, as text, and the words after it; of a file that was not signed all of it, and none."""
+    """Return the process id in a lock file, as text, and the words after it."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -157,10 +156,10 @@ def _read(path: Path) -> tuple[str, str]:
 LOCK = "worker.lock"
 
 STOP_SECONDS = 3.0
-"""Seconds that a worker has to obey a stop before it is killed; what it kept last is whole."""
+"""Seconds after which a worker that does not stop is killed. Its last saved state is whole."""
 
 KILL_SECONDS = 0.5
-"""Seconds that a killed process may take to be gone."""
+"""Seconds to wait for a killed process."""
 
 RESTARTED = "The worker stopped before its first report; the run was started again."
 
@@ -183,7 +182,7 @@ def first_report_seconds() -> float:
 
 
 def with_process_state(store: RunStore, entry: Entry) -> Entry:
-    """An entry as its process stands at this moment: the run store may say so later only, or never while the disk is full."""
+    """Return an entry with the state of its process now, which the run store may record later, or never on a full disk."""
     file = store.folder_of(entry.id) / LOCK
     if not entry.is_active or not file.is_file():
         return entry
@@ -192,16 +191,16 @@ def with_process_state(store: RunStore, entry: Entry) -> Entry:
         return entry.but(message=HALTED) if pid is not None and is_halted(pid) else entry
     with store.database.reading() as db:
         now = entry_of(db, entry.id)
-        if now.worker != entry.worker:  # it has said so meanwhile
+        if now.worker != entry.worker:  # the worker has recorded its end meanwhile
             return now
         state, message = _how_it_ended(db, now, file)
     return now.but(state=state, message=message, worker=None, pid=None)
 
 
 def mark_dead(store: RunStore, entry: Entry) -> None:
-    """Write down that a run's process is gone; kill one that was told to stop long ago, or that never begins.
+    """Record that a run's process has ended; kill a process that does not stop, or never begins.
 
-    A run whose worker stopped before its first report waits for another one; where that one stops too, the run has failed.
+    A run whose worker ended before its first report is queued again; if the second worker does too, the run has failed.
     """
     file = store.folder_of(entry.id) / LOCK
     lock, how = take(file), ""
@@ -222,28 +221,28 @@ def mark_dead(store: RunStore, entry: Entry) -> None:
 
 
 def _how_it_ended(db: sqlite3.Connection, entry: Entry, file: Path, how: str = ENDED) -> tuple[str, str]:
-    """The state of a run whose process has ended without the run store knowing, and what there is to say about it."""
-    told = db.execute("SELECT 1 FROM commands WHERE run = ? AND kind = 'stop'", (entry.id,)).fetchone()
+    """Return the state and the message of a run whose process ended without recording it."""
+    stop_sent = db.execute("SELECT 1 FROM commands WHERE run = ? AND kind = 'stop'", (entry.id,)).fetchone()
     words = last_words(file)
-    if told or words or not entry.unreported_starts:
-        words = words or ("Its process ended before it had answered." if told else f"Its process {how}")
-        return "stopped" if told else "interrupted", f"{words} Resume goes on from the last state it kept."
+    if stop_sent or words or not entry.unreported_starts:
+        words = words or ("Its process ended before it had answered." if stop_sent else f"Its process {how}")
+        return "stopped" if stop_sent else "interrupted", f"{words} Resume goes on from the last state it kept."
     if entry.unreported_starts == 1:
         return "queued", STOPPED_EARLY
     return "failed", f"{STOPPED_TWICE} That one {how} Its log, worker.log, may say more; Resume starts it once more."
 
 
 def _kill_unresponsive(store: RunStore, entry: Entry, file: Path) -> str:
-    """Kill the process of a run that was told to stop long ago, or that never begins; say what became of it."""
+    """Kill the process of a run that does not stop, or never begins. Returns what happened, as half a sentence."""
     with store.database.reading() as db:
-        told = db.execute(
+        stop_sent = db.execute(
             "SELECT min(sent) AS sent FROM commands WHERE run = ? AND kind = 'stop'", (entry.id,)
         ).fetchone()["sent"]
         now = entry_of(db, entry.id)
     pid = holder(file)
     if now.worker is None or now.worker != entry.worker or pid is None:
         return ""
-    if told is not None and time.monotonic() - told >= STOP_SECONDS:
+    if stop_sent is not None and time.monotonic() - stop_sent >= STOP_SECONDS:
         how = "was killed, as it did not obey."
     elif now.unreported_starts and _watch.seconds(now.worker, pid) >= (seconds := first_report_seconds()):
         how = f"showed no sign of life for {seconds:g} s and was killed."

@@ -1,11 +1,14 @@
-"""The run store: what was asked for, how far it is, what was measured, and what people have told a run to do.
+"""The run store: settings, states, metrics and waiting commands of all runs, in one SQLite file.
 
-store = RunStore("checkpoints/runs")
-run = store.add(preset("reverse"), owner="me")
-store.rows(run, after=200)            # the metrics since step 200
-store.send(run, "pause")              # a command that the worker obeys
+    store = RunStore("checkpoints/runs")
+    run = store.add(preset("reverse"), owner="me")
+    store.rows(run, after=200)            # the metrics after step 200
+    store.send(run, "pause")              # a command for the worker
 
-Weights are not in it: they are in the folder of each run. Pages only read, and send commands; a run's worker writes.
+Weights are in the folder of each run. Pages read and send commands; the worker of a run writes.
+
+Every access opens its own connection, as SQLite's are bound to a thread. The write-ahead log lets pages read while a worker
+writes. Each commit is atomic; a power cut loses at most the last moments.
 """
 
 from __future__ import annotations
@@ -28,18 +31,18 @@ from xformer.training.entry import MOVES, NUMBERED, Entry, entry_from, metrics_r
 
 FILE = "runs.sqlite"
 COMMANDS = ("pause", "resume", "step", "stop", "rate")
-"""What a worker obeys; "rate" carries a new peak of the learning rate."""
+"""The commands of a worker. "rate" carries a new peak of the learning rate."""
 
 
 class RunStore:
-    """All runs in one folder, in which each also has a folder of its own."""
+    """All runs of one folder. Each run has a folder of its own inside."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.database = Database(self.folder / FILE)
 
     def _repr_html_(self) -> str:
-        """In a notebook: its runs, the latest first."""
+        """Show the runs in a notebook, the latest first."""
         rows = [
             (one.id, one.name, one.preset, one.state, f"{one.step:,}", f"{one.seconds:.1f}") for one in self.entries()
         ]
@@ -49,7 +52,7 @@ class RunStore:
         )
 
     def folder_of(self, run: str) -> Path:
-        """Where the weights of a run are."""
+        """Return the folder with the weights of a run."""
         return self.folder / run
 
     def add(
@@ -68,10 +71,10 @@ class RunStore:
         check: Callable[[Sequence[Entry]], None] = lambda entries: None,
         columns: Mapping[str, Any] | None = None,
     ) -> str:
-        """Write down a new run and return its id; nothing is trained yet. `columns` are further ones, as the table has them.
+        """Add a run and return its id. It is not started.
 
-        `check` sees all entries in the very transaction that adds this one, and may raise: of two who ask at the same moment
-        for the last place, one gets it.
+        `columns` are further columns of the table. `check` gets all entries in the transaction that adds this one, and may
+        raise: of two requests for the last place, one gets it.
         """
         run = run or new_id()
         values = {
@@ -99,12 +102,12 @@ class RunStore:
         return run
 
     def entry(self, run: str) -> Entry:
-        """One run. Raises `RunStoreError` when there is none of that id."""
+        """Return one run. Raises `RunStoreError` when the id is unknown."""
         with self.database.reading() as db:
             return entry_of(db, run)
 
     def entries(self, *, deleted: bool = False) -> list[Entry]:
-        """All runs, the latest first; with `deleted`, those that were thrown away instead."""
+        """Return all runs, the latest first; with `deleted`, the deleted runs instead."""
         if not self.database.file.exists():
             return []
         which = "NOT NULL" if deleted else "NULL"
@@ -118,18 +121,18 @@ class RunStore:
         ]  # a damaged run store can name one twice
 
     def rows(self, run: str, after: int = -1) -> list[dict[str, Any]]:
-        """The metrics of a run past a step, one dictionary a report; rows that somebody has edited into none are left out."""
+        """Return the metrics of a run after a step, one dictionary a report. Damaged rows are left out."""
         with self.database.reading() as db:
             found = db.execute("SELECT step, row FROM metrics WHERE run = ? AND step > ? ORDER BY step", (run, after))
             return [row for row in (metrics_row(cell["step"], cell["row"]) for cell in found) if row]
 
     def n_rows(self, run: str) -> int:
-        """How many rows were written down of a run; those that `rows` leaves out are damaged."""
+        """Return the number of rows of a run, damaged rows included."""
         with self.database.reading() as db:
             return db.execute("SELECT count(*) FROM metrics WHERE run = ?", (run,)).fetchone()[0]
 
     def send(self, run: str, kind: str, value: float | None = None) -> None:
-        """Tell the worker of a run something. Raises `RunStoreError` where there is no worker that could obey."""
+        """Send a command to the worker of a run. Raises `RunStoreError` when the run has no worker."""
         if kind not in COMMANDS:
             raise RunStoreError(f"A command is one of {', '.join(COMMANDS)}, got {kind!r}.")
         with self.database.writing() as db:
@@ -144,21 +147,21 @@ class RunStore:
             put_command(db, run, kind, value)
 
     def rename(self, run: str, name: str) -> None:
-        """Give a run another name."""
+        """Rename a run."""
         name = plain(name)
         if not name:
             raise RunStoreError("A run needs a name with at least one letter, got none; for example “first try”.")
         self.change(run, name=name)
 
     def tag(self, run: str, tags: Sequence[str]) -> None:
-        """Give a run these tags in place of those it has."""
+        """Replace the tags of a run."""
         kept = list(dict.fromkeys(word for word in map(plain, tags) if word))[:12]
         self.change(run, tags=json.dumps(kept))
 
     def delete(self, run: str) -> None:
-        """Throw a run away, a sweep with the runs that its models have become; `undelete` brings all of it back.
+        """Delete a run, and with a sweep the runs of its models; `undelete` restores them.
 
-        Raises `RunStoreError` while it is being trained.
+        Raises `RunStoreError` while the run is being trained.
         """
         with self.database.writing() as db:
             entry = entry_of(db, run)
@@ -172,11 +175,11 @@ class RunStore:
                 db.execute(query, (now, f"{run}/%"))
 
     def share(self, run: str) -> None:
-        """Have everyone see a run that only its owner saw."""
+        """Make a private run public."""
         self.change(run, private=0)
 
     def undelete(self, run: str) -> None:
-        """Take a run back that was thrown away."""
+        """Restore a deleted run."""
         with self.database.writing() as db:
             entry = entry_of(db, run)
             query = "UPDATE runs SET deleted = NULL WHERE parent LIKE ? AND deleted = ?"
@@ -184,24 +187,24 @@ class RunStore:
             set_columns(db, run, deleted=None)
 
     def change(self, run: str, **values: Any) -> None:
-        """Set columns of a run. Raises `RunStoreError` when there is none of that id."""
+        """Set columns of a run. Raises `RunStoreError` when the id is unknown."""
         with self.database.writing() as db:
             entry_of(db, run)
             set_columns(db, run, **values)
 
     def put_rows(self, run: str, rows: Iterable[dict[str, Any]]) -> None:
-        """Write down metrics, in place of those of the same steps."""
+        """Write metrics; rows of the same steps are replaced."""
         with self.database.writing() as db:
             insert_rows(db, run, rows)
 
 
 def new_id() -> str:
-    """What a run is called in the run store, in links, and as a folder."""
+    """Return a new id: the name of a run in the run store, in links, and of its folder."""
     return secrets.token_hex(4)
 
 
 def plain(text: str) -> str:
-    """What a person typed, as one short line that every chart and file name can carry."""
+    """Return typed text as one short printable line."""
     text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be stored
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:80]
 
@@ -209,7 +212,7 @@ def plain(text: str) -> str:
 VERSION = 4
 
 WAIT = 20.0
-"""How long anybody waits for another's transaction to end, in seconds."""
+"""Seconds to wait for the transaction of another connection."""
 
 TABLES = """
 CREATE TABLE runs (
@@ -259,28 +262,28 @@ CREATE INDEX commands_of ON commands (run, number);
 """
 
 SINCE_3 = ("ALTER TABLE runs ADD COLUMN unreported_starts INTEGER NOT NULL DEFAULT 0",)
-"""What a run store of version 3 lacks."""
+"""Statements that update a run store of version 3."""
 
 SINCE_2 = (
     "ALTER TABLE runs ADD COLUMN sweep TEXT",
-    # A setting that tasks have since then; what is equal has to be written alike.
+    # A setting added since then: equal settings must have equal JSON.
     "UPDATE runs SET task = json_set(task, '$.train_share', 0.75) WHERE json_valid(task) AND json_type(task) = 'object'",
     *SINCE_3,
 )
-"""What a run store of version 2 lacks."""
+"""Statements that update a run store of version 2."""
 
 SINCE_1 = ("ALTER TABLE runs ADD COLUMN private INTEGER NOT NULL DEFAULT 0", *SINCE_2)
 
 
 class Database:
-    """One SQLite file, made on first use. Raises `RunStoreError` with one sentence when it cannot be read or written."""
+    """One SQLite file, made on first use. Its methods raise `RunStoreError` when the file cannot be used."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection for looking; sees one state of the run store throughout."""
+        """Open a connection that sees one state of the run store throughout."""
         with self._connection() as db:
             db.execute("BEGIN")
             yield db
@@ -288,7 +291,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: all of it happens, or nothing; no one else writes meanwhile."""
+        """Open a connection in a transaction, which is rolled back on any exception."""
         with self._connection() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
@@ -315,8 +318,10 @@ class Database:
             raise RunStoreError(f"The book of runs ({self.file.name}) cannot be used: {error}.") from error
 
     def connect(self) -> sqlite3.Connection:
-        """An open connection, the tables there. Keep one open in a process that writes often: the last one to close
-        writes the log back into the file."""
+        """Open a connection; the tables exist.
+
+        Keep one open in a process that writes often: the last connection to close writes the log back into the file.
+        """
         self.file.parent.mkdir(parents=True, exist_ok=True)
         if self.file.is_fifo():  # SQLite would wait for ever
             raise OSError("it is a pipe")
@@ -339,7 +344,7 @@ class Database:
         return db
 
     def _create(self, db: sqlite3.Connection) -> int:
-        """Make the tables, or bring those of an older version up to date; somebody else may be quicker."""
+        """Make the tables, or update those of an older version, unless another process has just done so."""
         _write_ahead(db)
         db.execute("BEGIN IMMEDIATE")
         found = db.execute("PRAGMA user_version").fetchone()[0]
@@ -352,7 +357,7 @@ class Database:
 
 
 def _write_ahead(db: sqlite3.Connection) -> None:
-    """Switch the log on. Two that do it at once would wait for each other, so SQLite refuses one of them without waiting."""
+    """Switch the write-ahead log on. SQLite refuses one of two concurrent switches at once, so this waits and tries again."""
     given_up = time.monotonic() + WAIT
     while True:
         try:
@@ -365,18 +370,18 @@ def _write_ahead(db: sqlite3.Connection) -> None:
 
 
 def _text(cell: bytes) -> str:
-    """A text of the file, also one that is no UTF-8: else one such cell would keep all others from being read."""
+    """Decode a text of the file. A cell that is not UTF-8 must not hide the others."""
     return cell.decode("utf-8", "replace")
 
 
 def where(run: str) -> tuple[str, str | int]:
-    """The condition that finds a run in the table, by its id, or by its number where the id cannot be read."""
+    """Return the condition that selects a run, and its value: by id, or by number where the id is damaged."""
     numbered = NUMBERED.fullmatch(run)
     return ("number = ?", int(numbered[1])) if numbered else ("id = ?", run)
 
 
 def entry_of(db: sqlite3.Connection, run: str) -> Entry:
-    """One run. Raises `RunStoreError` when there is none of that id."""
+    """Return one run. Raises `RunStoreError` when the id is unknown."""
     condition, value = where(run)
     row = db.execute(f"SELECT * FROM runs WHERE {condition}", (value,)).fetchone()
     if row is None:
@@ -385,17 +390,17 @@ def entry_of(db: sqlite3.Connection, run: str) -> Entry:
 
 
 def no_such_run(run: str) -> RunStoreError:
-    """What is said of a run that is not there."""
+    """Return the error for an unknown id."""
     return RunStoreError(f"There is no run {run!r:.60}; it may have been deleted.")
 
 
 def all_entries(db: sqlite3.Connection) -> list[Entry]:
-    """All runs, those that were thrown away too."""
+    """Return all runs, deleted runs included."""
     return [entry_from(row) for row in db.execute("SELECT * FROM runs")]
 
 
 def move(db: sqlite3.Connection, entry: Entry, state: str, **values: Any) -> None:
-    """Take a run to another state. Raises `RunStoreError` for a move that is none of `MOVES`."""
+    """Change the state of a run. Raises `RunStoreError` for a change that `MOVES` does not allow."""
     if state not in MOVES.get(entry.state, ()):
         raise RunStoreError(f"The run “{entry.name}” is {entry.state}, so it cannot become {state}.")
     set_columns(db, entry.id, state=state, **values)
@@ -409,7 +414,7 @@ def set_columns(db: sqlite3.Connection, run: str, **values: Any) -> None:
 
 
 def put_command(db: sqlite3.Connection, run: str, kind: str, value: float | None = None) -> None:
-    """Leave a command for a run's worker."""
+    """Add a command for the worker of a run."""
     db.execute(
         "INSERT INTO commands (run, kind, value, sent) VALUES (?, ?, ?, ?)", (run, kind, value, time.monotonic())
     )
@@ -417,7 +422,7 @@ def put_command(db: sqlite3.Connection, run: str, kind: str, value: float | None
 
 def change_peak(db: sqlite3.Connection, run: str, after: int, peak: float) -> bool:
     """Set another peak of the learning rate from a step on. For a peak that is not valid, the run's message says so."""
-    from xformer.training.recipe import with_peak  # only now: its module needs torch, and a list of runs does not
+    from xformer.training.recipe import with_peak  # only here: its module needs torch, and a list of runs does not
 
     try:
         train = with_peak(TrainConfig.from_json(entry_of(db, run).train), after, peak)
@@ -429,18 +434,18 @@ def change_peak(db: sqlite3.Connection, run: str, after: int, peak: float) -> bo
 
 
 def insert_run(db: sqlite3.Connection, values: dict[str, Any]) -> None:
-    """Write a run down, column by column."""
+    """Insert a run, given its columns."""
     db.execute(f"INSERT INTO runs ({', '.join(values)}) VALUES ({marks(values)})", tuple(values.values()))
 
 
 def insert_rows(db: sqlite3.Connection, run: str, rows: Iterable[dict[str, Any]]) -> None:
-    """Write down metrics."""
+    """Insert metrics; rows of the same steps are replaced."""
     values = [(run, row["step"], json.dumps(row)) for row in rows]
     db.executemany("INSERT OR REPLACE INTO metrics (run, step, row) VALUES (?, ?, ?)", values)
 
 
 def marks(values: Iterable[Any]) -> str:
-    """A question mark for each value of a statement."""
+    """Return a question mark for each value of a statement."""
     return ", ".join("?" for _ in values)
 
 
@@ -448,7 +453,7 @@ Row = Mapping[str, Any]
 
 
 def latest_rows(store: RunStore) -> dict[str, dict[str, Any]]:
-    """The last metrics that can be read of each run that has any."""
+    """Return the last readable row of metrics of each run that has one."""
     query = (
         "SELECT id, step_of AS step, (SELECT row FROM metrics WHERE run = id AND step = step_of) AS row FROM "
         "(SELECT id, (SELECT max(step) FROM metrics WHERE run = id) AS step_of FROM runs)"
@@ -460,7 +465,7 @@ def latest_rows(store: RunStore) -> dict[str, dict[str, Any]]:
 
 
 def exact_match(entry: Entry, row: Row) -> float | None:
-    """The share of unseen sequences that a run gets right: as scored at its end, else as last reported. None of a text."""
+    """Return the exact match of a run: scored at its end, else as last reported. None for a task without right answers."""
     if has_no_answer(entry):
         return None
     value = entry.figures.get("exact_match", row.get("held_out_exact_match"))
@@ -468,6 +473,6 @@ def exact_match(entry: Entry, row: Row) -> float | None:
 
 
 def has_no_answer(entry: Entry) -> bool:
-    """Whether a run learns to go on with a text, where nothing is right or wrong."""
+    """Return whether the task of a run continues a text, so that no answer is right or wrong."""
     limits = TASK_LIMITS.get(entry.task.get("name", ""))
     return limits is not None and limits.is_text

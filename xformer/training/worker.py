@@ -1,7 +1,10 @@
-"""The process that trains one run of the run store: `python -m xformer.training.worker RUN …`, started by `jobs`.
+"""The process that trains one run or sweep of the run store: `python -m xformer.training.worker RUN …`, started by `dispatch`.
 
-It obeys the commands that the store holds for it between two steps, writes down a few times a second how far it is, and ends
-with the run in a state that says why. Whatever kills it, what it saved last is whole, and resuming goes on from there.
+Between two steps it carries out the commands in the run store and writes its progress. At its end it records the state of the
+run, and why. If it is killed, the last saved state is whole and resuming continues from there.
+
+The models of a sweep train together. Each becomes a run of its own when it ends; after a stop the others become stopped runs,
+which can be resumed alone or with the sweep. Their ids are known from the beginning, so an end at any moment can be repaired.
 """
 
 from __future__ import annotations
@@ -39,11 +42,11 @@ from xformer.training.stored_sweep import MapMaker
 from xformer.training.sweeps import Member, members_of
 
 SAMPLES = 2_000
-"""Unseen examples that a finished run is scored on."""
+"""The number of unseen examples that a finished run is scored on."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train one run to its end, or until it is told to stop."""
+    """Train one run until it ends or is stopped."""
     parser = argparse.ArgumentParser(prog="python -m xformer.training.worker")
     parser.add_argument("run")
     parser.add_argument("--folder", required=True)
@@ -52,12 +55,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     prepare_process()
     store = RunStore(options.folder)
-    open_all_along = store.database.connect()  # else each of its writes would copy the log back into the file
+    open_all_along = store.database.connect()  # or each write would copy the log back into the file
     try:
         work(store, options.run, options.token, options.lock)
-        reconcile(store)  # this run has left its device; the lock goes with the process
+        reconcile(store)  # the device is free now; the lock is released with the process
     except RunStoreError as error:
-        with suppress(OSError):  # the disk that has no room for the run store may have none for this
+        with suppress(OSError):  # a full disk may have no space for this either
             print(error, file=sys.stderr)
         return 1
     finally:
@@ -66,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def work(store: RunStore, run: str, token: str, lock: int | None = None) -> None:
-    """Train the run, if this process is the one that was given it. What the store does not take is left in the lock file."""
+    """Train the run, if `token` shows that this process has it. If the store cannot be written, the lock file tells why."""
     with store.database.writing() as db:  # waits for the transaction in which this process was started
         entry = entry_of(db, run)
     if entry.worker != token:
@@ -79,7 +82,7 @@ def work(store: RunStore, run: str, token: str, lock: int | None = None) -> None
             state, message = train_sweep(store, entry, command_loop, _device(store, entry), SAMPLES)
         else:
             state, message = _train(store, entry, command_loop)
-    except Exception as error:  # whatever it is, the run says that it failed
+    except Exception as error:  # every error ends as a failed run with a message
         state, message = failure(store, entry, error)
     try:
         leave(store, run, token, state, message, **command_loop.position())
@@ -90,21 +93,21 @@ def work(store: RunStore, run: str, token: str, lock: int | None = None) -> None
 
 
 def leave(store: RunStore, run: str, token: str, state: str, message: str, **position: Any) -> None:
-    """Write down that this process has the run no longer, why, and at which step it left it: together, or not at all."""
+    """Record in one transaction that this process has left the run, in which state, why, and at which step."""
     with store.database.writing() as db:
         entry = entry_of(db, run)
         if entry.worker != token:
             return
         found = db.execute("SELECT kind, value FROM commands WHERE run = ? ORDER BY number", (run,)).fetchall()
-        told = {row["kind"] for row in found}
-        if state in ("paused", "queued") and "stop" in told:  # told while it was leaving
+        sent = {row["kind"] for row in found}  # while the process was leaving
+        if state in ("paused", "queued") and "stop" in sent:
             state = "stopped"
-        elif state == "paused" and told & {"resume", "step"}:
+        elif state == "paused" and sent & {"resume", "step"}:
             state = "queued"
         values = {"worker": None, "pid": None, "unreported_starts": 0, **position}
         values |= {"message": message} if message else {}
         for row in found if state != "finished" else ():
-            if row["kind"] == "rate" and row["value"] is not None:  # else what a person chose just now would be lost
+            if row["kind"] == "rate" and row["value"] is not None:  # or the latest choice would be lost
                 change_peak(db, run, values.get("step", entry.step), row["value"])
         if state == entry.state:
             set_columns(db, run, **values)
@@ -114,7 +117,7 @@ def leave(store: RunStore, run: str, token: str, state: str, message: str, **pos
 
 
 def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[str, str]:
-    """Train, and say in which state the run is afterwards. Raises what stops it."""
+    """Train. Returns the state of the run afterwards and a message."""
     folder = store.folder_of(entry.id)
     settings = entry.settings()
     forget_unfinished(folder)
@@ -150,7 +153,7 @@ def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[st
         command_loop.flush()
         return command_loop.reason, message
     except (TrainingError, QuotaExceededError):
-        command_loop.flush()  # the figures show how it came to this
+        command_loop.flush()  # the metrics show what led to the error
         raise
     command_loop.flush()
     return _finish(store, entry, folder, command_loop)
@@ -170,7 +173,7 @@ def lower_priority(entry: Entry) -> None:
 
 
 def _device(store: RunStore, entry: Entry) -> torch.device:
-    """The device of a run; where it asked for a GPU and got the processor, the run says so. Raises `GpuGoneError`."""
+    """Return the device of a run, and record a message if it is not the one that was asked for. Raises `GpuGoneError`."""
     try:
         device = choose_device(entry.device or "cpu")
     except ConfigError as error:
@@ -183,7 +186,7 @@ def _device(store: RunStore, entry: Entry) -> torch.device:
 
 
 def _finish_again(store: RunStore, entry: Entry, folder: Path, command_loop: CommandLoop) -> tuple[str, str]:
-    """A run that had come to its end, and was killed before it could say so."""
+    """Finish a run whose process was killed after its last step."""
     card = load(folder).card
     with store.database.writing() as db:
         insert_rows(db, entry.id, card["curve"])
@@ -200,7 +203,7 @@ def _finish(store: RunStore, entry: Entry, folder: Path, command_loop: CommandLo
 
 
 def train_sweep(store: RunStore, entry: Entry, loop: SweepLoop, device: torch.device, samples: int) -> tuple[str, str]:
-    """Train, and say in which state the sweep is afterwards. Raises what stops it."""
+    """Train the models of a sweep. Returns the state of the sweep afterwards and a message."""
     folder, members = store.folder_of(entry.id), members_of(entry)
     forget_unfinished(folder)
     become_runs_again(store, entry, members)
@@ -233,14 +236,14 @@ def train_sweep(store: RunStore, entry: Entry, loop: SweepLoop, device: torch.de
 
 
 class _Leaving:
-    """How the models of a sweep leave it."""
+    """Turns models of a sweep into runs when they end."""
 
     def __init__(self, store: RunStore, entry: Entry, loop: SweepLoop, maps: MapMaker, samples: int) -> None:
         self.store, self.entry, self.loop, self.maps, self.samples = store, entry, loop, maps, samples
         self.given_up = 0
 
     def leave(self, member: Member, run: Run, failure: str = "") -> None:
-        """A model that has come to its end becomes a run: scored as any other, or with the reason why it was given up."""
+        """Make a run of a model that has ended: a finished one is scored, a failed one gets the reason as its message."""
         self.loop.left.add(member.id)
         self.maps.leave(member.number)
         self.loop.flush()
@@ -254,7 +257,7 @@ class _Leaving:
         become_run(self.store, self.entry, member, "finished", figures=figures, message=scoring.ended, **place)
 
     def stop(self, members: list[Member], runs: dict[int, Run]) -> str:
-        """The models that go on become runs that are stopped; what there is to say about it."""
+        """Make stopped runs of the models that have not ended. Returns a message."""
         message = ""
         for number, run in runs.items():
             if members[number].id in self.loop.left:
@@ -267,7 +270,7 @@ class _Leaving:
         return message
 
     def message(self, n: int) -> str:
-        """What is to be said at the end."""
+        """Return the message of the finished sweep."""
         if not self.given_up:
             return ""
         words = "was given up: its" if self.given_up == 1 else "were given up: their"
@@ -275,7 +278,7 @@ class _Leaving:
 
 
 def _begin(store: RunStore, entry: Entry, member: Member, device: torch.device) -> Run:
-    """A model as it stands: fresh, or where it was when it was stopped."""
+    """Return a model of a sweep: fresh, or with its saved state."""
     folder = member.folder(store, entry.id)
     run = Run(member.preset, Task(member.preset.task), device, folder, Room(store.folder))
     if is_finished(folder):
@@ -292,16 +295,16 @@ def _begin(store: RunStore, entry: Entry, member: Member, device: torch.device) 
 
 
 TAKEN_BACK = ("stopped", "interrupted")
-"""The states of models that go on with their sweep."""
+"""The states of member runs that are resumed with their sweep."""
 
 
 def become_run(
     store: RunStore, entry: Entry, member: Member, state: str, figures: dict[str, Any] | None = None, **columns: Any
 ) -> None:
-    """Make a run of a model, in the state in which it left the stack."""
+    """Make a run of a model of a sweep, in this state."""
 
-    def move_files(_: Sequence[Entry]) -> None:  # in the transaction: it is a run with files, or neither
-        with suppress(FileNotFoundError):  # moved already, by a process that was killed before it could say so
+    def move_files(_: Sequence[Entry]) -> None:  # in the transaction, so a run never lacks its files
+        with suppress(FileNotFoundError):  # moved before, by a process that was killed then
             os.rename(member.folder(store, entry.id), store.folder_of(member.id))
 
     store.add(
@@ -320,7 +323,7 @@ def become_run(
 
 
 def become_runs_again(store: RunStore, entry: Entry, members: Sequence[Member]) -> None:
-    """Put right where files were moved, but the run was not written down, when its process was killed."""
+    """Move files back where a process was killed between moving them and recording the run."""
     for member in members:
         moved, here = store.folder_of(member.id), member.folder(store, entry.id)
         with store.database.reading() as db:
@@ -331,7 +334,7 @@ def become_runs_again(store: RunStore, entry: Entry, members: Sequence[Member]) 
 
 
 def take_back(store: RunStore, entry: Entry, members: Sequence[Member]) -> None:
-    """Have the models that were stopped be no runs any more: they go on with their sweep."""
+    """Take stopped members back into their sweep: remove their runs and move their files."""
     for member in members:
         with store.database.writing() as db:
             found = db.execute(
