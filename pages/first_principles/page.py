@@ -7,10 +7,10 @@ import streamlit as st
 from pages.first_principles import average as principle_average
 from pages.first_principles import heads as principle_heads
 from pages.first_principles import mask as principle_mask
-from pages.first_principles import model as principle_model
 from pages.first_principles import position as principle_position
 from pages.first_principles import qkv as principle_qkv
 from pages.first_principles import scale as principle_scale
+from pages.first_principles import trained_head as principle_model
 from pages.first_principles.sentence import ask_sentence, link_of
 from pages.shared import frame
 from pages.shared.layout import what_to_notice

@@ -124,7 +124,7 @@ def test_the_last_step_is_a_head_of_a_trained_model(open_page: Open, monkeypatch
 
 
 def test_the_model_step_says_only_what_is_so() -> None:
-    from pages.first_principles.head_notes import head_notes
+    from pages.first_principles.trained_head import head_notes
     from pages.shared import resources
 
     run = resources.run("reverse-decoder", (3, 7, 12))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import streamlit as st
 
-from pages.first_principles.head_notes import head_notes
 from pages.first_principles.sentence import PLACE, Picture, show_matrices
 from pages.shared import models, resources, screens
 from pages.shared.escape_markdown import escape_markdown
@@ -12,8 +13,9 @@ from pages.shared.link import asked, carry
 from pages.shared.picture import footer
 from pages.shared.widgets import seed, typed
 from xformer import Checkpoint
-from xformer.analysis.principles import head_of
+from xformer.analysis.principles import Mixed, head_of
 from xformer.errors import InputError
+from xformer.reading import Reading
 
 TITLE = "Model"
 MODEL, USUAL = "reverse-decoder", "3 7 12"
@@ -114,3 +116,42 @@ def _ask_source(checkpoint: Checkpoint) -> tuple[tuple[int, ...], str]:
 
 def _written(source: tuple[int, ...]) -> str:
     return " ".join(str(number) for number in source)
+
+
+def head_notes(run: Reading, mixed: Mixed, layer: int, head: int, row: int) -> list[str]:
+    """What is to be seen in a row of a head, in this run's numbers."""
+    names = [escape_markdown(name) for name in mixed.names]
+    patterns = run[f"{run.attention[layer].path}.pattern"][0]  # [head, query, key]
+    own = patterns[head]
+    apart = (own - mixed.weights).abs().max().item()
+    same = "the same to the last digit" if apart == 0 else f"within {apart:.1g} of each other"
+    found = [
+        "These are the numbers of a trained model: q, k and v are read from its run, and the steps on this screen are done "
+        f"with them. The model’s own pattern and the one drawn here are {same}.",
+    ]
+    best = int(mixed.weights[row].argmax())
+    d_head = mixed.q.shape[1]
+    root = math.sqrt(d_head)
+    found.append(
+        f"“{names[row]}” gives most of its weight, {mixed.weights[row, best].item():.3f}, to “{names[best]}”: "
+        f"q · k = {mixed.products[row, best].item():.2f}, divided by √{d_head} = {root:.3g} that is "
+        f"{mixed.scores[row, best].item():.2f}."
+    )
+    lost = (mixed.products[row] / root).softmax(dim=-1)[row + 1 :].sum().item()
+    if lost >= 0.001:
+        found.append(f"Without the mask {lost:.3f} of this row’s weight would lie on tokens to come.")
+    others = patterns[:, row].argmax(dim=-1).tolist()  # [head]
+    if len(set(others)) > 1:
+        looks = ", ".join(f"head {i + 1} most at “{names[at]}”" for i, at in enumerate(others))
+        found.append(
+            f"The heads of this layer look at different tokens: {looks}. Their Z stand side by side before W_O."
+        )
+    labelled = (run.example.labels[0] >= 0).nonzero().flatten().tolist()
+    if row in labelled:
+        at = labelled.index(row)
+        predicted, right = (escape_markdown(run.subject.labels[token]) for token in (run.predicted[at], run.answer[at]))
+        found.append(
+            f"After all layers the model says “{predicted}” here, with a probability of {run.probability[at]:.3f}; "
+            + ("that is right." if run.right[at] else f"right is “{right}”.")
+        )
+    return found
