@@ -227,8 +227,8 @@ class Progress:
     Example:
         >>> import xformer
         >>> progress = next(xformer.iter_train("reverse-small", device="cpu"))
-        >>> sorted(progress.held_out), progress.row()["step"]
-        (['exact_match', 'loss', 'token_accuracy'], 20)
+        >>> progress.step, 0 <= progress.held_out.exact_match <= 1
+        (20, True)
     """
 
     step: int
