@@ -81,7 +81,7 @@ bundle:
 	done
 
 # Train every shipped model again (the seed is in its preset), or only score it again; the figures go on its card.
-MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-mirror reverse-long sort \
+MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-modern reverse-mirror reverse-long sort \
 	induction addition parity brackets modular characters digits
 checkpoints: .venv/app
 	for name in $(MODELS); do \

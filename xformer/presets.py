@@ -131,6 +131,10 @@ _IMAGES = Source(
     "The model", "An Image Is Worth 16x16 Words", "Dosovitskiy et al. 2020", "https://arxiv.org/abs/2010.11929"
 )
 
+_LLAMA = Source("The model", "LLaMA", "Touvron et al. 2023", "https://arxiv.org/abs/2302.13971")
+
+_MISTRAL = Source("The model", "Mistral 7B", "Jiang et al. 2023", "https://arxiv.org/abs/2310.06825")
+
 _PLAYS = Source("The text", "char-rnn", "Andrej Karpathy", "https://github.com/karpathy/char-rnn")
 
 SOURCES: dict[str, tuple[Source, ...]] = {
@@ -138,7 +142,9 @@ SOURCES: dict[str, tuple[Source, ...]] = {
     "reverse-small": (_REVERSAL, _PAPER),
     "reverse-seq2seq": (_REVERSAL, _PAPER),
     "reverse-decoder": (_REVERSAL,),
+    "reverse-modern": (_REVERSAL, _LLAMA),
     "reverse-mirror": (_REVERSAL,),
+    "characters-modern": (_MISTRAL,),
     "characters-shakespeare": (_PLAYS,),
     "tutorial-reverse": (_REVERSAL, _PAPER),
     "tutorial-seq2seq": (_PAPER,),

@@ -37,6 +37,7 @@ from xformer.trace import record
 
 SHIPPED = {
     "reverse": "3 7 12 5", "reverse-small": "3 7 12 5", "reverse-seq2seq": "3 7 12 5", "reverse-decoder": "3 7 12 5",
+    "reverse-modern": "3 7 12 5",
     "reverse-mirror": "3 7 12 5", "sort": "3 7 12 5", "induction": "3 7 12 5 3 7 12", "addition": "27+58", "parity": "1 0 1 1",
     "brackets": "( ( ) )", "modular": "3 5", "characters": "The list of", "digits": "test 3",
 }  # fmt: skip

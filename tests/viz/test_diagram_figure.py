@@ -19,6 +19,7 @@ SHIPPED = {
     "reverse-small": "3 7 12 9",
     "reverse-seq2seq": "3 7 12 9",
     "reverse-mirror": "3 7",
+    "reverse-modern": "3 7 12 9",
     "induction": "4 8 1 4",
     "digits": "test 5",
     "characters": "The list",
