@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.first_principles import average as principle_average
-from pages.first_principles import heads as principle_heads
-from pages.first_principles import mask as principle_mask
-from pages.first_principles import position as principle_position
-from pages.first_principles import qkv as principle_qkv
-from pages.first_principles import scale as principle_scale
+from pages.first_principles import steps as principle_average
+from pages.first_principles import steps as principle_heads
+from pages.first_principles import steps as principle_mask
+from pages.first_principles import steps as principle_position
+from pages.first_principles import steps as principle_qkv
+from pages.first_principles import steps as principle_scale
 from pages.first_principles import trained_head as principle_model
 from pages.first_principles.sentence import ask_sentence, link_of
 from pages.shared import frame
@@ -19,11 +19,11 @@ from pages.shared.widgets import seed
 
 STEPS = {
     "average": (principle_average.TITLE, principle_average.average_panel),
-    "qkv": (principle_qkv.TITLE, principle_qkv.qkv_panel),
-    "scale": (principle_scale.TITLE, principle_scale.scale_panel),
-    "mask": (principle_mask.TITLE, principle_mask.mask_panel),
-    "heads": (principle_heads.TITLE, principle_heads.heads_panel),
-    "position": (principle_position.TITLE, principle_position.position_panel),
+    "qkv": (principle_qkv.QKV_TITLE, principle_qkv.qkv_panel),
+    "scale": (principle_scale.SCALE_TITLE, principle_scale.scale_panel),
+    "mask": (principle_mask.MASK_TITLE, principle_mask.mask_panel),
+    "heads": (principle_heads.HEADS_TITLE, principle_heads.heads_panel),
+    "position": (principle_position.POSITION_TITLE, principle_position.position_panel),
 }
 END = "model"
 """The last step, which reads numbers in place of the sentence."""

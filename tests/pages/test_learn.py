@@ -58,7 +58,7 @@ def test_the_numbers_of_the_average_are_those_of_the_library(open_page: Open, mo
 def test_on_a_slide_six_matrices_stand_in_a_row_where_they_fit(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, words: str, rows: int
 ) -> None:
-    monkeypatch.setattr("pages.first_principles.qkv.is_framed", lambda: True)
+    monkeypatch.setattr("pages.first_principles.steps.is_framed", lambda: True)
     app = open_page(PRINCIPLES, step="qkv", text=words, d="4")
     with_matrices = [
         column for column in app.columns if column.get("vega_lite_chart") or column.get("arrow_vega_lite_chart")
