@@ -90,7 +90,7 @@ def test_orders_go_the_way_of_the_screens(
         "xformer: The run “waiting” is stopped: there is nothing to stop.\n",
     )
     status, said = tell(tmp_path, capsys, "pause", waiting)
-    assert (status, "and cannot pause from here" in said) == (1, True)
+    assert (status, "so it cannot be told to pause" in said) == (1, True)
     status, said = tell(tmp_path, capsys, "delete", at_work)
     assert (status, "stop it before you delete it" in said) == (1, True)
 
@@ -115,7 +115,7 @@ def test_resume_queues_a_run_and_has_it_started(
 def test_a_folder_that_is_not_the_apps_takes_no_orders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "plain" / "snapshots").mkdir(parents=True)
     status, said = tell(tmp_path, capsys, "stop", "plain")
-    assert (status, "press Ctrl-C where it is trained" in said) == (1, True)
+    assert (status, "so it cannot stop from here; press Ctrl-C there" in said) == (1, True)
 
 
 def test_a_link_is_not_followed_to_be_deleted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

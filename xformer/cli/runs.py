@@ -72,8 +72,8 @@ def _act_on_folder(action: str, found: Found) -> None:
         say(f"Deleted {found.path}.")
     else:
         raise InputError(
-            f"The run {found.name!r:.100} was started on the command line, so it cannot {action} from here; press Ctrl-C where it is "
-            "trained, and go on with train --resume."
+            f"The run {found.name!r:.100} was started on the command line, so it cannot {action} from here; press Ctrl-C there "
+            "and go on with train --resume."
         )
 
 
