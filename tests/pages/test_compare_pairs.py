@@ -185,12 +185,12 @@ def notes(pair: MinimalPair, table: pd.DataFrame, part: Any) -> str:
     return plain(" ".join(map_notes(pair, table, part)))
 
 
-def test_a_part_is_named_only_where_it_stands_apart() -> None:
+def test_a_component_is_named_only_where_it_stands_out() -> None:
     pair = MinimalPair.of(*(read("checkpoints/induction", text) for text in ("3 7 12 5", "3 7 13 5")))
     heads = patching_map(pair.reading, pair.source, part="head", exact=True)
     assert notes(pair, heads, "head").startswith("**layer 2 · head 1** alone carries +1.0")
     alike = heads.assign(measured=[0.5, -0.45])
-    assert notes(pair, alike, "head").startswith("No head stands apart: layer 1 · head 1 carries +0.50")
+    assert notes(pair, alike, "head").startswith("No head stands out: layer 1 · head 1 carries +0.50")
     assert (
         notes(pair, heads.assign(measured=[0.01, 0.09]), "head") == "No head alone carries a tenth of the difference."
     )
