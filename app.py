@@ -13,7 +13,8 @@ HERE = Path(__file__).parent
 
 def main() -> None:
     """Draw the screen that a visitor asks for."""
-    st.set_page_config(page_title="xformer", page_icon=str(HERE / "pages/shared/icon.png"), layout="wide")
+    icon = str(HERE / "pages/shared/icon.png")
+    st.set_page_config(page_title="xformer", page_icon=icon, layout="wide", initial_sidebar_state=300)
     st.html(HERE / "pages/shared/page.css")
     st.html(
         f"<script>{(HERE / 'pages/shared/history.js').read_text(encoding='utf-8')}</script>",
@@ -24,7 +25,7 @@ def main() -> None:
     from pages.shared import frame, link, picture, screens
     from pages.shared.picture import panel
 
-    screen = st.navigation(screens.navigation())
+    screen = st.navigation(screens.navigation(), position="top")
     link.begin(screen.url_path)
     picture.begin()
     frame.begin()

@@ -30,7 +30,7 @@ RESTS_MS = 1500
 COMPLETE = f"(since) => performance.now() - Math.max(since, window.lastChange ?? Infinity) > {RESTS_MS}"
 CLICK = """(href) => {
   const clicked = performance.now();
-  document.querySelector(`[data-testid=stSidebarNavLink][href$="${href}"]`).click();
+  document.querySelector(`[data-testid=stTopNavLink][href$="${href}"]`).click();
   return clicked;
 }"""
 EMPTY = "a page with nothing on it"

@@ -2,6 +2,4 @@
 
 from pages.shared.screens import Screen
 
-SCREEN = Screen(
-    "Attention", icon="grid_on", group="Explore", place=3, shows_a_model=True, usual_panel="scores of all heads"
-)
+SCREEN = Screen("Attention", place=3, shows_a_model=True, usual_panel="scores of all heads")

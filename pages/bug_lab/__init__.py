@@ -2,4 +2,4 @@
 
 from pages.shared.screens import Screen
 
-SCREEN = Screen("Bug lab", icon="bug_report", group="Learn", place=10)
+SCREEN = Screen("Bug lab", place=10)

@@ -2,4 +2,4 @@
 
 from pages.shared.screens import Screen
 
-SCREEN = Screen("Compare", icon="compare_arrows", group="Compare", place=8)
+SCREEN = Screen("Compare", place=8)

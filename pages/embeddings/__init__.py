@@ -2,4 +2,4 @@
 
 from pages.shared.screens import Screen
 
-SCREEN = Screen("Embeddings", icon="scatter_plot", group="Explore", place=1, shows_a_model=True)
+SCREEN = Screen("Embeddings", place=1, shows_a_model=True)

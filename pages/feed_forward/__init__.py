@@ -2,4 +2,4 @@
 
 from pages.shared.screens import Screen
 
-SCREEN = Screen("Feed-forward", icon="hub", group="Explore", place=4, shows_a_model=True)
+SCREEN = Screen("Feed-forward", short="Neurons", place=4, shows_a_model=True)

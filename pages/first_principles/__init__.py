@@ -2,4 +2,4 @@
 
 from pages.shared.screens import Screen
 
-SCREEN = Screen("First principles", icon="school", group="Learn", place=9)
+SCREEN = Screen("First principles", short="Basics", place=9)

@@ -2,4 +2,4 @@
 
 from pages.shared.screens import Screen
 
-SCREEN = Screen("Home", icon="home", group="Explore", place=0, shows_a_model=True)
+SCREEN = Screen("Home", place=0, shows_a_model=True)

@@ -2,4 +2,4 @@
 
 from pages.shared.screens import Screen
 
-SCREEN = Screen("Positions", icon="location_on", group="Explore", place=2, shows_a_model=True)
+SCREEN = Screen("Positions", place=2, shows_a_model=True)

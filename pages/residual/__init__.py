@@ -2,4 +2,4 @@
 
 from pages.shared.screens import Screen
 
-SCREEN = Screen("Residual", icon="stacked_line_chart", group="Explore", place=5, shows_a_model=True)
+SCREEN = Screen("Residual", place=5, shows_a_model=True)

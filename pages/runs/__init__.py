@@ -2,4 +2,4 @@
 
 from pages.shared.screens import Screen
 
-SCREEN = Screen("Runs", icon="format_list_bulleted", group="Train", place=7)
+SCREEN = Screen("Runs", place=7)

@@ -20,14 +20,12 @@ class Screen:
     """A folder `pages/NAME`, whose `page.py` draws the screen at the address /NAME."""
 
     title: str
-    icon: str
-    """A name of Material Symbols."""
-    group: str
-    """The heading of the navigation that it stands under."""
     place: int
     """Its rank among the screens; a visitor without a link arrives at the first."""
     shows_a_model: bool = False
     """Whether it shows one model with one input, so that a step of a run can be opened there."""
+    short: str = ""
+    """Its name in the navigation, where that is not the title."""
     usual_panel: str = ""
     """The panel below its picture that is open at first, except in a frame; empty for none."""
 
@@ -49,11 +47,9 @@ def of_a_model() -> dict[str, str]:
     return {screen.title: file_of(name) for name, screen in screens().items() if screen.shows_a_model}
 
 
-def navigation() -> dict[str, list[st.Page]]:
-    """The pages for `st.navigation`, by heading."""
-    groups: dict[str, list[st.Page]] = {}
-    for index, (name, screen) in enumerate(screens().items()):
-        icon = f":material/{screen.icon}:"
-        page = st.Page(file_of(name), title=screen.title, icon=icon, url_path=name, default=index == 0)
-        groups.setdefault(screen.group, []).append(page)
-    return groups
+def navigation() -> list[st.Page]:
+    """The pages for `st.navigation`, in their order."""
+    return [
+        st.Page(file_of(name), title=screen.short or screen.title, url_path=name, default=index == 0)
+        for index, (name, screen) in enumerate(screens().items())
+    ]

@@ -2,4 +2,4 @@
 
 from pages.shared.screens import Screen
 
-SCREEN = Screen("Train", icon="model_training", group="Train", place=6)
+SCREEN = Screen("Train", place=6)

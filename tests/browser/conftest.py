@@ -164,7 +164,7 @@ def see(page: Page, words: str, exact: bool = False) -> None:
 
 def click(page: Page, screen: str) -> None:
     """Another screen by the sidebar, until its link is written or there is none to come."""
-    page.locator(f'[data-testid="stSidebarNavLink"][href$="/{screen}"]').first.click()
+    page.locator(f'[data-testid="stTopNavLink"][href$="/{screen}"]').first.click()
     page.wait_for_function("screen => location.pathname === '/' + screen && location.search", arg=screen)
 
 

@@ -78,7 +78,7 @@ def test_on_a_projector_model_input_and_mask_are_in_view(app: str, visit: Visiti
         box = page.locator(f".st-key-{key}").first
         expect(box).to_be_in_viewport(ratio=1)
     expect(page.locator("h1")).to_be_in_viewport(ratio=1)
-    cut = page.locator('[data-testid="stSidebarNavLink"] [data-testid="stMarkdownContainer"]')
+    cut = page.locator('[data-testid="stTopNavLink"] [data-testid="stMarkdownContainer"]')
     assert (
         cut.evaluate_all("all => all.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.innerText)")
         == []
