@@ -354,7 +354,7 @@ def test_a_module_that_reads_only_its_own_inputs_is_patched_part_by_part() -> No
 def test_a_part_that_is_equal_in_both_runs_carries_nothing_and_costs_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = pair_of("decoder")
     first = differing(pair.reading, pair.source)[0]
-    before = [cell for cell in cells(pair, "stream") if cell.said["position"] < first]
+    before = [cell for cell in cells(pair, "stream") if cell.columns["position"] < first]
     assert before
     monkeypatch.setattr(Transformer, "forward", lambda *args, **more: pytest.fail("it was run"))
     assert measured(pair, before) == [0.0] * len(before)
@@ -367,7 +367,7 @@ def test_measuring_reports_what_is_done_so_far(monkeypatch: pytest.MonkeyPatch) 
     first, *others = measuring(pair, of)
     assert first.done == 0
     assert first.n_equal == sum(
-        cell.said["layer"] == 0 and cell.said["position"] != 2 for cell in of
+        cell.columns["layer"] == 0 and cell.columns["position"] != 2 for cell in of
     )  # one symbol differs
     assert len(others) > 1
     assert [report.done for report in others] == sorted({report.done for report in others})
@@ -559,10 +559,12 @@ def test_the_estimates_of_a_real_model_rank_its_parts_as_measurements_do() -> No
     assert len(heads) == 270
     [changed] = differing(pair.reading, pair.source)
     guesses = estimated(pair, stream)
-    cause = next(at for at, cell in enumerate(stream) if (cell.said["layer"], cell.said["position"]) == (0, changed))
+    cause = next(
+        at for at, cell in enumerate(stream) if (cell.columns["layer"], cell.columns["position"]) == (0, changed)
+    )
     assert guesses[cause] == pytest.approx(1.15, abs=0.1)
     for of, every, least in ((stream, 9, 0.85), (heads, 9, 0.6)):
-        some = [cell for cell in of if cell.said["layer"] % every == 6]
+        some = [cell for cell in of if cell.columns["layer"] % every == 6]
         found = agreement(pd.DataFrame({"estimated": estimated(pair, some), "measured": measured(pair, some)}))
         assert found is not None
         assert found.rho > least

@@ -1,4 +1,4 @@
-"""What can be said about a run in numbers: one call on a `Reading`, or on several, makes a table.
+"""Tables of what a run computed: one call on a `Reading`, or on several, returns a DataFrame.
 
     xformer.analysis.head_scores(reading)
 

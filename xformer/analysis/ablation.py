@@ -1,10 +1,10 @@
-"""Which heads an input needs: what silencing each does to the loss, or to how far one token is ahead of another.
+"""The effect of ablating each head (setting its output to zero) on the loss, or on a difference of two logits.
 
     measured     m(z_h = 0) − m            one run for each head
-    estimated    −z_h · ∂m/∂z_h            all heads from one backward pass: the first step of the same
+    estimated    −z_h · ∂m/∂z_h            all heads from one backward pass, to first order
                                            (attribution patching, Syed et al. 2023, arXiv:2310.10348)
 
-Without a position the measure is the loss where an answer is known; else the lead of the likeliest token over the next.
+Without a position the measure m is the loss where an answer is known, else the logit of the likeliest token less the next.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Head = tuple[int, int]
 
 @dataclass(eq=False)
 class SilencedHeads:
-    """What silencing each head of a reading does, estimated for all and measured for some."""
+    """The effects of ablating the heads of a reading: estimated for all, measured for some."""
 
     reading: Reading
     measure: Measure
@@ -63,7 +63,7 @@ class SilencedHeads:
         return self.done == self.to_do
 
     def silence(self, *heads: Head) -> None:
-        """Measure heads in one run, each silenced by itself. Raises `EditError` where there is no such head."""
+        """Measure heads in one batch, one ablated in each row. Raises `EditError` where there is no such head."""
         if wrong := [head for head in heads if head not in self.estimated]:
             raise EditError(f"There is no head {wrong[0][1]} in attention layer {wrong[0][0]}; for example (0, 0).")
         heads = tuple(head for head in heads if head not in self.measured)
@@ -74,7 +74,7 @@ class SilencedHeads:
             self.measured[head] = float(self.measure(logits[None])) - self.before
 
     def silence_all(self) -> Iterator[SilencedHeads]:
-        """Measure all in the order of `order_to_measure`; it yields itself before the first run and after each."""
+        """Measure all heads in the order of `order_to_measure`; yields itself before the first run and after each."""
         yield self
         heads = list(self.estimated)
         left = [heads[at] for at in order_to_measure(list(self.estimated.values())) if heads[at] not in self.measured]
@@ -96,18 +96,18 @@ class SilencedHeads:
 def silenced_heads(
     reading: Reading, *, position: int | None = None, token: int | None = None, against: int | None = None
 ) -> SilencedHeads:
-    """The estimates of all heads. Raises `UnavailableError` where no head can be silenced, or the graph takes too much room."""
+    """Estimate all heads. Raises `UnavailableError` where none can be ablated, or the backward pass needs too much memory."""
     measure = minimal_pairs.of_run(reading, position, token, against)
     names = [name for site in reading.attention if (name := f"{site.path}.z") in reading]
     if not names:
         raise UnavailableError(
-            f"What single heads of {reading.subject.name} say is not in this run, so none is silenced."
+            f"The outputs of single heads of {reading.subject.name} are not in this run, so none can be ablated."
         )
     needed, free = 2 * recorded_bytes(reading.subject.shape, *lengths(reading.example)), free_bytes() // 2
     if needed > free:
         raise UnavailableError(
-            f"Going back through this run takes about {megabytes(needed)} of memory, and {megabytes(free)} may be taken; type "
-            "a shorter input."
+            f"The backward pass of this run needs about {megabytes(needed)} of memory, and {megabytes(free)} are available; "
+            "type a shorter input."
         )
     found = gradients(reading.subject, reading.example, measure, names, reading.edits)
     estimated: dict[Head, float] = {}
@@ -126,7 +126,7 @@ def head_effects(
     against: int | None = None,
     exact: bool | Sequence[Head] = True,
 ) -> pd.DataFrame:
-    """How much the measure grows without each head.
+    """By how much the measure grows when each head is ablated.
 
     Args:
         reading: The run.
@@ -158,14 +158,14 @@ def head_effects(
 
 
 AT_ONCE = 256
-"""Tokens that go through the model together: more take no less time each, and progress is told in larger steps."""
+"""Tokens of one forward pass: larger batches are no faster per token, and report progress less often."""
 
 Where = tuple[Any, ...]
 """The index of a part in an activation, behind that of the batch."""
 
 
 def rows_at_once(reading: Reading) -> int:
-    """How many runs of this input may be one: as many as are quick, and as there is room for."""
+    """How many copies of this input to run in one batch, by time and by memory."""
     shape = reading.subject.shape
     n_pos, n_tokens = max(reading.example.stream.shape[1], reading.logits.shape[1]), reading.logits.shape[2]
     widest = n_pos * max(n_tokens, 8 * shape.d_model, 4 * n_pos * shape.n_heads)
@@ -175,10 +175,9 @@ def rows_at_once(reading: Reading) -> int:
 def logits_with(
     reading: Reading, parts: Sequence[tuple[str, Where]], by: Mapping[str, Tensor] | None = None
 ) -> Float[Tensor, "part pos vocab"]:
-    """The logits of a reading's first input with each of the parts replaced by itself; the reading's edits stay on.
+    """The logits of a reading's first input with one part replaced at a time; the reading's own edits stay.
 
-    A model of ours keeps its padding and its mask too. A module that is called with the inputs it was opened with takes
-    one run for each.
+    Own models keep padding and mask too. A module that can only be called with its original inputs is run once for each part.
 
     Args:
         reading: The run.
@@ -205,22 +204,22 @@ def logits_with(
 
 
 NOTHING = 1e-3
-"""A part that moves the measure by less than this does nothing."""
+"""A part that changes the measure by less has no effect."""
 
 FEWEST = 10
-"""No agreement is computed over fewer parts than this."""
+"""The fewest parts over which an agreement is computed."""
 
 TOP = 6
-"""Up to so many of the largest estimates are looked at."""
+"""The most of the largest estimates that an agreement compares."""
 
 ENOUGH = 0.75
 """The largest estimates must find at least this share of the largest effects."""
 
 
 def order_to_measure(estimates: Sequence[float]) -> list[int]:
-    """The order in which parts are measured: in turn the one with the largest estimate and one at random.
+    """The order in which parts are measured: alternately the one with the largest estimate and one at random.
 
-    The random ones show whether the estimates miss something.
+    The random ones show whether the estimates miss large effects.
     """
     by_size = sorted(range(len(estimates)), key=lambda at: -abs(estimates[at]))
     at_random = random.Random(0).sample(by_size, len(by_size))
@@ -229,14 +228,14 @@ def order_to_measure(estimates: Sequence[float]) -> list[int]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well the estimates rank the parts that were measured."""
+    """How well estimates rank the parts that were measured."""
 
     rho: float
     """Spearman's rank correlation."""
     n: int
-    """The number of measured parts that do anything, by estimate or measurement."""
+    """The number of measured parts with an effect, by estimate or measurement."""
     top: int
-    """The number of largest estimates that are looked at."""
+    """The number of largest estimates that are compared."""
     found: float
     """What their measured effects add up to, as a share of what the `top` largest effects add up to; signs do not count."""
 

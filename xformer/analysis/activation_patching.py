@@ -1,4 +1,4 @@
-"""What carries a difference: one activation of model A's run is copied into B's, and B's answer is read again.
+"""Activation patching: copy one activation of run A into run B, and measure how much of the difference it restores.
 
     LD = logit[A's answer] − logit[B's answer]         at the deciding position, in each run
     restored = (LD_patched − LD_B) / (LD_A − LD_B)     0: B unmoved, 1: as in A; beyond both ends is possible
@@ -43,13 +43,13 @@ KIN = 0.1
 
 @dataclass(frozen=True)
 class Part:
-    """Something that can be copied: an activation, whole or one head of it."""
+    """An activation that can be copied, or one head of it."""
 
     name: str
     title: str
     component: str
     layer: int
-    """From 1; 0 is what comes before the first."""
+    """From 1; 0 for the stream before the first layer."""
     head: int = 0
     """From 1; 0 for none."""
 
@@ -63,9 +63,9 @@ class Part:
 
 
 def parts(reading: Reading, *, everywhere: bool = False) -> list[Part]:
-    """What can be copied out of a run, in the order in which it is computed.
+    """The parts of a run that can be copied, in the order in which they are computed.
 
-    An encoder-decoder's encoder has no deciding position: it counts only where all positions are copied.
+    The encoder of an encoder-decoder has no deciding position: its parts are left out unless all positions are copied.
     """
     is_pair = reading.trace.target is not None
     found = []
@@ -89,7 +89,7 @@ def parts(reading: Reading, *, everywhere: bool = False) -> list[Part]:
 
 @dataclass(frozen=True, eq=False)
 class Copied:
-    """How many of the copies have been made; the frame is there with the last one."""
+    """How many copies are done; the last report has the table."""
 
     done: int
     total: int
@@ -126,7 +126,7 @@ def patching(readings: Sequence[Reading], *, everywhere: bool = False) -> pd.Dat
 
 
 def copying(readings: Sequence[Reading], *, everywhere: bool = False) -> Iterator[Copied]:
-    """The same with a report after each copy; the last one has the frame."""
+    """As `patching`, with a report after each copy; the last one has the table."""
     one, other = readings
     directions = [(one, other), (other, one)]
     for source, into in directions:
@@ -146,7 +146,7 @@ def copying(readings: Sequence[Reading], *, everywhere: bool = False) -> Iterato
 
 
 def _row(source: Reading, into: Reading, part: Part, everywhere: bool) -> dict[str, object]:
-    """What one copy does."""
+    """Copy one part and measure the answer again."""
     a, b = source.predicted[-1], into.predicted[-1]
     goal, start = (
         _difference(deciding_logits(source), a, b),
@@ -187,12 +187,12 @@ def _matrices(model: nn.Module) -> list[Tensor]:
 
 
 def deciding_logits(reading: Reading) -> Float[Tensor, " vocab"]:
-    """What a run says at its deciding position: the last output that it asks for."""
+    """The logits at a run's deciding position: the last of its target positions."""
     return reading.logits[0, reading.asked[-1]]
 
 
 def patched_logits(into: Reading, patches: Sequence[AnyEdit]) -> Float[Tensor, " vocab"]:
-    """The same with `patches` put in, after the run's own edits."""
+    """The same with `patches` applied after the run's own edits."""
     run = into.subject.record(into.example, edits=[*into.edits, *patches], keep=("logits",))
     return run.logits[0, into.asked[-1]]
 
@@ -212,9 +212,9 @@ def why_unpatchable(source: Reading, into: Reading) -> str | None:
     for name in shapes[0] | shapes[1]:
         here, there = shapes[0].get(name), shapes[1].get(name)
         if here != there:
-            said = [f"{list(shape)}" if shape else "none" for shape in (here, there)]
+            sizes = [f"{list(shape)}" if shape else "none" for shape in (here, there)]
             return (
-                f"{name} is {said[0]} in {names[0]} and {said[1]} in {names[1]}, so it cannot be copied; "
+                f"{name} is {sizes[0]} in {names[0]} and {sizes[1]} in {names[1]}, so it cannot be copied; "
                 "compare two models of the same architecture and sizes on inputs of one length."
             )
     if (kin := kinship(own_model(source.subject), own_model(into.subject))) < KIN:
@@ -253,12 +253,12 @@ model stays nearer to this run, and in trials these three ranked the parts bette
 
 @dataclass(frozen=True)
 class Cell:
-    """A part of an activation: what is replaced in it, and what a table says of it."""
+    """A part of an activation that is replaced, with its columns of the table."""
 
     name: str
     where: Where
     """The index of the part in the activation, behind that of the batch."""
-    said: dict[str, Any]
+    columns: dict[str, Any]
 
 
 def cells(pair: MinimalPair, part: PartKind, groups: int = GROUPS) -> list[Cell]:
@@ -288,16 +288,16 @@ def _stream(pair: MinimalPair, _: int) -> Iterator[Cell]:
                 continue
             title = f"{prefix or 'layer '}{layer}" if layer else f"{prefix}embedding"
             for position, (token, other) in enumerate(tokens):
-                said = {"position": position, "token": token, "source_token": other}
-                yield Cell(name, (position,), {"stack": stack, "layer": layer, "where": title, **said})
+                columns = {"position": position, "token": token, "source_token": other}
+                yield Cell(name, (position,), {"stack": stack, "layer": layer, "where": title, **columns})
 
 
 def _heads(pair: MinimalPair, _: int) -> Iterator[Cell]:
     for layer, site in enumerate(pair.reading.attention):
         title = layer_title(site.path, is_pair=pair.reading.is_pair)
         for head in range(pair.reading.subject.shape.heads[site.path]):
-            said = {"stack": site.stack, "layer": layer, "where": title, "head": head}
-            yield Cell(f"{site.path}.z", (head,), said)
+            columns = {"stack": site.stack, "layer": layer, "where": title, "head": head}
+            yield Cell(f"{site.path}.z", (head,), columns)
 
 
 def _neurons(pair: MinimalPair, groups: int) -> Iterator[Cell]:
@@ -309,9 +309,9 @@ def _neurons(pair: MinimalPair, groups: int) -> Iterator[Cell]:
         k = min(groups, n)
         for group in range(k):
             first, end = group * n // k, (group + 1) * n // k
-            said = {"group": group, "first_neuron": first, "last_neuron": end - 1}
+            columns = {"group": group, "first_neuron": first, "last_neuron": end - 1}
             where = (Ellipsis, slice(first, end))
-            yield Cell(name, where, {"stack": site.stack, "layer": layer, "where": title, **said})
+            yield Cell(name, where, {"stack": site.stack, "layer": layer, "where": title, **columns})
 
 
 def patching_map(
@@ -356,7 +356,7 @@ def patching_map(
     """
     pair = MinimalPair.of(reading, source, answers, position)
     found = cells(pair, part, groups)
-    table = pd.DataFrame([cell.said for cell in found]).assign(estimated=estimated(pair, found))
+    table = pd.DataFrame([cell.columns for cell in found]).assign(estimated=estimated(pair, found))
     if exact is False:
         return table
     chosen = list(range(len(found)) if exact is True else exact)

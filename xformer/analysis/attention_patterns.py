@@ -1,4 +1,4 @@
-"""The weights of one attention head as a table: which query looks how much at which key, and what the mask forbids."""
+"""Attention patterns as tables: the weights of a head, scores of all heads, rollout, change between runs, coarse maps."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from xformer.site import Site
 from xformer.trace import Trace
 
 MOST_WRITTEN_OUT = 512**2
-"""Cells of a table that has each name as text; a larger one has categories, which take a tenth."""
+"""The most cells of a table with names as text; larger ones use categories, which need a tenth of the memory."""
 REACH = 24
-"""So many queries and keys before a cell, and after it, are the cells around it."""
+"""How many queries and keys before and after a cell count as around it."""
 
 
 def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int] | None = None) -> pd.DataFrame:
@@ -123,7 +123,7 @@ def looks_back_only(reading: Reading, stack: str | None = None) -> bool:
 
 
 MOST_TOKENS = 48
-"""So many tokens a side are told apart."""
+"""The most tokens a side of a rollout; neighbours are pooled beyond it."""
 
 
 def rollout(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
@@ -168,7 +168,7 @@ def rollout_matrices(trace: Trace, stack: str | None = None) -> Float[Tensor, "l
 
 
 def _reached(trace: Trace, stack: str | None) -> Iterator[Float[Tensor, "query key"]]:
-    """The same, one layer at a time."""
+    """The matrices of `rollout_matrices`, one layer at a time."""
     sites = [site for site in trace.sites() if not site.is_cross]
     stack = stack or sites[0].stack
     paths = [site.path for site in sites if site.stack == stack]
@@ -190,24 +190,24 @@ def blocks(n: int, most: int | None) -> list[tuple[int, int]]:
 
 
 def pooled(pattern: Float[Tensor, "*rest query key"], most: int | None) -> Float[Tensor, "*rest query_block key_block"]:
-    """A pattern of at most `most` × `most` blocks; itself where it has no more."""
+    """Pool a pattern to at most `most` × `most` blocks: keys are summed, queries averaged."""
     return _means(_sums(pattern, most), most)
 
 
 def pooled_keys(rows: Float[Tensor, "*rest key"], most: int | None) -> Float[Tensor, "*rest key_block"]:
-    """The same of single rows: the keys alone."""
+    """Pool the keys of single rows."""
     return _sums(rows, most)
 
 
 def any_allowed(mask: Bool[Tensor, "*rest key"], most: int | None) -> Bool[Tensor, "*rest key_block"]:
-    """Which blocks of keys some key may be looked at of."""
+    """Which blocks hold a key that the mask allows."""
     return _sums(mask.double(), most) > 0
 
 
 def any_allowed_cells(
     mask: Bool[Tensor, "*rest query key"], most: int | None
 ) -> Bool[Tensor, "*rest query_block key_block"]:
-    """The same of whole patterns: which blocks have a cell that may be looked at."""
+    """Which blocks of a pattern hold a cell that the mask allows."""
     return pooled(mask.double(), most) > 0
 
 
@@ -245,7 +245,7 @@ def head_scores(
     given; `keys` are positions of another stream to look at from them, for a decoder whose answer looks at its source. What
     the task needs is missing where no task is known, or where the layer has no part in it.
 
-    Most of a large model's attention may rest on the first token, whatever it is (Xiao et al. 2023, arXiv:2309.17453). With
+    Most attention of a large model may rest on the first token (Xiao et al. 2023, arXiv:2309.17453). With
     `without_first` all but the score "first" leave it out, as a query and as a key: rows sum to 1 over the other keys.
 
     Example:

@@ -1,8 +1,8 @@
-"""Who is compared: a model under changes, with the rule by which its tokens are chosen.
+"""Models that are compared, each with its own changes and sampling rule; their predictions on many inputs.
 
     Contender.load("checkpoints/reverse", "without head 2", changes="silence:encoder.1.attn.1")
 
-Contenders of other vocabularies meet by the labels of their tokens: see `joint_labels`. On the screen they are players.
+Models with different vocabularies are compared by the labels of their tokens: see `joint_labels`.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class Contender:
     edits: tuple[AnyEdit, ...] = ()
     sampling: Sampling = GREEDY
     seed: int = 0
-    """Of its own generator: the same seed draws the same tokens, whoever is compared with it."""
+    """The seed of its own generator, so that its samples do not depend on the other models."""
     interventions: tuple[Intervention, ...] = ()
-    """What of this a link writes: their edits are among the edits, and some replace tokens of the input."""
+    """The changes that a link can hold. Their edits are among `edits`; some replace tokens of the input."""
     recipe: str = ""
-    """The call that loads it again, where that can be written down."""
+    """The call that loads it again, or ""."""
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise InputError("A player needs a name to be told from the others, got none; for example 'original'.")
+            raise InputError("A model in a comparison needs a name, got none; for example 'original'.")
         if self.model.training:
-            raise InputError(f"Only a model in eval() mode plays, and that of {self.name} is being trained.")
+            raise InputError(f"Only models in eval() mode are compared, and that of {self.name} is in training mode.")
 
     @classmethod
     def load(
@@ -76,17 +76,18 @@ class Contender:
         """
         given = {"causal": causal, "changes": changes, "seed": seed}
         usual = {"causal": None, "changes": "", "seed": 0}
-        said = [repr(where), repr(name), *(f"{key}={value!r}" for key, value in given.items() if value != usual[key])]
-        said += [f"sampling=xformer.{sampling}"] if sampling != GREEDY else []
+        arguments = [repr(where), repr(name)]
+        arguments += [f"{key}={value!r}" for key, value in given.items() if value != usual[key]]
+        arguments += [f"sampling=xformer.{sampling}"] if sampling != GREEDY else []
         subject = own_task_model(adapter_of(where)) if subject is None else subject
-        recipe = f"xformer.analysis.Contender.load({', '.join(said)})"
+        recipe = f"xformer.analysis.Contender.load({', '.join(arguments)})"
         interventions = parse(changes, subject.shape)
         edits = [*([] if causal is None else [set_causal(causal)]), *all_edits(interventions)]
         return cls(replace(subject, name=name), tuple(edits), sampling, seed, interventions, recipe)
 
     @property
     def name(self) -> str:
-        """What a person calls it."""
+        """Its name in tables and charts."""
         return self.subject.name
 
     @property
@@ -99,21 +100,21 @@ class Contender:
 
     @property
     def writes(self) -> bool:
-        """Whether it says one token after the other; an encoder answers all positions at once."""
+        """Whether it generates one token after the other; an encoder predicts all positions at once."""
         return self.model.config.architecture != "encoder"
 
     def frame(self, source: Sequence[int]) -> Example:
-        """An input as this one reads it, with the tokens replaced that are replaced for it alone."""
+        """An input as this model reads it, with its own replacements of tokens."""
         return self.subject.frame(changed_source(self.interventions, tuple(source)))
 
     def generator(self) -> torch.Generator:
-        """A fresh one, from its seed."""
+        """A new generator with its seed."""
         return torch.Generator(self.model.device).manual_seed(self.seed)
 
 
 @dataclass(frozen=True)
 class EdgesSoFar(SetEdges):
-    """`SetEdges` for a decoder that still grows: edges of positions that are not there yet wait until they are."""
+    """`SetEdges` during decoding: edges of positions that are not yet generated are left out."""
 
     def apply(self, name: str, value: Tensor) -> Tensor:
         n_query, n_key = value.shape[-2:]
@@ -122,7 +123,7 @@ class EdgesSoFar(SetEdges):
 
 
 def while_it_grows(edits: Iterable[AnyEdit]) -> tuple[AnyEdit, ...]:
-    """The same edits for a run over the beginning of an answer, which may not have reached all their edges yet."""
+    """The same edits for a run over the beginning of an answer, which may be shorter than some edges need."""
     return tuple(
         EdgesSoFar(edit.name, edit.edges, edit.allowed, edit.heads) if isinstance(edit, SetEdges) else edit
         for edit in edits
@@ -130,7 +131,7 @@ def while_it_grows(edits: Iterable[AnyEdit]) -> tuple[AnyEdit, ...]:
 
 
 def looks_back_only(contender: Contender) -> bool:
-    """Whether nothing that is changed in a decoder lets it see what comes later."""
+    """Whether none of the edits of a decoder lets a position see later ones."""
     harmless = all(
         isinstance(edit, AblateHead | AblateNeuron | Scale | ZeroPositions)
         or (isinstance(edit, SetCausal) and edit.on)
@@ -141,21 +142,19 @@ def looks_back_only(contender: Contender) -> bool:
 
 
 def check_names(contenders: Sequence[Contender]) -> None:
-    """Raise `InputError` where contenders cannot be told apart."""
+    """Raise `InputError` unless all names differ."""
     names = [contender.name for contender in contenders]
     if not names or len(set(names)) < len(names):
-        raise InputError(
-            f"Players need different names to be told apart, got {names}; for example ['first', 'second']."
-        )
+        raise InputError(f"Models in a comparison need different names, got {names}; for example ['first', 'second'].")
 
 
 def joint_labels(contenders: Iterable[Contender]) -> tuple[str, ...]:
-    """Every label that some contender's vocabulary has: the common ground of those whose token numbers differ."""
+    """All labels of all vocabularies, in order."""
     return tuple(dict.fromkeys(label for contender in contenders for label in contender.subject.labels))
 
 
 def to_joint(contender: Contender, labels: tuple[str, ...]) -> Int[Tensor, " vocab"]:
-    """Where each of the contender's tokens stands among `labels`."""
+    """The index among `labels` of each of the contender's tokens."""
     place = {label: index for index, label in enumerate(labels)}
     return torch.tensor([place[label] for label in contender.subject.labels])
 
@@ -166,7 +165,7 @@ CELLS_AT_ONCE = 800_000
 """Cells of attention, queries by keys, that a head may have in one forward pass: so much takes about a second."""
 
 TRIED = 4
-"""Inputs, and places in the answer of each, on which it is tried whether a model sees ahead."""
+"""The number of inputs, and of places in each answer, on which `sees_ahead` tries a model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,10 +183,10 @@ class Predictions:
 def predictions(
     contenders: Sequence[Contender], n: int, *, seed: int, chunk: int
 ) -> Iterator[tuple[int, list[Predictions]]]:
-    """What all of them say to n inputs of the first one's task that nobody was trained on, a forward pass at a time.
+    """The predictions of all contenders on n held-out inputs of the first one's task, one forward pass at a time.
 
-    Yields how many have been read so far and what each contender says to the latest. The inputs are drawn `chunk` at a time:
-    those of `evaluate` where it is as many there.
+    Yields the number of inputs done and each contender's predictions on the latest. Inputs are sampled `chunk` at a time:
+    the same as those of `evaluate` where its batches have that size.
 
     Raises `InputError` when a contender was made for other tokens, `ConfigError` when they are too long for it.
     """

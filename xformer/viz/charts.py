@@ -41,8 +41,7 @@ def inks(stops: Sequence[str], values: ArrayLike, low: float, high: float) -> li
         high: The end of the scale.
     """
     share = np.nan_to_num((np.asarray(values, dtype=float) - low) / (high - low), nan=0.5, posinf=1, neginf=0)
-    places = np.clip(share, 0, 1) * (len(stops) - 1)
-    return [theme.ink(stops[round(place)]) for place in places.tolist()]
+    return [theme.ink(stops[int(place)]) for place in np.rint(np.clip(share, 0, 1) * (len(stops) - 1))]
 
 
 def written() -> Any:
