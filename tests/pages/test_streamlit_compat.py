@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import re
 import threading
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import streamlit_compat as compat
+from tests.pages.conftest import ROOT
 
 
 def changed(item: str) -> str:
@@ -117,11 +119,20 @@ def test_the_kind_of_a_message_is_read() -> None:
     assert compat.message_kind(b"") is None
 
 
+@pytest.mark.parametrize("style", ["page.css", "frame.css"])
+def test_every_class_and_test_id_of_a_style_is_in_the_frontend(style: str) -> None:
+    text = (ROOT / "pages" / "shared" / style).read_text(encoding="utf-8")
+    names = set(re.findall(r"data-testid=\"(\w+)\"|\.(st[A-Z]\w+)", text))
+    frontend = "".join(file.read_text(encoding="utf-8") for file in (Path(st.__file__).parent / "static").rglob("*.js"))
+    missing = sorted(name for pair in names for name in pair if name and name not in frontend)
+    assert len(names) > 5
+    assert not missing, changed(f"{style}: {missing}")
+
+
 def test_no_other_module_uses_private_parts() -> None:
     """Modules of Streamlit that its documentation names, besides `streamlit` itself."""
     documented = {"streamlit.components.v2", "streamlit.delta_generator"}
-    root = Path(__file__).parents[2]
-    for file in [root / "app.py", *sorted((root / "pages").rglob("*.py"))]:
+    for file in [ROOT / "app.py", *sorted((ROOT / "pages").rglob("*.py"))]:
         if file.name == "streamlit_compat.py":
             continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -129,5 +140,5 @@ def test_no_other_module_uses_private_parts() -> None:
             modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             private = [name for name in modules if name.startswith("streamlit.") and name not in documented]
             assert not private, (
-                f"{file.relative_to(root)} imports {private}; move it to pages/shared/streamlit_compat.py"
+                f"{file.relative_to(ROOT)} imports {private}; move it to pages/shared/streamlit_compat.py"
             )
