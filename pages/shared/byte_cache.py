@@ -31,17 +31,22 @@ import numpy as np
 import torch
 
 from xformer.adapters.on_demand import OnDemand
+from xformer.memory import machine_bytes
 
 P = ParamSpec("P")
 R = TypeVar("R")
 UNUSED_SECONDS = 900.0
-DEFAULT_MB = 1024
+MB = 1024**2
+LEAST_MB, MOST_MB, SHARE = 1024, 4096, 8
+"""Without XFORMER_MAX_MEMORY the budget is an eighth of the machine's memory, within these bounds."""
 
 
 def budget() -> int:
     """The bytes that all kept answers may take together."""
     asked = os.environ.get("XFORMER_MAX_MEMORY", "")
-    return (int(asked) if asked.isascii() and asked.isdecimal() else DEFAULT_MB) * 1024**2
+    if asked.isascii() and asked.isdecimal():
+        return int(asked) * MB
+    return min(MOST_MB * MB, max(LEAST_MB * MB, machine_bytes() // SHARE))
 
 
 class _Reservations:

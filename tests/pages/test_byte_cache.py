@@ -128,9 +128,19 @@ def test_a_failure_is_not_kept() -> None:
 def test_the_budget_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "3")
     assert budget() == 3 * 1024**2
+    monkeypatch.setattr("pages.shared.byte_cache.machine_bytes", lambda: 2 * 1024**3)
     for nonsense in ("", "-1", "much", "١"):
         monkeypatch.setenv("XFORMER_MAX_MEMORY", nonsense)
         assert budget() == 1024 * 1024**2
+
+
+@pytest.mark.parametrize(("machine", "allowed"), [(4, 1), (24, 3), (512, 4)])  # GiB
+def test_the_default_budget_is_a_share_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, machine: int, allowed: int
+) -> None:
+    monkeypatch.delenv("XFORMER_MAX_MEMORY", raising=False)
+    monkeypatch.setattr("pages.shared.byte_cache.machine_bytes", lambda: machine * 1024**3)
+    assert budget() == allowed * 1024**3
 
 
 class Busy:
