@@ -116,7 +116,7 @@ def test_what_cannot_be_measured_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_where_no_head_is_known_none_is_silenced() -> None:
-    with pytest.raises(UnavailableError, match="so none is silenced"):
+    with pytest.raises(UnavailableError, match="so none can be ablated"):
         silenced_heads(xformer.read("checkpoints/reverse", "3 7 12 9", keep=("*.pattern",)))
 
 
