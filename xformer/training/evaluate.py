@@ -1,7 +1,7 @@
-"""How good a trained model is on examples that it has never seen.
+"""Scores of a model on unseen examples: overall, by length of the input, and on edge cases.
 
-Loss and token accuracy are those under teacher forcing. Exact match is that of greedy decoding: a decoder gets the prompt and
-nothing of the answer, so that a model which reads ahead is found out.
+Loss and token accuracy are measured under teacher forcing. Exact match is that of greedy decoding: a decoder gets the prompt
+and nothing of the answer, so a model whose outputs depend on later tokens does not pass.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from xformer.tasks.batch import IGNORED, Batch
 
 BATCH = 500
 PART = 2e9
-"""Multiplications between two looks of whoever watches: a few tenths of a second on one core."""
+"""Multiplications between two calls of a `Watch`: a few tenths of a second on one core."""
 Watch = Callable[[int, int], bool]
-"""Called with the examples done and asked for; where it says no, it is enough."""
+"""Called with the number of examples done and wanted. Returns False to end the evaluation."""
 TOGETHER = 4000
-"""Prompts of one length that are decoded at once: they wait for each other, over several batches."""
+"""Prompts of one length that are decoded at once, collected over several batches."""
 
 
 @torch.no_grad()
 def evaluate(model: Transformer, task: Task, *, samples: int, seed: int, watch: Watch | None = None) -> Score:
-    """Score `samples` fresh examples drawn from `seed` (each as often as its length comes up).
+    """Score `samples` fresh examples drawn from `seed`.
 
-    Where there are fewer that training never showed, each of them is scored once. With `watch`, it goes in small parts.
+    When there are fewer unseen examples, each is scored once. `watch` is called after small parts, and may end the evaluation.
     """
     samples = min(samples, task.rule.unseen or samples)
     was_training = model.training
@@ -49,7 +49,7 @@ def evaluate(model: Transformer, task: Task, *, samples: int, seed: int, watch: 
 
 
 def _watched(model: Transformer, task: Task, batches: Iterator[Batch], samples: int, watch: Watch) -> Score:
-    """The figures of as many parts as `watch` lets it do: of one at least."""
+    """Score parts until `watch` ends it, one part at least."""
     parts, cells, done = [], [], 0
     watch(done, samples)
     for batch in batches:
@@ -65,13 +65,13 @@ def _watched(model: Transformer, task: Task, batches: Iterator[Batch], samples: 
 
 
 def rows_at_once(model: Transformer, batch: Batch) -> int:
-    """How many rows of a batch make a part that takes a fraction of a second."""
+    """Return how many rows of a batch take a fraction of a second."""
     tokens = batch.tokens.shape[1] + batch.labels.shape[1]
     return max(1, int(PART / (n_parameters(model.config) * tokens)))
 
 
 def evaluate_edge_cases(model: Transformer, task: Task) -> Score | None:
-    """Score the edge cases of a task, each once; None where it has none."""
+    """Score the edge cases of a task, each once. Returns None for a task without edge cases."""
     batch = task.edge_cases(model.device)
     if batch is None:
         return None
@@ -81,7 +81,7 @@ def evaluate_edge_cases(model: Transformer, task: Task) -> Score | None:
 
 @torch.no_grad()
 def score_batches(model: Transformer, task: Task, batches: Iterator[Batch]) -> Score:
-    """The figures of some batches together: exact match by greedy decoding where answers are written token by token."""
+    """Score batches together, with exact match by greedy decoding where the task is decoded."""
     parts, cells, decoded = [], [], Decoded(model)
     for batch in batches:
         parts.append(score(batch.logits(model), batch))
@@ -102,7 +102,7 @@ class Decoded:
         self.waiting: dict[tuple[int, int], list[Question]] = defaultdict(list)
 
     def add(self, batch: Batch) -> None:
-        """Take in a batch, one example per row."""
+        """Add a batch, one example per row."""
         for question in questions(batch):
             alike = self.waiting[question.prompt.shape[1], question.answer.shape[1]]
             alike.append(question)
@@ -110,7 +110,7 @@ class Decoded:
                 self._decode(alike)
 
     def count_right(self) -> int:
-        """How many were right, when all are in."""
+        """Return how many of all examples were right."""
         for alike in self.waiting.values():
             self._decode(alike)
         return self.right
@@ -125,7 +125,7 @@ class Decoded:
 
 
 def average(parts: list[Score], cells: list[int]) -> Score:
-    """Scores of several batches as one: what is a mean over cells is weighted by their labelled cells, the rest by examples."""
+    """Average scores: loss and token accuracy weighted by labelled cells, exact match by examples."""
     samples = [part.samples for part in parts]
 
     def mean(values: list[float], weights: list[int]) -> float:
@@ -140,7 +140,7 @@ def average(parts: list[Score], cells: list[int]) -> Score:
 
 
 def _batches(task: Task, samples: int, seed: int, device: torch.device) -> Iterator[Batch]:
-    """Fresh examples in batches, one per row; where there are only so many, all are drawn at once, so that none comes twice."""
+    """Yield fresh examples in batches, one per row. A limited number is drawn at once, so that no example comes twice."""
     if task.rule.unseen:
         whole = task.sample(samples, seed=seed, purpose="test", device=device)
         yield from (whole.rows(done, min(done + BATCH, samples)) for done in range(0, samples, BATCH))
@@ -151,14 +151,13 @@ def _batches(task: Task, samples: int, seed: int, device: torch.device) -> Itera
 
 @cache
 def of_length(task: Task, length: int) -> Task:
-    """The same task with inputs of one length alone. Raises `ConfigError` where it has none of that length."""
+    """Return the task with inputs of one length. Raises `ConfigError` when it has none of that length."""
     return Task(task.config.replace(min_len=length, max_len=length))
 
 
 @cache
 def lengths_of(config: ModelConfig, task: Task) -> tuple[int, ...]:
-    """Every length that the task has and a model of this shape reads, as its `min_len` and `max_len` count. Of a task whose
-    inputs all have one length, none."""
+    """Return the input lengths of a task that a model of this shape reads; none for a task of one length."""
     if task.config.min_len == task.config.max_len:
         return ()
     return tuple(length for length in range(1, config.max_len + 1) if _fits(config, task, length))
@@ -167,7 +166,7 @@ def lengths_of(config: ModelConfig, task: Task) -> tuple[int, ...]:
 def scores_by_length(
     model: Transformer, task: Task, lengths: Sequence[int], *, samples: int, seed: int
 ) -> Iterator[tuple[int, Score]]:
-    """Each length with the score of so many unseen inputs. Raises `InputError` for a length that cannot be read or asked."""
+    """Yield each length with the score on unseen inputs. Raises `InputError` for a length that the model cannot read."""
     for length in lengths:
         if not _fits(model.config, task, length):
             known = lengths_of(model.config, task)
@@ -188,11 +187,9 @@ def _fits(config: ModelConfig, task: Task, length: int) -> bool:
 def measure(
     checkpoint: Checkpoint, samples: int, seed: int, watch: Watch | None = None, *, edge_cases: bool = False
 ) -> dict[str, Any]:
-    """How good it is on `samples` unseen examples, and if asked on the edge cases of its task, where it has any.
+    """Score a checkpoint on `samples` unseen examples and, with `edge_cases`, on the edge cases of its task.
 
-    The figures say of how many examples they are: fewer where `watch` has ended it (see `evaluate`).
-
-    Raises `InputError` where the checkpoint names no task.
+    Raises `InputError` when the checkpoint has no task.
     """
     if checkpoint.task is None:
         raise InputError("The checkpoint names no task, so there is nothing to score it on.")
@@ -205,9 +202,9 @@ def measure(
 def put_figures_on_card(
     folder: str | Path, samples: int, watch: Watch | None = None, *, edge_cases: bool = False
 ) -> dict[str, Any]:
-    """Measure the checkpoint in `folder` from a seed that is not its own, add the figures to its card, and return them.
+    """Score the checkpoint in `folder` with a seed that is not its own, add the figures to its card, and return them.
 
-    Raises `InputError` where its card does not say from which seed it was trained.
+    Raises `InputError` when the card has no seed.
     """
     checkpoint = load(folder)
     seed = checkpoint.card.get("seed")

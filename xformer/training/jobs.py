@@ -1,6 +1,6 @@
-"""What a person may ask of a run: to be trained, forked, stopped, resumed, or given another learning rate.
+"""Submit, fork, stop and resume runs, and change their learning rate.
 
-Nothing here needs torch until a run is made or started: `python -m xformer runs stop` answers at once.
+torch is imported only where a run is made or started, so `python -m xformer runs stop` answers at once.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def submit(
 ) -> str:
     """Put a run into the queue and return its id. Raises `ConfigError` or `RunStoreError` when it may not be trained here.
 
-    With `sweep`, a model for each combination of these values of settings is trained, all of them at once; see `train_many`.
-    `also` sees all entries in the very transaction that adds this one, and may raise too.
+    With `sweep`, one model for each combination of these settings is trained, all together; see `train_many`. `also` gets all
+    entries in the transaction that adds this one, and may raise.
     """
     from xformer.checkpoints import Checkpoint, save
     from xformer.tasks import Task
@@ -65,7 +65,7 @@ def submit(
         how["sweep"] = spec(sweep)
         n = len(how["sweep"]["ids"])
         if limits is not None:
-            limits.check_size(settings, n_models=n)  # before as many settings are made
+            limits.check_size(settings, n_models=n)  # before so many presets are made
         check_alike(all_of(settings, **sweep))
 
     def check(entries: Sequence[Entry]) -> None:
@@ -76,7 +76,7 @@ def submit(
     try:
         if limits is not None:
             limits.check(settings, owner, store.entries(), store.folder, n_models=n)
-        if start is not None:  # its first weights are there before it can get its turn
+        if start is not None:  # the weights exist before the run can start
             save(Checkpoint(start.model, start.task), store.folder_of(run) / START)
         store.add(settings, **how, private=private, check=check)
     except BaseException as error:
@@ -84,15 +84,15 @@ def submit(
         if isinstance(error, OSError):
             raise RunStoreError(f"The run could not be written down: {error.strerror or error}.") from error
         raise
-    with suppress(XformerError, OSError):  # it waits now, and whoever tends next will start it
+    with suppress(XformerError, OSError):  # it is queued, and the next `reconcile` starts it
         dispatch.reconcile(store)
     return run
 
 
 def fork(store: RunStore, run: str, step: int, settings: Preset, **how: Any) -> str:
-    """A new run that begins with the weights of a snapshot of another one; its optimiser and its data begin anew.
+    """Submit a run that starts from a snapshot of another run, with a fresh optimiser and data order. Returns its id.
 
-    `how` goes to `submit`. Raises `ConfigError` where the settings ask for another shape of model.
+    `how` goes to `submit`. Raises `ConfigError` when the settings have another model shape.
     """
     from xformer.checkpoints import load
     from xformer.tasks import Task
@@ -105,7 +105,7 @@ def fork(store: RunStore, run: str, step: int, settings: Preset, **how: Any) -> 
 
 
 def stop(store: RunStore, run: str) -> None:
-    """Stop a run, or take it out of the queue. It can be resumed. Nothing happens to one that stands still already."""
+    """Stop a run, or take it out of the queue. It can be resumed. A run that is not active is left alone."""
     with store.database.writing() as db:
         entry = entry_of(db, run)
         if entry.is_active:
@@ -115,12 +115,10 @@ def stop(store: RunStore, run: str) -> None:
 
 
 def resume(store: RunStore, run: str) -> None:
-    """Let a run go on: a paused worker at once, any other when its turn comes.
-
-    Of two who press at the same time, the second finds it going on already, which is no error.
-    """
+    """Resume a run: a paused worker at once, any other run in its turn. Resuming an active run is no error."""
     before = store.entry(run)
-    if before.is_active and not with_process_state(store, before).is_active:  # it would be told, and nobody would hear
+    # A command would not reach a process that has ended.
+    if before.is_active and not with_process_state(store, before).is_active:
         mark_dead(store, before)
     with store.database.writing() as db:
         entry = entry_of(db, run)
@@ -141,7 +139,7 @@ def resume(store: RunStore, run: str) -> None:
 
 
 def change_rate(store: RunStore, run: str, peak: float) -> None:
-    """Give a run another peak of its learning rate: by its worker before the next step, or for when it goes on."""
+    """Change the peak of the learning rate: before the next step, or for the next resume."""
     with store.database.writing() as db:
         entry = entry_of(db, run)
         if entry.sweep is not None:

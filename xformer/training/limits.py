@@ -1,6 +1,6 @@
-"""How much may be asked of this server: for a class that shares it, and so that nobody fills its disk by mistake.
+"""The limits of a server that several people share, and estimates of the memory and disk space of a run.
 
-Each limit has a variable in the environment: XFORMER_MAX_WAITING=2 lets everyone have two runs waiting.
+Each limit has an environment variable: XFORMER_MAX_WAITING=2 allows two waiting runs per owner.
 """
 
 from __future__ import annotations
@@ -19,31 +19,36 @@ from xformer.presets import Preset
 from xformer.training.entry import Entry
 
 MOST_METRICS = 50 * 10**6
-"""The state of a run holds its metrics too, and is read whole when it goes on."""
+"""The most bytes of metrics, as the saved state of a run holds them too."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The most of everything."""
+    """The largest allowed values.
+
+    Example:
+        >>> Limits.from_environment({"XFORMER_MAX_STEPS": "500"}).steps
+        500
+    """
 
     waiting: int = 8
-    """Runs of one person that wait or are trained."""
+    """Runs of one owner that wait or are trained."""
     waiting_in_all: int = 64
-    """The same for all people together."""
+    """Runs of all owners that wait or are trained."""
     steps: int = 200_000
     parameters: int = 20_000_000
     models: int = 64
-    """Models that are trained together."""
+    """Models of a sweep."""
     cells: int = 4_000_000
     """batch_size × positions of a step."""
     run_memory: int = 4096
-    """MB that the process of one run may take."""
+    """Memory of the process of one run, in MB."""
     disk: int = DEFAULT_MOST
-    """Bytes that all runs and kept texts may take together."""
+    """Disk space of all runs and kept texts together, in bytes."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """The limits, with those that the environment changes. Raises `ConfigError` for a value that is no number."""
+        """Return the limits with the changes of the environment. Raises `ConfigError` for a value that is not a number."""
         changed = {}
         for field in fields(cls):
             variable = f"XFORMER_MAX_{field.name.upper()}"
@@ -57,19 +62,19 @@ class Limits:
         return cls(**changed)
 
     def check(self, settings: Preset, owner: str, entries: Sequence[Entry], folder: Path, *, n_models: int = 1) -> None:
-        """Raise `RunStoreError` with one plain sentence when a run may not be added to those there are."""
+        """Raise `RunStoreError` when a run may not be added to the entries."""
         self.check_size(settings, n_models=n_models)
         self.check_again(settings, owner, entries, folder, n_models=n_models)
 
     def check_again(
         self, settings: Preset, owner: str, entries: Sequence[Entry], folder: Path, *, n_models: int = 1
     ) -> None:
-        """What another person may have changed at the same moment."""
+        """Check again the limits that depend on other runs, inside the transaction that adds the run."""
         self.check_waiting(owner, entries)
         self.check_disk(settings, entries, folder, n_models=n_models)
 
     def check_waiting(self, owner: str, entries: Sequence[Entry]) -> None:
-        """Raise `RunStoreError` when this person, or all together, have as many runs under way as are allowed."""
+        """Raise `RunStoreError` when the owner, or all owners together, have the most runs under way."""
         under_way = [entry for entry in entries if entry.state == "queued" or entry.is_active]
         mine = sum(entry.owner == owner for entry in under_way)
         if mine >= self.waiting:
@@ -83,12 +88,12 @@ class Limits:
             )
 
     def check_disk(self, settings: Preset, entries: Sequence[Entry], folder: Path, *, n_models: int = 1) -> None:
-        """Raise `QuotaExceededError` when the files of the run, and those that others have yet to write, do not fit."""
+        """Raise `QuotaExceededError` when the files of the run do not fit beside the files that other runs will write."""
         needed = n_models * disk_needed(settings)
         Room(folder, self.disk).check(needed, "This run", promised=promised(entries, folder))
 
     def check_size(self, settings: Preset, *, n_models: int = 1) -> None:
-        """Raise `RunStoreError` when the run itself asks for too much."""
+        """Raise `RunStoreError` when the run itself is too large."""
         if n_models > self.models:
             raise RunStoreError(
                 f"This run trains {n_models:,} models at once, and this server allows {self.models:,}; choose fewer values."
@@ -115,7 +120,7 @@ class Limits:
 
 
 def check_memory(settings: Preset, device: str = "cpu", *, n_models: int = 1) -> None:
-    """Raise `ConfigError` where a run takes more memory than is free on this machine; of a GPU nothing is known."""
+    """Raise `ConfigError` when a run on the processor needs more memory than is free. A GPU is not checked."""
     needed = memory_needed(settings, n_models=n_models)
     if device == "cpu" and needed > (free := free_bytes()):
         raise ConfigError(
@@ -125,42 +130,42 @@ def check_memory(settings: Preset, device: str = "cpu", *, n_models: int = 1) ->
 
 
 def promised(entries: Sequence[Entry], folder: Path) -> int:
-    """The bytes that runs which wait or are trained have yet to write."""
+    """Return the bytes that waiting and active runs will still write."""
     total = 0
     for entry in entries:
         if entry.state == "queued" or entry.is_active:
             try:
                 needed = disk_needed(entry.settings()) * n_models(entry)
-            except ConfigError:  # a damaged one will write nothing
+            except ConfigError:  # a damaged run writes nothing
                 continue
             total += max(0, needed - disk_used(folder / entry.id))
     return total
 
 
 def n_models(entry: Entry) -> int:
-    """How many models a run trains at once."""
+    """Return how many models a run trains."""
     return 1 if entry.sweep is None else len(entry.sweep["ids"])
 
 
 FLOAT = 4
 
 PROCESS = 290 * 10**6
-"""A process that has torch imported and has trained a very small model."""
+"""Bytes of a process that has imported torch and trained a very small model."""
 
 PER_PARAMETER = 48
-"""Weight, gradient, two moments; and all of it once more, and a copy, while the state is written."""
+"""Bytes per parameter: weight, gradient and two moments; all of it again, and a copy, while the state is saved."""
 
 FUSED = 32
-"""Up to so many tokens training keeps the attention patterns; for more, PyTorch's kernel does without."""
+"""The most tokens for which training keeps the attention patterns; PyTorch's kernel for longer inputs does not."""
 
 
 def memory_needed(settings: Preset, *, n_models: int = 1) -> int:
-    """About how many bytes the process of a run holds at its peak."""
+    """Estimate the peak memory of the process of a run, in bytes."""
     return PROCESS + n_models * (_memory_of_one(settings) - PROCESS)
 
 
 def _memory_of_one(settings: Preset) -> int:
-    from xformer.tasks import Task  # which needs torch; whoever asks only for the disk does not
+    from xformer.tasks import Task  # needs torch, which estimates of the disk do without
     from xformer.tasks.task import CHUNK
 
     model, task, train = settings.model, settings.task, settings.train
@@ -168,7 +173,7 @@ def _memory_of_one(settings: Preset) -> int:
     width, longest = rule.stream_length((task.min_len + task.max_len) / 2), rule.stream_length(task.max_len)
     stacks = 2 if model.architecture == "encoder-decoder" else 1
     has_dropout = model.dropout > 0
-    # Where each score stands in memory, two examples may share a row.
+    # Where scores are kept, two examples may share a row.
     if has_dropout or model.position_kind.acts_on == "scores":
         cells = model.n_heads * 2 * longest * (3 if has_dropout else 2)
     else:
@@ -185,20 +190,20 @@ def _memory_of_one(settings: Preset) -> int:
 
 
 def weights_on_disk(settings: Preset) -> int:
-    """About how many bytes a snapshot takes."""
+    """Estimate the size of a snapshot, in bytes."""
     return FLOAT * n_parameters(settings.model) + 8_000
 
 
 def metrics_needed(settings: Preset) -> int:
-    """About how many bytes the metrics of a run take: a line a report, with a number for each head and score."""
+    """Estimate the size of the metrics of a run, in bytes: a line a report, with a number for each head."""
     line = 400 + 2 * 24 * settings.model.n_layers * settings.model.n_heads
     return line * (settings.train.steps // settings.train.log_every)
 
 
 def disk_needed(settings: Preset) -> int:
-    """About how many bytes the files of a run will take: snapshots, weights with the optimiser's two moments, metrics.
+    """Estimate the size of the files of a run, in bytes: snapshots, weights, two moments, and metrics.
 
-    The metrics are written twice, into the run store and into the state.
+    The metrics are written twice, into the run store and into the saved state.
     """
     every, train = settings.train.snapshot_every, settings.train
     n_snapshots = 2 + (train.steps // every if every else 0)

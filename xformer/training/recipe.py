@@ -1,4 +1,15 @@
-"""AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) with the settings of a `TrainConfig`."""
+"""The recipe of a training step: AdamW, the learning rate schedule, and random positions.
+
+Schedule, with the warm-up over the first W = warmup · steps:
+
+    warm-up   peak · step / W
+    linear    peak + (final − peak) · t                          t = (step − 1 − W) / (steps − W)
+    cosine    final + (peak − final) · (1 + cos πt) / 2          (Loshchilov & Hutter 2017, arXiv:1608.03983)
+
+Random positions (Ruoss et al. 2023, arXiv:2305.16843) replace 1 2 3 4 5 by a random increasing choice such as 4 9 10 21 33,
+so that a model trained on short inputs has met every position of a long one. The range of the choice
+is drawn too, down to no gaps.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +30,9 @@ if TYPE_CHECKING:
 
 
 def adamw(model: nn.Module, config: TrainConfig) -> AdamW:
-    """Return the optimiser of a model. Weight decay applies to matrices; biases and norms are left out.
+    """Return the AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) of a model.
+
+    Weight decay applies to matrices; biases and norms are left out.
 
     Example:
         >>> optimiser = adamw(nn.Linear(2, 3), TrainConfig(steps=10, weight_decay=0.1))
@@ -86,7 +99,13 @@ def restore_training_state(model: nn.Module, optimiser: AdamW, tensors: dict[str
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """The rate of the `step`-th update, counted from 1."""
+    """Return the learning rate of a step, counted from 1.
+
+    Example:
+        >>> config = TrainConfig(steps=10, peak_lr=0.1, warmup=0.5, decay="none")
+        >>> [learning_rate(config, step) for step in (1, 5, 10)]
+        [0.02, 0.1, 0.1]
+    """
     peak = peak_at(config, step)
     warmup = round(config.warmup * config.steps)
     if step <= warmup:
@@ -100,18 +119,18 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 
 def peak_at(config: TrainConfig, step: int) -> float:
-    """The peak that holds at a step: the latest one that was chosen by then."""
+    """Return the peak at a step: the last of `lr_changes` up to it."""
     return next((peak for at, peak in reversed(config.lr_changes) if at <= step), config.peak_lr)
 
 
 def with_peak(config: TrainConfig, after: int, peak: float) -> TrainConfig:
-    """The recipe with another peak from the step after `after` on. Raises `ConfigError` for a peak that is none."""
+    """Return the settings with another peak after a step. Raises `ConfigError` for a peak that is not valid."""
     earlier = tuple(change for change in config.lr_changes if change[0] <= after)
     return config.replace(lr_changes=(*earlier, (after + 1, float(peak))))
 
 
 def with_random_positions(batch: Batch, max_len: int, draw: torch.Generator) -> Batch:
-    """The batch with other position numbers, below `max_len`; an encoder-decoder's two sides draw their own."""
+    """Return a batch with random positions below `max_len`. The two sides of an encoder-decoder draw their own."""
     target = batch.target_layout
     return replace(
         batch,
@@ -121,7 +140,7 @@ def with_random_positions(batch: Batch, max_len: int, draw: torch.Generator) -> 
 
 
 def spread(layout: Layout, max_len: int, draw: torch.Generator) -> Layout:
-    """The same sequences at other numbers: the i-th token of a sequence gets the i-th of its numbers."""
+    """Return a layout in which the i-th token of a sequence has the i-th of its drawn positions."""
     positions, mirrored = layout.positions, layout.mirrored
     whole = torch.ones_like(positions) if layout.segments is None else layout.segments  # [batch, pos]
     for segment in range(1, int(whole.max()) + 1):
@@ -135,7 +154,7 @@ def spread(layout: Layout, max_len: int, draw: torch.Generator) -> Layout:
 
 
 def _numbers(lengths: Int[Tensor, " batch"], max_len: int, draw: torch.Generator) -> Int[Tensor, "batch number"]:
-    """For each length so many different numbers in growing order, the first of their row; the rest of it is filler."""
+    """Draw as many increasing positions as each length, at the beginning of each row; the rest is filler."""
     every = torch.arange(max_len, device=lengths.device)  # [number]
     chance = torch.rand(len(lengths), max_len + 1, generator=draw, device=lengths.device)
     end = lengths + (chance[:, -1] * (max_len + 1 - lengths)).long()  # all numbers are below it

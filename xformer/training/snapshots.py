@@ -1,4 +1,4 @@
-"""What a run leaves on disk while it trains: snapshots to look at, and the state to go on from.
+"""Files of a run in training: snapshots, and the state to resume from.
 
 OUT/snapshots/000200.safetensors   a complete checkpoint of step 200
 OUT/state.safetensors              weights, optimiser and step: resuming is bit-identical to never having stopped (CPU)
@@ -24,48 +24,48 @@ from xformer.paths import STATE, snapshot_file, snapshot_steps
 from xformer.training.card import MAX_STATE_HEADER
 
 MOST_ODD = 5
-"""Snapshots at steps that are no multiple of `snapshot_every`."""
+"""The most snapshots at steps that are not a multiple of `snapshot_every`."""
 
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands: the tensors of its optimiser, and the rest as plain JSON values."""
+    """The state of a run: tensors, and everything else as plain JSON values."""
 
     tensors: dict[str, Tensor]
     values: dict[str, Any]
 
 
 def write_snapshot(out: Path, step: int, checkpoint: Checkpoint) -> None:
-    """Keep the weights of one step; refuses weights that are not finite, so that the last good ones stay the last."""
+    """Write the weights of one step. Raises `CheckpointError` for weights that are not finite."""
     save(checkpoint, snapshot_file(out, step))
 
 
 def forget_after(out: Path, step: int) -> None:
-    """Remove the snapshots past a step: a run that goes on from there will come to them again."""
+    """Remove the snapshots after a step, from which the run resumes."""
     for later in snapshot_steps(out):
         if later > step:
             snapshot_file(out, later).unlink(missing_ok=True)
 
 
 def thin_out(out: Path, every: int) -> None:
-    """Of the snapshots at odd steps (of single steps, pauses and stops) keep the last few: each takes as much as any."""
+    """Keep only the last few snapshots of single steps, pauses and stops."""
     for step in [step for step in snapshot_steps(out) if step % every][:-MOST_ODD]:
         snapshot_file(out, step).unlink(missing_ok=True)
 
 
 def forget_unfinished(out: Path) -> None:
-    """Remove what a process that was killed had half written, for as long as no other one writes there."""
+    """Remove half-written files of a killed process. No other process may write there."""
     for file in out.rglob("*.part"):
         file.unlink(missing_ok=True)
 
 
 def write_state(out: Path, state: State) -> None:
-    """Put the state where `read_state` finds it, in place of the last one."""
+    """Write the state in place of the last one."""
     write_atomically(out / STATE, safetensors.torch.save(state.tensors, {"state": json.dumps(state.values)}))
 
 
 def read_state(out: Path) -> State:
-    """The state of a run that was interrupted. Raises `TrainingError` where there is none, or it is damaged."""
+    """Read the state of an interrupted run. Raises `TrainingError` when there is none, or it is damaged."""
     if not (out / STATE).is_file():
         raise TrainingError(f"There is no run to resume in {out}; start one without resuming.")
     try:
@@ -108,5 +108,5 @@ def _until(step: Any, config: Config | None) -> Config | None:
 
 
 def remove_state(out: Path) -> None:
-    """A finished run has nothing to resume."""
+    """Remove the state of a finished run."""
     (out / STATE).unlink(missing_ok=True)

@@ -1,9 +1,11 @@
-"""What has come of the models of a sweep so far, as what the pictures of many models are drawn from.
+"""Results of a sweep of the run store: metrics, outcomes, and the attention pattern of each model's best head over time.
 
-sweep = StoredSweep(RunStore("checkpoints/runs"), "3fa9c1d2")
-viz.training_fan(sweep.rows(), metric="loss")
-viz.sweep_outcome(sweep.outcomes(), x="peak_lr", y="seed")
-viz.map_grid(*sweep.maps())
+    sweep = StoredSweep(RunStore("checkpoints/runs"), "3fa9c1d2")
+    viz.training_fan(sweep.rows(), metric="loss")
+    viz.sweep_outcome(sweep.outcomes(), x="peak_lr", y="seed")
+    viz.map_grid(*sweep.maps())
+
+The maps of a step are one file, `maps/000200.npy`, uint8 [member, query, key], written once.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ from xformer.training.sweeps import Member, goal, members_of
 
 METRICS = ("loss", "held_out_loss", "held_out_exact_match", "held_out_token_accuracy", "gradient_norm", "learning_rate")
 Known = dict[str, list[dict[str, Any]]]
-"""The rows of each model that have been read already."""
+"""Rows that were read before, by the id of the model."""
 
 
 class StoredSweep:
-    """A sweep of the run store, as it stands now. `known` is what was read of it before: only what is new is read again.
+    """A sweep of the run store, as it stands now. Of the rows in `known` only newer ones are read.
 
-    Raises `RunStoreError` where there is no such sweep.
+    Raises `RunStoreError` when there is no such sweep.
     """
 
     def __init__(self, store: RunStore, run: str, known: Known | None = None) -> None:
@@ -47,7 +49,7 @@ class StoredSweep:
         self.members = members_of(self.entry)
         self.names = [member.name for member in self.members]
         self.runs: dict[str, Entry] = {one.id: one for one in store.entries() if one.sweep_of == run}
-        """The models that have become runs, by their ids."""
+        """The members that are runs, by their ids."""
         self.rows_of = {} if known is None else known
         with store.database.reading() as db:
             for member in self.members:
@@ -56,13 +58,13 @@ class StoredSweep:
     def _read(self, db: Any, member: str) -> None:
         rows, query = self.rows_of.setdefault(member, []), "SELECT step, row FROM metrics WHERE run = ? AND step > ?"
         last = db.execute("SELECT max(step) AS step FROM metrics WHERE run = ?", (member,)).fetchone()["step"]
-        if rows and (last is None or last < rows[-1]["step"]):  # it goes on from an earlier step
+        if rows and (last is None or last < rows[-1]["step"]):  # it was resumed from an earlier step
             rows.clear()
         found = db.execute(f"{query} ORDER BY step", (member, rows[-1]["step"] if rows else -1))
         rows.extend(row for row in (metrics_row(cell["step"], cell["row"]) for cell in found) if row)
 
     def rows(self) -> pd.DataFrame:
-        """A row a report: the member by its name, the step, and the metrics."""
+        """Return a row for each report, with columns member, step and `METRICS`."""
         found = [
             {"member": member.name, "step": row["step"]} | {name: row.get(name) for name in METRICS}
             for member in self.members
@@ -72,10 +74,10 @@ class StoredSweep:
         return table.astype(dict.fromkeys(METRICS, float))
 
     def outcomes(self) -> pd.DataFrame:
-        """A row a member: its settings, how far it is, and whether it has solved its task: missing while nobody can know.
+        """Return a row for each member, with its settings, state, scores, and whether it has solved its task.
 
-        It has from the first report on in which its exact match on unseen examples reaches the goal; it has not where it has
-        come to its end without.
+        It has solved it at the first report in which the exact match on unseen examples reaches the goal, and not when it ended
+        without such a report. `solved` is None before that.
         """
         lines = []
         for member in self.members:
@@ -98,12 +100,16 @@ class StoredSweep:
         return pd.DataFrame(lines).astype({"solved": object, "steps_to_solve": float, "exact_match": float})
 
     def map_steps(self) -> list[int]:
-        """The steps of which there are maps."""
+        """Return the steps that have maps."""
         return map_steps(self.store.folder_of(self.entry.id))
 
     def maps(self, step: int | None = None) -> tuple[Maps, list[str], list[bool]]:
-        """The map of each member's best head at a step, the latest unless given, its label, and whether it had solved the task
-        by then. Raises `RunStoreError` where there is none."""
+        """Return the map of each member's best head at a step, its label, and whether it had solved the task.
+
+        The step is the last one by default.
+
+        Raises `RunStoreError` when there are no maps of that step.
+        """
         steps = self.map_steps()
         chosen = steps[-1] if step is None and steps else step
         try:
@@ -121,7 +127,7 @@ class StoredSweep:
 
     @property
     def is_judged(self) -> bool:
-        """Whether anything is right or wrong in what the models do: of a text nothing is."""
+        """Whether the task has right answers; continuing a text has none."""
         return not has_no_answer(self.entry)
 
     def _solved_at(self, member: str) -> int | None:
@@ -135,28 +141,28 @@ class StoredSweep:
 
 
 def solved_at(rows: Sequence[Mapping[str, Any]], share: float) -> int | None:
-    """The step of the first report with so much exact match; None where there is none."""
+    """Return the step of the first report with this exact match, or None."""
     return next((row["step"] for row in rows if (row.get("held_out_exact_match") or 0.0) >= share), None)
 
 
 Maps = UInt8[np.ndarray, "member query key"]
 
 FRAMES = 30
-"""About so many moments are kept."""
+"""The approximate number of steps with maps."""
 
 
 def probe(members: Sequence[Member]) -> Example:
-    """What all of them are looked at with: an input that none of them is trained on."""
+    """Return the input on which the maps are taken, which no member is trained on."""
     return Task(members[0].preset.task).probe(members[0].preset.train.seed)
 
 
 def map_steps(folder: Path) -> list[int]:
-    """The steps of which there are maps, in order."""
+    """Return the steps that have maps, in order."""
     return sorted(int(file.stem) for file in (folder / "maps").glob("*.npy") if file.stem.isdecimal())
 
 
 def read_maps(folder: Path, step: int) -> Maps:
-    """The maps of a step. Raises `OSError` or `ValueError` where there are none, or the file is no such."""
+    """Read the maps of a step, uint8 [member, query, key]. Raises `OSError` or `ValueError` when there are none."""
     maps = np.load(folder / "maps" / f"{step:06d}.npy", allow_pickle=False)
     if maps.dtype != np.uint8 or maps.ndim != 3:
         raise ValueError(f"maps/{step:06d}.npy holds no maps.")
@@ -164,7 +170,7 @@ def read_maps(folder: Path, step: int) -> Maps:
 
 
 class MapMaker:
-    """Looks at the models of a sweep while they are trained."""
+    """Writes the maps of a sweep while its models are trained."""
 
     def __init__(self, folder: Path, members: Sequence[Member], runs: Mapping[int, Run]) -> None:
         self.folder, self.n, self.runs = folder, len(members), dict(runs)
@@ -172,7 +178,7 @@ class MapMaker:
         self.every = _round_up(max(member.preset.train.steps for member in members) / FRAMES)
         self.step = max((run.step for run in runs.values()), default=0)
         self.maps: np.ndarray | None = None
-        for later in map_steps(folder):  # of a sweep that goes on, those that have left are as they were
+        for later in map_steps(folder):  # of a resumed sweep, ended members keep their last map
             if later > self.step:
                 (folder / "maps" / f"{later:06d}.npy").unlink(missing_ok=True)
             else:
@@ -180,7 +186,7 @@ class MapMaker:
         self.made_at = -1
 
     def look(self, *, now: bool = False) -> None:
-        """Keep the maps of this step, where it is time to, or it is asked for."""
+        """Write the maps of this step, if it is due or `now` is set."""
         self.step = max((run.step for run in self.runs.values()), default=self.step)
         if self.step == self.made_at or not (now or self.step % self.every == 0):
             return
@@ -193,7 +199,7 @@ class MapMaker:
         self.made_at = self.step
 
     def leave(self, number: int) -> None:
-        """From now on this model is as it is."""
+        """Keep the last map of a model that has ended."""
         run = self.runs.pop(number)
         self.step = max(self.step, run.step)
         self._draw(number, run)
@@ -206,7 +212,7 @@ class MapMaker:
 
     @torch.no_grad()
     def _best_head(self, run: Run) -> UInt8[np.ndarray, "query key"]:
-        """Of the heads that the task is about, the map of the one that does most of it."""
+        """Return the pattern of the head with the highest task score."""
         inputs = [one.to(run.device) for one in (self.probe.stream, self.probe.target) if one is not None]
         run.model.eval()
         trace = record(run.model, *inputs, keep=["*.pattern", "*.mask"])
@@ -222,5 +228,5 @@ class MapMaker:
 
 
 def _round_up(value: float) -> int:
-    """The next round number of steps."""
+    """Return the next round number of steps."""
     return next((n for n in (1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1_000) if n >= value), max(1, round(value)))

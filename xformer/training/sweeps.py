@@ -1,10 +1,10 @@
-"""The models of a sweep: many that are trained together as one run of the run store, each of which becomes a run of its own.
+"""Sweeps: many models that train together as one run of the run store.
 
     for member in members_of(store.entry(run)):
         print(member.name, member.preset.train.seed)
 
-A sweep is written down as what is swept, with an id for each model; under that id the model is a run like any other from the
-moment on that it is finished, or stopped. Until then its files are in the folder of the sweep.
+The entry of a sweep holds the swept settings and an id for each model. A model becomes a run with that id when it is finished
+or stopped; until then its files are in the folder of the sweep.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 WORDS = {"peak_lr": "learning rate", "train_share": "share of pairs"}
-"""What settings are called in a few words, where their titles are long."""
+"""Short names of settings with long titles."""
 MOST_SETTINGS = 2
 SHORT = 10
-"""Letters that there is always room for."""
+"""The most letters of a full name as a label."""
 
 
 @dataclass(frozen=True)
@@ -39,37 +39,37 @@ class Member:
     """One model of a sweep."""
 
     number: int
-    """Its place in the stack, from 0."""
+    """Its index among the models, from 0."""
     id: str
-    """What it is called in the run store, as soon as it is a run."""
+    """Its id in the run store, as soon as it is a run."""
     values: Mapping[str, Any]
-    """The settings that are its own."""
+    """The swept settings of this model."""
     preset: Preset
 
     @property
     def name(self) -> str:
-        """What it is called among its like: “seed 3”."""
+        """Its swept settings in words, such as “seed 3”."""
         return ", ".join(f"{words(name)} {value:g}" for name, value in self.values.items())
 
     @property
     def label(self) -> str:
-        """The same where there is little room: “seed 3”, and of two settings their values."""
+        """A short name: “seed 3”, or the values alone of two settings."""
         values = [f"{value:g}" for value in self.values.values()]
         return self.name if len(values) == 1 and len(self.name) < SHORT else " · ".join(values)
 
     def folder(self, store: RunStore, sweep: str) -> Path:
-        """Where its files are until it is a run."""
+        """Return the folder of its files before it is a run."""
         return store.folder_of(sweep) / "members" / f"{self.number:03d}"
 
 
 def words(name: str) -> str:
-    """A setting as a person calls it."""
+    """Return the name of a setting on screens."""
     field = (TrainConfig.model_fields | TaskConfig.model_fields).get(name)
     return WORDS.get(name) or ((field.title if field else "") or name).lower()
 
 
 def spec(settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """What is written down of a sweep over these settings. Raises `ConfigError` where there is none, or one has no values."""
+    """Return the `sweep` column for these settings, with new ids. Raises `ConfigError` for no settings or no values."""
     if not 1 <= len(settings) <= MOST_SETTINGS or not all(settings.values()):
         raise ConfigError(
             f"A sweep needs one or two settings with at least one value each, got {len(settings)}: "
@@ -83,8 +83,8 @@ def spec(settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
 
 
 def members_of(entry: Entry) -> list[Member]:
-    """The models of a sweep; none of a run of one model. Raises `ConfigError` where the run store was edited into nonsense."""
-    from xformer.training.many import sweep  # which needs torch; a list of runs does not
+    """Return the models of a sweep; an empty list for a run of one model. Raises `ConfigError` for a damaged entry."""
+    from xformer.training.many import sweep  # needs torch, which a list of runs does without
 
     if entry.sweep is None:
         return []
@@ -93,7 +93,7 @@ def members_of(entry: Entry) -> list[Member]:
 
 
 def members(presets: Sequence[Preset], settings: Iterable[str], ids: Sequence[str] = ()) -> list[Member]:
-    """The models of a sweep over `settings`, in their order; without `ids` they are none of the run store's."""
+    """Return the models of a sweep over `settings`, in order. Without `ids` they do not belong to a run store."""
     return [
         Member(number, run, {name: _value(one, name) for name in settings}, one)
         for number, (one, run) in enumerate(zip(presets, ids or [""] * len(presets), strict=True))
@@ -105,24 +105,24 @@ def _value(preset: Preset, name: str) -> Any:
 
 
 def goal(entry: Entry) -> float:
-    """From which exact match on unseen examples on a model of this run has solved its task."""
+    """Return the exact match on unseen examples from which a model of this run has solved its task."""
     return entry.train.get("target") or SOLVED
 
 
 SOLVED = 0.99
-"""The goal of a run that does not stop at one."""
+"""The goal of a run without a target."""
 
 SWEPT = (
     "seed", "peak_lr", "weight_decay", "warmup", "steps", "clip_norm", "beta1", "beta2", "adam_eps", "final_lr", "train_share",
 )  # fmt: skip
-"""Settings that models which are trained together can differ in, the most asked for first."""
+"""The settings that can be swept, the most used first."""
 
 USUAL = {
     "seed": "0-3", "peak_lr": "0.0003, 0.001, 0.003, 0.01, 0.03", "weight_decay": "0, 0.1, 1", "warmup": "0, 0.05, 0.2",
     "steps": "300, 600", "clip_norm": "0.3, 1, 3", "beta1": "0.8, 0.9, 0.95", "beta2": "0.9, 0.98, 0.999",
     "adam_eps": "1e-8, 1e-6, 1e-4", "final_lr": "0, 0.0003", "train_share": "0.3, 0.5, 0.7, 0.9",
 }  # fmt: skip
-"""What is worth a try of each."""
+"""Example values of each setting."""
 
 MOST_VALUES = 1_000
 
@@ -130,7 +130,7 @@ _RANGE = re.compile(r"(\d{1,18})\s*(?:-|–|\.\.)\s*(\d{1,18})", re.ASCII)
 
 
 def read_values(name: str, text: str) -> list[int] | list[float]:
-    """The values of a setting that a text names, each once. Raises `ConfigError` with one sentence where it names none."""
+    """Parse typed values of a setting, such as "0.001, 0.003" or "0-15". Raises `ConfigError` when there are none."""
     field = TrainConfig.model_fields.get(name) or TaskConfig.model_fields[name]
     is_whole, values = field.annotation is int, []
     for part in filter(None, re.split(r"[,;\s]+", _RANGE.sub(r"\1-\2", text.strip()))):
@@ -162,7 +162,7 @@ def _number(text: str, is_whole: bool) -> int | float:
 
 @dataclass(frozen=True)
 class ReadySweep:
-    """A preset, and what is swept."""
+    """A named sweep: a preset and the settings that are swept."""
 
     name: str
     title: str

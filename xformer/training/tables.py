@@ -1,7 +1,12 @@
-"""All runs at a glance: one line per run, how well it does, and only those settings in which the runs differ.
+"""Tables of runs: an overview, the settings in which runs differ, and metrics as CSV and TensorBoard files.
 
-table = overview(entries, latest_rows(run store))       # one line per run
-settings = differing([entry for entry in entries])  # one column per setting that is not the same in all of them
+    table = overview(entries, latest_rows(store))
+    settings = differing(entries)
+    csv = metrics_csv({"3fa9c1d2 baseline": rows})
+    zipped = event_files({"3fa9c1d2 baseline": rows}, created={"3fa9c1d2 baseline": 1.7e9})
+
+A CSV cell such as "=HYPERLINK(…)" is run by spreadsheets, so cells that look like formulas get an apostrophe in front:
+https://owasp.org/www-community/attacks/CSV_Injection.
 """
 
 from __future__ import annotations
@@ -24,15 +29,15 @@ from xformer.training.run_store import Row, exact_match
 
 COLUMNS = ("name", "state", "step", "steps", "exact match", "loss", "seconds", "device", "tags", "created")
 TASK_NAMES = {"name": "task", "min_len": "shortest", "max_len": "longest", "end_token": "end token"}
-"""The settings of a task by the names that do not clash with those of a model."""
+"""Names of task settings that would clash with model settings."""
 FROM_TASK = ("vocab_size", "pad_token", "start_token", "end_token")
-"""What a model has because of its task."""
+"""Model settings that follow from the task."""
 REPORTING = ("log_every", "held_out", "snapshot_every")
-"""What leaves the weights as they are."""
+"""Training settings that do not affect the weights."""
 
 
 def overview(entries: Sequence[Entry], latest: Mapping[str, Row]) -> pd.DataFrame:
-    """A table with a row per run, in their order, indexed by id."""
+    """Return a table with a row for each run, indexed by id."""
     lines = []
     for entry in entries:
         row = latest.get(entry.id, {})
@@ -56,7 +61,7 @@ def overview(entries: Sequence[Entry], latest: Mapping[str, Row]) -> pd.DataFram
 
 
 def settings_of(entry: Entry) -> dict[str, Any]:
-    """What somebody chose for a run, each setting under one name; what follows from other settings is left out."""
+    """Return the chosen settings of a run. Settings that follow from others are left out."""
     model, task = entry.model, entry.task
     follows = {
         "d_value": model.get("d_head"),
@@ -74,18 +79,18 @@ def settings_of(entry: Entry) -> dict[str, Any]:
 
 
 def differing(entries: Sequence[Entry]) -> pd.DataFrame:
-    """The settings that are not the same in all runs: a row per run, a column per setting, indexed by id.
+    """Return the settings that are not equal in all runs: a row for each run, indexed by id, a column for each setting.
 
-    Numbers stay numbers where all are; anything else is written out. A run that has no such setting has an empty cell; a
-    damaged one has none that can be told from the others'.
+    A column of numbers stays numeric; other values are JSON. A run without a setting has an empty cell. Damaged runs are
+    ignored when settings are compared.
     """
     settings = {entry.id: settings_of(entry) for entry in entries}
     names = list(dict.fromkeys(name for values in settings.values() for name in values))
     columns = {}
     for name in names:
         values = [found.get(name) for found in settings.values()]
-        told = [value for value, entry in zip(values, entries, strict=True) if entry.state != "damaged"]
-        if len({json.dumps(value, sort_keys=True) for value in told}) > 1:
+        readable = [value for value, entry in zip(values, entries, strict=True) if entry.state != "damaged"]
+        if len({json.dumps(value, sort_keys=True) for value in readable}) > 1:
             columns[name] = _column(values)
     return pd.DataFrame(columns, index=pd.Index(list(settings), name="run"))
 
@@ -107,11 +112,11 @@ TAGS = {
     "gradient_norm": "training/gradient norm",
     "tokens_per_second": "training/tokens per second",
 }
-"""How TensorBoard groups what is measured; heads' scores come under "heads"."""
+"""The TensorBoard tag of each metric. Scores of heads are under "heads"."""
 
 
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with one cell a head: {"scores": {"encoder.0.attn": [0.1]}} becomes {"encoder.0.attn.0": 0.1}."""
+    """Return a row with one cell a head: {"scores": {"encoder.0.attn": [0.1]}} becomes {"encoder.0.attn.0": 0.1}."""
     cells = {name: value for name, value in row.items() if not isinstance(value, (dict, list))}
     scores = row.get("scores")
     for site, heads in (scores if isinstance(scores, dict) else {}).items():
@@ -120,19 +125,19 @@ def flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def metrics_table(runs: Mapping[str, Rows]) -> pd.DataFrame:
-    """All rows of runs under each other, the run in the first column."""
+    """Return the rows of all runs in one table, with the run in the first column."""
     return pd.DataFrame([{"run": name} | flat(row) for name, rows in runs.items() for row in rows])
 
 
 def metrics_csv(runs: Mapping[str, Rows]) -> bytes:
-    """The same as a CSV file, which a spreadsheet takes for nothing but words and numbers."""
+    """Return the rows of all runs as a CSV file without formulas."""
     return to_csv(metrics_table(runs))
 
 
 def event_files(runs: Mapping[str, Rows], created: Mapping[str, float]) -> bytes:
-    """A zip with one folder a run, in each the event file that TensorBoard shows as that run.
+    """Return a zip file with a folder for each run, which holds its TensorBoard event file.
 
-    `created` is when each began, in seconds since 1970: the wall time of an event is that and the seconds of training.
+    `created` is the start of each run in seconds since 1970. The wall time of an event adds the seconds of training.
     """
     zipped = io.BytesIO()
     with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -143,13 +148,13 @@ def event_files(runs: Mapping[str, Rows], created: Mapping[str, float]) -> bytes
 
 
 def folder_name(name: str) -> str:
-    """A name as that of a folder anywhere: letters, digits, spaces, and a dash for the rest."""
+    """Return a name as a folder name: letters, digits, spaces, and a dash for other characters."""
     kept = "".join(letter if letter.isalnum() or letter in " _-" else "-" for letter in name)
     return kept.strip(" -") or "run"
 
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers of a row that are drawn against the steps, by their tag in TensorBoard."""
+    """Return the finite numbers of a row by their TensorBoard tags."""
     heads = {"step", "steps", "seconds", "done", "held_out_samples", *TAGS}
     found = {
         TAGS.get(name, f"heads/{name}"): value for name, value in flat(row).items() if name in TAGS or name not in heads
@@ -162,14 +167,14 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _event_file(rows: Rows, created: float) -> bytes:
-    """The event file of one run, as TensorBoard's own kind of writer writes it."""
+    """Return the event file of one run."""
     with needed("tensorboardX", "A TensorBoard file", "xformer[tensorboard]"):
         from tensorboardX import SummaryWriter  # only now: importing it takes a second
 
     with tempfile.TemporaryDirectory() as folder:
         with SummaryWriter(folder) as writer:
             for row in rows:
-                for tag, value in scalars(row).items():  # a tag has no spaces; what is shown in its place has
+                for tag, value in scalars(row).items():  # a tag has no spaces, but its display name may
                     writer.add_scalar(tag, value, row["step"], created + row.get("seconds", 0.0), display_name=tag)
         (file,) = Path(folder).iterdir()
         return file.read_bytes()
@@ -181,7 +186,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.AS
 
 
 def to_csv(table: pd.DataFrame) -> bytes:
-    """A table as a CSV file, its index left out."""
+    """Return a table as a CSV file without index and without formulas."""
     safe = table.rename(columns=inert)
     for place in range(len(table.columns)):
         if not pd.api.types.is_numeric_dtype(table.dtypes.iloc[place]):
@@ -190,8 +195,8 @@ def to_csv(table: pd.DataFrame) -> bytes:
 
 
 def inert(cell: object) -> object:
-    """A text that a spreadsheet would run, with an apostrophe in front; a number, a single sign and all else as they are."""
+    """Put an apostrophe in front of a text that a spreadsheet would run; return any other value unchanged."""
     if not isinstance(cell, str):
         return cell
-    text = cell.replace("\r", " ")  # unquoted, it would begin another line
+    text = cell.replace("\r", " ")  # an unquoted one would begin a new line
     return f"'{text}" if len(text) > 1 and _FORMULA.match(cell) and not _NUMBER.fullmatch(text) else text

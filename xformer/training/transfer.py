@@ -1,7 +1,7 @@
-"""A run as one file, to keep or to give away, and such a file from anyone taken into the run store.
+"""Export a run as one safetensors file, and import such a file into the run store.
 
-content = to_file(run store, run)                        # a safetensors file: weights, settings, curve, figures
-taken = from_file(run store, content, owner="me")        # taken.run is in the run store, finished, tagged “imported”
+content = to_file(store, run)                        # weights, settings, curve and figures
+imported = from_file(store, content, owner="me")     # a finished run with the tag “imported”
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TAG = "imported"
 
 @dataclass(frozen=True)
 class ImportResult:
-    """Where a file has come to be: a step of a run, which was there already unless `is_new`."""
+    """The step of a run that a file was imported as. `is_new` is False when the store had the weights before."""
 
     run: str
     name: str
@@ -39,9 +39,9 @@ class ImportResult:
 
 
 def to_file(store: RunStore, run: str, step: int | None = None) -> bytes:
-    """A run at a step (its latest, unless given) as one safetensors file that `from_file` and `xformer.load` read.
+    """Return a run at a step, by default the last, as a file that `from_file` and `xformer.load` read.
 
-    Raises `RunStoreError` or `CheckpointError` where there are no weights of that step.
+    Raises `RunStoreError` or `CheckpointError` when there are no weights of that step.
     """
     entry, folder = store.entry(run), store.folder_of(run)
     steps = snapshot_steps(folder)
@@ -67,10 +67,10 @@ def from_file(
     private: bool = False,
     sees: Callable[[Entry], bool] = lambda entry: True,
 ) -> ImportResult:
-    """Take a file from anyone into the run store: a finished run with the weights of its one step.
+    """Import an untrusted file as a finished run with the weights of one step.
 
-    Weights that are in the store already, in a run that the owner `sees`, are not taken a second time. Raises `CheckpointError`
-    or `RunStoreError` with one sentence when the file is refused; then nothing of it is left.
+    Weights that are in the store already, in a run that the owner `sees`, are not imported again. Raises `CheckpointError` or
+    `RunStoreError` when the file is refused; then nothing is kept.
     """
     checkpoint = from_bytes(content)
     if checkpoint.task is None:
@@ -91,7 +91,7 @@ def from_file(
     run = secrets.token_hex(4)
     name = card.name or one_line(Path(file_name).stem, 80) or "imported"
     folder = store.folder_of(run)
-    try:  # the files first: what is in the run store is whole
+    try:  # the files first, so that an entry never lacks them
         write_snapshot(folder, card.step, clean)
         save(Checkpoint(clean.model, clean.task, _clean_card(card, name)), folder)
         _write_down(store, run, name, owner, clean, card, private)
@@ -107,7 +107,7 @@ def from_file(
 def _write_down(
     store: RunStore, run: str, name: str, owner: str, checkpoint: Checkpoint, card: ImportedCard, private: bool
 ) -> None:
-    """The row of the run and its metrics, all of it or nothing."""
+    """Insert the run and its metrics in one transaction."""
     assert checkpoint.task is not None
     values = {
         "id": run,
@@ -154,7 +154,7 @@ def _clean_card(card: ImportedCard, name: str) -> dict[str, Any]:
 def _same(
     entries: Iterable[Entry], store: RunStore, checkpoint: Checkpoint, weights: bytes, step: int
 ) -> ImportResult | None:
-    """The run among `entries` that has these very weights at this step; None when there is none."""
+    """Return the run among `entries` with equal weights at this step, or None."""
     assert checkpoint.task is not None
     settings = checkpoint.config.to_json(), checkpoint.task.config.to_json()
     for entry in entries:
@@ -164,11 +164,11 @@ def _same(
                 continue
             if _numbers(file.read_bytes()) == _numbers(weights):
                 return ImportResult(entry.id, entry.name, step, is_new=False)
-        except OSError:  # not there, or going just now
+        except OSError:  # no such file, or it is being removed
             continue
     return None
 
 
 def _numbers(file: bytes) -> bytes:
-    """What follows the header of a safetensors file, in which the metadata have no order that can be relied on."""
+    """Return the tensors of a safetensors file as bytes. The order of metadata in its header varies."""
     return file[8 + int.from_bytes(file[:8], "little") :]
