@@ -131,7 +131,6 @@ FITTING = {
     "forgotten-return": "reverse-seq2seq",
     "split-by-view": "reverse",
     "residual-after-norm": "induction",
-    "other-norm": "reverse-modern",
     "gate-and-up-swapped": "reverse-modern",
     "kv-heads-tiled": "reverse-modern",
     "identical-heads": "reverse",

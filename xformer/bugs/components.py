@@ -1,4 +1,4 @@
-"""Bugs of the registered components: RMSNorm, the gate of a feed-forward layer, shared keys and values."""
+"""Bugs of the registered components: the gate of a feed-forward layer, and shared keys and values."""
 
 from __future__ import annotations
 
@@ -8,18 +8,9 @@ from torch import Tensor
 
 from xformer.bugs.bug import Bug
 from xformer.bugs.replace_modules import replace_modules
-from xformer.config import ModelConfig
 from xformer.layers.attention import Attention
 from xformer.layers.feed_forward import FeedForward
-from xformer.layers.norm import Norm
 from xformer.tape import AnyTape
-
-
-class Centred(Norm):
-    """The mean is subtracted before the division, as LayerNorm does."""
-
-    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        return super().forward(x - x.mean(dim=-1, keepdim=True))
 
 
 class OtherHalfGates(FeedForward):
@@ -38,23 +29,7 @@ class TiledGroups(Attention):
         return x.repeat(1, self.n_heads // x.shape[1], 1, 1)
 
 
-def _has_rms_norm(config: ModelConfig) -> bool:
-    return config.norm_kind == "rms" and (config.norm != "none" or bool(config.final_norm))
-
-
 COMPONENT_BUGS = (
-    Bug(
-        "other-norm",
-        "LayerNorm for RMSNorm",
-        "The model was trained with RMSNorm and is run with a norm that also subtracts the mean.",
-        "nn.LayerNorm(d, bias=False) in a port of Llama: the weights fit, and nothing complains",
-        "n(x) = γ · (x − mean(x)) / √(var(x) + ε)",
-        "n(x) = γ · x / √(mean(x²) + ε)",
-        "Rows of a norm’s output that sum to 0 before the scale; close to right, and a little worse everywhere.",
-        'norm_kind="rms"',
-        lambda model: replace_modules(model, Norm, Centred),
-        _has_rms_norm,
-    ),
     Bug(
         "gate-and-up-swapped",
         "Gate and up projection swapped",
