@@ -126,7 +126,7 @@ maps = np.rint(253 * reading["encoder.2.attn.pattern"][0].numpy()).astype("uint8
         """
 contenders = [
     analysis.Contender.load("checkpoints/reverse-decoder", "as trained"),
-    analysis.Contender.load("checkpoints/reverse-decoder", "one head silent", changes="silence:decoder.0.attn.0"),
+    analysis.Contender.load("checkpoints/reverse-decoder", "one head silent", changes="ablate:decoder.0.attn.0"),
 ]
 rollouts = [analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
 readings = [rollout[1] for rollout in rollouts]  # at the second step
@@ -135,7 +135,7 @@ other = xformer.read("checkpoints/reverse", "3 7 5 9 1")
 names = ("reverse", "reverse-mirror", "reverse-long")
 others = [analysis.Contender.load(f"checkpoints/{name}", name) for name in names]
 texts = [
-    xformer.read("checkpoints/characters", "import os", changes=changes) for changes in ("", "silence:decoder.0.attn.1")
+    xformer.read("checkpoints/characters", "import os", changes=changes) for changes in ("", "ablate:decoder.0.attn.1")
 ]
 """,
         (

@@ -188,7 +188,7 @@ class Attendee(threading.Thread):
         if kind == "head":
             self.link["head"] = f"{layer + 1}.{head + 1}"
         elif kind == "ablation" and self.link.pop("edits", None) is None:
-            self.link["edits"] = f"silence:decoder.{layer}.attn.{head}"
+            self.link["edits"] = f"ablate:decoder.{layer}.attn.{head}"
         elif kind == "screen":
             self.screen = self.draw.choice(SCREENS)
         elif kind == "sentence":

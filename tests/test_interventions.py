@@ -27,12 +27,12 @@ def shape_of(model: xformer.Transformer) -> ModelShape:
 @pytest.mark.parametrize(
     ("text", "same"),
     [
-        ("silence:encoder.1.attn.2", [edits.ablate_head("encoder.1.attn", 2)]),
+        ("ablate:encoder.1.attn.2", [edits.ablate_head("encoder.1.attn", 2)]),
         ("solo:encoder.1.attn.1", [edits.ablate_head("encoder.1.attn", 0), edits.ablate_head("encoder.1.attn", 2)]),
         ("cut:encoder.0.attn.1.3-5", [edits.mask_edges("encoder.0.attn", [(3, 5)], [1])]),
         ("cut:encoder.0.attn.*.3-5", [edits.mask_edges("encoder.0.attn", [(3, 5)])]),
-        ("mute:encoder.1.ffn", [edits.scale("encoder.1.ffn.out", 0.0)]),
-        ("neuron:encoder.0.ffn.7", [edits.ablate_neuron("encoder.0.ffn", 7)]),
+        ("ablate:encoder.1.ffn", [edits.scale("encoder.1.ffn.out", 0.0)]),
+        ("ablate:encoder.0.ffn.7", [edits.ablate_neuron("encoder.0.ffn", 7)]),
         ("positions:off", [edits.zero_positions()]),
     ],
 )
@@ -48,21 +48,28 @@ def test_each_text_is_its_edit(text: str, same: list[edits.AnyEdit]) -> None:
 @pytest.mark.parametrize(
     ("text", "single", "pair"),
     [
-        ("silence:encoder.1.attn.2", "layer 2 · head 3 silenced", "encoder 2 · head 3 silenced"),
+        ("ablate:encoder.1.attn.2", "layer 2 · head 3 ablated", "encoder 2 · head 3 ablated"),
         ("solo:encoder.0.attn.0", "layer 1 · head 1 alone", "encoder 1 · head 1 alone"),
         (
             "cut:encoder.0.attn.*.3-5",
             "layer 1 · all heads: 3 may not look at 5",
             "encoder 1 · all heads: 3 may not look at 5",
         ),
-        ("mute:encoder.1.ffn", "layer 2 · feed-forward muted", "encoder 2 · feed-forward muted"),
-        ("silence:decoder.1.cross_attn.0", None, "decoder 2 · cross · head 1 silenced"),
+        ("ablate:encoder.1.ffn", "layer 2 · feed-forward ablated", "encoder 2 · feed-forward ablated"),
+        ("ablate:decoder.1.cross_attn.0", None, "decoder 2 · cross · head 1 ablated"),
     ],
 )
 def test_a_label_names_a_layer_and_a_head_as_every_picture_does(text: str, single: str | None, pair: str) -> None:
     if single is not None:
         assert parse(text, shape_of(model_of()))[0].label == single
     assert parse(text, shape_of(model_of("encoder-decoder")))[0].label == pair
+
+
+@pytest.mark.parametrize("rest", ["encoder.1.attn.2", "encoder.1.ffn", "encoder.0.ffn.7"])
+@pytest.mark.parametrize("old", ["silence", "mute", "neuron"])
+def test_older_links_still_ablate(old: str, rest: str) -> None:
+    assert parse(f"{old}:{rest}", shape_of(model_of())) == parse(f"ablate:{rest}", shape_of(model_of()))
+    assert len(parse(f"{old}:{rest},ablate:{rest}", shape_of(model_of()))) == 1
 
 
 def test_an_opened_edge_lets_a_causal_model_look_ahead() -> None:
@@ -73,7 +80,7 @@ def test_an_opened_edge_lets_a_causal_model_look_ahead() -> None:
     assert pattern[0, 2, 5] == pattern[2, 2, 5] == pattern[1, 2, 6] == 0
 
 
-def test_a_silenced_neuron_is_zero_everywhere_and_the_others_are_as_they_were() -> None:
+def test_a_ablated_neuron_is_zero_everywhere_and_the_others_are_as_they_were() -> None:
     model, tokens = model_of(), torch.arange(1, 8)[None]
     before = xformer.record(model, tokens)["encoder.0.ffn.post"]
     after = xformer.record(model, tokens, edits=[edits.ablate_neuron("encoder.0.ffn", 7)])["encoder.0.ffn.post"]
@@ -89,7 +96,7 @@ def test_tokens_are_replaced_in_the_input() -> None:
 
 
 def test_several_keep_their_order_and_each_comes_once() -> None:
-    text = "positions:off,silence:encoder.0.attn.1"
+    text = "positions:off,ablate:encoder.0.attn.1"
     assert join(parse(f"{text},positions:off,", shape_of(model_of()))) == text
     assert parse("", shape_of(model_of())) == ()
 
@@ -98,14 +105,14 @@ def test_several_keep_their_order_and_each_comes_once() -> None:
     ("text", "words"),
     [
         ("gas", "no intervention"),
-        ("silence:encoder.0.attn", "no intervention"),
-        ("silence:encoder.0.attn.٣", "no intervention"),
-        ("silence:encoder.2.attn.0", "no attention layer encoder.2.attn"),
-        ("silence:decoder.0.attn.0", "no attention layer decoder.0.attn"),
-        ("silence:encoder.0.attn.3", "heads 0 to 2, got 3"),
+        ("ablate:encoder.0.attn", "no intervention"),
+        ("ablate:encoder.0.attn.٣", "no intervention"),
+        ("ablate:encoder.2.attn.0", "no attention layer encoder.2.attn"),
+        ("ablate:decoder.0.attn.0", "no attention layer decoder.0.attn"),
+        ("ablate:encoder.0.attn.3", "heads 0 to 2, got 3"),
         ("cut:encoder.0.attn.0.3-17", "positions are 0 to 16, got 17"),
-        ("neuron:encoder.0.ffn.11", "neurons 0 to 10 in encoder.0.ffn, got 11"),
-        ("mute:encoder.5.ffn", "no feed-forward layer encoder.5.ffn"),
+        ("ablate:encoder.0.ffn.11", "neurons 0 to 10 in encoder.0.ffn, got 11"),
+        ("ablate:encoder.5.ffn", "no feed-forward layer encoder.5.ffn"),
         ("token:0.23", "tokens 0 to 22"),
         ("<script>alert(1)</script>", "no intervention"),
         (",".join(f"cut:encoder.0.attn.0.{q}-{k}" for q in range(15) for k in range(15)), "at most 200"),
@@ -121,7 +128,7 @@ def test_models_without_positions_or_feed_forward_say_so() -> None:
     with pytest.raises(EditError, match="no positions"):
         parse("positions:off", shape_of(model_of(positions="none")))
     with pytest.raises(EditError, match="it has none"):
-        parse("mute:encoder.0.ffn", shape_of(model_of(d_ff=0)))
+        parse("ablate:encoder.0.ffn", shape_of(model_of(d_ff=0)))
 
 
 def test_the_paths_are_those_of_a_trace() -> None:
@@ -137,10 +144,10 @@ def test_layers_of_another_kind_of_model_may_differ() -> None:
     shape = replace(
         shape_of(model_of()), heads={"encoder.0.attn": 2, "encoder.1.attn": 5}, neurons={"encoder.1.ffn": 40}
     )
-    assert len(parse("silence:encoder.1.attn.4", shape)) == len(parse("neuron:encoder.1.ffn.39", shape)) == 1
+    assert len(parse("ablate:encoder.1.attn.4", shape)) == len(parse("ablate:encoder.1.ffn.39", shape)) == 1
     assert len(parse("solo:encoder.1.attn.4", shape)[0].edits) == 4
-    assert parse("mute:encoder.0.ffn", shape)[0].label == "layer 1 · feed-forward muted"
+    assert parse("ablate:encoder.0.ffn", shape)[0].label == "layer 1 · feed-forward ablated"
     with pytest.raises(EditError, match="heads 0 to 1, got 4"):
-        parse("silence:encoder.0.attn.4", shape)
+        parse("ablate:encoder.0.attn.4", shape)
     with pytest.raises(EditError, match=r"no neurons that can be told apart in encoder\.0\.ffn"):
-        parse("neuron:encoder.0.ffn.0", shape)
+        parse("ablate:encoder.0.ffn.0", shape)

@@ -1,14 +1,15 @@
 """Interventions as short texts, so that a link can carry them and a person can read them.
 
-    silence:encoder.1.attn.2        head 2 of that layer says nothing
-    solo:encoder.1.attn.2           all other heads of that layer say nothing
-    cut:encoder.1.attn.2.3-5        in that head, query 3 may not look at key 5 (`*` for all heads)
-    open:encoder.1.attn.*.3-5       query 3 may look at key 5, whatever the masks say
-    mute:encoder.0.ffn              that feed-forward layer adds nothing
-    neuron:encoder.0.ffn.17         its neuron 17 stays at 0
-    positions:off                   nothing tells the model where a token is
+    ablate:encoder.1.attn.2         the output z of head 2 of that layer is set to 0
+    ablate:encoder.0.ffn            the output of that feed-forward layer is set to 0
+    ablate:encoder.0.ffn.17         the activation of its neuron 17 is set to 0
+    solo:encoder.1.attn.2           all other heads of that layer are ablated
+    cut:encoder.1.attn.2.3-5        in that head, query 3 may not attend to key 5 (`*` for all heads)
+    open:encoder.1.attn.*.3-5       query 3 may attend to key 5, even where the masks forbid it
+    positions:off                   the position information is removed
     token:3.7                       the input's symbol at position 3 becomes 7
 
+Older links write `silence:` for a head, `mute:` for a feed-forward layer and `neuron:` for a neuron; these are still read.
 Several are joined by commas. In these texts layers, heads, positions and neurons count from 0, as in a trace; the labels that a
 person reads are those of `xformer.site`, where layers and heads count from 1.
 """
@@ -28,16 +29,17 @@ MOST = 200
 """How many interventions one run may have."""
 
 _ATTENTION = PATH.replace("|ffn)", ")")
+_FEED_FORWARD = r"(?P<ffn>(encoder|decoder)\.\d{1,3}\.ffn)"
 _FORMS = {
-    "silence": rf"{_ATTENTION}\.(?P<head>\d{{1,3}})",
+    "ablate": rf"{_ATTENTION}\.(?P<head>\d{{1,3}})|{_FEED_FORWARD}(\.(?P<neuron>\d{{1,6}}))?",
     "solo": rf"{_ATTENTION}\.(?P<head>\d{{1,3}})",
     "cut": rf"{_ATTENTION}\.(?P<head>\d{{1,3}}|\*)\.(?P<query>\d{{1,5}})-(?P<key>\d{{1,5}})",
     "open": rf"{_ATTENTION}\.(?P<head>\d{{1,3}}|\*)\.(?P<query>\d{{1,5}})-(?P<key>\d{{1,5}})",
-    "mute": r"(?P<stack>encoder|decoder)\.(?P<layer>\d{1,3})\.ffn",
-    "neuron": r"(?P<stack>encoder|decoder)\.(?P<layer>\d{1,3})\.ffn\.(?P<neuron>\d{1,6})",
     "positions": r"off",
     "token": r"(?P<position>\d{1,5})\.(?P<symbol>\d{1,6})",
 }
+_OLD = re.compile(r"^(silence|mute|neuron):")
+"""What older links write for `ablate:`."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Intervention:
 
 def parse(text: str, shape: ModelShape) -> tuple[Intervention, ...]:
     """The interventions of a link, in its order, each once. Raises `EditError` with one plain sentence for what is not one."""
-    words = [word for word in dict.fromkeys(text.split(",")) if word]
+    words = [word for word in dict.fromkeys(_OLD.sub("ablate:", word) for word in text.split(",")) if word]
     if len(words) > MOST:
         raise EditError(f"A run can have at most {MOST} interventions, got {len(words)}.")
     return tuple(_one(word, shape) for word in words)
@@ -83,7 +85,7 @@ def _one(word: str, shape: ModelShape) -> Intervention:
     match = re.fullmatch(_FORMS[kind], rest, re.ASCII) if kind in _FORMS else None
     if match is None:
         raise EditError(
-            f"“{word[:60]}” is no intervention; for example silence:{[*shape.heads, 'encoder.0.attn'][0]}.0."
+            f"“{word[:60]}” is no intervention; for example ablate:{[*shape.heads, 'encoder.0.attn'][0]}.0."
         )
     found = match.groupdict()
     if kind == "positions":
@@ -101,8 +103,8 @@ def _one(word: str, shape: ModelShape) -> Intervention:
         return Intervention(word, f"position {position} reads {token}", replaced=(position, token))
     if shape.is_read_only:
         raise EditError(READ_ONLY)
-    if kind in ("mute", "neuron"):
-        return _feed_forward(word, kind, found, shape)
+    if found.get("ffn"):
+        return _feed_forward(word, found["ffn"], found["neuron"], shape)
     path = rest.rsplit(".", 2 if "query" in found else 1)[0]
     if path not in shape.heads:
         raise EditError(f"This model has no attention layer {path}; it has {', '.join(shape.heads)}.")
@@ -123,22 +125,21 @@ def _attention(word: str, kind: str, path: str, found: dict[str, str], shape: Mo
         verb = "may not look at" if kind == "cut" else "may look at"
         return Intervention(word, f"{name}: {edge[0]} {verb} {edge[1]}", (make(path, [edge], heads),))
     assert heads is not None
-    if kind == "silence":
-        return Intervention(word, f"{name} silenced", (edits.ablate_head(path, heads[0]),))
+    if kind == "ablate":
+        return Intervention(word, f"{name} ablated", (edits.ablate_head(path, heads[0]),))
     others = [head for head in range(shape.heads[path]) if head != heads[0]]
     return Intervention(word, f"{name} alone", tuple(edits.ablate_head(path, head) for head in others))
 
 
-def _feed_forward(word: str, kind: str, found: dict[str, str], shape: ModelShape) -> Intervention:
-    path = f"{found['stack']}.{int(found['layer'])}.ffn"
+def _feed_forward(word: str, path: str, neuron: str | None, shape: ModelShape) -> Intervention:
     if path not in (paths := [site.path for site in shape.feed_forward]):
         there = ", ".join(paths) or "none"
         raise EditError(f"This model has no feed-forward layer {path}; it has {there}.")
-    where = f"{layer_title(path, is_pair=shape.is_pair)} · feed-forward"
-    if kind == "mute":
-        return Intervention(word, f"{where} muted", (edits.scale(f"{path}.out", 0.0),))
-    neuron, n = int(found["neuron"]), shape.neurons.get(path, 0)
-    if neuron >= n:
+    name = f"{layer_title(path, is_pair=shape.is_pair)} · feed-forward"
+    if neuron is None:
+        return Intervention(word, f"{name} ablated", (edits.scale(f"{path}.out", 0.0),))
+    n = shape.neurons.get(path, 0)
+    if int(neuron) >= n:
         there = f"neurons 0 to {n - 1}" if n else "no neurons that can be told apart"
-        raise EditError(f"This model has {there} in {path}, got {neuron}.")
-    return Intervention(word, f"{where} · neuron {neuron} silenced", (edits.ablate_neuron(path, neuron),))
+        raise EditError(f"This model has {there} in {path}, got {int(neuron)}.")
+    return Intervention(word, f"{name} · neuron {int(neuron)} ablated", (edits.ablate_neuron(path, int(neuron)),))

@@ -1,4 +1,4 @@
-"""“Change the run”: silence or solo the chosen head, cut or open the chosen edge, switch positions off, replace a token."""
+"""“Change the run”: ablate or solo the chosen head, cut or open the chosen edge, switch positions off, replace a token."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ MOST_LISTED = 500
 
 
 def head_tools(view: View, layer: AnyLayer, chosen: Selection) -> None:
-    """At the picture: silence or solo the head that is enlarged, and cut the edge that is locked."""
+    """The buttons at the picture: ablate or solo the enlarged head, cut the locked edge."""
     path, head, on = layer.name, chosen.head, view.on
     if view.shape.is_read_only:
         return
-    where = f"{layer.title} · head {head + 1}"
-    silenced, alone = f"silence:{path}.{head}", f"solo:{path}.{head}"
-    switch(f"{'Silenced:' if silenced in on else 'Silence'} {where}", silenced, on, "Its z becomes 0.", width="content")
+    title = f"{layer.title} · head {head + 1}"
+    ablated, alone = f"ablate:{path}.{head}", f"solo:{path}.{head}"
+    words = f"Ablated: {title}" if ablated in on else f"Ablate {title} (set to zero)"
+    switch(words, ablated, on, "Sets its output z to 0.", width="content")
     only = view.shape.heads[path] == 1
-    words, does = f"{'Alone' if alone in on else 'Solo'}", "The z of all other heads of its layer becomes 0."
-    switch(words, alone, on, does, disabled=only, width="content")
+    explained = "Sets the output z of all other heads of its layer to 0."
+    switch("Alone" if alone in on else "Solo", alone, on, explained, disabled=only, width="content")
     if chosen.query is not None and chosen.key is not None:
         edge_button(layer, chosen, str(head), on, width="content")
 

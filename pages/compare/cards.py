@@ -234,8 +234,8 @@ def _changes(index: int, variant: Variant) -> None:
                 help="The model gets no positional information.",
                 on_change=lambda: _keep(index, variant, kept, kept * st.session_state[f"{key}_positions"]),
             )
-    heads = [f"silence:{path}.{head}" for path, n in shape.heads.items() for head in range(n) if not shape.is_read_only]
-    layers = [f"mute:{site.path}" for site in shape.feed_forward]
+    heads = [f"ablate:{path}.{head}" for path, n in shape.heads.items() for head in range(n) if not shape.is_read_only]
+    layers = [f"ablate:{site.path}" for site in shape.feed_forward]
     for name, title, texts in (
         ("heads", "Ablated heads (set to zero)", heads),
         ("ffn", "Ablated feed-forward layers (set to zero)", layers),
@@ -341,7 +341,7 @@ def _ask_place(kind: str, key: str, variant: Variant, shape: ModelShape) -> str:
     place = f"{key}_ffn_{shape.n_layers}" if kind == "neuron" else f"{key}_path_{len(paths)}"
     path = left.selectbox("Layer", paths, format_func=partial(layer_title, is_pair=True), key=place)
     if kind == "neuron":
-        return f"neuron:{path}.{right.number_input('Neuron', 0, shape.neurons[path] - 1, 0, key=f'{key}_neuron')}"
+        return f"ablate:{path}.{right.number_input('Neuron', 0, shape.neurons[path] - 1, 0, key=f'{key}_neuron')}"
     heads = [*([] if kind == "solo" else ["*"]), *map(str, range(shape.heads[path]))]
     head = right.selectbox(
         "Head",

@@ -52,7 +52,7 @@ class Variant:
     """A model with its mask, changes and sampling.
 
     A link writes it as the model, then everything that differs from the defaults, joined by `~`:
-    `reverse-small~causal~silence:encoder.1.attn.0,positions:off~temperature-0.8~seed-3`.
+    `reverse-small~causal~ablate:encoder.1.attn.0,positions:off~temperature-0.8~seed-3`.
     """
 
     model: str

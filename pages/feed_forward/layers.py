@@ -71,7 +71,9 @@ def activations_panel(view: View, choice: Choice) -> None:
     drawn = ranking_of(view.original(), layer=choice.layer, order=order)[columns]
     mark = f" ▲ is neuron #{choice.neuron}." if choice.neuron in drawn else ""
     muted = (
-        " The layer is muted: this is computed, and then not added to the stream." if f"mute:{path}" in view.on else ""
+        " The layer is muted: this is computed, and then not added to the stream."
+        if f"ablate:{path}" in view.on
+        else ""
     )
     beyond = (
         f" Colours end at {limit:.3g}: {int((whole.abs() > limit).sum())} of the activations are beyond, up to {largest:.3g}."

@@ -1,4 +1,4 @@
-"""What a visitor looks at on this screen: a picture, a layer and a neuron. All three stand in the link."""
+"""The neurons of a feed-forward layer: the choice of one, the most active ones of a token, and one on sampled inputs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from xformer.analysis.feed_forward import Survey, activity, fitting, speaks_dire
 from xformer.formatting import percent
 from xformer.site import Site, layer_title
 from xformer.viz.feed_forward import MOST_TOKENS_DRAWN
-from xformer.viz.images import picture as images_picture
+from xformer.viz.images import picture as image_of
 
 PICTURES = {"map": "All neurons", "token": "One token", "neuron": "One neuron", "firing": "How many fire"}
 MOST_LAYERS_BESIDE = 8
-"""Up to so many layers stand beside each other; more in a list."""
+"""More layers are chosen from a list."""
 _PICTURE, NEURON = "ff_picture", "ff_neuron"
 
 
@@ -44,18 +44,17 @@ class Choice:
     """Counted among the feed-forward layers, from 0."""
     site: Site
     title: str
-    """As a person reads it: "layer 2"."""
+    """As on screen: "layer 2"."""
     neuron: int
 
 
 def ask_picture() -> str:
-    """Which of `PICTURES`."""
+    """Ask for one of `PICTURES`."""
     return choose("picture", PICTURES, "map", "Picture", key=_PICTURE, label_visibility="collapsed")
 
 
 def ask_choice(view: View) -> Choice:
-    """Which feed-forward layer, with the switch that mutes it; and the neuron that the visitor or the link has chosen, else the
-    most active one of the layer."""
+    """Ask for a layer, beside the button that ablates it. Without a chosen neuron, the most active one is taken."""
     run = view.original()
     sites, is_pair = run.feed_forward, view.is_pair
     titles = {
@@ -63,20 +62,11 @@ def ask_choice(view: View) -> Choice:
     }
     few = len(sites) <= MOST_LAYERS_BESIDE
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        look = {
-            "widget": st.segmented_control if few else st.selectbox,
-            "width": "content" if few else 180,
-        }
-        name = choose("layer", titles, list(titles)[-1], "Layer", key=f"ff_layer_{few}", **look)
+        widget, width = (st.segmented_control, "content") if few else (st.selectbox, 180)
+        name = choose("layer", titles, list(titles)[-1], "Layer", key=f"ff_layer_{few}", widget=widget, width=width)
         layer = list(titles).index(name)
         path, title = sites[layer].path, layer_title(sites[layer].path, is_pair=is_pair)
-        switch(
-            view,
-            f"mute:{path}",
-            f"Mute {title}",
-            f"Bring {title} back",
-            "The whole feed-forward layer adds nothing; the model runs again.",
-        )
+        _ablate_button(view, f"ablate:{path}", title, "ablate_layer")
     mean = activity(run, layer=layer).mean(dim=0)  # [d_ff]
     seed("neuron", range(len(mean)), int(mean.argmax()), key=NEURON)
     chose("neuron", str(st.session_state[NEURON]))
@@ -84,32 +74,31 @@ def ask_choice(view: View) -> Choice:
 
 
 def look_at(neuron: int) -> None:
-    """Turn to one neuron. A callback."""
+    """Show one neuron. A callback."""
     st.session_state[NEURON], st.session_state[_PICTURE] = neuron, "neuron"
 
 
-def switch(view: View, change: str, off: str, on: str, explained: str) -> None:
-    """A button that takes a part out of the running model and, where it is out, brings it back."""
-    is_off = change in view.on
+def _ablate_button(view: View, change: str, title: str, key: str) -> None:
+    """A button that ablates a layer or a neuron, or takes that back."""
+    is_on = change in view.on
     st.button(
-        on if is_off else off,
-        icon=":material/volume_up:" if is_off else ":material/volume_off:",
+        f"Ablated: {title}" if is_on else f"Ablate {title} (set to zero)",
+        type="primary" if is_on else "secondary",
         on_click=toggle_intervention,
         args=(change,),
-        key=f"{change.partition(':')[0]}_switch",
-        help=explained,
+        key=key,
+        help="Its output is 0 at every position; the model runs again. A second click takes it back.",
     )
 
 
 JOB = "ff_survey"
-
 AT_ONCE = 0.5
-"""Seconds of it before anything is drawn."""
+"""Seconds of the survey before anything is drawn."""
 
 
 @dataclass
 class _Work:
-    """A survey under way, which all visitors who wait for it drive on together."""
+    """A running survey, shared and advanced by all visitors who wait for it."""
 
     steps: Iterator[Survey]
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -117,7 +106,7 @@ class _Work:
     is_done: bool = False
 
     def step(self) -> Survey:
-        """One batch more, if there is one; what is known by then."""
+        """Run one more batch, if there is one, and return the counts so far."""
         with self.lock:
             found = None if self.is_done else next(self.steps, None)
             self.is_done = found is None or found.is_final
@@ -137,12 +126,12 @@ def _driven(work: _Work) -> Iterator[Survey]:
 
 
 def surveyed(view: View) -> Survey | None:
-    """What the neurons of a model did over the sample, as far as it was run: the rest is run while one looks at that.
+    """The counts over sampled inputs so far; the rest runs while the page is open, and the result is shared by all visitors.
 
-    What was found is kept for whoever comes next. None, and it is said why, where there are no inputs to be had.
+    Shows why and returns None where no inputs can be sampled.
     """
     if view.task is None or view.input.missing:
-        missing = view.input.missing or "Only for a model that was trained here it is known what to draw them from."
+        missing = view.input.missing or "The task of this model is not known."
         st.info(f"No inputs can be sampled. {missing}", icon=":material/info:")
         return None
     job: Job[Survey] | None = st.session_state.get(JOB)
@@ -157,7 +146,7 @@ def surveyed(view: View) -> Survey | None:
 
 
 def _bar(job: Job[Survey]) -> None:
-    """How much of the sample is run, and what all that is shown is about meanwhile."""
+    """The progress of the survey."""
     if (found := job.latest) is not None and not found.is_final:
         far = f"{found.n_inputs:,} of {found.n_asked:,}"
         words = f"Running the model on sampled inputs: {far}"
@@ -165,28 +154,20 @@ def _bar(job: Job[Survey]) -> None:
 
 
 LITTLE_LOSS = 0.01
-"""A change of the loss, in nats, below which silencing a neuron does next to nothing."""
-
+"""A change of the loss, in nats, that is too small to matter."""
 _NUMBER, _TEXT = st.column_config.NumberColumn, st.column_config.TextColumn
-
 _COLUMNS: dict[str, Any] = {
     "neuron": _NUMBER("neuron", format="%d", width=60),
     "activation": _NUMBER("activation", format="%.3f", width=80),
     "activity": _NUMBER(
-        "activity",
-        format="%.3f",
-        width=70,
-        help="|activation| × the norm of the vector that it writes; |activation| where that vector is out of reach.",
+        "activity", format="%.3f", width=70, help="|activation| × the norm of the output vector, if known."
     ),
     "originally": _NUMBER("originally", format="%.3f", width=80),
     "promotes": _TEXT("promotes", width=90, help="The three logits that it raises most, on the direct path."),
     "suppresses": _TEXT("suppresses", width=90, help="The three that it lowers most."),
-    "loss_change": _NUMBER(
-        "if silenced", format="%+.1e", width=85, help="By how many nats the loss changes; the model was run for it."
-    ),
-    "flips": _NUMBER("flips", format="%d", width=50, help="How many of the likeliest tokens become others."),
+    "loss_change": _NUMBER("if ablated", format="%+.1e", width=85, help="Measured change of the loss, in nats."),
+    "flips": _NUMBER("flips", format="%d", width=50, help="How many predictions change."),
 }
-
 _DIRECT = {
     "post": "This direct path ignores the norms and layers that follow, so signs tell more than sizes.",
     "pre": "This direct path ignores the last norm and the layers that follow.",
@@ -195,7 +176,7 @@ _DIRECT = {
 
 
 def token_neurons_panel(view: View, choice: Choice) -> None:
-    """Ask for a position, show its neurons in the run that is shown, and say whether one of them matters."""
+    """The most active neurons at one position: a table, what they promote, and whether ablating one matters."""
     heading(f"The most active neurons of one {view.input.one}")
     original, changed = view.original(), view.changed()
     run = changed or original
@@ -213,7 +194,8 @@ def token_neurons_panel(view: View, choice: Choice) -> None:
     before = {} if changed is None else {"before": original}
     calls = [Call(analysis.neurons, (run,), {**of, **before})]
     frame = table(view, analysis.neurons, run, **of, **before)
-    if speaks_directly(run, choice.layer) and "promotes" in frame:
+    is_direct = speaks_directly(run, choice.layer)
+    if is_direct and "promotes" in frame:
         calls.append(Call(viz.promotion, (run,), of))
         left, right = st.columns([5, 4] if changed is None else [3, 2])
         with left:
@@ -221,37 +203,30 @@ def token_neurons_panel(view: View, choice: Choice) -> None:
         with right:
             shown(view, calls[1], "promotion")
             n = len(view.subject.labels)
-            few = (
-                f" Shown are the {MOST_TOKENS_DRAWN} of {n:,} tokens that change most." if n > MOST_TOKENS_DRAWN else ""
-            )
+            few = f" The {MOST_TOKENS_DRAWN} of {n:,} tokens that change most." if n > MOST_TOKENS_DRAWN else ""
+            direct = _DIRECT[view.shape.norm]
             st.caption(
-                "Activation × its row of W₂, through the unembedding: what it adds to each logit here. "
-                f"{_DIRECT[view.shape.norm]}{few}"
+                f"Direct effect on each logit: activation × its row of W₂, through the unembedding. {direct}{few}"
             )
-    elif not run.has_logits:
-        _rows(view, frame, position)
-        st.caption(
-            "This model has no logits: no tokens can be read off its neurons, and there is no loss to measure what "
-            "silencing one does."
-        )
-    elif "promotes" not in frame and speaks_directly(run, choice.layer):
-        _rows(view, frame, position)
-        st.caption(
-            "No single matrix leads from these neurons to the logits, so no tokens can be read off them directly."
-        )
     else:
         _rows(view, frame, position)
-        st.caption(
-            "These neurons stand in the encoder: what they write reaches the output only through the decoder’s "
-            "cross-attention, so no tokens can be read off them directly."
-        )
+        if not run.has_logits:
+            st.caption("This model has no logits, so neurons promote no tokens and ablating one changes no loss.")
+        elif is_direct:
+            st.caption(
+                "No single matrix leads from these neurons to the logits, so the tokens they promote are unknown."
+            )
+        else:
+            st.caption(
+                "These neurons are in the encoder and reach the logits only through the decoder’s cross-attention."
+            )
     footer(view, "neurons", calls, frame)
-    if notes := silencing_notes(frame, position, judged=view.original().has_right_answer):
+    if notes := ablation_notes(frame, position, judged=view.original().has_right_answer):
         what_to_notice(notes)
 
 
 def _rows(view: View, frame: pd.DataFrame, position: int) -> None:
-    """The table; choosing a row turns to that neuron."""
+    """The table; a click on a row shows that neuron."""
 
     def follow() -> None:
         for row in st.session_state["ff_table"].selection.rows:
@@ -267,54 +242,48 @@ def _rows(view: View, frame: pd.DataFrame, position: int) -> None:
         selection_mode="single-row",
         key="ff_table",
     )
-    where = f"With {view.shown}, position" if view.is_changed else "Position"
-    st.caption(f"{where} {position}. Choose a row to look closer at that neuron.")
+    changed = f"With {view.shown}, position" if view.is_changed else "Position"
+    st.caption(f"{changed} {position}. Click a row to see that neuron.")
 
 
-def silencing_notes(frame: pd.DataFrame, position: int, *, judged: bool) -> list[str]:
-    """What silencing the neurons of `analysis.neurons` does; nothing where that is not known."""
+def ablation_notes(frame: pd.DataFrame, position: int, *, judged: bool) -> list[str]:
+    """The largest measured effect of ablating one neuron of `analysis.neurons`; nothing where none was measured."""
     known = frame.loc[frame["loss_change"].notna()]
     if known.empty or not bool((known["activity"] > 0).any()):
         return [] if bool((frame["activity"] > 0).any()) else [f"No neuron writes anything at position {position}."]
     biggest = known.loc[known["loss_change"].abs().idxmax()]
     change, flips = float(biggest["loss_change"]), int(biggest["flips"])
-    said = f"{change:+.2g} nats".replace("-", "−")
+    nats = f"{change:+.2g} nats".replace("-", "−")
     outputs = "answers" if judged else "predictions"
     moved = f" and changes {flips} {outputs[:-1] if flips == 1 else outputs}" if flips else ""
-    first = (
-        f"Of the {len(known)} most active neurons at position {position}, silencing **#{int(biggest['neuron'])}** moves the "
-        f"loss the most, by {said}{moved}."
+    note = (
+        f"Of the {len(known)} most active neurons at position {position}, ablating **#{int(biggest['neuron'])}** changes the "
+        f"loss the most, by {nats}{moved}."
     )
     if not known["flips"].any() and abs(change) < LITTLE_LOSS:
-        first += " So none of them matters by itself on this input. Mute the whole layer for comparison."
-    return [first]
+        note += " None of them matters by itself on this input. Ablate the whole layer for comparison."
+    return [note]
 
 
 MOST_POSITIONS_BESIDE = 12
-"""Up to so many positions, the neuron's bars have room beside the sampled inputs; more stand above them."""
+"""The bars of more positions stand above the sampled inputs, not beside them."""
 
 
 def one_neuron_panel(view: View, choice: Choice) -> None:
-    """Ask for a neuron and show it."""
+    """Ask for a neuron; show its activations on this input and the sampled inputs with the largest ones."""
     heading("One neuron")
     path, last = choice.site.path, view.shape.neurons[choice.site.path] - 1
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         look: dict[str, Any] = {"min_value": 0, "max_value": last, "step": 1, "width": 180}
         number = st.number_input(f"Neuron (0 to {last})", key=NEURON, persist_state="session", **look)
         choice = replace(choice, neuron=int(number))
-        switch(
-            view,
-            f"neuron:{path}.{choice.neuron}",
-            f"Silence #{choice.neuron}",
-            f"Let #{choice.neuron} speak again",
-            "It stays at 0 at every position; the model runs again.",
-        )
+        _ablate_button(view, f"ablate:{path}.{choice.neuron}", f"#{choice.neuron}", "ablate_neuron")
         fires = st.empty()
     original, changed = view.original(), view.changed()
     before: dict[str, Any] = {} if changed is None else {"before": original}
     positions = range(len(original.tokens_of(choice.site.stack)))
-    shown = ask_window(positions, "ff_from")
-    left, right = st.columns([3, 4]) if len(shown) <= MOST_POSITIONS_BESIDE else (st.container(), st.container())
+    window = ask_window(positions, "ff_from")
+    left, right = st.columns([3, 4]) if len(window) <= MOST_POSITIONS_BESIDE else (st.container(), st.container())
     with left:
         st.markdown(f"**#{choice.neuron} on this input**")
         picture(
@@ -324,10 +293,10 @@ def one_neuron_panel(view: View, choice: Choice) -> None:
             changed or original,
             layer=choice.layer,
             neuron=choice.neuron,
-            positions=shown if len(shown) < len(positions) else None,
+            positions=window if len(window) < len(positions) else None,
             **before,
         )
-        if more := shown_of(positions, shown):
+        if more := shown_of(positions, window):
             st.caption(more.strip())
     with right:
         st.markdown(f"**Where #{choice.neuron} writes most in the sampled inputs**, the position outlined")
@@ -343,37 +312,31 @@ def one_neuron_panel(view: View, choice: Choice) -> None:
 
 
 TOKENS_AROUND = 12
-"""Of a long exciting input, so many tokens before the position and as many from it on are shown."""
-
+"""Tokens of a long input shown on each side of the position."""
 IMAGES_IN_A_ROW = 4
 
 
 def exciting_inputs(view: View, choice: Choice, found: Survey) -> None:
-    """Show them, the most exciting first, with the lines that find them."""
+    """The sampled inputs with the largest activations of the neuron."""
     call = Call(analysis.exciting_inputs, (found,), {"layer": choice.layer, "neuron": choice.neuron})
-    table = call.make()
-    if table.empty and not found.is_final:
-        st.info(
-            f"It writes nothing on the {found.n_inputs:,} inputs that were run so far.", icon=":material/hourglass:"
-        )
+    rows = call.make().to_dict("records")
+    if not rows and not found.is_final:
+        st.info(f"It writes nothing on the first {found.n_inputs:,} inputs.", icon=":material/hourglass:")
         return
-    if table.empty:
+    if not rows:
         on = "them" if view.shape.image else "the sample"
-        st.info(
-            f"It writes nothing on any {view.input.sampled}: this neuron is dead on {on}.",
-            icon=":material/do_not_disturb_on:",
-        )
+        st.info(f"It writes nothing on any {view.input.sampled}: this neuron is dead on {on}.", icon=":material/block:")
         return
     if view.shape.image:
-        _images(view, found, table)
+        _images(view, found, rows)
     else:
-        _texts(view, choice, found, table)
+        _texts(choice, found, rows)
     footer(view, "exciting", [call])
 
 
-def _texts(view: View, choice: Choice, found: Survey, table: pd.DataFrame) -> None:
+def _texts(choice: Choice, found: Survey, rows: list[dict[str, Any]]) -> None:
     labels, texts, lanes, is_cut = found.subject.labels, found.read_by(choice.site), [], False
-    for row in table.to_dict("records"):
+    for row in rows:
         whole = texts[row["input"]]
         start = max(0, min(row["position"] - TOKENS_AROUND, len(whole) - 2 * TOKENS_AROUND))
         piece = range(start, min(len(whole), start + 2 * TOKENS_AROUND))
@@ -386,23 +349,21 @@ def _texts(view: View, choice: Choice, found: Survey, table: pd.DataFrame) -> No
     st.caption(f"Searched {found.n_inputs:,} inputs of the task, seed {found.seed}; each input counts once.{more}")
 
 
-def _images(view: View, found: Survey, table: pd.DataFrame) -> None:
-    size, rows = view.shape.patch * 12, table.to_dict("records")
+def _images(view: View, found: Survey, rows: list[dict[str, Any]]) -> None:
+    size = view.shape.patch * 12
     for start in range(0, len(rows), IMAGES_IN_A_ROW):
         columns = st.columns(IMAGES_IN_A_ROW)
         for column, row in zip(columns, rows[start : start + IMAGES_IN_A_ROW], strict=False):
             with column:
-                image = images_picture(np.array(found.inputs[row["input"]]), dark=is_dark(), scale=12)
+                image = image_of(np.array(found.inputs[row["input"]]), dark=is_dark(), scale=12)
                 st.image(framed(image, row["position"] - 1, size) if row["position"] else image, width=96)
                 st.caption(f"{row['activation']:.3f} at {row['token']}")
     which = "all " if found.is_final else ""
-    st.caption(
-        f"Searched {which}{found.n_inputs:,} test images; each counts once. “class” stands for no place: the class token."
-    )
+    st.caption(f"Searched {which}{found.n_inputs:,} test images; each counts once. “class” is the class token.")
 
 
 def framed(image: np.ndarray, number: int, size: int) -> np.ndarray:
-    """The picture with a frame around its patch of that number."""
+    """A copy of the image with a frame around one patch."""
     row, column = divmod(number, image.shape[1] // size)
     top, left = row * size, column * size
     out = image.copy()

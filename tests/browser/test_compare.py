@@ -50,7 +50,7 @@ def greedy(silenced: bool) -> list[str]:
 def test_it_opens_at_the_parting_that_a_plain_greedy_loop_finds(app: str, visit: Visiting) -> None:
     own, changed = greedy(False), greedy(True)
     parting = next(step for step, (x, y) in enumerate(zip(own, changed, strict=False)) if x != y)
-    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~silence:{SILENCED}")
+    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~ablate:{SILENCED}")
     page = visitor.page
     at(page, parting)
     said = ruler(page).get_attribute("aria-valuetext") or ""
@@ -66,7 +66,7 @@ def test_it_opens_at_the_parting_that_a_plain_greedy_loop_finds(app: str, visit:
 
 
 def test_the_keyboard_steps_without_the_server_which_follows_when_it_rests(app: str, visit: Visiting) -> None:
-    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~silence:{SILENCED}&step=0&panel=rows")
+    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~ablate:{SILENCED}&step=0&panel=rows")
     page = visitor.page
     at(page, 0)
     in_link(page, "step", "0")
@@ -92,7 +92,7 @@ def test_the_keyboard_steps_without_the_server_which_follows_when_it_rests(app: 
 
 
 def test_a_deep_link_restores_step_panel_players_and_mode(app: str, visit: Visiting) -> None:
-    link = f"{LINK}&a=reverse-seq2seq&b=reverse-seq2seq~silence:decoder.0.cross_attn.0~temperature-0.5~seed-3&c=reverse-decoder"
+    link = f"{LINK}&a=reverse-seq2seq&b=reverse-seq2seq~ablate:decoder.0.cross_attn.0~temperature-0.5~seed-3&c=reverse-decoder"
     visitor = visit(app, f"{link}&mode=forced&step=4&panel=lens&pair=AC", "dark")
     page = visitor.page
     at(page, 4)
@@ -158,7 +158,7 @@ def test_four_players_of_32_steps_arrive_in_less_than_a_megabyte(app: str, visit
 
 
 def test_the_figure_that_is_downloaded_says_what_the_screen_says(app: str, visit: Visiting) -> None:
-    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~silence:{SILENCED}")
+    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~ablate:{SILENCED}")
     page = visitor.page
     ruler(page)
     shown = page.locator(".sr .lanes .token, .sr .lanes .number, .sr .lanes .sign, .sr .pair").all_inner_texts()

@@ -162,9 +162,9 @@ def test_an_opened_edge_is_closed_again(open_page: Open) -> None:
 
 def test_a_silenced_head_is_marked_and_its_button_says_so(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="4 9 2 9", head="3.2", panel="step by step")
-    assert switches(app, "silence:encoder.2.attn.1")[0].label == "Silence layer 3 · head 2"
-    switches(app, "silence:encoder.2.attn.1")[0].click().run()
-    assert switches(app, "silence:encoder.2.attn.1")[0].label == "Silenced: layer 3 · head 2"
+    assert switches(app, "ablate:encoder.2.attn.1")[0].label == "Ablate layer 3 · head 2 (set to zero)"
+    switches(app, "ablate:encoder.2.attn.1")[0].click().run()
+    assert switches(app, "ablate:encoder.2.attn.1")[0].label == "Ablated: layer 3 · head 2"
     own, changed = drawn(app)["layers"][2]["runs"]
     assert (own["silenced"], changed["silenced"]) == ([], [1])
     assert changed["z"][1] == 0 < own["z"][1]
@@ -270,7 +270,7 @@ def test_what_the_benchmark_of_toggles_clicks_is_there(runs: Path) -> None:
     app.run()
     keys = [button.key for button in app.button if button.key]
     assert "switch_positions:off" in keys
-    assert any(key.startswith("switch_silence") for key in keys)
+    assert any(key.startswith("switch_ablate") for key in keys)
     assert app.toggle(key="yardstick").value is False
 
 

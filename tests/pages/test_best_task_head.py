@@ -90,7 +90,7 @@ def test_under_another_mask_the_notes_are_about_that_run(open_page: Open) -> Non
 
 
 def test_a_silenced_head_does_not_count(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse", input="3 7 12 9 4 11", edits="silence:encoder.2.attn.1")
+    app = open_page(PAGE, model="reverse", input="3 7 12 9 4 11", edits="ablate:encoder.2.attn.1")
     assert not app.exception
     assert "layer 3 · head 2** comes closest" not in notes(app)
 

@@ -40,10 +40,10 @@ INPUT = "3 7 12 9 4 11"
 PAIRS = {
     "mask": ("reverse-small", "reverse-small~causal"),
     "two encoders": ("reverse", "reverse-mirror"),
-    "head ablated": ("reverse", "reverse~silence:encoder.1.attn.2,mute:encoder.0.ffn"),
+    "head ablated": ("reverse", "reverse~ablate:encoder.1.attn.2,ablate:encoder.0.ffn"),
     "positions off": ("reverse", "reverse~positions:off"),
     "decoder at a temperature": ("reverse-decoder", "reverse-decoder~temperature-3~top_k-5~top_p-0.9~seed-3"),
-    "encoder-decoder": ("reverse-seq2seq", "reverse-seq2seq~silence:decoder.0.cross_attn.0"),
+    "encoder-decoder": ("reverse-seq2seq", "reverse-seq2seq~ablate:decoder.0.cross_attn.0"),
     "mixed architectures": ("reverse-small", "reverse-decoder"),
     "one stream against two": ("reverse-decoder", "reverse-seq2seq"),
     "token replaced": ("reverse-small", "reverse-small~token:2.5"),
@@ -150,7 +150,7 @@ def test_a_shipped_model_is_compared_with_another_mask(open_page: Open) -> None:
         ({"a": "nonsense", "b": "reverse"}, "There is no model"),
         ({"a": "reverse", "b": "../../etc"}, "There is no model"),
         ({"a": "reverse", "b": "ffffffff@3"}, "left out"),
-        ({"a": "reverse", "b": "reverse~silence:encoder.9.attn.0"}, "no attention layer"),
+        ({"a": "reverse", "b": "reverse~ablate:encoder.9.attn.0"}, "no attention layer"),
         ({"a": "reverse", "b": "reverse~temperature-hot"}, "must be a number"),
         ({"a": "reverse", "b": "reverse~temperature-nan"}, "temperature must be"),
         ({"a": "reverse", "b": "reverse~top_k-99999"}, "top"),
@@ -255,13 +255,13 @@ def test_models_are_added_changed_and_removed(open_page: Open) -> None:
 
 
 def test_the_settings_of_a_variant_are_written_into_the_link(open_page: Open) -> None:
-    app = open_page(COMPARE, a="reverse", b="reverse~silence:encoder.0.attn.1")
+    app = open_page(COMPARE, a="reverse", b="reverse~ablate:encoder.0.attn.1")
 
     def drawer() -> AppTest:
         app.session_state["compare_settings_1"] = True  # a click on its button, which AppTest does not know
         return app.run()
 
-    assert drawer().multiselect(key="compare_1_heads").value == ["silence:encoder.0.attn.1"]
+    assert drawer().multiselect(key="compare_1_heads").value == ["ablate:encoder.0.attn.1"]
     app.multiselect(key="compare_1_heads").set_value([]).run()
     drawer().toggle(key="compare_1_positions").set_value(True).run()
     drawer().number_input(key="compare_1_dice_temperature").set_value(0.5).run()
@@ -329,7 +329,7 @@ def test_only_a_model_that_generalises_beyond_its_training_lengths_is_named(
 
 
 def test_a_task_of_one_length_has_no_curve_by_length(open_page: Open) -> None:
-    app = open_page(COMPARE, a="modular", b="modular~silence:decoder.0.attn.0", panel="lengths")
+    app = open_page(COMPARE, a="modular", b="modular~ablate:decoder.0.attn.0", panel="lengths")
     assert "all have one length" in words(app)
 
 
@@ -494,13 +494,13 @@ def test_read_variant_inverts_text() -> None:
     variant = Variant(
         "reverse",
         "causal",
-        ("silence:encoder.1.attn.2", "positions:off"),
+        ("ablate:encoder.1.attn.2", "positions:off"),
         Sampling(temperature=0.75, top_k=3, top_p=0.5),
         11,
     )
     assert (
         variant.text
-        == "reverse~causal~silence:encoder.1.attn.2,positions:off~temperature-0.75~top_k-3~top_p-0.5~seed-11"
+        == "reverse~causal~ablate:encoder.1.attn.2,positions:off~temperature-0.75~top_k-3~top_p-0.5~seed-11"
     )
     assert read_variant(variant.text) == variant
     assert read_variant("reverse").text == "reverse"
@@ -534,11 +534,11 @@ def test_the_data_of_four_variants_with_32_steps_stay_small() -> None:
 
 
 def test_another_model_keeps_the_changes_that_fit_it(open_page: Open) -> None:
-    app = open_page(COMPARE, a="reverse", b="reverse~causal~silence:encoder.3.attn.0,mute:encoder.0.ffn~temperature-2")
+    app = open_page(COMPARE, a="reverse", b="reverse~causal~ablate:encoder.3.attn.0,ablate:encoder.0.ffn~temperature-2")
     app.selectbox(key="compare_model_1").set_value("reverse-small").run()
     assert not app.exception
     asked = app.query_params["b"]
-    assert (asked[0] if isinstance(asked, list) else asked) == "reverse-small~causal~mute:encoder.0.ffn~temperature-2"
+    assert (asked[0] if isinstance(asked, list) else asked) == "reverse-small~causal~ablate:encoder.0.ffn~temperature-2"
 
 
 def test_one_variant_in_the_link_gets_a_contrast(open_page: Open) -> None:

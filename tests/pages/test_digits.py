@@ -28,7 +28,7 @@ VISITS = [
     ("attention", {"panel": "step by step"}),
     ("attention", {"panel": "change the run"}),
     ("attention", {"panel": "rollout"}),
-    ("feed_forward", {"edits": "mute:encoder.0.ffn"}),
+    ("feed_forward", {"edits": "ablate:encoder.0.ffn"}),
     ("residual", {"mask": "causal"}),
 ]
 

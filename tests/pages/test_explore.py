@@ -108,18 +108,18 @@ def test_more_than_it_was_trained_on_is_allowed_and_announced(open_page: Open) -
 
 
 def test_interventions_of_a_link_are_on_and_can_be_taken_back(open_page: Open) -> None:
-    app = open_page(ATTENTION, model="reverse", edits="silence:encoder.2.attn.1,positions:off")
+    app = open_page(ATTENTION, model="reverse", edits="ablate:encoder.2.attn.1,positions:off")
     assert not app.exception
     assert "With 2 changes" in text(app)
     app.button(key="chip_positions:off").click().run()
     assert "With 1 change," in text(app)
-    app.button(key="chip_silence:encoder.2.attn.1").click().run()
+    app.button(key="chip_ablate:encoder.2.attn.1").click().run()
     assert "With" not in text(app)
     assert messages(app) == []
 
 
 def test_an_intervention_that_does_not_fit_is_left_out_aloud(open_page: Open) -> None:
-    app = open_page(ATTENTION, model="reverse", edits="silence:encoder.7.attn.1,nonsense,silence:encoder.2.attn.1")
+    app = open_page(ATTENTION, model="reverse", edits="ablate:encoder.7.attn.1,nonsense,ablate:encoder.2.attn.1")
     assert not app.exception
     assert len(app.warning) == 2
     assert "With 1 change," in text(app)

@@ -12,7 +12,7 @@ import torch
 import xformer
 from pages.feed_forward import neurons
 from pages.feed_forward.layers import attention_alone
-from pages.feed_forward.neurons import silencing_notes
+from pages.feed_forward.neurons import ablation_notes
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown, left_by
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_explore import MODELS, messages, text
@@ -98,7 +98,7 @@ def test_a_neuron_is_dead_on_no_sample_that_is_not_through(open_page: Open, slow
     app.segmented_control(key="ff_layer_True").set_value(path.removesuffix(".ffn"))
     app.number_input(key=neurons.NEURON).set_value(0).run()
     said = " ".join(message.value for message in app.info)
-    assert re.search(r"It writes nothing on the \d+ inputs that were run so far", said), said
+    assert re.search(r"It writes nothing on the first \d+ inputs", said), said
     app.session_state[neurons.JOB].advance(DEADLINE)
     found = app.session_state[neurons.JOB].latest
     found.peak[path][:, 0] = 0.0
@@ -126,18 +126,18 @@ def test_a_model_without_neurons_says_so_and_offers_another(open_page: Open) -> 
     assert not app.get("plotly_chart")  # its script is larger than all others, and nothing here needs it
 
 
-def test_a_neuron_is_silenced_and_brought_back(open_page: Open) -> None:
+def test_a_neuron_is_ablated_and_restored(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", layer="encoder.1", neuron="17", picture="neuron")
-    app.button(key="neuron_switch").click().run()
+    app.button(key="ablate_neuron").click().run()
     assert not app.exception
     assert "With 1 change, " in text(app)
-    app.button(key="neuron_switch").click().run()
+    app.button(key="ablate_neuron").click().run()
     assert "With 1 change, " not in text(app)
 
 
 def test_muting_a_layer_changes_the_prediction(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-seq2seq", layer="decoder.0")
-    app.button(key="mute_switch").click().run()
+    app.button(key="ablate_layer").click().run()
     assert not app.exception
     assert "are right instead of 7" in text(app)
 
@@ -204,7 +204,7 @@ CODE += [("firing", {}), ("firing", {"over": "input"})]
 def test_the_code_draws_what_is_shown(
     open_page: Open, picture: str, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link = {"model": "reverse-small", "edits": "neuron:encoder.0.ffn.3", "picture": picture, **more}
+    link = {"model": "reverse-small", "edits": "ablate:encoder.0.ffn.3", "picture": picture, **more}
     app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, link)
     assert len(app.code) == (2 if picture == "neuron" else 1)
     if picture == "token":
@@ -222,12 +222,12 @@ def test_silencing_is_told_only_where_it_is_known() -> None:
             ]
         )
 
-    assert "So none of them matters" in silencing_notes(table((1.0, 0.001, 0)), 2, judged=True)[0]
-    assert "So none" not in silencing_notes(table((1.0, 0.5, 0)), 2, judged=True)[0]
-    assert "changes 1 answer." in silencing_notes(table((1.0, 0.5, 1)), 2, judged=True)[0]
-    assert "changes 2 predictions" in silencing_notes(table((1.0, 0.001, 2)), 2, judged=False)[0]
-    assert silencing_notes(table((0.0, 0.0, 0)), 2, judged=True) == ["No neuron writes anything at position 2."]
-    assert silencing_notes(table((1.0, float("nan"), 0)), 2, judged=True) == []
+    assert "None of them matters" in ablation_notes(table((1.0, 0.001, 0)), 2, judged=True)[0]
+    assert "None of them" not in ablation_notes(table((1.0, 0.5, 0)), 2, judged=True)[0]
+    assert "changes 1 answer." in ablation_notes(table((1.0, 0.5, 1)), 2, judged=True)[0]
+    assert "changes 2 predictions" in ablation_notes(table((1.0, 0.001, 2)), 2, judged=False)[0]
+    assert ablation_notes(table((0.0, 0.0, 0)), 2, judged=True) == ["No neuron writes anything at position 2."]
+    assert ablation_notes(table((1.0, float("nan"), 0)), 2, judged=True) == []
 
 
 def test_a_model_without_neurons_is_praised_only_where_it_is_right() -> None:

@@ -188,7 +188,7 @@ def test_a_long_vocabulary_is_searched(open_page: Open, served: Path, monkeypatc
 
 def test_a_large_run_is_shown_by_small_pictures(open_page: Open, monkeypatch: pytest.MonkeyPatch, served: Path) -> None:
     monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)
-    link = {"model": TINY, "input": "the cat sat on the cat", "edits": "silence:decoder.0.attn.2", "head": "1.3"}
+    link = {"model": TINY, "input": "the cat sat on the cat", "edits": "ablate:decoder.0.attn.2", "head": "1.3"}
     app = assert_code_draws_what_is_shown(
         open_page, monkeypatch, PAGE, {**link, "panel": "step by step"}, folder=served.parent
     )
@@ -211,11 +211,11 @@ def test_a_rollout_of_many_layers_is_drawn(served: Path, monkeypatch: pytest.Mon
 def test_two_runs_of_one_model_are_drawn_by_their_code(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, served: Path, panel: str
 ) -> None:
-    link = {"model": TINY, "input": "the cat sat on the cat", "edits": "silence:decoder.0.attn.2", "panel": panel}
+    link = {"model": TINY, "input": "the cat sat on the cat", "edits": "ablate:decoder.0.attn.2", "panel": panel}
     app = assert_code_draws_what_is_shown(
         open_page, monkeypatch, "pages/compare/page.py", {**link, "position": "3"}, folder=served.parent
     )
-    assert any("silence:decoder.0.attn.2" in block.value for block in app.code)
+    assert any("ablate:decoder.0.attn.2" in block.value for block in app.code)
 
 
 class SlowRehearsal:

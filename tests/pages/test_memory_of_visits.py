@@ -22,7 +22,7 @@ from tests.pages.conftest import Open
 from xformer.reading import Reading
 from xformer.viz.packing import pack
 
-CHANGED = {"input": "3 7 12 9 " * 13, "edits": "silence:encoder.0.attn.1"}
+CHANGED = {"input": "3 7 12 9 " * 13, "edits": "ablate:encoder.0.attn.1"}
 PAGES = ["attention", "residual", "feed_forward", "embeddings", "positions", "home"]
 
 

@@ -51,7 +51,7 @@ SCREENS = [
     ("GPT-NeoX", "residual", {}, 1, "Logit lens"),
     ("GPT-NeoX", "home", {}, 0, "Click a box"),
     ("Mixtral", "feed_forward", {}, 1, "no neurons that can be told apart"),
-    ("Mixtral", "feed_forward", {"edits": "silence:decoder.0.attn.1"}, 2, "4 experts, 2 of them for a token"),
+    ("Mixtral", "feed_forward", {"edits": "ablate:decoder.0.attn.1"}, 2, "4 experts, 2 of them for a token"),
     ("Llama", "compare", {"with": "GPT-2"}, 0, "Both have the same tokens"),
     ("T5", "compare", {}, 0, "was not trained here"),
     ("BERT", "home", {"input": "the [MASK] sat"}, 0, "says what is missing"),
@@ -95,7 +95,7 @@ def test_a_long_continuation_is_written_when_somebody_asks(open_page: Open) -> N
 
 
 def test_of_a_model_that_can_only_be_looked_at_no_change_is_offered(open_page: Open) -> None:
-    link = {"input": "the cat sat", "mask": "full", "edits": "silence:decoder.0.attn.1", "panel": "change the run"}
+    link = {"input": "the cat sat", "mask": "full", "edits": "ablate:decoder.0.attn.1", "panel": "change the run"}
     app = open_page("pages/attention/page.py", model=LOOKED_AT, **link)
     assert not app.exception
     assert "A change was left out" in app.warning[0].value
@@ -109,16 +109,16 @@ def test_of_a_model_that_can_only_be_looked_at_no_change_is_offered(open_page: O
 
 
 COMPARED = [
-    ("Llama", {"edits": "silence:decoder.0.attn.1"}, "apart", "The largest divergence is at position"),
-    ("Llama", {"edits": "silence:decoder.0.attn.1"}, "attention", "The largest difference is"),
-    ("Llama", {"edits": "silence:decoder.0.attn.1"}, "rows", "The row that predicts position"),
-    ("Llama", {"edits": "silence:decoder.0.attn.1"}, "lens", "The logit lens"),
+    ("Llama", {"edits": "ablate:decoder.0.attn.1"}, "apart", "The largest divergence is at position"),
+    ("Llama", {"edits": "ablate:decoder.0.attn.1"}, "attention", "The largest difference is"),
+    ("Llama", {"edits": "ablate:decoder.0.attn.1"}, "rows", "The row that predicts position"),
+    ("Llama", {"edits": "ablate:decoder.0.attn.1"}, "lens", "The logit lens"),
     ("Llama", {"with": "GPT-2"}, "apart", "The largest divergence is at position"),
     ("Llama", {"with": "characters"}, "rows", "The row that predicts position"),
-    ("BERT", {"edits": "silence:encoder.0.attn.1", "input": "the [MASK] sat"}, "apart", "The likeliest tokens of each"),
+    ("BERT", {"edits": "ablate:encoder.0.attn.1", "input": "the [MASK] sat"}, "apart", "The likeliest tokens of each"),
     (
         "BERT",
-        {"edits": "silence:encoder.0.attn.1", "input": "the cat sat"},
+        {"edits": "ablate:encoder.0.attn.1", "input": "the cat sat"},
         "rows",
         "This text has no gaps",
     ),

@@ -10,7 +10,7 @@ from tests.pages.conftest import Open
 EXPLORE = [f"pages/{name}/page.py" for name in ("embeddings", "positions", "attention", "feed_forward", "residual")]
 HOME = "pages/home/page.py"
 ELSEWHERE = ["pages/runs/page.py", "pages/first_principles/page.py"]
-LINK = {"model": "reverse", "input": "1 2 3 4", "mask": "causal", "edits": "silence:encoder.2.attn.1"}
+LINK = {"model": "reverse", "input": "1 2 3 4", "mask": "causal", "edits": "ablate:encoder.2.attn.1"}
 
 
 def click(app: AppTest, page: str) -> AppTest:

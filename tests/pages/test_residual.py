@@ -97,8 +97,8 @@ def test_the_sum_on_the_screen_is_the_models_logit(open_page: Open) -> None:
 @pytest.mark.parametrize(
     ("model", "edits"),
     [
-        ("reverse", "mute:encoder.2.ffn"),
-        ("reverse-decoder", "silence:decoder.1.attn.0"),
+        ("reverse", "ablate:encoder.2.ffn"),
+        ("reverse-decoder", "ablate:decoder.1.attn.0"),
         ("reverse-seq2seq", "token:0.5"),
         ("reverse-mirror", "positions:off"),
     ],
@@ -134,6 +134,6 @@ def test_the_choice_survives_a_model_that_does_not_have_it(open_page: Open) -> N
 @pytest.mark.parametrize("picture", ["lens", "parts", "norms"])
 def test_the_code_draws_the_picture(open_page: Open, model: str, picture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = {"reverse": "encoder.0.ffn", "reverse-seq2seq": "decoder.0.ffn", "characters": "decoder.1.ffn"}[model]
-    link = {"model": model, "edits": f"mute:{path}", "goal": "lead", "picture": picture}
+    link = {"model": model, "edits": f"ablate:{path}", "goal": "lead", "picture": picture}
     app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, link)
     assert len(app.code) == 1

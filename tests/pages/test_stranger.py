@@ -42,7 +42,7 @@ SCREENS = [
     ("attention", {"panel": "step by step"}, 4, "unavailable"),
     (
         "attention",
-        {"panel": "change the run", "edits": "silence:decoder.0.attn.1,token:1.99"},
+        {"panel": "change the run", "edits": "ablate:decoder.0.attn.1,token:1.99"},
         0,
         "runs again with each change",
     ),
@@ -54,7 +54,7 @@ SCREENS = [
     ("feed_forward", {"picture": "token"}, 0, "No single matrix leads"),
     ("feed_forward", {"picture": "neuron"}, 1, "Only for a model that was trained here"),
     ("feed_forward", {"picture": "firing"}, 1, "on this input"),
-    ("residual", {"picture": "lens", "edits": "mute:decoder.1.ffn"}, 2, "Logit lens"),
+    ("residual", {"picture": "lens", "edits": "ablate:decoder.1.ffn"}, 2, "Logit lens"),
     ("residual", {"picture": "parts"}, 0, "unavailable"),
     ("residual", {"picture": "norms"}, 1, "the length of the residual stream"),
     ("compare", {"with": "characters"}, 0, "each character of what was typed"),

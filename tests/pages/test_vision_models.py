@@ -63,13 +63,13 @@ SCREENS = [
     (HEADLESS, "positions", {"show": "own"}, 0, "where a patch is"),
     (CLASSIFIER, "feed_forward", {}, 1, "44 neurons, one column each"),
     (CLASSIFIER, "feed_forward", {"picture": "token"}, 0, "Position 0. Choose a row"),
-    (HEADLESS, "feed_forward", {"picture": "token"}, 0, "silencing one does"),
+    (HEADLESS, "feed_forward", {"picture": "token"}, 0, "ablating one changes no loss"),
     (HEADLESS, "feed_forward", {"picture": "neuron"}, 1, "not drawn at random"),
     ("Dinov2Model", "feed_forward", {"picture": "firing"}, 1, "at an average patch"),
     (CLASSIFIER, "residual", {}, 0, "one pooled vector"),
     (CLASSIFIER, "residual", {"picture": "norms"}, 1, "the length of the residual stream"),
     (HEADLESS, "residual", {"picture": "norms"}, 1, "the length of the residual stream"),
-    (CLASSIFIER, "compare", {"edits": "silence:encoder.0.attn.1"}, 0, "reads pictures"),
+    (CLASSIFIER, "compare", {"edits": "ablate:encoder.0.attn.1"}, 0, "reads pictures"),
     (HEADLESS, "compare", {"compare": "pairs"}, 0, "reads pictures"),
     (CLASSIFIER, "bug_lab", {}, 0, "it was not trained here"),
 ]
@@ -104,7 +104,7 @@ def test_the_class_is_said_with_its_probability_and_never_judged(open_page: Open
     assert said == (
         f"It says **{labels[0]}** with probability {first:.2%}. Next: {labels[1]} {second:.2%}, {labels[2]} {third:.2%}."
     )
-    changed = open_page("pages/attention/page.py", model=CLASSIFIER, input="temple", edits="silence:encoder.0.attn.1")
+    changed = open_page("pages/attention/page.py", model=CLASSIFIER, input="temple", edits="ablate:encoder.0.attn.1")
     [after] = [plain(one.value) for one in changed.caption if "It says" in one.value]
     assert f"Without the change: **{labels[0]}** with probability {first:.2%}." in after
     assert after.startswith("With 1 change: It says")
@@ -121,7 +121,7 @@ def test_the_enlarged_head_lies_over_the_picture(open_page: Open, head: str, at:
 
 
 def test_two_runs_over_a_picture_have_one_scale(open_page: Open) -> None:
-    link = {"input": "flower", "head": "2.1", "edits": "silence:encoder.0.attn.1"}
+    link = {"input": "flower", "head": "2.1", "edits": "ablate:encoder.0.attn.1"}
     app = open_page("pages/attention/page.py", model=CLASSIFIER, **link)
     specs = [json.loads(element.proto.spec) for element in app.get("vega_lite_chart")]
     scales = [

@@ -19,7 +19,7 @@ ENCODER, CLASSIFIER, TOKENS, SPAN = (
 )  # fmt: skip
 NAMES = (ENCODER, CLASSIFIER, TOKENS, SPAN)
 TEXT = "the cat sat on the mat"
-EDIT = "silence:encoder.0.attn.1"
+EDIT = "ablate:encoder.0.attn.1"
 OPENED: dict[str, ModelAdapter] = {}
 
 
