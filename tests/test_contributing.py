@@ -1,0 +1,94 @@
+"""CONTRIBUTING.md: each exercise is made in a copy of the repository as it is written, and its test passes there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+EXERCISES = {part.partition("\n")[0]: part for part in TEXT.split("\n### ")[1:]}
+BLOCK = re.compile(r"^(?:(New file|Change) `([^`]+)`:\n\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def test_there_are_four_exercises() -> None:
+    assert [title.partition(":")[0] for title in EXERCISES] == ["A task", "An attention variant", "A screen", "A norm"]
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the files that git knows, as they are now."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("no repository")
+    copy = tmp_path_factory.mktemp("copy")
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():  # a deleted file is still known
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name)
+    return copy
+
+
+def changed(text: str, diff: str) -> str:
+    """A text in which the lines of a block stand as they are after the change. Raises where they are not there once."""
+    lines = diff.splitlines(keepends=True)
+    before, after = ("".join(line[1:] for line in lines if line[0] != sign) for sign in "+-")
+    assert text.count(before) == 1, f"the file has these lines {text.count(before)} times:\n{before}"
+    return text.replace(before, after)
+
+
+def test_a_change_is_made_once() -> None:
+    assert changed("a\nb\nc\n", " b\n+x\n") == "a\nb\nx\nc\n"
+    assert changed("a\nb\n", "-b\n+c\n") == "a\nc\n"
+    with pytest.raises(AssertionError, match="2 times"):
+        changed("b\nb\n", " b\n+x\n")
+
+
+@pytest.mark.parametrize("title", EXERCISES)
+def test_an_exercise_works_as_it_is_written(title: str, repository: Path) -> None:
+    commands = []
+    for kind, name, language, body in BLOCK.findall(EXERCISES[title]):
+        if kind == "New file":
+            assert not (repository / name).exists()
+            (repository / name).parent.mkdir(parents=True, exist_ok=True)
+            (repository / name).write_text(body, "utf-8")
+        elif kind == "Change":
+            assert language == "diff"
+            (repository / name).write_text(changed((repository / name).read_text("utf-8"), body), "utf-8")
+        else:
+            commands += body.splitlines()
+    assert commands
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "XFORMER"))}
+    for command in commands:
+        words = command.replace(".venv/bin/python", sys.executable).split()
+        done = subprocess.run(words, cwd=repository, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert " passed" in done.stdout
+    files = [name for _, name, language, _ in BLOCK.findall(EXERCISES[title]) if language == "python"]
+    ruff = [str(Path(sys.executable).with_name("ruff"))]
+    for check in (["check"], ["format", "--check"]):
+        done = subprocess.run([*ruff, *check, *files], cwd=repository, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+def test_the_checks_on_github_and_before_a_commit_are_those_of_make() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/checks.yml").read_text("utf-8"))
+    steps = [step.get("run", "") for step in workflow["jobs"]["checks"]["steps"]]
+    assert {"make lint", "make test"} <= set(steps)
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert {"lint", "test"} <= set(targets)
+    [local] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"]
+    assert local["repo"] == "local", "a commit needs no network"
+    entries = {hook["id"]: hook["entry"].split() for hook in local["hooks"]}
+    assert entries["ruff"][:2] == [".venv/bin/ruff", "check"]
+    assert entries["ruff-format"][:2] == [".venv/bin/ruff", "format"]
+    assert (ROOT / "/".join(entries["pages"][2].split("."))).with_suffix(".py").exists()
