@@ -97,6 +97,11 @@ def test_lifting_causality_leaves_the_window() -> None:
     assert torch.equal(trace["decoder.0.attn.pattern"][0, 0] > 0, offset.abs() < 4)
 
 
+def test_a_full_mask_ignores_the_window() -> None:
+    plain, other = build(architecture="decoder"), build(architecture="decoder", window=4)
+    assert torch.equal(plain(*inputs(plain)), other(*inputs(other)))
+
+
 def test_cross_attention_has_no_window() -> None:
     model = build(architecture="encoder-decoder", **WINDOW)
     trace = xformer.record(model, *inputs(model))
@@ -112,7 +117,6 @@ def test_cross_attention_has_no_window() -> None:
             {"mask": "sliding_window", "window": 1, "causal": True, "see_self": False},
             "needs a window of at least 2, got window=1",
         ),
-        ({"window": 4}, "it must be 0 with mask='full', got 4"),
         ({"mask": "window"}, "mask must be one of 'full', 'sliding_window', got 'window'"),
     ],
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from xformer.components.component import Mask, Sizes
-from xformer.errors import ConfigError
+from xformer.components.component import Mask
 
 
 class FullMask(Mask):
@@ -13,9 +12,3 @@ class FullMask(Mask):
     title = "Full"
     explanation = "Each query looks at every key that causality and padding leave."
     source = "Vaswani et al. 2017, §3.2"
-
-    def check(self, sizes: Sizes) -> None:
-        if sizes.window:
-            raise ConfigError(
-                f"window is the width of mask='sliding_window', so it must be 0 with mask='full', got {sizes.window}."
-            )
