@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -188,3 +189,21 @@ def test_the_table_of_names_is_that_of_the_code() -> None:
     reading = xformer.read(FAMILIES["GPT-2"].make(), torch.tensor([[5, 6, 7]]))
     rotary = {"hook_rot_q", "hook_rot_k"}
     assert {name.rpartition(".")[2] for name in reading.names("transformer_lens")} == listed - rotary
+
+
+def test_the_changelog_has_versions_and_kinds_of_change() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    first, *versions = re.findall(r"^## \[(.+?)\](?: - (\d{4}-\d\d-\d\d))?$", text, re.MULTILINE)
+    assert first == ("Unreleased", "")
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) and date for version, date in versions)
+    assert [date for _, date in versions] == sorted((date for _, date in versions), reverse=True)
+    assert {*re.findall(r"^### (.+)$", text, re.MULTILINE)} <= {
+        "Added",
+        "Changed",
+        "Deprecated",
+        "Removed",
+        "Fixed",
+        "Security",
+    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert versions[0][0] == project["version"], "the last version is that of the package"
