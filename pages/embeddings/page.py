@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,10 +15,9 @@ from pages.embeddings.vocabulary import about_waves, has_waves, number_waves_pan
 from pages.shared import frame
 from pages.shared.layout import what_to_notice
 from pages.shared.picture import heading, panel, picture, table
-from pages.shared.row_window import ask_window, every_nth, window_words
 from pages.shared.session import open_sidebar
 from pages.shared.view import View
-from pages.shared.widgets import ask_side, choose
+from pages.shared.widgets import ask_side, ask_window, choose, every_nth, window_words
 from xformer import analysis, viz
 from xformer.analysis.embeddings import cosine_matrix, input_vectors, mean_cosines
 from xformer.errors import UnavailableError
@@ -241,7 +240,7 @@ def vectors_panel(view: View, part: str, stack: str | None) -> None:
     every_one = [vectors.flatten() for vectors in (*before.values(), *after.values())]
     limit = theme.signed_limit(torch.cat(every_one).numpy())  # one scale for all of them
     n = len(before[part])
-    shown = ask_window(n, ROWS_AT_A_TIME, "vectors_from")
+    shown = ask_window(range(n), "vectors_from", most=ROWS_AT_A_TIME)
     look = {"part": part, "stack": stack, "positions": None if len(shown) == n else shown}
     if changed is None or after[part].equal(before[part]):
         if changed is not None:
@@ -264,7 +263,7 @@ def vectors_panel(view: View, part: str, stack: str | None) -> None:
             _angles(view, run, name, look)
 
 
-def _numbers(view: View, run: Reading, name: str, look: dict[str, Any], shown: range, limit: float) -> None:
+def _numbers(view: View, run: Reading, name: str, look: dict[str, Any], shown: Sequence[int], limit: float) -> None:
     """The vectors of one run as a heatmap."""
     part = look["part"]
     n, d = input_vectors(run, look["stack"])[part].shape

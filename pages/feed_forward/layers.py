@@ -12,9 +12,8 @@ from pages.feed_forward.neurons import Choice, surveyed
 from pages.shared import models
 from pages.shared.layout import what_to_notice
 from pages.shared.picture import heading, of_each_run, picture, table
-from pages.shared.position_window import ask_window, shown_of
 from pages.shared.view import View
-from pages.shared.widgets import choose
+from pages.shared.widgets import ask_window, choose, shown_of
 from xformer import analysis, viz
 from xformer.formatting import percent
 from xformer.site import layer_title
@@ -46,7 +45,7 @@ def activations_panel(view: View, choice: Choice) -> None:
         stage = choose("stage", stages, "post", asks, key=f"ff_stage{'_gated' * is_gated}", width="content")
         order = choose("order", ORDERS, "sorted", "Neurons", key="ff_order", width="content")
         shown = ask_window(positions, "ff_from")
-        columns = ask_window(range(n), "ff_columns", most=MOST_NEURONS_DRAWN, said="columns", what="columns")
+        columns = ask_window(range(n), "ff_columns", most=MOST_NEURONS_DRAWN, name="columns", what="columns")
     runs = view.runs().values()
     whole = torch.cat([run[f"{path}.{stage}"][0] for run in runs])  # [pos of every run, d_ff]
     limit, largest = (of(whole.numpy(force=True)) for of in (clear_limit, signed_limit))

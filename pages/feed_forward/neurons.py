@@ -19,9 +19,8 @@ from pages.shared.layout import is_dark, what_to_notice
 from pages.shared.link import chose
 from pages.shared.models import shown_path
 from pages.shared.picture import footer, heading, picture, shown, table
-from pages.shared.position_window import ask_window, shown_of
 from pages.shared.view import View, toggle_intervention
-from pages.shared.widgets import choose, seed
+from pages.shared.widgets import ask_window, choose, seed, shown_of
 from xformer import analysis, viz
 from xformer.adapters import TaskModel
 from xformer.analysis.feed_forward import Survey, activity, fitting, speaks_directly, surveying

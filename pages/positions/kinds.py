@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
@@ -11,9 +12,8 @@ from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.link import asked, chose
 from pages.shared.picture import footer, heading, picture, table
-from pages.shared.row_window import ask_window, every_nth, window_words
 from pages.shared.view import ORIGINAL, View
-from pages.shared.widgets import choose
+from pages.shared.widgets import ask_window, choose, every_nth, window_words
 from xformer import analysis, viz
 from xformer.analysis.embeddings import Nearness, places_side_by_side
 from xformer.analysis.images import place_cosines
@@ -32,7 +32,7 @@ def own_positions_panel(view: View, side: str | None) -> None:
     """Draw what this model adds or turns at each position."""
     config = view.config
     is_added, n = config.position_kind.acts_on == "stream", positions_of(view, side)
-    shown = ask_window(n, MOST_ROWS_DRAWN, "positions_from")
+    shown = ask_window(range(n), "positions_from", most=MOST_ROWS_DRAWN)
     if is_added:
         left, right = st.columns([3, 2], gap="large")
         with left:
@@ -73,11 +73,11 @@ def positions_of(view: View, side: str | None) -> int:
     return config.max_len if config.position_kind.keeps_keys else len(view.original().tokens_of(side))
 
 
-def _curves(view: View, shown: range, side: str | None) -> None:
+def _curves(view: View, shown: Sequence[int], side: str | None) -> None:
     kind, longest = view.config.position_kind, view.longest_trained(side)
     heading("Some of its dimensions")
     waves = ask_waves(view.shape.d_model)
-    trained = longest if kind.keeps_keys and longest < shown.stop else None
+    trained = longest if kind.keeps_keys and longest <= shown[-1] else None
     of = {"dimensions": waves, "positions": shown, "stack": side}
     picture(view, "curves", viz.position_curves, view.original(), trained=trained, **of)
     shaded = f" Shaded: from position {trained} on, beyond the longest input of its task." if trained else ""
@@ -135,7 +135,7 @@ def found_panel(view: View, side: str | None) -> None:
     if how == "biased":
         found_offsets_panel(view, side)
         return
-    shown, run = ask_window(len(found), MOST_ROWS_DRAWN, "positions_from"), view.original()
+    shown, run = ask_window(range(len(found)), "positions_from", most=MOST_ROWS_DRAWN), view.original()
     if how == "added":
         left, right = st.columns([3, 2], gap="large")
         with left:

@@ -16,9 +16,8 @@ from pages.shared.inputs import MOST_TYPED, InputKind
 from pages.shared.layout import WIDE, caption, places, run_title, what_to_notice
 from pages.shared.link import asked, carry, chose
 from pages.shared.picture import footer, heading, of_each_run, picture, shown, table
-from pages.shared.position_window import ask_window, shown_of
 from pages.shared.view import ORIGINAL, View
-from pages.shared.widgets import ask_token, choose, seed, typed
+from pages.shared.widgets import ask_token, ask_window, choose, seed, shown_of, typed
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter
 from xformer.adapters.huggingface_opening import CLASSES
@@ -76,7 +75,7 @@ def _outline(view: View) -> str:
     return InputKind.outline
 
 
-def _what(view: View, frame: pd.DataFrame, positions: list[int], shown: list[int]) -> str:
+def _what(view: View, frame: pd.DataFrame, positions: Sequence[int], shown: Sequence[int]) -> str:
     """What the picture is, under this model and this input."""
     norm = "the model’s last norm and its unembedding" if view.shape.final_norm else "the unembedding"
     which = "the decoder’s stream" if view.is_pair else "the stream"
@@ -230,7 +229,7 @@ def norms_panel(view: View) -> None:
         what_to_notice(notes)
 
 
-def _caption(view: View, what: str, frame: pd.DataFrame, positions: list[int], shown: list[int]) -> str:
+def _caption(view: View, what: str, frame: pd.DataFrame, positions: Sequence[int], shown: Sequence[int]) -> str:
     which = "the decoder’s stream" if view.is_pair else "the residual stream"
     said = (
         f"‖x‖, the length of {which} after each step."

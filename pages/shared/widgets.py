@@ -16,6 +16,8 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import asked, carry, chose
 from xformer.errors import InputError, XformerError
 
+MOST_SHOWN = 24
+"""More columns than this cannot be read, and do not fit a screen."""
 SIDES = {"encoder": "source", "decoder": "target"}
 
 
@@ -80,6 +82,56 @@ def choose(
 def ask_side() -> str:
     """On which side of an encoder-decoder to look, as the name of its stack: "encoder" or "decoder"."""
     return choose("side", SIDES, "encoder", "Which side")
+
+
+def ask_window(
+    positions: Sequence[int], key: str, *, most: int = MOST_SHOWN, name: str = "from", what: str = "positions"
+) -> Sequence[int]:
+    """Ask which of many positions a picture shows; all of them where they fit.
+
+    Args:
+        positions: All positions, a list or a range.
+        key: The widget's key.
+        most: How many fit.
+        name: The name in the link. A link to any position opens the window that holds it.
+        what: What the window counts, in the plural.
+
+    Returns:
+        A slice of `positions`.
+    """
+    if len(positions) <= most:
+        return positions
+    seed(name, positions, positions[0], key=key, called=f"window of {what}")
+    windows = {start: positions[at : at + most] for at, start in enumerate(positions) if at % most == 0}
+    st.session_state[key] = positions[positions.index(st.session_state[key]) // most * most]
+    start = st.select_slider(
+        f"{what.capitalize()} shown",
+        list(windows),
+        format_func=lambda start: f"{windows[start][0]} to {windows[start][-1]}",
+        key=key,
+        persist_state="session",
+    )
+    chose(name, str(start))
+    return windows[start]
+
+
+def window_words(shown: Sequence[int], n: int) -> str:
+    """ "Positions 32 to 63 of 510", or "All 6 positions", for the beginning of a caption."""
+    if len(shown) < n:
+        return f"Positions {shown[0]} to {shown[-1]} of {n}"
+    return f"All {n} positions" if n > 1 else "The one position"
+
+
+def shown_of(positions: Sequence[int], shown: Sequence[int], what: str = "positions") -> str:
+    """The end of a caption where not all positions are shown; else nothing."""
+    if len(shown) == len(positions):
+        return ""
+    return f" Shown are {len(shown)} of {len(positions):,} {what}, {shown[0]} to {shown[-1]}; the slider moves them."
+
+
+def every_nth(step: int) -> str:
+    """The part of a caption where only every n-th column is drawn; else nothing."""
+    return "" if step == 1 else f", of which every {({2: '2nd', 3: '3rd'}).get(step, f'{step}th')} is drawn"
 
 
 def not_here(what: str, there: Iterable[str] = ()) -> None:
