@@ -1,1 +1,1 @@
-"""Pictures that run in the browser: each a Python function, a script and a style sheet."""
+"""Streamlit components: each a Python function, an ES module and a style sheet."""

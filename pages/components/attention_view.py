@@ -1,12 +1,12 @@
-"""Show all attention heads of a run, enlarge one, and link rows, columns and tokens: drawn and hovered in the browser.
+"""The attention view in Streamlit: all heads of a run, one of them enlarged, with rows, columns and tokens linked.
 
     chosen = attention_choice("attention", layers)              # what is chosen now, valid for these layers
     packed = pack(layers, selected=(chosen.layer, chosen.head))
     chosen = attention_view(packed, key="attention")
 
-The browser draws every head from the bytes it has. The exact numbers of the chosen head come in a message of their own, and so
-do the planes of the original run, through elements that show nothing: a click on a head sends that head alone, a change the
-changed run. They come first, so that the picture is drawn once.
+The browser draws every head from packed bytes. The exact weights of the chosen head and the planes of the original run are
+messages of their own, in two elements that show nothing. So a click on a head sends that head only, and a change of the run
+sends the changed run only. The messages stand before the view, which is then drawn once.
 """
 
 from collections.abc import Sequence
@@ -21,20 +21,19 @@ from xformer.widgets.scripts import script, style
 
 _EVENT = "choice"
 MOST_HEADS = 32
-"""Of so many heads of a layer the arcs can be told to the browser."""
+"""Heads of a layer whose arcs can be chosen from Python."""
 _component = component("xformer_attention_view", css=style("attention_view"), js=script("attention_view", "streamlit"))
 _message = component("xformer_attention_message", js=script("attention_view", "streamlit_message"))
 SHOWN = ("both", "matrix", "arcs")
 SCALES = ("fixed", "own", "log", "without_first_token")
-"""What the colours mean: 0 to 1, up to each head's largest, a logarithm, or up to the largest besides the first key."""
+"""Colour scales: 0 to 1, 0 to the head's maximum, logarithmic, 0 to the head's maximum without the first key."""
 OLD_SCALES = {"rest": "without_first_token"}
 """What the browser and older links call a scale."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """How the enlarged head is drawn: on which of `SCALES`, as which picture, and whose arcs besides its own, as heads counted
-    from 0."""
+    """How the enlarged head is drawn: one of `SCALES`, one of `SHOWN`, and the heads (from 0) whose arcs are drawn too."""
 
     scale: str = SCALES[0]
     shown: str = SHOWN[0]
@@ -43,10 +42,9 @@ class Look:
 
 @dataclass(frozen=True)
 class Selection:
-    """What is chosen in the attention view: a head and, where one is locked by a click, a query and a key.
+    """What is selected in the attention view: a head and the query and key that a click locked, all counted from 0.
 
-    All are counted from 0. A locked token or row has a query and no key; a locked column a key and no query. Without a
-    `look` the view keeps the one that it has.
+    A locked token or row has a query and no key, a locked column a key and no query. Without a `look` the view keeps its own.
     """
 
     layer: int = 0
@@ -61,21 +59,21 @@ class Selection:
 
 
 def attention_choice(key: str, layers: Sequence[AnyLayer]) -> Selection:
-    """Return what is chosen in the view `key`, moved inside what `layers` has; head 0 of layer 0 at first."""
+    """Return the selection of the view `key`, clamped to `layers`; head 0 of layer 0 at first."""
     return _inside(st.session_state.get(_memory(key)), [layer.shape for layer in layers])
 
 
 def choose_attention(key: str, selection: Selection) -> None:
-    """Choose from Python, before the view is drawn: a deep link or a row of a table. It may be out of range."""
+    """Set the selection before the view is drawn, for a link or a row of a table. It may be out of range."""
     before = st.session_state.get(_memory(key))
     if selection.look is None and isinstance(before, Selection):
         selection = replace(selection, look=before.look)
     st.session_state[_memory(key)] = selection
-    _tell(key, selection)
+    _send(key, selection)
 
 
 def attention_view(packed: bytes, *, key: str, height: int | None = None) -> Selection:
-    """Draw packed patterns and return what is chosen; `height` caps the enlarged picture, in CSS pixels.
+    """Draw packed patterns and return the selection; `height` caps the enlarged picture, in CSS pixels.
 
     Raises ValueError when the bytes do not come from `xformer.viz.packing.pack`.
     """
@@ -87,13 +85,15 @@ def attention_view(packed: bytes, *, key: str, height: int | None = None) -> Sel
             st.session_state[_memory(key)] = _inside(_read(sent), shapes)
 
     chosen = _inside(st.session_state.get(_memory(key)), shapes)
-    if key not in st.session_state or _told(key) not in st.session_state:
-        _tell(key, chosen)
-    told, order = st.session_state[_told(key)]
+    if key not in st.session_state or _sent(key) not in st.session_state:
+        _send(key, chosen)
+    selection, order = st.session_state[_sent(key)]
     planes, head = messages(packed, key)
-    look = (SCALES.index(told.looks.scale), SHOWN.index(told.looks.shown), told.looks.arcs)
+    shown = selection.looks
+    look = (SCALES.index(shown.scale), SHOWN.index(shown.shown), shown.arcs)
     original, planes = apart(planes)
-    planes += rider((told.layer, told.head), (told.query, told.key), look, order=order, height=height or 0)
+    cell = (selection.query, selection.key)
+    planes += rider((selection.layer, selection.head), cell, look, order=order, height=height or 0)
     _message(key=f"original_of_{key}", data=original)
     _message(key=f"exact_of_{key}", data=head)
     _component(key=key, data=planes, on_choice_change=remember)
@@ -101,18 +101,18 @@ def attention_view(packed: bytes, *, key: str, height: int | None = None) -> Sel
 
 
 def _memory(key: str) -> str:
-    # A plain entry of the session, since a widget's own value dies when its page is left.
+    # Not the widget's own value, which Streamlit deletes when the visitor leaves the page.
     return f"{key}:choice"
 
 
-def _told(key: str) -> str:
-    return f"{key}:told"
+def _sent(key: str) -> str:
+    return f"{key}:sent"
 
 
-def _tell(key: str, selection: Selection) -> None:
-    """Have the browser lock what Python chose; only then, as telling it what it just said would resend all bytes."""
-    order = st.session_state.get(_told(key), (None, 0))[1]
-    st.session_state[_told(key)] = (selection, order + 1)
+def _send(key: str, selection: Selection) -> None:
+    """Send a selection made in Python. One made in the browser is not sent back, which would send all bytes again."""
+    order = st.session_state.get(_sent(key), (None, 0))[1]
+    st.session_state[_sent(key)] = (selection, order + 1)
 
 
 def _read(sent: dict[str, Any]) -> Selection:
@@ -131,7 +131,7 @@ def _read(sent: dict[str, Any]) -> Selection:
 
 
 def _inside(selection: Any, shapes: Sequence[tuple[int, ...]]) -> Selection:
-    """Clamp to the layers at hand; a query or key that does not exist there is forgotten."""
+    """Clamp a selection to the layers at hand; a query or key that does not exist there becomes None."""
     if not isinstance(selection, Selection):
         return Selection()
     layer = min(max(selection.layer, 0), len(shapes) - 1)

@@ -1,6 +1,6 @@
-"""Two buttons that copy where the visitor is: the link, and an iframe for slides that shows the picture of this screen alone.
+"""Two buttons that copy the address of what is shown: as a link, and as an iframe for slides with the picture alone.
 
-The address is read in the browser when a button is pressed, so that it is that of what is seen at that moment.
+The browser reads the address when a button is pressed.
 """
 
 from __future__ import annotations
@@ -19,5 +19,5 @@ _component = component(
 
 
 def copy_address(title: str, *, usual: Mapping[str, str], key: str) -> None:
-    """Draw the buttons; `usual` are parameters that a frame does not need as long as they say this."""
+    """Draw the buttons; parameters with the values in `usual` are left out of the iframe's address."""
     _component(key=key, data={"title": title, "usual": dict(usual)})

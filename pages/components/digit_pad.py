@@ -1,4 +1,4 @@
-"""A page of 8 × 8 pixels to draw a digit on, with the mouse, a finger or the keyboard; what is drawn comes back as text.
+"""A pad of 8 × 8 pixels to draw a digit on, with the mouse, a finger or the keyboard.
 
 drawn = digit_pad(pixels, key="pad", on_drawn=take)        # in `take`: drawn_on("pad")
 """
@@ -28,6 +28,6 @@ def digit_pad(pixels: Sequence[int], *, key: str, on_drawn: Callable[[], None]) 
 
 
 def drawn_on(key: str) -> str | None:
-    """What the browser says was just drawn: 64 digits in base 17, a pixel each; None where it sends anything else."""
+    """What was just drawn: 64 digits in base 17, a pixel each; None where the browser sent something else."""
     sent = st.session_state[key].get(_EVENT)
     return sent if isinstance(sent, str) and _PIXELS.fullmatch(sent) else None

@@ -1,8 +1,8 @@
-"""Step through what players say to one input: lanes, ruler, entropy, KL and likeliest tokens, all drawn in the browser.
+"""Step through the predictions of several models on one input: lanes, entropy, KL divergence and the likeliest tokens.
 
     at = step_ruler(pack_rollouts(rollouts), order="what is compared", start=3, key="ruler")    # the step where the ruler rests
 
-The browser has all steps, so that stepping asks the server nothing; the server hears of a step when the ruler rests on it.
+The browser has all steps and asks the server nothing while stepping. The server is sent a step when the ruler rests on it.
 """
 
 from __future__ import annotations
@@ -37,6 +37,6 @@ def step_ruler(data: dict[str, Any], *, order: str, start: int, key: str, detail
 
 
 def resting_step(key: str, order: str) -> int | None:
-    """Where the ruler `key` rests; None before it has said so, or when it spoke of another comparison."""
+    """Where the ruler `key` rests; None before the browser has sent a step of this comparison."""
     resting = st.session_state.get(f"{key}:rest")
     return resting[1] if isinstance(resting, tuple) and resting[0] == order else None

@@ -1,8 +1,8 @@
-"""Play an input's attention and prediction through the snapshots of a run: drawn, played and scrubbed in the browser.
+"""Play the attention to an input and its prediction through the snapshots of a run.
 
     chosen = training_player(pack_film(…), key="film")        # chosen.step: where the player rests, None while it follows
 
-The browser has all frames; the server hears of a step only when the player rests on it.
+The browser has all frames. The server is sent a step when the player rests on it.
 """
 
 from dataclasses import dataclass
@@ -46,12 +46,12 @@ def resting(key: str) -> Rest:
 
 
 def put_at(key: str, step: int | None) -> None:
-    """Note that the player `key` was told to go to a step: the film says so to the browser."""
+    """Record that Python sent the player `key` to a step, with the packed frames."""
     st.session_state[_memory(key)] = Rest(step, resting(key).head)
 
 
 def _memory(key: str) -> str:
-    # A plain entry of the session, since a widget's own value dies when its page is left.
+    # Not the widget's own value, which Streamlit deletes when the visitor leaves the page.
     return f"{key}:rest"
 
 
