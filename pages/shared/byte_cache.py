@@ -37,7 +37,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 UNUSED_SECONDS = 900.0
 MB = 1024**2
-LEAST_MB, MOST_MB, SHARE = 1024, 4096, 8
+LEAST_MB, MOST_MB, SHARE = 1024, 2048, 8
 """Without XFORMER_MAX_MEMORY the budget is an eighth of the machine's memory, within these bounds."""
 
 

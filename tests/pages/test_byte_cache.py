@@ -134,9 +134,9 @@ def test_the_budget_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch
         assert budget() == 1024 * 1024**2
 
 
-@pytest.mark.parametrize(("machine", "allowed"), [(4, 1), (24, 3), (512, 4)])  # GiB
+@pytest.mark.parametrize(("machine", "allowed"), [(4, 1), (12, 1.5), (512, 2)])  # GiB
 def test_the_default_budget_is_a_share_of_the_machine(
-    monkeypatch: pytest.MonkeyPatch, machine: int, allowed: int
+    monkeypatch: pytest.MonkeyPatch, machine: int, allowed: float
 ) -> None:
     monkeypatch.delenv("XFORMER_MAX_MEMORY", raising=False)
     monkeypatch.setattr("pages.shared.byte_cache.machine_bytes", lambda: machine * 1024**3)
