@@ -1,13 +1,13 @@
-// A screen writes its link over its own entry of the browser's history: one Back leaves the screen, whatever was clicked on it.
-// Streamlit adds an entry for each change of the address; this one lets only another screen be one, and only for what a hand
-// did: when Back is pressed twice, a late word from the screen between names that screen once more, and would cut off Forward.
-// And on a busy machine the link of the next screen may come before its name: then it stood in the entry of the one that is left,
-// which Back would open with it, and gets its own back.
+// A screen writes its link over its own entry of the browser's history, so that one Back leaves the screen. Streamlit adds an
+// entry for each change of the address; here only another screen adds one, and only after a click or a key. Two cases need care:
+// - After two quick Backs, Streamlit names the screen between once more. An entry for it would cut off Forward.
+// - On a busy machine the link of the next screen may come before its name, and overwrite the entry of the screen that is left.
+//   That entry then gets its own address back.
 if (!window.xformerHistory) {
   window.xformerHistory = true;
   const push = history.pushState.bind(history);
   let byHand = true;
-  let before = location.href; // what the entry said before it was written over
+  let before = location.href; // the address of the entry before it was overwritten
   addEventListener("popstate", () => { byHand = false; before = location.href; }, true);
   for (const what of ["pointerdown", "keydown", "click"]) addEventListener(what, () => { byHand = true; }, true);
   history.pushState = (state, title, address) => {
