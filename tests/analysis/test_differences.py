@@ -55,7 +55,7 @@ def two_readings(architecture: str, step: int = 2) -> tuple[Reading, Reading]:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_rows_are_those_of_the_deciding_position(architecture: str) -> None:
     reading, other = two_readings(architecture)
-    [position] = reading.asked
+    [position] = reading.target_positions
     frame = decision_rows([reading])
     stack = "encoder" if architecture == "encoder" else "decoder"
     kinds = ("self_attn", "cross_attn") if architecture == "encoder-decoder" else ("attn",)
@@ -113,7 +113,7 @@ def test_differences_are_second_less_first(architecture: str) -> None:
                 cell = row["query"], row["key"]
                 assert row["one"] == pytest.approx(a[cell].item(), abs=1e-9)
                 assert row["difference"] == pytest.approx((b[cell] - a[cell]).item(), abs=1e-6)
-                assert row["decides"] == ((row["query"],) == one.asked)
+                assert row["decides"] == ((row["query"],) == one.target_positions)
                 assert row["one_allowed"] == bool(one[f"{path}.mask"][0, 0][cell])
                 assert row["key_token"] == keys[row["key"]]
 
@@ -185,7 +185,7 @@ def test_the_lens_ends_in_what_was_said_and_parts_at_the_silenced_layer(name: st
         frames.append(frame := decision_lens([reading]))
         assert frame["token"].iloc[-1] == rollout.labels[rollout.predicted[step]]
         assert frame["probability"].iloc[-1] == pytest.approx(rollout.probability(step), abs=1e-5)
-        assert tuple(set(frame["position"])) == reading.asked
+        assert tuple(set(frame["position"])) == reading.target_positions
         assert frame["right"].iloc[-1] == rollout.right[step]
     parted = lens_divergence(pd.concat(frames))
     assert parted is not None
@@ -204,8 +204,8 @@ def test_where_nobody_knows_what_is_right_the_lens_does_not_say_so() -> None:
 
 def test_a_step_reads_all_that_stands_before_it() -> None:
     reading, _ = two_readings("decoder", 3)
-    assert reading.asked == (len(SOURCE) + 3,)
-    assert torch.equal(reading.logits[0, reading.asked[-1]], reading.logits[0, -1])
+    assert reading.target_positions == (len(SOURCE) + 3,)
+    assert torch.equal(reading.logits[0, reading.target_positions[-1]], reading.logits[0, -1])
 
 
 pytestmark = pytest.mark.xdist_group("transformers")
@@ -244,7 +244,7 @@ def test_one_output_is_asked_for_where_it_is_wanted(two: list[Reading]) -> None:
     last = len(two[0].tokens) - 1
     for position in (0, 3, last):
         one = named(deciding_at(two[0], position), "A")
-        assert one.asked == (position,)
+        assert one.target_positions == (position,)
         assert one.subject.name == "A"
         assert set(xformer.analysis.decision_lens([one])["position"]) == {position}
         assert len(xformer.analysis.decision_lens([one])) == 5  # before the blocks, and after each part of both
@@ -260,7 +260,7 @@ def test_a_gap_has_the_likeliest_of_both() -> None:
     ]
     found = gap_fillings(runs, k=3)
     assert set(found["gap"]) == {0, 1}
-    for gap, position in enumerate(runs[0].asked):
+    for gap, position in enumerate(runs[0].target_positions):
         for run in runs:
             rows = found[(found["gap"] == gap) & (found["player"] == run.subject.name)].set_index("token")
             p = run.logits[0, position].softmax(dim=-1)

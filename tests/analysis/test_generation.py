@@ -206,7 +206,11 @@ def test_a_contender_is_loaded_with_its_changes_and_says_how() -> None:
     rollout = roll_out(loaded, [3, 7, 12], forced=True)
     again = eval(rollout[2].recipe, {"xformer": xformer})
     assert torch.equal(again.logits, rollout[2].logits)
-    assert (again.asked, again.answer, again.subject.name) == (rollout[2].asked, rollout[2].answer, "cut")
+    assert (again.target_positions, again.answer, again.subject.name) == (
+        rollout[2].target_positions,
+        rollout[2].answer,
+        "cut",
+    )
     assert Contender.load(where, "own").recipe == f"xformer.analysis.Contender.load({where!r}, 'own')"
     assert roll_out(random_contender("nowhere", "encoder"), SOURCE)[0].recipe is None
 
@@ -228,7 +232,7 @@ def test_what_cannot_play_is_told_why() -> None:
         roll_out(contender, SOURCE)[5]
     with pytest.raises(InputError, match="takes the steps 0 to 4, got -1"):
         roll_out(contender, SOURCE).top(-1)
-    with pytest.raises(InputError, match="being trained"):
+    with pytest.raises(InputError, match="in training mode"):
         contender_of("busy", contender.model.train(), contender.task)
 
 
@@ -265,7 +269,7 @@ def test_a_text_is_gone_on_with_and_neither_right_nor_wrong() -> None:
         (),
         "tokens that were asked for",
     )
-    assert [after[step].asked for step in (0, 1)] == [(11,), (12,)]
+    assert [after[step].target_positions for step in (0, 1)] == [(11,), (12,)]
     assert (len(along), len(along.answer), along.right) == (11, 11, ())
     assert not along.is_exact
     assert not any(one.has_right_answer for one in (after, along))

@@ -1,12 +1,7 @@
-"""How a step was decided: where each model looked from the position that decided it, and what its layers would have said.
+"""How two runs differ: attention and logit lens at the position that decided a step, and predictions along a text.
 
-    one, other = rollouts[0][3], rollouts[1][3]                 # the readings that decided step 3
-    decision_rows([one, other])                                 # weights [layer, head, key] of the row that decided
-    pattern_difference([one, other], 1, head=2)                  # two whole patterns and  other − one
-    lens_divergence(decision_lens([one, other]))                # from which point on the likeliest tokens differ for good
-
-The deciding position of a reading is the last output that it asks for. Patterns are compared only where their shapes agree;
-where they do not, `why_incomparable` says so in a sentence.
+The deciding position of a reading is its last target position. Patterns are compared only where their shapes agree; where
+they do not, `why_incomparable` gives the reason.
 """
 
 from __future__ import annotations
@@ -32,11 +27,11 @@ from xformer.tasks.batch import IGNORED
 MEAN = -1
 """In a column `head`: the mean of the layer's heads."""
 ALL_ROWS = 16
-"""Up to so many heads and means are all shown."""
+"""The most heads and means that are all shown."""
 
 
 def deciding_layers(reading: Reading) -> tuple[str, ...]:
-    """The attention layers that the deciding position passes: those of the stack that speaks."""
+    """The attention layers of the output stack, which the deciding position passes."""
     return tuple(site.path for site in reading.sites if site.stack == reading.output_stack)
 
 
@@ -137,7 +132,7 @@ def pattern_difference(
             "difference": (b - a).flatten().tolist(),
             "one_allowed": may[0],
             "other_allowed": may[1],
-            "decides": [first <= one.asked[-1] <= last for first, last in rows for _ in columns],
+            "decides": [first <= one.target_positions[-1] <= last for first, last in rows for _ in columns],
         }
     )
 
@@ -157,23 +152,24 @@ def why_incomparable(one: Reading, other: Reading) -> str | None:
     names = one.subject.name, other.subject.name
     layers = deciding_layers(one), deciding_layers(other)
     if layers[0] != layers[1]:
-        said = [f"{name} decides in {', '.join(paths)}" for name, paths in zip(names, layers, strict=True)]
         return (
-            f"{said[0]} and {said[1].replace(' decides', '', 1)}, so there is no map of differences; "
+            f"{names[0]} decides in {', '.join(layers[0])} and {names[1]} in {', '.join(layers[1])}, so there is no map of "
+            "differences; "
             "compare two models of the same architecture and number of layers."
         )
     for path in layers[0]:
         shapes = [tuple(reading[f"{path}.pattern"].shape[1:]) for reading in (one, other)]
         if shapes[0] != shapes[1]:
-            said = [f"{n_heads} heads of {n_query} × {n_key}" for n_heads, n_query, n_key in shapes]
+            sizes = [f"{n_heads} heads of {n_query} × {n_key}" for n_heads, n_query, n_key in shapes]
             return (
-                f"In {path} {names[0]} has {said[0]} and {names[1]} {said[1]}, so there is no map of differences; "
+                f"In {path} {names[0]} has {sizes[0]} and {names[1]} {sizes[1]}, so there is no map of differences; "
                 "compare models with the same number of heads on inputs of one length."
             )
-    if one.asked[-1] != other.asked[-1]:
+    first, second = (reading.target_positions[-1] for reading in (one, other))
+    if first != second:
         return (
-            f"{names[0]} decides at position {one.asked[-1]} and {names[1]} at {other.asked[-1]}, so there is no map of "
-            "differences; compare the same step."
+            f"{names[0]} decides at position {first} and {names[1]} at {second}, so there is no map of differences; compare "
+            "the same step."
         )
     return None
 
@@ -201,8 +197,8 @@ def _rows(reading: Reading, max_keys: int | None) -> pd.DataFrame:
     """The rows of one player."""
     frames = []
     for path in deciding_layers(reading):
-        weights = reading[f"{path}.pattern"][0, :, reading.asked[-1]].double()  # [head, key]
-        mask = reading[f"{path}.mask"][0, :, reading.asked[-1]]  # [head, key]
+        weights = reading[f"{path}.pattern"][0, :, reading.target_positions[-1]].double()  # [head, key]
+        mask = reading[f"{path}.mask"][0, :, reading.target_positions[-1]]  # [head, key]
         weights = pooled_keys(torch.cat((weights, weights.mean(dim=0, keepdim=True))), max_keys)
         mask = any_allowed(torch.cat((mask, mask.any(dim=0, keepdim=True))), max_keys)
         heads = [*range(len(weights) - 1), MEAN]
@@ -242,7 +238,7 @@ def _span(texts: Sequence[str], first: int, last: int) -> str:
 def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
     """What each point of the stream would say at the deciding position: a `lens` with the column player.
 
-    Where nobody knows what is right, the columns answer, answer_probability and right are left out.
+    Without right answers, the columns answer, answer_probability and right are left out.
 
     Example:
         >>> import xformer
@@ -256,14 +252,14 @@ def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
         >>> list(table.columns)
         ['depth', 'point', 'position', 'token', 'probability', 'answer', 'answer_probability', 'right', 'player']
     """
-    frames = [lens(reading, [reading.asked[-1]]).assign(player=reading.subject.name) for reading in readings]
+    frames = [lens(reading, [reading.target_positions[-1]]).assign(player=reading.subject.name) for reading in readings]
     if not all(reading.has_right_answer for reading in readings):
         frames = [frame.drop(columns=["answer", "answer_probability", "right"]) for frame in frames]
     return pd.concat(frames, ignore_index=True)
 
 
 AT_ONCE = 16
-"""Positions whose distributions are in memory at a time: a vocabulary may have 150,000 tokens."""
+"""Positions whose distributions are in memory at a time; a vocabulary may have 150,000 tokens."""
 
 
 def why_not_apart(one: Reading, other: Reading) -> str | None:
@@ -343,7 +339,7 @@ def deciding_at(reading: Reading, position: int) -> Reading:
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
-        >>> xformer.analysis.deciding_at(reading, 2).asked
+        >>> xformer.analysis.deciding_at(reading, 2).target_positions
         (2,)
     """
     n = reading.example.labels.shape[1]
@@ -374,7 +370,7 @@ def gap_fillings(readings: Sequence[Reading], *, k: int = 6) -> pd.DataFrame:
         >>> list(table.columns)
         ['gap', 'player', 'token', 'probability']
     """
-    n = min(len(reading.asked) for reading in readings)
+    n = min(len(reading.target_positions) for reading in readings)
     rows = []
     for gap in range(n):
         believed = [reading.probabilities[gap] for reading in readings]
@@ -416,7 +412,7 @@ def parting(one: SaidText, other: SaidText) -> int | None:
 
 
 def pieces(one: SaidText, other: SaidText) -> pd.DataFrame:
-    """The text that both said, cut where both have the end of a token: text, from, to, tokens and probability of each.
+    """The common text, cut where both have the end of a token: text, from, to, tokens and probability of each.
 
     Their last row is where they part: what each says from the last common end to the end of the token at which it parts.
     """
@@ -426,19 +422,19 @@ def pieces(one: SaidText, other: SaidText) -> pd.DataFrame:
     rows = [_row(one, other, start, end, end) for start, end in zip([0, *common], common, strict=False)]
     if apart is not None:
         start = common[-1] if common else 0
-        ends = [next(end for end in said.ends if end > apart) for said in (one, other)]
+        ends = [next(end for end in text.ends if end > apart) for text in (one, other)]
         rows.append(_row(one, other, start, *ends))
     return pd.DataFrame(rows)
 
 
 def _row(one: SaidText, other: SaidText, start: int, end: int, other_end: int) -> dict[str, object]:
     row: dict[str, object] = {"from": start}
-    for name, said, to in (("A", one, end), ("B", other, other_end)):
-        inside = [at for at, token_end in enumerate(said.ends) if start < token_end <= to]
+    for name, text, to in (("A", one, end), ("B", other, other_end)):
+        inside = [at for at, token_end in enumerate(text.ends) if start < token_end <= to]
         row |= {
-            f"{name} says": said.text[start:to],
+            f"{name} says": text.text[start:to],
             f"tokens of {name}": len(inside),
-            f"p of {name}": math.prod(said.probability[at] for at in inside),
+            f"p of {name}": math.prod(text.probability[at] for at in inside),
         }
     return row
 

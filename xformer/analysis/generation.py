@@ -1,14 +1,14 @@
-"""What a contender says to one input, step by step: a list of readings, each made when it is looked at.
+"""The tokens that a model generates, step by step, and how several models compare at each step.
 
     step s      p_s = softmax(logits at the deciding position)      token_s chosen from p_s by the sampling rule
     entropy     H(p) = −Σ p log₂ p, in bits                         (Shannon 1948, §6)
 
-An encoder's steps are the positions that have a right answer. A decoder's are the tokens it writes: free-running it goes on
-with what it chose, forced it goes on with the right answer. They end at its end token (free-running only) or once as many
-tokens are said as the right answer has, its end token included: nothing runs on for ever.
+The steps of an encoder are the positions with a right answer. Those of a decoder are the tokens it generates: free-running it
+reads its own tokens, teacher-forced it reads the right answer. Decoding ends at the end token (free-running only), or after
+as many tokens as the right answer has, its end token included.
 
-A text has no right answer. Free-running, a decoder continues it by `CONTINUATION_LENGTH` tokens; forced, it is led along the
-text, and what stands there is its `answer` without being right.
+A text has no right answer. Free-running, a decoder continues it by `CONTINUATION_LENGTH` tokens; teacher-forced, the answer of
+a step is the next token of the text.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from xformer.trace import Trace, record
 
 Ending = Literal["end token", "length of the right answer", "tokens that were asked for"]
 CONTINUATION_LENGTH = 32
-"""How many tokens a decoder writes after a text."""
+"""How many tokens a decoder generates after a text."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """Everything that one contender says to one input. `rollout[3]` is the reading that decided step 3."""
+    """The steps of one contender on one input. `rollout[3]` is the reading that decided step 3."""
 
     contender: Contender
     source: tuple[int, ...]
-    """The input, before tokens are replaced for this contender alone."""
+    """The input, before the contender's own replacements of tokens."""
     example: Example
     forced: bool
     answer: tuple[int, ...]
-    """The right token at each step, beyond the steps taken too; of a text what stands there, none after its end."""
+    """The right token at each step, also beyond the last step; of a text its next token, none after its end."""
     steps: tuple[Step, ...] = field(repr=False)
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class Rollout:
         return (self[step] for step in range(len(self)))
 
     def __getitem__(self, step: int) -> Reading:
-        """One forward pass over all that was read when this step was decided, on the record; it asks for this step alone."""
+        """Record a forward pass over the tokens that were read at this step; its only target position is this step's."""
         taken = self.steps[self._checked(step)]
         trace = taken.trace()
         labels = trace.tokens.new_full(trace.logits.shape[:2], IGNORED)
@@ -77,7 +77,7 @@ class Rollout:
 
     @property
     def recipe(self) -> str:
-        """The call that makes it again, where that can be written down."""
+        """The call that makes it again, or ""."""
         if not self.contender.recipe:
             return ""
         source, forced = list(self.source), ", forced=True" if self.forced else ""
@@ -95,34 +95,34 @@ class Rollout:
 
     @property
     def read(self) -> tuple[int, ...]:
-        """The token it went on with: what it chose, or when forced the right one."""
+        """The tokens it read next: the chosen ones, or teacher-forced the right ones."""
         return self.answer[: len(self)] if self.forced else self.predicted
 
     @cached_property
     def probabilities(self) -> Float[Tensor, "step vocab"]:
-        """What the model believes."""
+        """The model's probabilities."""
         return torch.stack([step.probabilities for step in self.steps])
 
     @cached_property
     def drawn_from(self) -> Float[Tensor, "step vocab"]:
-        """What the token was drawn from, after temperature, top-k and top-p."""
+        """The distribution that the token was sampled from, after temperature, top-k and top-p."""
         return torch.stack([step.drawn_from for step in self.steps])
 
     @property
     def ended(self) -> Ending:
-        """What ended it."""
+        """Why it ended."""
         if self.contender.writes and not self.forced and self.predicted[-1] == self.contender.model.config.end_token:
             return "end token"
         return "length of the right answer" if self.answer else "tokens that were asked for"
 
     @property
     def has_right_answer(self) -> bool:
-        """Whether somebody knows what is right: a text may go on in many ways."""
+        """Whether the input has a right answer; a text has none."""
         return self.contender.subject.has_right_answer(self.example)
 
     @property
     def right(self) -> tuple[bool, ...]:
-        """Whether each step said the right token; empty where there is no right answer."""
+        """Whether each step predicted the right token; empty without a right answer."""
         if not self.has_right_answer:
             return ()
         return tuple(token == right for token, right in zip(self.predicted, self.answer, strict=False))
@@ -133,7 +133,7 @@ class Rollout:
         return self.has_right_answer and self.predicted == self.answer
 
     def probability(self, step: int) -> float:
-        """What the model gives the token that it chose."""
+        """The model's probability of the token that it chose."""
         return self.probabilities[self._checked(step), self.predicted[step]].item()
 
     def top(self, step: int, k: int = 5) -> list[tuple[int, float]]:
@@ -142,7 +142,7 @@ class Rollout:
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
     def entropy(self) -> Float[Tensor, " step"]:
-        """How undecided each step was, in bits: 0 for certain, log₂(vocab) for no idea."""
+        """The entropy of each step in bits: 0 where one token has probability 1, log₂(vocab) for the uniform distribution."""
         p = self.probabilities.double()
         return -torch.special.xlogy(p, p).sum(dim=-1) / torch.tensor(2.0, dtype=p.dtype).log()
 
@@ -153,7 +153,7 @@ class Rollout:
 
 
 def roll_out(contender: Contender, source: Sequence[int], *, forced: bool = False) -> Rollout:
-    """Let a contender say its answer to an input; `forced` feeds it the right answer instead of its own words.
+    """Decode a contender's answer to an input; `forced` feeds it the right answer instead of its own tokens.
 
     Raises `InputError` when it is too long for the model, `EditError` when an edit does not fit.
 
@@ -176,19 +176,23 @@ def roll_out(contender: Contender, source: Sequence[int], *, forced: bool = Fals
 def rolling_out(
     contender: Contender, source: Sequence[int], *, forced: bool = False
 ) -> Generator[tuple[int, int], None, Rollout]:
-    """The same one step at a time: yields how many steps are done and the most that there can be, and returns the rollout."""
+    """As `roll_out`, one step at a time: yields the steps done and the most there can be, and returns the rollout."""
     example = contender.frame(source)
     answer = tuple(token for token in example.labels[0].tolist() if token != IGNORED)
     n_steps = len(answer)
+    model, rule = contender.model, {"sampling": contender.sampling, "generator": contender.generator()}
     if contender.subject.input.goes_on and example.target is None and not forced:
         answer, n_steps = (), CONTINUATION_LENGTH
-        work = _after_text(contender, example)
-    elif not contender.writes:
-        work = _positions(contender, example)
+        work = continue_text(model, example.stream, n_steps, edits=_growing(contender, example), **rule)
+    elif not contender.writes:  # an encoder: its predictions where there is a right answer
+        labelled = (example.labels[0] != IGNORED).tolist()
+        every = decode(model, example.tokens, edits=contender.edits, **rule)
+        work = (step for step in every if labelled[step.position])
     elif forced and looks_back_only(contender):
         work = _along(contender, example, answer)
     else:
-        work = _tokens(contender, example, answer, forced)
+        fed, edits = answer if forced else None, _growing(contender, example)
+        work = decode(model, example.tokens, forced=fed, max_steps=n_steps, edits=edits, **rule)
     steps: list[Step] = []
     for step in work:
         steps.append(step)
@@ -196,46 +200,8 @@ def rolling_out(
     return Rollout(contender, tuple(source), example, forced, answer, tuple(steps))
 
 
-def _positions(contender: Contender, example: Example) -> Iterator[Step]:
-    """An encoder's steps: what it says wherever there is a right answer."""
-    steps = decode(
-        contender.model,
-        example.tokens,
-        sampling=contender.sampling,
-        edits=contender.edits,
-        generator=contender.generator(),
-    )
-    labelled = [int(label) != IGNORED for label in example.labels[0]]
-    return (step for step in steps if labelled[step.position])
-
-
-def _tokens(contender: Contender, example: Example, answer: tuple[int, ...], forced: bool) -> Iterator[Step]:
-    """A decoder's steps: the tokens it writes, each decided at the last position it has read."""
-    return decode(
-        contender.model,
-        example.tokens,
-        sampling=contender.sampling,
-        forced=answer if forced else None,
-        max_steps=len(answer),
-        edits=_growing(contender, example),
-        generator=contender.generator(),
-    )
-
-
-def _after_text(contender: Contender, example: Example) -> Iterator[Step]:
-    """What a decoder says after the whole of a text."""
-    return continue_text(
-        contender.model,
-        example.stream,
-        CONTINUATION_LENGTH,
-        sampling=contender.sampling,
-        edits=_growing(contender, example),
-        generator=contender.generator(),
-    )
-
-
 def _along(contender: Contender, example: Example, answer: tuple[int, ...]) -> Iterator[Step]:
-    """A forced decoder's steps out of one run over all of the answer: where no position sees a later one, that is the same."""
+    """A teacher-forced decoder's steps from one run over the whole answer, as no position sees a later one."""
     model, sampling, edits = contender.model, contender.sampling, contender.edits
     grows = example.stream if example.target is None else example.target
     first = 0 if example.target is not None else example.tokens.shape[1] - 1
@@ -252,16 +218,16 @@ def _along(contender: Contender, example: Example, answer: tuple[int, ...]) -> I
 
 
 def _growing(contender: Contender, example: Example) -> tuple[AnyEdit, ...]:
-    """The edits of a contender for a decoder that still grows."""
+    """The edits of a contender during decoding."""
     if not any(isinstance(edit, SetEdges) for edit in contender.edits):
         return contender.edits
-    # An edge that not even the whole answer has is a mistake: this run says so.
+    # This run raises for an edge that not even the whole answer has.
     record(contender.model, example.stream, example.target, edits=contender.edits, keep=("logits",))
     return while_it_grows(contender.edits)
 
 
 def first_divergence(rollouts: Sequence[Rollout]) -> int | None:
-    """The first step at which two that both take it say different tokens; None where there is none."""
+    """The first step at which two rollouts predict different tokens, or None."""
     for step in range(max(map(len, rollouts))):
         if len({one.labels[one.predicted[step]] for one in rollouts if step < len(one)}) > 1:
             return step
@@ -275,15 +241,15 @@ def kl(p: Float[Tensor, "*step vocab"], q: Float[Tensor, "*step vocab"]) -> Floa
 
 
 def total_variation(p: Float[Tensor, "*step vocab"], q: Float[Tensor, "*step vocab"]) -> Float[Tensor, "*step"]:
-    """Half the summed differences: the largest difference in probability that any set of tokens has."""
+    """Half the summed absolute differences: the largest difference in probability of any set of tokens."""
     return (_normalised(p) - _normalised(q)).abs().sum(dim=-1) / 2
 
 
 def same_context(one: Rollout, other: Rollout, step: int) -> bool:
-    """Whether two had read the same when they decided a step.
+    """Whether two rollouts read the same tokens before a step.
 
-    An encoder never reads what it said, so two of them always have. Otherwise it ends with the first token that they went
-    on with differently.
+    An encoder never reads its own predictions, so only the inputs count. Decoders differ from the first token on in which
+    their contexts differ.
     """
     if one.example.source != other.example.source:
         return False
@@ -420,7 +386,7 @@ def likeliest_tokens(rollouts: Sequence[Rollout], step: int, k: int = 5) -> pd.D
 
 
 def _beliefs(rollouts: Sequence[Rollout], *, drawn: bool = False) -> list[Float[Tensor, "step joint"]]:
-    """Everybody's probabilities over the joint labels."""
+    """The probabilities of each rollout over the joint labels."""
     contenders = [rollout.contender for rollout in rollouts]
     check_names(contenders)
     labels = joint_labels(contenders)

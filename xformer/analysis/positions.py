@@ -24,6 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.adapters import BareModel, own_model
+from xformer.analysis.embeddings import vector_table
 from xformer.config import ModelConfig
 from xformer.edits import zero_positions
 from xformer.errors import InputError, UnavailableError
@@ -85,25 +86,11 @@ def position_values(
     if kind_of(reading, kind).acts_on != "queries and keys":
         vectors = added_positions(reading, None if positions is None else max(positions) + 1, kind=kind, stack=stack)
         shown = list(range(len(vectors)) if positions is None else positions)
-        return pd.DataFrame(
-            {
-                "position": np.repeat(shown, vectors.shape[1]),
-                "dimension": np.tile(np.arange(vectors.shape[1]), len(shown)),
-                "value": vectors[shown].double().flatten().numpy(force=True),
-            }
-        )
+        return _added_table(vectors[shown], shown)
     config = own_model(reading.subject).config
     shown = list(range(config.max_len) if positions is None else positions)
     angles = rotary_angles(torch.tensor(shown), _turned(config), config.position_base).double()  # [pos, pair]
-    return pd.DataFrame(
-        {
-            "position": np.repeat(shown, angles.shape[1]),
-            "pair": np.tile(np.arange(angles.shape[1]), len(shown)),
-            "angle": angles.flatten().numpy(),
-            "cos": angles.cos().flatten().numpy(),
-            "sin": angles.sin().flatten().numpy(),
-        }
-    )
+    return _angle_table(angles, shown)
 
 
 def position_curves(
@@ -239,13 +226,7 @@ def _biases(reading: Reading, n: int, kind: PositionKind, stack: str | None, mos
     tables = {} if table is None else table.tables()
     bias = config.position_kind.bias(config, tables, torch.tensor([far]), offset + far, causal=causal)
     assert bias is not None
-    return pd.DataFrame(
-        {
-            "head": np.repeat(np.arange(config.n_heads), len(offset)),
-            "offset": np.tile(offset.numpy(), config.n_heads),
-            "bias": bias[0, :, 0].double().flatten().numpy(),
-        }
-    )
+    return _bias_table(offset.tolist(), bias[0, :, 0])
 
 
 def kind_of(reading: Reading, name: str | None) -> PositionKind:
@@ -305,16 +286,25 @@ def found_values(reading: Reading, positions: Sequence[int] | None = None, stack
     if how == "biased":
         raise UnavailableError(f"{reading.subject.name} adds to its scores; nothing is done at a position itself.")
     shown = [at for at in (range(len(found)) if positions is None else positions) if at < len(found)]
-    values = found[shown].double()
-    width = values.shape[1]
-    table = pd.DataFrame({"position": np.repeat(shown, width)})
-    if how == "added":
-        return table.assign(dimension=np.tile(np.arange(width), len(shown)), value=values.flatten().numpy(force=True))
-    return table.assign(
-        pair=np.tile(np.arange(width), len(shown)),
-        angle=values.flatten().numpy(force=True),
-        cos=values.cos().flatten().numpy(force=True),
-        sin=values.sin().flatten().numpy(force=True),
+    return _added_table(found[shown], shown) if how == "added" else _angle_table(found[shown].double(), shown)
+
+
+def _added_table(vectors: Float[Tensor, "pos d_model"], positions: Sequence[int]) -> pd.DataFrame:
+    """One row a number: position, dimension, value."""
+    return vector_table(vectors.detach().cpu(), [""] * len(positions), positions).drop(columns="token")
+
+
+def _angle_table(angles: Float[Tensor, "pos pair"], positions: Sequence[int]) -> pd.DataFrame:
+    """One row a pair of dimensions: position, pair, angle, cos, sin."""
+    table = _added_table(angles, positions).rename(columns={"dimension": "pair", "value": "angle"})
+    return table.assign(cos=angles.cos().flatten().numpy(force=True), sin=angles.sin().flatten().numpy(force=True))
+
+
+def _bias_table(offsets: Sequence[int], bias: Float[Tensor, "head offset"]) -> pd.DataFrame:
+    """One row a head and offset: head, offset, bias."""
+    head, at = np.indices(bias.shape)
+    return pd.DataFrame(
+        {"head": head.ravel(), "offset": np.asarray(offsets)[at.ravel()], "bias": bias.double().flatten().numpy()}
     )
 
 
@@ -327,13 +317,7 @@ def found_biases(bias: Float[Tensor, "head query key"]) -> pd.DataFrame:
     sums = torch.zeros(len(bias), len(offsets), dtype=torch.float64)
     sums.index_add_(1, place, bias.double().flatten(1))
     mean = sums / place.bincount()
-    return pd.DataFrame(
-        {
-            "head": np.repeat(np.arange(len(bias)), len(offsets)),
-            "offset": np.tile(offsets.numpy(), len(bias)),
-            "bias": mean.flatten().numpy(),
-        }
-    )
+    return _bias_table(offsets.tolist(), mean)
 
 
 def turned_products(angles: Float[Tensor, "pos pair"]) -> Float[Tensor, "query key"]:
