@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from pages.components.model_diagram import model_diagram
 from pages.home.answer import answer_panel, class_panel, continuation_panel, filled_panel, mistakes_panel
 from pages.home.more import how_long_panel, published_panel, show_parts, training_panel
 from pages.home.scene import scene_panel
-from pages.shared import frame, screens
+from pages.shared import frame
 from pages.shared.call import Call
 from pages.shared.models import card_of_model
-from pages.shared.picture import footer, panel
+from pages.shared.picture import footer, panel, shown
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import View, open_page
 from pages.shared.widgets import choose
@@ -66,17 +65,10 @@ def _has_it_learned(view: View) -> str:
 
 
 def _inside(view: View) -> None:
-    """The picture of the model, each box of it the way to its screen."""
-    reading = view.original()
-    parts = described(reading)
-    st.caption(
-        "This is what your input passes through. Click a box to see what happens to it there; **Attention** is a good one "
-        "to begin with. Model, input and mask are chosen in the sidebar, and stay when you go on."
-    )
-    target = model_diagram(parts, available=frozenset(screens.screens()), key="diagram")
-    footer(view, "diagram", [Call(viz.model_diagram, (reading,))], parts.frame)
-    if target is not None:
-        st.switch_page(screens.file_of(target))  # what is in the sidebar goes along
+    """The parts of the model, with their equations, shapes and numbers of parameters."""
+    call = Call(viz.model_diagram, (view.original(),))
+    shown(view, call, "diagram")
+    footer(view, "diagram", [call], described(view.original()).frame)
 
 
 def _parameters(view: View) -> None:

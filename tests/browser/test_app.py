@@ -107,7 +107,7 @@ def test_home_leads_to_attention_with_the_same_input(app: str, visit: Visiting) 
     visitor = visit(app, "/?model=reverse&input=4+9+2")
     page = visitor.page
     see(page, "Every token is right")
-    page.locator(".st-key-diagram").get_by_text("Self-attention").first.click()
+    click_in_scene(page.locator(".st-key-scene"), "head 1. Click")
     see(page, "3 of 3 right")
     assert "/attention" in page.url
     expect(page.locator(".st-key-input input")).to_have_value("4 9 2")

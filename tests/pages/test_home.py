@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -12,7 +10,8 @@ from tests.analysis.test_scoring import rows
 from tests.pages.code_and_picture import left_by
 from tests.pages.conftest import ROOT, Open, strip_lanes
 from tests.viz.drawn_file import words as drawn_words
-from xformer import load
+from xformer import load, read
+from xformer.viz.diagram_figure import described
 from xformer.viz.export import svg
 
 PAGE = ROOT / "pages/home/page.py"
@@ -58,7 +57,7 @@ def test_what_is_said_follows_from_the_figures() -> None:
 def test_the_picture_of_the_model_is_offered_as_the_figure_that_its_code_draws(open_page: Open, model: str) -> None:
     app = open_page(model=model, more="inside")
     [block] = [one.value for one in app.code if "model_diagram" in one.value]
-    told = next(json.loads(one.proto.json) for one in app.get("bidi_component") if '"boxes"' in one.proto.json)
+    parts = described(read(ROOT / "checkpoints" / model, "3 7 12 9 4 11"))
     said = drawn_words(svg([left_by(block)["picture"]]))
-    assert {box["title"] for box in told["boxes"] if box["kind"] != "sum"} <= set(said)
-    assert f"{told['title']} · {told['parameters']:,} parameters" in said
+    assert {box.title for box in parts.boxes if box.kind != "sum"} <= set(said)
+    assert f"{parts.title} · {parts.n_parameters:,} parameters" in said

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 import xformer
-from pages.components.model_diagram import checked, picture
 from tests.layers.reference import FITTING
 from xformer import ModelConfig
 from xformer.counting import n_parameters
@@ -216,23 +213,3 @@ def test_a_length_that_does_not_fit_is_refused(value) -> None:
 def test_only_an_encoder_decoder_has_a_target() -> None:
     with pytest.raises(ValueError, match="leave n_target out, received n_target=3"):
         diagram(ModelConfig(architecture="decoder", **PRIMES | {"d_ff": 19}), 3, 3)
-
-
-@every_config
-def test_what_the_browser_gets_is_json_with_only_the_available_screens_open(config: ModelConfig) -> None:
-    made = drawn(config)
-    sent = picture(made, frozenset({"attention", "elsewhere"}))
-    assert json.loads(json.dumps(sent)) == json.loads(json.dumps(sent, allow_nan=False))
-    assert {box["open"] for box in sent["boxes"]} == {None, "attention"}
-    assert all(box["open"] == "attention" for box in sent["boxes"] if box["kind"] == "attention")
-    assert sent["parameters"] == n_parameters(config)
-
-
-@pytest.mark.parametrize(
-    ("sent", "want"),
-    [("attention", "attention"), ("residual", None), ("elsewhere", None), ("", None), (None, None), (3, None),
-     (["attention"], None), ({"open": "attention"}, None)],
-)  # fmt: skip
-def test_only_a_screen_that_was_offered_comes_back(sent, want) -> None:
-    made = drawn(ModelConfig(architecture="encoder", **PRIMES | {"d_ff": 19}))
-    assert checked(sent, made, frozenset({"attention", "elsewhere"})) == want

@@ -141,8 +141,8 @@ class Box:
     """One part of the picture.
 
     `shape` is that of its output for one input, and `activation` the name under which a trace keeps that output (None
-    where a trace has none). `parameters` counts one such part, of which the model has `repeats`. `target` is the screen
-    that shows the part closely. `sublayer` counts the sublayers inside a layer; None stands outside the layers.
+    where a trace has none). `parameters` counts one such part, of which the model has `repeats`. `sublayer` counts the
+    sublayers inside a layer; None stands outside the layers.
     """
 
     id: str
@@ -157,7 +157,6 @@ class Box:
     activation: str | None = None
     parameters: int = 0
     repeats: int = 1
-    target: str | None = None
     sublayer: int | None = None
     heads: int = 0
     mask: MaskPicture | None = None
@@ -210,16 +209,11 @@ class Diagram:
 
     def frame(self) -> pd.DataFrame:
         """The parts as a table: what each is, its output shape, its parameters, and how many of it there are."""
-        columns = ("stack", "title", "equation", "detail", "shape", "parameters", "repeats", "activation")
+        columns = ("stack", "title", "what", "equation", "detail", "shape", "parameters", "repeats", "activation")
         rows = [
             {name: box.shape_text if name == "shape" else getattr(box, name) for name in columns} for box in self.boxes
         ]
         return pd.DataFrame(rows, columns=pd.Index(columns))
-
-    @property
-    def targets(self) -> frozenset[str]:
-        """The screens that some box leads to."""
-        return frozenset(box.target for box in self.boxes if box.target is not None)
 
 
 class Boxes:
@@ -267,7 +261,7 @@ class Boxes:
                 equation="[class; p·W + b]", detail=f"{config.n_patches} of {config.patch}×{config.patch}",
                 what=f"Cuts the image into {config.n_patches} patches and maps the {config.patch**2} pixels of each to "
                 f"{config.d_model} numbers; a learned class token goes first.",
-                shape=self.vectors, activation="embed", parameters=self.counts["patch embedding"], target="embeddings",
+                shape=self.vectors, activation="embed", parameters=self.counts["patch embedding"],
             )  # fmt: skip
         shared = config.tied_source and self.stack == "decoder"
         tables = 2 if self.is_pair and not config.tied_source else 1
@@ -279,7 +273,7 @@ class Boxes:
             what=f"Looks up the learned vector of each token{scaled}: {config.d_model} numbers per token.",
             shape=self.vectors, activation=f"{self.once}embed",
             parameters=0 if shared else self.counts["token embedding"] // tables,
-            target="embeddings", note="shares its table with the source" if shared else "",
+            note="shares its table with the source" if shared else "",
         )  # fmt: skip
 
     def positions(self) -> Box:
@@ -293,7 +287,7 @@ class Boxes:
         return Box(
             id=self.id("positions"), kind="positions", stack=self.stack, place="above", title="Positions",
             equation=kind.equation, detail=kind.detail, what=kind.explained(config), shape=shape,
-            activation=where + kind.activation, parameters=kind.n_parameters(config), target="positions",
+            activation=where + kind.activation, parameters=kind.n_parameters(config),
         )  # fmt: skip
 
     def output(self) -> Box:
@@ -305,7 +299,7 @@ class Boxes:
             what=f"Scores each of the {config.vocab_size} tokens at every position; a softmax turns the scores into "
             "probabilities.",
             shape=(1, self.length, config.vocab_size), activation="logits", parameters=self.counts.get("output", 0),
-            target="residual", note="shares its matrix with the embedding" if config.tied_output else "",
+            note="shares its matrix with the embedding" if config.tied_output else "",
         )  # fmt: skip
 
     # ── inside a layer; `index` counts its sublayers ──
@@ -330,7 +324,7 @@ class Boxes:
             id=self.id(name), kind="attention", stack=self.stack, place="above", title=title,
             equation=f"softmax(q·kᵀ/√{config.d_head})·v", detail=config.kv_component.detail(config), what=what,
             shape=self.vectors, activation=f"{self.layer}{name}.out", parameters=count // config.n_layers,
-            repeats=config.n_layers, target="attention", sublayer=index, heads=config.n_heads, mask=mask,
+            repeats=config.n_layers, sublayer=index, heads=config.n_heads, mask=mask,
         )  # fmt: skip
 
     def feed_forward(self, index: int) -> Box:
@@ -342,8 +336,7 @@ class Boxes:
             detail=f"{config.d_model} → {config.d_ff} → {config.d_model}",
             what=f"On each position alone: maps {config.d_model} numbers to {config.d_ff}, {component.effect}, and maps back.",
             shape=self.vectors, activation=f"{self.layer}ffn.out",
-            parameters=self.counts[f"{self.stack}: feed-forward"] // config.n_layers, repeats=config.n_layers,
-            target="feed_forward", sublayer=index,
+            parameters=self.counts[f"{self.stack}: feed-forward"] // config.n_layers, repeats=config.n_layers, sublayer=index,
         )  # fmt: skip
 
     # ── in and outside of the layers; outside, `index` is None ──
@@ -364,6 +357,6 @@ class Boxes:
             id=self.id(name), kind="sum", stack=self.stack, place="stream", title="Sum",
             equation="x + f(x)" if index is not None else "x + p",
             what=f"Adds {adds}, number by number.", shape=self.vectors,
-            activation=activation, repeats=1 if index is None else self.config.n_layers, target="residual",
+            activation=activation, repeats=1 if index is None else self.config.n_layers,
             sublayer=index,
         )  # fmt: skip

@@ -93,7 +93,7 @@ class _Walk:
         if is_last and self.reading.has_logits:
             what, detail = _output_words(self.reading)
             shape = tuple(self.reading.logits[:1].shape)
-            more: dict[str, Any] = {"shape": shape, "detail": detail, "target": "residual", "activation": "logits"}
+            more: dict[str, Any] = {"shape": shape, "detail": detail, "activation": "logits"}
             self._extend(self._box("output", "output", "Output", what, **more))
 
     def _embedding(self, n_tokens: int) -> None:
@@ -103,11 +103,11 @@ class _Walk:
             what = f"Maps the pixels of each patch to {self.shape.d_model:,} numbers."
             equation, detail = "", f"patches of {of.patch[0]} × {of.patch[1]} pixels"
         name = f"{self.at}embed"
-        more: dict[str, Any] = {"equation": equation, "detail": detail, "target": "embeddings", "activation": name}
+        more: dict[str, Any] = {"equation": equation, "detail": detail, "activation": name}
         self._extend(self._box("embed", "embedding", "Embedding", what, **more))
         if f"{self.at}pos_embed" in self.reading:
             what = "A learned or fixed vector for each position, which the model adds to the token’s."
-            box = self._box("positions", "positions", "Positions", what, place="above", target="positions",
+            box = self._box("positions", "positions", "Positions", what, place="above",
                             equation="P[position]", activation=f"{self.at}pos_embed")  # fmt: skip
             self.boxes.append(box)
             name = f"{self.stack}.0.resid_pre"
@@ -118,7 +118,7 @@ class _Walk:
         elif inside := self._positions_inside():
             name, equation, what = inside
             self.boxes.append(
-                self._box("positions", "positions", "Positions", what, place="above", target="positions", equation=equation,
+                self._box("positions", "positions", "Positions", what, place="above", equation=equation,
                           activation=name, shape=tuple(self.reading[name].shape))
             )  # fmt: skip
 
@@ -152,7 +152,6 @@ class _Walk:
         more = {
             "equation": "x + f(x)",
             "activation": end if pre and end in self.reading else None,
-            "target": "residual",
         }
         self._extend(self._box(f"{site.kind}_sum", "sum", "Sum", what, index=index, **more), "residual")
         self.arrows.append(Arrow(box.id, self.tip, "branch"))
@@ -168,7 +167,7 @@ class _Walk:
             site.kind, "attention", name,
             f"In every head, each position looks at {seen} and takes a weighted average of their values.",
             place="above", equation="softmax(scores)·v", detail=f"{heads} head{'s' * (heads != 1)}", index=index,
-            activation=f"{site.path}.out", target="attention", heads=heads, mask="causal" if causal else "full",
+            activation=f"{site.path}.out", heads=heads, mask="causal" if causal else "full",
         )  # fmt: skip
 
     def _feed_forward(self, index: int, site: Site) -> Box:
@@ -179,7 +178,7 @@ class _Walk:
         return self._box(
             "ffn", "feed_forward", "Feed-forward", what, place="above", index=index, activation=f"{site.path}.out",
             equation="(act(x·W_gate) ∘ x·W_up)·W₂" if gated else "act(x·W₁)·W₂" if width else "",
-            detail=f"{d} → {width:,} → {d}" if width else "", target="feed_forward",
+            detail=f"{d} → {width:,} → {d}" if width else "",
         )  # fmt: skip
 
     def _norm(self, name: str, activation: str, index: int | None, where: str) -> Box:
