@@ -1,10 +1,10 @@
-"""Runs: what have I trained? All runs in a table, their curves over each other, and each one's way to the other screens."""
+"""Runs: what have I trained? All runs in a table, the curves of the chosen ones, and links to the other screens."""
 
 from __future__ import annotations
 
 import streamlit as st
 
-from pages.runs.chosen import TRAIN, curves_panel, notes, selected_run
+from pages.runs.chosen import TRAIN, curves_panel, run_notes, selected_run
 from pages.runs.table import (
     ALWAYS,
     MAX_DRAWN,
@@ -18,13 +18,14 @@ from pages.runs.table import (
 )
 from pages.shared import frame, run_store
 from pages.shared.escape_markdown import escape_markdown
+from pages.shared.layout import what_to_notice
 from pages.shared.session import upload
 from xformer.errors import RunStoreError
 from xformer.training.entry import Entry
 from xformer.training.run_store import latest_rows
 
 POLL = 2.0
-"""Seconds between two looks at the run store while anything is waiting or trained."""
+"""Seconds between two updates while a run is queued or trained."""
 
 
 def page() -> None:
@@ -35,21 +36,21 @@ def page() -> None:
     except RunStoreError as error:
         st.error(escape_markdown(str(error)))
         return
-    st.fragment(_body, run_every=POLL if alive else None)(who, alive)
+    st.fragment(_runs, run_every=POLL if alive else None)(who, alive)
 
 
 def _is_alive(entry: Entry) -> bool:
     return entry.is_active or entry.state == "queued"
 
 
-def _body(who: str, was_alive: bool) -> None:
+def _runs(who: str, was_alive: bool) -> None:
     try:
-        _runs(who, was_alive)
-    except RunStoreError as error:  # damaged since the page looked
+        _body(who, was_alive)
+    except RunStoreError as error:  # the store was damaged after the page was opened
         st.error(escape_markdown(str(error)))
 
 
-def _runs(who: str, was_alive: bool) -> None:
+def _body(who: str, was_alive: bool) -> None:
     messages()
     store, state = run_store.store(), runs_state()
     entries = run_store.entries()
@@ -67,8 +68,8 @@ def _runs(who: str, was_alive: bool) -> None:
     by_id = {entry.id: entry for entry in entries}
     state.chosen = [run for run in state.chosen if run in by_id]
     chosen = [by_id[run] for run in state.chosen]
-    said_at, import_at = st.columns([5, 1], vertical_alignment="center")
-    with said_at:
+    summary_at, import_at = st.columns([5, 1], vertical_alignment="center")
+    with summary_at:
         n_settings = len(settings.columns.drop("steps", errors="ignore"))
         _caption(len(entries), shown.entries, chosen, n_settings, len(shown.entries) - len(folded.entries))
     with import_at:
@@ -83,12 +84,13 @@ def _runs(who: str, was_alive: bool) -> None:
             selected_run(chosen, entries, who)
         if lost := sum(store.n_rows(run) - len(found) for run, found in rows.items()):
             words = "1 report of these runs is" if lost == 1 else f"{lost:,} reports of these runs are"
-            st.caption(f":material/broken_image: {words} damaged in the book of runs, and left out of the curves.")
-        notes(chosen[:MAX_DRAWN], rows, every_setting)
+            st.caption(f":material/broken_image: {words} damaged in the run store and left out of the curves.")
+        if notes := list(run_notes(chosen[:MAX_DRAWN], rows, every_setting)):
+            what_to_notice(notes)
     if st.query_params.to_dict() != link:
         st.query_params.from_dict(link)
     if was_alive and not any(map(_is_alive, entries)):
-        st.rerun()  # nothing left to look out for
+        st.rerun()  # to end the updates
 
 
 def _caption(n: int, found: list[Entry], chosen: list[Entry], n_settings: int, n_folded: int) -> None:
@@ -117,7 +119,7 @@ def _nothing_yet(who: str) -> None:
         st.subheader("Nothing has been trained here yet", anchor=False)
         st.markdown(
             "A small model learns to reverse numbers in a few seconds. Start one, and it appears here with its curve, its "
-            "settings and its weights at every step. Or import a file that somebody gave you."
+            "settings and its weights at every step. Or import a file."
         )
         with st.container(horizontal=True):
             if st.button("Train the first one", icon=":material/school:", type="primary", key="runs_first"):

@@ -1,9 +1,4 @@
-"""The form for the settings of a run: it shows those of a preset, and says what a visitor made of them, validated.
-
-put(preset, "own")                  the form "own" shows a preset's settings
-ask(TASK, "own")                    draw a group of fields
-settings(preset, "own")             what the form says; raises ConfigError
-"""
+"""The form for the settings of a run: it shows those of a preset and validates what a visitor changed."""
 
 from __future__ import annotations
 
@@ -26,70 +21,67 @@ from xformer.tasks import Task, texts
 from xformer.training.jobs import with_text
 
 AUTO = "auto"
-"""What stands for None."""
-
+"""The option for None."""
 KINDS: dict[str, type[Config]] = {"task": TaskConfig, "model": ModelConfig, "train": TrainConfig}
+PROBLEM, GIVEN = "text_problem", "text_given"
 
 
 @dataclass(frozen=True)
 class Field:
-    """One setting: `of` is "task", "model" or "train", `options` those of a choice; without any it is a number or a switch."""
+    """One setting of a config, with the words and choices of `xformer.config`."""
 
     of: str
+    """One of `KINDS`."""
     name: str
     label: str
     help: str
     options: tuple[Any, ...]
+    """The choices; empty for a number or a switch."""
 
 
 def _fields(of: str, names: Iterable[str]) -> tuple[Field, ...]:
     found = {name: KINDS[of].model_fields[name] for name in names}
     return tuple(
-        Field(of, name, one.title or name, one.description or "", _fields_options(one.annotation))
+        Field(of, name, one.title or name, one.description or "", _choices(one.annotation))
         for name, one in found.items()
     )
 
 
-def _fields_options(kind: Any) -> tuple[Any, ...]:
-    """The values to choose from; none of a number, a switch or a text."""
-    first, *others = get_args(kind) or (None,)
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """The choices of an annotated field; none for a number, a switch or a text."""
+    first, *others = get_args(annotation) or (None,)
     if NoneType in others:
         return (AUTO, True, False)
-    return get_args(first) if Ellipsis in others else get_args(kind)
+    return get_args(first) if Ellipsis in others else get_args(annotation)
 
 
 def _others(of: str, *left_out: str) -> tuple[Field, ...]:
-    """All fields but some, so that a new setting is in the form by itself."""
+    """All fields but some, so that a new setting appears in the form."""
     return _fields(of, [name for name in KINDS[of].model_fields if name not in left_out])
 
 
 _MODEL = ("n_layers", "n_heads", "d_model", "d_ff", "positions", "norm")
-
 _FROM_THE_TASK = ("architecture", "vocab_size", "pad_token", "start_token", "end_token", "image", "patch")
-
 _TRAIN = ("steps", "batch_size", "peak_lr", "warmup", "seed", "target")
 
 TASK = _others("task", "patch", "text", "alphabet")
-
 MODEL, MODEL_MORE = _fields("model", _MODEL), _others("model", *_MODEL, *_FROM_THE_TASK)
-
 TRAIN, TRAIN_MORE = _fields("train", _TRAIN), _others("train", *_TRAIN, "lr_changes")
-
 EVERYTHING = (*TASK, *MODEL, *MODEL_MORE, *TRAIN, *TRAIN_MORE)
-
 TRAINING = (*TRAIN, *TRAIN_MORE)
+TASK_NAME, ARCHITECTURE = TASK[:2]
 
 
 def put(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) -> None:
-    """Have a form show the settings of a preset. A callback, or before the form is drawn."""
+    """Put the settings of a preset into a form. A callback, or before the form is drawn."""
     model, task, train = preset.model.to_json(), preset.task.to_json(), preset.train.to_json()
-    follows = {  # what a field is set to, and whether it only says what others do
+    derived = {  # the value that means "as the other settings say", and whether the preset's value is that one
         "d_head": (0, model["d_head"] * model["n_heads"] == model["d_model"]),
         "d_value": (0, model["d_value"] == model["d_head"]),
         "causal": (None, model["causal"] == (model["architecture"] != "encoder")),
         "final_norm": (None, model["final_norm"] == (model["norm"] == "pre")),
     }
-    model |= {name: value for name, (value, is_so) in follows.items() if is_so}
+    model |= {name: value for name, (value, is_derived) in derived.items() if is_derived}
     values = {"model": model, "task": task, "train": train}
     begin = {(field.of, field.name): values[field.of][field.name] for field in fields}
     st.session_state[f"{form}:begin"] = {name: AUTO if value is None else value for name, value in begin.items()}
@@ -97,22 +89,19 @@ def put(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) -> None
 
 
 def is_filled(form: str) -> bool:
-    """Whether it shows settings already."""
+    """Whether a form has settings."""
     return f"{form}:begin" in st.session_state
 
 
 def ask(fields: Sequence[Field], form: str, columns: int = 3) -> None:
-    """Draw fields in columns; a field that means nothing for the chosen task is disabled."""
+    """Draw fields in columns; a field without meaning for the chosen task is disabled."""
     for field, place in zip(fields, cycle(st.columns(columns)), strict=False):
         with place:
             _ask(field, form)
 
 
 def settings(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) -> Preset:
-    """A preset with the values that the form holds; sizes of the vocabulary follow from the task.
-
-    Raises `ConfigError` with one plain sentence when they break a rule.
-    """
+    """A preset with the values of a form, and the vocabulary of its task. Raises `ConfigError` where they are invalid."""
     values: dict[str, dict[str, Any]] = {of: {} for of in KINDS}
     for field in fields:
         value = _value(field, form)
@@ -146,20 +135,19 @@ def settings(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) ->
 
 
 def _task_like(preset: Preset, values: dict[str, Any]) -> TaskConfig:
-    """The task with the values of the form; what the form does not ask (a text, the patches) is as in a preset of that task."""
+    """The task with the values of the form; other fields (a text, the patches) are those of a preset of that task."""
     name = values.get("name", preset.task.name)
-    alike = (preset, *PRESETS.values())
-    task = next((other.task for other in alike if other.task.name == name), preset.task)
+    task = next((other.task for other in (preset, *PRESETS.values()) if other.task.name == name), preset.task)
     return task.replace(**values)
 
 
 def _ask(field: Field, form: str) -> None:
-    # A default, not an entry of the session: a page that looks at a run every second must not overwrite what is being typed.
+    # A default, not a session value: an update of the page must not overwrite what the visitor is typing.
     begin = _begin(field, form)
     common: dict[str, Any] = {
         "key": _key(field, form),
         "help": field.help or None,
-        "disabled": not _means_something(field, form),
+        "disabled": not _is_used(field, form),
         "persist_state": "session",
     }
     options = _options(field, form)
@@ -171,7 +159,8 @@ def _ask(field: Field, form: str) -> None:
     elif isinstance(begin, bool):
         st.toggle(field.label, value=begin, **common)
     elif isinstance(begin, float):
-        st.number_input(field.label, value=begin, step=_tenth(begin), format="%g", **common)
+        step = 0.1 if begin == 0 else float(f"{abs(begin) / 10:.0e}")
+        st.number_input(field.label, value=begin, step=step, format="%g", **common)
     else:
         st.number_input(field.label, value=begin, step=1, **common)
 
@@ -183,7 +172,7 @@ def _value(field: Field, form: str) -> Any:
 
 
 def _key(field: Field, form: str) -> str:
-    """The key of a field's widget: another one for each preset that was put into the form, so that it begins anew."""
+    """The key of a field's widget, another one for each preset that was put into the form."""
     return f"{form}_{st.session_state[form + ':version']}_{field.of}_{field.name}"
 
 
@@ -192,32 +181,29 @@ def _begin(field: Field, form: str) -> Any:
 
 
 def _options(field: Field, form: str) -> tuple[Any, ...]:
-    return TASK_LIMITS[_value(TASK[0], form)].architectures if field is TASK[1] else field.options
+    return TASK_LIMITS[_value(TASK_NAME, form)].architectures if field is ARCHITECTURE else field.options
 
 
-def _means_something(field: Field, form: str) -> bool:
-    if field.name not in ("end_token", "tied_source", "causal"):
-        return field.name != "train_share" or _value(TASK[0], form) == "modular"
-    return _value(TASK[1], form) == ("encoder-decoder" if field.name == "tied_source" else "encoder")
+def _is_used(field: Field, form: str) -> bool:
+    if field.name == "train_share":
+        return _value(TASK_NAME, form) == "modular"
+    if field.name in ("end_token", "causal"):
+        return _value(ARCHITECTURE, form) == "encoder"
+    return field.name != "tied_source" or _value(ARCHITECTURE, form) == "encoder-decoder"
 
 
 def _word(option: Any) -> str:
     return {True: "yes", False: "no"}[option] if isinstance(option, bool) else str(option).replace("_", " ")
 
 
-def _tenth(value: float) -> float:
-    return 0.1 if value == 0 else float(f"{abs(value) / 10:.0e}")
-
-
-PROBLEM, GIVEN = "text_problem", "text_given"
-
-
 def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
-    """Draw the choice; where another text is chosen, `then` is called with the preset made for it, as a callback.
+    """Ask for the text that a character model learns: an included one, the visitor's own, or tiny Shakespeare.
 
-    A text that a visitor gave is one of the options for this visitor only; who has its name (a link, settings) may use it too.
+    Args:
+        preset: The preset with the current text.
+        then: Called in a callback with the preset for another text.
     """
-    given: list[str] = st.session_state.setdefault(GIVEN, [])
+    given: list[str] = st.session_state.setdefault(GIVEN, [])  # only this visitor has them among the options
     options = list(dict.fromkeys((PYTHON, SHAKESPEARE, *given, preset.task.text)))
     st.session_state["text"] = preset.task.text
 
@@ -227,15 +213,12 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
         except XformerError as error:
             st.session_state[PROBLEM] = str(error)
 
-    def chosen() -> None:
-        follow(st.session_state["text"])
-
     def take(content: bytes, _: str) -> str:
         name = run_commands.keep_text(content)
         if name not in given:
             given.append(name)
         follow(name)
-        if PROBLEM in st.session_state:  # one message: it can be learned, or why not
+        if PROBLEM in st.session_state:  # shown in place of the description
             return ""
         text = texts.read(name)
         return f"{len(text):,} characters, {len(set(text)):,} of them different."
@@ -253,20 +236,19 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
         options,
         format_func=lambda name: texts.title(name) + ("" if texts.is_here(name) else " (not here yet)"),
         key="text",
-        on_change=chosen,
+        on_change=lambda: follow(st.session_state["text"]),
         help="The last 10 % of it are held out: training never reads them.",
     )
     if not run_store.is_open():
         st.caption(
-            ":material/group: A text that you give is yours alone until you train on it: then everyone on this server sees "
-            "the run, and passages of the text with it."
+            ":material/group: Only you see a text that you upload, until you train on it: then everyone on this server sees "
+            "the run and passages of the text."
         )
     most = texts.MOST_BYTES // 1024**2
     kinds = ["txt", "md", "csv", "py", "json", "html", "xml"]
     file_box(f"A text of your own: UTF-8, up to {most} MB", kinds, most, take, key="text_file")
     if not texts.is_here(SHAKESPEARE):
-        st.button(
-            "Download tiny Shakespeare (1.1 MB)", icon=":material/download:", on_click=download, key="text_download"
-        )
-    if wrong := st.session_state.pop(PROBLEM, ""):
-        st.error(escape_markdown(wrong), icon=":material/error:")
+        words = "Download tiny Shakespeare (1.1 MB)"
+        st.button(words, icon=":material/download:", on_click=download, key="text_download")
+    if problem := st.session_state.pop(PROBLEM, ""):
+        st.error(escape_markdown(problem), icon=":material/error:")

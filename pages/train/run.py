@@ -1,13 +1,11 @@
-"""A run on the screen: how far it is, its figures, its film and its curves; every second or so while it goes on."""
+"""The view of a run: progress, timeline, curves, and what can be done with a step."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
-import pandas as pd
 import streamlit as st
 import torch
 
@@ -23,30 +21,27 @@ from pages.train.form import TRAIN, TRAINING, ask, is_filled, put
 from pages.train.form import settings as form_settings
 from pages.train.state import (
     NEW,
-    film_key,
+    player_key,
     rows_so_far,
     share,
-    show_complaint,
+    show_problem,
     show_run,
     start_once,
     thinned_curve,
     train_state,
 )
-from pages.train.status import controls, progress
+from pages.train.status import again_button, controls, failure, progress
 from pages.train.timeline import (
-    GOES_ON,
+    ACTIVE,
     HEIGHT,
     TALL,
-    Film,
+    RunView,
     code_and_files,
-    files,
-    film_of,
     head_panel,
     metric_chart,
-    moments,
     notes,
-    nothing_yet,
-    play,
+    player,
+    timeline_of,
 )
 from xformer import load, viz
 from xformer.checkpoints import FILE, to_bytes
@@ -59,39 +54,29 @@ from xformer.training.entry import DAMAGED, ELSEWHERE, Entry
 from xformer.training.snapshots import snapshot_file
 from xformer.viz.training_curves import metrics_frame
 
+MORE = {"heads": "Heads", "gradient": "Gradient norm", "rate": "Learning rate"}
+"""The charts below the player."""
 TICK = 1.2
-"""Seconds between two looks at the pictures of a run that goes on."""
+"""Seconds between two updates of the pictures of an active run."""
 FIRST_SECONDS = 3.0
-"""For so long after somebody pressed Start the figures and the film have the machine to themselves: a browser that has drawn
-no curve yet loads for a second what draws them, and on two cores that second would be the training's."""
+"""For this long after Start only the figures and the player are drawn: loading the chart code would slow down the training."""
+SAMPLE_LENGTH, TEMPERATURE = 120, 0.8
 
 
 def run_view(entry: Entry, who: str) -> None:
-    """Show a run. While it goes on, only this part of the page runs again, and only while somebody looks."""
-    if entry.state == DAMAGED:
-        _cannot_be_read(entry.message)
-        return
+    """Show a run, in a fragment that updates while the run is active."""
     try:
+        if entry.state == DAMAGED:
+            raise RunStoreError(entry.message)
         settings = entry.settings()
         Task(settings.task).check_fits(settings.model)
-    except ConfigError as error:
-        _cannot_be_read(str(error))
+    except (RunStoreError, ConfigError) as error:
+        st.title("Train :small[:gray[Can I watch it learn?]]", anchor=False)
+        st.error(f"This run cannot be read. {escape_markdown(str(error))}", icon=":material/broken_image:")
+        st.button("New run", icon=":material/add:", on_click=show_run, args=(NEW,), key="run_new")
         return
-    # Switched off where nothing moves; a film that is not complete yet is looked at a few snapshots at a time.
-    moves = entry.state in GOES_ON or train_state().developing == entry.id
+    moves = entry.state in ACTIVE or train_state().evaluating == entry.id
     st.fragment(run_every=TICK if moves else None, key="train_live")(_live)(entry.id, who, moves)
-
-
-def _cannot_be_read(why: str) -> None:
-    """A damaged run in place of the picture, and the way on to another one."""
-    st.title("Train :small[:gray[Can I watch it learn?]]", anchor=False)
-    st.error(f"This run cannot be read. {escape_markdown(why)}", icon=":material/broken_image:")
-    st.button("New run", icon=":material/add:", on_click=show_run, args=(NEW,), key="run_new")
-
-
-def _is_settled(entry: Entry) -> bool:
-    """Whether there is time for more than the figures and the film of a run."""
-    return entry.state not in GOES_ON or time.time() - entry.created >= FIRST_SECONDS
 
 
 def _live(run: str, who: str, moves: bool) -> None:
@@ -104,112 +89,40 @@ def _live(run: str, who: str, moves: bool) -> None:
         st.error(escape_markdown(str(error)))
         return
     if train_state().run not in (run, None):
-        st.rerun()  # another run is to be shown
-    task = Task(settings.task)
-    rests_at = resting(film_key(run)).step
+        st.rerun()  # the visitor has chosen another run
+    task, rests_at = Task(settings.task), resting(player_key(run)).step
     with st.container(gap="xsmall", key="run_head"):
-        show_complaint()
+        show_problem()
         controls(entry, settings, who)
         progress(entry, settings, who, rests_at)
-        with st.container(key="run_trouble"):
-            if entry.state == "failed":
-                st.error(escape_markdown(entry.message or "It failed, and left no word why."), icon=":material/error:")
+        failure(entry)
     frame = metrics_frame(rows_so_far(entry))
     exact = [] if task.rule.is_open_ended else thinned_curve(frame, "held_out_exact_match")
-
     left, right = st.columns([1.3, 1], gap="medium")
     with left, st.container(gap="small"):
-        example = ask_probe(entry, task, settings.model.max_len)
-        film = film_of(entry, settings, task, example, rests_at)
+        example = _ask_probe(entry, task, settings.model.max_len)
+        timeline = timeline_of(entry, settings, task, example, rests_at)
+        view = RunView(entry, settings, task, example, timeline, frame, exact)
         with picture(), st.container(key="film_place"):
-            if film.frames:
-                play(entry, task, example, film, exact)
-            else:
-                nothing_yet(entry, settings)
-    if _is_settled(entry):
-        shown = Shown(entry, settings, task, example, film, frame, exact)
+            player(view)
+    if entry.state not in ACTIVE or time.time() - entry.created >= FIRST_SECONDS:
         with right:
-            beside = curves(shown)
-        below_player(shown, beside, who)
+            calls = _curves(view)
+        _below_player(view, calls, who)
     else:
         right.caption("The curves follow in a moment.")
-    developing = bool(film.waiting)
-    train_state().developing = run if developing else None
-    if moves != (entry.state in GOES_ON or developing):
+    is_evaluating = bool(timeline.waiting)
+    train_state().evaluating = run if is_evaluating else None
+    if moves != (entry.state in ACTIVE or is_evaluating):
         st.rerun()
-    share(run, resting(film_key(run)).step)  # last: a rerun would throw away what is on its way to the address bar
+    share(run, resting(player_key(run)).step)  # last: a rerun would drop what is sent to the address bar
 
 
-HEADS = "Heads"
-
-MORE = {HEADS: "", "Gradient norm": "gradient", "Learning rate": "rate"}
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A run as it is shown: its film of one input, and its metrics so far."""
-
-    entry: Entry
-    settings: Preset
-    task: Task
-    example: Example
-    film: Film
-    frame: pd.DataFrame
-    exact: Sequence[tuple[int, float]]
-    """Exact matches by step; none of a text."""
-
-    @property
-    def step(self) -> int | None:
-        """The step where the player rests."""
-        return self.film.step_at(resting(film_key(self.entry.id)).step)
-
-
-def curves(shown: Shown) -> list[Call]:
-    """Draw the curves beside the player; what comes back are the calls they have made."""
-    look = {
-        "steps": shown.settings.train.steps,
-        "shown": shown.step,
-        "marks": moments(shown.film, shown.exact),
-        "height": HEIGHT,
-    }
-    with picture("curves"), st.container(gap="xsmall", key="train_curves"):
-        return [
-            metric_chart(Call(viz.metric_curves, (shown.frame,), {"what": what, **look}), switch=what == "loss")
-            for what in ("bits" if shown.task.rule.is_open_ended else "accuracy", "loss")
-        ]
-
-
-def below_player(shown: Shown, beside: list[Call], who: str) -> None:
-    """Draw the rest of the page."""
-    entry, settings, task, example, film = shown.entry, shown.settings, shown.task, shown.example, shown.film
-    step, steps = shown.step, settings.train.steps
-    if task.rule.is_open_ended:
-        with st.container(key="text_sample"):
-            sample_panel(entry, settings.task.alphabet, example, step)
-    run_actions(entry, settings, step, task.vocabulary.text(list(example.source)), who)
-    with st.container(
-        horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", key="train_below"
-    ):
-        more = st.segmented_control(
-            "More curves", list(MORE), default=HEADS, required=True, key="train_more", persist_state="session",
-            label_visibility="collapsed",
-        )  # fmt: skip
-        look = {"steps": steps, "shown": step, "marks": None, "height": TALL}
-        below = Call(viz.metric_curves, (shown.frame,), {**look, "what": MORE[more]})
-        offered = files(entry, task, example, film, shown.exact) if film.frames else None
-        code_and_files(entry, beside if more == HEADS else [*beside, below], film, example, step, offered)
-    if more == HEADS:
-        head_panel(film, task, steps, step, moments(film, shown.exact))
-    else:
-        metric_chart(below)
-    what_to_notice(notes(entry, settings, task, film, shown.frame))
-
-
-def ask_probe(entry: Entry, task: Task, max_len: int) -> Example:
-    """The input that is followed through the run, as the visitor types it; the last good one where it cannot be read."""
+def _ask_probe(entry: Entry, task: Task, max_len: int) -> Example:
+    """Ask for the input of the timeline; an unreadable input is replaced by the last readable one."""
     begin_key, good_key, version_key = (f"probe_{entry.id}:{what}" for what in ("begin", "good", "version"))
-    usual = task.vocabulary.text(list(task.probe(entry.train.get("seed", 0)).source))
-    begin = st.session_state.setdefault(begin_key, usual)
+    default = task.vocabulary.text(list(task.probe(entry.train.get("seed", 0)).source))
+    begin = st.session_state.setdefault(begin_key, default)
     version = st.session_state.setdefault(version_key, 0)
 
     def draw() -> None:
@@ -217,7 +130,7 @@ def ask_probe(entry: Entry, task: Task, max_len: int) -> Example:
         st.session_state[version_key] = version + 1
 
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="probe_row"):
-        # A default, not an entry of the session: this is drawn anew every second, and must not overwrite what is being typed.
+        # A default, not a session value: an update must not overwrite what the visitor is typing.
         text = st.text_input(
             "Watch it learn on",
             begin,
@@ -227,43 +140,65 @@ def ask_probe(entry: Entry, task: Task, max_len: int) -> Example:
             icon=":material/visibility:",
             placeholder=f"Watch it learn on … {task.rule.typed}",
         )
-        st.button(
-            "Random", icon=":material/casino:", on_click=draw, key="probe_random", help="Another input to watch it on."
-        )
+        st.button("Random", icon=":material/casino:", on_click=draw, key="probe_random", help="Another input")
     try:
         example = task.example(task.vocabulary.read(typed(text, 400)), max_len=max_len)
     except InputError as error:
         st.error(escape_markdown(str(error)), icon=":material/edit:")
-        return task.example(task.vocabulary.read(st.session_state.get(good_key, usual)))
+        return task.example(task.vocabulary.read(st.session_state.get(good_key, default)))
     st.session_state[good_key] = text
     return example
 
 
-def run_actions(entry: Entry, settings: Preset, step: int | None, probe: str, who: str) -> None:
-    """What can be done with the step that is shown: open it elsewhere, fork it, train the same again, download it."""
+def _curves(view: RunView) -> list[Call]:
+    """Draw the curves beside the player; returns their calls."""
+    look = {"steps": view.settings.train.steps, "shown": view.step, "marks": view.marks, "height": HEIGHT}
+    measures = ("bits" if view.task.rule.is_open_ended else "accuracy", "loss")
+    with picture("curves"), st.container(gap="xsmall", key="train_curves"):
+        return [
+            metric_chart(Call(viz.metric_curves, (view.frame,), {"what": what, **look}), switch=what == "loss")
+            for what in measures
+        ]
+
+
+def _below_player(view: RunView, calls: list[Call], who: str) -> None:
+    """Draw everything below the player."""
+    if view.task.rule.is_open_ended:
+        with st.container(key="text_sample"):
+            _sample(view)
+    _actions(view, who)
+    look: dict[str, Any] = {"horizontal": True, "horizontal_alignment": "distribute", "vertical_alignment": "center"}
+    with st.container(key="train_below", **look):
+        more = st.segmented_control(
+            "More curves", list(MORE), format_func=MORE.__getitem__, default="heads", required=True, key="train_more",
+            persist_state="session", label_visibility="collapsed",
+        )  # fmt: skip
+        options = {"what": more, "steps": view.settings.train.steps, "shown": view.step, "marks": None, "height": TALL}
+        below = Call(viz.metric_curves, (view.frame,), options)
+        code_and_files(view, calls if more == "heads" else [*calls, below])
+    if more == "heads":
+        head_panel(view)
+    else:
+        metric_chart(below)
+    what_to_notice(notes(view))
+
+
+def _actions(view: RunView, who: str) -> None:
+    """Offer what can be done with the run and the shown step: open, fork, train again, download."""
+    entry, step = view.entry, view.step
     with st.container(horizontal=True, gap="small", key="afterwards"):
         if step is not None:
-            with (
-                st.popover(f"Open step {step:,} on …", icon=":material/open_in_new:", key="open_on"),
-                st.container(gap=None),
-            ):
+            opened = st.popover(f"Open step {step:,} on …", icon=":material/open_in_new:", key="open_on")
+            with opened, st.container(gap=None):
                 for words, page in screens.of_a_model().items():
                     if st.button(words, type="tertiary", key=f"open_{words}", width="stretch"):
                         choose_model(f"{entry.id}@{step}")
-                        st.session_state["input"] = probe
+                        st.session_state["input"] = view.task.vocabulary.text(list(view.example.source))
                         st.switch_page(page)
             with st.popover(f"Fork from step {step:,}", icon=":material/fork_right:", key="fork"):
-                _fork(entry, settings, step, who)
+                _fork(entry, view.settings, step, who)
         if not entry.is_active and entry.state != "queued":
-            st.button(
-                "Train the same again",
-                icon=":material/replay:",
-                on_click=_again,
-                args=(entry, train_state().next_ticket()),
-                disabled=not who or entry.wanted == ELSEWHERE,
-                help="The same settings and the same seed: on a CPU the same run, bit for bit.",
-                key="run_again",
-            )
+            again_button(entry, is_possible=bool(who) and entry.wanted != ELSEWHERE)
         folder = run_store.store().folder_of(entry.id)
         if (folder / FILE).exists():
             st.download_button(
@@ -283,52 +218,45 @@ def _fork(entry: Entry, settings: Preset, step: int, who: str) -> None:
     if not is_filled(form):
         put(settings, form, TRAINING)
     st.caption(
-        f"A new run that begins with the weights of step {step:,}; its optimiser and data begin anew. "
-        "The model stays, its training can be another."
+        f"A new run that starts with the weights of step {step:,}, with a new optimiser and new data. "
+        "The model stays the same; its training can differ."
     )
     ask(TRAIN, form)
-    problem = None
+    changed = None
     try:
         changed = form_settings(settings, form, TRAINING)
     except ConfigError as error:
-        changed, problem = settings, str(error)
-        st.error(escape_markdown(problem), icon=":material/edit:")
+        st.error(escape_markdown(str(error)), icon=":material/edit:")
     ticket = train_state().next_ticket()
 
     def fork() -> None:
         name = f"{entry.name}, from step {step:,}"[:80]
-        start_once(ticket, lambda: run_commands.fork(entry.id, step, changed, name))
+        start_once(ticket, lambda: run_commands.fork(entry.id, step, changed or settings, name))
 
-    st.button(
-        "Start the fork", type="primary", on_click=fork, disabled=problem is not None or not who, key="fork_start"
-    )
-
-
-def _again(entry: Entry, ticket: int) -> None:
-    start_once(ticket, lambda: run_commands.again(entry.id, f"{entry.name} again"[:80]))
+    is_disabled = changed is None or not who
+    st.button("Start the fork", type="primary", on_click=fork, disabled=is_disabled, key="fork_start")
 
 
-LENGTH, TEMPERATURE = 120, 0.8
-
-
-def sample_panel(entry: Entry, alphabet: str, example: Example, step: int | None) -> None:
-    """What the snapshot of that step goes on with after the probe: always the same draw, so that steps can be compared."""
+def _sample(view: RunView) -> None:
+    """The continuation of the input by the shown snapshot, with a fixed seed so that steps can be compared."""
+    run, step, alphabet, example = view.entry.id, view.step, view.settings.task.alphabet, view.example
     if step is None:
         return
     prompt = tuple((example.stream if example.target is None else example.tokens)[0].tolist())
     try:
-        written = snapshot_file(run_store.store().folder_of(entry.id), step).stat().st_mtime_ns
-        said = _said(entry.id, step, written, prompt)
-    except (XformerError, OSError):  # removed just now, by a run that goes on from an earlier step
+        written = snapshot_file(run_store.store().folder_of(run), step).stat().st_mtime_ns
+        tokens = _continuation(run, step, written, prompt)
+    except (XformerError, OSError):  # removed by a run that was resumed from an earlier step
         return
-    text = "".join(alphabet[token - 1] for token in (*prompt, *said) if 1 <= token <= len(alphabet))
-    st.caption(f"At step {step:,} it goes on like this (temperature {TEMPERATURE}, always the same draw):")
+    text = "".join(alphabet[token - 1] for token in (*prompt, *tokens) if 1 <= token <= len(alphabet))
+    st.caption(f"The continuation at step {step:,} (temperature {TEMPERATURE}, always the same seed):")
     st.code(text, language=None, wrap_lines=True)
 
 
 @st.cache_data(max_entries=256, show_spinner=False)
-def _said(run: str, step: int, written: int, prompt: tuple[int, ...]) -> tuple[int, ...]:
+def _continuation(run: str, step: int, written: int, prompt: tuple[int, ...]) -> tuple[int, ...]:
+    """The sampled tokens; `written`, the modification time of the file, is part of the cache key."""
     model = load(snapshot_file(run_store.store().folder_of(run), step)).model
     draw = torch.Generator().manual_seed(0)
     sampling = Sampling(temperature=TEMPERATURE)
-    return tuple(one.token for one in continue_text(model, prompt, LENGTH, sampling=sampling, generator=draw))
+    return tuple(one.token for one in continue_text(model, prompt, SAMPLE_LENGTH, sampling=sampling, generator=draw))

@@ -1,24 +1,21 @@
-"""Before a run: five presets that start with one press, the others in groups, and settings of one's own."""
+"""What starts a run: presets, many seeds or a sweep, and a form for settings of one's own."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 import torch
 
 from pages.shared import models, run_commands, run_store
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.widgets import typed
-from pages.train import form as fields
 from pages.train import form as form_of
-from pages.train.form import text_choice
 from pages.train.state import start_once, train_state
 from xformer.counting import n_parameters, parameters_by_part
 from xformer.disk_quota import megabytes
@@ -36,50 +33,88 @@ from xformer.training.sweeps import READY, SWEPT, USUAL, read_values, words
 from xformer.training.transfer import TAG
 
 FIRST = ("reverse-small", "reverse-mirror", "reverse-seq2seq", "induction", "digits")
-"""What a newcomer sees: quick, and each with another picture to watch for. The very first has the large button."""
-OTHERS = "Other tasks"
-OWN = "train_own"
-"""The key of the expander with the form."""
+"""The presets that a newcomer sees; each is quick and has another picture. The first has the primary button."""
+GROUPS = {"reversing": "Reversing, in other ways", "text": "Text", "images": "Images", "other": "Other tasks"}
+OWN, FORM = "train_own", "own"
+"""The key of the expander with the form, and the name of the form."""
+FRAMES = 40
+"""The approximate number of snapshots of a run that is started here."""
+FRAMES_OF_MEMBER = 8
+"""The same for each model of a sweep."""
+ONE, SEEDS, SWEEP = "one", "seeds", "sweep"
+PLANS = {ONE: "One model", SEEDS: "Many seeds", SWEEP: "A sweep"}
+Settings = Mapping[str, Sequence[Any]] | None
+TIMED_STEPS = 3
+MOST_WORK = 1.2e9
+"""Multiplications per step up to which steps are timed while the visitor waits."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What Start trains."""
+
+    settings: Settings = None
+    """The swept settings; None for one model."""
+    is_valid: bool = True
+    kind: str = ONE
+
+    @property
+    def n(self) -> int:
+        """The number of models."""
+        return math.prod(map(len, (self.settings or {}).values()))
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The expected time of a run."""
+
+    seconds: float | None
+    """None where it is unknown."""
+    basis: str
+    """What the estimate is based on, or why there is none."""
+
+    def sentence(self) -> str:
+        if self.seconds is None:
+            return f"not measured: {self.basis}"
+        return f"about {duration(self.seconds)}, {self.basis}"
 
 
 def setup(who: str) -> None:
-    """The first presets, the groups, and the form; what is folded is not drawn."""
+    """Draw the presets and the form that start a run; closed groups are not drawn."""
     ticket = train_state().next_ticket()
     if not train_state().form_preset:
-        fill(FIRST[0])
+        _fill(FIRST[0])
     if not run_store.is_open():
         st.caption(":material/group: Everyone on this server can watch what you train, and look at its weights.")
-    plan = ask_plan()
+    plan = _ask_plan()
+    if plan.kind != ONE:
+        _ready_sweeps(who, ticket)
     entries, gpu = known_runs(), len(dispatch.devices()) > 1
-    if plan.way != ONE:
-        ready_sweeps(who, ticket)
+
+    def presets(chosen: Iterable[Preset]) -> None:
+        for preset in chosen:
+            _preset(preset, who, ticket, expected_at_once(watchable(preset), entries, gpu), plan)
+
     with st.container(border=True, gap="small", key="presets_first"):
-        for name in FIRST:
-            _preset(PRESETS[name], who, ticket, entries, gpu, plan)
+        presets(PRESETS[name] for name in FIRST)
     form = st.expander("**Settings of your own**", key=OWN, on_change="rerun", icon=":material/tune:")
     if form.open:
         with form:
-            own(who, ticket, plan)
-    for title, presets in grouped().items():
-        words = f"**{title}** :gray[ · {', '.join(preset.title for preset in presets)}]"
-        group = st.expander(words, key=group_key(title), on_change="rerun")
-        if group.open:
-            with group, st.container(gap="small", key=f"{group_key(title)}_of"):
-                for preset in presets:
-                    _preset(preset, who, ticket, entries, gpu, plan)
+            _own(who, ticket, plan)
+    for group, members in grouped().items():
+        words = f"**{GROUPS[group]}** :gray[ · {', '.join(preset.title for preset in members)}]"
+        expander = st.expander(words, key=f"presets_{group}", on_change="rerun")
+        if expander.open:
+            with expander, st.container(gap="small", key=f"presets_{group}_of"):
+                presets(members)
     st.caption(
-        "Times are expectations: from an earlier run of the same model here, else from the training of the shipped models, "
+        "Times are estimates: from an earlier run of the same model here, else from the training of the shipped models, "
         "perhaps on another machine. The form times a few steps on this one."
     )
 
 
-def group_key(title: str) -> str:
-    """The key of the expander of a group."""
-    return f"presets_{title.split()[0].rstrip(',').lower()}"
-
-
 def grouped() -> dict[str, list[Preset]]:
-    """The presets that are not among the first, by what they learn."""
+    """The presets other than the first, by group."""
     groups: dict[str, list[Preset]] = {}
     for preset in PRESETS.values():
         if preset.name not in FIRST:
@@ -88,25 +123,22 @@ def grouped() -> dict[str, list[Preset]]:
 
 
 def _group(task: str) -> str:
-    """Under which title a task's presets stand."""
     if task == PRESETS[FIRST[0]].task.name:
-        return "Reversing, in other ways"
+        return "reversing"
     limits = TASK_LIMITS[task]
-    return "Text" if limits.is_text else "Images" if limits.is_image else OTHERS
+    return "text" if limits.is_text else "images" if limits.is_image else "other"
 
 
-def _preset(preset: Preset, who: str, ticket: int, entries: list[Entry], gpu: bool, plan: Plan) -> None:
-    """One preset: what it is, how long it takes, and a press to start it."""
-    is_first = preset.name == FIRST[0] and plan.way == ONE
-    seconds = expected_at_once(watchable(preset), entries, gpu).seconds
-    time = "time not known" if seconds is None else f"**about {duration(seconds)}**"
-    if plan.way != ONE:  # in a stack a step takes another time
-        time = f"**{plan.n} models**"
-    with st.container(
-        horizontal=True, vertical_alignment="center", gap="small", key=f"card_{preset.name}", width="stretch"
-    ):
+def _preset(preset: Preset, who: str, ticket: int, time: Expected, plan: Plan) -> None:
+    """A preset: its description, its expected time, and buttons to start or change it."""
+    is_first = preset.name == FIRST[0] and plan.kind == ONE
+    words = "time unknown" if time.seconds is None else f"**about {duration(time.seconds)}**"
+    if plan.kind != ONE:  # a step of stacked models takes another time
+        words = f"**{plan.n} models**"
+    row: dict[str, Any] = {"horizontal": True, "vertical_alignment": "center", "gap": "small", "width": "stretch"}
+    with st.container(key=f"card_{preset.name}", **row):
         with st.container(gap=None, width="stretch"):
-            size = f"{n_parameters(preset.model):,} parameters · {preset.train.steps:,} steps · {time}"
+            size = f"{n_parameters(preset.model):,} parameters · {preset.train.steps:,} steps · {words}"
             st.markdown(f"**{preset.title}** :small[:gray[{size}]]")
             st.caption(f"{preset.about} {credit(preset.name)}")
         with st.container(horizontal=True, gap="xsmall", width="content", key=f"press_{preset.name}"):
@@ -116,7 +148,7 @@ def _preset(preset: Preset, who: str, ticket: int, entries: list[Entry], gpu: bo
                 icon=":material/play_arrow:",
                 on_click=start,
                 args=(watchable(preset), "auto", "", ticket, plan.settings),
-                disabled=not who or not plan.is_good,
+                disabled=not who or not plan.is_valid,
                 key=f"start_{preset.name}",
             )
             st.button(
@@ -126,188 +158,74 @@ def _preset(preset: Preset, who: str, ticket: int, entries: list[Entry], gpu: bo
                 on_click=_change,
                 args=(preset.name,),
                 key=f"change_{preset.name}",
-                help="Change its settings first: puts them into the form below.",
+                help="Change the settings first: puts them into the form below.",
             )
 
 
-def _change(name: str) -> None:
-    change(name)
-    st.session_state[OWN] = True
-
-
-FORM = "own"
-
-FRAMES = 40
-"""About so many snapshots a run started here keeps, so that the moment a head appears can be scrubbed to."""
+def _ready_sweeps(who: str, ticket: int) -> None:
+    """The sweeps that start with one click."""
+    with st.container(border=True, gap="small", key="sweeps_ready"):
+        st.markdown("**Many models at once** :small[:gray[ready to start]]")
+        for one in READY.values():
+            n, steps = math.prod(map(len, one.settings.values())), one.preset.train.steps
+            with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"sweep_{one.name}"):
+                with st.container(gap=None, width="stretch"):
+                    st.markdown(f"**{one.title}** :small[:gray[{n} models · {steps:,} steps each at most]]")
+                    st.caption(one.about)
+                st.button(
+                    "Start",
+                    type="primary" if one.name == "seeds" else "secondary",
+                    icon=":material/play_arrow:",
+                    on_click=start,
+                    args=(one.preset, "auto", one.title, ticket, one.settings),
+                    disabled=not who,
+                    key=f"start_sweep_{one.name}",
+                )
 
 
 def watchable(preset: Preset) -> Preset:
-    """A preset with snapshots close enough to watch it learn; what it learns does not depend on them."""
+    """A preset with frequent snapshots; they do not change what the model learns."""
     every = max(1, preset.train.steps // FRAMES)
     every = next((n for n in (10, 20, 25, 50, 100, 200, 500, 1000) if n >= every), every)
     return replace(preset, train=preset.train.replace(snapshot_every=min(every, preset.train.snapshot_every)))
 
 
+def _with_few_snapshots(preset: Preset) -> Preset:
+    """A preset with few snapshots, for a model of a sweep."""
+    return replace(preset, train=preset.train.replace(snapshot_every=max(1, preset.train.steps // FRAMES_OF_MEMBER)))
+
+
 def start(settings: Preset, device: str, name: str, ticket: int, sweep: Settings = None) -> None:
-    """Put a run into the queue and show it; with `sweep`, a run of many models at once. A callback."""
+    """Put a run, or with `sweep` many models at once, into the queue and show it. A callback."""
     if sweep is not None:
-        settings, name = with_few_snapshots(settings), name or name_of(settings, sweep)
+        settings, name = _with_few_snapshots(settings), name or _sweep_name(settings, sweep)
     start_once(ticket, lambda: run_commands.start(settings, name=name, device=device, sweep=sweep))
 
 
-def change(name: str) -> None:
-    """Have the form begin from that preset, as a callback."""
-    fill(name)
-    st.toast(f"The form begins from “{PRESETS[name].title}” now.", icon=":material/tune:")
+def _sweep_name(preset: Preset, settings: Mapping[str, Sequence[Any]]) -> str:
+    if list(settings) == ["seed"]:
+        return f"{preset.title} × {len(settings['seed'])} seeds"
+    return f"{preset.title}: {' × '.join(map(words, settings))}"
 
 
-def fill(name: str) -> None:
-    """Have the form begin from that preset."""
-    state = train_state()
-    state.form_preset, state.form_text = name, ""
-    form_of.put(watchable(PRESETS[name]), FORM)
-
-
-def _take_text(preset: Preset) -> None:
-    """Have the form go on with another text; whatever else was changed in it stays."""
-    text = preset.task.text
-    try:
-        preset = with_text(form_of.settings(_base(), FORM), text)
-    except XformerError:  # what stands in the form breaks a rule: begin from the preset
-        preset = watchable(preset)
-    train_state().form_text = text
-    form_of.put(preset, FORM)
-
-
-def _base() -> Preset:
-    """What the form began from."""
-    preset, text = PRESETS[train_state().form_preset], train_state().form_text
-    try:
-        return with_text(preset, text) if text else preset
-    except XformerError:  # its file was taken away meanwhile
-        return preset
-
-
-def own(who: str, ticket: int, plan: Plan) -> None:
-    """The form, what it comes to, and the button that starts it."""
-    base = _base()
-    form, summary = st.columns([2.4, 1], gap="large")
-    with form:
-        st.markdown(f"Beginning from **{base.title}**.")
-        if TASK_LIMITS[base.task.name].is_text:
-            text_choice(base, _take_text)
-        form_of.ask(fields.TASK, FORM)
-        form_of.ask(fields.MODEL, FORM)
-        form_of.ask(fields.TRAIN, FORM)
-        with st.expander("More about the model"):
-            form_of.ask(fields.MODEL_MORE, FORM)
-        with st.expander("More about the training"):
-            form_of.ask(fields.TRAIN_MORE, FORM)
-    with summary:
-        name = st.text_input("Name", key="own_name", placeholder="as the settings say", persist_state="session")
-        choices = ["auto", *dispatch.devices()]
-        device = st.selectbox(
-            "Device",
-            choices,
-            format_func=lambda choice: {"auto": "auto", "cpu": "CPU"}.get(
-                choice, f"GPU {choice.removeprefix('cuda:')}"
-            ),
-            key="own_device",
-            help="Auto takes a GPU where there is one.",
-        )
-        settings = _checked(base, plan.n)
-        if settings is not None:
-            _summary(settings, device, plan)
-        st.button(
-            "Start",
-            type="primary",
-            icon=":material/play_arrow:",
-            disabled=settings is None or not who or not plan.is_good,
-            on_click=start,
-            args=(settings, device, name, ticket, plan.settings),
-            width="stretch",
-            key="start_own",
-        )
-
-
-def _checked(base: Preset, n: int) -> Preset | None:
-    """What the form says, or None and a sentence on what is wrong."""
-    try:
-        settings = form_of.settings(base, FORM)
-        run_store.limits().check_size(settings, n_models=n)
-    except ConfigError as error:
-        st.error(escape_markdown(str(error)), icon=":material/edit:")
-    except XformerError as error:
-        st.error(escape_markdown(str(error)), icon=":material/block:")
-    else:
-        return settings
-    return None
-
-
-def _summary(settings: Preset, device: str, plan: Plan) -> None:
-    entries = known_runs()
-    with st.popover(f"{n_parameters(settings.model):,} parameters", width="stretch", help="Counted part by part."):
-        parts = parameters_by_part(settings.model)
-        table = pd.DataFrame(
-            {"part": [p.name for p in parts], "how": [p.formula for p in parts], "numbers": [p.count for p in parts]}
-        )
-        st.dataframe(table, hide_index=True)
-    gpu = device.startswith("cuda") or (device == "auto" and len(dispatch.devices()) > 1)
-    alone = "" if plan.n == 1 else " for one of them alone"
-    st.caption(f"**Time{alone}:** {expected(settings, entries, gpu).sentence()}.")
-    st.caption(takes(settings, plan))
-    waiting = len(dispatch.in_turn(entries)) + sum(entry.is_active for entry in entries)
-    if waiting:
-        st.caption(f"**Queue:** {waiting} {'run is' if waiting == 1 else 'runs are'} waiting or in training already.")
-
-
-ONE, SEEDS, SWEEP = "one", "seeds", "sweep"
-
-WAYS = {ONE: "One model", SEEDS: "Many seeds", SWEEP: "A sweep"}
-
-NOTHING = ""
-
-KEPT = 8
-"""About so many snapshots each model of a sweep keeps: many models watch each other, not themselves."""
-
-Settings = Mapping[str, Sequence[Any]] | None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What Start does: `settings` are what is swept, None for one model; `is_good` is False where nothing can be started."""
-
-    settings: Settings = None
-    is_good: bool = True
-    way: str = ONE
-
-    @property
-    def n(self) -> int:
-        """How many models it is."""
-        return math.prod(map(len, (self.settings or {}).values()))
-
-
-def ask_plan() -> Plan:
-    """The choice, and what belongs to it."""
+def _ask_plan() -> Plan:
+    """Ask whether Start trains one model, many seeds or a sweep."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium", key="train_many"):
-        way = st.segmented_control(
-            "Start trains", list(WAYS), default=ONE, required=True, format_func=WAYS.__getitem__, key="train_way",
+        kind = st.segmented_control(
+            "Start trains", list(PLANS), default=ONE, required=True, format_func=PLANS.__getitem__, key="train_way",
             persist_state="session",
         )  # fmt: skip
-        if way == ONE:
-            st.caption(
-                "Many seeds, or a sweep over settings, are trained at once; three are ready to start.", width="content"
-            )
+        if kind == ONE:
+            st.caption("Many seeds or a sweep train at once; three are ready to start.", width="content")
             return Plan()
-        if way == SEEDS:
-            most = run_store.limits().models
-            n = st.number_input(
-                "Seeds", 2, max(2, most), min(16, max(2, most)), key="train_seeds", persist_state="session", width=130
-            )
-            plan = Plan({"seed": range(int(n))}, way=SEEDS)
+        if kind == SEEDS:
+            most = max(2, run_store.limits().models)
+            look: dict[str, Any] = {"persist_state": "session", "width": 130}
+            n = st.number_input("Seeds", 2, most, min(16, most), key="train_seeds", **look)
+            plan = Plan({"seed": range(int(n))}, kind=SEEDS)
         else:
             plan = _ask_sweep()
-    if plan.is_good:
+    if plan.is_valid:
         st.caption(
             f"{plan.n} models of one shape, trained as one stacked computation; each of them becomes a run of its own. "
             "Start works with any preset below, and with settings of your own."
@@ -319,9 +237,9 @@ def _ask_sweep() -> Plan:
     found: dict[str, list[Any]] = {}
     problem = ""
     for number, first in enumerate(("peak_lr", "seed")):
-        options = list(SWEPT) if number == 0 else [NOTHING, *SWEPT]
+        options = [*([""] if number else []), *SWEPT]
         name = st.selectbox(
-            "Sweep" if number == 0 else "and", options, index=options.index(first), key=f"sweep_name_{number}",
+            "and" if number else "Sweep", options, index=options.index(first), key=f"sweep_name_{number}",
             format_func=lambda name: words(name) if name else "nothing else", persist_state="session", width=170,
         )  # fmt: skip
         if not name:
@@ -343,66 +261,109 @@ def _ask_sweep() -> Plan:
     return Plan(found, not problem, SWEEP)
 
 
-def with_few_snapshots(preset: Preset) -> Preset:
-    """A preset that keeps a few snapshots only: many models keep theirs at once."""
-    return replace(preset, train=preset.train.replace(snapshot_every=max(1, preset.train.steps // KEPT)))
+def _change(name: str) -> None:
+    """Put a preset into the form and open it. A callback."""
+    _fill(name)
+    st.toast(f"The form now starts from “{PRESETS[name].title}”.", icon=":material/tune:")
+    st.session_state[OWN] = True
 
 
-def takes(settings: Preset, plan: Plan) -> str:
-    """What it takes of memory and of the disk, as Markdown."""
+def _fill(name: str) -> None:
+    state = train_state()
+    state.form_preset, state.form_text = name, ""
+    form_of.put(watchable(PRESETS[name]), FORM)
+
+
+def _take_text(preset: Preset) -> None:
+    """Put another text into the form and keep its other values."""
+    text = preset.task.text
+    try:
+        preset = with_text(form_of.settings(_base(), FORM), text)
+    except XformerError:  # the values of the form are invalid: start from the preset
+        preset = watchable(preset)
+    train_state().form_text = text
+    form_of.put(preset, FORM)
+
+
+def _base() -> Preset:
+    """The preset that the form started from, with its text."""
+    preset, text = PRESETS[train_state().form_preset], train_state().form_text
+    try:
+        return with_text(preset, text) if text else preset
+    except XformerError:  # the text was deleted meanwhile
+        return preset
+
+
+def _own(who: str, ticket: int, plan: Plan) -> None:
+    """The form, the resources that its settings need, and the button that starts it."""
+    base = _base()
+    form, summary = st.columns([2.4, 1], gap="large")
+    with form:
+        st.markdown(f"Starting from **{base.title}**.")
+        if TASK_LIMITS[base.task.name].is_text:
+            form_of.text_choice(base, _take_text)
+        for fields in (form_of.TASK, form_of.MODEL, form_of.TRAIN):
+            form_of.ask(fields, FORM)
+        with st.expander("More about the model"):
+            form_of.ask(form_of.MODEL_MORE, FORM)
+        with st.expander("More about the training"):
+            form_of.ask(form_of.TRAIN_MORE, FORM)
+    with summary:
+        name = st.text_input("Name", key="own_name", placeholder="from the settings", persist_state="session")
+        names = {one: f"GPU {one.removeprefix('cuda:')}" for one in dispatch.devices()} | {"cpu": "CPU", "auto": "auto"}
+        device = st.selectbox(
+            "Device",
+            ["auto", *dispatch.devices()],
+            format_func=names.__getitem__,
+            key="own_device",
+            help="Auto takes a GPU where there is one.",
+        )
+        settings = _checked(base, plan.n)
+        if settings is not None:
+            _summary(settings, device, plan)
+        st.button(
+            "Start",
+            type="primary",
+            icon=":material/play_arrow:",
+            disabled=settings is None or not who or not plan.is_valid,
+            on_click=start,
+            args=(settings, device, name, ticket, plan.settings),
+            width="stretch",
+            key="start_own",
+        )
+
+
+def _checked(base: Preset, n: int) -> Preset | None:
+    """The settings of the form; None and an error message where they are invalid or too large."""
+    try:
+        settings = form_of.settings(base, FORM)
+        run_store.limits().check_size(settings, n_models=n)
+    except XformerError as error:
+        icon = ":material/edit:" if isinstance(error, ConfigError) else ":material/block:"
+        st.error(escape_markdown(str(error)), icon=icon)
+        return None
+    return settings
+
+
+def _summary(settings: Preset, device: str, plan: Plan) -> None:
+    """Parameters, time, memory, disk space and queue."""
+    entries = known_runs()
+    with st.popover(f"{n_parameters(settings.model):,} parameters", width="stretch", help="Counted part by part."):
+        rows = [{"part": p.name, "how": p.formula, "numbers": p.count} for p in parameters_by_part(settings.model)]
+        st.dataframe(rows, hide_index=True)
+    gpu = device.startswith("cuda") or (device == "auto" and len(dispatch.devices()) > 1)
+    alone = "" if plan.n == 1 else " for one of them alone"
+    st.caption(f"**Time{alone}:** {expected(settings, entries, gpu).sentence()}.")
     memory = memory_needed(settings, n_models=plan.n)
-    disk = plan.n * disk_needed(settings if plan.settings is None else with_few_snapshots(settings))
-    return f"**Memory:** about {megabytes(memory)}. **Disk:** {megabytes(disk)}."
-
-
-def name_of(preset: Preset, settings: Mapping[str, Sequence[Any]]) -> str:
-    """What a sweep is called, unless a person says so."""
-    if list(settings) == ["seed"]:
-        return f"{preset.title} × {len(settings['seed'])} seeds"
-    return f"{preset.title}: {' × '.join(map(words, settings))}"
-
-
-def ready_sweeps(who: str, ticket: int) -> None:
-    """Draw them."""
-    with st.container(border=True, gap="small", key="sweeps_ready"):
-        st.markdown("**Many models at once** :small[:gray[ready to start]]")
-        for one in READY.values():
-            n, steps = math.prod(map(len, one.settings.values())), one.preset.train.steps
-            with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"sweep_{one.name}"):
-                with st.container(gap=None, width="stretch"):
-                    st.markdown(f"**{one.title}** :small[:gray[{n} models · {steps:,} steps each at most]]")
-                    st.caption(one.about)
-                st.button(
-                    "Start",
-                    type="primary" if one.name == "seeds" else "secondary",
-                    icon=":material/play_arrow:",
-                    on_click=start,
-                    args=(one.preset, "auto", one.title, ticket, one.settings),
-                    disabled=not who,
-                    key=f"start_sweep_{one.name}",
-                )
-
-
-STEPS = 3
-
-MOST_WORK = 1.2e9
-"""Multiplications of a step up to which three of them are timed while a visitor waits."""
-
-
-@dataclass(frozen=True)
-class Expected:
-    """How long a run will take: None where nobody knows, and in either case why."""
-
-    seconds: float | None
-    why: str
-
-    def sentence(self) -> str:
-        """The time, and where it comes from."""
-        return f"not measured: {self.why}" if self.seconds is None else f"about {duration(self.seconds)}, {self.why}"
+    disk = plan.n * disk_needed(settings if plan.settings is None else _with_few_snapshots(settings))
+    st.caption(f"**Memory:** about {megabytes(memory)}. **Disk:** {megabytes(disk)}.")
+    waiting = len(dispatch.in_turn(entries)) + sum(entry.is_active for entry in entries)
+    if waiting:
+        st.caption(f"**Queue:** {waiting} {'run is' if waiting == 1 else 'runs are'} waiting or in training already.")
 
 
 def known_runs() -> list[Entry]:
-    """All runs, to learn from how long they took; none where the store cannot be read, which the screen has said already."""
+    """All runs, for estimates of time; none where the store cannot be read."""
     try:
         return run_store.store().entries()
     except RunStoreError:
@@ -410,41 +371,38 @@ def known_runs() -> list[Entry]:
 
 
 def expected(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected:
-    """The time from an earlier run here on the same kind of device, else from a few steps that are timed now."""
-    steps = settings.train.steps
-    earlier = _earlier(settings, entries, gpu)
-    if earlier is not None:
+    """The expected time, from an earlier run on the same kind of device, else from a few steps that are timed now."""
+    if (earlier := _earlier(settings, entries, gpu)) is not None:
         return earlier
-    if work(settings) > MOST_WORK:
-        return Expected(None, "this model is too big to try while you wait")
+    if _work(settings) > MOST_WORK:
+        return Expected(None, "this model is too large to time while you wait")
     model = json.dumps([settings.model.to_json(), settings.task.to_json()])
     try:
-        seconds = steps * _seconds_a_step(model, settings.train.batch_size, settings)
+        seconds = settings.train.steps * _seconds_a_step(model, settings.train.batch_size, settings)
     except XformerError as error:
         return Expected(None, escape_markdown(str(error)))
-    return Expected(seconds, f"on this CPU, measured on {STEPS} steps just now")
+    return Expected(seconds, f"on this CPU, measured on {TIMED_STEPS} steps just now")
 
 
 def expected_at_once(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected:
-    """The same without timing anything: a list of presets opens at once, and a busy server is not made busier."""
-    earlier = _earlier(settings, entries, gpu)
-    if earlier is not None:
+    """The expected time without timing anything, so that a list of presets opens at once."""
+    if (earlier := _earlier(settings, entries, gpu)) is not None:
         return earlier
     shipped = shipped_training()
     if settings.name in shipped:
         return Expected(shipped[settings.name][0], "as the shipped model took where it was trained")
     if not shipped:
         return Expected(None, "no earlier run to go by")
-    here = work(settings)
-    nearest = min(shipped, key=lambda name: abs(math.log(work(PRESETS[name]) / here)))
+    here = _work(settings)
+    nearest = min(shipped, key=lambda name: abs(math.log(_work(PRESETS[name]) / here)))
     seconds, steps = shipped[nearest]
-    a_step = seconds / steps * here / work(PRESETS[nearest])
-    return Expected(settings.train.steps * a_step, f"by its size, beside the shipped “{nearest}”")
+    a_step = seconds / steps * here / _work(PRESETS[nearest])
+    return Expected(settings.train.steps * a_step, f"by its size, compared with the shipped “{nearest}”")
 
 
 @st.cache_data(max_entries=1, show_spinner=False)
 def shipped_training() -> dict[str, tuple[float, int]]:
-    """In how many seconds and steps the shipped model of a preset was trained on a CPU; the cards alone are read."""
+    """By preset, the seconds and steps of the shipped model's training on a CPU, from its card."""
     found = {}
     for file in models.FOLDER.glob("*/card.json"):
         card = json.loads(file.read_text("utf-8"))
@@ -454,16 +412,17 @@ def shipped_training() -> dict[str, tuple[float, int]]:
 
 
 def _earlier(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected | None:
-    """From a run here of the same model; on a GPU there is nothing else to go by."""
-    alike = [entry for entry in entries if _is_like(entry, settings, gpu) and entry.step >= 50 and entry.seconds > 0]
-    if alike:
-        seconds = settings.train.steps * alike[0].seconds / alike[0].step
-        return Expected(seconds, f"as an earlier run of this model went on {_place(alike[0].device)}")
+    """The expected time from an earlier run of the same model; on a GPU there is no other estimate."""
+    for entry in entries:
+        if _is_like(entry, settings, gpu) and entry.step >= 50 and entry.seconds > 0:
+            device = "this CPU" if entry.device in (None, "cpu") else f"the GPU {entry.device}"
+            seconds = settings.train.steps * entry.seconds / entry.step
+            return Expected(seconds, f"as an earlier run of this model took on {device}")
     return Expected(None, "this model has not run on this GPU yet") if gpu else None
 
 
-def work(settings: Preset) -> float:
-    """About how many multiplications one step takes: 6 a weight and token (forward 2, backward 4)."""
+def _work(settings: Preset) -> float:
+    """Approximate multiplications per step: 6 per weight and token (2 forward, 4 backward)."""
     streams = 1 if settings.task.architecture == "encoder" else 2
     tokens = settings.train.batch_size * streams * (settings.task.min_len + settings.task.max_len) / 2
     return 6.0 * n_parameters(settings.model) * tokens
@@ -471,7 +430,7 @@ def work(settings: Preset) -> float:
 
 @st.cache_data(max_entries=64, show_spinner=False)
 def _seconds_a_step(model: str, batch_size: int, _settings: Preset) -> float:
-    """Seconds of a training step in this process, the first one aside. `model` names the settings for the cache."""
+    """Seconds per training step, without the first one; `model` and `batch_size` are the cache key."""
     recipe = _settings.train.replace(
         steps=10_000, log_every=10_000, held_out=2, snapshot_every=0, target=0.0, lr_changes=()
     )
@@ -482,27 +441,23 @@ def _seconds_a_step(model: str, batch_size: int, _settings: Preset) -> float:
         nonlocal first
         if run.step == 1:
             first = run.seconds
-        if run.step == 1 + STEPS:
+        if run.step == 1 + TIMED_STEPS:
             raise Stopped
 
     with suppress(Stopped):
         for _ in run.reports(between):
             pass
-    return (run.seconds - first) / STEPS
+    return (run.seconds - first) / TIMED_STEPS
 
 
 def _is_like(entry: Entry, settings: Preset, gpu: bool) -> bool:
     """Whether a run was trained here, on that kind of device, in steps of the same size."""
-    elsewhere = ELSEWHERE in (entry.wanted, entry.device) or TAG in entry.tags
-    stacked = entry.sweep is not None or bool(entry.sweep_of)  # there a step takes another time
+    is_elsewhere = ELSEWHERE in (entry.wanted, entry.device) or TAG in entry.tags
+    is_stacked = entry.sweep is not None or bool(entry.sweep_of)  # a step of stacked models takes another time
     return (
-        not (entry.private or elsewhere or stacked)
+        not (entry.private or is_elsewhere or is_stacked)
         and (entry.device or "cpu").startswith("cuda") == gpu
         and entry.model == settings.model.to_json()
         and entry.task == settings.task.to_json()
         and entry.train.get("batch_size") == settings.train.batch_size
     )
-
-
-def _place(device: str | None) -> str:
-    return "this CPU" if device in (None, "cpu") else f"the GPU {device}"

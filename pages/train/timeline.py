@@ -1,9 +1,9 @@
-"""The probe through every snapshot of a run: looked at a few at a time, kept, and played in the browser."""
+"""The timeline of a run: one input through every snapshot, its player, the curves, and what to notice."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from pages.components.training_player import Rest, resting, training_player
+from pages.components.training_player import resting, training_player
 from pages.shared import run_store
 from pages.shared.byte_cache import budget, shared
 from pages.shared.call import Call, heads_from_1
@@ -21,7 +21,7 @@ from pages.shared.layout import chart_spec, is_dark
 from pages.shared.link import address
 from pages.shared.picture import Figures, csv, figure_files, html, menu
 from pages.shared.script import script
-from pages.train.state import film_key, player_target
+from pages.train.state import player_key, player_target
 from xformer import Transformer, load
 from xformer.adapters import TaskModel
 from xformer.analysis.training_runs import (
@@ -66,25 +66,41 @@ from xformer.viz.training_curves import (
 )
 from xformer.widgets.page import film_page
 
+HEIGHT, TALL = 172, 230
+"""Heights in CSS pixels of a chart beside the player and of one below it, with axes."""
+MOST_FRAMES = 120
+MOST_BYTES = 1_200_000
+"""Maximum size of a timeline that is sent to the browser."""
+MOST_CELLS = 4_000_000
+"""Maximum cells of one frame; each is a byte."""
+BUDGET = 0.25
+"""Seconds of evaluating snapshots in one run of the page."""
+MOST_HEADS = 16
+"""With more heads, only the best head of each layer has a curve."""
+STANDS_OUT = 0.1
+"""A head is named as the best only where its score is this much above the best score before training."""
+ACTIVE = ("queued", "running", "paused")
+"""The states in which a run can go on by itself."""
+
 
 @dataclass
-class Album:
-    """What has been looked at of one run with one probe: frames by (step, when its file was written)."""
+class SnapshotCache:
+    """The evaluated snapshots of a run on one input, by step and modification time of the file."""
 
     frames: dict[tuple[int, int], Frame] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Film:
-    """What the screen knows of a run's snapshots now."""
+class Timeline:
+    """The snapshots of a run on one input, as far as they are evaluated."""
 
     frames: tuple[Frame, ...]
     layers: tuple[FilmLayer, ...]
     waiting: int
-    """Snapshots that have not been looked at yet."""
+    """Number of snapshots that are not evaluated yet."""
 
     def step_at(self, step: int | None) -> int | None:
-        """The step of the frame that a player shows when it rests at a step; at None it rests at the latest."""
+        """The step of the frame that the player shows at a step; None is the latest."""
         if not self.frames:
             return None
         at_or_before = [frame.step for frame in self.frames if step is None or frame.step <= step]
@@ -100,93 +116,105 @@ class Film:
         """The best head at each step; see `best_heads`."""
         return best_heads(self.table)
 
-
-def head_names(film: Film) -> dict[tuple[str, int], str]:
-    """What each head that has a score is called."""
-    scored = film.frames[-1].scores if film.frames else {}
-    return {
-        (layer.path, head): f"{layer.title} · head {head + 1}"
-        for layer in film.layers
-        for head in range(len(scored.get(layer.path, ())))
-    }
-
-
-def frame_cells(frame: Frame) -> int:
-    """The bytes of a frame's planes."""
-    return sum(codes.size for codes in frame.planes.values())
+    @cached_property
+    def head_names(self) -> dict[tuple[str, int], str]:
+        """The display names of the heads that have a score, by layer path and head."""
+        scores = self.frames[-1].scores if self.frames else {}
+        return {
+            (layer.path, head): f"{layer.title} · head {head + 1}"
+            for layer in self.layers
+            for head in range(len(scores.get(layer.path, ())))
+        }
 
 
-def album_key(run: str, source: tuple[int, ...]) -> tuple[str, str, tuple[int, ...]]:
-    return "album", run, source
+@dataclass(frozen=True)
+class RunView:
+    """A run as the screen shows it: its timeline on one input and its metrics."""
+
+    entry: Entry
+    settings: Preset
+    task: Task
+    example: Example
+    timeline: Timeline
+    frame: pd.DataFrame
+    """The metrics, one row per report."""
+    exact: Sequence[tuple[int, float]]
+    """Exact match by step; empty for a text."""
+
+    @property
+    def key(self) -> str:
+        return player_key(self.entry.id)
+
+    @property
+    def step(self) -> int | None:
+        """The step that the player shows."""
+        return self.timeline.step_at(resting(self.key).step)
+
+    @cached_property
+    def marks(self) -> dict[int, str]:
+        """The steps at which a head appears and at which the task is learned."""
+        appears = appearance(self.timeline.best)
+        learned = first_passing([step for step, _ in self.exact], [share for _, share in self.exact], LEARNED)
+        marks: dict[int, str] = {}
+        if appears is not None:
+            marks[appears] = f"a head passes {APPEARS:g}"
+        if learned is not None:
+            marks[learned] = ", ".join([*filter(None, [marks.get(learned)]), f"{LEARNED:.0%} right"])
+        return marks
+
+    def packed(self, *, live: bool, target: tuple[int, int | None]) -> bytes:
+        """The data of the player; `target` is how often it was sent to a step, and which."""
+        return pack_film(
+            self.timeline.layers,
+            self.timeline.frames,
+            **of_input(self.task, self.example),
+            steps=self.entry.train.get("steps", 1),
+            exact=self.exact,
+            marks=list(self.marks.items()),
+            best=head_to_enlarge(self.timeline.layers, self.timeline.frames[-1]),
+            live=live,
+            told=target,
+        )
 
 
-def album_of(run: str, source: tuple[int, ...]) -> Album:
-    return shared.get(album_key(run, source), Album)
-
-
-def frame_of(model: Transformer, task: Task, example: Example, step: int) -> Frame:
-    """What a film keeps of a snapshot with that input."""
-    subject = TaskModel(model, task)
-    return film_frame(Reading(subject, example, subject.record(example, keep=["*.pattern", "*.mask", "logits"])), step)
-
-
-MOST_FRAMES = 120
-
-MOST_BYTES = 1_200_000
-"""Of all planes of a film."""
-
-MOST_CELLS = 4_000_000
-"""Of one frame, which a browser is sent as a byte each."""
-
-BUDGET = 0.25
-"""Seconds that one run of the page spends on looking at snapshots; the rest follows with the next."""
-
-
-GOES_ON = ("queued", "running", "paused")
-"""The states in which more is to come."""
-
-
-def film_of(entry: Entry, settings: Preset, task: Task, example: Example, wanted: int | None) -> Film:
-    """The film of that input; an empty one, and a sentence, where it would be too large."""
+def timeline_of(entry: Entry, settings: Preset, task: Task, example: Example, wanted: int | None) -> Timeline:
+    """The timeline of an input; an empty one and an error message where it would be too large."""
     try:
-        check_size(settings.model, example)
+        _check_size(settings.model, example)
     except InputError as error:
         st.error(escape_markdown(str(error)), icon=":material/block:")
-        return Film((), (), 0)
-    return develop(entry, task, example, wanted)
+        return Timeline((), (), 0)
+    return _evaluate(entry, task, example, wanted)
 
 
-def check_size(config: ModelConfig, example: Example) -> None:
-    """Raise `InputError` where a film of that input is more than may be looked at, or than a browser can be sent."""
+def _check_size(config: ModelConfig, example: Example) -> None:
+    """Raise `InputError` where evaluating an input takes too much memory, or its frames are too large to send."""
     source, target = example.stream.shape[1], None if example.target is None else example.target.shape[1]
     check_fits(config, source, target, allowed_bytes=budget())
     heads, tokens = config.n_layers * config.n_heads, max(source, target or 0)
     if heads * tokens**2 > MOST_CELLS:
         raise InputError(
-            f"A film of {heads:,} heads over {tokens:,} tokens has {heads * tokens**2:,} cells a frame, and at most "
+            f"A timeline of {heads:,} heads over {tokens:,} tokens has {heads * tokens**2:,} cells a frame, and at most "
             f"{MOST_CELLS:,} can be shown; type a shorter input."
         )
 
 
-def develop(entry: Entry, task: Task, example: Example, wanted: int | None) -> Film:
-    """Look at the snapshots of a run that have not been looked at yet, as many as the budget allows.
-
-    The step that is wanted comes first, then the others: coarse, then fine.
-    """
-    folder = run_store.store().folder_of(entry.id)
-    album = album_of(entry.id, example.source)
-    steps = snapshot_steps(folder)
-    cells = sum(frame_cells(frame) for frame in list(album.frames.values())[:1])
-    steps = thinned(steps, min(MOST_FRAMES, max(2, MOST_BYTES // cells)) if cells else MOST_FRAMES)
+def _evaluate(entry: Entry, task: Task, example: Example, wanted: int | None) -> Timeline:
+    """Evaluate snapshots for as long as the budget allows: first the wanted step, then coarse to fine."""
+    folder, cache_key = run_store.store().folder_of(entry.id), ("snapshots", entry.id, example.source)
+    cache = shared.get(cache_key, SnapshotCache)
+    cells = sum(codes.size for frame in list(cache.frames.values())[:1] for codes in frame.planes.values())
+    most = min(MOST_FRAMES, max(2, MOST_BYTES // cells)) if cells else MOST_FRAMES
+    steps = thinned(snapshot_steps(folder), most)
     begun, waiting = time.perf_counter(), 0
     keys: dict[int, tuple[int, int]] = {}
     for step in _coarse_to_fine(steps, wanted):
         try:
             key = (step, snapshot_file(folder, step).stat().st_mtime_ns)
-        except OSError:  # a run that goes on from an earlier step has just removed it
+        except OSError:  # removed by a run that was resumed from an earlier step
             continue
         keys[step] = key
-        if key in album.frames:
+        if key in cache.frames:
             continue
         if time.perf_counter() - begun > BUDGET:
             waiting += 1
@@ -195,272 +223,198 @@ def develop(entry: Entry, task: Task, example: Example, wanted: int | None) -> F
             checkpoint = load(snapshot_file(folder, step))
         except XformerError:
             continue
-        album.frames[key] = frame_of(checkpoint.model, task, example, step)
-        shared.put(album_key(entry.id, example.source), album)  # with its new size
-    frames = tuple(album.frames[keys[step]] for step in steps if step in keys and keys[step] in album.frames)
-    return Film(frames, layers_of(task, example, frames), waiting)
+        cache.frames[key] = frame_of(checkpoint.model, task, example, step)
+        shared.put(cache_key, cache)  # with its new size
+    frames = tuple(cache.frames[keys[step]] for step in steps if step in keys and keys[step] in cache.frames)
+    return Timeline(frames, layers_of(task, example, frames), waiting)
 
 
-def nothing_yet(entry: Entry, settings: Preset) -> None:
-    """Why there is no picture, in place of it."""
-    if not settings.train.snapshot_every:
-        st.info("This run keeps no snapshots, so there is nothing to look at before it is finished.")
-    elif entry.state == "queued":
-        st.info("The first picture comes when it starts.", icon=":material/hourglass_top:")
-    elif entry.state in GOES_ON:
-        st.info("The first picture comes with its first snapshot, in a few seconds.", icon=":material/hourglass_top:")
-    else:
-        st.info("This run left no snapshot to look at; “New run” starts another.")
+def frame_of(model: Transformer, task: Task, example: Example, step: int) -> Frame:
+    """The frame of a snapshot on an input."""
+    subject = TaskModel(model, task)
+    return film_frame(Reading(subject, example, subject.record(example, keep=["*.pattern", "*.mask", "logits"])), step)
 
 
 def _coarse_to_fine(steps: Sequence[int], wanted: int | None) -> list[int]:
-    order = [step for step in steps if step <= (wanted or 0)][-1:] if wanted is not None else []
-    order += steps[-1:]
+    order = [step for step in steps if wanted is not None and step <= wanted][-1:] + list(steps[-1:])
     for stride in (16, 8, 4, 2, 1):
         order += steps[::stride]
     return list(dict.fromkeys(order))
 
 
-def play(entry: Entry, task: Task, example: Example, film: Film, exact: Sequence[tuple[int, float]]) -> Rest:
-    """Draw the player of a run, and return where it rests."""
-    is_live = entry.is_active or entry.state == "queued"
-    packed = _packed(entry, task, example, film, exact, live=is_live, told=player_target(entry.id))
-    return training_player(packed, key=film_key(entry.id))
-
-
-def files(
-    entry: Entry, task: Task, example: Example, film: Film, exact: Sequence[tuple[int, float]]
-) -> tuple[Callable[[], str], Figures]:
-    """The player as a page of its own, at the last frame that there is, and as a figure what it shows where it rests."""
-    rest, dark, link = resting(film_key(entry.id)), is_dark(), address()
-    about = [f"{entry.name}: {task.vocabulary.text(list(example.source))}", f"run {entry.id}"]
-
-    def caption() -> list[str]:
-        return [*about, *link()]
-
-    def packed() -> bytes:
-        return _packed(entry, task, example, film, exact, live=False, told=(1, None))
-
-    def charts() -> list[Any]:
-        return [film_still(packed(), step=rest.step, head=rest.head, dark=dark)]
-
-    return lambda: film_page(packed(), caption()), Figures(charts, caption, dark)
-
-
-def _packed(
-    entry: Entry,
-    task: Task,
-    example: Example,
-    film: Film,
-    exact: Sequence[tuple[int, float]],
-    *,
-    live: bool,
-    told: tuple[int, int | None],
-) -> bytes:
-    return pack_film(
-        film.layers,
-        film.frames,
-        **of_input(task, example),
-        steps=entry.train.get("steps", 1),
-        exact=exact,
-        marks=[(step, words) for step, words in moments(film, exact).items()],
-        best=head_to_enlarge(film.layers, film.frames[-1]),
-        live=live,
-        told=told,
-    )
-
-
-def moments(film: Film, exact: Sequence[tuple[int, float]]) -> dict[int, str]:
-    """Steps worth a mark: where a head appears, and where the task is learned."""
-    appears = appearance(film.best)
-    learned = first_passing([step for step, _ in exact], [value for _, value in exact], LEARNED)
-    marks: dict[int, str] = {}
-    if appears is not None:
-        marks[appears] = f"a head passes {APPEARS:g}"
-    if learned is not None:
-        marks[learned] = f"{marks[learned]}, {LEARNED:.0%} right" if learned in marks else f"{LEARNED:.0%} right"
-    return marks
-
-
-HEIGHT, TALL = 172, 230
-"""CSS pixels of a chart beside the picture and of one below it, its axes included."""
-
-SCORE = "The share of a head’s attention that lies where this task needs it: 0 is none of it, 1 is all."
-
-MOST_HEADS = 16
-"""Up to so many heads each has a curve of its own, beyond that only the best one of each layer."""
+def player(view: RunView) -> None:
+    """Draw the player of a run, or why there is no picture yet."""
+    entry = view.entry
+    if view.timeline.frames:
+        packed = view.packed(live=entry.state in ACTIVE or entry.is_active, target=player_target(entry.id))
+        training_player(packed, key=view.key)
+    elif not view.settings.train.snapshot_every:
+        st.info("This run keeps no snapshots, so there is no picture before it is finished.")
+    elif entry.state == "queued":
+        st.info("The first picture comes when the run starts.", icon=":material/hourglass_top:")
+    elif entry.state in ACTIVE:
+        st.info("The first picture comes with the first snapshot, in a few seconds.", icon=":material/hourglass_top:")
+    else:
+        st.info("This run has no snapshots; “New run” starts another.")
 
 
 def metric_chart(call: Call, *, switch: bool = False) -> Call:
-    """Show a call of `viz.metric_curves`; `switch` adds one for a logarithmic axis. What comes back is the call it has made."""
-    of, (frame,) = dict(call.options), call.readings
-    curves = CURVES[of["what"]]
-    with st.container(horizontal=True, vertical_alignment="center", key=f"head_{curves.axis}_{of['height']}"):
+    """Show a call of `viz.metric_curves`, optionally with a switch for a logarithmic axis; returns the call as shown."""
+    options, (frame,) = dict(call.options), call.readings
+    curves = CURVES[options["what"]]
+    with st.container(horizontal=True, vertical_alignment="center", key=f"head_{curves.axis}_{options['height']}"):
         st.markdown(f"**{curves.title}**", width="stretch")
         if switch:
-            of["log"] = st.toggle("logarithmic", key="train_log", persist_state="session")
-    data = metric_data(frame, of["what"], of["shown"], of["marks"])
-    _show(data, curves, of["steps"], of["height"], of.get("log", False))
-    return replace(call, options=of)
+            options["log"] = st.toggle("logarithmic", key="train_log", persist_state="session")
+    data = metric_data(frame, options["what"], options["shown"], options["marks"])
+    _show(data, curves, options["steps"], options["height"], options.get("log", False))
+    return replace(call, options=options)
 
 
-def head_panel(film: Film, task: Task, steps: int, shown: int | None, marks: Mapping[int, str]) -> None:
-    """The scores of the heads on the probe, over the snapshots."""
-    names = head_names(film)
-    st.markdown(f"**Heads: {task.rule.score_name} score**", help=SCORE)
-    if not names:
-        curves = head_curves(f"Heads: {task.rule.score_name} score", {"best": "best head"}, [0])
-        _show(
-            pd.DataFrame({"step": pd.Series(dtype=float), "best": pd.Series(dtype=float)}), curves, steps, TALL, False
-        )
-        return
-    table = film.table
-    if len(names) > MOST_HEADS:
-        table = table.loc[table.groupby(["step", "layer"])["score"].idxmax()].assign(head=0)
-        titles = {layer.path: layer.title for layer in film.layers}
-        names = {(path, 0): f"{titles[path]}, best head" for path in dict.fromkeys(table["layer"])}
-        hues = list(range(len(names)))
-    else:
-        hues = [head for _, head in names]
-        if len(dict.fromkeys(hues)) == 1:
-            hues = list(range(len(names)))
-    wide, columns = head_frame(table)
-    curves = head_curves(
-        f"Heads: {task.rule.score_name} score", {columns[pair]: name for pair, name in names.items()}, hues
+def head_panel(view: RunView) -> None:
+    """Draw the scores of the heads over the snapshots."""
+    timeline, names, title = view.timeline, view.timeline.head_names, f"Heads: {view.task.rule.score_name} score"
+    st.markdown(
+        f"**{title}**",
+        help="The share of a head’s attention at the positions that the task needs: 0 is none, 1 is all.",
     )
-    _show(with_marks(wide, shown, marks.items()), curves, steps, TALL, False)
-
-
-def code_and_files(
-    entry: Entry,
-    calls: Sequence[Call],
-    film: Film,
-    example: Example,
-    step: int | None,
-    files: tuple[Callable[[], str], Figures] | None,
-) -> None:
-    """The code of the curves and of the picture of the shown step, their numbers, and the player as figures and as a page."""
-    (frame,) = calls[0].readings
-    pictures = [call.written({id(frame): "frame"}) for call in calls]
-    lines = [
-        "import os, xformer",
-        "from xformer.training.run_store import RunStore",
-        "from xformer.viz.training_curves import metrics_frame",
-        'runs = os.environ.get("XFORMER_RUNS", "checkpoints/runs")  # where this app keeps what it trains',
-        f'frame = metrics_frame(RunStore(runs).rows("{entry.id}"))',
-    ]
-    if step is not None:
-        snapshot = snapshot_file(Path(entry.id), step).as_posix()
-        lines.append(f'r = xformer.read(f"{{runs}}/{snapshot}", {list(example.source)})')
-        head = "" if (chosen := resting(film_key(entry.id)).head) is None else f", head={chosen}"
-        pictures.append(f"xformer.viz.film_still({{{step}: r}}{head}{', dark=True' if is_dark() else ''})")
-    lines.append("[" + ",\n ".join(pictures) + "]")
-    with menu("training"):
-        st.code(script(lines), language="python", width=900)
-        csv(frame, "metrics", entry.id, "Metrics as CSV")
-        csv(lambda: heads_from_1(film.table), "heads", entry.id, "Head scores as CSV")
-        if files is not None:
-            with st.container(horizontal=True, gap="small"):
-                figure_files(files[1], "training", entry.id)
-                html(files[0], "training", entry.id)
+    if not names:
+        data, curves = (
+            pd.DataFrame({"step": [], "best": []}, dtype=float),
+            head_curves(title, {"best": "best head"}, [0]),
+        )
+    else:
+        table = timeline.table
+        if len(names) > MOST_HEADS:
+            table = table.loc[table.groupby(["step", "layer"])["score"].idxmax()].assign(head=0)
+            names = {
+                (one.path, 0): f"{one.title}, best head" for one in timeline.layers if one.path in {*table["layer"]}
+            }
+        hues = [head for _, head in names]
+        hues = hues if len(set(hues)) > 1 else list(range(len(names)))
+        wide, columns = head_frame(table)
+        curves = head_curves(title, {columns[pair]: name for pair, name in names.items()}, hues)
+        data = with_marks(wide, view.step, view.marks.items())
+    _show(data, curves, view.settings.train.steps, TALL, False)
 
 
 def _show(data: pd.DataFrame, curves: Curves, steps: int, height: int, log: bool) -> None:
     dark = is_dark()
     ends = (0.0, 1.0) if curves.share else domain_of(data, list(curves.names), log)
-    picture = (
-        curves.title,
-        tuple(curves.names.items()),
-        curves.hues,
-        steps,
-        height,
-        log,
-        dark,
-        tuple(data.columns),
-        ends,
-    )
+    names, columns = tuple(curves.names.items()), tuple(data.columns)
+    picture = (curves.title, names, curves.hues, steps, height, log, dark, columns, ends)
     spec = dict(chart_spec(picture, lambda: curve_chart(data, curves, steps=steps, dark=dark, log=log, height=height)))
     for name in ("data", "datasets"):  # sent beside the chart, so that a new point changes nothing else
         spec.pop(name, None)
     st.vega_lite_chart(data, spec, theme="streamlit", width="stretch", key=f"chart_{curves.axis}_{height}")
 
 
-STANDS_OUT = 0.1
-"""A head is named as the best only where it scores so much more than the best did before training."""
+def code_and_files(view: RunView, calls: Sequence[Call]) -> None:
+    """Offer the code of the pictures, their numbers, and the player as figures and as a page."""
+    (frame,), run, step = calls[0].readings, view.entry.id, view.step
+    pictures = [call.written({id(frame): "frame"}) for call in calls]
+    lines = [
+        "import os, xformer",
+        "from xformer.training.run_store import RunStore",
+        "from xformer.viz.training_curves import metrics_frame",
+        'runs = os.environ.get("XFORMER_RUNS", "checkpoints/runs")  # where this app keeps its runs',
+        f'frame = metrics_frame(RunStore(runs).rows("{run}"))',
+    ]
+    if step is not None:
+        snapshot = snapshot_file(Path(run), step).as_posix()
+        lines.append(f'r = xformer.read(f"{{runs}}/{snapshot}", {list(view.example.source)})')
+        head = "" if (chosen := resting(view.key).head) is None else f", head={chosen}"
+        pictures.append(f"xformer.viz.film_still({{{step}: r}}{head}{', dark=True' if is_dark() else ''})")
+    lines.append("[" + ",\n ".join(pictures) + "]")
+    with menu("training"):
+        st.code(script(lines), language="python", width=900)
+        csv(frame, "metrics", run, "Metrics as CSV")
+        csv(lambda: heads_from_1(view.timeline.table), "heads", run, "Head scores as CSV")
+        if view.timeline.frames:
+            _figures(view)
 
 
-def notes(entry: Entry, settings: Preset, task: Task, film: Film, frame: pd.DataFrame) -> list[str]:
-    """Paragraphs of Markdown without any text of a person. Whatever is computed names the step that it holds for."""
+def _figures(view: RunView) -> None:
+    """Offer the player at its last frame as a page, and what it shows as a figure."""
+    rest, dark, link, run = resting(view.key), is_dark(), address(), view.entry.id
+    about = [f"{view.entry.name}: {view.task.vocabulary.text(list(view.example.source))}", f"run {run}"]
+
+    def caption() -> list[str]:
+        return [*about, *link()]
+
+    def packed() -> bytes:
+        return view.packed(live=False, target=(1, None))
+
+    def charts() -> list[Any]:
+        return [film_still(packed(), step=rest.step, head=rest.head, dark=dark)]
+
+    with st.container(horizontal=True, gap="small"):
+        figure_files(Figures(charts, caption, dark), "training", run)
+        html(lambda: film_page(packed(), caption()), "training", run)
+
+
+def notes(view: RunView) -> list[str]:
+    """What to notice in the curves and snapshots, as Markdown; each computed sentence names its step."""
+    task, frame, timeline = view.task, view.frame, view.timeline
     steps = [int(step) for step in frame["step"].dropna()]
-    is_text = task.rule.is_open_ended  # where nothing is right or wrong, there is no exact match
-    exact = [] if is_text else frame["held_out_exact_match"].fillna(0.0).tolist()
-    learned = None if is_text else first_passing(steps, exact, LEARNED)
-    names = head_names(film)
-    found = _heads(settings, task, film, names, learned) if names else []
-    knows = learned is not None or bool(names and appearance(film.best) is not None)
+    exact = [] if task.rule.is_open_ended else frame["held_out_exact_match"].fillna(0.0).tolist()
+    learned = first_passing(steps, exact, LEARNED) if exact else None
+    found = _head_notes(view, learned) if timeline.head_names else []
+    is_learned = learned is not None or bool(timeline.head_names and appearance(timeline.best) is not None)
     look_for = task.rule.look_for
-    found.insert(0, look_for if knows else f"In a model that has learned it: {look_for[0].lower()}{look_for[1:]}")
-    fallen = dip(steps, exact) if exact else None
-    if fallen is not None:
-        rates = dict(zip(steps, frame["learning_rate"], strict=False))
+    found.insert(0, look_for if is_learned else f"In a trained model: {look_for[0].lower()}{look_for[1:]}")
+    if exact and (fallen := dip(steps, exact)) is not None:
+        rate = dict(zip(steps, frame["learning_rate"], strict=False)).get(fallen[0], 0.0)
         words = f"Exact match dips to {percent(fallen[1], 1)} at step {fallen[0]:,} and comes back."
-        if rates.get(fallen[0], 0.0) >= 0.25 * settings.train.peak_lr > 0:
-            words += f" The learning rate was still {rates[fallen[0]]:.2g} there."
+        if rate >= 0.25 * view.settings.train.peak_lr > 0:
+            words += f" The learning rate was still {rate:.2g} there."
         found.append(words)
-    if not steps and entry.is_active:
+    if not steps and view.entry.is_active:
         found.append("The curves begin with the first report.")
     return found
 
 
-def _heads(
-    settings: Preset, task: Task, film: Film, names: dict[tuple[str, int], str], learned: int | None
-) -> list[str]:
-    """When a head came to do what the task needs; of a run in which none did, that and no head's name."""
-    best = film.best
+def _head_notes(view: RunView, learned: int | None) -> list[str]:
+    """When a head with the task’s pattern appeared; no head is named where none did."""
+    best, names, score_name = view.timeline.best, view.timeline.head_names, f"{view.task.rule.score_name} score"
     appears, first, last = appearance(best), best.iloc[0], best.iloc[-1]
     step, score = int(last["step"]), float(last["score"])
     name = names[last["layer"], int(last["head"])]
-    gained = step > int(first["step"]) and score >= float(first["score"]) + STANDS_OUT
+    is_better = step > int(first["step"]) and score >= float(first["score"]) + STANDS_OUT
     found = []
     if first["score"] >= APPEARS:
         found.append(
-            f"At step {int(first['step']):,} a head scores {first['score']:.2f} already on this input ({task.rule.score_name} "
-            "score): with so few tokens to look at, chance can give that much."
-            + (f" At step {step:,} {name} is best with {score:.2f}." if gained else "")
+            f"At step {int(first['step']):,} a head already scores {first['score']:.2f} on this input ({score_name}): with so "
+            "few tokens, chance can give that much."
+            + (f" At step {step:,} {name} is best with {score:.2f}." if is_better else "")
         )
     elif appears is None:
         found.append(
-            f"Up to step {step:,} no head has half of its attention where the task needs it ({task.rule.score_name} score"
-            + (f"); the best is {name} with {score:.2f}." if gained else f", best {score:.2f}).")
+            f"Up to step {step:,} no head has half of its attention where the task needs it ({score_name}"
+            + (f"); the best is {name} with {score:.2f}." if is_better else f", best {score:.2f}).")
         )
     else:
         passing = best.set_index("step").loc[appears]
         found.append(
             f"At step {appears:,} {names[passing['layer'], int(passing['head'])]} passes {APPEARS:g} for the first time "
-            f"(snapshots are {settings.train.snapshot_every:,} steps apart)"
+            f"(snapshots are {view.settings.train.snapshot_every:,} steps apart)"
             + (f"; at step {step:,} {name} is best with {score:.2f}." if step > appears else ".")
         )
         if learned is not None:
             after = learned - appears
-            order = (
-                f"{after:,} steps after" if after > 0 else "no later than" if after == 0 else f"{-after:,} steps before"
-            )
-            found.append(f"{LEARNED:.0%} exact match came at step {learned:,}: {order} the head.")
-    if diffuse := _diffuse(film.table, names, step):
-        found.append(diffuse)
-    return found
+            order = "after" if after > 0 else "before"
+            order = f"{abs(after):,} steps {order} the head" if after else "no later than the head"
+            found.append(f"{LEARNED:.0%} exact match came at step {learned:,}: {order}.")
+    return [*found, *_diffuse_layers(view.timeline, step)]
 
 
-def _diffuse(table: pd.DataFrame, names: dict[tuple[str, int], str], step: int) -> str:
-    """That a whole layer stays diffuse while another does the work, where it is so."""
-    best = table.loc[table["step"] == step].groupby("layer")["score"].max()
-    if len(best) < 2 or best.max() < 0.8:
-        return ""
-    low = [path for path, score in best.items() if score < 0.3]
-    if not low:
-        return ""
-    titles = list(dict.fromkeys(name.split(" · head")[0] for (path, _), name in names.items() if path in low))
-    verb = "stays" if len(titles) == 1 else "stay"
-    words = titles[0] if len(titles) == 1 else f"{', '.join(titles[:-1])} and {titles[-1]}"
-    there = "there" if len(titles) == 1 else "in them"
-    return f"{words.capitalize()} {verb} below 0.3 at step {step:,}: do not look for this pattern {there}."
+def _diffuse_layers(timeline: Timeline, step: int) -> list[str]:
+    """Layers in which no head has the task’s pattern, where another layer has a clear one."""
+    best = timeline.table.loc[timeline.table["step"] == step].groupby("layer")["score"].max()
+    titles = [layer.title for layer in timeline.layers if best.get(layer.path, 1.0) < 0.3]
+    if len(best) < 2 or best.max() < 0.8 or not titles:
+        return []
+    is_one = len(titles) == 1
+    words = titles[0] if is_one else f"{', '.join(titles[:-1])} and {titles[-1]}"
+    words = words[0].upper() + words[1:]
+    return [f"{words} {'stays' if is_one else 'stay'} below 0.3 at step {step:,}: no head there has this pattern."]

@@ -218,7 +218,7 @@ def test_a_run_of_a_text_shows_bits_and_what_it_says(
     assert not app.exception
     assert not app.error
     text = words(app)
-    assert "At step 6 it goes on like this" in text
+    assert "The continuation at step 6" in text
     bits = entry.figures["loss"] / math.log(2)
     sentence = app.get("progress")[0].proto.text.replace("\\", "")
     assert f"{bits:.3f} bits per character" in sentence

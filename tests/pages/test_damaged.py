@@ -46,7 +46,7 @@ def test_runs_shows_the_others(open_page: Open, runs: Path, statement: str) -> N
     is_damaged = "UPDATE runs" in statement
     assert list(table(app)["state"]) == [["damaged"] if is_damaged else ["finished"], ["finished"]]
     assert ("is damaged" in words(app)) == is_damaged
-    assert ("damaged in the book of runs, and left out of the curves" in words(app)) == ("metrics" in statement)
+    assert ("damaged in the run store and left out of the curves" in words(app)) == ("metrics" in statement)
 
 
 def test_train_says_it_and_leads_on(open_page: Open, runs: Path) -> None:

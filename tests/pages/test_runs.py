@@ -10,7 +10,7 @@ import pytest
 from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 from streamlit.testing.v1 import AppTest
 
-from pages.runs.chosen import _notes
+from pages.runs.chosen import run_notes
 from pages.shared.escape_markdown import escape_markdown
 from tests.pages.conftest import Open
 from tests.training.tiny import tiny_preset
@@ -127,7 +127,7 @@ def test_a_filter_that_nothing_fits_leaves_the_screen_and_a_way_back(
     run = add(RunStore(runs), "only")
     app = open_page(RUNS, **({"runs": run} | link))
     assert not app.exception
-    assert "No run is like that." in words(app)
+    assert "No run matches." in words(app)
     assert "0 of 1 run" in words(app)
     assert app.button(key=f"runs_train_{run}").label == "Open in Train"  # what was chosen stays in the hand
     app.button(key="runs_show_all").click().run()
@@ -153,7 +153,7 @@ def test_the_curves_are_the_rows_of_the_chosen_runs(open_page: Open, runs: Path)
 
 def noticed(store: RunStore) -> str:
     entries = store.entries()
-    return " ".join(_notes(entries, {entry.id: store.rows(entry.id) for entry in entries}, differing(entries)))
+    return " ".join(run_notes(entries, {entry.id: store.rows(entry.id) for entry in entries}, differing(entries)))
 
 
 def rewrite(store: RunStore, run: str, **values: Any) -> None:
@@ -224,7 +224,7 @@ def test_renaming_and_tags_reach_the_book(open_page: Open, runs: Path) -> None:
     assert store.entry(run).tags == ()
 
 
-def test_a_deleted_run_can_be_taken_back(open_page: Open, runs: Path) -> None:
+def test_a_deleted_run_can_be_restored(open_page: Open, runs: Path) -> None:
     store = RunStore(runs)
     one, two = add(store, "one"), add(store, "![x](http://evil/x.png)")
     app = open_page(RUNS, runs=f"{two},{one}")
@@ -238,9 +238,7 @@ def test_a_deleted_run_can_be_taken_back(open_page: Open, runs: Path) -> None:
     assert not app.exception
 
 
-def test_others_runs_are_looked_at_and_not_touched(
-    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_others_cannot_be_changed(open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_OPEN", "0")
     monkeypatch.setattr("pages.shared.run_store.who", lambda: "b" * 32)
     store = RunStore(runs)

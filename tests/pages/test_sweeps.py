@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.train import sweep as sweep_pictures
-from pages.train.sweep import STEPS, at_most, sweep_notes
+from pages.train import sweep as sweep_view
+from pages.train.sweep import sweep_notes, time_left
 from tests.pages.conftest import Open
-from tests.pages.test_train import PAGE, buttons, said, words
+from tests.pages.test_train import PAGE, buttons, status_of, words
 from tests.training.test_sweeps import members, train
 from tests.training.tiny import tiny_preset
 from xformer import viz
@@ -67,7 +67,7 @@ def test_a_ready_sweep_starts_with_one_press_and_is_shown(open_page: Open, runs:
     assert entry.sweep is not None
     assert entry.sweep["settings"] == {"seed": list(range(16))}
     assert app.query_params["run"] == entry.id
-    assert said(app) == "16 models are waiting for their turn: it is next."
+    assert status_of(app) == "16 models are waiting for their turn: it is next."
     assert "The first maps come when it starts." in words(app)
 
 
@@ -162,14 +162,14 @@ def test_what_is_suggested_can_be_swept() -> None:
         assert len(sweep(PRESETS["modular"], **{name: read_values(name, USUAL[name])})) > 1
 
 
-def test_a_finished_sweep_with_its_pictures_and_the_way_to_each_model(
+def test_a_finished_sweep_shows_its_pictures_and_opens_each_model(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, run = submit(runs, weight_decay=[0.0, 0.5], seed=[0, 1])
     train(store, run, monkeypatch)
     app = open_page(PAGE, run=run)
     assert not app.exception
-    assert said(app).startswith("Finished: 4 models, ")
+    assert status_of(app).startswith("Finished: 4 models, ")
     assert len(app.get("vega_lite_chart")) == 3
     table = app.dataframe[0].value
     assert list(zip(table["weight decay"], table["seed"], strict=True)) == [(0, 0), (0, 1), (0.5, 0), (0.5, 1)]
@@ -181,7 +181,7 @@ def test_a_finished_sweep_with_its_pictures_and_the_way_to_each_model(
     steps = app.select_slider(key=f"sweep_step_{run}")
     assert steps.value == 20
     app = steps.set_value(5).run()
-    app = app.segmented_control(key="sweep_measure").set_value(STEPS).run()
+    app = app.segmented_control(key="sweep_measure").set_value("steps_to_solve").run()
     assert not app.exception
     code = next(block.value for block in app.code if "StoredSweep" in block.value)
     ast.parse(code)
@@ -194,7 +194,7 @@ def test_a_finished_sweep_with_its_pictures_and_the_way_to_each_model(
     app.button(key="sweep_open_film").click().run()
     assert not app.exception
     assert app.query_params["run"] == members(store, run)[0].id
-    assert said(app).startswith("Finished at step 20 of 20")
+    assert status_of(app).startswith("Finished at step 20 of 20")
 
 
 def test_a_click_on_a_cell_of_the_outcome_opens_its_model(
@@ -204,19 +204,20 @@ def test_a_click_on_a_cell_of_the_outcome_opens_its_model(
     train(store, run, monkeypatch)
     sweep = StoredSweep(store, run)
     chosen: dict[str, Any] = {}
-    monkeypatch.setattr(sweep_pictures.st, "session_state", chosen)
+    monkeypatch.setattr(sweep_view.st, "session_state", chosen)
     drawn = viz.sweep_outcome(sweep.outcomes(), x="seed", y="weight_decay").to_dict()
     for cell in drawn["datasets"][drawn["data"]["name"]]:
-        clicked = {"cell": [{"column": cell["column"], "row": cell["row"]}]}
+        assert drawn["params"][0]["select"]["fields"] == ["seed", "weight_decay"]
+        clicked = {"cell": [{"seed": cell["seed"], "weight_decay": cell["weight_decay"]}]}
         chosen["sweep_outcome"] = type("State", (), {"selection": clicked})()
-        sweep_pictures._follow_outcome(sweep, ["seed", "weight_decay"])()
+        sweep_view._follow_outcome(sweep)
         _, number = chosen["sweep_member"]
         assert sweep.members[number].values == {"weight_decay": cell["weight_decay"], "seed": cell["seed"]}
     framed = viz.sweep_outcome(sweep.outcomes(), x="seed", y="weight_decay", chosen=2).to_dict()
     assert framed["layer"][-1]["transform"] == [{"filter": 'datum.column == "0" && datum.row == "0.5"'}]
 
 
-def test_the_maps_go_along_until_somebody_moves_them(
+def test_the_maps_follow_the_latest_step_until_the_slider_is_moved(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Browser:
@@ -229,12 +230,12 @@ def test_the_maps_go_along_until_somebody_moves_them(
             return self.session_state[key]
 
     browser = Browser()
-    monkeypatch.setattr(sweep_pictures, "st", browser)
+    monkeypatch.setattr(sweep_view, "st", browser)
     entry: Any = type("Entry", (), {"id": "a", "state": "running"})
     sweep: Any = type("Sweep", (), {"entry": entry})
 
     def ask(*steps: int) -> int | None:
-        return sweep_pictures._ask_step(sweep, list(steps))
+        return sweep_view._ask_step(sweep, list(steps))
 
     assert ask(0) is None
     assert ask(0, 5) == 5
@@ -254,27 +255,25 @@ def test_the_maps_go_along_until_somebody_moves_them(
     assert ask(0, 5, 10) == 5
 
 
-def test_how_long_the_rest_takes_is_said_once_a_pace_is_known() -> None:
+def test_the_remaining_time_is_shown_once_the_speed_is_known() -> None:
     member = type("Member", (), {"id": "a", "preset": PRESET})
     sweep: Any = type("Sweep", (), {"members": [member, member], "runs": {}, "rows_of": {"a": [{"step": 15}]}})
     entry: Any = type("Entry", (), {"live": {"steps_per_second": 0.1}})
-    assert at_most(sweep, entry) == " At this pace, about 2 min left at most."
+    assert time_left(sweep, entry) == " At this speed, about 2 min left at most."
     entry.live = {}
-    assert at_most(sweep, entry) == ""
+    assert time_left(sweep, entry) == ""
     entry.live, sweep.rows_of = {"steps_per_second": 0.1}, {"a": [{"step": 20}]}
-    assert at_most(sweep, entry) == ""
+    assert time_left(sweep, entry) == ""
 
 
-def test_a_sweep_that_goes_on_says_nothing_of_how_it_ends(
-    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_running_sweep_has_no_note_on_its_end(open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, run = submit(runs, steps=[5, 20], seed=[0, 1])
     seen: list[AppTest] = []
     train(store, run, monkeypatch, {12: lambda: seen.append(open_page(PAGE, run=run))})
     [app] = seen
     assert not app.exception
-    assert said(app).startswith("Training 2 of 4 models together on the CPU: step 12 of 20, 2 have left the stack.")
-    assert said(app).endswith(" left at most.")
+    assert status_of(app).startswith("Training 2 of 4 models together on the CPU: step 12 of 20, 2 have ended.")
+    assert status_of(app).endswith(" left at most.")
     assert "0 of 4 models** got 99% of 8 held-out inputs right, 2 are not decided." in words(app)
     assert {"run_stop", "run_new"} <= buttons(app)
     assert not {"run_pause", "run_resume", "run_rate"} & buttons(app)
@@ -284,16 +283,16 @@ def test_a_stop_and_what_it_leaves(open_page: Open, runs: Path, monkeypatch: pyt
     store, run = submit(runs)
     train(store, run, monkeypatch, {12: lambda: open_page(PAGE, run=run).button(key="run_stop").click().run()})
     app = open_page(PAGE, run=run)
-    assert said(app) == (
-        "Stopped at step 13 of 20; 0 of 2 models had come to their end. Resume goes on with all that were stopped; each of "
-        "them can also be resumed by itself."
+    assert status_of(app) == (
+        "Stopped at step 13 of 20; 0 of 2 models had finished. Resume continues all stopped models; each of them can "
+        "also be resumed by itself."
     )
     app.button(key="run_resume").click().run()
     assert not app.exception
     assert store.entry(run).state == "queued"
 
 
-def test_what_is_said_of_a_sweep_holds() -> None:
+def test_sweep_notes_hold() -> None:
     class Sweep:
         is_judged = True
         members = (type("Member", (), {"values": {"weight_decay": 0.0, "seed": 0}})(),)
@@ -311,11 +310,11 @@ def test_what_is_said_of_a_sweep_holds() -> None:
         return "\n".join(sweep_notes(one, pd.DataFrame(table).astype({"solved": object})))
 
     none = float("nan")
-    assert "none has come so far" in notes([None] * 4, [none] * 4)
+    assert "none has done so or ended yet" in notes([None] * 4, [none] * 4)
     found = notes([True, True, False, False], [100, 300, none, none])
     assert "**2 of 4 models** got 100% of 8 held-out inputs right." in found
     assert "**a** at step 100, the last of them **b** at step 300: 3.0 × as many" in found
-    assert "With a weight decay of 0 all that are decided solved it, with 1 none." in found
+    assert "With a weight decay of 0 all decided models solved the task, with 1 none." in found
     assert "With a" not in notes([True, False, False, False], [100, none, none, none])
     assert "With a" not in notes([True, None, False, None], [100, none, none, none])  # one of each is no pattern
     assert "1 of 4 models** got 100% of 8 held-out inputs right, 2 are not decided." in notes(

@@ -1,4 +1,4 @@
-"""The training screen: presets and settings, one run for one press, and every state of a run told plainly."""
+"""The training screen: presets and settings, one run per click, and every state of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pages.shared.byte_cache import shared
 from pages.train import run as run_view
 from pages.train import state, status
 from pages.train.run import FIRST_SECONDS
-from pages.train.setup import FIRST, OWN, expected, expected_at_once, group_key, grouped, shipped_training, watchable
+from pages.train.setup import FIRST, OWN, expected, expected_at_once, grouped, shipped_training, watchable
 from pages.train.timeline import MOST_FRAMES
 from tests.pages.code_and_picture import files_offered, left_by, without_names
 from tests.pages.conftest import ROOT, Open, plain
@@ -61,8 +61,8 @@ def words(app: AppTest) -> str:
     return plain("\n".join(element.value for kind in kinds for element in getattr(app, kind)))
 
 
-def said(app: AppTest) -> str:
-    """The sentence on the state of the run, without the backslashes that keep it plain."""
+def status_of(app: AppTest) -> str:
+    """The status of the run, without the backslashes that escape Markdown."""
     return app.get("progress")[0].proto.text.replace("\\", "")
 
 
@@ -72,7 +72,7 @@ def buttons(app: AppTest) -> set[str]:
 
 def test_a_visitor_without_runs_can_start_every_preset(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     def timed(*_: object) -> float:
-        raise AssertionError("opening the screen times steps, which is work that nobody asked for")
+        raise AssertionError("opening the screen must not time steps")
 
     monkeypatch.setattr("pages.train.setup._seconds_a_step", timed)
     app = open_page(PAGE)
@@ -81,8 +81,8 @@ def test_a_visitor_without_runs_can_start_every_preset(open_page: Open, monkeypa
     assert {f"start_{name}" for name in FIRST} == started
     assert f"700 steps · **about {duration(shipped_training()['reverse-small'][0])}**" in words(app)
     assert app.query_params["run"] == "new"
-    for title in grouped():
-        app.session_state[group_key(title)] = True
+    for group in grouped():
+        app.session_state[f"presets_{group}"] = True
     app.run()
     assert not app.exception
     assert {f"start_{name}" for name in PRESETS} <= buttons(app)
@@ -91,7 +91,7 @@ def test_a_visitor_without_runs_can_start_every_preset(open_page: Open, monkeypa
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_frames_to_watch_do_not_change_what_a_preset_learns(name: str) -> None:
+def test_more_snapshots_do_not_change_what_a_preset_learns(name: str) -> None:
     preset = PRESETS[name]
     shown = watchable(preset)
     assert shown.train.replace(snapshot_every=preset.train.snapshot_every) == preset.train
@@ -120,7 +120,7 @@ def test_the_look_at_the_figures_has_the_page_drawn_where_more_is_new(
         status._progress(run, RunStore(runs).entry(run).settings(), "here", None, drawn, has_picture)
 
 
-def test_one_press_starts_one_run_and_shows_it(open_page: Open, runs: Path) -> None:
+def test_start_queues_one_run_and_shows_it(open_page: Open, runs: Path) -> None:
     app = open_page(PAGE)
     app.button(key="start_reverse-small").click().run()
     assert not app.exception
@@ -128,12 +128,12 @@ def test_one_press_starts_one_run_and_shows_it(open_page: Open, runs: Path) -> N
     assert (entry.state, entry.preset, entry.owner) == ("queued", "reverse-small", "here")
     assert entry.settings().model == PRESETS["reverse-small"].model
     assert app.query_params["run"] == entry.id
-    assert "Waiting for its turn: it is next." in said(app)
+    assert "Waiting for its turn: it is next." in status_of(app)
     app.run()
     assert len(RunStore(runs).entries()) == 1
 
 
-def test_a_press_that_comes_twice_starts_one_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_double_click_starts_one_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def presses() -> None:
         from pages.train.setup import start
         from xformer.presets import PRESETS
@@ -147,11 +147,11 @@ def test_a_press_that_comes_twice_starts_one_run(runs: Path, monkeypatch: pytest
     assert len(RunStore(runs).entries()) == 2
 
 
-def test_a_second_run_says_how_many_come_before_it(open_page: Open, runs: Path) -> None:
+def test_a_queued_run_shows_its_position(open_page: Open, runs: Path) -> None:
     jobs.submit(RunStore(runs), tiny_preset(), owner="here")
     app = open_page(PAGE, run="new")
     app.button(key="start_reverse-mirror").click().run()
-    assert "1 run comes before it" in said(app)
+    assert "1 run comes before it" in status_of(app)
 
 
 def own(app: AppTest) -> AppTest:
@@ -163,7 +163,7 @@ def number(app: AppTest, label: str) -> Any:
     return next(field for field in app.number_input if field.label == label)
 
 
-def test_settings_that_break_a_rule_say_so_and_cannot_be_started(open_page: Open) -> None:
+def test_invalid_settings_show_an_error_and_cannot_be_started(open_page: Open) -> None:
     app = own(open_page(PAGE))
     assert not app.exception
     assert not app.error
@@ -196,44 +196,44 @@ def test_the_form_gives_back_every_preset_that_is_put_into_it(monkeypatch: pytes
     assert [text.value for text in app.text] == [f"{name}: True" for name in PRESETS]
 
 
-def test_a_preset_is_changed_first_in_the_form(open_page: Open, runs: Path) -> None:
+def test_a_preset_can_be_changed_in_the_form(open_page: Open, runs: Path) -> None:
     app = open_page(PAGE)
     app.button(key="change_induction").click().run()
     assert not app.exception
-    assert "Beginning from **Induction" in words(app)
+    assert "Starting from **Induction" in words(app)
     app.button(key="start_own").click().run()
     (entry,) = RunStore(runs).entries()
     assert (entry.preset, entry.settings().train) == ("induction", watchable(PRESETS["induction"]).train)
 
 
-def test_a_list_of_presets_goes_by_runs_here_then_by_the_shipped_models() -> None:
+def test_expected_times_come_from_runs_here_then_from_shipped_models() -> None:
     store, preset = RunStore(tempfile.mkdtemp()), PRESETS["reverse-small"]
     twice = replace(preset, name="another", train=preset.train.replace(steps=2 * preset.train.steps))
     assert expected_at_once(preset, [], gpu=False).seconds == shipped_training()["reverse-small"][0]
     of_its_size = expected_at_once(twice, [], gpu=False)
     assert of_its_size.seconds == pytest.approx(2 * shipped_training()["reverse-small"][0])
-    assert "reverse-small" in of_its_size.why
+    assert "reverse-small" in of_its_size.basis
     assert expected_at_once(preset, [], gpu=True).seconds is None
     store.change(store.add(preset, state="stopped"), device="cpu", step=70, seconds=9.0)
     assert expected_at_once(preset, store.entries(), gpu=False).seconds == pytest.approx(90.0)
 
 
-def test_a_time_is_expected_from_a_run_here_on_such_a_device_or_not_at_all() -> None:
+def test_expected_times_need_a_run_on_the_same_kind_of_device() -> None:
     store = RunStore(tempfile.mkdtemp())
     preset = tiny_preset(steps=1000)
     for how in ({"device": "cuda:0"}, {"wanted": ELSEWHERE}, {"tags": json.dumps([TAG])}):
         store.change(store.add(preset, state="finished"), **({"device": "cpu", "step": 100, "seconds": 9.0} | how))
     assert expected(preset, store.entries(), gpu=True).seconds == pytest.approx(90.0)
-    assert "just now" in expected(preset, store.entries(), gpu=False).why
+    assert "just now" in expected(preset, store.entries(), gpu=False).basis
     store.change(store.add(preset, state="stopped"), device="cpu", step=100, seconds=2.0)
     here = expected(preset, store.entries(), gpu=False)
     assert (here.seconds, here.sentence()) == (
         pytest.approx(20.0),
-        "about 20 s, as an earlier run of this model went on this CPU",
+        "about 20 s, as an earlier run of this model took on this CPU",
     )
 
 
-def test_own_settings_are_trained_under_the_name_that_was_given(open_page: Open, runs: Path) -> None:
+def test_own_settings_are_trained_under_the_given_name(open_page: Open, runs: Path) -> None:
     app = own(open_page(PAGE))
     app = number(app, "Layers").set_value(3).run()
     app = app.selectbox(key="own_device").set_value("cpu").run()
@@ -254,14 +254,14 @@ def test_a_task_for_one_architecture_alone_offers_no_other(open_page: Open) -> N
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_finished_run_is_shown_with_its_film_and_its_curves(open_page: Open, runs: Path, architecture: str) -> None:
+def test_a_finished_run_shows_its_timeline_and_curves(open_page: Open, runs: Path, architecture: str) -> None:
     run = finished(runs, architecture, figures=json.dumps({"exact_match": 0.25, "samples": 2000}))
     app = open_page(PAGE, run=run)
     assert not app.exception
     assert not app.error
     assert not app.warning
-    assert "Finished at step 12 of 12" in said(app)
-    assert "2,000 unseen examples: 25.00% exact match" in said(app)
+    assert "Finished at step 12 of 12" in status_of(app)
+    assert "2,000 unseen examples: 25.00% exact match" in status_of(app)
     charts = app.get("vega_lite_chart")
     assert len(charts) == 3
     assert {"run_new", "run_again", "open_Attention", "fork_start"} <= buttons(app)
@@ -273,7 +273,7 @@ def test_a_finished_run_is_shown_with_its_film_and_its_curves(open_page: Open, r
     ("state", "seconds", "n_charts"),
     [("running", 0.0, 0), ("paused", 0.0, 0), ("running", FIRST_SECONDS, 3), ("finished", 0.0, 3)],
 )
-def test_in_its_first_seconds_a_run_shows_its_figures_and_its_film_alone(
+def test_a_new_run_shows_figures_and_timeline_before_its_curves(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch, state: str, seconds: float, n_charts: int
 ) -> None:
     run = finished(runs, state=state, worker="w", device="cpu", pid=1)
@@ -286,7 +286,7 @@ def test_in_its_first_seconds_a_run_shows_its_figures_and_its_film_alone(
     assert len(app.get("vega_lite_chart")) == n_charts
     assert ("The curves follow in a moment." in words(app)) == (not n_charts)
     assert any(one.proto.component_name.endswith("training_player") for one in app.get("bidi_component"))
-    assert "12 of 12" in said(app)
+    assert "12 of 12" in status_of(app)
     os.close(lock)
 
 
@@ -308,7 +308,7 @@ def test_the_code_under_the_pictures_draws_what_is_shown(
         assert f"{words}</text>" in drawn, words
     shown.clear()
     app.toggle(key="train_log").set_value(True)
-    app.button_group(key="train_more").set_value("Gradient norm").run()
+    app.button_group(key="train_more").set_value("gradient").run()
     monkeypatch.chdir(runs.parent)
     (code,) = app.code
     assert "viz.film_still(" in code.value
@@ -325,13 +325,13 @@ def test_the_code_under_the_pictures_draws_what_is_shown(
         assert without_names(drawn) == without_names({name: value for name, value in spec.items() if name != "$schema"})
 
 
-def test_a_link_opens_a_run_at_a_step_and_says_what_is_not_here(open_page: Open, runs: Path) -> None:
+def test_a_link_opens_a_run_at_a_step_and_warns_of_missing_ones(open_page: Open, runs: Path) -> None:
     run = finished(runs)
     assert snapshot_steps(RunStore(runs).folder_of(run)) == [0, 4, 8, 12]
     app = open_page(PAGE, run=run, step="8")
-    assert "weights of step 8;" in words(app)
+    assert "with the weights of step 8, with" in words(app)
     row = max((row for row in RunStore(runs).rows(run) if row["step"] <= 8), key=lambda row: row["step"])
-    assert said(app).startswith(
+    assert status_of(app).startswith(
         f"You look at step 8, with {percent(row['held_out_exact_match'], 1)} exact match as reported at step {row['step']}. "
         "The run itself: Finished at step 12"
     )
@@ -345,7 +345,7 @@ def test_a_link_opens_a_run_at_a_step_and_says_what_is_not_here(open_page: Open,
         assert any("not here" in warning.value for warning in app.warning)
 
 
-def test_a_typed_probe_is_followed_and_a_wrong_one_says_so(open_page: Open, runs: Path) -> None:
+def test_a_typed_input_is_used_and_an_invalid_one_shows_an_error(open_page: Open, runs: Path) -> None:
     app = open_page(PAGE, run=finished(runs))
     (box,) = [box for box in app.text_input if box.label == "Watch it learn on"]
     app = box.set_value("1 2 3 4").run()
@@ -367,7 +367,7 @@ def test_a_typed_probe_is_followed_and_a_wrong_one_says_so(open_page: Open, runs
         (
             "paused",
             "",
-            "its process has ended meanwhile. Resume starts it again",
+            "its process has ended. Resume starts it again",
             {"run_step", "run_resume", "run_stop"},
         ),
         ("stopped", "", "Stopped at step 12", {"run_resume"}),
@@ -381,26 +381,26 @@ def test_a_typed_probe_is_followed_and_a_wrong_one_says_so(open_page: Open, runs
         ("failed", "The loss became nan at step 7.", "Failed at step 12", {"run_resume"}),
     ],
 )
-def test_each_state_is_told_and_offers_what_can_be_done(
+def test_each_state_has_its_sentence_and_buttons(
     open_page: Open, runs: Path, state: str, message: str, phrase: str, there: set[str]
 ) -> None:
     app = open_page(PAGE, run=finished(runs, state=state, message=message))
     assert not app.exception
-    assert phrase in said(app)
-    told = {"run_pause", "run_step", "run_resume", "run_stop"} & buttons(app)
-    assert told == there
+    assert phrase in status_of(app)
+    offered = {"run_pause", "run_step", "run_resume", "run_stop"} & buttons(app)
+    assert offered == there
     if state == "failed":
         assert [error.value.replace("\\", "") for error in app.error] == [message]
 
 
-def test_a_run_that_is_scored_says_how_far_and_lets_one_end_it(open_page: Open, runs: Path) -> None:
+def test_scoring_shows_progress_and_can_be_ended(open_page: Open, runs: Path) -> None:
     how = {"live": json.dumps({"scoring": [500, 2000, 10.0]}), "worker": "x", "pid": 1}
     run = finished(runs, state="running", **how)
     lock = liveness.take(RunStore(runs).folder_of(run) / liveness.LOCK)  # as its process would
     assert lock is not None
     app = open_page(PAGE, run=run)
     assert not app.exception
-    assert "Trained. Scoring it on unseen examples: 500 of 2,000, about 30 s left." in said(app)
+    assert "Trained. Scoring it on unseen examples: 500 of 2,000, about 30 s left." in status_of(app)
     assert app.button(key="run_stop").label == "End scoring"
     assert app.button(key="run_pause").disabled
     app.button(key="run_stop").click().run()
@@ -415,14 +415,12 @@ def test_resume_puts_a_stopped_run_back_into_the_queue(open_page: Open, runs: Pa
     assert RunStore(runs).entry(run).state == "queued"
 
 
-def test_a_run_of_someone_else_can_be_watched_but_not_told(
-    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_someone_else_has_no_buttons(open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_OPEN", "0")
     monkeypatch.setattr("pages.shared.run_store.who", lambda: "1" * 32)
     app = open_page(PAGE, run=finished(runs, state="stopped", owner="0" * 32))
     assert not app.exception
-    assert "started by someone else: you are looking on" in said(app)
+    assert "started by someone else: you are looking on" in status_of(app)
     assert not {"run_pause", "run_step", "run_resume", "run_stop"} & buttons(app)
 
 
@@ -449,7 +447,7 @@ def test_a_name_that_looks_like_markdown_is_shown_as_it_is(open_page: Open, runs
     assert "**bold** <b>$x$" in [text.value for text in app.text]
 
 
-def test_a_book_that_was_edited_into_nonsense_says_so(open_page: Open, runs: Path) -> None:
+def test_a_damaged_run_shows_an_error(open_page: Open, runs: Path) -> None:
     run = finished(runs)
     RunStore(runs).change(run, model=json.dumps({"d_model": "wide"}))
     app = open_page(PAGE, run=run)
@@ -458,9 +456,9 @@ def test_a_book_that_was_edited_into_nonsense_says_so(open_page: Open, runs: Pat
 
 
 @pytest.mark.parametrize(
-    ("most", "memory", "phrase"), [(10, "1024", "A film of 4 heads over"), (10**9, "0", "of memory")]
+    ("most", "memory", "phrase"), [(10, "1024", "A timeline of 4 heads over"), (10**9, "0", "of memory")]
 )
-def test_a_film_that_is_too_large_is_refused_in_a_sentence(
+def test_an_input_that_is_too_large_for_a_timeline_shows_an_error(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch, most: int, memory: str, phrase: str
 ) -> None:
     """Else an imported model with very many heads takes the memory of the server on this screen alone."""
@@ -472,16 +470,16 @@ def test_a_film_that_is_too_large_is_refused_in_a_sentence(
     assert not app.exception
     assert [phrase in plain(error.value) for error in app.error] == [True]
     assert looked == []
-    assert "Finished at step 12" in said(app)
+    assert "Finished at step 12" in status_of(app)
 
 
-def test_films_are_kept_within_the_memory_that_visitors_share(open_page: Open, runs: Path) -> None:
+def test_timelines_count_towards_the_shared_memory(open_page: Open, runs: Path) -> None:
     before = shared.total
     run = finished(runs)
     assert not open_page(PAGE, run=run).exception
-    [album] = [entry for key, entry in shared._entries.items() if key[:2] == ("album", run)]
-    assert album.size > 100
-    assert shared.total >= before + album.size
+    [cache] = [entry for key, entry in shared._entries.items() if key[:2] == ("snapshots", run)]
+    assert cache.size > 100
+    assert shared.total >= before + cache.size
 
 
 def test_a_worker_that_was_killed_is_not_shown_as_training(open_page: Open, runs: Path) -> None:
@@ -491,19 +489,20 @@ def test_a_worker_that_was_killed_is_not_shown_as_training(open_page: Open, runs
     assert lock is not None
     liveness.sign(lock, 2**22 + 1, "The disk is full; what was kept before is whole.")
     app = open_page(PAGE, run=run)
-    assert "Training on the CPU" in said(app)
+    assert "Training on the CPU" in status_of(app)
     os.close(lock)
     app.run()
     assert not app.exception
-    assert "Interrupted after step 12 of 12. The disk is full; what was kept before is whole. Resume goes on" in said(
-        app
+    assert (
+        "Interrupted after step 12 of 12. The disk is full; what was kept before is whole. Resume goes on"
+        in status_of(app)
     )
     assert "run_resume" in buttons(app)
 
 
 def test_settings_that_take_too_much_memory_cannot_be_started(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     def timed(*_: object) -> float:
-        raise AssertionError("steps of such a model are not tried in the server either")
+        raise AssertionError("steps of such a model must not be timed")
 
     monkeypatch.setattr("pages.train.setup._seconds_a_step", timed)
     monkeypatch.setenv("XFORMER_MAX_RUN_MEMORY", "100")
@@ -518,7 +517,7 @@ def test_settings_that_take_too_much_memory_cannot_be_started(open_page: Open, m
     assert RunStore(os.environ["XFORMER_RUNS"]).entries() == []
 
 
-def test_of_two_presses_at_once_one_starts_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_simultaneous_clicks_start_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     visit, started = state.TrainState(), list[str]()
     monkeypatch.setattr(state, "train_state", lambda: visit)
 
@@ -535,7 +534,7 @@ def test_of_two_presses_at_once_one_starts_a_run(monkeypatch: pytest.MonkeyPatch
     assert (started, visit.run) == (["0123abcd"], "0123abcd")
 
 
-def test_a_press_that_is_broken_off_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_click_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     visit = state.TrainState()
     monkeypatch.setattr(state, "train_state", lambda: visit)
 

@@ -131,7 +131,7 @@ def sweep_outcome(
         ink=np.where(known, inks(stops, values, 0, high), grey_ink),
     )
     columns, rows = (list(dict.fromkeys(data[name])) for name in ("column", "row"))
-    click = alt.selection_point(name="cell", fields=["column", "row"], on="click", clear=False)
+    click = alt.selection_point(name="cell", fields=[x, y] if y else [x], on="click", clear=False)
     title = "solved" if column == "share_solved" else "steps"
     colour = alt.Color(
         "value:Q",
