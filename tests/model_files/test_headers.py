@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.model_files.small_files import ARCHITECTURE, TOKENS, gguf, key, tensor, text
 from xformer.errors import ModelFileError
 from xformer.model_files import inspect
-from xformer.model_files.headers import BLOCKS, LONGEST, read_gguf_header
+from xformer.model_files.headers import LONGEST, block_sizes, read_gguf_header
 
 MANY = 2**60
 
@@ -73,7 +74,17 @@ def test_refused(content: bytes, why: str, tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_blocks_are_those_of_the_package() -> None:
-    constants = pytest.importorskip("gguf.constants")
-    sizes = {int(kind): size for kind, size in constants.GGML_QUANT_SIZES.items()}
-    assert {kind: sizes[kind] for kind in BLOCKS} == BLOCKS
+def test_without_the_package_gguf_the_reason_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path, gguf())
+    inspect(file)
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    block_sizes.cache_clear()
+    with pytest.raises(ModelFileError, match=r"gguf.*pip install"):
+        inspect(file)
+
+
+def test_block_sizes_are_those_of_the_format() -> None:
+    found = {kind: block_sizes()[kind] for kind in (0, 1, 2, 8, 12)}  # F32, F16, Q4_0, Q8_0, Q4_K
+    assert found == {0: (1, 4), 1: (1, 2), 2: (32, 18), 8: (32, 34), 12: (256, 144)}

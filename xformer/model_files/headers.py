@@ -1,11 +1,13 @@
-"""Reading the header of a GGUF file from a stranger: every count and every size is held against the file before it is believed.
+"""Reads headers of untrusted weight files: every count and size is checked against the file before it is used.
+
+A GGUF file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md):
 
     "GGUF"    4 bytes, then version (uint32), number of tensors, number of keys (uint64 each)
     keys      name, type, value; strings are a length (uint64) and bytes, arrays a type, a length and their elements
     tensors   name, number of dimensions, dimensions, type, offset
     the rest  the tensors, each at a multiple of general.alignment
 
-(The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)
+`gguf.GGUFReader` is not used: it follows claimed array lengths without limit (a file of 100 bytes keeps it busy for minutes).
 """
 
 from __future__ import annotations
@@ -13,53 +15,58 @@ from __future__ import annotations
 import json
 import os
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from xformer.errors import CheckpointError, ModelFileError
+from xformer.errors import CheckpointError, MissingLibraryError, ModelFileError
 from xformer.files import MAX_TENSORS, Header, guarded, parse_header
+from xformer.installed import needed
 
 MOST_BYTES = 2**44
 MOST_KEYS = 4_096
 MOST_ELEMENTS = 8_000_000
-"""Of all arrays together: a large vocabulary has 256,000 tokens and as many scores, types and merges."""
+"""Of all arrays together; a large vocabulary has 256,000 tokens with as many scores, types and merges."""
 LONGEST = 1_000_000
-"""Bytes of one string; a chat template has thousands."""
+"""The longest string in bytes; a chat template has thousands."""
 KEPT = 1_000
-"""A longer string is passed over: nobody asks for it before the model is opened."""
+"""Longer strings are skipped."""
 
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
-# fmt: off
-BLOCKS = {
-    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40), 10: (256, 84),
-    11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292), 16: (256, 66), 17: (256, 74),
-    18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82), 23: (256, 136), 24: (1, 1), 25: (1, 2),
-    26: (1, 4), 27: (1, 8), 28: (1, 8), 29: (256, 56), 30: (1, 2), 34: (256, 54), 35: (256, 66), 39: (32, 17),
-}
-# fmt: on
-"""Of each type of tensor how many numbers share a block, and the bytes of a block; the package gguf has the same table."""
+
+
+@cache
+def block_sizes() -> Mapping[int, tuple[int, int]]:
+    """Elements per block and bytes per block of each tensor type, from the package gguf."""
+    try:
+        with needed("gguf", "A GGUF file", "xformer[models]"):
+            from gguf import GGML_QUANT_SIZES
+    except MissingLibraryError as error:  # such a model is listed with this reason
+        raise ModelFileError(str(error)) from None
+    return {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
 
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """A header whose claims hold."""
+    """A checked header."""
 
     values: dict[str, str | int | float | bool]
-    """Its keys with one value; of an array the number of its elements."""
+    """Scalar keys, and the lengths of arrays."""
     n_parameters: int
     n_bytes: int
 
     @property
     def architecture(self) -> str:
-        """What kind of model it is, like "llama"."""
+        """The kind of model, like "llama"."""
         return str(self.values.get("general.architecture", ""))
 
 
 def read_gguf_header(file: Path) -> GgufHeader:
-    """The checked header. Raises `ModelFileError` with one plain sentence at the first claim that does not hold."""
+    """The checked header. Raises `ModelFileError` with one sentence for the first false claim."""
     with guarded(file, MOST_BYTES, ModelFileError) as (opened, size):
         return _Reader(opened, size, file.name).header()
 
@@ -97,15 +104,15 @@ class _Reader:
         return GgufHeader(values, sum(numbers for numbers, _, _ in tensors), self.size)
 
     def _tensor(self) -> tuple[int, int, int]:
-        """How many numbers it has, where it begins, and its bytes."""
+        """Number of elements, offset, and size in bytes."""
         name, n_dims = self._string(256), self._number("I")
         if n_dims > 4:
             self._refuse(f"its tensor {name!r:.80} claims {n_dims:,} dimensions; at most 4 are known")
         shape = [self._number("Q") for _ in range(n_dims)]
         kind, begin = self._number("I"), self._number("Q")
-        if kind not in BLOCKS:
+        if kind not in block_sizes():
             self._refuse(f"its tensor {name!r:.80} has the unknown type {kind}")
-        numbers, (width, n_bytes) = prod(shape), BLOCKS[kind]
+        numbers, (width, n_bytes) = prod(shape), block_sizes()[kind]
         if not shape or not numbers or shape[0] % width:
             self._refuse(f"its tensor {name!r:.80} has an impossible shape")
         return numbers, begin, numbers // width * n_bytes
@@ -178,19 +185,19 @@ MOST_PARTS = 1_000
 
 @dataclass(frozen=True)
 class Weights:
-    """Files of weights, as far as their headers tell."""
+    """Weight files, as their headers describe them."""
 
     files: tuple[Path, ...]
     n_parameters: int
     n_bytes: int
-    """What the files take on the disk."""
+    """The size of the files on disk."""
     n_tensors: int = 0
     largest: int = 0
     """The largest dimension of any tensor."""
 
 
 def weights_in(folder: Path, names: list[str]) -> Weights | None:
-    """What the folder has; None where it has none under these names. Raises `ModelFileError`."""
+    """The folder's safetensors files, single or indexed; None if there are none. Raises `ModelFileError`."""
     if SINGLE in names:
         headers = {folder / SINGLE: _header(folder / SINGLE)}
     elif INDEX in names:
@@ -235,13 +242,13 @@ def _header(file: Path) -> Header:
 
 
 MOST = 16 * 1024**2
-"""The index of a model in a thousand files has one; a configuration takes kilobytes."""
+"""The index of a model in a thousand files has one megabyte; a configuration takes kilobytes."""
 
 
 def read_object(file: Path, max_bytes: int = MOST) -> dict[str, Any]:
     """The JSON object in a file. Raises `ModelFileError` with one plain sentence.
 
-    Infinity and NaN are let through: some published configurations have them.
+    Infinity and NaN are accepted: some published configurations have them.
     """
     with guarded(file, max_bytes, ModelFileError) as (opened, _):
         content = opened.read(max_bytes)

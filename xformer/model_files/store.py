@@ -1,9 +1,9 @@
-"""Models that are open, one copy of each for all threads: loaded once, kept while used, given up for another or after a while.
+"""Open models, one copy for all threads: loaded once, kept while used, closed to free memory or after a while.
 
 store = ModelStore(load=lambda id, step: open_model(catalogue().entry(id).path, step=step),
                    needed=lambda id: catalogue().entry(id).needed)
-with store.use(id, step) as model: …     # waits until it is open; it stays open as long as this block runs
-store.start(id).progress                 # begins to open it, and does not wait
+with store.use(id, step) as model: …     # waits until it is open; it stays open within this block
+store.start(id).progress                 # starts to open it without waiting
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from xformer.model_files.contents import check_free
 
 T = TypeVar("T")
 KEPT_SECONDS = 20 * 60
-"""An unused model stays that long: whoever reads what a picture says does not ask for a new one meanwhile."""
+"""An unused model stays open for this long, as visitors read before they click again."""
 
 PATIENCE = 10
-"""How often memory is looked at again before a model is refused."""
+"""The number of times memory is checked again before a model is refused."""
 
 LOOK_EVERY = 0.1
 
 
 class LoadProgress(NamedTuple):
-    """How far something is: `done` of `of`, and what it is at."""
+    """Progress: `done` of `of`, and the current step."""
 
     done: float
     of: float
@@ -42,13 +42,13 @@ class LoadProgress(NamedTuple):
 
 
 class Step(Protocol):
-    """What is told how far something is. It may raise, which ends what it is told of."""
+    """Called with the progress. An exception that it raises ends the work."""
 
     def __call__(self, done: float, of: float, what: str) -> object: ...
 
 
 class Job(Generic[T]):
-    """One piece of work, begun at once. `title` is what a sentence calls it: "Opening SmolLM2" (failed, was cancelled)."""
+    """One piece of work in a thread, started at once. `title` names it in sentences: "Opening SmolLM2" failed."""
 
     def __init__(self, work: Callable[[Step], T], title: str) -> None:
         self.title = title
@@ -61,15 +61,15 @@ class Job(Generic[T]):
         threading.Thread(target=self._run, args=(work,), daemon=True, name=f"job {title}").start()
 
     def cancel(self) -> None:
-        """End it at its next step; whoever waits is told so."""
+        """End it at its next step; waiting callers get an error."""
         self._cancelled = True
 
     def ended(self, seconds: float) -> bool:
-        """Whether it has ended, after so long a wait at most."""
+        """Whether it ends within `seconds`."""
         return self._ended.wait(seconds)
 
     def wait(self, step: Step | None = None) -> T:
-        """Its result, once it is there; `step` is told of all progress meanwhile. Raises what ended it."""
+        """Wait for the result; `step` is called with all progress meanwhile. Raises the error that ended the job."""
         told = None
         while not self._ended.wait(LOOK_EVERY if step else None):
             if step and self.progress is not told:
@@ -144,7 +144,7 @@ class ModelStore(Generic[T]):
 
     @contextmanager
     def use(self, id: str, step: Step | None = None) -> Iterator[T]:
-        """The open model, which is not given up before this block ends. Raises `ModelFileError` where it cannot be opened."""
+        """The open model, which stays open within this block. Raises `ModelFileError` if it cannot be opened."""
         needed = self._needed(id)
         with self._lock:
             slot = self._slots.setdefault(id, _Slot())
@@ -159,23 +159,23 @@ class ModelStore(Generic[T]):
             self._sweep_later()
 
     def start(self, id: str) -> Job[T]:
-        """Begin to open a model, or join those who wait for it; nobody is kept waiting here."""
+        """Start to open a model, or join a running job; does not wait."""
         needed = self._needed(id)  # first of all: a name that nobody knows leaves nothing behind
         with self._lock:
             return self._begin(id, self._slots.setdefault(id, _Slot()), needed)
 
     def job(self, id: str) -> Job[T] | None:
-        """What opened, opens or failed to open it; None where nobody asked, or it was given up since."""
+        """The job that opens or opened a model; None if there is none."""
         with self._lock:
             return slot.job if (slot := self._slots.get(id)) else None
 
     def open_ids(self) -> list[str]:
-        """Those that are open."""
+        """The ids of the open models."""
         with self._lock:
             return [id for id, slot in self._slots.items() if slot.is_open]
 
     def unload_unused(self, seconds: float = 0.0) -> list[str]:
-        """Give up what nobody has used for so long; the ids of what was given up."""
+        """Close models unused for too long, and return their ids."""
         with self._lock:
             now = time.monotonic()
             unused = [id for id, slot in self._idle() if now - slot.last_used >= seconds]
@@ -191,7 +191,7 @@ class ModelStore(Generic[T]):
         return slot.job
 
     def _opened(self, id: str, slot: _Slot[T], needed: int, step: Step) -> T:
-        """Check the model, then load it once no other one is being loaded: both would count on the same free memory."""
+        """Check the model, then load it alone, as two loads would count on the same free memory."""
         self._check(id, step)
         while not self._turn.acquire(timeout=LOOK_EVERY):
             step(0, 1, "waiting until another model is open")
@@ -246,19 +246,19 @@ class ModelStore(Generic[T]):
 
 
 def _title(id: str) -> str:
-    """What a person calls the model of an id."""
+    """The name of a model, from its id."""
     return id.partition(":")[2] or id
 
 
 class SharedJobs(Generic[T]):
-    """Jobs by their keys: one that runs is joined, one that has ended is begun again by the next who asks."""
+    """Jobs by key: a running one is joined, an ended one is started again on the next request."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job[T]] = {}
         self._lock = threading.Lock()
 
     def run(self, key: str, work: Callable[[Step], T], title: str) -> Job[T]:
-        """The job that does it."""
+        """The running job for a key; starts one if there is none."""
         with self._lock:
             job = self._jobs.get(key)
             if job is None or job.state != "running":
