@@ -1,4 +1,12 @@
-"""One batch of examples as a model takes it: tokens, what the answers are, and which cells belong to which example."""
+"""A batch of examples as a model reads it, and its scores over the labelled cells.
+
+    loss            mean of −log p(right token)
+    token accuracy  share of labelled cells whose likeliest token is right
+    exact match     share of examples in which all of them are right
+
+Exact match under teacher forcing equals exact match of greedy decoding if no output sees later tokens: both are right, or both
+are wrong from the first mistake on. For other models `xformer.training.evaluate` decodes.
+"""
 
 from __future__ import annotations
 
@@ -15,34 +23,34 @@ from xformer.layers.layout import Layout
 from xformer.model import Transformer
 
 IGNORED = -100
-"""The label of a cell that has no right answer (padding, a prompt): neither the loss nor a score counts it."""
+"""The label of cells without a right answer (padding, prompts); loss and scores skip them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Examples in rows, several a row when packed. `target` is there for an encoder-decoder only."""
+    """Examples in rows, several per row when packed. `target` exists for an encoder-decoder only."""
 
     tokens: Int[Tensor, "batch pos"]
     layout: Layout
     labels: Int[Tensor, "batch out"]
-    """The right token at each output, `IGNORED` where there is none."""
+    """The right token at each output, or `IGNORED`."""
     target: Int[Tensor, "batch out"] | None = None
     target_layout: Layout | None = None
 
     @property
     def output_segments(self) -> Int[Tensor, "batch out"]:
-        """Which example of its row an output belongs to: 1, 2, …; 0 is padding."""
+        """The number of the example in its row that an output belongs to: 1, 2, …; 0 is padding."""
         layout = self.layout if self.target_layout is None else self.target_layout
         return torch.ones_like(self.labels) if layout.segments is None else layout.segments
 
     @property
     def valid(self) -> Bool[Tensor, "batch pos"] | None:
-        """Which of `tokens` are no padding; None where all are, as in images."""
+        """Which of `tokens` are no padding; None if all are."""
         return None if self.layout.segments is None else self.layout.segments > 0
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What two batches have in common that are read by the same operations."""
+        """Equal for batches that the same compiled operations can process."""
         layouts = [one for one in (self.layout, self.target_layout) if one is not None]
         padding = [(one.segments is None, one.padded) for one in layouts]
         return (*(one.shape for one in self.tensors()), *padding)
@@ -52,7 +60,7 @@ class Batch:
         return self.map(lambda cells: cells[start:stop])
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """The batch with every tensor changed, in the order of `tensors`."""
+        """The batch with a function applied to every tensor, in the order of `tensors`."""
 
         def changed(layout: Layout) -> Layout:
             positions, mirrored = change(layout.positions), change(layout.mirrored)
@@ -68,7 +76,7 @@ class Batch:
         )
 
     def tensors(self) -> list[Tensor]:
-        """All that it consists of."""
+        """All tensors."""
         found: list[Tensor] = []
         self.map(lambda cells: found.append(cells) or cells)
         return found
@@ -76,7 +84,7 @@ class Batch:
     def logits(
         self, model: Transformer, *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "batch out vocab"]:
-        """What the model says to this batch."""
+        """The model's logits."""
         return model(
             self.tokens, self.target, layout=self.layout, target_layout=self.target_layout, generator=generator
         )
@@ -84,7 +92,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Score:
-    """The three figures and the number of examples they were taken over."""
+    """Loss, token accuracy, exact match, and the number of examples."""
 
     loss: float
     token_accuracy: float
@@ -93,7 +101,7 @@ class Score:
 
     @property
     def bits(self) -> float:
-        """The loss in bits: of a text, bits per character. 1 bit is a choice between two, 0 is certainty."""
+        """The loss in bits, for text bits per character."""
         return self.loss / math.log(2)
 
 
@@ -114,7 +122,7 @@ def right_examples(predicted: Int[Tensor, "batch out"], batch: Batch) -> Bool[Te
 
 @torch.no_grad()
 def score(logits: Float[Tensor, "batch out vocab"], batch: Batch) -> Score:
-    """The figures of one batch."""
+    """The scores of one batch."""
     labelled = batch.labels != IGNORED
     predicted = logits.argmax(dim=-1)
     right = right_examples(predicted, batch)

@@ -1,12 +1,14 @@
-"""How a sequence and its answer are put before each architecture, and how short examples are packed into full rows.
+"""Lays out a source and its answer for each architecture, packs short examples into full rows, and samples sequences.
 
     encoder            in   s₁ … s_L (end)          out  a₁ … a_L (end)              all positions at once, A = L
     encoder-decoder    in   s₁ … s_L end  and  start a₁ … a_A      out  a₁ … a_A end
     decoder            in   s₁ … s_L start a₁ … a_A                out  – … – a₁ … a_A end     one stream
 
-Packing: with lengths uniform on [min, max], an example of length L is followed by one of length min + max − L. Every row is
-then exactly full, nothing is spent on padding, and each length still comes up equally often. The same holds of the answers,
-since A = αL + β in every task.
+Packing: with lengths uniform on [min, max], an example of length L shares its row with one of length min + max − L. Rows are
+exactly full, without padding, and every length is equally frequent. The same holds for answers, as A = αL + β in every task.
+
+Sampling: each batch is a function of (seed, step) alone, so resuming at a step needs only the step. Examples are drawn for many
+steps at once, because drawing them one step at a time would cost more than some models' whole step.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from xformer.tasks.batch import IGNORED, Batch
 
 @dataclass(frozen=True)
 class Stream:
-    """Examples as one sequence of tokens each, left-aligned: `tokens` and `labels` past `lengths` are filler."""
+    """Examples as one token sequence each, left-aligned; cells past `lengths` are filler."""
 
     tokens: Int[Tensor, "example pos"]
     labels: Int[Tensor, "example pos"]
@@ -35,7 +37,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Specials:
-    """The tokens that are no symbols."""
+    """The special tokens."""
 
     pad: int
     end: int | None
@@ -71,7 +73,7 @@ def frame(
 
 
 def pad_rows(stream: Stream, pad: int) -> tuple[Tensor, Tensor, Layout]:
-    """One example per row, short ones padded: tokens, labels and layout."""
+    """One example per row, padded: tokens, labels and layout."""
     index = torch.arange(stream.tokens.shape[1], device=stream.tokens.device)  # [pos]
     valid = index < stream.lengths[:, None]  # [example, pos]
     layout = Layout(
@@ -84,7 +86,7 @@ def pad_rows(stream: Stream, pad: int) -> tuple[Tensor, Tensor, Layout]:
 
 
 def pack_rows(stream: Stream, width: int) -> tuple[Tensor, Tensor, Layout]:
-    """Two examples per row, the 2i-th and the one after it, whose lengths add up to `width`: no padding."""
+    """Two examples per row whose lengths add up to `width`: no padding."""
     lengths = stream.lengths.view(-1, 2)  # [row, 2]
     column = torch.arange(width, device=lengths.device).expand(len(lengths), width)  # [row, pos]
     second = (column >= lengths[:, :1]).long()  # [row, pos]: 0 in the first example, 1 in the second
@@ -104,7 +106,7 @@ def pack_rows(stream: Stream, width: int) -> tuple[Tensor, Tensor, Layout]:
 
 
 def full_batch(source: Stream, target: Stream | None) -> Batch:
-    """A batch of streams that all have the full length: no padding, so no mask."""
+    """A batch of streams of full length: no padding, no mask."""
 
     def layout(stream: Stream) -> Layout:
         index = torch.arange(stream.tokens.shape[1], device=stream.tokens.device).expand_as(stream.tokens)
@@ -116,7 +118,7 @@ def full_batch(source: Stream, target: Stream | None) -> Batch:
 
 
 def to_batch(source: Stream, target: Stream | None, pad: int, widths: tuple[int, int] | None) -> Batch:
-    """A batch of the streams: packed into rows of `widths` (source, target), or padded where there are none."""
+    """A batch of streams: packed into rows of `widths` (source, target), or padded."""
 
     def rows(stream: Stream, which: int) -> tuple[Tensor, Tensor, Layout]:
         return pad_rows(stream, pad) if widths is None else pack_rows(stream, widths[which])
@@ -149,7 +151,7 @@ _STREAM: dict[Purpose, int] = {"train": 1, "held-out": 2, "test": 3, "init": 4, 
 
 
 def generator(seed: int, purpose: Purpose, chunk: int, device: torch.device | str) -> torch.Generator:
-    """A generator of its own for each (seed, purpose, chunk): neighbouring seeds give unrelated numbers."""
+    """An independent generator for each (seed, purpose, chunk)."""
     state = np.random.SeedSequence([seed, _STREAM[purpose], chunk]).generate_state(1, np.uint64)
     return torch.Generator(device).manual_seed(int(state[0] >> np.uint64(1)))
 
@@ -159,7 +161,7 @@ def sequences(
 ) -> tuple[Int[Tensor, "example pos"], Int[Tensor, " example"]]:
     """n sequences of symbols 1 … `symbols` and their lengths, uniform on [min_len, max_len].
 
-    With `paired`, the lengths of each two neighbours add up to min_len + max_len, so that they fill a row (n must be even).
+    With `paired`, the lengths of two neighbours add up to min_len + max_len, so that they fill a row (n must be even).
     """
     cells = torch.randint(1, symbols + 1, (n, max_len), generator=draw, device=draw.device)
     if not paired:
@@ -169,6 +171,6 @@ def sequences(
 
 
 def each_once(n: int, size: int, *, draw: torch.Generator) -> Int[Tensor, " n"]:
-    """n of the numbers 0 … size − 1 in random order, all of them before one comes twice."""
+    """n of the numbers 0 … size − 1 in random order, without repetition until all were drawn."""
     rounds = [torch.randperm(size, generator=draw, device=draw.device) for _ in range(-(-n // size))]
     return torch.cat(rounds)[:n]
