@@ -72,7 +72,7 @@ def test_a_batch_of_one_of_our_models() -> None:
         alone, one = xformer.read("checkpoints/reverse", text), batch.one(index)
         n = alone.logits.shape[1]
         assert torch.allclose(one.logits[:, :n], alone.logits, **CLOSE)
-        assert (one.answers, one.n_right) == (alone.answers, alone.n_right)
+        assert (one.answers, one.n_correct) == (alone.answers, alone.n_correct)
     with pytest.raises(InputError, match="this is a batch of 2"):
         xformer.read("checkpoints/reverse", ["3 7 12 9", "5 4 3 2 1 6"], changes="token:0.7")
 

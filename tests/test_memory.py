@@ -169,8 +169,8 @@ def test_predictions_in_parts_are_those_of_the_whole_table(monkeypatch: pytest.M
     model = build(architecture="decoder", max_len=64)
     monkeypatch.setattr("xformer.reading.MOST_CELLS", 3 * model.config.vocab_size)
     reading = from_trace(model, record(model, torch.arange(41)[None] % 5), [at % 3 for at in range(41)])
-    assert len(reading.asked) == 41
-    p = reading.logits[0, list(reading.asked)].softmax(dim=-1)  # [asked, vocab]
+    assert len(reading.target_positions) == 41
+    p = reading.logits[0, list(reading.target_positions)].softmax(dim=-1)  # [asked, vocab]
     assert reading.predicted == tuple(p.argmax(dim=-1).tolist())
     assert reading.probability == tuple(p.amax(dim=-1).tolist())
     assert reading.probability_of_answer == tuple(p[at, token].item() for at, token in enumerate(reading.answer))

@@ -47,7 +47,7 @@ def test_what_is_predicted_is_what_the_fast_path_says(name: str) -> None:
     assert reading.answer == tuple(answer.tolist())
     assert reading.loss == pytest.approx(F.cross_entropy(logits[asked], answer).item(), abs=1e-5)
     assert reading.loss == pytest.approx(-sum(map(math.log, reading.probability_of_answer)) / len(answer), rel=1e-4)
-    assert reading.n_right == sum(a == b for a, b in zip(reading.predicted, reading.answer, strict=True))
+    assert reading.n_correct == sum(a == b for a, b in zip(reading.predicted, reading.answer, strict=True))
     assert reading.has_right_answer is (name != "characters")
 
 

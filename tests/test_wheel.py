@@ -42,7 +42,7 @@ for module in pkgutil.walk_packages(xformer.__path__, "xformer."):
     if not module.name.endswith("__main__") and ".integrations" not in module.name:
         importlib.import_module(module.name)
 reading = xformer.read("checkpoints/reverse", "3 7 12 9")
-assert reading.n_right == 4
+assert reading.n_correct == 4
 assert len(xformer.analysis.head_scores(reading))
 xformer.viz.save(xformer.viz.lens(reading), "lens.svg")
 xformer.save_html(reading, "view.html")

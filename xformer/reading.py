@@ -225,7 +225,7 @@ class Reading(Mapping[str, Tensor]):
         return self.trace.read_by(stack)[0].tolist()
 
     @cached_property
-    def asked(self) -> tuple[int, ...]:
+    def target_positions(self) -> tuple[int, ...]:
         """The positions of the outputs that are asked for."""
         return tuple((self.example.labels[0] != IGNORED).nonzero()[:, 0].tolist())
 
@@ -266,7 +266,9 @@ class Reading(Mapping[str, Tensor]):
         """
         if not self.has_logits:
             return torch.zeros(0, 1)
-        check_analysis("probabilities", "use predicted and probability", n=len(self.asked), vocab=self.logits.shape[-1])
+        check_analysis(
+            "probabilities", "use predicted and probability", n=len(self.target_positions), vocab=self.logits.shape[-1]
+        )
         return _probabilities(self._logits_asked)
 
     @cached_property
@@ -292,7 +294,7 @@ class Reading(Mapping[str, Tensor]):
         """
         if not self.has_logits:
             return (), (), ()
-        asked, best, tokens, answers = list(self.asked), [], [], []
+        asked, best, tokens, answers = list(self.target_positions), [], [], []
         step = max(1, MOST_CELLS // self.logits.shape[-1])
         for start in range(0, len(asked), step):
             p = _probabilities(self.logits[0, asked[start : start + step]])  # [asked, vocab]
@@ -312,13 +314,13 @@ class Reading(Mapping[str, Tensor]):
         return tuple(said == answer for said, answer in zip(self.predicted, self.answer, strict=True))
 
     @property
-    def n_right(self) -> int:
+    def n_correct(self) -> int:
         """How many predictions are the answer."""
         return sum(self.right)
 
     @property
     def _logits_asked(self) -> Float[Tensor, "asked vocab"]:
-        return self.logits[0, list(self.asked)]
+        return self.logits[0, list(self.target_positions)]
 
     @property
     def _answer(self) -> Int[Tensor, " asked"]:
@@ -339,9 +341,9 @@ class Reading(Mapping[str, Tensor]):
         cell = "padding:.2em .5em;text-align:center;white-space:pre"
         read = "".join(f'<td style="{cell}">{escape(token)}</td>' for token in self.tokens[:MOST_WRITTEN])
         tables = f"<table><tr><th>reads</th>{read}{_and_more(len(self.tokens))}</tr></table>"
-        if self.asked and self.has_logits:
+        if self.target_positions and self.has_logits:
             says = "".join(self._chips(cell))
-            tables += f"<table><tr><th>says</th>{says}{_and_more(len(self.asked))}</tr></table>"
+            tables += f"<table><tr><th>says</th>{says}{_and_more(len(self.target_positions))}</tr></table>"
         run, paths = self.trace.activations, self.trace.attention_layers()
         kept = [run.reduced(path) if isinstance(run, OnDemand) else None for path in paths]
         patterns = [
@@ -356,7 +358,7 @@ class Reading(Mapping[str, Tensor]):
     def _chips(self, cell: str) -> Iterator[str]:
         """The first predictions, each over its probability; the line below it is as strong, and of another colour where it is
         wrong."""
-        asked, answer = self.asked[:MOST_WRITTEN], self.answer[:MOST_WRITTEN]
+        asked, answer = self.target_positions[:MOST_WRITTEN], self.answer[:MOST_WRITTEN]
         believed = self.logits[0, list(asked)].softmax(dim=-1).nan_to_num(0.0).max(dim=-1)  # [asked]
         for p, token, right in zip(believed.values.tolist(), believed.indices.tolist(), answer, strict=True):
             ok = token == right or not self.has_right_answer

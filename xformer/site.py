@@ -17,7 +17,12 @@ Stack = Literal["encoder", "decoder"]
 Kind = Literal["attn", "self_attn", "cross_attn", "ffn"]
 PATH = r"(?P<stack>encoder|decoder)\.(?P<layer>\d{1,3})\.(?P<kind>attn|self_attn|cross_attn|ffn)"
 """A path as a regular expression, for what is written around one: "encoder.0.attn.pattern", "silence:encoder.0.attn.2"."""
-_DOES = {"attn": "attention", "self_attn": "self-attention", "cross_attn": "cross-attention", "ffn": "feed-forward"}
+_KIND_LABELS = {
+    "attn": "attention",
+    "self_attn": "self-attention",
+    "cross_attn": "cross-attention",
+    "ffn": "feed-forward",
+}
 
 
 @dataclass(frozen=True, order=True)
@@ -72,9 +77,9 @@ class Site:
         return "encoder" if self.is_cross else self.stack
 
     @property
-    def does(self) -> str:
+    def kind_label(self) -> str:
         """What it does, in a word: "attention", "cross-attention", "feed-forward"."""
-        return _DOES[self.kind]
+        return _KIND_LABELS[self.kind]
 
 
 _AFTER = {"attn": "resid_mid", "self_attn": "resid_mid", "cross_attn": "resid_cross", "ffn": "resid_post"}

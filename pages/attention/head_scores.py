@@ -168,12 +168,12 @@ def ask_effects(run: Reading) -> dict[str, Any] | None:
     """What every head is judged by, as options of `analysis.head_effects`; None where nobody asked, or nothing is predicted."""
     if not run.has_logits or run.logits.shape[-1] < 2:
         return None
-    words = MEASURES if run.asked else {name: MEASURES[name] for name in ("no", "lead")}
+    words = MEASURES if run.target_positions else {name: MEASURES[name] for name in ("no", "lead")}
     goal = choose("without", words, "no", "What silencing each head does", help="All heads are ranked by it.")
     if goal != "lead":
         return None if goal == "no" else {}
     opened = [] if run.open_output is None else [run.open_output]
-    outputs = [*run.asked, *opened] or [run.logits.shape[1] - 1]
+    outputs = [*run.target_positions, *opened] or [run.logits.shape[1] - 1]
     best, label = run.logits[0].topk(2).indices.tolist(), run.subject.labels
     seed("at", outputs, outputs[-1], key="effects_at", called="position")
     position = st.selectbox(

@@ -161,7 +161,7 @@ def shows_something(both: Sequence[Reading], bug: Bug) -> bool:
         return True
     if bug.shows == "when fresh":
         return max(moved(both).values(), default=0.0) >= MOVED
-    return wrong.n_right < right.n_right or wrong.loss >= right.loss + WORSE
+    return wrong.n_correct < right.n_correct or wrong.loss >= right.loss + WORSE
 
 
 def moved(both: Sequence[Reading]) -> dict[tuple[str, int], float]:

@@ -188,7 +188,7 @@ def effect(view: View, bug: Bug, both: Sequence[Reading], alone: Written) -> str
         return "The two runs are equal to the last bit: this model does the same with this bug as without it."
     words = ""
     if right.has_right_answer:
-        words = f"{right.n_right} of {n} tokens are right without the bug, {wrong.n_right} with it; "
+        words = f"{right.n_correct} of {n} tokens are right without the bug, {wrong.n_correct} with it; "
     words += f"the loss is {right.loss:.4f} nats without it and "
     words += f"{wrong.loss:.4f} with it." if math.isfinite(wrong.loss) else "with it no number at all."
     if bug.shows == "when fresh":
@@ -198,7 +198,7 @@ def effect(view: View, bug: Bug, both: Sequence[Reading], alone: Written) -> str
             words += " The bug is in the patterns, not in the loss."
     if padding := n_padding(right):
         words += f" {padding} cells of padding stand behind the input."
-    if alone and right.has_right_answer and wrong.n_right == n and alone[1] != alone[0]:
+    if alone and right.has_right_answer and wrong.n_correct == n and alone[1] != alone[0]:
         words += " Read with the right answer before it, it looks sound; writing alone, it is not."
     return words
 

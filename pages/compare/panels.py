@@ -117,7 +117,7 @@ def rows_panel(context: Context, step: int, readings: Sequence[Reading], two: tu
     """Draw the attention row that predicts a step in every layer and head; of many heads those in which the `two` differ."""
     options = {"pair": two, "n_heads": CLEAREST_HEADS, "max_keys": MAX_KEYS}
     st.markdown(_which_rows(context, step, readings, two))
-    kinds = [{Site.parse(path).does: None for path in deciding_layers(one)} for one in readings]
+    kinds = [{Site.parse(path).kind_label: None for path in deciding_layers(one)} for one in readings]
     every = list(dict.fromkeys(kind for of_one in kinds for kind in of_one))
     frame = table(context, analysis.decision_rows, readings, **options)
     calls = []

@@ -256,7 +256,7 @@ def _runs(both: Pair, sources: Sources) -> dict[str, str]:
 def _ask_position(runs: Sequence[Reading], *, has_divergence: bool) -> int:
     """The position; at first that of the largest divergence."""
     tokens = runs[0].tokens
-    default = len(tokens) - 1 if runs[0].open_output is not None else runs[0].asked[-1]
+    default = len(tokens) - 1 if runs[0].open_output is not None else runs[0].target_positions[-1]
     if has_divergence:
         kl = table(CONTEXT, analysis.beliefs_apart, runs)["kl"].tolist()
         default = kl.index(max(kl)) if max(kl) > ROUNDING else default
@@ -296,7 +296,7 @@ def _gaps(both: Pair, sources: Sources) -> None:
         lanes.append(Lane(f"{variant.letter} predicts", tokens, probability=run.probability))
     prediction_strip(lanes, key="compare_gaps")
     word, words = _option_names(runs[0])
-    if word == "token" and any(run.answer == tuple(run.ids()[at] for at in run.asked) for run in runs):
+    if word == "token" and any(run.answer == tuple(run.ids()[at] for at in run.target_positions) for run in runs):
         caption("This text has no gaps: at each position stands the token that the model finds likeliest there.")
         return
     found = table(CONTEXT, analysis.gap_fillings, runs)
@@ -324,5 +324,5 @@ def _gap_name(run: Reading, number: int) -> str:
     if run.output == "answer_span":
         return ("Start", "End")[number]
     if run.output == "token_class":
-        return f"Position {run.asked[number]}, {escape_markdown(run.tokens[run.asked[number]])}"
+        return f"Position {run.target_positions[number]}, {escape_markdown(run.tokens[run.target_positions[number]])}"
     return "Class" if run.output in CLASSES else f"Gap {number + 1}"

@@ -187,15 +187,15 @@ def without_neurons(view: View) -> None:
             for name, d_ff in others.items():
                 st.button(f"{name} · {d_ff} neurons per layer", on_click=_use_model, args=(name,), key=f"use_{name}")
     original = view.original()
-    if notes := attention_alone(original.n_right, len(original.answer), judged=original.has_right_answer):
+    if notes := attention_alone(original.n_correct, len(original.answer), judged=original.has_right_answer):
         what_to_notice(notes)
 
 
-def attention_alone(n_right: int, n: int, *, judged: bool) -> list[str]:
+def attention_alone(n_correct: int, n: int, *, judged: bool) -> list[str]:
     """What a model gets right without a single neuron; nothing where it gets next to nothing right, or nothing is right."""
-    if not judged or 2 * n_right < n:
+    if not judged or 2 * n_correct < n:
         return []
-    return [f"The model as trained gets {n_right} of {n} right on this input without a single neuron."]
+    return [f"The model as trained gets {n_correct} of {n} right on this input without a single neuron."]
 
 
 def _use_model(name: str) -> None:

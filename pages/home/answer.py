@@ -153,17 +153,17 @@ def filled_panel(view: View) -> None:
     original, changed = view.original(), view.changed()
     run = changed or original
     prediction_strip(view.kind.rows(original, changed, f"says, {view.what_changed()}"), key="prediction")
-    if not run.asked:
+    if not run.target_positions:
         return
     if view.is_pair:
         caption("The model ran just now and wrote this, its likeliest token each time; a bar shows how sure it was.")
         return
-    if run.answer == tuple(run.ids()[position] for position in run.asked):
+    if run.answer == tuple(run.ids()[position] for position in run.target_positions):
         caption(
             "Nothing is missing from this text: at each place stands the token that the model finds likeliest there."
         )
         return
-    shown = run.asked[:MOST_GAPS]
+    shown = run.target_positions[:MOST_GAPS]
     for column, position in zip(st.columns(max(2, len(shown))), shown, strict=False):
         p = run.logits[0, position].softmax(dim=-1).topk(min(MOST_TOKENS, view.shape.vocab_size))
         names = [view.subject.labels[token] for token in p.indices.tolist()]
@@ -177,7 +177,7 @@ def filled_panel(view: View) -> None:
                 },
                 key=f"gap_{position}",
             )
-    left = len(run.asked) - len(shown)
+    left = len(run.target_positions) - len(shown)
     more = f" {left} more gaps are not shown." if left else ""
     caption(f"The model ran just now and says what is missing; nobody knows what is right.{more}")
 

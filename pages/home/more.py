@@ -186,11 +186,11 @@ def _overcount() -> None:
     sizes = {"d_model": 512, "n_layers": 6, "d_ff": 2048, "vocab_size": 32_000}
     wrong = count_with_projections_to(CONTEXT, **sizes)
     right = count_with_projections_to(config.d_model, **sizes)
-    n_wrong, n_right = (sum(part.count for part in parts) for parts in (wrong, right))
+    n_wrong, n_correct = (sum(part.count for part in parts) for parts in (wrong, right))
     st.markdown(
         f"**{n_wrong:,}**: what one gets for the base model when q, k, v and the output are projected to the length of the "
-        f"context, {CONTEXT:,}, in place of d_model, {config.d_model}. Put right it is **{n_right:,}**; the "
-        f"{n_wrong - n_right:,} between them are 18 attentions × 4 projections × ({config.d_model} × {config.d_model} + "
+        f"context, {CONTEXT:,}, in place of d_model, {config.d_model}. Put right it is **{n_correct:,}**; the "
+        f"{n_wrong - n_correct:,} between them are 18 attentions × 4 projections × ({config.d_model} × {config.d_model} + "
         f"{config.d_model}). A length is no width: weights must not know how long a text is."
     )
     show_parts(wrong)

@@ -197,14 +197,14 @@ def position_notes(view: View, side: str | None, show: str) -> None:
 
 def _about_loss(view: View, side: str | None) -> str:
     without, off = with_and_without(view)
-    n = len(without.asked)
+    n = len(without.target_positions)
     loss = f"the loss goes from {without.loss:.4f} to {off.loss:.4f} nats."
-    if not without.asked:
+    if not without.target_positions:
         said = ""
     elif view.input.goes_on or (view.shape.image and without.has_right_answer):
         said = f"Without positions {loss} "
     elif without.has_right_answer:
-        said = f"Without positions {off.n_right} of {n} are right instead of {without.n_right}, and {loss} "
+        said = f"Without positions {off.n_correct} of {n} are right instead of {without.n_correct}, and {loss} "
     else:
         return ""
     if len(off.tokens) == 1:

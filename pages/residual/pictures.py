@@ -64,13 +64,13 @@ def _outline(view: View) -> str:
     run = view.original()
     if run.has_right_answer:
         return "✓ and the outline mark the right answer"
-    if not run.asked:
+    if not run.target_positions:
         return "nobody knows what is right here"
     if view.input.goes_on or view.input.kind != "text":
         return view.kind.outline.format(one=view.input.one)
     if view.is_pair:
         return "the outline marks where the likeliest token is the next one of the target"
-    if run.answer == tuple(run.ids("decoder")[at] for at in run.asked):  # a text without gaps
+    if run.answer == tuple(run.ids("decoder")[at] for at in run.target_positions):  # a text without gaps
         return "the outline marks where the likeliest token is the one that stands there"
     return InputKind.outline
 
@@ -301,16 +301,16 @@ def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: boo
     least = max(SURE, min(OVER_CHANCE / n_tokens, 0.9))
     sure = last.index[last["probability"] >= least]
     settled = decided(frame)
-    n_right, settled = len(settled), settled.loc[settled["position"].isin(sure)]
-    total, unsure = len(last), n_right - len(settled)
+    n_correct, settled = len(settled), settled.loc[settled["position"].isin(sure)]
+    total, unsure = len(last), n_correct - len(settled)
     what = "stay what they end as" if not judged else "become right for good"
     if settled.empty:
         mean = percent(last["probability"].mean(), 0)
         share = f"the likeliest {one} gets {mean}{' on average' if total > 1 else ''} in the end"
         if not judged:
             return f"{prefix}Nothing is decided: {share}, and none gets {least:.0%}."
-        if n_right:
-            some = f"{n_right} of {total} outputs {'is' if n_right == 1 else 'are'} right, but not with {least:.0%} or more"
+        if n_correct:
+            some = f"{n_correct} of {total} outputs {'is' if n_correct == 1 else 'are'} right, but not with {least:.0%} or more"
             return f"{prefix}{some}, so none counts as decided: {share}."
         return f"{prefix}No output is right in the end, so none is ever decided for good."
     if total == 1:
@@ -319,7 +319,7 @@ def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: boo
     counts = Counter(settled["point"])
     order = list(dict.fromkeys(frame.sort_values("depth")["point"]))
     found = ", ".join(f"{counts[point]} after **{point}**" for point in order if counts[point])
-    wrong = total - n_right
+    wrong = total - n_correct
     rest = f"; {unsure} more, but with less than {least:.0%} in the end" if unsure else ""
     rest += f"; {wrong} end{'s' if wrong == 1 else ''} wrong" if wrong else ""
     return f"{prefix}Of {total} outputs, these {what}: {found}{rest}."

@@ -112,9 +112,9 @@ class InputKind:
         if original.subject.shape.architecture != "encoder":
             given = ", each token given the right ones before it"
         if changed is None:
-            return f"{original.n_right} of {n} right, loss {original.loss:.4f} nats{given}."
+            return f"{original.n_correct} of {n} right, loss {original.loss:.4f} nats{given}."
         return (
-            f"With {what}, {changed.n_right} of {n} are right instead of {original.n_right}; the loss goes from "
+            f"With {what}, {changed.n_correct} of {n} are right instead of {original.n_correct}; the loss goes from "
             f"{original.loss:.4f} to {changed.loss:.4f} nats. {moved(original, changed)}"
         )
 
@@ -172,7 +172,7 @@ def moved(original: Reading, changed: Reading) -> str:
 
 def first_asked(run: Reading) -> int:
     """The first output with a known token; without one, the output that predicts the next token."""
-    return (*run.asked, run.open_output or 0)[0]
+    return (*run.target_positions, run.open_output or 0)[0]
 
 
 def said_lane(name: str, run: Reading, before: Lane | None = None) -> Lane:
@@ -223,7 +223,7 @@ class TextKind(InputKind):
         if not run.subject.input.goes_on:
             return super().read_rows(run)
         comes = Lane("comes next", run.answers, probability=run.probability_of_answer, offset=first_asked(run))
-        return [*super().read_rows(run), *([comes] if run.asked else [])]
+        return [*super().read_rows(run), *([comes] if run.target_positions else [])]
 
     def sentence(self, original: Reading, changed: Reading | None, what: str) -> str:
         """How probable the real next tokens are: a text may go on in many ways."""
@@ -435,7 +435,7 @@ class ImageKind(InputKind):
 
 
 def _digit_of(run: Reading) -> str:
-    verdict = ("Right: it" if run.n_right else "Wrong: it") if run.has_right_answer else "It"
+    verdict = ("Right: it" if run.n_correct else "Wrong: it") if run.has_right_answer else "It"
     return f"{verdict} says {run.predicted[0]}, {percent(run.probability[0])} sure"
 
 

@@ -36,7 +36,7 @@ def prediction_sentence(view: View, what: str = "") -> None:
     if not original.has_logits:
         caption(vectors_sentence(original, changed, what))
         return
-    if not original.asked:
+    if not original.target_positions:
         caption("No output of this input has a known answer, so nothing here is right or wrong.")
         return
     caption(view.kind.sentence(original, changed, what), width="stretch")

@@ -77,7 +77,7 @@ def test_a_loaded_model_is_read_with_its_tokenizer() -> None:
 
 def test_a_masked_model_says_what_is_missing() -> None:
     reading = xformer.read(FAMILIES["BERT"].make(), "the [MASK] sat on the [MASK]", tokenizer=tokenizer())
-    assert reading.asked == (1, 5)
+    assert reading.target_positions == (1, 5)
     assert reading.predicted == reading.answer == tuple(reading.logits[0, [1, 5]].argmax(-1).tolist())
     assert reading.answer_name == "unchanged prediction"
     whole = xformer.read(FAMILIES["BERT"].make(), "the cat sat", tokenizer=tokenizer())

@@ -123,7 +123,9 @@ def test_one_row_worked_out_by_hand(architecture: str) -> None:
     assert sorted(frame.index) == sorted(part.title for part in rows)
     for part in rows:
         value = into.trace[part.name].clone()
-        at: tuple[Any, ...] = (0, into.asked[-1]) if not part.head else (0, part.head - 1, into.asked[-1])
+        at: tuple[Any, ...] = (
+            (0, into.target_positions[-1]) if not part.head else (0, part.head - 1, into.target_positions[-1])
+        )
         value[at] = source.trace[part.name][at]
         # in the changed run's own order: its edits, then the copy
         assert isinstance(into.subject, TaskModel)
@@ -133,7 +135,7 @@ def test_one_row_worked_out_by_hand(architecture: str) -> None:
             into.trace.target,
             edits=[*into.trace.edits, edits.replace(part.name, value)],
         )
-        logits = run.logits[0, into.asked[-1]]
+        logits = run.logits[0, into.target_positions[-1]]
         row = frame.loc[part.title]
         assert row["difference"] == difference(logits)
         assert row["restored"] == pytest.approx((difference(logits) - start) / (goal - start), abs=1e-12)
@@ -181,7 +183,7 @@ def test_an_encoders_own_stream_counts_only_where_all_positions_are_copied() -> 
 def test_what_cannot_be_copied_says_why() -> None:
     one, other = duel("encoder")
     decoder, _ = duel("decoder")
-    [step] = one.asked
+    [step] = one.target_positions
     wide = random_contender("wide", "encoder", model={"d_model": 19})
     deep = random_contender("deep", "encoder", model={"n_layers": 3})
     assert isinstance(one.subject, TaskModel)

@@ -58,7 +58,7 @@ class Part:
             source.trace,
             self.name,
             heads=(self.head - 1,) if self.head else None,
-            positions=None if everywhere else (source.asked[-1],),
+            positions=None if everywhere else (source.target_positions[-1],),
         )
 
 
@@ -82,7 +82,7 @@ def parts(reading: Reading, *, everywhere: bool = False) -> list[Part]:
                     Part(f"{site.path}.z", f"{where}{cross} · head {head}", "head", layer, head)
                     for head in range(1, 1 + reading[f"{site.path}.z"].shape[1])
                 ]
-            found.append(Part(f"{site.path}.out", f"{where} · {site.does}", site.does, layer))
+            found.append(Part(f"{site.path}.out", f"{where} · {site.kind_label}", site.kind_label, layer))
         found.append(Part(f"{stack}.{index}.resid_post", f"{where} · residual", "residual", layer))
     return found
 
@@ -188,13 +188,13 @@ def _matrices(model: nn.Module) -> list[Tensor]:
 
 def deciding_logits(reading: Reading) -> Float[Tensor, " vocab"]:
     """The logits at a run's deciding position: the last of its target positions."""
-    return reading.logits[0, reading.asked[-1]]
+    return reading.logits[0, reading.target_positions[-1]]
 
 
 def patched_logits(into: Reading, patches: Sequence[AnyEdit]) -> Float[Tensor, " vocab"]:
     """The same with `patches` applied after the run's own edits."""
     run = into.subject.record(into.example, edits=[*into.edits, *patches], keep=("logits",))
-    return run.logits[0, into.asked[-1]]
+    return run.logits[0, into.target_positions[-1]]
 
 
 def why_unpatchable(source: Reading, into: Reading) -> str | None:
@@ -203,9 +203,9 @@ def why_unpatchable(source: Reading, into: Reading) -> str | None:
     labels = source.subject.labels
     if labels != into.subject.labels:
         return f"{names[0]} and {names[1]} have different tokens; compare two models of one task and architecture."
-    if source.asked[-1] != into.asked[-1]:
+    if source.target_positions[-1] != into.target_positions[-1]:
         return (
-            f"{names[0]} decides at position {source.asked[-1]} and {names[1]} at {into.asked[-1]}; "
+            f"{names[0]} decides at position {source.target_positions[-1]} and {names[1]} at {into.target_positions[-1]}; "
             "compare the same step on inputs of one length."
         )
     shapes = [{part.name: tuple(run[part.name].shape) for part in parts(run, everywhere=True)} for run in runs]

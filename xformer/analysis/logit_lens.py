@@ -1,4 +1,4 @@
-"""When the answer is decided: what the residual stream would say after every sublayer.
+"""The logit lens: the prediction of the residual stream after every sublayer.
 
 logit lens      logits(x) = W_U · norm(x) + b_U   for the stream x after each sublayer; norm: the model's own last one
                 (nostalgebraist 2020, "interpreting GPT: the logit lens")
@@ -18,12 +18,12 @@ from xformer.memory import check_analysis
 from xformer.reading import Reading
 
 MOST_AT_ONCE = 8_000_000
-"""Logits that are worked out at a time."""
+"""Logits that are computed at a time."""
 
 
 @torch.no_grad()
 def lens_logits(reading: Reading) -> dict[str, Float[Tensor, "batch pos vocab"]]:
-    """What each point of the stream would say if it were the last; the last one's are the model's own logits.
+    """The logits of each point of the stream, unembedded as if it were the last; those of the last are the model's own.
 
     Raises `InputError` where that is too much to hold; `lens` holds one point at a time.
     """
@@ -60,7 +60,7 @@ def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFra
             "token": [names[token] for token in best.indices.tolist()],
             "probability": best.values.tolist(),
         }
-        if reading.asked:
+        if reading.target_positions:
             columns["answer"] = [names[token] for token in answer.tolist()]
             columns["answer_probability"] = p.gather(1, answer[:, None])[:, 0].tolist()
             columns["right"] = (best.indices == answer).tolist()
@@ -83,8 +83,8 @@ def _probabilities(reading: Reading, counted: Sequence[int]) -> Iterator[tuple[s
 
 def looked_at(reading: Reading, positions: Sequence[int] | None = None) -> list[int]:
     """The positions of the outputs that a lens is about: those asked for, and what follows a text; where none is, all."""
-    asked = {*reading.asked, *([] if reading.open_output is None else [reading.open_output])}
-    return [at for at in positions_of(reading, positions) if not reading.asked or at in asked]
+    asked = {*reading.target_positions, *([] if reading.open_output is None else [reading.open_output])}
+    return [at for at in positions_of(reading, positions) if not reading.target_positions or at in asked]
 
 
 def decided(frame: pd.DataFrame) -> pd.DataFrame:

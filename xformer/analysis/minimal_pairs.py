@@ -1,4 +1,4 @@
-"""Two inputs through one model that differ in little, and what it makes of the difference, as one number.
+"""Minimal pairs: two inputs that differ in little, and the measure that compares the model's outputs on them.
 
     measure = logit[answer] − logit[the other's answer]          at one output, in each run
     share   = (measure − this run's) / (the other's − this run's)     0: as in this run, 1: as in the other
@@ -26,14 +26,14 @@ from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 
 LEAST = 0.1
-"""Logits: runs that are less apart change the odds of the two answers by less than a tenth, so there is nothing to explain."""
+"""Logits. A smaller difference changes the odds of the two answers by less than a tenth."""
 Token = int | str
 """A token by its number, or as it is written; a space before it may be left out."""
 
 
 @dataclass(frozen=True, eq=False)
 class MinimalPair:
-    """A run, the run of the other input, and what is measured in both."""
+    """A run, the run of the other input, and the measure that is taken in both."""
 
     reading: Reading
     source: Reading
@@ -88,7 +88,7 @@ class MinimalPair:
 
     @property
     def gap(self) -> float:
-        """What there is to explain. Raises `InputError` where that is nothing."""
+        """The difference of the two measures. Raises `InputError` where there is none to explain."""
         gap = self.goal - self.start
         if abs(gap) < LEAST:
             one, other = (self.reading.subject.labels[token] for token in self.answers)
@@ -114,7 +114,7 @@ def differing(reading: Reading, source: Reading, stack: str | None = None) -> li
 
 
 def why_no_pair(reading: Reading, source: Reading) -> str | None:
-    """Why two runs cannot be compared position by position, as one sentence; None where they can."""
+    """The reason why two runs cannot be compared position by position, in one sentence, or None."""
     if _kind(reading) != _kind(source):
         return "A minimal pair is two inputs of one model; these two runs are of models of different kinds."
     sources = [run.example.source for run in (reading, source)]
@@ -135,7 +135,7 @@ def _kind(reading: Reading) -> tuple[object, ...]:
 
 
 def _unlike(one: Sequence[str], other: Sequence[str], written: str) -> str:
-    """That two are not equally long, where they part, and what would make them so."""
+    """A sentence about two inputs of different lengths: where they part, and how to make them equally long."""
     longest = min(len(one), len(other))
     at = next((at for at in range(longest) if one[at] != other[at]), longest)
     there = [f"“{tokens[at]}”" if at < len(tokens) else "nothing" for tokens in (one, other)]
@@ -154,7 +154,7 @@ def where_they_part(reading: Reading, source: Reading) -> int:
     """
     if reading.open_output is not None:
         return reading.open_output
-    asked = reading.asked or tuple(range(reading.logits.shape[1]))
+    asked = reading.target_positions or tuple(range(reading.logits.shape[1]))
     one, other = (run.logits[0, list(asked)].softmax(dim=-1) for run in (reading, source))
     parted = (one.argmax(dim=-1) != other.argmax(dim=-1)).nonzero()[:, 0].tolist()
     return asked[parted[0] if parted else int((one - other).abs().sum(dim=-1).argmax())]
@@ -185,10 +185,10 @@ def token_of(labels: Sequence[str], token: Token) -> int:
 
 
 LAST = 8
-"""So many characters before the last one of a text are tried: what is said stands at the last one itself."""
+"""How many characters before the last one of a text are tried; the prediction is made at the last one."""
 
 TRIED = 6
-"""So many other symbols are tried at each place where there is a right answer."""
+"""How many other symbols are tried at each place of an input with a right answer."""
 
 
 def pairs(subject: ModelAdapter) -> dict[str, tuple[str, str]]:
@@ -292,11 +292,11 @@ class Logit:
 def of_run(
     reading: Reading, position: int | None = None, token: int | None = None, against: int | None = None
 ) -> Measure:
-    """What a run is judged by: its loss; with a position, or where no answer is known, how far a token is ahead there.
+    """The measure of a run: its loss; with a position, or without a right answer, a difference of logits there.
 
     Without a token that is the likeliest; without both the likeliest against the next.
     """
-    if position is None and token is None and reading.asked:
+    if position is None and token is None and reading.target_positions:
         return Loss(reading.example)
     position = reading.logits.shape[1] - 1 if position is None else position
     if token is not None:

@@ -155,7 +155,7 @@ def _added(reading: Reading, site: Site) -> tuple[list[Writer], Tensor, Tensor]:
     zero = torch.zeros_like(out)
     if own is None:
         kind = "attention" if site.is_attention else "feed_forward"
-        return [Writer(f"{title} · {site.does}", kind, site)], out[None], zero
+        return [Writer(f"{title} · {site.kind_label}", kind, site)], out[None], zero
     weight = own.weight.to(dtype)
     bias = zero if own.bias is None else own.bias.to(dtype).expand_as(out)
     if site.is_attention:
@@ -305,7 +305,7 @@ def score_parts(
 def head_input(
     reading: Reading, site: Site, side: Side, head: int, before: tuple[StreamParts, nn.Module | None] | None = None
 ) -> HeadInput:
-    """What a head's queries or keys are made of. What it adds itself, whatever it reads, belongs to the biases.
+    """A head's queries or keys, source by source. What does not depend on the stream belongs to the biases.
 
     `before` is the stream that it reads and the norm between them, where they are known.
 
@@ -349,19 +349,19 @@ def _check_sum(
     missed = float((total - recorded.double()).abs().max())
     if missed <= allowed * largest:
         return
-    said = f"The parts of {name} do not sum to it, so that a score is no sum of parts: "
+    start = f"The parts of {name} do not sum to it, so that a score is no sum of parts: "
     path, short = name.rsplit(".", 1)
     again = reading.subject.heads_read(
         reading.example, reading.trace, path, stream[None], "q" if short == "q" else "k"
     )[0, head]  # [pos, d_head]
     what = "queries" if side == "query" else "keys"
     if not float((again.double() - total).abs().max()) <= 0.5 * float(total.abs().max()):  # no affine map at all
-        raise UnavailableError(f"{said}this model normalises its {what}.")
+        raise UnavailableError(f"{start}this model normalises its {what}.")
     if reading.edits:
-        raise UnavailableError(f"{said}an edit of this run changed them.")
+        raise UnavailableError(f"{start}an edit of this run changed them.")
     dtype = str(recorded.dtype).removeprefix("torch.")
     raise UnavailableError(
-        f"{said}they miss {missed / largest:.1%} of its largest number, and the rounding of {dtype} explains {allowed:.1%}."
+        f"{start}they miss {missed / largest:.1%} of its largest number, and the rounding of {dtype} explains {allowed:.1%}."
     )
 
 

@@ -87,8 +87,8 @@ def decision_rows(
 ) -> Drawing:
     """Where the deciding position of reading `show` looked: a row per layer and head, a column per key.
 
-    Layers whose keys are not the same tokens belong in charts of their own: `does` ("cross-attention", see `Site.does`) names
-    those that are drawn. `table` is that of `analysis.decision_rows` where it has been made already.
+    Layers whose keys are not the same tokens belong in charts of their own: `does` ("cross-attention", a `Site.kind_label`)
+    names those that are drawn. `table` is that of `analysis.decision_rows` where it has been made already.
 
     Example:
         >>> import xformer
@@ -102,7 +102,7 @@ def decision_rows(
     """
     frame = rows_table(readings, pair=pair, n_heads=n_heads, max_keys=max_keys) if table is None else table
     frame = frame.loc[frame["player"] == readings[show].subject.name]
-    frame = frame.loc[[does in (None, Site.parse(path).does) for path in frame["layer"]]]
+    frame = frame.loc[[does in (None, Site.parse(path).kind_label) for path in frame["layer"]]]
     data = frame[["weight", "allowed"]].assign(
         row=[_row_title(path, head) for path, head in zip(frame["layer"], frame["head"], strict=True)],
         key=_places(frame, "key", "token"),

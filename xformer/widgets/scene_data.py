@@ -204,7 +204,7 @@ def _answers(reading: Reading, stack: dict[str, Any]) -> list[dict[str, Any]]:
     """The likeliest tokens at each output that is shown, each with its probability, and the right answer where there is one."""
     if not reading.has_logits:
         return []
-    outputs = [*reading.asked] + ([] if reading.open_output is None else [reading.open_output])
+    outputs = [*reading.target_positions] + ([] if reading.open_output is None else [reading.open_output])
     rows = range(stack["first"], stack["first"] + len(stack["tokens"]))
     is_each = reading.logits.shape[1] == stack["n"]  # one output a token; else one for the whole input
     labels, found = reading.subject.labels, list[dict[str, Any]]()
@@ -214,7 +214,7 @@ def _answers(reading: Reading, stack: dict[str, Any]) -> list[dict[str, Any]]:
         believed = reading.logits[0, output].detach().float().softmax(dim=-1).nan_to_num(0.0)  # [vocab]
         top = believed.topk(min(MOST_ANSWERS, len(believed)))
         answer = int(reading.example.labels[0, output])
-        is_known = output in reading.asked
+        is_known = output in reading.target_positions
         found.append(
             {
                 "row": output - stack["first"] if is_each else None,
