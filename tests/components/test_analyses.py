@@ -76,11 +76,12 @@ def test_the_diagram_names_the_components_and_counts_every_parameter() -> None:
     assert picture["decoder.attn_norm"].what.startswith("RMSNorm before the sublayer")
 
 
-def test_the_estimate_of_a_trace_covers_what_it_keeps() -> None:
-    model = modern()
-    trace = xformer.record(model, torch.randint(0, 31, (1, 32), generator=torch.Generator().manual_seed(0)))
-    kept = {
-        value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in trace.activations.values()
-    }
-    estimate = trace_bytes(model.config, 32)
-    assert 0.8 * sum(kept.values()) <= estimate <= 1.5 * sum(kept.values())
+def test_the_estimate_of_a_trace_grows_with_what_it_keeps_of_the_neurons() -> None:
+    """Of three layers: pre, gate, up and post, [1, 32, d_ff] in float32."""
+    tokens, sizes = torch.randint(0, 31, (1, 32), generator=torch.Generator().manual_seed(0)), []
+    for d_ff in (37, 74):
+        config = modern().config.replace(d_ff=d_ff)
+        trace = xformer.record(xformer.Transformer(config), tokens)
+        sizes.append((sum(trace[name].nbytes for name in trace if ".ffn." in name), trace_bytes(config, 32)))
+    (kept, estimate), (kept_more, estimate_more) = sizes
+    assert kept_more - kept == estimate_more - estimate == 3 * 4 * 32 * 37 * 4
