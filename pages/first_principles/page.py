@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.first_principles import steps as principle_average
-from pages.first_principles import steps as principle_heads
-from pages.first_principles import steps as principle_mask
-from pages.first_principles import steps as principle_position
-from pages.first_principles import steps as principle_qkv
-from pages.first_principles import steps as principle_scale
-from pages.first_principles import trained_head as principle_model
+from pages.first_principles import steps
 from pages.first_principles.sentence import ask_sentence, link_of
+from pages.first_principles.trained_head import model_panel
 from pages.shared import frame
 from pages.shared.layout import what_to_notice
 from pages.shared.link import share
 from pages.shared.widgets import seed
 
-STEPS = {
-    "average": (principle_average.TITLE, principle_average.average_panel),
-    "qkv": (principle_qkv.QKV_TITLE, principle_qkv.qkv_panel),
-    "scale": (principle_scale.SCALE_TITLE, principle_scale.scale_panel),
-    "mask": (principle_mask.MASK_TITLE, principle_mask.mask_panel),
-    "heads": (principle_heads.HEADS_TITLE, principle_heads.heads_panel),
-    "position": (principle_position.POSITION_TITLE, principle_position.position_panel),
+PANELS = {
+    "average": steps.average_panel,
+    "qkv": steps.qkv_panel,
+    "scale": steps.scale_panel,
+    "mask": steps.mask_panel,
+    "heads": steps.heads_panel,
+    "position": steps.position_panel,
 }
 END = "model"
-"""The last step, which reads numbers in place of the sentence."""
-TITLES = {name: title for name, (title, _) in STEPS.items()} | {END: principle_model.TITLE}
-NAMES = list(TITLES)
+"""The last step, which reads numbers instead of the sentence."""
+TITLES = ("Average", "q, k, v", "Scale", "Mask", "Heads", "Position", "Model")
+NAMES = [*PANELS, END]
 
 
 def page() -> None:
@@ -37,16 +32,14 @@ def page() -> None:
     if st.session_state["principle_step"] == END:
         step = _ask_step()
         with frame.picture():
-            link, notes = principle_model.model_panel()
-        what_to_notice(notes)
-        share({"step": step} | link)
-        return
-    sentence = ask_sentence()
-    step = _ask_step()
-    with frame.picture():
-        link, notes = STEPS[step][1](sentence)
+            notes, link = model_panel()
+    else:
+        sentence = ask_sentence()
+        step = _ask_step()
+        with frame.picture():
+            notes, link = PANELS[step](sentence), link_of(sentence)
     what_to_notice(notes)
-    share({"step": step} | link_of(sentence) | link)
+    share({"step": step} | link)
 
 
 def _ask_step() -> str:
@@ -66,7 +59,7 @@ def _ask_step() -> str:
         st.segmented_control(
             "Step",
             NAMES,
-            format_func=lambda name: f"{NAMES.index(name) + 1} {TITLES[name]}",
+            format_func=lambda name: f"{NAMES.index(name) + 1} {TITLES[NAMES.index(name)]}",
             required=True,
             key="principle_step",
             persist_state="session",

@@ -1,4 +1,4 @@
-"""The sentence that all first principles are shown on: the boxes in which a visitor changes it, and its link."""
+"""The sentence of First principles: the widgets that change it, one vector set by hand, and its matrices side by side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import asked, carry
 from pages.shared.picture import shown
-from pages.shared.widgets import not_here, seed, typed
+from pages.shared.widgets import choose, not_here, seed, typed
 from xformer import viz
 from xformer.analysis.principles import Mixed, Sentence, matrix, word_vectors
 from xformer.errors import InputError
@@ -53,20 +53,10 @@ def link_of(sentence: Sentence) -> dict[str, str]:
     return {"text": sentence.text, "d": str(sentence.d), "seed": str(sentence.seed)} | own
 
 
-def ask_row(sentence: Sentence, label: str = "Follow the row of") -> int:
-    """Which word's row is followed; its position."""
-    positions = list(range(len(sentence.words)))
-    usual = min(1, len(positions) - 1)
-    seed("row", positions, usual, key="principle_row")
-    st.segmented_control(
-        label,
-        positions,
-        format_func=lambda position: escape_markdown(sentence.names[position]),
-        required=True,
-        key="principle_row",
-        persist_state="session",
-    )
-    return int(st.session_state["principle_row"])
+def ask_row(sentence: Sentence) -> int:
+    """Ask for the word whose row is followed; returns its position."""
+    names = {position: escape_markdown(name) for position, name in enumerate(sentence.names)}
+    return choose("row", names, min(1, len(names) - 1), "Follow the row of", key="principle_row")
 
 
 def draw_again() -> None:

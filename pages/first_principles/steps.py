@@ -1,8 +1,9 @@
-"""First principle: a weighted average without parameters, dot products to weights to means."""
+"""The steps of First principles: average, queries and keys, scale, mask, heads and position, each drawn for a sentence."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -15,7 +16,7 @@ from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.frame import is_framed
 from pages.shared.picture import footer, picture, shown, table
-from pages.shared.widgets import choose, seed
+from pages.shared.widgets import choose
 from xformer import analysis, viz
 from xformer.analysis.principles import (
     AFTER,
@@ -34,16 +35,14 @@ from xformer.analysis.principles import (
     order_error,
 )
 
-TITLE = "Average"
 
-
-def average_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
-    """Draw the step; returns what the link keeps, and what to notice."""
+def average_panel(sentence: Sentence) -> list[str]:
+    """Draw the step; returns what to notice."""
     mixed = sentence.average()
     st.latex(r"S = X X^\top \qquad A = \mathrm{softmax}(S) \qquad Y = A\,X")
     st.caption(
-        "Every word becomes a mean of all words. The weights are no parameters: they come from the dot products of the "
-        "vectors themselves. Nothing here has been learned."
+        "Every word becomes a weighted mean of all words. The weights come from dot products of the vectors themselves: "
+        "no parameters, nothing learned."
     )
     row = ask_row(sentence)
     calls = show_matrices(
@@ -58,10 +57,10 @@ def average_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
     )
     st.text(mixed.weighted_sum(row))
     footer(PLACE, "average", calls)
-    return {"row": str(row)}, _notes(sentence, mixed, row)
+    return _average_notes(sentence, mixed, row)
 
 
-def _notes(sentence: Sentence, mixed: Mixed, row: int) -> list[str]:
+def _average_notes(sentence: Sentence, mixed: Mixed, row: int) -> list[str]:
     names = [escape_markdown(name) for name in sentence.names]
     asymmetry = (mixed.scores - mixed.scores.T).abs().max().item()
     best = int(mixed.weights[row].argmax())
@@ -69,7 +68,7 @@ def _notes(sentence: Sentence, mixed: Mixed, row: int) -> list[str]:
     words = sentence.words
     notes = [
         f"**S is its own mirror image** (largest difference {asymmetry:.1g}): what “{names[row]}” is to another word, "
-        "that word is to it. Nobody can ask for something other than what they are. Queries and keys, the next step, end that.",
+        "that word is to it. Queries and keys, the next step, change that.",
         f"“{names[row]}” gives most of its weight, {mixed.weights[row, best].item():.3f}, to “{names[best]}”. "
         f"For {self_best} of {len(words)} words the largest weight is on themselves: x · x = ‖x‖² is hard to beat.",
     ]
@@ -79,27 +78,25 @@ def _notes(sentence: Sentence, mixed: Mixed, row: int) -> list[str]:
         apart = (mixed.out[i] - mixed.out[j]).abs().max().item()
         notes.append(
             f"“{names[j]}” and “{names[i]}” are the same word, so their rows of Y differ by {apart:.1g}: "
-            "nothing here knows **where** a word stands."
+            "position plays no role yet."
         )
     return notes
 
 
-QKV_TITLE = "q, k, v"
-
 SLIDE = 26
-"""Columns of numbers that stand side by side in a frame of 1280 pixels, which is wide and low."""
+"""Columns of numbers that fit side by side in a frame of 1280 pixels."""
 
 
-def qkv_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
-    """Draw the step; returns what the link keeps, and what to notice."""
+def qkv_panel(sentence: Sentence) -> list[str]:
+    """Draw the step; returns what to notice."""
     mixed = sentence.attention()
     st.latex(
         r"Q = X W_Q \quad K = X W_K \quad V = X W_V \qquad A = \mathrm{softmax}\!\left(Q K^\top / \sqrt{d}\right)"
         r"\qquad Y = A\,V"
     )
     st.caption(
-        "Three matrices give each word three roles: what it asks for (query), what it can be found by (key), what it hands "
-        "over (value). In a model they are learned; here they are drawn from the seed, so that you can see what they do."
+        "Three matrices map each word to a query (what it looks for), a key (what it is found by) and a value (what it "
+        "passes on). In a model they are learned; here they are random, drawn from the seed."
     )
     row = ask_row(sentence)
     roles = [
@@ -117,7 +114,7 @@ def qkv_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
     calls = [call for name, pictures in rows.items() for call in show_matrices(pictures, name, row)]
     st.text(mixed.weighted_sum(row) + ", each by its value")
     footer(PLACE, "qkv", calls)
-    return {"row": str(row)}, _qkv_notes(sentence, mixed, row)
+    return _qkv_notes(sentence, mixed, row)
 
 
 def _qkv_notes(sentence: Sentence, mixed: Mixed, row: int) -> list[str]:
@@ -134,11 +131,8 @@ def _qkv_notes(sentence: Sentence, mixed: Mixed, row: int) -> list[str]:
     ]
 
 
-SCALE_TITLE = "Scale"
-
-
-def scale_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
-    """Draw the step; returns what the link keeps, and what to notice."""
+def scale_panel(sentence: Sentence) -> list[str]:
+    """Draw the step; returns what to notice."""
     st.latex(
         r"\mathrm{Var}(q_i k_i) = 1 \;\Rightarrow\; \mathrm{Var}(q \cdot k) = \mathrm{Var}\Big(\sum_{i=1}^{d} q_i k_i\Big) = d "
         r"\;\Rightarrow\; \mathrm{Var}\big(q \cdot k / \sqrt{d}\big) = 1"
@@ -147,18 +141,11 @@ def scale_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
         "For independent entries of mean 0 and variance 1, variances of a sum add up: the wider the vectors, the larger "
         "their products, and the more the softmax picks a single key."
     )
-    seed("dk", WIDTHS, 64, key="principle_dk")
-    seed("scaled", (1, 0), 1, key="principle_scaled")
+    widths = {width: str(width) for width in WIDTHS}
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        d = st.select_slider("d, the width of q and k", WIDTHS, key="principle_dk", persist_state="session", width=280)
-        is_scaled = st.segmented_control(
-            "Scale",
-            (1, 0),
-            format_func={1: "divide by √d", 0: "leave it out"}.__getitem__,
-            required=True,
-            key="principle_scaled",
-            persist_state="session",
-        )
+        look: dict[str, Any] = {"widget": st.select_slider, "width": 280}
+        d = choose("dk", widths, 64, "d, the width of q and k", key="principle_dk", **look)
+        is_scaled = choose("scaled", {1: "divide by √d", 0: "leave it out"}, 1, "Scale", key="principle_scaled")
         st.button("Draw again", icon=":material/casino:", key="principle_scale_redraw", on_click=draw_again)
     numbers = {"seed": sentence.seed}
     here = {"d": d, **numbers}
@@ -178,8 +165,7 @@ def scale_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
     saturated = table(PLACE, analysis.softmax_saturation, **numbers)
     footer(PLACE, "scale", list(charts.values()), lambda: measured.merge(saturated, on="d"))
     largest = max(table(PLACE, analysis.softmax_row, **row.options)["weight"].tolist())
-    link = {"dk": str(d), "scaled": str(is_scaled)}
-    return link, _scale_notes(measured.set_index("d"), saturated.set_index(["d", "scale"]), d, largest)
+    return _scale_notes(measured.set_index("d"), saturated.set_index(["d", "scale"]), d, largest)
 
 
 def _scale_notes(measured: pd.DataFrame, saturated: pd.DataFrame, d: int, largest: float) -> list[str]:
@@ -198,19 +184,14 @@ def _scale_notes(measured: pd.DataFrame, saturated: pd.DataFrame, d: int, larges
     ]
 
 
-MASK_TITLE = "Mask"
-
-
-def mask_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
-    """Draw the step; returns what the link keeps, and what to notice."""
+def mask_panel(sentence: Sentence) -> list[str]:
+    """Draw the step; returns what to notice."""
     ways = {mask: sentence.attention(mask=mask) for mask in (NO_MASK, BEFORE, AFTER, ZERO)}
     st.latex(
         r"S_{ij} = -\infty \text{ for } j > i \qquad e^{-\infty} = 0 \qquad "
         r"A_{ij} = \frac{e^{S_{ij}}}{\sum_{j' \le i} e^{S_{ij'}}}"
     )
-    st.caption(
-        "Whoever writes a text word by word must not see the words to come. So later keys are struck out of each row."
-    )
+    st.caption("A model that generates word by word must not see later words, so later keys are masked in each row.")
     with st.container(horizontal=True, gap="large", vertical_alignment="bottom"):
         options = {"causal": "causal mask on", "full": "off"}
         is_causal = choose("causal", options, "causal", "Mask", key="principle_causal") == "causal"
@@ -230,11 +211,11 @@ def mask_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
         pictures = [Picture(way, ways[way], "weights", _sums(ways[way], row)) for way in (BEFORE, AFTER, ZERO)]
         calls += show_matrices(pictures, "mask_ways", row)
     footer(PLACE, "mask", calls)
-    return {"row": str(row), "causal": "causal" if is_causal else "full"}, _mask_notes(sentence, ways, row)
+    return _mask_notes(sentence, ways, row)
 
 
 def _sums(mixed: Mixed, row: int) -> str:
-    """What the row sums to, and how much of that lies on later keys."""
+    """The sum of a row, and the part of it on later keys."""
     weights = mixed.weights[row]
     return f"row {row}: Σ = {weights.sum().item():.3f}, forbidden {weights[row + 1 :].sum().item():.3f}"
 
@@ -256,7 +237,7 @@ def _mask_notes(sentence: Sentence, ways: dict[str, Mixed], row: int) -> list[st
     )
     return [
         first,
-        f"Zeroing **after** the softmax forgets that: the row of “{names[least]}” then sums to {late[least].item():.3f} "
+        f"Zeroing **after** the softmax skips that: the row of “{names[least]}” then sums to {late[least].item():.3f} "
         "only, and the mixed vector shrinks with it.",
         f"Zeroing **before** the softmax forbids nothing: e⁰ = 1, and “{names[worst]}” gives {leak[worst].item():.3f} of its "
         "weight to words that it must not see. Both mistakes are in the Bug lab.",
@@ -264,27 +245,21 @@ def _mask_notes(sentence: Sentence, ways: dict[str, Mixed], row: int) -> list[st
     ]
 
 
-HEADS_TITLE = "Heads"
-
 SIZES = {"sentence": "this sentence", "paper": "the paper’s base model: 512 wide, 8 heads, 64 tokens"}
 
 PAPERS_SIZE = (64, 512, 8)
 
 
-def heads_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
-    """Draw the step; returns what the link keeps, and what to notice."""
+def heads_panel(sentence: Sentence) -> list[str]:
+    """Draw the step; returns what to notice."""
     d = sentence.d
     st.latex(
         r"\mathrm{head}_i = \mathrm{softmax}\!\left(Q_i K_i^\top / \sqrt{d/h}\right) V_i \qquad "
         r"Y = \mathrm{concat}(\mathrm{head}_1 \ldots \mathrm{head}_h)\, W_O"
     )
-    options = [h for h in (1, 2, 4) if d % h == 0]
-    seed("heads", options, 2, key="principle_heads")
+    options = {h: str(h) for h in (1, 2, 4) if d % h == 0}
     with st.container(horizontal=True, gap="large", vertical_alignment="bottom"):
-        st.segmented_control(
-            "Heads", options, required=True, key="principle_heads", persist_state="session", width="content"
-        )
-        h = int(st.session_state["principle_heads"])
+        h = choose("heads", options, 2, "Heads", key="principle_heads", width="content")
         size = choose("size", SIZES, "sentence", "Count the cost for", key="principle_size")
     heads = [sentence.attention(n_heads=h, head=head) for head in range(h)]
     st.caption(
@@ -305,7 +280,7 @@ def heads_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
             "the shapes, the numbers were counted by torch as it multiplied.]"
         )
         picture(PLACE, "costs", viz.attention_costs, key="heads_cost", **shape)
-    return {"heads": str(h), "size": size}, _heads_notes(heads, attention_costs(**shape), n, d_model, n_heads)
+    return _heads_notes(heads, attention_costs(**shape), n, d_model, n_heads)
 
 
 def _columns(first: int, last: int) -> str:
@@ -335,31 +310,19 @@ def _heads_notes(heads: list[Mixed], costs: pd.DataFrame, n: int, d: int, h: int
     return notes
 
 
-POSITION_TITLE = "Position"
-
 ORDERS = {"reversed": "reversed", "shuffled": "shuffled", "swapped": "first two swapped"}
 
 
-def position_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
-    """Draw the step; returns what the link keeps, and what to notice."""
+def position_panel(sentence: Sentence) -> list[str]:
+    """Draw the step; returns what to notice."""
     st.latex(r"f(P X) = P f(X) \text{ for every permutation } P \qquad f(PX + \mathrm{pos}) \neq P f(X + \mathrm{pos})")
     st.caption(
-        "The same words in another order. Without positions each word gets the very same vector, only on another row; add a "
-        "vector for the position to each word, and where a word stands begins to matter."
+        "The same words in another order. Without positions each word gets the same vector, in another row; with a position "
+        "vector added to each word, the order matters."
     )
-    seed("add", (0, 1), 0, key="principle_add")
     with st.container(horizontal=True, gap="large", vertical_alignment="bottom"):
         how = choose("order", ORDERS, "reversed", "Order of the words", key="principle_order")
-        adds = bool(
-            st.segmented_control(
-                "Positions",
-                (0, 1),
-                format_func=("none", "sinusoidal, added").__getitem__,
-                required=True,
-                key="principle_add",
-                persist_state="session",
-            )
-        )
+        adds = bool(choose("add", {0: "none", 1: "sinusoidal, added"}, 0, "Positions", key="principle_add"))
     order = order_of(how, len(sentence.words), sentence.seed)
     error = order_error(sentence, order, add_positions=adds)
     before, after = (one.attention(add_positions=adds) for one in (sentence, sentence.in_order(order)))
@@ -380,11 +343,11 @@ def position_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
         width="content",
     )
     footer(PLACE, "position", calls)
-    return {"order": how, "add": str(int(adds))}, _position_notes(sentence, before.out, after.out, order, error, adds)
+    return _position_notes(sentence, before.out, after.out, order, error, adds)
 
 
 def order_of(how: str, n: int, seed: int) -> list[int]:
-    """Which word comes to each place."""
+    """The position of the word that moves to each place."""
     if how == "swapped":
         return [1, 0, *range(2, n)]
     if how == "shuffled":

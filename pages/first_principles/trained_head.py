@@ -1,8 +1,9 @@
-"""First principle, the end: the same steps with the real numbers of one head of a trained model, and the way to that head."""
+"""The last step of First principles: the same arithmetic with the numbers of one head of a trained model."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import streamlit as st
 
@@ -11,25 +12,24 @@ from pages.shared import models, resources, screens
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import asked, carry
 from pages.shared.picture import footer
-from pages.shared.widgets import seed, typed
+from pages.shared.widgets import choose, typed
 from xformer import Checkpoint
 from xformer.analysis.principles import Mixed, head_of
 from xformer.errors import InputError
 from xformer.reading import Reading
 
-TITLE = "Model"
 MODEL, USUAL = "reverse-decoder", "3 7 12"
 MOST_NUMBERS = 4
-"""That it reads: with the answer behind them that makes nine rows, each of which can be read."""
+"""Numbers of its input: with the answer they make nine rows."""
 COLUMNS_OF_Z = 4
-"""So many are drawn."""
+"""Columns of Z that are drawn."""
 
 
-def model_panel() -> tuple[dict[str, str], list[str]]:
-    """Draw the step; returns what the link keeps, and what to notice."""
+def model_panel() -> tuple[list[str], dict[str, str]]:
+    """Draw the step; returns what to notice, and the input for the link."""
     if MODEL not in models.shipped():
         st.info(f"This step needs the shipped model {MODEL}; `make checkpoints` trains it.")
-        return {}, []
+        return [], {}
     checkpoint = models.checkpoint(MODEL)
     config = checkpoint.config
     st.latex(
@@ -38,22 +38,13 @@ def model_panel() -> tuple[dict[str, str], list[str]]:
     )
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         source, problem = _ask_source(checkpoint)
-        seed("layer", range(config.n_layers), 0, key="principle_layer")
-        seed("head", range(config.n_heads), 0, key="principle_head")
-        layer = _pick("Layer", config.n_layers, "principle_layer")
-        head = _pick("Head", config.n_heads, "principle_head")
+        layers, heads = ({at: str(at + 1) for at in range(n)} for n in (config.n_layers, config.n_heads))
+        layer = choose("layer", layers, 0, "Layer", key="principle_layer", width="content")
+        head = choose("head", heads, 0, "Head", key="principle_head", width="content")
         run = resources.run(MODEL, source)
         mixed = head_of(run, layer=layer, head=head)
-        names = list(mixed.names)
-        seed("row", range(len(names)), len(source), key="principle_model_row")
-        row = st.selectbox(
-            "Row",
-            range(len(names)),
-            format_func=names.__getitem__,
-            key="principle_model_row",
-            persist_state="session",
-            width=110,
-        )
+        look: dict[str, Any] = {"widget": st.selectbox, "width": 110}
+        row = choose("row", dict(enumerate(mixed.names)), len(source), "Row", key="principle_model_row", **look)
         st.page_link(
             screens.file_of("attention"),
             label="Open this head on Attention",
@@ -75,25 +66,11 @@ def model_panel() -> tuple[dict[str, str], list[str]]:
         row,
     )
     footer(PLACE, "model", calls)
-    link = {"input": _written(source), "layer": str(layer), "head": str(head), "row": str(row)}
-    return link, head_notes(run, mixed, layer, head, row)
-
-
-def _pick(label: str, n: int, key: str) -> int:
-    st.segmented_control(
-        label,
-        range(n),
-        format_func=lambda i: str(i + 1),
-        required=True,
-        key=key,
-        persist_state="session",
-        width="content",
-    )
-    return int(st.session_state[key])
+    return head_notes(run, mixed, layer, head, row), {"input": _written(source)}
 
 
 def _ask_source(checkpoint: Checkpoint) -> tuple[tuple[int, ...], str]:
-    """The numbers that it reads: those typed, or the last that could be read, with what is wrong."""
+    """The typed numbers, or the last readable ones with an error message."""
     if (wanted := asked("input")) is not None:
         st.session_state["principle_input"] = wanted[:60]
     st.session_state.setdefault("principle_input", USUAL)
@@ -104,9 +81,7 @@ def _ask_source(checkpoint: Checkpoint) -> tuple[tuple[int, ...], str]:
     try:
         source = task.vocabulary.read(typed(text, 60))
         if len(source) > MOST_NUMBERS:
-            raise InputError(
-                f"Here it reads at most {MOST_NUMBERS} numbers, so that each can be seen; these are {len(source)}."
-            )
+            raise InputError(f"This step reads at most {MOST_NUMBERS} numbers, got {len(source)}.")
         task.example(source, max_len=checkpoint.config.max_len)
     except InputError as error:
         return st.session_state.get("principle_input_last", (3, 7, 12)), str(error)
@@ -119,7 +94,7 @@ def _written(source: tuple[int, ...]) -> str:
 
 
 def head_notes(run: Reading, mixed: Mixed, layer: int, head: int, row: int) -> list[str]:
-    """What is to be seen in a row of a head, in this run's numbers."""
+    """What to notice in one row of a head."""
     names = [escape_markdown(name) for name in mixed.names]
     patterns = run[f"{run.attention[layer].path}.pattern"][0]  # [head, query, key]
     own = patterns[head]
@@ -127,7 +102,7 @@ def head_notes(run: Reading, mixed: Mixed, layer: int, head: int, row: int) -> l
     same = "the same to the last digit" if apart == 0 else f"within {apart:.1g} of each other"
     found = [
         "These are the numbers of a trained model: q, k and v are read from its run, and the steps on this screen are done "
-        f"with them. The model’s own pattern and the one drawn here are {same}.",
+        f"with them. The model’s own pattern and the one drawn here are {same}."
     ]
     best = int(mixed.weights[row].argmax())
     d_head = mixed.q.shape[1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import streamlit as st
 
@@ -18,6 +18,7 @@ from xformer.errors import InputError, XformerError
 
 MOST_SHOWN = 24
 """More columns than this cannot be read, and do not fit a screen."""
+T = TypeVar("T")
 SIDES = {"encoder": "source", "decoder": "target"}
 
 
@@ -51,31 +52,34 @@ def seed(
 
 def choose(
     name: str,
-    options: Mapping[str, str],
-    default: str,
+    options: Mapping[T, str],
+    default: T,
     label: str,
     *,
     key: str | None = None,
     widget: Callable[..., Any] = st.segmented_control,
+    called: str | None = None,
     old: Mapping[str, str] | None = None,
     **look: Any,
-) -> str:
-    """One of `options` (what the link writes: what a person reads), remembered for the session and put into the link.
+) -> T:
+    """Ask for one of the options; the choice is kept for the session and stands in the link.
 
-    `widget` is `st.segmented_control` or `st.selectbox`; `look` goes to it.
+    Args:
+        name: The name in the link.
+        options: What stands in the link (as `str` writes it), with the text on screen.
+        default: The option at first.
+        label: The widget's label.
+        key: The widget's key, else `name`.
+        widget: `st.segmented_control`, `st.selectbox` or `st.select_slider`.
+        called: The option in words, for a complaint about a link.
+        old: The values of older links, with those of today.
+        **look: More arguments of the widget.
     """
-    seed(name, list(options), default, key=key, old=old)
-    always = {"required": True} if widget is st.segmented_control else {}
-    chosen = widget(
-        label,
-        list(options),
-        format_func=options.__getitem__,
-        key=key or name,
-        persist_state="session",
-        **always,
-        **look,
-    )
-    chose(name, chosen)
+    seed(name, list(options), default, key=key, called=called, old=old)
+    look |= {"required": True} if widget is st.segmented_control else {}
+    texts = options.__getitem__
+    chosen = widget(label, list(options), format_func=texts, key=key or name, persist_state="session", **look)
+    chose(name, str(chosen))
     return chosen
 
 

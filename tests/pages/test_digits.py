@@ -108,7 +108,7 @@ def test_what_is_drawn_is_neither_right_nor_wrong(open_page: Open, page: str | N
     app = open_page(PAGES[page] if page else None, model=MODEL, input=typed, mask="causal")
     assert not app.exception
     words = " ".join(element.value for element in app.caption)
-    assert "Nobody knows what a drawn image is" in words
+    assert "The digit of a drawn image is not known" in words
     assert not any(verdict in words for verdict in ("Right:", "Wrong:", "which is", "meant to be"))
 
 
