@@ -1,4 +1,4 @@
-"""A task: samples batches, gives the right answer, and puts a typed input before a model."""
+"""Tasks: they sample batches, give the right answers, and lay out typed inputs. Also their vocabularies."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from xformer.tasks.rules import Rule, rule
 from xformer.trace import Trace
 
 CHUNK = 64
-"""Batches drawn at once."""
+"""The number of batches drawn at once."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One input as the model takes it, or a padded batch of them, with the right answer: what a screen shows.
+    """One input as a model reads it, or a padded batch of them, with the right answer.
 
-    `tokens` is the whole input of an encoder or an encoder-decoder, and the prompt of a decoder. Of a batch `source` and
+    `tokens` is the whole input of an encoder or an encoder-decoder, and the prompt of a decoder. In a batch `source` and
     `answer` are those of the first input.
     """
 
@@ -39,20 +39,20 @@ class Example:
     target: Int[Tensor, "batch out"] | None
     """An encoder-decoder's target under teacher forcing."""
     stream: Int[Tensor, "batch pos"]
-    """What one recorded run reads: the tokens, and for a decoder the right answer after them."""
+    """The input of a recorded run: the tokens, and for a decoder the right answer after them."""
     labels: Int[Tensor, "batch out"]
     """The right token at each output of that run, −100 where there is none."""
     valid: Bool[Tensor, "batch pos"] | None = None
     """Which positions of `stream` are no padding; None: all of them."""
     target_valid: Bool[Tensor, "batch out"] | None = None
     arguments: Mapping[str, Any] | None = None
-    """What else an external model is called with, by the names of its arguments."""
+    """Further arguments of an external model, by name."""
     members: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] | None = None
     """Source and answer of each input of a batch."""
 
     @classmethod
     def batch(cls, examples: Sequence[Example], pad: int) -> Example:
-        """Several inputs as one batch, padded on the right with the token `pad`."""
+        """Join inputs into one batch, padded on the right with the token `pad`."""
         if len(examples) == 1:
             return examples[0]
         valid = _rows([torch.ones_like(one.stream, dtype=torch.bool) for one in examples], 0)
@@ -73,7 +73,7 @@ class Example:
         )
 
     def one(self, index: int) -> Example:
-        """One input of a batch, with its padding. Raises `InputError` where there are not so many."""
+        """One input of a batch, with its padding. Raises `InputError` if the index is out of range."""
         n = len(self.stream)
         if not -n <= index < n:
             raise InputError(f"This batch has inputs 0 to {n - 1}, got {index}.")
@@ -111,7 +111,7 @@ def batch_rows(typed: Any) -> list[Any] | None:
 
 
 def _rows(values: Sequence[Tensor], fill: int) -> Tensor:
-    """Rows [1, n] of different lengths as one tensor [batch, longest], filled up on the right."""
+    """Tensors [1, n] of different lengths as one tensor [batch, longest], padded on the right."""
     longest = max(value.shape[1] for value in values)
     return torch.cat([F.pad(value, (0, longest - value.shape[1]), value=fill) for value in values])
 
@@ -135,7 +135,7 @@ class Task:
 
     @cached_property
     def rule(self) -> Rule:
-        """What the task is, whatever the architecture."""
+        """The rule of the task, which is the same for all architectures."""
         return rule(self.config)
 
     @cached_property
@@ -149,7 +149,7 @@ class Task:
         return int(source.lengths.sum()), 0 if target is None else int(target.lengths.sum())
 
     def check_fits(self, model: ModelConfig) -> None:
-        """Raise `ConfigError` when a model cannot be used for this task."""
+        """Raise `ConfigError` if a model cannot be used for this task."""
         if model.architecture != self.config.architecture:
             raise ConfigError(
                 f"The task is laid out for architecture={self.config.architecture!r}, got a model with "
@@ -186,7 +186,7 @@ class Task:
 
     @cached_property
     def longest(self) -> tuple[int, int]:
-        """The most tokens that training shows: in the source's stream, and in an encoder-decoder's target (else 0)."""
+        """The most tokens in training: of the source's stream, and of an encoder-decoder's target (else 0)."""
         if self.rule.is_image:
             return 1 + self.n_patches, 0
         source, target = self._of_sizes(self.config.max_len)
@@ -194,25 +194,25 @@ class Task:
 
     @property
     def image_side(self) -> int:
-        """The side of the images in pixels; 0 where the inputs are none."""
+        """The side of the images in pixels; 0 for other inputs."""
         return self.config.max_len if self.rule.is_image else 0
 
     @property
     def n_patches(self) -> int:
-        """How many patches an image is cut into; 0 where the inputs are none."""
+        """The number of patches of an image; 0 for other inputs."""
         return (self.image_side // self.config.patch) ** 2 if self.rule.is_image else 0
 
     def position_names(self, tokens: list[int]) -> list[str]:
-        """What stands at each position of a stream: its tokens as they are written, or the patches of an image."""
+        """The label of each position of a stream: tokens as text, or patches."""
         if self.rule.is_image:
             return patch_names(self.image_side // self.config.patch)
         return [self.vocabulary.labels[token] for token in tokens]
 
     def head_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
-        """How much each head does of what the task needs, in [0, 1], by the path of its attention layer.
+        """The task score of each head in [0, 1], by the path of its attention layer.
 
-        `trace` is the run of `example` (its `stream`, and its `target` where there is one) with the patterns kept. Of an
-        encoder-decoder only cross-attention counts: there the answer meets the source.
+        `trace` is the run of `example` (its `stream`, and its `target` if there is one) with patterns. In an encoder-decoder
+        only cross-attention is scored, as the answer meets the source there.
         """
         queries = self.answer_queries(len(example.source))
         is_pair = self.config.architecture == "encoder-decoder"
@@ -223,7 +223,7 @@ class Task:
         }
 
     def chance_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
-        """What `head_scores` would be if every head looked at all keys alike that its mask allows: chance."""
+        """`head_scores` of heads that attend uniformly to all keys their mask allows."""
         queries = self.answer_queries(len(example.source))
         is_pair = self.config.architecture == "encoder-decoder"
         chances = {}
@@ -244,27 +244,26 @@ class Task:
         return answer[0, : int(lengths[0])].tolist()
 
     def has_right_answer(self, source: Sequence[int]) -> bool:
-        """Whether what a model says to a source can be right or wrong: not of a text, which may go on in many ways, nor of
-        an image that somebody drew."""
+        """Whether a prediction can be right or wrong; not for text, nor for drawn images."""
         return self.rule.has_right_answer(source)
 
     @property
     def is_decoded(self) -> bool:
-        """Whether answers are written token by token until they end, as a text never does."""
+        """Whether answers are generated token by token until an end token."""
         return self.config.architecture != "encoder" and not self.rule.is_open_ended
 
     def answer_queries(self, n: int) -> range:
-        """Where the outputs that say the answer to n symbols stand: a decoder's after its source, all others' at once."""
+        """The output positions of the answer to n symbols: after the source in a decoder, else all."""
         return self.rule.answer_queries(n)
 
     def draw(self, seed: int, *, size: int | None = None) -> list[int]:
-        """One source from `seed` that training never draws, of a `size` from `min_len` to `max_len` (by chance where None)."""
+        """A held-out source, of a `size` from `min_len` to `max_len` (random if None)."""
         of = self.rule if size is None else rule(self.config.replace(min_len=size, max_len=size))
         source, lengths = of.sources(1, paired=False, draw=generator(seed, "held-out", 1, "cpu"), purpose="held-out")
         return source[0, : of.typed_length(int(lengths[0]))].tolist()
 
     def probe(self, seed: int) -> Example:
-        """An example of the task's usual length, for following a head score through a training run."""
+        """An example of medium length, for tracking head scores during training."""
         return self.example(self.draw(seed, size=self.rule.probe_size))
 
     def sample(
@@ -278,10 +277,9 @@ class Task:
         packed: bool = False,
         device: torch.device | str = "cpu",
     ) -> Batch:
-        """`steps` batches of n examples each, one after the other in the rows, drawn from (seed, purpose, step).
+        """`steps` batches of n examples each, concatenated, drawn from (seed, purpose, step).
 
-        Packed rows hold two examples each; n must then be even. Images and windows of a text are not packed: they fill their
-        rows by themselves.
+        Packed rows hold two examples each; n must then be even. Images and windows of text fill their rows and are not packed.
         """
         if packed and n % 2:
             raise InputError(f"Packed rows hold two examples, so their number must be even, got {n}; try {n + 1}.")
@@ -295,7 +293,7 @@ class Task:
         return to_batch(*streams, pad=self.vocabulary.special.pad, widths=self.widths if packed else None)
 
     def edge_cases(self, device: torch.device | str = "cpu") -> Batch | None:
-        """All of the rule's edge cases, one per row; None where it has none."""
+        """All edge cases of the rule, one per row, or None."""
         found = self.rule.edge_cases()
         if found is None:
             return None
@@ -304,9 +302,9 @@ class Task:
         return to_batch(*streams, pad=self.vocabulary.special.pad, widths=None)
 
     def example(self, source: list[int], *, max_len: int | None = None) -> Example:
-        """One typed sequence, framed for the model.
+        """Lay out one typed sequence for the model.
 
-        Raises `InputError` when it is empty, longer than the model reads, or of a length that the task has no answer to.
+        Raises `InputError` if it is empty, longer than the model reads, or of a length without an answer.
         """
         self.rule.check(source)
         tensor, lengths = torch.tensor([source]), torch.tensor([len(source)])
@@ -339,7 +337,7 @@ class Task:
         return Task(self.config.replace(architecture=architecture, end_token=end_token))
 
     def _of_sizes(self, *sizes: int) -> tuple[Stream, Stream | None]:
-        """The streams of sources of these sizes, made of the first symbol alone."""
+        """Streams of sources of these sizes, made of the first symbol."""
         lengths = torch.tensor([self.rule.source_length(size) for size in sizes])
         source = torch.ones(len(sizes), int(lengths.max()), dtype=torch.long)
         return self.rule.frame(source, lengths, self.vocabulary.special)
@@ -347,12 +345,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """0 for padding, the task's own tokens from 1 on, then the end and start tokens where the architecture has them."""
+    """0 for padding, the task's own tokens from 1 on, then end and start tokens if the architecture uses them."""
 
     labels: tuple[str, ...]
     special: Specials
     symbols: int
-    """A source is made of the tokens 1 … `symbols`."""
+    """A source consists of the tokens 1 … `symbols`."""
     rule: Rule
 
     @classmethod
@@ -367,14 +365,14 @@ class Vocabulary:
         return len(self.labels)
 
     def read(self, text: str) -> list[int]:
-        """The symbols in a text as the task's sources are typed: "3 7 12 9", "347+586", "(())", "1011".
+        """The symbols of a typed source: "3 7 12 9", "347+586", "(())", "1011".
 
-        Raises `InputError` with one plain sentence for anything else.
+        Raises `InputError` with one plain sentence for other text.
         """
         return self.rule.read(text)
 
     def text(self, tokens: list[int]) -> str:
-        """Tokens as a person would type them: `read` reads what this writes of a source."""
+        """The inverse of `read`; special tokens are written as their labels."""
         if (whole := self.rule.written(tokens)) is not None:
             return whole
         typed = dict(enumerate(self.rule.typed_labels, start=0 if self.rule.is_image else 1))

@@ -1,11 +1,11 @@
-"""Where the texts of character models come from: Python's own documentation, tiny Shakespeare, or a file of one's own.
+"""Texts for character models: Python's own documentation, tiny Shakespeare, or an uploaded file.
 
-    python        the topics of Python's help(), which every installation carries (465,048 characters in Python 3.11)
-    shakespeare   tiny Shakespeare, where it has been put or downloaded: data/tinyshakespeare.txt
-    9f86d081…     a text that was kept here, under the first 16 digits of its SHA-256: data/9f86d081….txt
+    python        the topics of Python's help() (465,048 characters in Python 3.11)
+    shakespeare   tiny Shakespeare, if it was downloaded: data/tinyshakespeare.txt
+    9f86d081…     an uploaded text, named by the first 16 digits of its SHA-256: data/9f86d081….txt
 
-A model's settings hold one of these names and never a path, so a settings file from elsewhere cannot make anyone's files be
-read. The folder is `data/` beside `checkpoints/`; the variable XFORMER_DATA names another.
+A model's settings contain one of these names and never a path, so that settings from elsewhere cannot read files. The folder is
+`data/` beside `checkpoints/`; the variable XFORMER_DATA names another.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from xformer.task_limits import MOST_DIFFERENT, PYTHON, SHAKESPEARE, is_sayable
 
 MOST_BYTES = 8 * 1024**2
 SHARE = 4
-"""Texts may take a quarter of what runs and texts may take together: else they could leave no room for any run."""
+"""Texts may take a quarter of the disk quota of runs and texts, so that there is room for runs."""
 FEWEST = 1_000
-"""Characters: a shorter text has nothing to hold out."""
+"""In characters; a shorter text has too little to hold out."""
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 
 
 def folder() -> Path:
-    """Where texts are kept."""
+    """The folder of texts."""
     return texts_folder()
 
 
 def path_of(name: str) -> Path:
-    """The file of a text that is kept here."""
+    """The file of a text."""
     return folder() / ("tinyshakespeare.txt" if name == SHAKESPEARE else f"{name}.txt")
 
 
 def is_here(name: str) -> bool:
-    """Whether a text can be read on this machine."""
+    """Whether a text exists on this machine."""
     return name == PYTHON or path_of(name).is_file()
 
 
 def title(name: str) -> str:
-    """What a person calls a text."""
+    """The name of a text shown to people."""
     return {PYTHON: "Python’s documentation", SHAKESPEARE: "tiny Shakespeare"}.get(
         name, f"a text of your own ({name[:8]})"
     )
@@ -56,7 +56,7 @@ def title(name: str) -> str:
 
 @lru_cache(maxsize=8)
 def read(name: str) -> str:
-    """A whole text. Raises `InputError` where it is not on this machine."""
+    """A whole text. Raises `InputError` if it is not on this machine."""
     if name == PYTHON:
         from pydoc_data.topics import topics
 
@@ -71,7 +71,7 @@ def read(name: str) -> str:
 
 
 def keep(content: bytes) -> str:
-    """Keep a text that someone brought, and return its name. Raises `InputError` with one plain sentence when it is none."""
+    """Store an uploaded text and return its name. Raises `InputError` with one plain sentence if it cannot be used."""
     text = _checked(content).encode()
     name = hashlib.sha256(text).hexdigest()[:16]
     if not path_of(name).is_file():
@@ -80,7 +80,7 @@ def keep(content: bytes) -> str:
 
 
 def download_shakespeare(timeout: float = 10.0) -> None:
-    """Fetch tiny Shakespeare (1.1 MB) into the folder. Raises `InputError` with one plain sentence without a network."""
+    """Download tiny Shakespeare (1.1 MB) into the folder. Raises `InputError` if that fails."""
     try:
         with urllib.request.urlopen(SHAKESPEARE_URL, timeout=timeout) as answer:
             content = answer.read(MOST_BYTES + 1)
@@ -94,12 +94,12 @@ def download_shakespeare(timeout: float = 10.0) -> None:
 
 
 def _write(name: str, text: bytes) -> None:
-    """Raises `InputError` where there is no room for it, or the disk refuses."""
+    """Raises `InputError` if the disk quota is exceeded, or writing fails."""
     kept, most = disk_used(folder()), allowed() // SHARE
     if kept + len(text) > most:
         raise QuotaExceededError(
             f"This text takes {megabytes(len(text))}. Texts that are kept on this server take {megabytes(kept)} already, and "
-            f"{megabytes(most)} are allowed; whoever serves this can allow more (XFORMER_MAX_DISK)."
+            f"{megabytes(most)} are allowed; the server's operator can allow more (XFORMER_MAX_DISK)."
         )
     Room().check(len(text), "This text")
     try:
@@ -109,7 +109,7 @@ def _write(name: str, text: bytes) -> None:
 
 
 def alphabet_of(text: str) -> str:
-    """The different characters of a text, in the order of their numbers. Raises `InputError` when they are too many."""
+    """The distinct characters of a text, sorted. Raises `InputError` if there are too many."""
     found = "".join(sorted(set(text)))
     if len(found) > MOST_DIFFERENT:
         raise InputError(
@@ -121,16 +121,16 @@ def alphabet_of(text: str) -> str:
 
 @lru_cache(maxsize=4)
 def encoded(name: str, alphabet: str) -> Int[Tensor, " pos"]:
-    """A text as tokens: 1 + the place of each character in the alphabet. Characters that are not in it are left out.
+    """A text as tokens: 1 + the index of each character in the alphabet. Other characters are dropped.
 
-    So a model goes on with its text where another version of Python carries a slightly other one.
+    So a model can continue training where another Python version has a slightly different text.
     """
     token = {character: 1 + place for place, character in enumerate(alphabet)}
     return torch.tensor([token[character] for character in read(name) if character in token], dtype=torch.int16)
 
 
 def _checked(content: bytes) -> str:
-    """The text in a file: UTF-8, line ends as \\n, nothing that cannot be shown."""
+    """The text of a file: UTF-8, line ends as \\n, printable characters only."""
     if len(content) > MOST_BYTES:
         raise InputError(
             f"A text may have at most {MOST_BYTES // 1024**2} MB, and this one has more; take a part of it."

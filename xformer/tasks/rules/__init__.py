@@ -1,4 +1,4 @@
-"""The toy tasks, one file each, by name: whatever file stands in this folder is a task, or helps some of them."""
+"""The rules of the toy tasks, one module each. Every module of this package is imported, and its rules register themselves."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ RULES: dict[str, type[Rule]] = {of.name: of for of in Rule.__subclasses__()}
 
 
 def rule(config: TaskConfig) -> Rule:
-    """What the task of that configuration is."""
+    """The rule of a configuration."""
     return RULES[config.name](config)

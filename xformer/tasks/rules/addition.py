@@ -1,10 +1,10 @@
-"""Addition: the sum of two numbers with as many digits each, written from its last digit to its first.
+"""Addition of two numbers with equally many digits; the answer starts with the last digit.
 
     sum[i] = (a[i] + b[i] + carry[i]) mod 10,   carry[i + 1] = ⌊(a[i] + b[i] + carry[i]) / 10⌋      (i counts from the right)
 
-A causal model says the digits in order, and a digit needs the carry of all those to its right. Written as people write it, the
-first digit needs the whole sum at once; written from the right, each carry can be read off the digits said so far
-(Lee et al. 2023, arXiv:2307.03381, §3, “reverse” format).
+A causal model generates digits in order, and a digit needs the carry of all digits to its right. In the usual order the first
+digit needs the whole sum at once; in reverse each carry follows from the digits generated so far (Lee et al. 2023,
+arXiv:2307.03381, §3, “reverse” format).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, shown
 PLUS = 11
 """The token of "+"; a digit d is the token 1 + d."""
 MOST_DIGITS = 18
-"""A sum of two such numbers still fits 64 bits."""
+"""Sums of such numbers fit 64 bits."""
 CARRYING = 0.25
-"""Of so many sums most columns add up to 9, where a carry from the right travels on; by chance it hardly ever goes far."""
+"""In this share of the sums most columns add up to 9, so that carries propagate; by chance they rarely do."""
 RUNS = 0.3
-"""Of so many numbers in training one end is a run of one digit, often 0 or 9: 5000, 0007, 1999; by chance they are rare."""
+"""In this share of the training numbers one end repeats a digit, often 0 or 9: 5000, 0007, 1999; by chance that is rare."""
 
 
 MOST_EDGES = 10_000
-"""Of longer numbers no more than so many x are tried."""
+"""The most values of x that are tried."""
 
 
 class Addition(Rule):
-    """k digits, "+", k digits → k + 1 digits of the sum, the last one first. Eleven symbols; lengths count the digits k."""
+    """k digits, “+”, k digits → k + 1 digits of the sum, the last one first. Eleven symbols; lengths count the digits k."""
 
     name = "addition"
     verb = "adds"
@@ -166,7 +166,7 @@ def _edges(k: int) -> set[tuple[int, int]]:
 
 
 def _with_run(numbers: Sequences, digits: Lengths, draw: torch.Generator) -> Sequences:
-    """Some of the numbers [n, place] with a run of one digit at one end; `digits` says how long each is."""
+    """Replace one end of some numbers [n, place] by a run of one digit; `digits` is the length of each number."""
     n, width = numbers.shape
     chance = torch.rand(n, 4, generator=draw, device=draw.device)
     length = 1 + (chance[:, 0] * digits).long()  # [n]: 1 to all of them

@@ -1,9 +1,9 @@
-"""Brackets: how deep each position is nested, and ✗ from the first place on where the string can no longer be balanced.
+"""Brackets: the nesting depth at each position, and ✗ once the string can no longer be balanced.
 
     depth[i] = Σ (+1 for "(", −1 for ")") over 0 … i;    answer[i] = depth[i] unless some depth[j ≤ i] < 0, else ✗
 
-A causal head that looks at all of the past alike takes its mean: depth[i] / (i + 1). That is counting with attention; what is
-left is to multiply by a number that the position knows (Yao et al. 2021, arXiv:2105.11115, §4).
+A causal head with uniform attention computes the mean depth[i] / (i + 1), which the position turns into the depth (Yao et al.
+2021, arXiv:2105.11115, §4).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, read_cha
 OPEN, CLOSE = 1, 2
 _BRACKETS = ("(", ")")
 NEVER = 10_000
-"""The end of a walk that need not come back: further off than any length."""
+"""The end of a walk that need not return to 0."""
 
 
 class Brackets(Rule):
-    """answer[i] = the depth after i, or ✗. Two symbols, the brackets; lengths count them, and depths go up to `max_len`."""
+    """answer[i] = the depth after i, or ✗. Two symbols; lengths count brackets, and depths go up to `max_len`."""
 
     name = "brackets"
     verb = "counts"
@@ -72,9 +72,9 @@ class Brackets(Rule):
         }
 
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
-        """A third balanced (up to one bracket where the length is odd), a third open, a third broken at a place drawn evenly.
+        """A third balanced (up to one bracket if the length is odd), a third open, a third broken at a uniform place.
 
-        A walk that never goes below 0, and that has to be back at 0 at its `end`; what comes after `end` is ")", then chance.
+        A walk that never goes below 0 and is back at 0 at its `end`; after `end` comes ")", then random brackets.
         """
         c = self.config
         chance, lengths = sequences(n, symbols=1000, min_len=c.min_len, max_len=c.max_len, paired=paired, draw=draw)
@@ -116,7 +116,7 @@ class Brackets(Rule):
     def head_score(
         self, pattern: Float[Tensor, "head query key"], source: Sequence[int], queries: Sequence[int]
     ) -> Float[Tensor, " head"]:
-        """1 − ½ Σ |pattern − 1 / (number of keys so far)|, averaged over the queries that have a past."""
+        """1 − ½ Σ |pattern − 1 / (number of keys so far)|, averaged over the queries after the first."""
         seen = self.target_pattern(torch.tensor(list(source), device=pattern.device)).to(pattern.dtype)  # [query, key]
         even = seen / seen.sum(dim=-1, keepdim=True)
         rows = pattern[:, list(queries), : len(source)]  # [head, query, key]

@@ -1,13 +1,13 @@
-"""Characters: which one comes next, in a real text.
+"""Characters: predict the next character of a real text.
 
-    decoder            reads  c₁ … c_n                    says  c₂ … c_{n+1}       every position is asked
-    encoder-decoder    reads  c₁ … c_n  and  start c_{n+1} … c_{2n−1}       says  c_{n+1} … c_{2n}
+    decoder            input  c₁ … c_n                   output  c₂ … c_{n+1}       every position has a label
+    encoder-decoder    input  c₁ … c_n  and  start c_{n+1} … c_{2n−1}       output  c_{n+1} … c_{2n}
 
-There is no separator and no end token: a text goes on. Windows of `max_len` characters begin anywhere in the text, drawn from
-(seed, purpose, step). The last 10 % of the text are held out: training never reads a character of them.
+There are no separators and no end token. Windows of `max_len` characters start anywhere in the text, drawn from
+(seed, purpose, step). The last 10 % of the text are held out.
 
-What a person types is read whole. Its characters are their own right answers, each to those before it; what should come after
-the last one nobody knows. An encoder-decoder reads the first half of it and says the second.
+A typed text is read whole, and its own characters are the labels; the last one has none. An encoder-decoder reads the first
+half and generates the second.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, shown
 HELD_OUT = 0.1
 """The share of a text, at its end, that training never reads."""
 SIGNS = {"\n": "↵", "\t": "⇥"}
-"""How characters that a line cannot hold are typed and shown."""
+"""How control characters are typed and shown."""
 SPACE = "·"
 """How a space is shown."""
 _PHRASES = {
@@ -41,7 +41,7 @@ _PHRASES = {
 
 
 class Characters(Rule):
-    """answer[i] = the character after i. Symbols 1 … are the alphabet's characters in its order."""
+    """answer[i] = the character after i. Symbols 1 … are the alphabet's characters in order."""
 
     name = "characters"
     verb = "goes on with"
@@ -102,12 +102,12 @@ class Characters(Rule):
 
     @property
     def is_pair(self) -> bool:
-        """Whether half of a text is read and half is written."""
+        """Whether an encoder reads one half of a text and a decoder generates the other."""
         return self.config.architecture == "encoder-decoder"
 
     @property
     def longest_typed(self) -> int:
-        """The most characters that fit the windows of training."""
+        """The most characters of a training window."""
         return self.config.max_len * (2 if self.is_pair else 1)
 
     def special_names(self) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ class Characters(Rule):
         return size + 2
 
     def as_typed(self, tokens: Sequences, labels: Sequences, *, is_pair: bool) -> tuple[Sequences, Sequences]:
-        """A piece that is typed has no answer after its last character; an encoder-decoder is given both halves of it."""
+        """A typed text has no label after its last character; an encoder-decoder gets both halves."""
         if is_pair:
             return torch.cat((tokens, labels), dim=1), labels
         labels = labels.clone()
@@ -135,7 +135,7 @@ class Characters(Rule):
         return min(self.config.max_len, 24)
 
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
-        """n windows of the text, each beginning anywhere in the part that the purpose may see."""
+        """n windows of the part of the text for that purpose."""
         length = self.source_length(self.config.max_len)
         text, (begin, end) = texts.encoded(self.config.text, self.config.alphabet), self.part(purpose)
         if end - begin < length:
@@ -148,7 +148,7 @@ class Characters(Rule):
         return cells, torch.full((n,), length, device=draw.device)
 
     def part(self, purpose: Purpose) -> tuple[int, int]:
-        """Where the part of the text begins and ends that a purpose may see, in characters."""
+        """The start and end of the part of the text for a purpose, in characters."""
         n = len(texts.encoded(self.config.text, self.config.alphabet))
         split = n - round(HELD_OUT * n)
         return (split, n) if purpose in ("held-out", "test") else (0, split)
@@ -159,7 +159,7 @@ class Characters(Rule):
         return source.gather(1, index.clamp(max=source.shape[1] - 1)), lengths - first
 
     def frame(self, source: Sequences, lengths: Lengths, special: Specials) -> tuple[Stream, Stream | None]:
-        """As windows come: every position has a right answer, the one after the last is not read."""
+        """Sampled windows: every position has a label."""
         answer, said = self.answer(source, lengths)
         if not self.is_pair:
             return Stream(source[:, :-1], answer[:, :-1], said), None
@@ -170,14 +170,14 @@ class Characters(Rule):
         return Stream(source[:, :read], source[:, :read], lengths - said), Stream(target, answer, said)
 
     def frame_typed(self, source: Sequences, lengths: Lengths, special: Specials) -> tuple[Stream, Stream | None]:
-        """As a person types: the last character is read too, and has no right answer."""
+        """Typed texts: the last character has no label."""
         if self.is_pair:
             return self.frame(source, lengths, special)
         labels = torch.nn.functional.pad(source[:, 1:], (0, 1), value=IGNORED)
         return Stream(source, labels, lengths), None
 
     def prompt_length(self, n: int) -> int:
-        """One character: what follows is asked of all of them."""
+        """One character; all later ones are labels."""
         return 1
 
     def answer_queries(self, n: int) -> range:
@@ -208,7 +208,7 @@ class Characters(Rule):
         )
 
     def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
-        """The character before the one that was read last; of a source that was read whole, its last."""
+        """The character before the query; in an encoder-decoder the last one of the source."""
         n = len(source)
         if self.is_pair:
             wanted = torch.zeros(n // 2, n - n // 2, dtype=torch.bool, device=source.device)
@@ -232,7 +232,7 @@ class Characters(Rule):
         return character if sign != character and sign in self.config.alphabet else sign
 
     def _places(self) -> dict[str, int]:
-        """The token of each character, and of the sign that it is shown as, unless that is itself in the alphabet."""
+        """The token of each character, and of the sign that it is shown as unless the alphabet contains that sign."""
         place = {character: 1 + index for index, character in enumerate(self.config.alphabet)}
         signs = {sign: place[character] for character, sign in {**SIGNS, " ": SPACE}.items() if character in place}
         return signs | place

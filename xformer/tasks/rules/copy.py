@@ -1,4 +1,4 @@
-"""Copying: the symbols as they are. The simplest look-up there is: position i needs the symbol at i."""
+"""Copying: position i needs the symbol at i."""
 
 from __future__ import annotations
 

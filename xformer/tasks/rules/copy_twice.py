@@ -1,10 +1,9 @@
-"""Copying twice: the symbols, and then the same again. The answer is longer than the question, so the way back has to be found.
+"""Copying twice: the symbols, and then the same again.
 
     answer[i] = source[i mod n]
 
-The first time a model can go along the source as in plain copying. At its end no symbol follows any more: it has to begin
-again, and the second time to stop, though it has just said the very same token after the very same others. The symbols are
-distinct, so that what follows a symbol is never in doubt.
+In the second pass the model has to return to the start of the source, and then to stop, although it generated the same tokens
+after the same tokens before. The symbols are distinct, so the successor of a symbol is unambiguous.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Digits: which digit does an image show? Real handwriting, read by a vision transformer (Dosovitskiy et al. 2021).
+"""Digits: classify images of handwriting with a vision transformer (Dosovitskiy et al. 2021).
 
-A source is the image's 64 pixels and, last, the digit that it is; only the pixels go into the model. As text it is "test 17",
-the 18th test image, or "drawn" and the pixels in base 17, without what is blank at the end. Of what somebody drew nobody knows
-which digit it is: its last number stands for nothing, and the model cannot be right or wrong.
+A source is the image's 64 pixels and its digit; only the pixels are input. As text it is "test 17", the 18th test image, or
+"drawn" and the pixels in base 17 without trailing blanks. A drawn image has no known digit, so no right answer.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
 
 N_PIXELS = SIDE**2
 UNKNOWN = 0
-"""The last number of a drawn image, for want of another; it is never shown."""
+"""The placeholder digit of a drawn image, never shown."""
 _INK = "0123456789abcdefg"
 _TEXT = re.compile(
     rf"(?:drawn ?|[0-9]-)([{_INK}]{{0,{N_PIXELS}}})", re.ASCII
@@ -31,7 +30,7 @@ _TEST = re.compile(r"test ([0-9]{1,4})", re.ASCII)
 
 
 class Digits(Rule):
-    """answer = the digit. Ten symbols, the digits themselves; `min_len` = `max_len` is the image's side in pixels."""
+    """answer = the digit. Ten symbols, the digits; `min_len` = `max_len` is the image's side in pixels."""
 
     name = "digits"
     verb = "reads"
@@ -100,7 +99,7 @@ class Digits(Rule):
         return 1
 
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
-        """For training, n images drawn with replacement; else test images, each once before one comes twice."""
+        """For training, n images drawn with replacement; else test images, without repetition until all were drawn."""
         train, test = digit_images()
         lengths = torch.full((n,), N_PIXELS + 1, device=draw.device)
         if purpose != "train":
@@ -127,7 +126,7 @@ class Digits(Rule):
         )
 
     def test_number(self, source: Sequence[int]) -> int | None:
-        """Which of the test images a source is; None where it is none of them."""
+        """The number of a test image, or None."""
         same = (digit_images()[1].sources == torch.tensor(list(source))).all(dim=1).nonzero()
         return int(same[0, 0]) if len(same) else None
 
@@ -140,7 +139,7 @@ class Digits(Rule):
         return f"drawn {''.join(_INK[ink] for ink in source[:-1]).rstrip('0')}".rstrip()
 
     def has_right_answer(self, source: Sequence[int]) -> bool:
-        """Only of a test image: whoever draws one tells nobody what it is, and a blank page is no digit."""
+        """Only for test images."""
         return self.test_number(source) is not None
 
     def check(self, source: Sequence[int]) -> None:
@@ -157,7 +156,7 @@ class Digits(Rule):
         return "" if 2 <= ink <= 8 else f"{ink:.1f} of {MAX_INK} ink per pixel; the images of training have about 5."
 
     def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "1 patch"]:
-        """The patches in which any pixel has ink."""
+        """The patches with ink."""
         side = SIDE // self.config.patch
         grid = source[:N_PIXELS].view(side, self.config.patch, side, self.config.patch)  # [row, y, column, x]
         return (grid > 0).any(dim=3).any(dim=1).flatten()[None]
@@ -165,6 +164,6 @@ class Digits(Rule):
     def head_score(
         self, pattern: Float[Tensor, "head query key"], source: Sequence[int], queries: Sequence[int]
     ) -> Float[Tensor, " head"]:
-        """The share of the class token's attention that lies on patches with ink."""
+        """The share of the class token's attention on patches with ink."""
         inked = self.target_pattern(torch.tensor(list(source), device=pattern.device))[0]  # [patch]
         return pattern[:, 0, 1:][:, inked].sum(dim=-1)

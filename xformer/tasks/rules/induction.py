@@ -1,10 +1,9 @@
-"""Induction: a random prefix once more. To go on, find the token just said in the prefix, and say what followed it there.
+"""Induction: repeat a random prefix. The next token is the one that followed the current token in the prefix.
 
-One layer cannot do it by content. In layer 1 a head that looks at the token before writes into every position what came before
-it; in layer 2 a head looks for the position whose “before” is the token just said (Elhage et al. 2021, “A Mathematical
-Framework for Transformer Circuits”; Olsson et al. 2022, arXiv:2209.11895). Lengths vary, so the distance from a token to its
-earlier self is another for every length: only the content says where to look. The symbols of a prefix are distinct, so what
-followed a symbol is never in doubt.
+One layer cannot solve it by content. In layer 1 a previous-token head writes into every position which token came before; in
+layer 2 a head attends to the position whose previous token is the current one (Elhage et al. 2021, “A Mathematical Framework
+for Transformer Circuits”; Olsson et al. 2022, arXiv:2209.11895). Lengths vary, so the distance does not help. The symbols of a
+prefix are distinct, so the successor of a symbol is unambiguous.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ class Induction(Rule):
     verb = "repeats"
     instruction = "Type numbers, each only once; it repeats them."
     score_name = "induction"
-    score_says = "is on what followed the earlier occurrence of the token just said"
+    score_says = "is on the token after the earlier occurrence of the current token"
     look_for = (
-        "Look for an **induction head** in the second layer: having just said a token, it has to look at what "
+        "Look for an **induction head** in the second layer: to continue a token, it has to look at what "
         "**followed** that token in the prefix. To find that place, the first layer has to tell every position which "
         "token stands before it."
     )
@@ -50,7 +49,5 @@ class Induction(Rule):
         }
 
     def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
-        before = torch.nn.functional.pad(
-            source, (1, -1), value=0
-        )  # [pos]: the token before; what answer i has just said
+        before = torch.nn.functional.pad(source, (1, -1), value=0)  # [pos]: the previous token of each answer
         return (before[:, None] == before) & (before > 0)

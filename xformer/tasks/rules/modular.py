@@ -1,9 +1,8 @@
-"""Modular addition: a + b mod p, asked of pairs that training never showed.
+"""Modular addition: a + b mod p, scored on pairs that training never shows.
 
-Training draws only from a fixed share of the pairs, scores only from the others; a + b and b + a are on the same side. At first
-such a model knows its pairs by heart and fails on all others; much later it finds the rule, suddenly (“grokking”: Power et al.
-2022, arXiv:2201.02177). What it finds are circles: each number becomes an angle, and adding turns it (Nanda et al. 2023,
-arXiv:2301.05217).
+Training draws from a fixed share of the pairs, scoring from the others; a + b and b + a are on the same side. Such a model
+first memorises its pairs and fails on the others; much later it generalises, suddenly (“grokking”: Power et al. 2022,
+arXiv:2201.02177). It represents numbers as angles on circles and adds by rotation (Nanda et al. 2023, arXiv:2301.05217).
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, read_num
 
 @cache
 def pairs(p: int, *, share: float = 0.75, for_training: bool) -> Int[Tensor, "pair 2"]:
-    """All ordered pairs of 0 … p − 1 on one side of the split, a + b beside b + a. The split is the same for every seed; a
-    larger share for training holds every smaller one."""
+    """All ordered pairs of 0 … p − 1 on one side of the split, with a + b beside b + a.
+
+    The split is the same for every seed; a larger training share contains every smaller one.
+    """
     unordered = torch.combinations(torch.arange(p), 2, with_replacement=True)  # [p (p + 1) / 2, 2]: a ≤ b
     order = torch.randperm(len(unordered), generator=torch.Generator().manual_seed(p))
     cut = round(share * len(unordered))
@@ -83,7 +84,7 @@ class Modular(Rule):
         return len(self._pairs(for_training=False))
 
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
-        """For training, n pairs drawn with replacement; else unseen pairs, each once before one comes twice."""
+        """For training, n pairs drawn with replacement; else unseen pairs, without repetition until all were drawn."""
         table = self._pairs(for_training=purpose == "train").to(draw.device)
         if purpose == "train":
             chosen = torch.randint(0, len(table), (n,), generator=draw, device=draw.device)
@@ -106,7 +107,7 @@ class Modular(Rule):
             raise InputError(f"This model adds two numbers, got {len(source)}; try {self.typed_example}.")
 
     def remark(self, source: Sequence[int]) -> str:
-        """Whether training showed this pair."""
+        """Whether training shows this pair."""
         seen = (self._pairs(for_training=True) == torch.tensor(list(source)) - 1).all(dim=1).any()
         return (
             "Training showed it these two numbers." if seen else "Training never showed it these two numbers together."

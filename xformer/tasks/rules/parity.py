@@ -1,10 +1,9 @@
-"""Running parity: bit by bit, whether the ones so far are odd or even, each answer built on the one before.
+"""Running parity: after each bit, whether the number of ones so far is odd, computed from the answer before.
 
     answer[i] = bit[0] ⊕ … ⊕ bit[i] = answer[i − 1] ⊕ bit[i]
 
-Asked for the last of them at once, a transformer has to count; writing the intermediate results down turns the sum over all
-bits into steps that each need two tokens: the bit, and what was written before (Wei et al. 2022, arXiv:2201.11903, on why a
-model that writes its steps down can do more than one that may not).
+The parity of all bits at once requires counting. Writing intermediate results turns it into steps that need two tokens each:
+the bit and the previous answer (Wei et al. 2022, arXiv:2201.11903).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reversal: the last symbol first. Position i needs the symbol at length − 1 − i, which takes knowing the length."""
+"""Reversal: position i needs the symbol at length − 1 − i, which requires the length."""
 
 from __future__ import annotations
 

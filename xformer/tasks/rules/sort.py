@@ -1,4 +1,4 @@
-"""Sorting: the symbols in ascending order. Where a symbol goes depends on all the others, not on where it stands."""
+"""Sorting: the symbols in ascending order. The position of a symbol depends on all others, not on where it stands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xformer.tasks.framing import Purpose
 from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
 
 REPEATING = 0.25
-"""Of so many sequences in training all symbols are among a few: by chance one hardly ever comes many times."""
+"""In this share of the training sequences all symbols are among a few, as repetitions are rare by chance."""
 FEW = 6
 
 
