@@ -1,10 +1,10 @@
-"""Try an untrusted model in a process of its own, with limits, before it is opened where others would suffer with it.
+"""Tries an untrusted model in a separate process with limits, before the server opens it.
 
-    rehearse(path)                                        raises what is wrong with it, as one sentence
-    python -m xformer.adapters.rehearsal PATH     what that runs
+    rehearse(path)                                 raises the problem as one sentence
+    python -m xformer.adapters.rehearsal PATH      the process that it runs
 
-No weights are read: the model's class is built on PyTorch's meta device and counted against the file, and the tokenizer cuts
-texts that catastrophic rules take for ever over.
+Weights are not read: the model's class is built on PyTorch's meta device and its parameters are compared with the file, and the
+tokenizer reads texts on which malicious rules hang.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from xformer.errors import CheckpointError, XformerError
 CPU_SECONDS = 120
 """Processor time of one rehearsal, imports included."""
 TOKENS_A_SECOND = 1_000
-"""A GGUF file's own tokenizer of 49,152 tokens takes twenty seconds to unpack."""
+"""Unpacking the tokenizer of a GGUF file: 49,152 tokens take twenty seconds."""
 WALL_SECONDS = 180
 """On a busy machine."""
 MEMORY = 1024**3
-"""Memory beyond what the imports take; a file that is only mapped does not count."""
+"""Memory beyond that of the imports; mapped files do not count."""
 STEP_SECONDS = 4
 """Processor time for the tokenizer, and as much for the model, after the imports."""
 MOST_RATIO = 2.0
-"""A class may have this many times the numbers of its file: tied weights are stored once."""
+"""A class may have this many times the parameters of its file, as tied weights are stored once."""
 SLACK = 1_000_000
 MOST_BESIDE = 512 * 1024**2
 """Bytes of buffers, which are in no file: masks, tables of positions."""
 PROBES = ("a" * 2_000 + "!", " " * 2_000, "1" * 2_000, "\n" * 1_000, "é" * 500, "aB1 ,\t" * 300, "\u200b" * 300)
 MOST_TOKENS = 4
-"""Tokens for each byte of a text."""
+"""Tokens per byte of text."""
 
 
 def rehearse(path: str | Path) -> None:
-    """Raise `CheckpointError` with one plain sentence where a model cannot be opened within the limits."""
+    """Raise `CheckpointError` with one plain sentence if a model cannot be opened within the limits."""
     where = Path(path)
     try:
         done = subprocess.run(
@@ -55,20 +55,20 @@ def rehearse(path: str | Path) -> None:
     except subprocess.TimeoutExpired:
         raise CheckpointError(f"{where.name[:80]} cannot be opened: trying it took over {WALL_SECONDS} s.") from None
     try:
-        said = json.loads(done.stdout.splitlines()[-1])
+        result = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         raise CheckpointError(
             f"{where.name[:80]} cannot be opened: trying it took more than {STEP_SECONDS} s of processor time or "
             f"{MEMORY // 1024**3} GB of memory, or ended the process that tried it."
         ) from None
-    if said.get("error"):
-        raise CheckpointError(str(said["error"]))
+    if result.get("error"):
+        raise CheckpointError(str(result["error"]))
 
 
 def try_out(path: Path, limit: Callable[[float], object] = lambda seconds: None) -> None:
-    """What a rehearsal does, in this process. Raises whatever goes wrong.
+    """Build the class and try the tokenizer, in this process. Raises any error of the libraries.
 
-    `limit` is told before each step how many seconds of the processor it may take; see `limit_time`.
+    `limit` is called before each step with the processor seconds that it may take; see `limit_time`.
     """
     from xformer.adapters import load
     from xformer.model_files.contents import inspect
@@ -87,7 +87,7 @@ def try_out(path: Path, limit: Callable[[float], object] = lambda seconds: None)
 
 
 def _count(transformers: Any, load: Any, config: Any, n_stored: int) -> None:
-    """Build the class without memory and count its numbers. Raises `CheckpointError` where the file has far fewer."""
+    """Build the class without memory and count its parameters. Raises `CheckpointError` if the file has far fewer."""
     import torch
 
     kind = load.classes_of(transformers, config)[0]
@@ -109,7 +109,7 @@ def _count(transformers: Any, load: Any, config: Any, n_stored: int) -> None:
 
 
 def _check_tokenizer(tokenizer: Any) -> None:
-    """Raise `CheckpointError` for rules that multiply a text. What hangs is ended by the limit on processor time."""
+    """Raise `CheckpointError` for rules that multiply a text. The limit on processor time ends rules that hang."""
     for text in PROBES:
         try:
             n = len(tokenizer(text)["input_ids"])
@@ -127,20 +127,20 @@ def _limit(what: int, soft: float) -> None:
 
 
 def limit_time(seconds: float) -> None:
-    """End this process once it has taken so many seconds of the processor from now on."""
+    """Kill this process after so many more seconds of processor time."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _limit(resource.RLIMIT_CPU, min(used.ru_utime + used.ru_stime + seconds, CPU_SECONDS))
 
 
 def limit_memory() -> None:
-    """Let this process take `MEMORY` more than it has, where the system can see to that."""
+    """Let this process take `MEMORY` more than now, if the system supports that."""
     with suppress(OSError, ValueError, KeyError):
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
         _limit(resource.RLIMIT_DATA, int(status["VmData"].split()[0]) * 1024 + MEMORY)
 
 
 def main() -> int:
-    """Try the model at the path given; print what is wrong with it as JSON."""
+    """Try the model at the given path; print the problem as JSON."""
     path = Path(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limit_time(CPU_SECONDS)

@@ -1,1 +1,1 @@
-"""Other people's training loops around our models; each needs a package of its own, see the extras in pyproject.toml."""
+"""Callbacks for other training loops. Each needs its own package; see the extras in pyproject.toml."""

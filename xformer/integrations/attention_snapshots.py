@@ -1,4 +1,4 @@
-"""A Lightning callback that writes a run into the run store: the app shows it live, and every screen can look at its steps."""
+"""A Lightning callback that records training as a run of the run store, which the app shows live."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ from xformer.training.snapshots import write_snapshot
 
 
 class AttentionSnapshots(lightning.Callback):
-    """Keep snapshots and metrics of the transformer in a module every `every` steps, as a run in `folder`.
+    """Writes snapshots and metrics of the transformer in a module every `every` steps, as a run in `folder`.
 
-    By default that is where the app has its runs. The module may be any that holds exactly one `xformer.Transformer`. Metrics
-    are taken on `held_out` unseen examples of the task. In the app the run can be watched and stopped; to go on with it is
-    Lightning's business.
+    The default folder is that of the app. The module must contain exactly one `xformer.Transformer`. Metrics are computed on
+    `held_out` unseen examples of the task. The app can show and stop the run; Lightning alone can resume it.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class AttentionSnapshots(lightning.Callback):
         about = "Trained by PyTorch Lightning: optimiser and schedule are the module's own."
         settings = Preset("lightning", self.name, about, model.config, self.task.config, train)
         self.run = self.store.add(settings, name=self.name, owner=self.owner, device=ELSEWHERE, state="stopped")
-        self.lock = liveness.take(self.store.folder_of(self.run) / LOCK)  # dropped with this process, whatever ends it
+        self.lock = liveness.take(self.store.folder_of(self.run) / LOCK)  # dropped with this process, however it ends
         self.token, self.rows, self.losses, self.step = secrets.token_hex(8), [], [], 0
         self.began = time.perf_counter()
         with self.store.database.writing() as db:
@@ -138,7 +137,7 @@ class AttentionSnapshots(lightning.Callback):
             self._leave("failed", message=f"Lightning's loop ended with {type(exception).__name__}.")
 
     def _report(self, trainer: lightning.Trainer, model: Transformer) -> None:
-        """Keep a snapshot and write a row of metrics down."""
+        """Write a snapshot and a row of metrics."""
         device = next(model.parameters()).device
         was_training = model.training
         model.eval()
@@ -173,7 +172,7 @@ class AttentionSnapshots(lightning.Callback):
             set_columns(db, self.run, step=self.step, seconds=seconds, live=json.dumps(live))
 
     def _keep_snapshot(self, model: Transformer) -> None:
-        """Keep the weights of this step; where there is no room for them the run says so, and Lightning's loop goes on."""
+        """Write the weights of this step. If the quota is exceeded, the run shows a message and training continues."""
         try:
             room = sum(parameter.nbytes for parameter in model.parameters())
             self.room.check(room, f"A snapshot of step {self.step:,}")
@@ -184,17 +183,17 @@ class AttentionSnapshots(lightning.Callback):
         self.room.wrote(room)
 
     def _obey(self, trainer: lightning.Trainer) -> None:
-        """The one command that can be obeyed from here is stop."""
+        """Obey the commands of the app: only stop is supported."""
         with self.store.database.writing() as db:
-            told = {row["kind"] for row in db.execute("SELECT kind FROM commands WHERE run = ?", (self.run,))}
+            commands = {row["kind"] for row in db.execute("SELECT kind FROM commands WHERE run = ?", (self.run,))}
             db.execute("DELETE FROM commands WHERE run = ?", (self.run,))
-            if told - {"stop"}:
+            if commands - {"stop"}:
                 set_columns(db, self.run, message="A run of Lightning's can only be watched and stopped from here.")
-        if "stop" in told:
+        if "stop" in commands:
             trainer.should_stop = True
 
     def _leave(self, state: str, **values: Any) -> None:
-        """Write down that the run has ended, and let its lock go."""
+        """Record the end of the run, and release its lock."""
         with self.store.database.writing() as db:
             move(db, entry_of(db, self.run), state, worker=None, pid=None, **values)
         if self.lock is not None:
@@ -203,7 +202,7 @@ class AttentionSnapshots(lightning.Callback):
 
 
 def transformer_in(module: torch.nn.Module) -> Transformer:
-    """The one transformer that a module holds. Raises `ConfigError` where there is none, or more than one."""
+    """The one transformer of a module. Raises `ConfigError` if there is not exactly one."""
     found = [part for part in module.modules() if isinstance(part, Transformer)]
     if len(found) != 1:
         raise ConfigError(
@@ -214,7 +213,7 @@ def transformer_in(module: torch.nn.Module) -> Transformer:
 
 
 def moved(value: Any, device: torch.device) -> Any:
-    """A batch, a layout or a tensor on a device; anything else as it is."""
+    """A batch, layout or tensor on a device; other values unchanged."""
     if isinstance(value, Tensor):
         return value.to(device)
     if is_dataclass(value) and not isinstance(value, type):
