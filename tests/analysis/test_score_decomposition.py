@@ -341,7 +341,7 @@ def test_sublayers_that_rounding_hides_are_no_sources(dtype: torch.dtype, monkey
         assert attribution(reading, position=3)["part"].iloc[-1] == "unattributed"
         return
     reason = re.escape(
-        "In layer 1 attention and feed-forward could not be told apart: what they add is rounded to bfloat16."
+        "In layer 1 attention and feed-forward could not be separated: what they add is rounded to bfloat16."
     )
     with pytest.raises(UnavailableError, match=reason):
         why(reading, layer=1, head=0, query=4, key=2)

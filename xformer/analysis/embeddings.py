@@ -1,4 +1,4 @@
-"""What vector each token becomes, and which vectors are alike: the vectors of an input, and those of the whole vocabulary.
+"""Embeddings: the vectors of an input and of the whole vocabulary, their cosines, principal axes and nearest neighbours.
 
     enters layer 1 = E[token] (times √d_model where the model says so) + P[position]      (Vaswani et al. 2017, §3.4–3.5)
 
@@ -27,7 +27,7 @@ WORDS_OUT = ("next_token", "masked_token", "pair_next_token")
 
 
 def vocabulary_vectors(reading: Reading, stack: str | None = None) -> Float[Tensor, "vocab d_model"]:
-    """The vector of every token, as a stack receives it; of a model of others as its table has it.
+    """The embedding of every token, as a stack receives it; of an external model, as its table has it.
 
     Raises `InputError` for a model of images, `UnavailableError` where there is no table.
     """
@@ -74,7 +74,7 @@ def vectors(
 def cosines(
     reading: Reading, *, part: str = "tokens", stack: str | None = None, positions: Sequence[int] | None = None
 ) -> pd.DataFrame:
-    """How alike the same vectors are, one row a pair: position, token, other_position, other_token, cosine.
+    """The cosine of every two of the same vectors, one row a pair: position, token, other_position, other_token, cosine.
 
     Raises `InputError` where there are too many pairs.
 

@@ -1,4 +1,4 @@
-"""What the neurons of a feed-forward layer do in a run: how active they are, what they write, and what is lost without them.
+"""Neurons of feed-forward layers: activations, what they write, the effect of ablating them, and surveys over many inputs.
 
     FFN(x) = act(x W₁ + b₁) W₂ + b₂                                               (Vaswani et al. 2017, §3.3)
 
@@ -34,7 +34,7 @@ FIRING_SHARE = 1e-6
 """A neuron fires where its activity is more than this share of the layer's mean peak: the mean over its neurons of the largest
 activity of each. One that never fires is dead. The 0 of a ReLU writes nothing."""
 MOST_TOKENS = 2048
-"""Of a larger vocabulary so many tokens are told of."""
+"""The most tokens in a table of promotions; of larger vocabularies those that change most."""
 
 
 def activations(
@@ -62,7 +62,7 @@ def activations(
 
 
 def neuron(reading: Reading, *, layer: int, neuron: int, positions: Sequence[int] | None = None) -> pd.DataFrame:
-    """One neuron's activation: position, token, activation.
+    """The activation of one neuron, one row a position: position, token, activation.
 
     Example:
         >>> import xformer
@@ -224,12 +224,12 @@ def neurons(
     answers = reading.example.labels[0]
     labelled: Bool[Tensor, " out"] = answers >= 0
     right = answers[labelled]
-    losses, said = [], []
+    losses, predicted = [], []
     for logits in silenced_one_by_one(reading, layer, chosen):
         losses.append(F.cross_entropy(logits[labelled], right).item())
-        said.append(logits[labelled].argmax(dim=-1))  # [right]
+        predicted.append(logits[labelled].argmax(dim=-1))  # [right]
     changes = [loss - losses[0] for loss in losses[1:]]
-    return table.assign(loss_change=changes, flips=[int((one != said[0]).sum()) for one in said[1:]])
+    return table.assign(loss_change=changes, flips=[int((one != predicted[0]).sum()) for one in predicted[1:]])
 
 
 MOST_TOKENS_AT_ONCE = 4096

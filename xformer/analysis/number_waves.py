@@ -1,4 +1,4 @@
-"""Waves in the numbers' embeddings: does the vector of n turn round and round as n grows?
+"""Fourier analysis of the embeddings of numbers: how much of their variance turns at each frequency.
 
     F[k] = Σ_n x_n e^(−2πi k n / N)      the discrete Fourier transform over the N numbers, their mean taken off
     share of frequency k = |F[k]|² (and that of N − k, its mirror image) of the whole power, summed over the dimensions
@@ -24,7 +24,7 @@ from xformer.reading import Reading
 FEWEST_NUMBERS = 8
 """Fewer have too few frequencies for a peak to mean anything."""
 PEAK_OVER_CHANCE = 1.5
-"""A peak is said to be one where it is so many times the highest that any shuffle showed."""
+"""A peak is at least so many times the highest share of any shuffle."""
 N_SHUFFLES, FEWEST_SHUFFLES = 999, 19
 """Random orders that a spectrum is compared with; of very many numbers fewer, down to the second."""
 MOST_SHUFFLED = 2 * 10**8
@@ -34,7 +34,7 @@ BLOCK_BYTES = 16 * 1024**2
 BYTES_PER_ENTRY = 48
 """Of a block: the entries in float64, in their order, transformed, and squared."""
 Step = Callable[[int, int], None]
-"""Is told how much is done, and of how much. What it raises ends the work."""
+"""Called with the steps done and their total. An exception that it raises ends the computation."""
 
 
 def numbers(reading: Reading) -> range:
@@ -122,7 +122,7 @@ def spectrum_of(
         vectors: The vectors of the numbers, in their order.
         n_shuffles: How many random orders are tried; `shuffles_for` them by default.
         seed: Of the orders.
-        step: Is told how many orders are done.
+        step: Called with the number of orders done.
     """
     vectors, n = vectors.cpu(), len(vectors)
     n_shuffles = shuffles_for(*vectors.shape) if n_shuffles is None else n_shuffles

@@ -1,4 +1,4 @@
-"""How attention comes about, one small computation a step, on a few words whose vectors are short enough to be read.
+"""Attention step by step: on a few words with short vectors, in one cell of a real head, and its cost and scaling.
 
 average     Y = softmax(X Xᵀ) X                              no parameters: each word becomes a mean of all words
 q, k, v     Y = softmax(Q Kᵀ / √d) V,   Q = X W_Q, …          Vaswani et al. 2017, §3.2.1
@@ -98,8 +98,8 @@ class Sentence:
 
     def _call(self, method: str, **asked: Any) -> str:
         usual = {"mask": NO_MASK, "n_heads": 1, "head": 0, "add_positions": False}
-        said = ", ".join(f"{name}={value!r}" for name, value in asked.items() if value != usual[name])
-        return f"xformer.analysis.principles.{self!r}.{method}({said})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in asked.items() if value != usual[name])
+        return f"xformer.analysis.principles.{self!r}.{method}({arguments})"
 
     def __repr__(self) -> str:
         own = "" if self.own is None else f", own={self.own!r}"

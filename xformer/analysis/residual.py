@@ -1,4 +1,4 @@
-"""The residual stream of the stack whose output becomes the logits: what it is after every sublayer, and how long it is there.
+"""The residual stream of the output stack: its norm after each sublayer, and the contribution of each part to a logit.
 
 x ← x + f(x)  (pre-norm: x + f(Norm(x));  post-norm: Norm(x + f(x)))       (Vaswani et al. 2017, §3.1)
 """
@@ -143,7 +143,7 @@ def check_told_apart(recorded: Tensor, sites: Sequence[Site]) -> None:
     if missing := sorted({site.layer for site in sites} - whole):
         dtype = str(recorded.dtype).removeprefix("torch.")
         raise UnavailableError(
-            f"In layer {missing[0] + 1} attention and feed-forward could not be told apart: what they add is rounded to {dtype}"
+            f"In layer {missing[0] + 1} attention and feed-forward could not be separated: what they add is rounded to {dtype}"
             ". Read the model in float32."
         )
 

@@ -1,4 +1,4 @@
-"""How often players are right, and how often they agree, over many sampled inputs: counted chunk by chunk, with intervals.
+"""Accuracy, agreement and confusions of models over many sampled inputs, with 95 % intervals, also by length of the input.
 
 The intervals are Wilson's (1927, JASA 22:209–212), of 95 %.
 
@@ -322,8 +322,8 @@ def _cells(table: pd.DataFrame) -> list[tuple[int, float, bool]]:
     return list(zip(table["length"].tolist(), table["exact_match"].tolist(), table["trained"].tolist(), strict=True))
 
 
-BY_LENGTH_COMPARED_SAMPLES = 100
-"""Inputs of each length."""
+COMPARED_SAMPLES = 100
+"""Inputs of each length where several models are compared."""
 
 
 def lengths_of_all(contenders: Sequence[Contender]) -> tuple[int, ...]:
@@ -337,7 +337,7 @@ def lengths_compared(
     contenders: Sequence[Contender],
     *,
     lengths: Sequence[int] | None = None,
-    samples: int = BY_LENGTH_COMPARED_SAMPLES,
+    samples: int = COMPARED_SAMPLES,
     seed: int = 0,
 ) -> pd.DataFrame:
     """A row for each contender and length: player, length, exact_match with the ends low and high of its 95 % interval (Wilson
@@ -363,7 +363,7 @@ def comparing_lengths(
     contenders: Sequence[Contender],
     *,
     lengths: Sequence[int] | None = None,
-    samples: int = BY_LENGTH_COMPARED_SAMPLES,
+    samples: int = COMPARED_SAMPLES,
     seed: int = 0,
 ) -> Iterator[LengthsDone]:
     """The same with a report every length."""

@@ -1,4 +1,4 @@
-"""How alike a model finds whole texts: the cosine of their pooled vectors, layer by layer.
+"""Similarity of whole texts: the cosine of their pooled vectors, layer by layer.
 
 "mean"     the mean over the positions of a text; padding is left out      (Reimers & Gurevych 2019, §3)
 "last"     the last position, the only one that a causal model lets see all others
@@ -99,10 +99,9 @@ def pooled(
 
 
 def default_pooling(subject: ModelAdapter) -> Pooling:
-    """What `similarity` takes where nobody says how."""
-    said = getattr(subject, "pooling", None)
-    if said is not None:
-        return said
+    """The pooling that `similarity` uses by default."""
+    if (own := getattr(subject, "pooling", None)) is not None:
+        return own
     if projects(subject):
         return "own"
     return "last" if is_causal(subject) else "mean"

@@ -1,8 +1,4 @@
-"""When in a training run something first held: for watching it learn.
-
-head_table(scores)                   one row per step and head: the score, how much a head does of what the task needs
-first_passing(steps, values, 0.5)    the first step at which a curve is at or above a threshold
-"""
+"""Training runs as tables: scores of heads by step, when a curve passes a threshold, the spread of many runs, and sweeps."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Draw the vectors of an input: their numbers as a signed heatmap, and how alike any two of them are.
-
-viz.vectors(reading, part="sum")
-viz.cosines(reading, part="sum")
-"""
+"""Draw embeddings: the vectors of an input and their cosines as heatmaps, and the vocabulary along its principal axes."""
 
 from __future__ import annotations
 
@@ -159,7 +155,7 @@ WIDTH_OF_POINTS = 400
 """Pixels between the outermost points of a projection in a window of usual width: what its labels have to share."""
 
 MOST_POINTS_DRAWN = 2_000
-"""Of a larger vocabulary so many points are drawn, besides those that somebody asked for."""
+"""The most points of a vocabulary that are drawn, besides the requested tokens."""
 
 HEIGHT_IN_PLANE, HEIGHT_IN_SPACE = 430, 480
 

@@ -73,7 +73,7 @@ def svg(charts: Sequence[Any], *, caption: str = "", dark: bool = False) -> str:
     """Charts of Altair, or their Vega-Lite as a dictionary, below each other as one SVG."""
     drawn = [_one_svg(chart, dark) for chart in charts]
     width = max([one[1] for one in drawn], default=0.0) + 2 * MARGIN
-    lines = [line for said in caption.splitlines() for line in textwrap.wrap(said, max(20, int(width / 6.2)))]
+    lines = [line for text in caption.splitlines() for line in textwrap.wrap(text, max(20, int(width / 6.2)))]
     parts, top = [], float(MARGIN)
     for text, wide, tall in drawn:
         parts.append(re.sub(r"<svg\b", f'<svg x="{MARGIN}" y="{top:g}"', text, count=1))

@@ -202,9 +202,11 @@ def firing(
             ],
         )
     )
-    said = data[data["order"] == 2].assign(text=lambda d: [f"{dead} dead" for dead in d["dead"]])
+    counts = data[data["order"] == 2].assign(text=lambda d: [f"{dead} dead" for dead in d["dead"]])
     names = (
-        alt.Chart(said).mark_text(align="left", dx=6, fontSize=12, color=ink).encode(alt.XDatum(1.0), y, text="text:N")
+        alt.Chart(counts)
+        .mark_text(align="left", dx=6, fontSize=12, color=ink)
+        .encode(alt.XDatum(1.0), y, text="text:N")
     )
     return layered(
         bars,

@@ -97,7 +97,7 @@ def likeliest_tokens(
             alt.Tooltip("verdict:N", title="which is"),
             alt.Tooltip("probability:Q", title="model's probability", format=".6f"),
             alt.Tooltip("drawn:Q", title="chance to be drawn", format=".6f"),
-            alt.Tooltip("predicted:N", title="said"),
+            alt.Tooltip("predicted:N", title="predicted"),
         ],
     )
     bars = base.mark_bar().encode(player_hues(players, dark))
@@ -206,7 +206,7 @@ def divergence_by_step(
     hover = [
         "step:O",
         alt.Tooltip("pair:N", title="first | second"),
-        *(alt.Tooltip(f"{name}:Q", title=said, format=".6~g") for name, said in PAIRS.items()),
+        *(alt.Tooltip(f"{name}:Q", title=title, format=".6~g") for name, title in PAIRS.items()),
         alt.Tooltip("tokens:N", title="say"),
         alt.Tooltip("context:N", title="have read"),
     ]

@@ -48,9 +48,8 @@ def lens(
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
     stops = theme.sequential(dark)
     has_answers = "right" in frame
-    is_open = frame["position"] == (
-        -1 if reading.open_output is None else reading.open_output
-    )  # nobody knows what follows
+    # The output after the end of a text has no right answer.
+    is_open = frame["position"] == (-1 if reading.open_output is None else reading.open_output)
     right = frame["right"] & ~is_open if has_answers else pd.Series(False, index=frame.index)
     mark, verdicts = (f" {theme.RIGHT.mark}", (theme.RIGHT.word, theme.WRONG.word)) if judged else ("", ("yes", "no"))
     data = frame.assign(

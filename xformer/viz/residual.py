@@ -126,8 +126,8 @@ def attribution(
         {name: parts_table(run, position=position, token=token, lead=lead) for name, run in runs.items()}, most
     )
     tokens = {run.explained(position) if token is None else token for run in runs.values()}
-    said = reading.subject.labels[tokens.pop()] if len(tokens) == 1 else f"the {_asked(reading, position)} token"
-    target = f"the {'lead' if lead else 'logit'} of {said}"
+    name = reading.subject.labels[tokens.pop()] if len(tokens) == 1 else f"the {_asked(reading, position)} token"
+    target = f"the {'lead' if lead else 'logit'} of {name}"
     first = next(iter(frames.values()))
     rows: list[dict[str, Any]] = []
     for name, frame in frames.items():

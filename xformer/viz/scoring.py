@@ -1,9 +1,4 @@
-"""Draw how often players are right: shares with their intervals by position or length, and who says what for what.
-
-counted = xformer.analysis.agreement(contenders)
-viz.accuracy(counted, "position", "token")
-viz.confusion(counted, "original")
-"""
+"""Draw accuracy with its intervals, by position or length, and confusions of tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ import altair as alt
 import pandas as pd
 
 from xformer.analysis.comparison import Contender
-from xformer.analysis.scoring import BY_LENGTH_COMPARED_SAMPLES, SAMPLES, Agreement
+from xformer.analysis.scoring import COMPARED_SAMPLES, SAMPLES, Agreement
 from xformer.analysis.scoring import accuracy as accuracy_table
 from xformer.analysis.scoring import accuracy_by_length as table_of
 from xformer.analysis.scoring import confusion as confusion_table
@@ -107,7 +102,7 @@ def confusion(counted: Agreement, player: str, *, title: str = "", dark: bool = 
             "predicted:N",
             sort=order,
             scale=alt.Scale(domain=order),
-            title="said token",
+            title="predicted token",
             axis=alt.Axis(labelAngle=-90, labelOverlap=crowded),
         ),
         alt.Y(
@@ -120,7 +115,7 @@ def confusion(counted: Agreement, player: str, *, title: str = "", dark: bool = 
         tooltip=[
             "player:N",
             alt.Tooltip("right:N", title="right token"),
-            alt.Tooltip("predicted:N", title="said token"),
+            alt.Tooltip("predicted:N", title="predicted token"),
             alt.Tooltip("count:Q", title="times"),
             alt.Tooltip("share:Q", title="share of the row", format=".6f"),
         ],
@@ -200,7 +195,7 @@ def lengths_compared(
     contenders: Sequence[Contender],
     *,
     lengths: Sequence[int] | None = None,
-    samples: int = BY_LENGTH_COMPARED_SAMPLES,
+    samples: int = COMPARED_SAMPLES,
     seed: int = 0,
     table: pd.DataFrame | None = None,
     unit: str = "symbols",

@@ -1,4 +1,4 @@
-"""Pack what an input looks like at every snapshot of a run, so that a browser can play it without asking again.
+"""The timeline of a training run: patterns and predictions of one input at every snapshot, packed for the player or drawn.
 
     bytes = "XFLM" · header length (uint32, little endian) · header (JSON, padded) · planes (uint8)
 
@@ -100,7 +100,7 @@ def film_of(readings: Mapping[int, Reading]) -> bytes:
 
 
 def of_input(task: Task, example: Example) -> dict[str, Any]:
-    """What a film says of its input: the lanes that are read, where the answer begins, and how it is judged."""
+    """The fields of a timeline about its input: the lanes that are read, the start of the answer, and the score's name."""
     is_pair = example.target is not None
     if task.n_patches:  # its tokens are patches: the picture names them
         reads = {"right answer": [task.vocabulary.labels[token] for token in example.answer]}
@@ -239,8 +239,7 @@ def film_still(
     enlarged(sheet, y, header["layers"][layer], codes[layer][chosen], colours)
     width, low = all_heads(sheet, y + 28, header["layers"], codes, best[at], (layer, chosen), colours)
     y = max(y + LARGE + 8, low) + 8
-    said = f"step {steps[at]:,} of {header['steps']:,}"
-    sheet.words(0, y, said, sheet.ink, 14, bold=True)
+    sheet.words(0, y, f"step {steps[at]:,} of {header['steps']:,}", sheet.ink, 14, bold=True)
     time_line(sheet, y + 12, header, at, [score for score, _, _ in best])
     return sheet.chart(max(WIDE, width), y + 12 + HIGH)
 
@@ -269,12 +268,12 @@ def _strip(sheet: Sheet, header: dict[str, Any], frame: dict[str, Any]) -> float
                 for i, token in enumerate(part):
                     sheet.chip(names + i * cell, y, cell, token, "plain")
                 y += CHIP + 5
-        said = range(max(first, offset), min(first + in_row, offset + len(says)))
-        for i in said:
+        shown = range(max(first, offset), min(first + in_row, offset + len(says)))
+        for i in shown:
             kind = "plain" if not header["judged"] else "right" if frame["right"][i - offset] else "wrong"
             share = frame["probability"][i - offset]
             sheet.chip(names + (i - first) * cell, y, cell, says[i - offset], kind, share=share)
-        if said:
+        if shown:
             sheet.words(0, y + CHIP / 2, "says", sheet.muted, 13)
             y += CHIP + 5
     return y
@@ -287,12 +286,12 @@ def _title(sheet: Sheet, y: float, header: dict[str, Any], at: int, head: tuple[
         return f"{header['layers'][layer]['title']} · head {of + 1}"
 
     own = header["frames"][at]["scores"][head[0]]
-    said = [f"{header['score']}: {own[head[1]]:.2f}"] if head[1] < len(own) else []
+    notes = [f"{header['score']}: {own[head[1]]:.2f}"] if head[1] < len(own) else []
     if best[0] >= STANDS_OUT:
-        said.append("★ best of all heads" if best[1:] == head else f"★ {name(*best[1:])}, {best[0]:.2f}")
+        notes.append("★ best of all heads" if best[1:] == head else f"★ {name(*best[1:])}, {best[0]:.2f}")
     sheet.box(0, y + 9, 13, 13, theme.head_hue(head[1], sheet.dark), corner=4)
     sheet.words(22, y + 16, name(*head), sheet.ink, 17, bold=True)
-    sheet.words(WIDE, y + 16, " · ".join(said), sheet.ink, 13, align="right")
+    sheet.words(WIDE, y + 16, " · ".join(notes), sheet.ink, 13, align="right")
     return y + 32
 
 

@@ -245,7 +245,7 @@ BELOW = 66
 """Pixels that the horizontal axis takes of a picture's height."""
 
 SHARES = ("held_out_exact_match", "held_out_token_accuracy", "best_head_score")
-"""What lies between 0 and 1, whatever the runs are."""
+"""Metrics between 0 and 1."""
 
 
 def smoothed(values: Float[np.ndarray, "row"], weight: float) -> Float[np.ndarray, "row"]:
@@ -337,7 +337,7 @@ def curves_chart(
         faint = alt.condition(front, alt.value(0.38), alt.value(0.06))
         layers.append(base.mark_line(strokeWidth=1, clip=True).encode(alt.Y("raw:Q", scale=scale), opacity=faint))
     layers.append(base.mark_line(strokeWidth=2.5, clip=True).encode(y, opacity=lit))
-    # A wide line that nobody sees is easier to point at than points.
+    # Invisible large points are easier to hover than the line.
     near = alt.selection_point(name="near", on="pointerover", nearest=True, fields=["run", x], empty=False)
     layers.append(
         base.mark_point(size=70, filled=True, clip=True)
