@@ -27,7 +27,7 @@ from xformer import notebook_html
 from xformer.adapters import BareModel, ModelAdapter, TaskModel
 from xformer.adapters.gradients import Gradients, Measure
 from xformer.adapters.gradients import gradients as gradients_of_run
-from xformer.adapters.load import is_foreign, opened_from, opened_module
+from xformer.adapters.load import is_external, opened_from, opened_module
 from xformer.adapters.on_demand import OnDemand
 from xformer.checkpoints import Checkpoint, load
 from xformer.edits import AnyEdit, set_causal
@@ -549,7 +549,7 @@ def adapter_of(where: Readable, typed: Any = None, tokenizer: Any = None) -> Mod
     name = "model"
     if isinstance(where, str | Path):
         path = Path(where)
-        if is_foreign(path):
+        if is_external(path):
             return opened_from(path)
         name, where = path.name, load(where)
     if isinstance(where, Transformer):

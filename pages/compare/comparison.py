@@ -354,7 +354,7 @@ def look() -> LookedAt:
     """
     follow_the_link({"mask": MASKS})
     visit = st.session_state
-    known = [*models.shipped(), *models.foreign_titles(), *run_weights.trained()]
+    known = [*models.shipped(), *models.external_titles(), *run_weights.trained()]
     if visit.get("model") not in known and not _look_at_first(st.query_params.get("a", "")):
         choose_model(known[0])
     visit.setdefault("mask", MASKS[0])

@@ -103,7 +103,7 @@ Sources = Sequence[tuple[int, ...]]
 
 def compares_texts(model: str) -> bool:
     """Whether a model is an external one that reads a single text."""
-    return model in models.foreign_titles() and not models.usable(model) and not models.subject(model).shape.is_pair
+    return model in models.external_titles() and not models.usable(model) and not models.subject(model).shape.is_pair
 
 
 def no_text_reason(model: str) -> str:
@@ -160,10 +160,10 @@ def _others(looked: LookedAt) -> dict[str, str]:
     found, output = {}, _output(looked.model)
     if looked.edits or looked.mask != resources.MASKS[0]:
         found[CHANGED] = f"{models.title_of(looked.model)}, with what is changed on the other screens"
-    foreign = {name: title for name, title in models.foreign_titles().items() if name != looked.model}
+    external = {name: title for name, title in models.external_titles().items() if name != looked.model}
     own = models.shipped() if output == "next_token" else []
     own = [name for name in own if not models.usable(name) and _output(name) == output]
-    return found | foreign | {name: models.title_of(name) for name in own}
+    return found | external | {name: models.title_of(name) for name in own}
 
 
 def _output(model: str) -> str:

@@ -2,7 +2,7 @@
 
 reverse            the folder checkpoints/reverse
 3fa9c1d2@200       step 200 of a run;  3fa9c1d2 alone is the latest step that it has
-hf:SmolLM2         a model of others that this server has, see `foreign_models`
+hf:SmolLM2         a model of others that this server has, see `external_models`
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pages.shared import foreign_models, run_store
+from pages.shared import external_models, run_store
 from pages.shared.byte_cache import kept
 from pages.shared.run_weights import steps_of
 from xformer import Checkpoint, load
@@ -46,7 +46,7 @@ def resolved(name: str) -> str | None:
     """The name with its step written out, or None where there is no such model."""
     asked = run_and_step(name)
     if asked is None:
-        return name if name in shipped() or name in foreign_titles() else None
+        return name if name in shipped() or name in external_titles() else None
     run, step = asked
     try:
         steps = [] if run_store.entry(run).deleted is not None else steps_of(run)
@@ -61,7 +61,7 @@ def why_not(name: str) -> str | None:
     """Why a run, or a model of others, that a link names cannot be opened, as one sentence; None where it names neither."""
     asked = run_and_step(name)
     if asked is None:
-        return foreign_models.why_not(name)
+        return external_models.why_not(name)
     run, step = asked
     try:
         entry, steps = run_store.entry(run), steps_of(run)
@@ -91,17 +91,17 @@ def checkpoint(name: str) -> Checkpoint:
     return load(path_of(name))
 
 
-def foreign_titles() -> dict[str, str]:
+def external_titles() -> dict[str, str]:
     """The models that are not ours and can be chosen here: their names in links, and what a person calls them."""
-    return foreign_models.titles()
+    return external_models.titles()
 
 
-def foreign(name: str) -> ModelAdapter | None:
+def external(name: str) -> ModelAdapter | None:
     """A model that is not ours by its name in links; None where there is none of that name.
 
     Raises `ModelFileError` where it cannot be opened.
     """
-    return foreign_models.opened(name)
+    return external_models.opened(name)
 
 
 def subject(name: str) -> ModelAdapter:
@@ -109,7 +109,7 @@ def subject(name: str) -> ModelAdapter:
 
     Raises `CheckpointError` when it cannot be trusted, `UnavailableError` when nothing can be typed into it.
     """
-    if (found := foreign(name)) is not None:
+    if (found := external(name)) is not None:
         return found
     chosen = checkpoint(name)
     if chosen.task is None:
@@ -121,7 +121,7 @@ def title_of(name: str) -> str:
     """What a person calls a model: the name of a checkpoint, or of a run with its step."""
     asked = run_and_step(name)
     if asked is None:
-        return name if name in shipped() else foreign_titles().get(name, name)
+        return name if name in shipped() else external_titles().get(name, name)
     try:
         return f"{run_store.entry(asked[0]).name}, step {asked[1]:,}"
     except RunStoreError:
@@ -166,8 +166,8 @@ RUNS = Path("runs")
 
 def shown_path(name: str) -> str:
     """The same as the code at a picture writes it: from the project's folder, or from `RUNS` where runs are kept elsewhere."""
-    if foreign_models.is_foreign(name):
-        return foreign_models.shown_path(name)
+    if external_models.is_external(name):
+        return external_models.shown_path(name)
     path = path_of(name)
     if path.is_relative_to(ROOT):
         return str(path.relative_to(ROOT))

@@ -14,7 +14,7 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.shared import foreign_models, link, models, picture, resources, run_commands, run_store, run_weights
+from pages.shared import external_models, link, models, picture, resources, run_commands, run_store, run_weights
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import kind_of
 from pages.shared.link import asked, carry
@@ -41,7 +41,7 @@ def open_page(title: str, question: str) -> View:
 def open_sidebar(title: str, question: str) -> Opened:
     """As `open_page`, before the mask: for a screen that runs in part when only the changes are others."""
     st.title(f"{title} :small[:gray[{question}]]", anchor=False)
-    if not (models.shipped() or models.foreign_titles() or run_weights.trained()):
+    if not (models.shipped() or models.external_titles() or run_weights.trained()):
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         st.stop()
     follow_the_link({"mask": resources.MASKS})
@@ -166,13 +166,13 @@ def said_in_sidebar() -> tuple[object, ...]:
 def ask_model() -> str:
     """The name of the model that runs, with the step of a run written out."""
     runs = run_weights.trained()
-    others = models.foreign_titles()
+    others = models.external_titles()
     options = [*models.shipped(), *others, *runs]
     if (wanted := st.session_state.pop(WANTED, None)) is not None:
         choose_model(wanted)
     before = st.session_state.get("model")
     if before not in options:
-        st.session_state["model"] = foreign_models.first() or options[0]
+        st.session_state["model"] = external_models.first() or options[0]
         if isinstance(before, str) and (why := models.why_not(before)):  # it went while it was looked at
             st.warning(f"{escape_markdown(why)} The usual model is shown.", icon=":material/link_off:")
     carry("model")
@@ -255,7 +255,7 @@ def _offer(entry: Entry, choose: Callable[[str], Any]) -> None:
         size = f" :small[:gray[{megabytes(entry.n_bytes)}]]" if entry.n_bytes else ""
         st.markdown(f"{escape_markdown(entry.title)}{size}", width="stretch")
         if not entry.trouble:
-            is_open = entry.id in foreign_models.store.open_ids()
+            is_open = entry.id in external_models.store.open_ids()
             takes = "It is open." if is_open else f"Opening it takes {megabytes(entry.needed)} of memory."
             st.button("Open", on_click=choose, args=(entry.id,), help=takes, key=f"open_{entry.id}")
     if entry.trouble:
@@ -314,7 +314,7 @@ def wait_until_open(name: str) -> str:
     A click anywhere goes on: the job runs by itself, and others who want the same model wait for the same job.
     """
     try:
-        job = foreign_models.opening(name)
+        job = external_models.opening(name)
     except ModelFileError as error:
         return str(error)
     if job is None:

@@ -14,7 +14,7 @@ from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
-from pages.shared import foreign_models, run_store
+from pages.shared import external_models, run_store
 from pages.shared.byte_cache import shared
 from pages.shared.escape_markdown import WORD_JOINER
 from pages.shared.serving import access
@@ -32,7 +32,7 @@ def _once_for_all() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_store, "start_reconciler", lambda: None)
         patch.setattr(access, "visitor_id", lambda: "0" * 32)  # no server has set one
-        patch.setattr(foreign_models, "rehearse", lambda path: None)  # a process each; test_hostile_folders.py has it
+        patch.setattr(external_models, "rehearse", lambda path: None)  # a process each; test_hostile_folders.py has it
         yield
 
 

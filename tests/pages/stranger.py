@@ -168,5 +168,5 @@ STRANGERS: dict[str, ModelAdapter] = {
 
 def let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the app know them."""
-    monkeypatch.setattr(models, "foreign", STRANGERS.get)
-    monkeypatch.setattr(models, "foreign_titles", lambda: {name: f"{name} · 2 layers" for name in STRANGERS})
+    monkeypatch.setattr(models, "external", STRANGERS.get)
+    monkeypatch.setattr(models, "external_titles", lambda: {name: f"{name} · 2 layers" for name in STRANGERS})

@@ -22,7 +22,7 @@ OPENED: dict[str, ModelAdapter] = {}
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    def foreign(name: str) -> ModelAdapter | None:
+    def external(name: str) -> ModelAdapter | None:
         if name not in (*FAMILIES, LOOKED_AT):
             return None
         if name not in OPENED:
@@ -33,8 +33,8 @@ def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
                 OPENED[name] = open_model(folder)
         return OPENED[name]
 
-    monkeypatch.setattr(models, "foreign", foreign)
-    monkeypatch.setattr(models, "foreign_titles", lambda: {name: name for name in (*FAMILIES, LOOKED_AT)})
+    monkeypatch.setattr(models, "external", external)
+    monkeypatch.setattr(models, "external_titles", lambda: {name: name for name in (*FAMILIES, LOOKED_AT)})
 
 
 SCREENS = [

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import xformer
-from pages.shared import foreign_models, models
+from pages.shared import external_models, models
 from tests.adapters.zoo import ZOO
 from tests.pages.conftest import Open, plain, strip_lanes
 from tests.pages.test_digits import tables
@@ -32,13 +32,13 @@ OPENED: dict[str, ModelAdapter] = {}
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    def foreign(name: str) -> ModelAdapter | None:
+    def external(name: str) -> ModelAdapter | None:
         if name in NAMES and name not in OPENED:
             OPENED[name] = open_model(MEMBERS[name].save(tmp_path_factory.mktemp("models") / name))
         return OPENED.get(name)
 
-    monkeypatch.setattr(models, "foreign", foreign)
-    monkeypatch.setattr(models, "foreign_titles", lambda: {name: name for name in NAMES})
+    monkeypatch.setattr(models, "external", external)
+    monkeypatch.setattr(models, "external_titles", lambda: {name: name for name in NAMES})
 
 
 NO_HEAD = "This model has no output head"
@@ -186,6 +186,6 @@ def test_a_model_that_no_screen_can_ask_for_is_refused(
     MEMBERS["CLIPVisionModel"].save(tmp_path / "tower")
     monkeypatch.setenv("XFORMER_MODELS", str(tmp_path))
     with pytest.raises(ModelFileError, match=f"^{name} (reads sounds|compares texts with images), ") as refused:
-        foreign_models._load(f"hf:{name}", _nothing)
+        external_models._load(f"hf:{name}", _nothing)
     assert instead in str(refused.value)
-    assert foreign_models._load("hf:tower", _nothing) is not None
+    assert external_models._load("hf:tower", _nothing) is not None

@@ -27,15 +27,15 @@ OPENED: dict[str, ModelAdapter] = {}
 def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     members = {member.name: member for member in ZOO if member.name in NAMES}
 
-    def foreign(name: str) -> ModelAdapter | None:
+    def external(name: str) -> ModelAdapter | None:
         if name not in members:
             return None
         if name not in OPENED:
             OPENED[name] = open_model(members[name].save(tmp_path_factory.mktemp("models") / name))
         return OPENED[name]
 
-    monkeypatch.setattr(models, "foreign", foreign)
-    monkeypatch.setattr(models, "foreign_titles", lambda: {name: name for name in NAMES})
+    monkeypatch.setattr(models, "external", external)
+    monkeypatch.setattr(models, "external_titles", lambda: {name: name for name in NAMES})
 
 
 CLASS_OF_TEXT = "It says LABEL_2 with probability"

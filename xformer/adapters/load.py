@@ -224,7 +224,7 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-def is_foreign(path: Path) -> bool:
+def is_external(path: Path) -> bool:
     """Whether a path holds a model in the layout of Transformers, or a .gguf file."""
     return path.suffix == ".gguf" or (path / "config.json").is_file() or any(path.glob("*.gguf"))
 

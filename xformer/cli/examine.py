@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 def run_trace(options: Namespace) -> None:
     """Record a run of our model or of an external one, write it, and print what was written where."""
     out = _checked_out(options.out, options.dir)
-    from xformer.adapters.load import is_foreign  # only now: the options may be wrong
+    from xformer.adapters.load import is_external  # only now: the options may be wrong
     from xformer.reading import read
     from xformer.trace import save_trace
 
-    if out.suffix != ".npz" and is_foreign(Path(options.dir)):
+    if out.suffix != ".npz" and is_external(Path(options.dir)):
         raise InputError("A trace of an external model is written as .npz; for example --out trace.npz.")
     reading = read(options.dir, options.input)
     if out.suffix == ".npz":
@@ -113,13 +113,13 @@ def _examined(path: str) -> tuple[Sequence[Finding], str, Lists]:
     where = Path(path)
     if not where.exists():
         raise InputError(f"There is nothing at {path[:200]!r}; give a model's folder, or a file that trace wrote.")
-    from xformer.adapters.load import is_foreign  # only now: the path may be wrong
+    from xformer.adapters.load import is_external  # only now: the path may be wrong
     from xformer.checkpoints import load
     from xformer.diagnosis.diagnose import diagnose, too_few_rows
     from xformer.diagnosis.model import check_up
     from xformer.trace import is_trace, load_trace
 
-    if is_foreign(where):
+    if is_external(where):
         return _external(path)
     remark = ""
     if where.is_file() and is_trace(path):

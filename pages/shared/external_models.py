@@ -74,7 +74,7 @@ def _needed(id: str) -> int:
 def _free() -> int:
     """Return the free bytes, after the answers of closed models are evicted: they keep the models in memory."""
     open_now = set(store.open_ids())
-    shared.forget(lambda key: any(is_foreign(word) and word not in open_now for word in key))
+    shared.forget(lambda key: any(is_external(word) and word not in open_now for word in key))
     return free_bytes()
 
 
@@ -82,7 +82,7 @@ store: ModelStore[ModelAdapter] = ModelStore(_load, _needed, free=_free, check=_
 """The open external models of this server."""
 
 
-def is_foreign(name: object) -> bool:
+def is_external(name: object) -> bool:
     """Whether a name is that of an external model, which may not exist."""
     return isinstance(name, str) and name.startswith(PREFIX)
 
@@ -100,7 +100,7 @@ def first() -> str | None:
 
 def opened(name: str) -> ModelAdapter | None:
     """Return the model of a name, opened now if it is not; None where there is none. Raises `ModelFileError`."""
-    if not is_foreign(name) or name not in catalogue().entries:
+    if not is_external(name) or name not in catalogue().entries:
         return None
     with store.use(name) as model:
         return model
@@ -108,13 +108,13 @@ def opened(name: str) -> ModelAdapter | None:
 
 def opening(name: str) -> Job[ModelAdapter] | None:
     """Return the job that opens a model, one for all callers; None for a model of ours. Raises `ModelFileError`."""
-    return store.start(name) if is_foreign(name) else None
+    return store.start(name) if is_external(name) else None
 
 
 def why_not(name: str) -> str | None:
     """Return why a model cannot be opened, as one sentence; None where it can, or where the name is not an external model's."""
     try:
-        if is_foreign(name):
+        if is_external(name):
             catalogue().entry(name)
     except ModelFileError as error:
         return str(error)

@@ -12,7 +12,7 @@ import pytest
 
 import xformer
 from pages.attention.change import search_tokens
-from pages.shared import foreign_models, models, session
+from pages.shared import external_models, models, session
 from pages.shared.byte_cache import shared
 from tests.adapters.test_language_models import folder_of
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
@@ -42,8 +42,8 @@ def served(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "broken" / "config.json").write_text('{"model_type": "llama"}')
     monkeypatch.setenv("XFORMER_MODELS", str(folder))
     monkeypatch.delenv("XFORMER_MODEL", raising=False)
-    store = ModelStore(foreign_models._load, foreign_models._needed, check=foreign_models._check)
-    monkeypatch.setattr(foreign_models, "store", store)
+    store = ModelStore(external_models._load, external_models._needed, check=external_models._check)
+    monkeypatch.setattr(external_models, "store", store)
     return folder
 
 
@@ -56,13 +56,13 @@ def test_it_is_opened_by_its_name_and_its_code_shows_where_it_lies(
     assert str(served) not in "".join(block.value for block in app.code)
     verified = "Verified against the original model: every step of its attention can be read and changed."
     assert any(verified in caption.value for caption in app.caption)
-    assert foreign_models.store.open_ids() == [TINY]
+    assert external_models.store.open_ids() == [TINY]
     assert link.items() <= dict(app.query_params.items()).items()
 
 
 def test_one_copy_is_shared(served: Path) -> None:
     assert models.subject(TINY) is models.subject(TINY)
-    assert models.subject(TINY) is models.foreign(TINY)
+    assert models.subject(TINY) is models.external(TINY)
 
 
 def test_what_cannot_be_opened_says_why_and_the_sidebar_stays(open_page: Open, served: Path) -> None:
@@ -80,7 +80,7 @@ def test_too_little_memory_is_a_sentence_in_the_place_of_the_page(
     def load(id: str, step: object) -> object:
         raise ModelFileError("tiny-llama needs 9.0 GB of memory, 1.0 GB are free.")
 
-    monkeypatch.setattr(foreign_models, "store", ModelStore(load, foreign_models._needed))
+    monkeypatch.setattr(external_models, "store", ModelStore(load, external_models._needed))
     app = open_page(PAGE, model=TINY)
     assert not app.exception
     assert [plain(error.value) for error in app.error] == [
@@ -114,7 +114,7 @@ def test_a_fetch_is_offered_where_the_server_has_not_decided(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("XFORMER_MODELS", raising=False)
-    monkeypatch.setattr("pages.shared.session.catalogue", lambda: foreign_models.catalogue({"XFORMER_MODELS": ""}))
+    monkeypatch.setattr("pages.shared.session.catalogue", lambda: external_models.catalogue({"XFORMER_MODELS": ""}))
     monkeypatch.setattr("pages.shared.session.offered", lambda: [PACKAGES["SmolLM2-135M-Instruct"]])
     app = open_page(PAGE, model="reverse")
     [button] = [button for button in app.button if str(button.key).startswith("fetch_")]
@@ -142,7 +142,7 @@ def test_a_fetch_that_a_click_began_makes_the_page_give_it_a_clock(monkeypatch: 
 def test_what_a_model_said_is_forgotten_with_it(served: Path) -> None:
     shared.put(("run", TINY, (1,), "", ""), "said")
     shared.put(("run", "reverse", (1,), "", ""), "kept")
-    foreign_models._free()
+    external_models._free()
     assert shared.peek(("run", TINY, (1,), "", "")) is None
     assert shared.peek(("run", "reverse", (1,), "", "")) == "kept"
 
@@ -238,23 +238,23 @@ class SlowRehearsal:
 def rehearsal(served: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowRehearsal]:
     for number in range(3):
         shutil.copytree(served / "tiny-llama", served / f"slow-{number}")
-    foreign_models._rehearsed.cache_clear()
-    monkeypatch.setattr(foreign_models, "rehearse", slow := SlowRehearsal())
+    external_models._rehearsed.cache_clear()
+    monkeypatch.setattr(external_models, "rehearse", slow := SlowRehearsal())
     yield slow
     slow.end.set()
-    foreign_models._rehearsed.cache_clear()
+    external_models._rehearsed.cache_clear()
 
 
 def test_a_slow_rehearsal_keeps_no_other_model_closed(rehearsal: SlowRehearsal) -> None:
-    slow = foreign_models.store.start("hf:slow-0")
-    assert foreign_models.store.start(TINY).ended(20)
-    assert foreign_models.store.open_ids() == [TINY]
+    slow = external_models.store.start("hf:slow-0")
+    assert external_models.store.start(TINY).ended(20)
+    assert external_models.store.open_ids() == [TINY]
     rehearsal.end.set()
     assert slow.wait() is not None
 
 
 def test_at_most_two_models_are_rehearsed_at_once(rehearsal: SlowRehearsal) -> None:
-    jobs = [foreign_models.store.start(f"hf:slow-{number}") for number in range(3)]
+    jobs = [external_models.store.start(f"hf:slow-{number}") for number in range(3)]
     assert not any(job.ended(0.3) for job in jobs)
     assert rehearsal.most == 2
     rehearsal.end.set()
