@@ -19,14 +19,12 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from xformer.diagnosis.attention import check_future, check_padding, check_scores, check_softmax, check_window
 from xformer.diagnosis.case import Case, Finding, tokens_that_count
 from xformer.diagnosis.ends import check_finite, check_logits, check_order, check_positions
 from xformer.diagnosis.identities import check_identities
-from xformer.diagnosis.masks import check_future, check_padding, check_window
 from xformer.diagnosis.projections import check_clones, check_projections
 from xformer.diagnosis.report import Report
-from xformer.diagnosis.scores import check_scores
-from xformer.diagnosis.softmax import check_softmax
 from xformer.diagnosis.stream import check_additions, check_norms, check_residual
 from xformer.diagnosis.weights import check_gate, check_heads, check_init, check_neurons, check_start
 from xformer.errors import InputError

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from xformer.diagnosis.attention_steps import masks, mixes, outputs, patterns, projections, roles, scores
+from xformer.diagnosis.attention import masks, mixes, outputs, patterns, projections, roles, scores
 from xformer.diagnosis.case import Case, Finding, Measurement, error
 from xformer.diagnosis.positions import positions, turns
 from xformer.diagnosis.stream_steps import (

@@ -1,0 +1,420 @@
+"""The steps of an attention layer computed again: projections, scores, mask, softmax, mixing, output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool
+from torch import Tensor
+
+from xformer.diagnosis.affine import affine
+from xformer.diagnosis.case import Case, Finding, Layer, Measurement, cells, error, relative
+from xformer.diagnosis.projections import heads_joined
+from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, of_product, unit
+from xformer.formatting import percent, percent_at_most
+
+SAME_NUMBERS = 1e-5
+
+
+def projections(case: Case) -> Iterator[Measurement]:
+    """q, k and v, turned back where positions have turned them; heads of one group share k and v."""
+    config = case.trace.config
+    kv, widths = config.kv_component, config.kv_component.widths(config)
+    for layer, _ in case.attention("in", "q", "k", "v"):
+        for index, (name, stream) in enumerate(case.rows_into(layer)):
+            made, slack = case.projected(layer.path, name), 1.0
+            if stream is None:
+                continue
+            if name != "q" and not torch.equal(kv.expand(made, config.n_heads), case[f"{layer.path}.{name}"]):
+                yield Measurement(layer.path, float("inf"), f"Heads of one group have different {name}.")
+                continue
+            if name != "v" and case.has(layer.path, "pos_angles"):
+                made, slack = unturned(case, layer, made), 4.0  # a pair shares its rounding, and turns twice
+            start = sum(widths[:index])
+            yield Measurement(
+                layer.path,
+                affine(
+                    case,
+                    layer.path,
+                    stream,
+                    heads_joined(made),
+                    "weight_in",
+                    "bias_in",
+                    slice(start, start + widths[index]),
+                    slack,
+                ),
+            )
+
+
+def unturned(case: Case, layer: Layer, made: Tensor) -> Tensor:
+    """q or k as it was before its pairs were turned by the angles of the trace."""
+    angles = case[f"{layer.path}.pos_angles"]
+    return case.trace.config.position_kind.turn(made.double(), -angles.double()).to(made.dtype)
+
+
+def roles(case: Case) -> Iterator[Measurement]:
+    """No two of q, k and v are one and the same: then one matrix does the work of two."""
+    for layer, activations in case.attention("q", "k", "v"):
+        q, k, v = (activation.double() for activation in activations)
+        twice = [
+            f"{a} and {b} are the same numbers: one projection plays both roles."
+            for a, one, b, two in (("q", q, "k", k), ("q", q, "v", v), ("k", k, "v", v))
+            if one.shape == two.shape and bool(one.any()) and relative(one - two, one) < SAME_NUMBERS
+        ]
+        yield Measurement(layer.path, float("inf") if twice else 0.0, twice[0] if twice else "")
+
+
+def scores(case: Case) -> Iterator[Measurement]:
+    """q·k/√d_head plus the bias wherever the mask allows, −∞ wherever it does not."""
+    for layer, (q, k, made) in case.attention("q", "k", "scores"):
+        bias = case[f"{layer.path}.pos_bias"] if case.has(layer.path, "pos_bias") else None
+        allowed = case[f"{layer.path}.mask"] if case.has(layer.path, "mask") else ~made.isneginf()
+        if allowed.shape != made.shape or q.shape[:3] != made.shape[:3] or k.shape[-2] != made.shape[-1]:
+            yield Measurement(layer.path, float("inf"))
+        elif bool((made.isneginf() != ~allowed).any()):
+            yield Measurement(layer.path, float("inf"), "−∞ does not stand exactly where the mask forbids.")
+        else:
+            yield Measurement(layer.path, _allowed_scores(made, q, k, bias, allowed, case.trace.config.d_head))
+
+
+def _allowed_scores(made: Tensor, q: Tensor, k: Tensor, bias: Tensor | None, allowed: Tensor, d_head: int) -> float:
+    expected = q.double() @ k.double().mT / math.sqrt(d_head)
+    size = q.float().abs() @ k.float().abs().mT / math.sqrt(d_head)
+    if bias is not None:
+        expected, size = expected + bias.double(), size + bias.abs()
+    made, expected = made.masked_fill(~allowed, 0.0), expected.masked_fill(~allowed, 0.0)
+    return excess(made, expected, (d_head + OTHER_ROUNDINGS) * unit(made) * size)
+
+
+def masks(case: Case) -> Iterator[Measurement]:
+    """True exactly where causality, the registered mask, padding and a drawn mask let a token look."""
+    config = case.trace.config
+    for layer, (mask,) in case.attention("mask"):
+        n_query, n_key = layer.queries.shape[1], layer.keys.shape[1]
+        if mask.shape[-2:] != (n_query, n_key):
+            yield Measurement(layer.path, float("inf"), "The mask is not between this layer’s queries and keys.")
+            continue
+        expected = layer.keys[:, None, None, :].expand(-1, 1, n_query, -1)  # [batch, 1, query, key]
+        if layer.causal:
+            offset = 0 if config.see_self else -1
+            triangle = torch.ones(n_query, n_key, dtype=torch.bool, device=mask.device).tril(offset)
+            expected = expected & triangle
+        window = config.mask_component.allowed(config, n_query, n_key, mask.device)
+        if window is not None and not layer.is_cross:
+            expected = expected & window
+        drawn = case.trace.mask
+        if drawn is not None and layer.path.startswith(case.stacks[-1].stack) and not layer.is_cross:
+            expected = expected & (drawn[None, None] if drawn.dim() == 2 else drawn[:, None])
+        asked = layer.queries[:, None, :, None]
+        if bool((mask & ~expected & asked).any()):
+            yield Measurement(layer.path, float("inf"), "It allows what the configuration or the padding forbids.")
+        elif bool((~mask & expected & asked).any()):
+            yield Measurement(layer.path, float("inf"), "It forbids what the configuration and the padding allow.")
+        else:
+            yield Measurement(layer.path, 0.0)
+
+
+def patterns(case: Case) -> Iterator[Measurement]:
+    """softmax over the keys; a query that may look at nothing gets zeros."""
+    for layer, (made, scores) in case.attention("pattern", "scores"):
+        empty = scores.isneginf().all(dim=-1, keepdim=True)
+        scores = scores.double().masked_fill(empty, 0.0)
+        expected = scores.softmax(dim=-1).masked_fill(empty, 0.0)
+        below = (scores.amax(dim=-1, keepdim=True) - scores).nan_to_num(posinf=0.0)  # the exponential is of −below
+        roundings = below + made.shape[-1] + 2 * OTHER_ROUNDINGS
+        yield Measurement(layer.path, excess(made, expected, unit(made) * roundings * expected))
+
+
+def mixes(case: Case) -> Iterator[Measurement]:
+    """z = A V."""
+    for layer, (pattern, v, z) in case.attention("pattern", "v", "z"):
+        yield Measurement(layer.path, of_product(z, pattern, v))
+
+
+def outputs(case: Case) -> Iterator[Measurement]:
+    """out = concat(z₁ … zₕ) W_O + b."""
+    for layer, (z, out) in case.attention("z", "out"):
+        yield Measurement(layer.path, affine(case, layer.path, heads_joined(z), out, "weight_out", "bias_out"))
+
+
+def check_softmax(case: Case) -> Iterator[Finding]:
+    """softmax-over-queries · softmax-over-heads · scaled-after-softmax · masked-after-softmax · rows-not-one."""
+    for layer in case.layers:
+        pattern = case[f"{layer.path}.pattern"]  # [batch, head, query, key]
+        allowed = case[f"{layer.path}.mask"] if case.has(layer.path, "mask") else torch.ones_like(pattern).bool()
+        if allowed.shape == pattern.shape:
+            yield from _layer(case, layer, pattern, allowed)
+
+
+def _layer(case: Case, layer: Layer, pattern: Tensor, allowed: Tensor) -> Iterator[Finding]:
+    asked = allowed.any(dim=-1)  # [batch, head, query]: may look at something
+    if layer.queries.shape[1] == pattern.shape[2]:
+        asked = asked & layer.queries[:, None]
+    rows = pattern.sum(dim=-1)[asked].double()
+    if len(rows) == 0 or _all(rows, 1.0, pattern, pattern.shape[-1]):
+        return
+    sums = {"row_sum": rows.mean().item(), "row_sum_least": rows.min().item(), "row_sum_most": rows.max().item()}
+    scale = 1 / math.sqrt(case.trace.config.d_head)
+    columns = pattern.sum(dim=-2)[allowed.any(dim=-2)].double()
+    columns_are_one = _all(columns, 1.0, pattern, pattern.shape[-2])
+    if not columns_are_one and _all(rows, scale, pattern, pattern.shape[-1]):
+        yield _scaled_after(layer, rows.mean().item(), scale)
+        return
+    if columns_are_one or _all(columns, scale, pattern, pattern.shape[-2]):
+        found = columns.mean().item()
+        yield error(
+            "softmax-over-queries",
+            layer.path,
+            f"The weights of a key over all queries sum to {found:.3g}, and a query's weights do not sum to 1: the softmax "
+            "runs along the queries instead of the keys.",
+            {**sums, "column_sum": found},
+        )
+        if not columns_are_one:
+            yield _scaled_after(layer, found, scale)
+        return
+    over_heads = pattern.sum(dim=1)[allowed.any(dim=1)].double()
+    if pattern.shape[1] > 1 and _all(over_heads, 1.0, pattern, pattern.shape[1]):
+        yield error(
+            "softmax-over-heads",
+            layer.path,
+            "In each cell the weights of all heads sum to 1, and a query's weights do not: the softmax runs along the heads.",
+            sums,
+        )
+        return
+    if case.has(layer.path, "scores"):
+        whole = case[f"{layer.path}.scores"].softmax(dim=-1)
+        if torch.allclose(whole[allowed], pattern[allowed], rtol=1e-4, atol=1e-7):
+            yield error(
+                "masked-after-softmax",
+                layer.path,
+                "The weights are a softmax over keys that may not be looked at, with those struck out afterwards: a query's "
+                f"weights sum to as little as {rows.min().item():.3g}.",
+                sums,
+            )
+            return
+    yield error(
+        "rows-not-one",
+        layer.path,
+        f"A query's weights sum to {rows.min().item():.3g} to {rows.max().item():.3g} instead of 1.",
+        sums,
+    )
+
+
+def _scaled_after(layer: Layer, found: float, scale: float) -> Finding:
+    return error(
+        "scaled-after-softmax",
+        layer.path,
+        f"The weights sum to {found:.3g} = 1/√d_head instead of 1: the scale is applied after the softmax.",
+        {"sum": found, "one_over_root_d_head": scale},
+    )
+
+
+def _all(sums: Tensor, value: float, pattern: Tensor, n: int) -> bool:
+    """Whether all sums of n terms equal the value, but for rounding."""
+    return len(sums) > 0 and bool(((sums - value).abs() <= 16 * n * torch.finfo(pattern.dtype).eps).all())
+
+
+FIT_LIMIT = 1e-3
+
+LEAST_CELLS = 3
+"""Cells from which a factor can be told from chance."""
+
+
+def check_scores(case: Case) -> Iterator[Finding]:
+    """no-scale · wrong-scale · keys-values-swapped."""
+    for layer, activations in case.attention("q", "k", "v", "scores", "pattern", "z"):
+        yield from _scores_layer(case, layer, *activations)
+
+
+def _scores_layer(
+    case: Case, layer: Layer, q: Tensor, k: Tensor, v: Tensor, scores: Tensor, pattern: Tensor, z: Tensor
+) -> Iterator[Finding]:
+    config, q, k, scores = case.trace.config, q.double(), k.double(), scores.double()
+    finite = scores.isfinite() & (scores != 0)  # a score of exactly 0 is one that was masked wrongly
+    if case.has(layer.path, "pos_bias"):
+        scores = scores - case[f"{layer.path}.pos_bias"].double()
+    right = 1 / math.sqrt(config.d_head)
+    dots, measured = (q @ k.mT).masked_fill(~finite, 0.0), scores.masked_fill(~finite, 0.0)
+    if finite.sum() < LEAST_CELLS or dots.norm() == 0 or relative(measured - right * dots, measured) <= FIT_LIMIT:
+        return
+    dots, measured = dots[finite], measured[finite]
+    v, pattern, z = v.double(), pattern.double(), z.double()
+    if config.d_head == config.d_value and _mixes_keys(q, k, v, scores, pattern, z, finite, right):
+        yield error(
+            "keys-values-swapped",
+            layer.path,
+            "The scores are q·v/√d_head and the pattern mixes the keys: keys and values are swapped.",
+            {"misfit_of_q_k": relative(measured - right * dots, measured)},
+        )
+        return
+    factor = ((measured * dots).sum() / dots.square().sum()).item()
+    if relative(measured - factor * dots, measured) > FIT_LIMIT:
+        return
+    numbers = {"factor": factor, "one_over_root_d_head": right, "score_std": measured.std().item()}
+    if abs(factor - 1) <= FIT_LIMIT:
+        if not _scores_scaled_after(layer, pattern, right):
+            yield error(
+                "no-scale",
+                layer.path,
+                f"The scores are q·k as it is, {math.sqrt(config.d_head):.3g} times what they should be: they are not "
+                "divided by √d_head.",
+                numbers,
+            )
+        return
+    yield error(
+        "wrong-scale",
+        layer.path,
+        f"The scores are {factor:.4g} · q·k, and the factor should be 1/√d_head = {right:.4g}.",
+        numbers,
+    )
+
+
+def _mixes_keys(
+    q: Tensor, k: Tensor, v: Tensor, scores: Tensor, pattern: Tensor, z: Tensor, finite: Tensor, right: float
+) -> bool:
+    fits = relative(scores[finite] - right * (q @ v.mT)[finite], scores[finite]) <= FIT_LIMIT
+    return fits and relative(z - pattern @ k, z) <= FIT_LIMIT
+
+
+def _scores_scaled_after(layer: Layer, pattern: Tensor, scale: float) -> bool:
+    """Whether the missing factor turns up after the softmax; then `check_softmax` says so."""
+    for axis in (-1, -2):
+        sums = pattern.sum(dim=axis)
+        sums = sums[sums > 0]
+        if len(sums) and torch.allclose(sums, torch.full_like(sums, scale), rtol=1e-4):
+            return True
+    return False
+
+
+LEAK = 1e-8
+"""Weight above this has leaked through a mask."""
+
+
+def check_future(case: Case) -> Iterator[Finding]:
+    """causal-off-by-one · causal-upside-down · masked-with-zero · causal-ignored · sees-itself."""
+    for layer in case.layers:
+        pattern = case[f"{layer.path}.pattern"]
+        if not layer.causal or pattern.shape[-2] != pattern.shape[-1] or cells(layer, pattern) is None:
+            continue
+        n = pattern.shape[-1]
+        offset = torch.arange(n)[None, :] - torch.arange(n)[:, None]  # [query, key]: key − query
+        offset = offset.to(pattern.device)
+        asked = layer.queries[:, None, :, None]  # [batch, 1, query, 1]
+        weight = pattern.masked_fill(~asked, 0.0)
+        later = _total(weight, offset > 0)
+        numbers = {
+            "weight_on_later_tokens": later / max(1.0, float(layer.queries.sum()) * pattern.shape[1]),
+            "weight_on_the_next": _total(weight, offset == 1) / max(LEAK, later),
+        }
+        if later > LEAK:
+            yield _leak(case, layer, weight, offset, numbers)
+        elif not case.trace.config.see_self and _total(weight, offset == 0) > LEAK:
+            yield error(
+                "sees-itself",
+                layer.path,
+                "The configuration says see_self=False, and tokens look at themselves.",
+                numbers,
+            )
+
+
+def _leak(case: Case, layer: Layer, weight: Tensor, offset: Tensor, numbers: dict[str, float]) -> Finding:
+    share = f"{percent(numbers['weight_on_later_tokens'], 1)} of the attention"
+    if _total(weight, offset < 0) <= LEAK and _total(weight, offset > 0) > LEAK:
+        kind, why = "causal-upside-down", "no token looks at an earlier one: the mask is upside down"
+    elif _total(weight, offset > 1) <= LEAK:
+        kind, why = "causal-off-by-one", "all of it to the very next token: the triangle is one diagonal too wide"
+    elif _scores_are_zero(case, layer, (offset > 0)[None, None]):
+        kind, why = "masked-with-zero", "all those scores are exactly 0: they were masked with 0 instead of −∞"
+    else:
+        kind, why = "causal-ignored", "no causal mask is in force"
+    return error(kind, layer.path, f"{share} goes to later tokens in a causal layer; {why}.", numbers)
+
+
+def check_window(case: Case) -> Iterator[Finding]:
+    """window-off-by-one · window-ignored · masked-with-zero: weight on keys that the registered mask forbids."""
+    config = case.trace.config
+    for layer in case.layers:
+        pattern = case[f"{layer.path}.pattern"]
+        n_query, n_key = pattern.shape[-2:]
+        allowed = config.mask_component.allowed(config, n_query, n_key, pattern.device)
+        if layer.is_cross or allowed is None or cells(layer, pattern) is None:
+            continue
+        weight = pattern.masked_fill(~layer.queries[:, None, :, None], 0.0)
+        lost = _total(weight, ~allowed)
+        if lost <= LEAK:
+            continue
+        distance = (torch.arange(n_key)[None, :] - torch.arange(n_query)[:, None]).abs().to(pattern.device)
+        share = lost / max(1.0, float(layer.queries.sum()) * pattern.shape[1])
+        if _scores_are_zero(case, layer, ~allowed[None, None]):
+            kind, why = "masked-with-zero", "all those scores are exactly 0: they were masked with 0 instead of −∞"
+        elif lost - _total(weight, ~allowed & (distance == config.window)) <= LEAK:
+            kind, why = "window-off-by-one", "all of it to the first key outside"
+        else:
+            kind, why = "window-ignored", "no window is in force"
+        sentence = f"{percent(share, 1)} of the attention goes to keys outside the window of {config.window}; {why}."
+        yield error(kind, layer.path, sentence, {"weight_outside": share})
+
+
+def check_padding(case: Case) -> Iterator[Finding]:
+    """no-padding-mask · masked-with-zero · cross-mask-of-target."""
+    for layer in case.layers:
+        pattern = case[f"{layer.path}.pattern"]
+        if cells(layer, pattern) is None:
+            continue
+        if layer.is_cross and _is_masked_by_the_target(case, layer):
+            yield error(
+                "cross-mask-of-target",
+                layer.path,
+                "Cross-attention sees as many tokens of the source as the target has: it is masked by the target’s padding.",
+                {
+                    "padded_cells_seen": float((~layer.keys & _like_the_target(layer)).sum()),
+                    "tokens_hidden": float((layer.keys & ~_like_the_target(layer)).sum()),
+                },
+            )
+            continue
+        if bool(layer.keys.all()):
+            continue
+        padded = ~layer.keys[:, None, None, :] & layer.queries[:, None, :, None]  # [batch, 1, query, key]
+        weight = pattern.masked_fill(~padded, 0.0).sum(dim=-1)  # [batch, head, query]
+        lost = weight.max().item()
+        if lost <= LEAK:
+            continue
+        zero = _scores_are_zero(case, layer, padded)
+        yield error(
+            "masked-with-zero" if zero else "no-padding-mask",
+            layer.path,
+            f"Tokens give up to {percent_at_most(lost, 1)} of their attention to padding"
+            + ("; all those scores are exactly 0: they were masked with 0 instead of −∞." if zero else "."),
+            {"most_weight_on_padding": lost},
+        )
+
+
+def _is_masked_by_the_target(case: Case, layer: Layer) -> bool:
+    """Whether the target's tokens see exactly those cells of the source where the target has tokens itself."""
+    wrong = _like_the_target(layer)  # [batch, key]
+    if bool(layer.queries.all()) or bool((wrong == layer.keys).all()):
+        return False  # it forbids nothing, or it is the right one
+    scores = f"{layer.path}.scores"
+    seen = (
+        ~case[scores].isneginf() if scores in case else case[f"{layer.path}.pattern"] > 0
+    )  # [batch, head, query, key]
+    asked = layer.queries[:, None, :, None].expand_as(seen)
+    return bool((seen == wrong[:, None, None, :])[asked].all())
+
+
+def _like_the_target(layer: Layer) -> Bool[Tensor, "batch key"]:
+    """Which keys a mask made of the queries' padding allows; where there are more keys than queries, all of those."""
+    n_key = layer.keys.shape[1]
+    return F.pad(layer.queries, (0, max(0, n_key - layer.queries.shape[1])), value=True)[:, :n_key]
+
+
+def _scores_are_zero(case: Case, layer: Layer, where: Tensor) -> bool:
+    name = f"{layer.path}.scores"
+    return name in case and bool((case[name][where.expand(case[name].shape)] == 0).all())
+
+
+def _total(weight: Tensor, where: Tensor) -> float:
+    return weight[..., where].double().sum().item()
