@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from xformer.diagnosis.trace_stack import TraceStack
 from xformer.trace import Trace
 
 Severity = Literal["error", "warning", "note"]
@@ -230,3 +230,25 @@ def cells(layer: Layer, pattern: Tensor) -> Bool[Tensor, "batch 1 query key"] | 
     if pattern.shape[-2:] != (layer.queries.shape[1], layer.keys.shape[1]):
         return None
     return (layer.queries[:, :, None] & layer.keys[:, None, :])[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class TraceStack:
+    """One stack: "encoder" with the tokens, or "decoder" with the target of an encoder-decoder."""
+
+    stack: str
+    prefix: str
+    """What stands before the names that a stack has once: "" where there is only one, else "encoder." or "decoder."."""
+    table: str
+    """The name of its embedding's table among the weights."""
+    tokens: Int[Tensor, "batch pos"]
+    valid: Bool[Tensor, "batch pos"]
+
+
+def positions_of(valid: Bool[Tensor, "batch pos"]) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
+    """Each token's index counted from the first token of its row, and from the last."""
+    n = valid.shape[1]
+    index = torch.arange(n, device=valid.device).expand_as(valid)
+    first = index.masked_fill(~valid, n).amin(dim=1, keepdim=True)
+    last = index.masked_fill(~valid, -1).amax(dim=1, keepdim=True)
+    return (index - first).clamp(min=0), (last - index).clamp(min=0)

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Layer, Measurement
+from xformer.diagnosis.case import Case, Layer, Measurement, positions_of
 from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, unit
 from xformer.diagnosis.stream_steps import one_vector_each
-from xformer.diagnosis.trace_stack import positions_of
 
 Tables = dict[str, Tensor]
 

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from xformer.config import MAX_INK
 from xformer.diagnosis.affine import affine
-from xformer.diagnosis.case import Case, Measurement
+from xformer.diagnosis.case import Case, Measurement, TraceStack
 from xformer.diagnosis.projections import heads_joined, share_outside
 from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, of_norm, of_sum, unit
-from xformer.diagnosis.trace_stack import TraceStack
 
 SAME_VECTOR = 1e-6
 AFFINE_LIMIT = 1e-5
