@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool
 from torch import Tensor
 
-from xformer.diagnosis.affine import affine
 from xformer.diagnosis.case import Case, Finding, Layer, Measurement, cells, error, relative
-from xformer.diagnosis.projections import heads_joined
+from xformer.diagnosis.projections import affine, heads_joined
 from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, of_product, unit
 from xformer.formatting import percent, percent_at_most
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from xformer.diagnosis.case import Case, Finding, Layer, Spans, centred, error, relative
+from xformer.diagnosis.rounding import of_product
 
 MOST_OUTSIDE = 1e-2
 LEAST_DIRECTION = 1e-5
@@ -183,3 +184,23 @@ def share_outside(stream: Tensor, made: Tensor, spans: Spans | None = None) -> f
 def heads_joined(heads: Tensor) -> Tensor:
     """[batch, head, pos, width] as [batch, pos, head·width]."""
     return heads.transpose(1, 2).flatten(-2)
+
+
+def affine(
+    case: Case, path: str, x: Tensor, y: Tensor, weight: str, bias: str, rows: slice | None = None, slack: float = 1.0
+) -> float | None:
+    """How far y is from x Wᵀ + b, as an excess over rounding; from the nearest affine map where the weights are not known.
+
+    `rows` are the rows of W and b that are meant; `slack` is how much more than one product has been rounded. None where
+    neither the weights are known nor the rows of x enough to tell.
+    """
+    before = f"{path}." if path else ""
+    matrix, plus = case.weight(before + weight), case.weight(before + bias)
+    if matrix is None:
+        share = share_outside(x, y, case.spans) if x.shape[:-1] == y.shape[:-1] else float("inf")
+        return None if share is None else share / MOST_OUTSIDE
+    if rows is not None:
+        matrix, plus = matrix[rows], None if plus is None else plus[rows]
+    if x.shape[-1] != matrix.shape[1]:
+        return float("inf")
+    return of_product(y, x, matrix.T, plus) / slack

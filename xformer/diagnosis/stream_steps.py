@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from xformer.config import MAX_INK
-from xformer.diagnosis.affine import affine
 from xformer.diagnosis.case import Case, Measurement, TraceStack
-from xformer.diagnosis.projections import heads_joined, share_outside
+from xformer.diagnosis.projections import affine, heads_joined, share_outside
 from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, of_norm, of_sum, unit
 
 SAME_VECTOR = 1e-6
