@@ -13,7 +13,7 @@ from torch import Tensor
 
 from xformer.diagnosis.case import Case, Layer, Measurement, positions_of
 from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, unit
-from xformer.diagnosis.stream_steps import one_vector_each
+from xformer.diagnosis.stream import one_vector_each
 
 Tables = dict[str, Tensor]
 
