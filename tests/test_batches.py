@@ -10,7 +10,7 @@ from torch import nn
 
 import xformer
 from tests.adapters.families import FAMILIES
-from tests.adapters.test_language_models import tokenizer
+from tests.adapters.test_huggingface import tokenizer
 from xformer.errors import InputError
 from xformer.trace import first_nan
 from xformer.viz.packing import pattern_layers

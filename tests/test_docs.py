@@ -17,7 +17,7 @@ import torch
 import xformer
 from benchmarks import api_page, doc_pages, gallery
 from tests.adapters.families import FAMILIES
-from tests.adapters.test_language_models import tokenizer
+from tests.adapters.test_huggingface import tokenizer
 from xformer.site import layer_title
 
 ROOT = Path(__file__).parents[1]

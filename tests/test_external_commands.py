@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.adapters.families import FAMILIES
-from tests.adapters.test_language_models import folder_of, tokenizer
+from tests.adapters.test_huggingface import folder_of, tokenizer
 from xformer.__main__ import main
 
 pytestmark = pytest.mark.xdist_group("transformers")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.adapters.families import FAMILIES
-from tests.adapters.test_language_models import tokenizer
+from tests.adapters.test_huggingface import tokenizer
 from xformer import ModelConfig, Transformer, edits
 from xformer.adapters import ModelAdapter, huggingface
 from xformer.adapters.gradients import gradients

@@ -14,7 +14,7 @@ from PIL import Image
 
 import xformer
 from tests.adapters.families import FAMILIES
-from tests.adapters.test_language_models import tokenizer
+from tests.adapters.test_huggingface import tokenizer
 from tests.analysis.peak_memory import peak_of
 from tests.real_models import real_model
 from xformer.adapters import huggingface

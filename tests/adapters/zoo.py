@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.adapters.families import FAMILIES, SIZES, SPECIAL
-from tests.adapters.test_language_models import tokenizer
+from tests.adapters.test_huggingface import tokenizer
 
 Output = Literal[
     "next_token", "masked_token", "sequence_class", "token_class", "answer_span", "next_sentence", "image_class",

@@ -11,7 +11,7 @@ import torch
 import xformer
 from pages.attention.head_scores import sentence
 from tests.adapters.families import FAMILIES
-from tests.adapters.test_language_models import tokenizer
+from tests.adapters.test_huggingface import tokenizer
 from tests.real_models import real_model
 from xformer import analysis, edits, viz
 from xformer.adapters.any_module import AnyModule

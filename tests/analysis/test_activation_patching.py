@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.adapters.families import FAMILIES
-from tests.adapters.test_language_models import tokenizer
+from tests.adapters.test_huggingface import tokenizer
 from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, random_contender, whole_and_cut
 from tests.real_models import real_model
 from tests.training.tiny import ARCHITECTURES

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import xformer
 from tests.adapters.families import FAMILIES
-from tests.adapters.test_language_models import tokenizer
+from tests.adapters.test_huggingface import tokenizer
 from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, random_contender, shipped, whole_and_cut
 from tests.training.tiny import ARCHITECTURES
 from xformer.adapters.huggingface import HuggingFaceModel

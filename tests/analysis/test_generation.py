@@ -14,7 +14,7 @@ from torch.distributions import Categorical, kl_divergence
 
 import xformer
 from tests.adapters.families import FAMILIES
-from tests.adapters.test_language_models import tokenizer
+from tests.adapters.test_huggingface import tokenizer
 from tests.analysis.duel import (
     CHECKPOINTS,
     LAST,

@@ -13,7 +13,7 @@ import torch
 
 import xformer
 from tests.adapters.families import FAMILIES
-from tests.adapters.test_language_models import tokenizer
+from tests.adapters.test_huggingface import tokenizer
 from tests.real_models import real_model
 from xformer import edits
 from xformer.analysis.residual import attribution

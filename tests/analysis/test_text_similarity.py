@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import xformer
-from tests.adapters.test_language_models import tokenizer
+from tests.adapters.test_huggingface import tokenizer
 from tests.adapters.zoo import ZOO
 from xformer.adapters.load import open_model
 from xformer.analysis.text_similarity import text_vectors

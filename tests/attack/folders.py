@@ -26,7 +26,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.adapters.families import FAMILIES
-from tests.adapters.test_language_models import WORDS, tokenizer
+from tests.adapters.test_huggingface import WORDS, tokenizer
 from tests.attack.damaged import ODD
 from tests.attack.visitor import FindingError
 from xformer.adapters.load import library, open_model

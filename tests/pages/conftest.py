@@ -32,7 +32,7 @@ def _once_for_all() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_store, "start_reconciler", lambda: None)
         patch.setattr(access, "visitor_id", lambda: "0" * 32)  # no server has set one
-        patch.setattr(external_models, "rehearse", lambda path: None)  # a process each; test_hostile_folders.py has it
+        patch.setattr(external_models, "rehearse", lambda path: None)  # a process each; test_load.py has it
         yield
 
 

@@ -14,7 +14,7 @@ import xformer
 from pages.attention.change import search_tokens
 from pages.shared import external_models, models, session
 from pages.shared.byte_cache import shared
-from tests.adapters.test_language_models import folder_of
+from tests.adapters.test_huggingface import folder_of
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open, plain
 from xformer.adapters import huggingface

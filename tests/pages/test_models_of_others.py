@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pages.shared import models
-from tests.adapters.test_language_models import folder_of
+from tests.adapters.test_huggingface import folder_of
 from tests.pages.conftest import Open
 from tests.pages.test_stranger import everything, n_charts
 from xformer.adapters import ModelAdapter, opening

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import xformer
-from tests.adapters.test_language_models import tokenizer
+from tests.adapters.test_huggingface import tokenizer
 from tests.adapters.zoo import ZOO
 from xformer import viz
 from xformer.errors import InputError

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import xformer
 from tests.adapters.families import FAMILIES
-from tests.adapters.test_language_models import tokenizer
+from tests.adapters.test_huggingface import tokenizer
 from xformer import edits
 from xformer.errors import EditError, InputError, XformerError
 from xformer.reading import Reading

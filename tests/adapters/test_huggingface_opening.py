@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 import xformer
-from tests.adapters.test_language_models import tokenizer
-from tests.adapters.test_left_as_found import ROUNDING, distance, left_as_found
+from tests.adapters.test_attachment import ROUNDING, distance, left_as_found
+from tests.adapters.test_huggingface import tokenizer
 from tests.adapters.zoo import N_LABELS, ZOO, Attention, Member
 from xformer.errors import XformerError
 from xformer.reading import Reading

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import xformer
 from tests.adapters.families import FAMILIES
-from tests.adapters.test_language_models import tokenizer
+from tests.adapters.test_huggingface import tokenizer
 from xformer import edits
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.layout import routing

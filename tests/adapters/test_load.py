@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import xformer
-from tests.adapters.test_language_models import folder_of
+from tests.adapters.test_huggingface import folder_of
 from xformer.adapters.load import open_model, plain_sentence
 from xformer.adapters.rehearsal import rehearse, try_out
 from xformer.errors import CheckpointError, InputError, ModelFileError, XformerError
