@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from xformer.diagnosis.attention import masks, mixes, outputs, patterns, projections, roles, scores
 from xformer.diagnosis.case import Case, Finding, Measurement, error
-from xformer.diagnosis.positions import positions, turns
+from xformer.diagnosis.ends import positions, turns
 from xformer.diagnosis.stream import (
     activations,
     between_layers,
