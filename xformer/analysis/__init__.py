@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from xformer.analysis.attention_patterns import attention as attention
     from xformer.analysis.attention_patterns import attention_moved as attention_moved
     from xformer.analysis.attention_patterns import head_scores as head_scores
+    from xformer.analysis.attention_patterns import notable_heads as notable_heads
     from xformer.analysis.attention_patterns import rollout as rollout
     from xformer.analysis.comparison import Contender as Contender
     from xformer.analysis.differences import beliefs_apart as beliefs_apart

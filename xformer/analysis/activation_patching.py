@@ -108,6 +108,13 @@ def patching(readings: Sequence[Reading], *, everywhere: bool = False) -> pd.Dat
 
     Raises `InputError` when the two cannot be patched, or agree so that there is nothing to carry.
 
+    Args:
+        readings: The runs to compare.
+        everywhere: Copy parts at every position, not only at the one that decides.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> contenders = [
@@ -148,10 +155,7 @@ def copying(readings: Sequence[Reading], *, everywhere: bool = False) -> Iterato
 def _row(source: Reading, into: Reading, part: Part, everywhere: bool) -> dict[str, object]:
     """Copy one part and measure the answer again."""
     a, b = source.predicted[-1], into.predicted[-1]
-    goal, start = (
-        _difference(deciding_logits(source), a, b),
-        _difference(deciding_logits(into), a, b),
-    )  # goal ≥ 0 ≥ start
+    goal, start = (_difference(deciding_logits(run), a, b) for run in (source, into))  # goal ≥ 0 ≥ start
     logits = patched_logits(into, [part.patch(source, everywhere=everywhere)])
     difference, says = _difference(logits, a, b), int(logits.argmax())
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,15 @@ def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int
     `layer` counts the attention layers in their order, `head` the heads of a layer, both from 0; of a long input `around` keeps
     the cells around one, (query, key), up to `REACH` on each side. Of a trace without its masks every cell counts as allowed.
     Raises `EditError` where there is no such layer, head or cell, and `InputError` where a table of all cells is too large.
+
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        head: The head, from 0.
+        around: A cell (query, key) around which every cell is kept.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer
@@ -100,6 +109,13 @@ def attention_moved(reading: Reading, *, before: Reading) -> pd.DataFrame:
 
     moved = mean over queries of ½ Σ_key |p_after − p_before|, the share of the attention that went elsewhere (0 to 1).
 
+    Args:
+        reading: The run.
+        before: The original run.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -131,6 +147,13 @@ def rollout(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
 
     Of more than `MOST_TOKENS` tokens, neighbours are taken together: what any of the keys could have given the queries on
     average, so that rows still sum to 1. Columns: layer, query, key, share.
+
+    Args:
+        reading: The run.
+        stack: "encoder" or "decoder", where a model has both.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer
@@ -191,17 +214,17 @@ def blocks(n: int, most: int | None) -> list[tuple[int, int]]:
 
 def pooled(pattern: Float[Tensor, "*rest query key"], most: int | None) -> Float[Tensor, "*rest query_block key_block"]:
     """Pool a pattern to at most `most` × `most` blocks: keys are summed, queries averaged."""
-    return _means(_sums(pattern, most), most)
+    return _pooled(_pooled(pattern, most, -1, torch.sum), most, -2, torch.mean)
 
 
 def pooled_keys(rows: Float[Tensor, "*rest key"], most: int | None) -> Float[Tensor, "*rest key_block"]:
     """Pool the keys of single rows."""
-    return _sums(rows, most)
+    return _pooled(rows, most, -1, torch.sum)
 
 
 def any_allowed(mask: Bool[Tensor, "*rest key"], most: int | None) -> Bool[Tensor, "*rest key_block"]:
     """Which blocks hold a key that the mask allows."""
-    return _sums(mask.double(), most) > 0
+    return pooled_keys(mask.double(), most) > 0
 
 
 def any_allowed_cells(
@@ -211,18 +234,11 @@ def any_allowed_cells(
     return pooled(mask.double(), most) > 0
 
 
-def _sums(values: Tensor, most: int | None) -> Tensor:
-    found = blocks(values.shape[-1], most)
-    if len(found) == values.shape[-1]:
+def _pooled(values: Tensor, most: int | None, dim: int, reduce: Callable[..., Tensor]) -> Tensor:
+    sizes = [last - first + 1 for first, last in blocks(values.shape[dim], most)]
+    if len(sizes) == values.shape[dim]:
         return values
-    return torch.stack([values[..., first : last + 1].sum(dim=-1) for first, last in found], dim=-1)
-
-
-def _means(values: Tensor, most: int | None) -> Tensor:
-    found = blocks(values.shape[-2], most)
-    if len(found) == values.shape[-2]:
-        return values
-    return torch.stack([values[..., first : last + 1, :].mean(dim=-2) for first, last in found], dim=-2)
+    return torch.stack([reduce(block, dim=dim) for block in values.split(sizes, dim)], dim=dim)
 
 
 TASK = "task_pattern"
@@ -248,6 +264,16 @@ def head_scores(
     Most attention of a large model may rest on the first token (Xiao et al. 2023, arXiv:2309.17453). With
     `without_first` all but the score "first" leave it out, as a query and as a key: rows sum to 1 over the other keys.
 
+    Args:
+        reading: The run.
+        look: "answer" or "source": the positions that count.
+        positions: The positions, from 0; all of them by default.
+        keys: Positions of another stream that count as keys.
+        without_first: Leave the first token out, as a query and as a key.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -270,15 +296,65 @@ def head_scores(
             first, scores = scores[:, SCORES.index("first")], pattern_scores(pattern[0], counted)
             scores[:, SCORES.index("first")] = first
         tokens = reading.trace.read_by(site.stack)
-        is_one_stream = (
-            keys is None and not site.is_cross and tokens.shape[1] == pattern.shape[2]
-        )  # patches do not repeat
+        # Patches do not repeat, so only tokens have an induction score.
+        is_one_stream = keys is None and not site.is_cross and tokens.shape[1] == pattern.shape[2]
         repeats = induction_scores(pattern[0], tokens[0], counted) if is_one_stream else [math.nan] * len(scores)
         task = needed.get(path, [None] * len(scores))
         for head, (values, induction) in enumerate(zip(scores.tolist(), repeats, strict=True)):
             row = {"layer": path, "head": head, TASK: task[head], **dict(zip(SCORES, values, strict=True))}
             rows.append(row | {"induction": induction})
     return pd.DataFrame(rows, columns=["layer", "head", TASK, *SCORES, "induction"])
+
+
+NOTABLE = ("previous", "next", "anti_diagonal", "diagonal", "induction")
+"""The patterns that make a head worth seeing. Attention to the first token is not one: in a large model most heads rest there."""
+NOTABLE_SHARE, NOTABLE_TIMES = 0.4, 2.0
+"""A notable head has at least this share of its attention on its pattern, and so many times that of even attention."""
+
+
+def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
+    """The heads of the first input whose attention follows a known pattern, the clearest first.
+
+    Args:
+        reading: The run.
+        n: At most so many heads.
+
+    Returns:
+        A row per head: layer, head (from 0), pattern (one of `NOTABLE`), share (the mean attention on it) and even (the share
+        of a head that attends evenly to all keys that it may see). No rows where no head is clear.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1 15")
+        >>> xformer.analysis.notable_heads(reading, n=1)["pattern"].tolist()
+        ['anti_diagonal']
+    """
+    rows = []
+    for site in reading.sites:
+        pattern = reading[f"{site.path}.pattern"][0].float()  # [head, query, key]
+        positions = _without_padding(reading, site, None)
+        tokens = reading.trace.read_by(site.stack)[0]
+        if site.is_cross or pattern.shape[-2] != pattern.shape[-1]:
+            continue
+        allowed = (
+            torch.ones_like(pattern[:1]).tril() if reading.subject.shape.is_causal else torch.ones_like(pattern[:1])
+        )
+        even = allowed / allowed.sum(dim=-1, keepdim=True)  # [1, query, key]
+        found, expected = (pattern_scores(one, positions) for one in (pattern, even))  # [head, score], [1, score]
+        repeats, by_chance = (
+            induction_scores(one, tokens, positions) if len(tokens) == pattern.shape[-1] else [math.nan] * len(one)
+            for one in (pattern, even)
+        )
+        for head, scores in enumerate(found):
+            shares = dict(zip(SCORES, zip(scores.tolist(), expected[0].tolist(), strict=True), strict=True))
+            shares["induction"] = (repeats[head], by_chance[0])
+            for name in NOTABLE:
+                share, chance = shares[name]
+                if share >= NOTABLE_SHARE and share >= NOTABLE_TIMES * chance:
+                    rows.append({"layer": site.path, "head": head, "pattern": name, "share": share, "even": chance})
+    table = pd.DataFrame(rows, columns=["layer", "head", "pattern", "share", "even"])
+    best = table.assign(above=table["share"] - table["even"]).sort_values("above", ascending=False, kind="stable")
+    return best.drop_duplicates(["layer", "head"]).drop(columns="above").head(n).reset_index(drop=True)
 
 
 def _without_padding(reading: Reading, site: Site, positions: Sequence[int] | None) -> Sequence[int] | None:

@@ -49,6 +49,15 @@ def decision_rows(
     than `ALL_ROWS` heads and means only so many heads are kept: those in which the `pair` differs most where its patterns can
     be compared, else each one's sharpest.
 
+    Args:
+        readings: The runs to compare.
+        pair: The two readings that are compared, by number.
+        n_heads: The most heads to keep; all by default.
+        max_keys: The most blocks of keys in a row.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> contenders = [
@@ -91,8 +100,17 @@ def pattern_difference(
     """Two whole patterns of an attention layer cell by cell: query, query_end, key, key_end, query_token,
     key_token, one, other, difference = other − one, one_allowed, other_allowed, decides (whether this row decided the step).
 
-    With `max_blocks`, larger patterns are of at most so many blocks a side (see `coarse`), from `query` to `query_end` and so
-    on. Raises `InputError` where the shapes do not agree.
+    With `max_blocks`, larger patterns are of at most so many blocks a side (see `attention_patterns.blocks`), from `query` to
+    `query_end` and so on. Raises `InputError` where the shapes do not agree.
+
+    Args:
+        readings: The runs to compare.
+        layer: The layer, from 0.
+        head: The head, from 0; -1 for the mean.
+        max_blocks: The most blocks in a row or a column.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer
@@ -240,6 +258,12 @@ def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
 
     Without right answers, the columns answer, answer_probability and right are left out.
 
+    Args:
+        readings: The runs to compare.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> contenders = [
@@ -279,6 +303,12 @@ def beliefs_apart(readings: Sequence[Reading]) -> pd.DataFrame:
     """One row a position: token, what each finds likeliest with its probability, KL both ways in nats, total variation.
 
     Raises `InputError` where the two have no common vocabulary, or read texts of different lengths.
+
+    Args:
+        readings: The runs to compare.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer
@@ -322,6 +352,13 @@ def beliefs_apart(readings: Sequence[Reading]) -> pd.DataFrame:
 def named(reading: Reading, name: str) -> Reading:
     """The same run as that of a model of another name: in a picture of several each has its own.
 
+    Args:
+        reading: The run.
+        name: The name.
+
+    Returns:
+        The reading.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -335,6 +372,13 @@ def named(reading: Reading, name: str) -> Reading:
 
 def deciding_at(reading: Reading, position: int) -> Reading:
     """The same run, of which one output alone is asked for. Raises `InputError` where there is no such position.
+
+    Args:
+        reading: The run.
+        position: The position, from 0.
+
+    Returns:
+        The reading.
 
     Example:
         >>> import xformer
@@ -359,6 +403,13 @@ def gap_fillings(readings: Sequence[Reading], *, k: int = 6) -> pd.DataFrame:
     """One row for each gap, player and token that is among the `k` likeliest of one of them: gap, player, token, probability.
 
     Gaps are counted, as the same one may stand at different positions. A player without that token has no row for it.
+
+    Args:
+        readings: The runs to compare.
+        k: The number of tokens of each variant.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer

@@ -60,6 +60,15 @@ def vectors(
 ) -> pd.DataFrame:
     """One part of `input_vectors` at some positions (all by default), one row a number: position, token, dimension, value.
 
+    Args:
+        reading: The run.
+        part: "tokens", "positions" or "sum".
+        stack: "encoder" or "decoder", where a model has both.
+        positions: The positions, from 0; all of them by default.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -77,6 +86,15 @@ def cosines(
     """The cosine of every two of the same vectors, one row a pair: position, token, other_position, other_token, cosine.
 
     Raises `InputError` where there are too many pairs.
+
+    Args:
+        reading: The run.
+        part: "tokens", "positions" or "sum".
+        stack: "encoder" or "decoder", where a model has both.
+        positions: The positions, from 0; all of them by default.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer
@@ -111,6 +129,13 @@ def projection(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
     `positions` says where it stands in the input: "0, 4", or "" where it does not; `attrs["explained"]` has the share of the
     variance along each axis.
 
+    Args:
+        reading: The run.
+        stack: "encoder" or "decoder", where a model has both.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -133,6 +158,15 @@ def projection(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
 
 def neighbours(reading: Reading, *, token: int, stack: str | None = None, n: int = 8) -> pd.DataFrame:
     """The `n` tokens whose vectors point most nearly the way of a token's: id, token, cosine, distance; itself left out.
+
+    Args:
+        reading: The run.
+        token: The token's id.
+        stack: "encoder" or "decoder", where a model has both.
+        n: The number of neighbours.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer

@@ -45,6 +45,15 @@ def activations(
     `stage` is "post", after the activation function, or "pre", before it; with a gate "post" is the product of what the
     function makes of the gate and of "up", what that is multiplied with.
 
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        stage: "pre" or "post" the nonlinearity.
+        positions: The positions, from 0; all of them by default.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -63,6 +72,15 @@ def activations(
 
 def neuron(reading: Reading, *, layer: int, neuron: int, positions: Sequence[int] | None = None) -> pd.DataFrame:
     """The activation of one neuron, one row a position: position, token, activation.
+
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        neuron: The neuron, from 0.
+        positions: The positions, from 0; all of them by default.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer
@@ -143,6 +161,15 @@ def promotion(reading: Reading, *, layer: int, position: int, n: int = 10) -> pd
     Of a vocabulary of more than `MOST_TOKENS` the tokens are there that any of the neurons changes most. Raises `EditError`
     for a layer whose stream is not unembedded.
 
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        position: The position, from 0.
+        n: The number of neurons.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -190,6 +217,14 @@ def neurons(
     before: Reading | None = None,
 ) -> pd.DataFrame:
     """The `n` most active neurons at a position.
+
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        position: The position, from 0.
+        n: The number of neurons.
+        favourites: How many tokens to name that a neuron promotes, and suppresses.
+        before: The original run, to compare with.
 
     Returns:
         One row per neuron: neuron, activation, activity (see `activity`), originally (the activation in the run `before`,
@@ -293,6 +328,16 @@ def survey(
 
     The same (n, seed) gives the same inputs. `first` runs only so many of them. Raises `InputError` for a model without a task.
 
+    Args:
+        where: A checkpoint with a task, or its folder.
+        n: The number of inputs.
+        seed: The seed of the random numbers.
+        best: How many inputs to keep for each neuron.
+        first: Run only so many of the inputs.
+
+    Returns:
+        The survey.
+
     Example:
         >>> import xformer
         >>> survey = xformer.analysis.survey("checkpoints/reverse", 50)
@@ -376,6 +421,12 @@ def firing(of: Reading | Survey) -> pd.DataFrame:
     is out of reach), neurons, dead (how many fire nowhere), share_dead, share_ever (that fire anywhere), share_at_once (that
     fire at an average position).
 
+    Args:
+        of: A run or a survey.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -413,6 +464,14 @@ def exciting_inputs(of: Survey, *, layer: int, neuron: int) -> pd.DataFrame:
 
     Columns: input (its number), position, token (what stands there), activation, tokens (all that it reads, of a text).
 
+    Args:
+        of: The survey.
+        layer: The layer, from 0.
+        neuron: The neuron, from 0.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> survey = xformer.analysis.survey("checkpoints/reverse", 50)
@@ -436,6 +495,13 @@ def expert_weights(reading: Reading, *, layer: int) -> pd.DataFrame:
 
     `layer` counts the feed-forward layers from 0. Raises `EditError` where there is no such layer, `UnavailableError` where it
     has no router that was found.
+
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer

@@ -157,6 +157,14 @@ def roll_out(contender: Contender, source: Sequence[int], *, forced: bool = Fals
 
     Raises `InputError` when it is too long for the model, `EditError` when an edit does not fit.
 
+    Args:
+        contender: The variant.
+        source: The input, as token ids.
+        forced: Follow the right answer in place of its own tokens.
+
+    Returns:
+        The steps of the answer.
+
     Example:
         >>> import xformer
         >>> contender = xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained")
@@ -266,6 +274,12 @@ def predictions_by_step(rollouts: Sequence[Rollout]) -> pd.DataFrame:
     answer, answer_probability, right (None where there is no right answer), entropy in bits, same_context (as all others that
     take the step). Where nobody knows how a text goes on, answer is "" and its probability NaN.
 
+    Args:
+        rollouts: The answers of the variants to one input, from `roll_out`.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> contenders = [
@@ -307,6 +321,12 @@ def divergence_by_step(rollouts: Sequence[Rollout]) -> pd.DataFrame:
     Columns: step, one, other, pair, kl (of one from other), kl_back (of other from one), total_variation, same_token,
     same_context.
 
+    Args:
+        rollouts: The answers of the variants to one input, from `roll_out`.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> contenders = [
@@ -346,6 +366,14 @@ def likeliest_tokens(rollouts: Sequence[Rollout], step: int, k: int = 5) -> pd.D
 
     Columns: step, token, player, probability, drawn, right, predicted. The right token is always there, where there is one. A
     player whose vocabulary lacks a token gives it 0.
+
+    Args:
+        rollouts: The answers of the variants to one input, from `roll_out`.
+        step: The step, from 0.
+        k: The number of likeliest tokens.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer
@@ -427,6 +455,17 @@ def steered(
     reading: Reading, towards: Reading, away: Reading, *, layer: int, scale: float = 1.0, n: int = 16
 ) -> pd.DataFrame:
     """Both texts step by step: step, says, probability, steered_says, steered_probability; layers count from 0.
+
+    Args:
+        reading: The run.
+        towards: A run of a text to steer towards.
+        away: A run of a text to steer away from.
+        layer: The layer, from 0.
+        scale: The factor of the difference vector.
+        n: The number of tokens.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer

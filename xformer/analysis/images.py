@@ -50,6 +50,12 @@ def wrong_ones(predictions: pd.DataFrame) -> pd.DataFrame:
 def mistakes(reading: Reading) -> pd.DataFrame:
     """The test images that the model of a reading gets wrong by itself, the surest first: see `predict_test_images`.
 
+    Args:
+        reading: The run.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> digit = xformer.read("checkpoints/digits", "test 3")
@@ -62,6 +68,12 @@ def mistakes(reading: Reading) -> pd.DataFrame:
 
 def classes(reading: Reading) -> pd.DataFrame:
     """How probable each digit is to be in the image, one row a digit: digit, probability, right (where somebody knows).
+
+    Args:
+        reading: The run.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer
@@ -174,6 +186,12 @@ def principal_filters(
 def patch_filters(reading: Reading) -> pd.DataFrame:
     """The filters of the patch embedding, the strongest first, one row a weight: filter, pixel_y, pixel_x, weight.
 
+    Args:
+        reading: The run.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> digit = xformer.read("checkpoints/digits", "test 3")
@@ -188,6 +206,12 @@ def patch_filters(reading: Reading) -> pd.DataFrame:
 
 def filter_components(reading: Reading) -> pd.DataFrame:
     """The directions in which the filters differ most, named by their share of the variance; columns as in `patch_filters`.
+
+    Args:
+        reading: The run.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer
@@ -214,6 +238,12 @@ def place_cosines(reading: Reading) -> Float[Tensor, "patch patch"]:
 
 def patch_places(reading: Reading) -> pd.DataFrame:
     """One row per pair of patches: patch, other (by row and column, "r1 c3"), cosine, itself.
+
+    Args:
+        reading: The run.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer

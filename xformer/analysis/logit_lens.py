@@ -41,6 +41,13 @@ def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFra
     asked for, all positions are there, without the last three. `positions` are those wanted, all by default. The output that
     says what follows a text, which nobody knows, has what the model says in the end for its answer.
 
+    Args:
+        reading: The run.
+        positions: The positions, from 0; all of them by default.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")

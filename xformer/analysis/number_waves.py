@@ -144,6 +144,13 @@ def number_spectrum(reading: Reading, stack: str | None = None, *, step: Step | 
 def spectrum(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
     """One row per frequency: frequency (turns over all numbers), period (numbers a turn takes), share, chance, above_chance.
 
+    Args:
+        reading: The run.
+        stack: "encoder" or "decoder", where a model has both.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> modular = xformer.read("checkpoints/modular", "7 12")
@@ -196,6 +203,14 @@ def circle_of(vectors: Float[Tensor, "number d_model"], frequency: int) -> Circl
 
 def circle(reading: Reading, *, frequency: int, stack: str | None = None) -> pd.DataFrame:
     """One row per number: its name, its place on the two axes, its distance from the middle, and its phase, 0 to 1 turn.
+
+    Args:
+        reading: The run.
+        frequency: The frequency, in turns over all numbers.
+        stack: "encoder" or "decoder", where a model has both.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer

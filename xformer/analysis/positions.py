@@ -74,6 +74,15 @@ def position_values(
 
     Raises `InputError` where a kind does neither in this model.
 
+    Args:
+        reading: The run.
+        positions: The positions, from 0; all of them by default.
+        kind: A kind of positions (`ModelConfig.positions`); the model's own by default.
+        stack: "encoder" or "decoder", where a model has both.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -97,6 +106,15 @@ def position_curves(
     reading: Reading, *, dimensions: Sequence[int], positions: Sequence[int] | None = None, stack: str | None = None
 ) -> pd.DataFrame:
     """Some dimensions of the vectors that the model adds, as curves: position, dimension, value.
+
+    Args:
+        reading: The run.
+        dimensions: The dimensions, from 0.
+        positions: The positions, from 0; all of them by default.
+        stack: "encoder" or "decoder", where a model has both.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer
@@ -131,6 +149,16 @@ def position_offsets(
     mean, low, high, and how many pairs there are. Turned is a query that meets its own key, both of length 1 and with the same
     share in every pair. Raises `InputError` where a kind does nothing that this model has.
 
+    Args:
+        reading: The run.
+        n: The number of positions.
+        kind: A kind of positions (`ModelConfig.positions`); the model's own by default.
+        stack: "encoder" or "decoder", where a model has both.
+        most: The most rows.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -154,6 +182,13 @@ def position_offsets(
 
 def position_counts(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
     """How the tokens of an input are counted from both its ends: token, from_start, from_end.
+
+    Args:
+        reading: The run.
+        stack: "encoder" or "decoder", where a model has both.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer
@@ -361,9 +396,8 @@ def order_test(reading: Reading) -> OrderTest | None:
     if reading.is_pair or other.equal(inputs):
         return None
     off = [] if config.position_kind.acts_on == "nothing" else [zero_positions()]
-    forwards, backwards = (
-        record(model, x, edits=off, keep=["logits"]).logits[0] for x in (inputs, other)
-    )  # [out, vocab]
+    # [out, vocab] each
+    forwards, backwards = (record(model, x, edits=off, keep=["logits"]).logits[0] for x in (inputs, other))
     if config.patch:
         forwards, backwards = forwards[:1], backwards[:1]  # the answer is read at the class token alone
     else:

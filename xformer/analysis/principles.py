@@ -170,6 +170,14 @@ def matrix(mixed: Mixed, *, which: str, n_columns: int | None = None) -> pd.Data
 
     `n_columns` are the first ones that are wanted, all by default.
 
+    Args:
+        mixed: The attention of a `principles.Sentence`.
+        which: The matrix: "x", "q", "k", "v", "scores", "weights" or "out".
+        n_columns: The number of columns to keep, from the first.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> sentence = xformer.analysis.principles.Sentence("the cat saw the dog", d=4)
@@ -290,6 +298,16 @@ def head_output(reading: Reading, *, layer: int, head: int, query: int) -> Float
 def attention_steps(reading: Reading, *, layer: int, head: int, query: int, key: int) -> pd.DataFrame:
     """One row per key: its token and score, whether the mask allows it, exp(score − largest), and its share of their sum.
 
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        head: The head, from 0.
+        query: The query's position, from 0.
+        key: The key's position, from 0.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -369,6 +387,14 @@ def attention_costs(*, n_tokens: int, d_model: int, n_heads: int) -> pd.DataFram
 
     Columns: heads, part, count, measured (of the whole layer).
 
+    Args:
+        n_tokens: The number of tokens.
+        d_model: The width of the stream.
+        n_heads: The number of heads.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> table = xformer.analysis.attention_costs(n_tokens=128, d_model=512, n_heads=8)
@@ -404,6 +430,14 @@ def product_variances(*, widths: Sequence[int] = WIDTHS, samples: int = N_PAIRS,
     independent, so Var(q · k) = d. A sample variance of n products scatters by d √((2 + 6/d) / n), because the products
     have the excess kurtosis 6/d; `error` is that. The widths share their draws, so neighbours err together.
 
+    Args:
+        widths: The widths of queries and keys to try.
+        samples: The number of random inputs.
+        seed: The seed of the random numbers.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> table = xformer.analysis.product_variances(widths=[4, 64], samples=200)
@@ -433,6 +467,15 @@ def softmax_saturation(
 
     Columns: d, scale, largest (the largest weight), gradient (the largest entry of the softmax's Jacobian).
 
+    Args:
+        widths: The widths of queries and keys to try.
+        n_keys: The number of keys.
+        samples: The number of random inputs.
+        seed: The seed of the random numbers.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> table = xformer.analysis.softmax_saturation(widths=[4, 64], samples=50)
@@ -454,6 +497,15 @@ def softmax_saturation(
 
 def softmax_row(*, d: int, scaled: bool = True, n_keys: int = N_KEYS, seed: int = 0) -> pd.DataFrame:
     """One random query with `n_keys` random keys of width d: key, score, weight.
+
+    Args:
+        d: The width of queries and keys.
+        scaled: Divide the scores by √d.
+        n_keys: The number of keys.
+        seed: The seed of the random numbers.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer

@@ -44,6 +44,14 @@ def atom_mapping(reading: Reading, *, layer: int, head: int) -> pd.DataFrame:
 
     Raises `InputError` where the input is no reaction.
 
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        head: The head, from 0.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("models/rxnmapper", "CC(=O)O.OCC>>CC(=O)OCC")  # doctest: +SKIP

@@ -90,6 +90,13 @@ def norms(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFr
     With post-norm what is added is measured before the sum is normalised. "added" at the embedding is the embedding.
     Padding is left out. Columns: what, depth, point, position, length.
 
+    Args:
+        reading: The run.
+        positions: The positions, from 0; all of them by default.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -161,6 +168,15 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
 
     Raises `EditError` when an edit changed the stream itself, which is then not the sum of its parts, and `UnavailableError`
     where more than a norm and a matrix stand between the stream and the logits.
+
+    Args:
+        reading: The run.
+        position: The position, from 0.
+        token: The token's id; by default the one that stands there.
+        lead: Subtract the logit of the strongest other token.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer
@@ -250,10 +266,7 @@ def entering(reading: Reading, name: str) -> list[tuple[str, str, Float[Tensor, 
     kinds = {"position": "positions", "token": "embedding", "token type": "embedding"}
     if found and all(rows.shape == whole.shape for rows in found.values()):
         columns = torch.stack([rows.flatten() for rows in found.values()], dim=1)  # [pos · d_model, part]
-        largest, eps = (
-            float(whole.abs().max()),
-            torch.finfo(reading[name].dtype).eps,
-        )  # of the sum, which is rounded once
+        largest, eps = float(whole.abs().max()), torch.finfo(reading[name].dtype).eps  # the sum is rounded once
         if torch.allclose(columns.sum(dim=1), whole.flatten(), rtol=0, atol=max(1e-6, eps) * largest):
             factors = torch.ones_like(columns[0])
         else:

@@ -136,9 +136,7 @@ def _with_difference(reading: Reading, parts: StreamParts, name: str) -> StreamP
         return parts
     recorded = reading[name][0]  # [pos, d_model]
     missing = recorded.to(parts.vectors.dtype) - parts.total()  # [pos, d_model]
-    largest = torch.linalg.vector_norm(
-        parts.vectors, ord=torch.inf, dim=(0, 2)
-    )  # [pos]: of the parts, which may cancel
+    largest = torch.linalg.vector_norm(parts.vectors, ord=torch.inf, dim=(0, 2))  # [pos]: of parts, which may cancel
     is_rounding = bool((missing.abs().amax(dim=-1) <= tolerance(recorded) * largest).all())
     if is_rounding and recorded.dtype == parts.vectors.dtype:
         return parts

@@ -83,6 +83,13 @@ def accuracy(counted: Agreement, by: Literal["all", "position", "length"] = "all
     By "position", for each token of the answer from 0 (a column of that name); "exact" is the share that is right up to there.
     By "length", for each length of the right answer, its end token not counted.
 
+    Args:
+        counted: The answers that were counted, from `agreement`.
+        by: "all", "position" or "length".
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> contenders = [
@@ -101,6 +108,12 @@ def accuracy(counted: Agreement, by: Literal["all", "position", "length"] = "all
 def same_answers(counted: Agreement) -> pd.DataFrame:
     """How often two players say the same, a row per pair and measure: one, other, measure, share to trials.
 
+    Args:
+        counted: The answers that were counted, from `agreement`.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> contenders = [
@@ -117,6 +130,13 @@ def same_answers(counted: Agreement) -> pd.DataFrame:
 
 def confusion(counted: Agreement, player: str | None = None) -> pd.DataFrame:
     """A row for each token predicted for a right one: player, right, predicted, count, share (of that right token).
+
+    Args:
+        counted: The answers that were counted, from `agreement`.
+        player: The name of the variant.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer
@@ -154,6 +174,14 @@ def agreement(contenders: Sequence[Contender], *, samples: int = 5000, seed: int
     """Count over `samples` fresh inputs of the first one's task.
 
     Raises `InputError` when contenders share a name or were made for different tokens.
+
+    Args:
+        contenders: The variants.
+        samples: The number of random inputs.
+        seed: The seed of the random numbers.
+
+    Returns:
+        The counted answers.
 
     Example:
         >>> import xformer
@@ -265,6 +293,15 @@ def accuracy_by_length(
     Raises `UnavailableError` for a model without a task, or whose task has one length alone, `InputError` for a length that is
     out of reach.
 
+    Args:
+        reading: The run.
+        lengths: The lengths of input to try; those that the model reads by default.
+        samples: The number of random inputs.
+        seed: The seed of the random numbers.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -345,6 +382,15 @@ def lengths_compared(
 
     All get the same fresh inputs, under their own changes. Raises `UnavailableError` for a task of one length alone, and
     `InputError` for contenders of different tasks or a length that one of them cannot read.
+
+    Args:
+        contenders: The variants.
+        lengths: The lengths of input to try; those that the model reads by default.
+        samples: The number of random inputs.
+        seed: The seed of the random numbers.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer

@@ -94,6 +94,13 @@ def training_fan(rows: pd.DataFrame, *, metric: str = "held_out_exact_match") ->
 
     `rows` has the columns member, step and the metrics. A member that has finished counts with its last value.
 
+    Args:
+        rows: One row for each report: member, step and its figures.
+        metric: The column of `rows`.
+
+    Returns:
+        A table; the example shows its columns.
+
     Example:
         >>> import xformer
         >>> import pandas as pd
@@ -122,6 +129,14 @@ def sweep_outcome(outcomes: pd.DataFrame, *, x: str, y: str | None = None) -> pd
     members is how many there are, decided how many of them have finished, solved how many of these solved the task,
     share_solved the share of the decided (not a number where there are none), steps_to_solve the median of those that solved
     it.
+
+    Args:
+        outcomes: One row for each member: its settings, solved and steps_to_solve.
+        x: The setting along x.
+        y: The setting along y.
+
+    Returns:
+        A table; the example shows its columns.
 
     Example:
         >>> import xformer

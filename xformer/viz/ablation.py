@@ -47,6 +47,21 @@ def head_effects(
     Filled points are measured; hollow ones are not, and stand at their estimate. Names stand beside measured heads only, unless
     none is measured. `table` is that of `analysis.head_effects` where it has been made already.
 
+    Args:
+        reading: The run.
+        score: A column of `analysis.head_scores`.
+        look: "answer" or "source": the positions that count.
+        without_first: Leave the first token out, as a query and as a key.
+        position: The position, from 0.
+        token: The token's id.
+        against: A second key or token to compare with.
+        exact: Measure all heads, or only those given as (layer, head), from 0.
+        table: The table of the analysis, where it exists already.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")

@@ -36,6 +36,17 @@ def patching(
     Heads have their own hues, the other parts those of their kind; ⇒ marks a copy that turns the answer, and to what. `table`
     is that of `analysis.patching` where it has been made already.
 
+    Args:
+        readings: The runs to compare.
+        everywhere: Copy parts at every position, not only at the one that decides.
+        out_of: Which reading the parts come from, 0 or 1.
+        max_parts: The most parts.
+        table: The table of the analysis, where it exists already.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> contenders = [
@@ -146,6 +157,9 @@ def patching_map(
         chosen: The number of the cell (its row in the table) that has a frame.
         table: That of `analysis.patching_map` where it has been made already.
         dark: Whether it stands on a dark page.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer

@@ -50,6 +50,19 @@ def attention(
     by how much each weight changed. Cells are squares; with a `height` the rows of one run share so many pixels, and the chart
     is as wide as its place.
 
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        head: The head, from 0.
+        around: A cell (query, key) around which every cell is kept.
+        before: The original run, to compare with.
+        scale: "fixed" from 0 to 1, "own" to the largest weight, "log", or "without_first_token".
+        height: The height of the chart, in pixels.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -173,6 +186,14 @@ def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -
 
     Where all layers have more than `MOST_ROLLOUT_CELLS` cells, evenly spaced layers are drawn, the last one among them.
 
+    Args:
+        reading: The run.
+        stack: "encoder" or "decoder", where a model has both.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -229,6 +250,15 @@ def attention_grid(
 
     `scale` is one of `viz.attention`. With the original run `before` a bar below each head says how far it moved, from 0 to 1;
     a silenced head is crossed out. Masked cells are grey.
+
+    Args:
+        reading: The run.
+        before: The original run, to compare with.
+        scale: "fixed" from 0 to 1, "own" to the largest weight, "log", or "without_first_token".
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer
@@ -366,6 +396,17 @@ def attention_arcs(
 
     `scale` is one of `viz.attention`. With the original run `before`: both side by side on one scale. Of more than `MOST_ARCS`
     the weakest are left out. Raises `EditError` for a head that the layer does not have.
+
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        heads: The heads, from 0.
+        before: The original run, to compare with.
+        scale: "fixed" from 0 to 1, "own" to the largest weight, "log", or "without_first_token".
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer

@@ -33,6 +33,13 @@ def model_diagram(reading: Reading, *, dark: bool = False) -> alt.LayerChart | a
 
     One layer of a stack stands for all of them. The shapes are those of this input.
 
+    Args:
+        reading: The run.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")

@@ -42,6 +42,19 @@ def pattern_difference(
     Or one of the two on the fixed scale from 0 to 1. Masked cells, in the difference those masked for both, are grey.
     `table` is that of `analysis.pattern_difference` where it has been made already.
 
+    Args:
+        readings: The runs to compare.
+        layer: The layer, from 0.
+        head: The head, from 0; -1 for the mean.
+        max_blocks: The most blocks in a row or a column.
+        show: "difference", "one" or "other".
+        table: The table of the analysis, where it exists already.
+        title: The title of the chart.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> contenders = [
@@ -90,6 +103,20 @@ def decision_rows(
     Layers whose keys are not the same tokens belong in charts of their own: `does` ("cross-attention", a `Site.kind_label`)
     names those that are drawn. `table` is that of `analysis.decision_rows` where it has been made already.
 
+    Args:
+        readings: The runs to compare.
+        pair: The two readings that are compared, by number.
+        n_heads: The most heads to keep; all by default.
+        max_keys: The most blocks of keys in a row.
+        show: The reading that is drawn, by number.
+        does: The kind of layer that is drawn: "cross-attention".
+        table: The table of the analysis, where it exists already.
+        title: The title of the chart.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> contenders = [
@@ -121,6 +148,15 @@ def decision_lens(
     """One lane a player, from the embedding down to the output: the likeliest token and its probability.
 
     With a `pair`, a rule stands above the point from which on the tokens of those two differ to the end.
+
+    Args:
+        readings: The runs to compare.
+        pair: The two readings that are compared, by number.
+        title: The title of the chart.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer
@@ -232,6 +268,14 @@ def _axis(angle: int, n: int) -> alt.Axis:
 
 def beliefs_apart(readings: Sequence[Reading], *, at: int | None = None, dark: bool = False) -> alt.Chart:
     """A bar a position: KL of what the first believes comes next from what the other does; `at` is marked.
+
+    Args:
+        readings: The runs to compare.
+        at: The position that is marked.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer

@@ -88,6 +88,17 @@ def vectors(
 ) -> alt.Chart:
     """The numbers of `analysis.vectors`, a row a position; colours run from −`limit` to `limit`, or to the largest.
 
+    Args:
+        reading: The run.
+        part: "tokens", "positions" or "sum".
+        stack: "encoder" or "decoder", where a model has both.
+        positions: The positions, from 0; all of them by default.
+        limit: Where the colours end; at the largest value by default.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -108,6 +119,16 @@ def cosines(
     """The cosine of every two of the same vectors, always from −1 (orange) to 1 (blue).
 
     Unless `positions` are given, every 2nd, 3rd, … position is drawn, so that there are at most `MOST_CELLS` pairs.
+
+    Args:
+        reading: The run.
+        part: "tokens", "positions" or "sum".
+        stack: "encoder" or "decoder", where a model has both.
+        positions: The positions, from 0; all of them by default.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer
@@ -168,6 +189,16 @@ def projection(
     The tokens of the input are larger and in colour. In the plane the token `near` has a ring, and a click on a point is the
     selection "point", with the token. Of more than `MOST_POINTS_DRAWN` tokens those are drawn that the input has, `near` and
     its neighbours, and others evenly apart by their numbers.
+
+    Args:
+        reading: The run.
+        axes: 2 for a plane, 3 for space.
+        stack: "encoder" or "decoder", where a model has both.
+        near: The token with a ring, by its id.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer

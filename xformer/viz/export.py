@@ -44,6 +44,12 @@ def save(pictures: Any, path: str | Path, *, caption: str = "", dark: bool = Fal
     `dark` is the theme that the picture was drawn for. Raises `InputError` for another suffix, and for a picture
     in space that is to be anything but .html.
 
+    Args:
+        pictures: A chart, or several to stand below each other.
+        path: The file; its ending says the format.
+        caption: A line of text below the pictures.
+        dark: Whether to draw on a dark background.
+
     Example:
         >>> import tempfile, xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")

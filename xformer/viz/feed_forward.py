@@ -75,6 +75,22 @@ def activations(
     that are drawn, the first `MOST_NEURONS_DRAWN` by themselves. `limit` is where the colours end. A triangle marks `neuron`.
     Ctrl and the wheel zoom into a range of neurons, dragging moves it, a double click returns.
 
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        stage: "pre" or "post" the nonlinearity.
+        order: "sorted" by activity, or "plain".
+        before: The original run, to compare with.
+        positions: The positions, from 0; all of them by default.
+        columns: The places in that order that are drawn.
+        neuron: The neuron with a mark.
+        limit: Where the colours end; at the largest value by default.
+        title: The title of the chart.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -157,6 +173,14 @@ def firing(
     """`analysis.firing`, of a run (and the original one `before`) or of a survey: a bar for each layer, cut into the neurons
     that fire, that rest and that are dead.
 
+    Args:
+        of: A run or a survey.
+        before: The original run, to compare with.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -223,6 +247,16 @@ def promotion(
 
     Of more than `MOST_TOKENS_DRAWN` tokens those are shown whose logits any of the neurons changes most.
 
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        position: The position, from 0.
+        n: The number of neurons.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -269,6 +303,17 @@ def neuron(
 ) -> alt.Chart:
     """`analysis.neuron` as bars, one a position; with the run `before` side by side.
 
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        neuron: The neuron, from 0.
+        before: The original run, to compare with.
+        positions: The positions, from 0; all of them by default.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -305,6 +350,15 @@ def expert_weights(
     reading: Reading, *, layer: int, title: str = "", dark: bool = False
 ) -> alt.LayerChart | alt.FacetChart:
     """A column for each position, a row for each expert; the colour is the weight, nothing where it is not taken.
+
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        title: The title of the chart.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer

@@ -54,6 +54,17 @@ def likeliest_tokens(
     The right token carries ✓, and each player's own choice is pointed at. `drawn` shows what was drawn from, after
     temperature and the like, instead of what the model believes.
 
+    Args:
+        rollouts: The answers of the variants to one input, from `roll_out`.
+        step: The step, from 0.
+        k: The number of likeliest tokens.
+        drawn: Draw the distribution that the token was drawn from.
+        title: The title of the chart.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> contenders = [
@@ -118,6 +129,15 @@ def predictions_by_step(
 
     A rule marks where they part first; steps are grey where the players no longer read the same.
 
+    Args:
+        rollouts: The answers of the variants to one input, from `roll_out`.
+        what: "probability", "answer_probability", "drawn" or "entropy".
+        height: The height of the chart, in pixels.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> contenders = [
@@ -174,6 +194,15 @@ def divergence_by_step(
     dark: bool = False,
 ) -> Drawing:
     """How far apart the beliefs of each pair are at every step. An infinite divergence leaves a gap.
+
+    Args:
+        rollouts: The answers of the variants to one input, from `roll_out`.
+        what: "kl", "kl_back" or "total_variation".
+        height: The height of the chart, in pixels.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer
@@ -289,6 +318,14 @@ def step_lanes(rollouts: Sequence[Rollout], *, step: int = 0, dark: bool = False
 
     Below, over the same columns: how undecided each player is (entropy, bits) and how far apart each pair is (KL, nats).
     `step` is framed; a dashed rule stands where the players part first, and grey is where they have read different tokens.
+
+    Args:
+        rollouts: The answers of the variants to one input, from `roll_out`.
+        step: The step with a frame, from 0.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer

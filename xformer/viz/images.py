@@ -233,6 +233,18 @@ def over_image(
     Digits are drawn as ink on tiles on a scale from 0 to 1. A photograph is drawn in grey under tiles that are the more
     opaque the larger their weight, up to `top`, or to the largest weight of a patch.
 
+    Args:
+        reading: The run.
+        query: The query's position, from 0.
+        laid: "heads", or "rollout".
+        layer: The layer, from 0.
+        head: The head, from 0.
+        top: The weight that is drawn opaque.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> digit = xformer.read("checkpoints/digits", "test 3")
@@ -279,6 +291,13 @@ APART = 0.8
 def patch_filters(reading: Reading, *, dark: bool = False) -> Chart:
     """The filters of `analysis.patch_filters` in rows, orange below zero and blue above.
 
+    Args:
+        reading: The run.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> digit = xformer.read("checkpoints/digits", "test 3")
@@ -289,6 +308,13 @@ def patch_filters(reading: Reading, *, dark: bool = False) -> Chart:
 
 def filter_components(reading: Reading, *, dark: bool = False) -> Chart:
     """The directions of `analysis.filter_components`, drawn alike and larger.
+
+    Args:
+        reading: The run.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer
@@ -319,6 +345,14 @@ PLACE_MAPS_GAP = 0.6
 def patch_places(reading: Reading, *, unit: float = 20.0, dark: bool = False) -> Chart:
     """`analysis.patch_places` on the fixed scale from −1 to 1, tiles `unit` pixels wide, that of the patch itself framed.
 
+    Args:
+        reading: The run.
+        unit: The size of a tile, in pixels.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> digit = xformer.read("checkpoints/digits", "test 3")
@@ -336,6 +370,14 @@ def classes(reading: Reading, *, before: Reading | None = None, dark: bool = Fal
     """The probabilities of `analysis.classes` as bars from 0 to 1, those of the run `before` as frames.
 
     The right digit is marked, or, where nobody knows it, the likeliest is stressed.
+
+    Args:
+        reading: The run.
+        before: The original run, to compare with.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer

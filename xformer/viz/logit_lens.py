@@ -38,6 +38,18 @@ def lens(
     the tokens, are left to the hover. `named` writes the points beside the rows, which a second chart next to one that has
     them does not need.
 
+    Args:
+        reading: The run.
+        before: The original run, to compare with.
+        positions: The positions, from 0; all of them by default.
+        title: The title of the chart.
+        named: Whether rows have names.
+        legend: Whether there is a legend.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")

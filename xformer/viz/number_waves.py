@@ -24,6 +24,15 @@ def spectrum(
 ) -> alt.LayerChart | alt.FacetChart:
     """The shares of `analysis.spectrum`; the dashed line is the most that any shuffle showed, `chosen` has a frame.
 
+    Args:
+        reading: The run.
+        stack: "encoder" or "decoder", where a model has both.
+        chosen: The frequency with a frame.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> modular = xformer.read("checkpoints/modular", "7 12")
@@ -65,6 +74,15 @@ def circle(
     reading: Reading, *, frequency: int, stack: str | None = None, dark: bool = False
 ) -> alt.LayerChart | alt.FacetChart:
     """The numbers of `analysis.circle` in the plane of a frequency, as wide as it is high.
+
+    Args:
+        reading: The run.
+        frequency: The frequency, in turns over all numbers.
+        stack: "encoder" or "decoder", where a model has both.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer

@@ -43,6 +43,18 @@ def position_values(
 ) -> alt.Chart:
     """`analysis.position_values` as rows [position × dimension]; where vectors are turned, the cosine of each angle.
 
+    Args:
+        reading: The run.
+        positions: The positions, from 0; all of them by default.
+        kind: A kind of positions (`ModelConfig.positions`); the model's own by default.
+        stack: "encoder" or "decoder", where a model has both.
+        height: The height of the chart, in pixels.
+        legend: Whether there is a legend.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -70,6 +82,18 @@ def position_curves(
     """`analysis.position_curves` as lines; a click on the legend picks some out.
 
     From position `trained` on, which training never showed the model, the picture is shaded.
+
+    Args:
+        reading: The run.
+        dimensions: The dimensions, from 0.
+        positions: The positions, from 0; all of them by default.
+        stack: "encoder" or "decoder", where a model has both.
+        trained: The first position that training never showed.
+        height: The height of the chart, in pixels.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer
@@ -101,6 +125,17 @@ def position_offsets(
 ) -> alt.LayerChart | alt.FacetChart:
     """`analysis.position_offsets`: a line a head where something is added to scores, else the mean of the products as a line,
     with the band from the lowest to the highest pair of positions.
+
+    Args:
+        reading: The run.
+        n: The number of positions.
+        kind: A kind of positions (`ModelConfig.positions`); the model's own by default.
+        stack: "encoder" or "decoder", where a model has both.
+        height: The height of the chart, in pixels.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer
@@ -134,6 +169,14 @@ def position_offsets(
 def attention_moved(reading: Reading, *, before: Reading, dark: bool = False) -> alt.Chart:
     """`analysis.attention_moved` as bars from 0 to 1, heads in their hues; of more than `MOST_HEADS_DRAWN` those that moved
     furthest, in that order.
+
+    Args:
+        reading: The run.
+        before: The original run, to compare with.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer

@@ -53,6 +53,18 @@ def attention_steps(
     "product": q, k, and q·k by dimension. "scores" and "weights" of the query with each key, see `analysis.attention_steps`;
     of more than `MOST_KEYS` keys those with the largest weights. "z": what the values are mixed to. "out": what that writes.
 
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        head: The head, from 0.
+        query: The query's position, from 0.
+        key: The key's position, from 0.
+        step: The step, from 0.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -156,6 +168,15 @@ def attention_costs(
 ) -> alt.LayerChart | alt.FacetChart:
     """`analysis.attention_costs` of each way to have heads, stacked by part, with the sum that torch measured behind.
 
+    Args:
+        n_tokens: The number of tokens.
+        d_model: The width of the stream.
+        n_heads: The number of heads.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> chart = xformer.viz.attention_costs(n_tokens=128, d_model=512, n_heads=8)
@@ -206,6 +227,14 @@ def product_variances(*, d: int | None = None, seed: int = 0, dark: bool = False
 
     `d` is the width with a line of its own.
 
+    Args:
+        d: The width of queries and keys.
+        seed: The seed of the random numbers.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> chart = xformer.viz.product_variances()
@@ -245,6 +274,15 @@ def softmax_saturation(
 ) -> alt.LayerChart | alt.FacetChart:
     """`analysis.softmax_saturation` with the scale and without: the "largest" weight, or the largest "gradient".
 
+    Args:
+        what: What is drawn.
+        d: The width of queries and keys.
+        seed: The seed of the random numbers.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> chart = xformer.viz.softmax_saturation()
@@ -269,6 +307,15 @@ def softmax_saturation(
 
 def softmax_row(*, d: int, scaled: bool = True, seed: int = 0, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
     """The weights of `analysis.softmax_row` as bars from 0 to 1.
+
+    Args:
+        d: The width of queries and keys.
+        scaled: Divide the scores by √d.
+        seed: The seed of the random numbers.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer
@@ -329,6 +376,18 @@ def matrix(
 
     A forbidden cell is grey. `row` is framed. Without `named` the rows have no names, as beside a matrix of the same rows;
     `extent` are the pixels for the names of the columns, so that neighbours can be made to align.
+
+    Args:
+        mixed: The attention of a `principles.Sentence`.
+        which: The matrix: "x", "q", "k", "v", "scores", "weights" or "out".
+        n_columns: The number of columns to keep, from the first.
+        row: The row that has a frame.
+        named: Whether rows have names.
+        extent: The pixels for the names of the columns.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer

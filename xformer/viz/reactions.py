@@ -18,6 +18,15 @@ STEP = 26
 def atom_mapping(reading: Reading, *, layer: int, head: int, dark: bool = False) -> alt.TopLevelMixin:
     """`analysis.atom_mapping`: lines as strong as their weight; another colour and a dash where the elements do not agree.
 
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        head: The head, from 0.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("models/rxnmapper", "CC(=O)O.OCC>>CC(=O)OCC")  # doctest: +SKIP

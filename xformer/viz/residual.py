@@ -46,6 +46,17 @@ def norms(
 ) -> alt.LayerChart | alt.FacetChart:
     """The lengths of `analysis.norms` ("stream" or "added") as a heatmap; colours run from 0 to `limit`, or to the largest.
 
+    Args:
+        reading: The run.
+        what: "stream" or "added".
+        limit: Where the colours end; at the largest value by default.
+        positions: The positions, from 0; all of them by default.
+        title: The title of the chart.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
@@ -115,6 +126,18 @@ def attribution(
     """Bars of `analysis.attribution`, its `most` largest parts and the others as one; the run `before` as outlines.
 
     Heads have their own hues, the other parts those of their kind.
+
+    Args:
+        reading: The run.
+        position: The position, from 0.
+        token: The token's id; by default the one that stands there.
+        lead: Subtract the logit of the strongest other token.
+        before: The original run, to compare with.
+        most: The number of parts that are drawn one by one.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer

@@ -36,6 +36,20 @@ def why(
     Of the layers `opened` ("layer 3") the matrix has each head for itself, of the others all heads together; None: each of all.
     `table` is that of `analysis.why` where it has been made already.
 
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        head: The head, from 0.
+        query: The query's position, from 0.
+        key: The key's position, from 0.
+        against: A second key or token to compare with.
+        opened: The layers whose heads are drawn one by one; all by default.
+        table: The table of the analysis, where it exists already.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")

@@ -11,9 +11,9 @@ import pandas as pd
 from xformer.analysis.comparison import Contender
 from xformer.analysis.scoring import COMPARED_SAMPLES, SAMPLES, Agreement
 from xformer.analysis.scoring import accuracy as accuracy_table
-from xformer.analysis.scoring import accuracy_by_length as table_of
+from xformer.analysis.scoring import accuracy_by_length as length_table
 from xformer.analysis.scoring import confusion as confusion_table
-from xformer.analysis.scoring import lengths_compared as scoring_lengths_compared
+from xformer.analysis.scoring import lengths_compared as compared_table
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import layered
@@ -36,6 +36,16 @@ def accuracy(
     dark: bool = False,
 ) -> Drawing:
     """One line per player from 0 to 1, with its 95 % interval as a band.
+
+    Args:
+        counted: The answers that were counted, from `agreement`.
+        by: "position" or "length".
+        measure: "token" or "exact".
+        height: The height of the chart, in pixels.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer
@@ -82,6 +92,15 @@ def confusion(counted: Agreement, player: str, *, title: str = "", dark: bool = 
     """What one player says for each right token: shares of a row, which sum to 1; empty: never.
 
     The right ones lie on the diagonal, which is outlined.
+
+    Args:
+        counted: The answers that were counted, from `agreement`.
+        player: The name of the variant.
+        title: The title of the chart.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer
@@ -148,12 +167,24 @@ def accuracy_by_length(
     """`analysis.accuracy_by_length`: whole answers right with their 95 % intervals, and single tokens; shaded are the lengths
     that training showed. `table` is that of the analysis where it is there already, `unit` what a length counts.
 
+    Args:
+        reading: The run.
+        lengths: The lengths of input to try; those that the model reads by default.
+        samples: The number of random inputs.
+        seed: The seed of the random numbers.
+        table: The table of the analysis, where it exists already.
+        unit: What a length counts.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
         >>> chart = xformer.viz.accuracy_by_length(reading, lengths=[3, 5], samples=20)
     """
-    frame = table_of(reading, lengths=lengths, samples=samples, seed=seed) if table is None else table
+    frame = length_table(reading, lengths=lengths, samples=samples, seed=seed) if table is None else table
     hues = {"whole answers": theme.head_hue(0, dark), "single tokens": theme.head_hue(1, dark)}
     names = {"exact_match": "whole answers", "token_accuracy": "single tokens"}
     long = frame.melt(["length", "low", "high", "samples", "trained"], list(names), "what", "share")
@@ -204,6 +235,18 @@ def lengths_compared(
     """`analysis.lengths_compared`: whole answers right at each length, a line a player with its 95 % interval; points are
     filled where its training had inputs of that length. `table` is that of the analysis where it is there already.
 
+    Args:
+        contenders: The variants.
+        lengths: The lengths of input to try; those that the model reads by default.
+        samples: The number of random inputs.
+        seed: The seed of the random numbers.
+        table: The table of the analysis, where it exists already.
+        unit: What a length counts.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> contenders = [
@@ -211,9 +254,7 @@ def lengths_compared(
         ... ]
         >>> chart = xformer.viz.lengths_compared(contenders, lengths=[3, 5], samples=20)
     """
-    frame = (
-        scoring_lengths_compared(contenders, lengths=lengths, samples=samples, seed=seed) if table is None else table
-    )
+    frame = compared_table(contenders, lengths=lengths, samples=samples, seed=seed) if table is None else table
     names = short_names([one.name for one in contenders])
     data = frame.assign(
         player=[names[name] for name in frame["player"]],

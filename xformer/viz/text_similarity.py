@@ -38,6 +38,18 @@ def similarity(
 
     With what="layers" each pair of texts has a line over the layers instead, with a larger point at that layer.
 
+    Args:
+        model: A model, or a reading of it.
+        texts: The texts.
+        what: "map" at one layer, or "layers".
+        layer: The layer, from 0; the last by default.
+        pooling: How the vectors of a text become one; the model's own way by default.
+        tokenizer: The tokenizer of a loaded Hugging Face model.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> chart = xformer.viz.similarity("checkpoints/characters", ["import os", "import sys", "return None"])

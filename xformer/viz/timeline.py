@@ -219,6 +219,15 @@ def film_still(
     `film` is what the player is sent, or the same input's readings by their steps. It shows the last frame at or before `step`,
     or the last one of all; `head` is the (layer, head) that is enlarged, from 0. Weights are on the fixed scale from 0 to 1.
 
+    Args:
+        film: Readings of one input by their step of training, or the bytes that the player gets.
+        step: The step of training; the last one by default.
+        head: The (layer, head) that is enlarged, from 0.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")

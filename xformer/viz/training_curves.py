@@ -212,6 +212,19 @@ def metric_curves(
 ) -> alt.LayerChart | alt.FacetChart:
     """One of `CURVES` of a `metrics_frame`, with the step that is looked at and steps worth a word.
 
+    Args:
+        frame: The metrics, from `metrics_frame`.
+        what: The column that is drawn.
+        steps: Where the axis of steps ends.
+        shown: The step that is marked.
+        marks: Words at some steps.
+        log: Whether the axis is logarithmic.
+        height: The height of the chart, in pixels.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> from xformer.viz.training_curves import metrics_frame
@@ -360,9 +373,7 @@ def _names(
     lit: Any,
 ) -> alt.Chart:
     """Each run's name right of the picture, as high as its line ends, apart enough to be read."""
-    ends: dict[str, float] = dict(
-        zip(frame["run"].tolist(), frame["value"].tolist(), strict=True)
-    )  # the last one stays
+    ends = dict(zip(frame["run"].tolist(), frame["value"].tolist(), strict=True))  # the last value of each run
     wanted = [height * (1 - share_of(ends[name], domain, log)) for name in names]
     table = pd.DataFrame(
         {
@@ -460,6 +471,14 @@ def lesson_curves(lesson: Lesson, *, what: str, dark: bool = False) -> alt.Layer
     """How two models learn side by side, one of them with a bug.
 
     `what` is "loss", "tokens", the share of tokens that are right on unseen inputs, or "gradient".
+
+    Args:
+        lesson: Two trainings, from `bugs.lesson.train_both`.
+        what: "loss", "tokens" or "gradient".
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer

@@ -49,6 +49,17 @@ def training_fan(
     """`analysis.training_fan`: the median of all members as a thick line, half of them in the dark band and four fifths in the
     light one, each one as a thin line. `steps` is where the axis ends, the last of all reports by itself.
 
+    Args:
+        rows: One row for each report: member, step and its figures.
+        metric: The column of `rows`.
+        steps: Where the axis of steps ends.
+        log: Whether the axis is logarithmic.
+        height: The height of the chart, in pixels.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
     Example:
         >>> import xformer
         >>> import pandas as pd
@@ -108,6 +119,19 @@ def sweep_outcome(
     """`analysis.sweep_outcome` as a map, a cell a pair of settings: the share of members that solved the task, or after how
     many steps they did (the median of those that did). Cells where nobody has finished, or solved it, are grey; that of the
     `chosen` member (a row of `outcomes`, from 0) has a thick frame.
+
+    Args:
+        outcomes: One row for each member: its settings, solved and steps_to_solve.
+        x: The setting along x.
+        y: The setting along y.
+        measure: "share_solved" or "steps_to_solve".
+        x_title: The title of the x axis.
+        y_title: The title of the y axis.
+        chosen: The member whose cell has a frame, from 0.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer
@@ -208,6 +232,16 @@ def map_grid(
 
     Cells are bytes as in a film's planes: a weight w from 0 to 1 is round(253 w), 254 is no number, 255 is masked. A member
     that solved the task has a check mark and a frame in the colour of what is right, the `chosen` one (from 0) a thick frame.
+
+    Args:
+        maps: A map for each member, [member, query, key], as bytes.
+        names: The name of each map.
+        solved: Which members solved the task.
+        chosen: The member with a frame, from 0.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
 
     Example:
         >>> import xformer
