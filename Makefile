@@ -56,6 +56,9 @@ lint: .venv/test
 
 # Everything that is timed beside a peer, half an hour on a quiet machine; docs/figures.md has the outcome.
 BENCHMARKS := train_step train_many record characters browser screens panels training_room
+# The variables have glibc keep freed memory, as a worker has it.
+bench: export MALLOC_MMAP_THRESHOLD_ = 1073741824
+bench: export MALLOC_TRIM_THRESHOLD_ = 2147483647
 bench: .venv/test
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --keep || exit 1; done
 	$(BIN)/python -m benchmarks.figures

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from xformer.training import dispatch
+from xformer.training import dispatch, liveness
 from xformer.training.entry import Entry
+from xformer.training.run_store import RunStore
 
 ONE, TWO = ["cpu"], ["cuda:0", "cpu"]
 
@@ -175,3 +177,35 @@ def test_the_place_counts_only_who_waits_for_the_same_device() -> None:
 
 def test_the_processor_is_always_there() -> None:
     assert dispatch.devices()[-1] == "cpu"
+
+
+def test_a_worker_is_started_detached_with_its_lock_and_keeps_its_memory(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[list[str], dict[str, Any]]] = []
+
+    class Process:
+        pid = 7
+
+        def __init__(self, command: list[str], **how: Any) -> None:
+            started.append((command, how))
+
+        def wait(self) -> None: ...
+
+    folder = store.folder_of("run")
+    lock = liveness.take(folder / liveness.LOCK)
+    assert lock is not None
+    monkeypatch.setattr(dispatch.subprocess, "Popen", Process)
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "5")
+    dispatch._spawn(folder, store, "run", "token", lock)
+    os.close(lock)
+    [(command, how)] = started
+    assert command[1:] == [
+        *("-m", "xformer.training.worker", "run", "--folder", str(store.folder.resolve())),
+        *("--token", "token", "--lock", str(lock)),
+    ]
+    assert how["start_new_session"]
+    assert how["pass_fds"] == (lock,)
+    assert how["env"]["MALLOC_MMAP_THRESHOLD_"] == str(1 << 30)
+    assert how["env"]["MALLOC_TRIM_THRESHOLD_"] == "5"  # the environment of the server comes first
+    assert liveness.holder(folder / liveness.LOCK) == 7

@@ -105,15 +105,6 @@ class Mask:
         lowest = torch.full(self.allowed.shape, -torch.inf, device=self.allowed.device)
         return lowest.masked_fill_(self.allowed, torch.inf)
 
-    @cached_property
-    def added(self) -> Float[Tensor, "#batch #head #query key"] | None:
-        """What masks when it is added to the scores: many times as fast as filling them in where they are masked."""
-        allowed = self.allowed_or_empty
-        if allowed is None:
-            return None
-        kind = torch.get_default_dtype()
-        return allowed.to(kind).sub_(1).mul_(torch.finfo(kind).max)  # 0, or what exp makes 0 of beside any score
-
 
 NO_MASK = Mask()
 

@@ -48,13 +48,6 @@ class Batch:
         """Which of `tokens` are no padding; None if all are."""
         return None if self.layout.segments is None else self.layout.segments > 0
 
-    @property
-    def shape(self) -> tuple[object, ...]:
-        """Equal for batches that the same compiled operations can process."""
-        layouts = [one for one in (self.layout, self.target_layout) if one is not None]
-        padding = [(one.segments is None, one.padded) for one in layouts]
-        return (*(one.shape for one in self.tensors()), *padding)
-
     def rows(self, start: int, stop: int) -> Batch:
         """Some of the rows, as views."""
         return self.map(lambda cells: cells[start:stop])

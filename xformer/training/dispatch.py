@@ -32,6 +32,9 @@ from xformer.training.run_store import RunStore, all_entries, move, where
 LOG = "worker.log"
 UNDELETE_SECONDS = 3600.0
 """Seconds during which a deleted run can be restored."""
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
+"""Environment of a worker: glibc keeps freed memory for the next step. Without it the kernel gives a sweep thousands of zeroed
+pages a step, which takes a quarter of its time."""
 
 
 def reconcile(store: RunStore) -> None:
@@ -102,6 +105,7 @@ def _spawn(folder: Path, store: RunStore, run: str, token: str, lock: int) -> No
             stdout=log,
             stderr=log,
             cwd=Path(__file__).parents[2],
+            env=KEEP_MEMORY | os.environ,
             start_new_session=True,
             pass_fds=(lock,),
         )

@@ -114,6 +114,9 @@ def train_many(
     Raises:
         ConfigError: The models cannot be trained together, or not in the free memory.
 
+    On Linux, MALLOC_MMAP_THRESHOLD_=1073741824 and MALLOC_TRIM_THRESHOLD_=2147483647 in the environment of the process make a
+    step a quarter faster, as glibc then keeps freed memory for the next step.
+
     Example:
         >>> models = train_many(sweep("reverse-small", seed=range(16)))  # doctest: +SKIP
     """
