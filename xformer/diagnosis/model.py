@@ -7,10 +7,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from xformer.config import ModelConfig
-from xformer.diagnosis.behaviour import check_behaviours
+from xformer.diagnosis.behaviour import Examination, check_behaviours
 from xformer.diagnosis.case import Finding
 from xformer.diagnosis.diagnose import diagnose
-from xformer.diagnosis.inputs import Examination
 from xformer.diagnosis.report import Report
 from xformer.layers.layout import Layout
 from xformer.model import Transformer
