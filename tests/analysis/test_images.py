@@ -21,8 +21,7 @@ from xformer.analysis.images import (
     predict_test_images,
     principal_filters,
 )
-from xformer.diagnosis.diagnose import diagnose
-from xformer.diagnosis.model import examination, examine
+from xformer.diagnosis.diagnose import diagnose, examination, examine
 from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.presets import preset

@@ -17,7 +17,7 @@ import xformer
 from tests.training.tiny import tiny_preset
 from xformer.bugs import BUGS, Bug
 from xformer.bugs.lab import lab_run
-from xformer.diagnosis.model import examine
+from xformer.diagnosis.diagnose import examine
 from xformer.errors import TrainingError
 from xformer.presets import PRESETS, Preset
 from xformer.tasks import Task

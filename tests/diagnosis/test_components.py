@@ -15,8 +15,7 @@ import xformer
 from tests.layers.reference import ARCHITECTURES, randomise
 from xformer.bugs import BUGS
 from xformer.diagnosis.case import Case
-from xformer.diagnosis.diagnose import diagnose
-from xformer.diagnosis.model import check_up, examination
+from xformer.diagnosis.diagnose import check_up, diagnose, examination
 from xformer.layers.norm import Norm
 
 MODERN: dict[str, Any] = {

@@ -27,8 +27,7 @@ from tests.layers.reference import FITTING
 from xformer import components, edits
 from xformer.bugs import BUGS, Bug
 from xformer.diagnosis.case import Case, tokens_that_count
-from xformer.diagnosis.diagnose import Finding, diagnose, findings_frame, too_few_rows
-from xformer.diagnosis.model import examination
+from xformer.diagnosis.diagnose import Finding, diagnose, examination, findings_frame, too_few_rows
 from xformer.diagnosis.projections import share_outside
 from xformer.diagnosis.stream import misfit_of_norm
 from xformer.diagnosis.weights import weight_ratios

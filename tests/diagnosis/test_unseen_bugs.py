@@ -10,8 +10,7 @@ from tests.diagnosis.confusion import SHIPPED, shipped
 from tests.diagnosis.unseen_bugs import BY_A_TRACE, MISSED_BY_A_TRACE, NAMED, UNSEEN, Unseen
 from tests.layers.reference import randomise
 from xformer.bugs import BUGS
-from xformer.diagnosis.diagnose import diagnose
-from xformer.diagnosis.model import check_up, examination
+from xformer.diagnosis.diagnose import check_up, diagnose, examination
 
 
 def model_of(unseen: Unseen) -> xformer.Transformer:

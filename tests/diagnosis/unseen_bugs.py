@@ -347,8 +347,7 @@ MISSED_WITH_THE_MODEL = {
 def outcomes() -> dict[str, dict[str, list[str]]]:
     """For each bug the first kind found ("–" for none) in each model it fits, by a trace alone and with the model."""
     from tests.diagnosis.confusion import SHIPPED, fresh, shipped
-    from xformer.diagnosis.diagnose import diagnose
-    from xformer.diagnosis.model import check_up, examination
+    from xformer.diagnosis.diagnose import check_up, diagnose, examination
     from xformer.presets import PRESETS
     from xformer.tasks import Task
 

@@ -115,8 +115,7 @@ def _examined(path: str) -> tuple[Sequence[Finding], str, Lists]:
         raise InputError(f"There is nothing at {path[:200]!r}; give a model's folder, or a file that trace wrote.")
     from xformer.adapters.load import is_external  # only now: the path may be wrong
     from xformer.checkpoints import load
-    from xformer.diagnosis.diagnose import diagnose, too_few_rows
-    from xformer.diagnosis.model import check_up
+    from xformer.diagnosis.diagnose import check_up, diagnose, too_few_rows
     from xformer.trace import is_trace, load_trace
 
     if is_external(where):

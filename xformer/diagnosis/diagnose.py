@@ -11,27 +11,56 @@ the limit follows from the distribution that is written there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import pandas as pd
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 
-from xformer.diagnosis.attention import check_future, check_padding, check_scores, check_softmax, check_window
-from xformer.diagnosis.case import Case, Finding, tokens_that_count
-from xformer.diagnosis.ends import check_finite, check_logits, check_order, check_positions
-from xformer.diagnosis.identities import check_identities
+from xformer.config import ModelConfig
+from xformer.diagnosis.attention import (
+    check_future,
+    check_padding,
+    check_scores,
+    check_softmax,
+    check_window,
+    masks,
+    mixes,
+    outputs,
+    patterns,
+    projections,
+    roles,
+    scores,
+)
+from xformer.diagnosis.behaviour import BEHAVIOURS, Examination, check_behaviours
+from xformer.diagnosis.case import Case, Finding, Measurement, error, tokens_that_count
+from xformer.diagnosis.ends import check_finite, check_logits, check_order, check_positions, positions, turns
 from xformer.diagnosis.projections import check_clones, check_projections
-from xformer.diagnosis.report import Report
-from xformer.diagnosis.stream import check_additions, check_norms, check_residual
+from xformer.diagnosis.stream import (
+    activations,
+    between_layers,
+    check_additions,
+    check_norms,
+    check_residual,
+    embeddings,
+    final_norms,
+    first_streams,
+    hidden,
+    inputs,
+    logits,
+    second,
+    sums,
+)
 from xformer.diagnosis.weights import check_gate, check_heads, check_init, check_neurons, check_start
 from xformer.errors import InputError
+from xformer.layers.layout import Layout
 from xformer.model import Transformer
+from xformer.tasks import Task
 from xformer.trace import Trace
 
-__all__ = ["Finding", "diagnose", "findings_frame", "too_few_rows"]
+__all__ = ["Examination", "Finding", "check_up", "diagnose", "examination", "examine", "findings_frame", "too_few_rows"]
 
 CHECKS = (
     check_softmax,
@@ -160,3 +189,207 @@ def _by_kind(found: list[Finding]) -> list[Finding]:
         earlier = kinds.setdefault(finding.kind, finding)
         kinds[finding.kind] = replace(earlier, where=tuple(dict.fromkeys((*earlier.where, *finding.where))))
     return list(kinds.values())
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One equation, the name of its being broken, and the places of a trace where it can be measured."""
+
+    kind: str
+    equation: str
+    measure: Callable[[Case], Iterator[Measurement]]
+
+
+IDENTITIES = (
+    Identity("wrong-embedding", "a token has one vector: its row of the table", embeddings),
+    Identity("wrong-positions", "a position has one vector, counted from its sequence's first token", positions),
+    Identity("wrong-start", "the first layer gets embedding + position", first_streams),
+    Identity("wrong-order", "each layer goes on from what the one before left", between_layers),
+    Identity("wrong-input", "a sublayer reads the stream (pre-norm: the normalised stream)", inputs),
+    Identity("wrong-projection", "q, k, v = x W + b, each of its own row and stream", projections),
+    Identity("wrong-turn", "what turns queries and keys, and the bias of scores, are those of the positions", turns),
+    Identity("one-role-twice", "q, k and v are three projections", roles),
+    Identity("wrong-scores", "scores = q·k/√d_head (+ bias), −∞ where masked", scores),
+    Identity("wrong-mask", "the mask is that of the configuration and the padding", masks),
+    Identity("wrong-pattern", "pattern = softmax(scores) over the keys", patterns),
+    Identity("wrong-mix", "z = pattern · v", mixes),
+    Identity("wrong-output", "the attention’s output = z W_O + b, heads joined in order", outputs),
+    Identity("wrong-sum", "the stream after a sublayer = what was there + its output (post-norm: normalised)", sums),
+    Identity("wrong-hidden", "feed-forward before = x W₁ + b₁", hidden),
+    Identity("wrong-activation", "feed-forward after = the configured nonlinearity of it", activations),
+    Identity("wrong-feed-forward", "feed-forward output = after · W₂ + b₂", second),
+    Identity("wrong-final-norm", "the last norm stands where it is configured, and only there", final_norms),
+    Identity("wrong-logits", "logits = final stream · W + b", logits),
+)
+
+
+def check_identities(case: Case) -> tuple[list[Finding], dict[str, int]]:
+    """One finding for each identity and place where it is broken, and in how many places each was looked at."""
+    found, looked = [], {}
+    for identity in IDENTITIES:
+        excesses = [(at, at.excess) for at in identity.measure(case) if at.excess is not None]
+        looked[identity.kind] = len(excesses)
+        for at, excess in excesses:
+            if excess > 1:
+                sentence = f"Right is: {identity.equation}. {at.why or 'That does not hold here.'}"
+                numbers = {} if excess == float("inf") else {"off_by_times_rounding": excess}
+                found.append(error(identity.kind, at.place, sentence, numbers))
+    return found, looked
+
+
+OUT_OF_SIGHT = (
+    "how it is trained: the loss, the labels, the batches, clipping, dropout, the learning rate",
+    "whether the weights are good ones: score them with eval",
+    "a term that its own weights make vanish (a bias of 0, a gain of 1), and what only other inputs would reach",
+)
+
+FROM_A_TRACE = (
+    "what the weights would absorb: a constant factor, or heads in another order, where the weights are not at hand",
+    "what it does unrecorded or on other inputs: padding, later tokens, its neighbours in a batch, the cache, its gradient",
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The findings, errors first, and in how many places each equation and each behaviour was looked at."""
+
+    findings: list[Finding]
+    looked: dict[str, int]
+    has_weights: bool
+    pairs: dict[str, int] | None = None
+    """For each behaviour, how many pairs of runs were compared; None where no model was run."""
+
+    def with_behaviours(self, found: list[Finding], pairs: dict[str, int]) -> Report:
+        """The same with what the model did besides."""
+        return replace(self, findings=[*(f for f in found if f.severity == "error"), *self.findings], pairs=pairs)
+
+    @property
+    def checked(self) -> list[str]:
+        """One line for each thing that was looked at somewhere."""
+        lines = [
+            f"{one.equation} ({_places(self.looked[one.kind])})" for one in IDENTITIES if self.looked.get(one.kind)
+        ]
+        pairs = self.pairs or {}
+        return lines + [f"{one.rule} ({_runs(pairs[one.kind])})" for one in BEHAVIOURS if pairs.get(one.kind)]
+
+    @property
+    def left_open(self) -> list[str]:
+        """What there was nothing to see of: not part of this model, not kept, or too few tokens to tell."""
+        lines = [one.equation for one in IDENTITIES if not self.looked.get(one.kind)]
+        if self.pairs is not None:
+            lines += [one.rule for one in BEHAVIOURS if not self.pairs.get(one.kind)]
+        return lines
+
+    @property
+    def out_of_sight(self) -> list[str]:
+        """What could be wrong all the same."""
+        unknown = [] if self.has_weights else [FROM_A_TRACE[0]]
+        return [*unknown, *([] if self.pairs is not None else [FROM_A_TRACE[1]]), *OUT_OF_SIGHT]
+
+
+def _places(n: int) -> str:
+    return "1 place" if n == 1 else f"{n} places"
+
+
+def _runs(n: int) -> str:
+    return "1 pair of runs" if n == 1 else f"{n} pairs of runs"
+
+
+N_INPUTS = 24
+"""With a dozen tokens each, more rows than a stream of 128 dimensions has directions."""
+
+LEAST_TOKENS = 768
+"""Of longer inputs fewer do: as many as have this many tokens, or four times as many as the stream has dimensions."""
+
+LONGEST_TASK = 64
+"""A task whose inputs are longer is examined on random tokens, as none is: the equations hold for any input, and the work grows
+with the square of the length."""
+
+
+def examination(config: ModelConfig, task: Task | None = None, *, inputs: int = N_INPUTS, seed: int = 0) -> Examination:
+    """Different inputs of different lengths: the task's own where there is one of short inputs, random tokens where not.
+
+    No two lengths agree that a mistake could take for each other: each row's source and target differ in length, and so does
+    the padding of the rows.
+    """
+    if config.image:
+        return _of_images(config, task, inputs, seed)
+    if task is not None and max(task.longest) > LONGEST_TASK:
+        task = None
+    if task is not None:
+        inputs = min(inputs, -(-max(LEAST_TOKENS, 4 * config.d_model) // max(task.longest)))
+        batch = task.sample(inputs, seed=seed, purpose="test")
+        source = batch.tokens, _tokens_of(batch.tokens, batch.layout)
+        if batch.target is None or batch.target_layout is None:
+            return _uneven(Examination(*source), config.pad_token)
+        target = batch.target, _tokens_of(batch.target, batch.target_layout)
+        return _uneven(Examination(*source, *target), config.pad_token)
+    draw = torch.Generator().manual_seed(seed)
+    n_pos = min(config.max_len, 13)
+    lengths = torch.randint(max(1, n_pos // 3), n_pos + 1, (inputs,), generator=draw)
+    lengths[0] = n_pos
+    valid = torch.arange(n_pos) < lengths[:, None]  # [batch, pos]
+
+    def tokens() -> Tensor:
+        drawn = torch.randint(0, config.vocab_size, valid.shape, generator=draw)
+        other = (config.pad_token + 1) % config.vocab_size
+        return drawn.masked_fill(drawn == config.pad_token, other).masked_fill(~valid, config.pad_token)
+
+    if config.architecture != "encoder-decoder":
+        return Examination(tokens(), valid)
+    return _uneven(Examination(tokens(), valid, tokens(), valid), config.pad_token)
+
+
+def examine(model: Transformer, task: Task | None = None, *, seed: int = 0) -> list[Finding]:
+    """What is wrong with a model, from a run of it on an `examination` and from what it does on others."""
+    return check_up(model, task, seed=seed).findings
+
+
+def check_up(model: Transformer, task: Task | None = None, *, seed: int = 0) -> Report:
+    """The same with what was looked at. Where the run itself shows an error, what the model does besides is left out: it could
+    only repeat that in other words."""
+    inputs = examination(model.config, task, seed=seed)
+    report = diagnose(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid, model=model)
+    if any(finding.severity == "error" for finding in report.findings):
+        return report
+    found, pairs = check_behaviours(model, inputs)
+    return report.with_behaviours(found, pairs)
+
+
+def _of_images(config: ModelConfig, task: Task | None, inputs: int, seed: int) -> Examination:
+    """The task's images, or random ones; every position of them counts."""
+    if task is not None:
+        pixels = task.sample(inputs, seed=seed, purpose="test").tokens
+    else:
+        draw = torch.Generator().manual_seed(seed)
+        pixels = torch.randint(0, config.n_inputs, (inputs, config.image**2), generator=draw)
+    return Examination(pixels, torch.ones(inputs, config.max_len, dtype=torch.bool))
+
+
+def _tokens_of(tokens: Int[Tensor, "batch pos"], layout: Layout) -> Bool[Tensor, "batch pos"]:
+    """Which cells hold tokens."""
+    return torch.ones_like(tokens).bool() if layout.segments is None else layout.segments > 0
+
+
+def _uneven(inputs: Examination, pad: int) -> Examination:
+    """The inputs cut at their ends. In even rows the target becomes the shorter one, in odd rows the source, by 1 to 3 tokens.
+
+    Without a target, rows of one length are cut by 0 to 2 tokens.
+    """
+    n, row = inputs.valid.sum(dim=1), torch.arange(len(inputs.tokens))  # [batch]
+    if inputs.target is None or inputs.target_valid is None:
+        keep = n - row % 3 if bool((n == n[0]).all()) else n
+        return Examination(*_cut(inputs.tokens, inputs.valid, keep, pad))
+    n_target = inputs.target_valid.sum(dim=1)
+    shorter = torch.minimum(n, n_target) - 1 - row // 2 % 3
+    source = _cut(inputs.tokens, inputs.valid, torch.where(row % 2 == 0, n, shorter), pad)
+    target = _cut(inputs.target, inputs.target_valid, torch.where(row % 2 == 0, shorter, n_target), pad)
+    return Examination(*source, *target)
+
+
+def _cut(
+    tokens: Int[Tensor, "batch pos"], valid: Bool[Tensor, "batch pos"], keep: Int[Tensor, " batch"], pad: int
+) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
+    """The first tokens of each row, at least one; padding in place of the others."""
+    valid = valid & (valid.cumsum(dim=1) <= keep.clamp(min=1)[:, None])
+    return tokens.masked_fill(~valid, pad), valid
