@@ -23,13 +23,11 @@ from pages.shared.view import View
 from pages.shared.widgets import not_here, seed
 from xformer.adapters import own_model
 from xformer.bugs import BUGS, WHOLE_RUNS, Bug
+from xformer.bugs.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
 from xformer.bugs.ends import END_BUGS
 from xformer.bugs.lesson import Lesson
-from xformer.bugs.masking import MASK_BUGS
 from xformer.bugs.read import read_both, right_and_wrong
 from xformer.bugs.residuals import RESIDUAL_BUGS
-from xformer.bugs.roles import ROLE_BUGS
-from xformer.bugs.softmax import SOFTMAX_BUGS
 from xformer.bugs.training_bugs import TRAINING_BUGS
 from xformer.bugs.weights import WEIGHT_BUGS
 from xformer.decoding import decode
@@ -82,6 +80,8 @@ FITTING = {
     "cloned-layers": "sort",
     "no-clipping": "reverse-mirror",
     "loss-on-padding": "reverse-mirror",
+    "gate-and-up-swapped": "reverse-modern",
+    "kv-heads-tiled": "reverse-modern",
 }
 """The shipped model on which a bug has an effect; a test checks each of them."""
 FITTING_OTHERS = "reverse-small"

@@ -6,14 +6,12 @@ as the code that has these bugs does: `decode(broken, prompt, edits=[WHOLE_RUNS]
 """
 
 from xformer import edits
+from xformer.bugs.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
 from xformer.bugs.bug import Bug
 from xformer.bugs.components import COMPONENT_BUGS
 from xformer.bugs.crashes import CRASHES, Crash
 from xformer.bugs.ends import END_BUGS
-from xformer.bugs.masking import MASK_BUGS
 from xformer.bugs.residuals import RESIDUAL_BUGS
-from xformer.bugs.roles import ROLE_BUGS
-from xformer.bugs.softmax import SOFTMAX_BUGS
 from xformer.bugs.training_bugs import TRAINING_BUGS
 from xformer.bugs.weights import WEIGHT_BUGS
 
