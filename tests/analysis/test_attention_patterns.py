@@ -235,3 +235,30 @@ def test_each_stack_of_a_pair_has_its_own() -> None:
     assert rollout_matrices(trace, "decoder").shape == (3, 5, 5)
     with pytest.raises(EditError, match="no stack"):
         rollout_matrices(trace, "cortex")
+
+
+def test_notable_heads_are_those_with_a_clear_pattern_the_best_of_each_first() -> None:
+    table = xformer.analysis.notable_heads(xformer.read("checkpoints/reverse", "3 7 12 9 1 15"))
+    assert table["pattern"].tolist()[:2] == ["anti_diagonal", "diagonal"]
+    assert table["layer"].tolist()[0] == "encoder.2.attn"
+    scores = xformer.analysis.head_scores(xformer.read("checkpoints/reverse", "3 7 12 9 1 15")).set_index(
+        ["layer", "head"]
+    )
+    for row in table.to_dict("records"):
+        assert row["share"] == pytest.approx(scores[row["pattern"]][(row["layer"], row["head"])])
+    assert table["even"].to_numpy() == pytest.approx(1 / 6)
+
+
+def test_the_even_share_follows_the_causal_mask() -> None:
+    table = xformer.analysis.notable_heads(xformer.read("checkpoints/characters", "To be, or not"))
+    n = len("To be, or not")
+    row = table[table["pattern"] == "previous"].iloc[0]
+    assert row["even"] == pytest.approx(sum(1 / (query + 1) for query in range(1, n)) / (n - 1))
+
+
+def test_a_model_that_has_learned_nothing_has_no_notable_head() -> None:
+    config = xformer.load("checkpoints/reverse").config
+    untrained = xformer.Transformer(config, torch.Generator().manual_seed(1)).eval()
+    task = xformer.load("checkpoints/reverse").task
+    reading = xformer.read(xformer.Checkpoint(untrained, task, {}), "3 7 12 9 1 15")
+    assert xformer.analysis.notable_heads(reading).empty

@@ -307,13 +307,13 @@ def head_scores(
 
 
 NOTABLE = ("previous", "next", "anti_diagonal", "diagonal", "induction")
-"""The patterns that make a head worth seeing. Attention to the first token is not one: in a large model most heads rest there."""
+"""The patterns that make a head worth seeing. Attention to the first token is none: most heads of a large model rest there."""
 NOTABLE_SHARE, NOTABLE_TIMES = 0.4, 2.0
 """A notable head has at least this share of its attention on its pattern, and so many times that of even attention."""
 
 
 def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
-    """The heads of the first input whose attention follows a known pattern, the clearest first.
+    """The heads of the first input whose attention follows a known pattern: the clearest of each pattern, then the others.
 
     Args:
         reading: The run.
@@ -341,20 +341,24 @@ def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
         )
         even = allowed / allowed.sum(dim=-1, keepdim=True)  # [1, query, key]
         found, expected = (pattern_scores(one, positions) for one in (pattern, even))  # [head, score], [1, score]
+        is_one_stream = not site.is_cross and len(tokens) == pattern.shape[-1]
         repeats, by_chance = (
-            induction_scores(one, tokens, positions) if len(tokens) == pattern.shape[-1] else [math.nan] * len(one)
+            induction_scores(one, tokens, positions) if is_one_stream else [math.nan] * len(one)
             for one in (pattern, even)
         )
         for head, scores in enumerate(found):
-            shares = dict(zip(SCORES, zip(scores.tolist(), expected[0].tolist(), strict=True), strict=True))
-            shares["induction"] = (repeats[head], by_chance[0])
+            pairs = [*zip(scores.tolist(), expected[0].tolist(), strict=True), (repeats[head], by_chance[0])]
+            shares = dict(zip([*SCORES, "induction"], pairs, strict=True))
             for name in NOTABLE:
                 share, chance = shares[name]
                 if share >= NOTABLE_SHARE and share >= NOTABLE_TIMES * chance:
                     rows.append({"layer": site.path, "head": head, "pattern": name, "share": share, "even": chance})
     table = pd.DataFrame(rows, columns=["layer", "head", "pattern", "share", "even"])
     best = table.assign(above=table["share"] - table["even"]).sort_values("above", ascending=False, kind="stable")
-    return best.drop_duplicates(["layer", "head"]).drop(columns="above").head(n).reset_index(drop=True)
+    best = best.drop_duplicates(["layer", "head"])
+    is_first = ~best.duplicated("pattern")
+    order = [*best.index[is_first], *best.index[~is_first]]
+    return best.loc[order, table.columns].head(n).reset_index(drop=True)
 
 
 def _without_padding(reading: Reading, site: Site, positions: Sequence[int] | None) -> Sequence[int] | None:
