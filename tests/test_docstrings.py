@@ -42,7 +42,7 @@ def test_there_are_edits() -> None:
     assert {"ablate_head", "apply", "patch_from"} <= set(EDITS)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *DRAWN])
 def test_a_public_name_says_what_it_takes_and_gives(name: str) -> None:
     value = resolved(name)
     text = inspect.getdoc(value) or ""

@@ -97,11 +97,11 @@ def clearest_heads(one: pd.DataFrame, other: pd.DataFrame | None, n: int) -> lis
 def pattern_difference(
     readings: Sequence[Reading], layer: int, head: int = MEAN, max_blocks: int | None = None
 ) -> pd.DataFrame:
-    """Two whole patterns of an attention layer cell by cell: query, query_end, key, key_end, query_token,
-    key_token, one, other, difference = other − one, one_allowed, other_allowed, decides (whether this row decided the step).
+    """Compare two whole patterns of an attention layer cell by cell: difference = other − one.
 
-    With `max_blocks`, larger patterns are of at most so many blocks a side (see `attention_patterns.blocks`), from `query` to
-    `query_end` and so on. Raises `InputError` where the shapes do not agree.
+    One row a cell: query, query_end, key, key_end, query_token, key_token, one, other, difference, one_allowed, other_allowed,
+    decides (whether this row decided the step). With `max_blocks`, larger patterns are of at most so many blocks a side, from
+    `query` to `query_end` and so on. Raises `InputError` where the shapes do not agree.
 
     Args:
         readings: The runs to compare.

@@ -69,8 +69,10 @@ def added_positions(
 def position_values(
     reading: Reading, *, positions: Sequence[int] | None = None, kind: str | None = None, stack: str | None = None
 ) -> pd.DataFrame:
-    """What a kind does at each position: of vectors that are added one row a number (position, dimension, value), of queries
-    and keys that are turned one row a pair of dimensions (position, pair, angle in radians, not reduced, cos, sin).
+    """Tabulate what a kind of positions does at each position.
+
+    Of vectors that are added one row a number (position, dimension, value), of queries and keys that are rotated one row a
+    pair of dimensions (position, pair, angle in radians, not reduced, cos, sin).
 
     Raises `InputError` where a kind does neither in this model.
 

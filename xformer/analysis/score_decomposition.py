@@ -221,7 +221,10 @@ def why(reading: Reading, *, layer: int, head: int, query: int, key: int, agains
 
     Args:
         reading: The run.
-        layer: The attention layer, from 0; `head`, `query` and `key` count from 0 too.
+        layer: The attention layer, from 0.
+        head: The head, from 0.
+        query: The query's position, from 0.
+        key: The key's position, from 0.
         against: Another key, or None for the mean of all others that the query may look at.
 
     Returns:

@@ -287,8 +287,10 @@ class LengthsDone:
 def accuracy_by_length(
     reading: Reading, *, lengths: Sequence[int] | None = None, samples: int = SAMPLES, seed: int = 1
 ) -> pd.DataFrame:
-    """One row a length: exact_match, the ends low and high of its 95 % interval (Wilson 1927), token_accuracy, samples, and
-    whether it was trained on. Of the reading only its model and task count; inputs are fresh, drawn from `seed`.
+    """Measure how often a model answers inputs of each length, on fresh inputs drawn from `seed`.
+
+    One row a length: exact_match, the ends low and high of its 95 % interval (Wilson 1927), token_accuracy, samples, and
+    whether it was trained on. Only the model and the task of the reading count.
 
     Raises `UnavailableError` for a model without a task, or whose task has one length alone, `InputError` for a length that is
     out of reach.
@@ -377,11 +379,13 @@ def lengths_compared(
     samples: int = COMPARED_SAMPLES,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """A row for each contender and length: player, length, exact_match with the ends low and high of its 95 % interval (Wilson
+    """Measure how often several models answer the same fresh inputs of each length, under their own changes.
+
+    A row for each model and length: player, length, exact_match with the ends low and high of its 95 % interval (Wilson
     1927), token_accuracy, samples, and whether its own training had inputs of that length.
 
-    All get the same fresh inputs, under their own changes. Raises `UnavailableError` for a task of one length alone, and
-    `InputError` for contenders of different tasks or a length that one of them cannot read.
+    Raises `UnavailableError` for a task of one length alone, and `InputError` for contenders of different tasks or a length
+    that one of them cannot read.
 
     Args:
         contenders: The variants.

@@ -123,12 +123,12 @@ def quantiles(wide: pd.DataFrame) -> pd.DataFrame:
 
 
 def sweep_outcome(outcomes: pd.DataFrame, *, x: str, y: str | None = None) -> pd.DataFrame:
-    """A row for each setting of `x` (and `y`) that was tried, from `outcomes`, a row a member with the columns of the settings,
-    solved (True, False, or missing while it is being trained) and steps_to_solve.
+    """Summarise a sweep: one row for each setting of `x` (and `y`) that was tried.
 
-    members is how many there are, decided how many of them have finished, solved how many of these solved the task,
-    share_solved the share of the decided (not a number where there are none), steps_to_solve the median of those that solved
-    it.
+    `outcomes` has a row a member with the columns of the settings, solved (True, False, or missing while it is being trained)
+    and steps_to_solve. In the table members is how many there are, decided how many of them have finished, solved how many of
+    these solved the task, share_solved the share of the decided (NaN where there are none), steps_to_solve the median of those
+    that solved it.
 
     Args:
         outcomes: One row for each member: its settings, solved and steps_to_solve.

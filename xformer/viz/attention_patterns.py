@@ -42,8 +42,10 @@ def attention(
     height: int | None = None,
     dark: bool = False,
 ) -> alt.TopLevelMixin:
-    """The weights of one head, `analysis.attention`. `scale` is "fixed" from 0 to 1, "own" up to its largest weight, "log" from
-    0.0001 to 1, or "without_first_token" up to its largest weight besides the first key, which is left out then.
+    """Draw the weights of one head as a matrix, `analysis.attention`.
+
+    `scale` is "fixed" from 0 to 1, "own" up to its largest weight, "log" from 0.0001 to 1, or "without_first_token" up to its
+    largest weight besides the first key, which is left out then.
 
     Masked cells are grey, never the colour of a zero. More than `MOST_CELLS` positions a side are pooled by their largest
     weight; the cells `around` one, (query, key), are drawn one by one. With the original run `before`: both on one scale, and

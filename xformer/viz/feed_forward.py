@@ -170,8 +170,7 @@ def ranking_of(reading: Reading, *, layer: int, order: str = "sorted") -> Int[np
 def firing(
     of: Reading | Survey, *, before: Reading | None = None, dark: bool = False
 ) -> alt.LayerChart | alt.FacetChart:
-    """`analysis.firing`, of a run (and the original one `before`) or of a survey: a bar for each layer, cut into the neurons
-    that fire, that rest and that are dead.
+    """Draw `analysis.firing`: a bar for each layer, cut into the neurons that fire, that rest and that are dead.
 
     Args:
         of: A run or a survey.

@@ -123,8 +123,10 @@ def position_offsets(
     height: int = 300,
     dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
-    """`analysis.position_offsets`: a line a head where something is added to scores, else the mean of the products as a line,
-    with the band from the lowest to the highest pair of positions.
+    """Draw `analysis.position_offsets`: a line a head, or the mean of the products with a band.
+
+    A kind that adds to scores has a line for each head. Of others the mean of the products is a line, and the band goes from
+    the lowest to the highest pair of positions.
 
     Args:
         reading: The run.
@@ -167,8 +169,9 @@ def position_offsets(
 
 
 def attention_moved(reading: Reading, *, before: Reading, dark: bool = False) -> alt.Chart:
-    """`analysis.attention_moved` as bars from 0 to 1, heads in their hues; of more than `MOST_HEADS_DRAWN` those that moved
-    furthest, in that order.
+    """Draw `analysis.attention_moved` as bars from 0 to 1.
+
+    Of more than `MOST_HEADS_DRAWN` heads those that moved furthest are drawn, in that order.
 
     Args:
         reading: The run.

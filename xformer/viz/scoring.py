@@ -164,8 +164,9 @@ def accuracy_by_length(
     unit: str = "symbols",
     dark: bool = False,
 ) -> alt.TopLevelMixin:
-    """`analysis.accuracy_by_length`: whole answers right with their 95 % intervals, and single tokens; shaded are the lengths
-    that training showed. `table` is that of the analysis where it is there already, `unit` what a length counts.
+    """Draw `analysis.accuracy_by_length`: whole answers with their 95 % intervals, and single tokens.
+
+    The lengths that training showed are shaded.
 
     Args:
         reading: The run.
@@ -232,8 +233,9 @@ def lengths_compared(
     unit: str = "symbols",
     dark: bool = False,
 ) -> Drawing:
-    """`analysis.lengths_compared`: whole answers right at each length, a line a player with its 95 % interval; points are
-    filled where its training had inputs of that length. `table` is that of the analysis where it is there already.
+    """Draw `analysis.lengths_compared`: a line a model with its 95 % interval.
+
+    Points are filled where its training had inputs of that length.
 
     Args:
         contenders: The variants.

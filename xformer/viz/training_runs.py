@@ -46,8 +46,9 @@ def training_fan(
     height: int = 260,
     dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
-    """`analysis.training_fan`: the median of all members as a thick line, half of them in the dark band and four fifths in the
-    light one, each one as a thin line. `steps` is where the axis ends, the last of all reports by itself.
+    """Draw `analysis.training_fan`: the median of all members as a thick line, each member as a thin one.
+
+    Half of the members are in the dark band, four fifths in the light one.
 
     Args:
         rows: One row for each report: member, step and its figures.
@@ -116,9 +117,10 @@ def sweep_outcome(
     chosen: int | None = None,
     dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
-    """`analysis.sweep_outcome` as a map, a cell a pair of settings: the share of members that solved the task, or after how
-    many steps they did (the median of those that did). Cells where nobody has finished, or solved it, are grey; that of the
-    `chosen` member (a row of `outcomes`, from 0) has a thick frame.
+    """Draw `analysis.sweep_outcome` as a map, a cell for each pair of settings.
+
+    A cell has the share of members that solved the task, or after how many steps they did (the median of those that did). It is
+    grey where no member has finished, or solved it.
 
     Args:
         outcomes: One row for each member: its settings, solved and steps_to_solve.
