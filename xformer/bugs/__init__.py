@@ -8,12 +8,8 @@ as the code that has these bugs does: `decode(broken, prompt, edits=[WHOLE_RUNS]
 from xformer import edits
 from xformer.bugs.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
 from xformer.bugs.bug import Bug
-from xformer.bugs.components import COMPONENT_BUGS
 from xformer.bugs.crashes import CRASHES, Crash
-from xformer.bugs.ends import END_BUGS
-from xformer.bugs.residuals import RESIDUAL_BUGS
-from xformer.bugs.training_bugs import TRAINING_BUGS
-from xformer.bugs.weights import WEIGHT_BUGS
+from xformer.bugs.network import COMPONENT_BUGS, END_BUGS, RESIDUAL_BUGS, TRAINING_BUGS, WEIGHT_BUGS
 
 BUGS: dict[str, Bug] = {
     bug.name: bug
