@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from benchmarks.measure import Machine, in_turns, options, ratio, show
 from benchmarks.peers import PlainEncoder, TorchEncoder, TrueHeads
-from xformer.bugs.replace_modules import replace_modules
+from xformer.bugs.bug import replace_modules
 from xformer.config import TrainConfig
 from xformer.counting import n_parameters
 from xformer.layers.attention import Attention

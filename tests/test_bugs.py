@@ -13,9 +13,9 @@ import xformer
 from tests.layers.reference import ARCHITECTURES, assert_close, build, inputs
 from tests.training.tiny import tiny_preset
 from xformer.bugs import BUGS, CRASHES, WHOLE_RUNS
+from xformer.bugs.bug import replace_modules
 from xformer.bugs.lab import lab_run
 from xformer.bugs.network import redrawn
-from xformer.bugs.replace_modules import replace_modules
 from xformer.errors import InputError, TrainingError
 from xformer.layers.attention import Attention
 from xformer.tasks.batch import IGNORED

@@ -12,7 +12,7 @@ from torch import Tensor
 import xformer
 from tests.layers.reference import assert_close, assert_same, build, inputs, model_config
 from xformer.analysis.positions import position_offsets
-from xformer.bugs.replace_modules import replace_modules
+from xformer.bugs.bug import replace_modules
 from xformer.diagnosis.diagnose import diagnose
 from xformer.layers.cache import Cache
 from xformer.layers.position_tables import AddPositions

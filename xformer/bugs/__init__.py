@@ -7,8 +7,7 @@ as the code that has these bugs does: `decode(broken, prompt, edits=[WHOLE_RUNS]
 
 from xformer import edits
 from xformer.bugs.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
-from xformer.bugs.bug import Bug
-from xformer.bugs.crashes import CRASHES, Crash
+from xformer.bugs.bug import CRASHES, Bug, Crash
 from xformer.bugs.network import COMPONENT_BUGS, END_BUGS, RESIDUAL_BUGS, TRAINING_BUGS, WEIGHT_BUGS
 
 BUGS: dict[str, Bug] = {

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from xformer.bugs.bug import Bug
-from xformer.bugs.replace_modules import replace_modules
+from xformer.bugs.bug import Bug, replace_modules
 from xformer.config import ModelConfig
 from xformer.errors import InputError
 from xformer.layers.attention import Attention, Scores

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
+
+from torch import nn
 
 from xformer.config import ModelConfig
 from xformer.errors import InputError
@@ -71,3 +74,79 @@ class Bug:
         changed = self.put_into(model)
         changed.__dict__["bugs"] = (*there, self)
         return changed
+
+
+Layer = TypeVar("Layer", bound=nn.Module)
+
+
+def replace_modules(model: Transformer, old: type[Layer], new: type[Layer], path_ends: str = "") -> Transformer:
+    """A copy of `model` in which every layer of class `old` whose path ends in `path_ends` is one of class `new`.
+
+    The new layer takes over the weights, the mode, and whether gradients are wanted. Where an earlier exchange has been, the
+    layer becomes both: a class that is `new` first and the earlier one behind it, so that no bug drops another.
+    """
+    changed = copy.deepcopy(model)
+    for path, layer in list(changed.named_modules()):
+        if not isinstance(layer, old) or isinstance(layer, new) or not path.endswith(path_ends):
+            continue
+        kind = new if type(layer) is old else type(f"{new.__name__}On{type(layer).__name__}", (new, type(layer)), {})
+        replacement = cast(Layer, kind(changed.config))  # pyright: ignore[reportCallIssue]
+        replacement.load_state_dict(layer.state_dict())
+        replacement.to(
+            next((p.device for p in layer.parameters()), None), next((p.dtype for p in layer.parameters()), None)
+        )
+        replacement.load_state_dict(layer.state_dict())  # again: what is not a float32 was rounded on the way
+        replacement.train(layer.training)
+        for mine, theirs in zip(replacement.parameters(), layer.parameters(), strict=True):
+            mine.requires_grad_(theirs.requires_grad)
+        parent, _, name = path.rpartition(".")
+        setattr(changed.get_submodule(parent), name, replacement)
+    return changed
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A mistake, what Python says to it, and what was meant."""
+
+    mistake: str
+    error: str
+    meant: str
+
+
+CRASHES = (
+    Crash(
+        "A number is called as if it were the layer: self.embedding_dim(x).",
+        "TypeError: 'int' object is not callable",
+        "self.embedding(x)",
+    ),
+    Crash(
+        "The logarithm of a plain number is asked of torch: torch.log(10000.0).",
+        "TypeError: log(): argument 'input' must be Tensor, not float",
+        "math.log(10000.0)",
+    ),
+    Crash(
+        "A buffer is registered under one name and read under another: self.pe for self.positional_encoding.",
+        "AttributeError: 'PositionalEncoding' object has no attribute 'pe'",
+        "one name for it",
+    ),
+    Crash(
+        "A layer is built where it should be called: nn.ReLU(x), nn.LayerNorm(x).",
+        "TypeError, or a layer passed on as if it were a tensor",
+        "self.relu(x) with self.relu = nn.ReLU(), or F.relu(x)",
+    ),
+    Crash(
+        "A module's __init__ does not call super().__init__().",
+        "AttributeError: cannot assign module before Module.__init__() call",
+        "super().__init__() first",
+    ),
+    Crash(
+        "The result has one name and another is returned: output = weights @ v; return out.",
+        "NameError: name 'out' is not defined",
+        "return output",
+    ),
+    Crash(
+        "The projections end in the length of the context instead of the width of the model.",
+        "RuntimeError: shape is invalid, as soon as the two numbers differ",
+        "nn.Linear(d_model, d_model)",
+    ),
+)

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from xformer.bugs.bug import Bug
-from xformer.bugs.replace_modules import replace_modules
+from xformer.bugs.bug import Bug, replace_modules
 from xformer.config import ModelConfig
 from xformer.layers.attention import Attention
 from xformer.layers.block import Block, CrossBlock
