@@ -157,7 +157,7 @@ texts = [
     ),
     "First principles and Bug lab": (
         """
-from xformer.bugs.lesson import train_both
+from xformer.bugs.lab import train_both
 
 sentence = analysis.principles.Sentence("the cat saw the dog", d=4)
 lesson = train_both("checkpoints/reverse-small", "init-too-large", steps=200)

@@ -24,9 +24,8 @@ from pages.shared.widgets import not_here, seed
 from xformer.adapters import own_model
 from xformer.bugs import BUGS, WHOLE_RUNS, Bug
 from xformer.bugs.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
-from xformer.bugs.lesson import Lesson
+from xformer.bugs.lab import Lesson, read_both, right_and_wrong
 from xformer.bugs.network import END_BUGS, RESIDUAL_BUGS, TRAINING_BUGS, WEIGHT_BUGS
-from xformer.bugs.read import read_both, right_and_wrong
 from xformer.decoding import decode
 from xformer.diagnosis.case import Finding
 from xformer.diagnosis.diagnose import examine

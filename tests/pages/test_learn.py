@@ -184,18 +184,18 @@ def view_of(model: str) -> Any:
 
 @pytest.mark.parametrize("bug", BUGS)
 @pytest.mark.parametrize("model", ["reverse-small", "digits"])
-def test_every_bug_shows_something_on_the_model_that_is_chosen_for_it(model: str, bug: str) -> None:
-    from pages.bug_lab.choice import FITTING, fitting, readings, shows_something
+def test_every_bug_has_an_effect_on_the_model_chosen_for_it(model: str, bug: str) -> None:
+    from pages.bug_lab.choice import FITTING, fitting, has_effect, readings
 
     view, why = fitting(view_of(model), BUGS[bug])
     assert bool(why) == (view.model != model)
     if BUGS[bug].shows == "in training":
         assert view.model == FITTING[bug]
     else:
-        assert shows_something(readings(view, BUGS[bug]), BUGS[bug])
+        assert has_effect(readings(view, BUGS[bug]), BUGS[bug])
 
 
-def test_what_is_the_same_with_the_bug_is_not_called_a_change() -> None:
+def test_equal_rows_have_no_note() -> None:
     from pages.bug_lab.choice import readings
     from pages.bug_lab.panels import rows
 
@@ -204,22 +204,22 @@ def test_what_is_the_same_with_the_bug_is_not_called_a_change() -> None:
     assert rows([both[0], both[0]]) == ""
 
 
-def test_of_a_long_answer_only_the_first_tokens_are_written_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_tokens_of_a_long_answer_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     from pages.bug_lab import choice
 
     view, bug = view_of("reverse-decoder"), BUGS["causal-ignored"]
     whole = choice.written(view, bug)
     choice.shared.forget(lambda key: True)
     monkeypatch.setattr(choice, "MOST_WRITTEN", 2)
-    told: list[tuple[int, int]] = []
-    first = choice.written(view, bug, lambda done, of: told.append((done, of)))
+    reported: list[tuple[int, int]] = []
+    first = choice.written(view, bug, lambda done, of: reported.append((done, of)))
     assert first == [whole[0][:2], whole[1][:2]]
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert reported == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert len(whole[0]) > 2
     choice.shared.forget(lambda key: True)
 
 
-def test_a_high_loss_is_said_only_of_a_high_loss() -> None:
+def test_the_loss_is_called_low_only_where_it_is() -> None:
     from pages.bug_lab.choice import readings
     from pages.bug_lab.panels import effect
 
@@ -261,7 +261,7 @@ def test_the_loss_is_that_of_the_broken_model_and_the_code_records_it(
         for run in ("r1", "r2")
     ]
     if losses[1] != losses[1]:
-        assert "with it no number at all" in text(app)
+        assert "not a number with it" in text(app)
     else:
         shown = re.search(r"loss is ([\d.]+) nats without it and ([\d.]+) with it", text(app))
         assert shown is not None
@@ -286,7 +286,7 @@ def test_a_model_that_shows_nothing_can_be_shown_all_the_same(open_page: Open) -
     app.button(key="bug_fit_own").click().run()
     assert complaints(app) == []
     assert app.query_params["own"] == "1"
-    assert "nothing of the bug is to be seen in the answer" in text(app)
+    assert "the bug has no effect on the answer" in text(app)
 
 
 def test_a_link_to_a_bug_that_is_not_here_says_so(open_page: Open) -> None:
@@ -336,8 +336,7 @@ def test_the_code_of_a_lesson_draws_the_curves_that_are_shown(
 
 
 def test_the_lesson_is_the_labs_own_training() -> None:
-    from xformer.bugs.lab import lab_run
-    from xformer.bugs.lesson import lesson
+    from xformer.bugs.lab import lab_run, lesson
     from xformer.presets import PRESETS
 
     preset = PRESETS["reverse-mirror"]

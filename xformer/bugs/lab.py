@@ -9,15 +9,29 @@ two sequences where a bug ignores the mask).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 
+from xformer.adapters import TaskModel, own_task_model
+from xformer.bugs import BUGS
+from xformer.bugs import Bug as bugs_Bug
 from xformer.bugs.bug import Bug
-from xformer.errors import InputError
+from xformer.config import ModelConfig, TaskConfig, TrainConfig
+from xformer.edits import set_causal
+from xformer.errors import InputError, XformerError
+from xformer.model import Transformer
 from xformer.presets import Preset
+from xformer.reading import Reading, adapter_of, framed
 from xformer.tasks import Batch, Score, Task, score
+from xformer.tasks.batch import IGNORED
+from xformer.tasks.task import Example
+from xformer.trace import record
 from xformer.training.device import choose_device
+from xformer.training.evaluate import Progress
 from xformer.training.loop import Run
 from xformer.training.recipe import adamw
 
@@ -64,3 +78,125 @@ def lab_run(preset: Preset, bug: Bug | None = None, *, steps: int | None = None,
     if bug is not None:
         changes |= dict(bug.train_changes)
     return LabRun(replace(preset, train=preset.train.replace(**changes)), bug, choose_device(device))
+
+
+HELD_OUT = 64
+"""Unseen inputs on which both are scored."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """How far both have come: one row a report, and why the run with the bug ended early, where it did."""
+
+    rows: list[dict[str, float]] = field(repr=False)
+    step: int
+    steps: int
+    problem: str = ""
+    recipe: str = ""
+    """The call that trains them again, where that is known."""
+
+    @property
+    def is_final(self) -> bool:
+        return self.step >= self.steps
+
+
+def train_both(
+    where: str | Path,
+    bug: str,
+    *,
+    steps: int,
+    peak_lr: float = 3e-3,
+    batch_size: int = 32,
+    until: int | None = None,
+) -> Lesson:
+    """Two fresh models of the size and task of a checkpoint, one with the bug of that name, and how both learn.
+
+    `until` breaks off at the report after so many of the `steps`.
+    """
+    own = own_task_model(adapter_of(where))
+    preset = lab_preset(own.model.config, own.task.config, steps, peak_lr, batch_size)
+    return next(found for found in lesson(preset, BUGS[bug], steps) if found.is_final or found.step == until)
+
+
+def lesson(preset: Preset, bug: bugs_Bug, steps: int) -> Iterator[Lesson]:
+    """Train both, a report of each in turn; a run that breaks off stays where it is while the other goes on."""
+    right = lab_run(preset, steps=steps, device="cpu").reports()
+    wrong: Iterator[Progress] | None = lab_run(preset, bug, steps=steps, device="cpu").reports()
+    rows: list[dict[str, float]] = []
+    problem = ""
+    for progress in right:
+        row = {"step": float(progress.step)} | _figures(progress, "right")
+        if wrong is not None:
+            try:
+                row |= _figures(next(wrong), "wrong")
+            except XformerError as error:
+                wrong, problem = None, str(error)
+        rows.append(row)
+        yield Lesson(list(rows), progress.step, steps, problem)
+
+
+def lab_preset(model: ModelConfig, task: TaskConfig, steps: int, peak_lr: float, batch_size: int) -> Preset:
+    """A model of this size, trained for this task, briefly."""
+    train = TrainConfig(
+        steps=steps,
+        batch_size=batch_size,
+        peak_lr=peak_lr,
+        log_every=min(20, max(1, steps // 20)),
+        held_out=HELD_OUT,
+        snapshot_every=0,
+    )
+    return Preset("lab", "lab", "", model, task, train)
+
+
+def _figures(progress: Progress, side: str) -> dict[str, float]:
+    return {
+        f"loss_{side}": progress.loss,
+        f"tokens_{side}": progress.held_out.token_accuracy,
+        f"gradient_{side}": progress.gradient_norm,
+    }
+
+
+PADDING = 3
+"""Cells behind the input of a bug that only padding shows, where there is room for them."""
+
+FRESH_SEED = 0
+
+
+def right_and_wrong(model: Transformer, bug: str) -> tuple[Transformer, Transformer]:
+    """The model without the bug (fresh, where the bug is one of fresh weights) and with it."""
+    if BUGS[bug].shows == "when fresh":
+        model = Transformer(model.config, torch.Generator().manual_seed(FRESH_SEED)).eval()
+    return model, BUGS[bug].broken(model)
+
+
+def read_both(
+    where: str | Path | TaskModel,
+    typed: str | Sequence[int],
+    bug: str,
+    *,
+    causal: bool | None = None,
+    changes: str = "",
+    models: tuple[Transformer, Transformer] | None = None,
+) -> list[Reading]:
+    """Read an input without the bug of that name and with it, under a mask (None: its own) and interventions.
+
+    `models` are those of `right_and_wrong`, where they are there already. Raises what `read` raises, and `XformerError` where
+    the changes do not fit the broken model.
+    """
+    subject = own_task_model(adapter_of(where))
+    config, (_, example, changed) = subject.model.config, framed(subject, typed, changes)
+    edits = [*([] if causal is None else [set_causal(causal)]), *changed]
+    n = min(PADDING, config.max_len - example.stream.shape[1]) if BUGS[bug].shows == "with padding" else 0
+    valid = torch.arange(example.stream.shape[1] + n)[None] < example.stream.shape[1] if n else None
+    example = _padded(example, n, config.pad_token)
+    has_right_answer, found = subject.has_right_answer(example), []
+    for model in models or right_and_wrong(subject.model, bug):
+        trace = record(model, example.stream, example.target, edits=edits, valid=valid)
+        found.append(Reading(replace(subject, model=model), example, trace, has_right_answer))
+    return found
+
+
+def _padded(example: Example, n: int, pad: int) -> Example:
+    own = example.target is None  # where the stream itself is answered
+    labels = F.pad(example.labels, (0, n), value=IGNORED) if own else example.labels
+    return replace(example, stream=F.pad(example.stream, (0, n), value=pad), labels=labels)

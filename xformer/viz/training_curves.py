@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from xformer.bugs.lesson import Lesson
+from xformer.bugs.lab import Lesson
 from xformer.viz import theme
 from xformer.viz.charts import layered
 from xformer.viz.theme import HEAD_HUES
@@ -482,7 +482,7 @@ def lesson_curves(lesson: Lesson, *, what: str, dark: bool = False) -> alt.Layer
 
     Example:
         >>> import xformer
-        >>> from xformer.bugs.lesson import train_both
+        >>> from xformer.bugs.lab import train_both
         >>> lesson = train_both("checkpoints/reverse-small", "init-too-large", steps=4)
         >>> chart = xformer.viz.lesson_curves(lesson, what="loss")
     """
