@@ -6,8 +6,7 @@ differently is a field here, under the name the field uses.
 
 from xformer.config.base import Config
 from xformer.config.model import DROPOUT_SITES, MAX_INK, DropoutSite, ModelConfig
-from xformer.config.task import TaskConfig, TaskName
-from xformer.config.training import TrainConfig
+from xformer.config.training import TaskConfig, TaskName, TrainConfig
 from xformer.task_limits import Architecture
 
 __all__ = [
