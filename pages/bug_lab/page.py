@@ -11,25 +11,17 @@ from pages.bug_lab.choice import (
     Written,
     ask_bug,
     ask_fitting,
+    findings,
     no_such_bug_here,
     readings,
     shows_padding,
-    verdict,
     written,
 )
-from pages.bug_lab.panels import (
-    attention_panel,
-    bug_card,
-    bug_notes,
-    crashes_panel,
-    effect,
-    look_for,
-    seen_in,
-    verdict_panel,
-)
-from pages.bug_lab.training import is_training, lesson_of, tick, training_panel
+from pages.bug_lab.panels import attention_panel, bug_card, bug_notes, crashes_panel, diagnosis_panel, effect, hints
+from pages.bug_lab.training import is_training, lesson_of, training_panel
 from pages.components.prediction_strip import Lane, prediction_strip
 from pages.shared import frame
+from pages.shared.background_job import TICK
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import what_to_notice
 from pages.shared.patience import patience
@@ -52,7 +44,7 @@ def page() -> None:
         no_such_bug_here(view, bug)
         chosen.share(bug=bug.name, **own)
         crashes_panel()
-        what_to_notice([look_for(bug), seen_in(bug)])
+        what_to_notice(hints(bug))
         return
     show = _ask_show(bug)
     both, alone = _both(view, bug)
@@ -63,38 +55,38 @@ def page() -> None:
             attention_panel(view, bug, both)
         elif show == "diagnosis":
             with st.spinner("Examining both models …"):
-                verdict_panel(bug, *verdict(view.model, bug.name))
-    every = tick() if show == "training" else None
+                diagnosis_panel(bug, *findings(view.model, bug.name))
+    ticks = show == "training" and is_training()
 
     def rest() -> None:
         with frame.picture("training"):
             link = training_panel(view, bug) if show == "training" else {}
         chosen.share(bug=bug.name, **own, **link)
         what_to_notice(bug_notes(view, bug, both, alone, lesson_of(view, bug)))
-        if show == "training" and is_training() != (every is not None):
-            st.rerun()  # the page has to begin to run by itself, or to stop
+        if show == "training" and is_training() != ticks:
+            st.rerun()  # to begin or end the updates
 
-    st.fragment(rest, run_every=every)()
+    st.fragment(rest, run_every=TICK if ticks else None)()
     crashes_panel()
 
 
 def _ask_show(bug: Bug) -> str:
-    """What to look at; a bug of the training loop is not to be seen in a run."""
+    """Ask for a panel; a bug of the training loop has no effect on a run."""
     if bug.shows == "in training":
-        return choose("loop", {name: SHOW[name] for name in ("training", "diagnosis")}, "training", "Show", key="bug_loop",
-                      label_visibility="collapsed")  # fmt: skip
+        panels = {name: SHOW[name] for name in ("training", "diagnosis")}
+        return choose("loop", panels, "training", "Show", key="bug_loop", label_visibility="collapsed")
     return choose("show", SHOW, "answer", "Show", key="bug_show", label_visibility="collapsed")
 
 
 def _both(view: View, bug: Bug) -> tuple[list[Reading], Written]:
-    """Both readings and what both write alone, or a sentence on why there are none."""
+    """Both readings and the tokens that both models decode; where there are none, a message says why."""
     if bug.shows == "in training":
         return [], []
     if not shows_padding(view, bug):
-        st.info("This bug shows with padding only, and this model’s input has none.", icon=":material/info:")
+        st.info("This bug needs padding, and this model’s input has none.", icon=":material/info:")
         return [], []
     try:
-        with patience("Both models write") as step:
+        with patience("Both models decode") as step:
             return readings(view, bug), written(view, bug, step)
     except XformerError as error:
         st.error(escape_markdown(f"The changes of this run do not fit the broken model. {error}"))
@@ -102,20 +94,17 @@ def _both(view: View, bug: Bug) -> tuple[list[Reading], Written]:
 
 
 def _predictions(view: View, bug: Bug, both: list[Reading], alone: Written) -> None:
-    """What it reads and says, right and wrong, and what both write on their own; then the loss in words."""
+    """Draw the input, the predictions of both models, and what both decode free-running."""
     shown = view.kind.rows(both[0], both[1], "with the bug")
     if math.isnan(both[1].loss):
         shown[-1] = replace(shown[-1], tokens=("NaN",) * len(both[1].answer))
-    lost = ""
-    if alone:
-        label, answer = view.subject.labels, both[0].answer
-        lost = "" if alone[1] else " On its own it writes nothing: there the code with this bug fails."
-        for name, tokens in zip(("alone, right", "alone, bug"), alone, strict=True):
-            if not tokens:
-                continue
+    label, answer = view.subject.labels, both[0].answer
+    for name, tokens in zip(("alone, right", "alone, bug"), alone, strict=False):
+        if tokens:
             right = tuple(i < len(answer) and token == answer[i] for i, token in enumerate(tokens))
             shown.append(Lane(name, tuple(label[token] for token in tokens), right, offset=shown[-1].offset))
     prediction_strip(shown, key="bug_strip")
+    lost = " Free-running it decodes nothing: its logits are not finite." if alone and not alone[1] else ""
     st.caption(effect(view, bug, both, alone) + lost)
 
 

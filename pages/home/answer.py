@@ -1,9 +1,10 @@
-"""What a model answers by itself: a lane of what is typed, one of what it says, and one under the changes that are on."""
+"""The predictions of a model on the typed input: an answer, a continuation, filled gaps, or the class of an image."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -28,16 +29,21 @@ from xformer.tasks.rules.digits import Digits
 from xformer.viz.images import picture
 
 Predictions = tuple[tuple[int, float], ...]
-"""Tokens, each with its probability."""
+"""Tokens with their probabilities."""
+LENGTHS = (100, 200, 400, 800)
+TEMPERATURES = {0.0: "greedy", 0.5: "careful", 0.8: "usual", 1.2: "daring"}
+MOST_GAPS, MOST_TOKENS = 4, 8
+MOST_MISTAKES = 12
+"""Maximum wrong images that are shown."""
 
 
 def answer_panel(view: View) -> None:
-    """The lanes, and how many tokens are right."""
+    """The input and the answer of a task model, and the number of right tokens."""
     task, label = view.own.task, view.subject.labels
     end = task.vocabulary.special.end
-    lanes, sources = [typed(view)], (view.source, changed_source(view.interventions, view.source))
+    lanes, sources = [_typed_lane(view)], (view.source, changed_source(view.interventions, view.source))
     answer, right = [], ()
-    for (name, predictions), source in zip(predicted(view, "It answers", "it says").items(), sources, strict=False):
+    for (name, predictions), source in zip(_predictions(view).items(), sources, strict=False):
         answer = [*task.answer(list(source)), *([] if end is None else [end])]
         right = tuple(i < len(answer) and token == answer[i] for i, (token, _) in enumerate(predictions))
         lanes.append(Lane(name, tuple(label[t] for t, _ in predictions), right, tuple(p for _, p in predictions)))
@@ -46,148 +52,110 @@ def answer_panel(view: View) -> None:
     is_all_right = len(right) == len(answer) and all(right)
     verdict = "Every token is right" if is_all_right else f"{sum(right)} of {len(answer)} right"
     under = f" with {view.what_changed()}" if view.is_changed else ""
-    st.caption(f"{verdict}{under}. The model ran just now and said this {how}; a bar shows how sure it was.")
+    st.caption(f"{verdict}{under}. The model predicted this just now, {how}; a bar is the probability of a token.")
 
 
-def typed(view: View) -> Lane:
-    """The lane of what is typed."""
+def _typed_lane(view: View) -> Lane:
     return Lane("you type", tuple(view.subject.labels[token] for token in view.source))
 
 
-def predicted(view: View, wait: str, name: str) -> dict[str, Predictions]:
-    """What the model predicts token by token, and what it does under the changes, by the names of their lanes."""
-    with patience(wait) as step:
-        runs = {name: resources.decoded(view.model, view.source, step=step)}
+def _predictions(view: View) -> dict[str, Predictions]:
+    """The decoded tokens of the model, and under the changes, by the names of their lanes."""
+    with patience("The model decodes") as step:
+        runs = {"model": resources.decoded(view.model, view.source, step=step)}
         if view.is_changed:
             changed = view.what_changed()
-            runs[f"{name}, {changed}"] = resources.decoded(*view.key(changed), step=step)
+            runs[f"model, {changed}"] = resources.decoded(*view.key(changed), step=step)
     return runs
 
 
-LENGTHS = (100, 200, 400, 800)
-
-TEMPERATURES = {0.0: "the likeliest", 0.5: "careful", 0.8: "usual", 1.2: "daring"}
-
-
 def continuation_panel(view: View) -> None:
-    """The strip, what can be said about it, and the story."""
-    _strip(view)
-    st.fragment(_story)(view)
-
-
-def _strip(view: View) -> None:
-    label, lanes = view.subject.labels, [typed(view)]
-    for name, predictions in predicted(view, "It goes on with the text", "it goes on").items():
+    """The likeliest continuation of a text as a strip, and a longer sampled one."""
+    label, lanes = view.subject.labels, [_typed_lane(view)]
+    for name, predictions in _predictions(view).items():
         lanes.append(Lane(name, tuple(label[t] for t, _ in predictions), probability=tuple(p for _, p in predictions)))
     prediction_strip(lanes, key="prediction")
-    halves = "Its encoder read the first half of what you typed, and it goes on from there. " if view.is_pair else ""
+    halves = "Its encoder read the first half of the text, and it continues from there. " if view.is_pair else ""
     st.caption(
-        f"The model ran just now and took its likeliest {view.input.one} each time; a bar shows how sure it was. "
-        f"{halves}Nobody knows the right answer: a text may go on in many ways."
-        " A dot is a space, ↵ a new line.",
+        f"Greedy decoding, computed just now: the likeliest {view.input.one} each time; a bar is its probability. {halves}"
+        "There is no right answer: a text can continue in many ways. A dot is a space, ↵ a new line.",
         width="stretch",
     )
+    st.fragment(_sample)(view)
 
 
-def _story(view: View) -> None:
+def _sample(view: View) -> None:
+    look: dict[str, Any] = {"required": True, "label_visibility": "collapsed"}
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        st.markdown("**How it would go on**", width="content")
+        st.markdown("**A sampled continuation**", width="content")
         temperature = st.segmented_control(
-            "Choice",
-            list(TEMPERATURES),
-            default=0.8,
-            required=True,
-            format_func=lambda value: TEMPERATURES[value],
-            key="story_temperature",
-            label_visibility="collapsed",
-            help=f"Temperature 0, 0.5, 0.8 or 1.2: how readily it takes a {view.input.one} that is not the likeliest.",
-        )
+            "Temperature", list(TEMPERATURES), default=0.8, format_func=TEMPERATURES.__getitem__, key="story_temperature",
+            help="Temperature 0, 0.5, 0.8 or 1.2: the higher, the more often a less likely token is sampled.", **look,
+        )  # fmt: skip
         n = st.segmented_control(
-            view.input.many.capitalize(),
-            LENGTHS,
-            default=LENGTHS[0],
-            required=True,
-            format_func=lambda value: f"{value} {view.input.many}" if value == LENGTHS[-1] else str(value),
-            key="story_length",
-            label_visibility="collapsed",
-        )
+            view.input.many.capitalize(), LENGTHS, default=LENGTHS[0], key="story_length",
+            format_func=lambda n: f"{n} {view.input.many}" if n == LENGTHS[-1] else str(n), **look,
+        )  # fmt: skip
         wanted = (view.model, view.source)
-        if view.task is None and st.session_state.get("story_wanted") != wanted:  # a large model writes for a while
+        if view.task is None and st.session_state.get("story_wanted") != wanted:  # a large model takes a while
             write = partial(st.session_state.__setitem__, "story_wanted", wanted)
             st.button("Let it write", icon=":material/edit:", key="story_write", on_click=write)
             return
-        if st.button("Again", icon=":material/refresh:", key="story_again", help="Another draw."):
+        if st.button("Again", icon=":material/refresh:", key="story_again", help="Another sample."):
             st.session_state["story_seed"] = st.session_state.get("story_seed", 0) + 1
     text = st.empty()
 
     def show(tokens: Sequence[int]) -> None:
         text.code(view.input.plain([*view.original().ids(), *tokens]), language=None, wrap_lines=True)
 
-    with patience("It writes") as step:
+    with patience("The model writes") as step:
         seed = st.session_state.get("story_seed", 0)
         show(resources.continuation(view.model, view.source, n, temperature, seed, step=step, show=show))
+    st.caption(_window(view))
+
+
+def _window(view: View) -> str:
+    """How much of the text the model reads at once."""
     if view.task is None:
-        st.caption(
-            f"It reads at most {view.shape.max_len:,} {view.input.many}, its own among them, and stops where there are as many."
-        )
-        return
-    read, trained = (
-        view.task.config.max_len,
-        f"was trained on {escape_markdown(texts.title(view.task.config.text))} and ",
+        return f"It reads at most {view.shape.max_len:,} {view.input.many}, its own among them, and then stops."
+    read, title = view.task.config.max_len, escape_markdown(texts.title(view.task.config.text))
+    how = (
+        f"its encoder reads the last {read}, its decoder writes {read} more, and so on"
+        if view.is_pair
+        else "beyond that, the first one is dropped for each new one, and the rest is read again"
     )
-    st.caption(
-        f"It {trained}never sees more than {read} {view.input.many} at once: "
-        + (
-            f"its encoder reads the last {read}, its decoder says {read} more, and so on."
-            if view.is_pair
-            else f"once there are {read}, the first one drops out for each that comes, and it reads the rest anew."
-        )
-    )
-
-
-MOST_GAPS, MOST_TOKENS = 4, 8
+    return f"It was trained on {title} and reads at most {read} {view.input.many} at once: {how}."
 
 
 def filled_panel(view: View) -> None:
-    """The lanes, and for each of the first gaps the likeliest tokens with their probabilities."""
+    """The predictions at the gaps of a text, or the target of a source, with the likeliest tokens at the first gaps."""
     original, changed = view.original(), view.changed()
     run = changed or original
-    prediction_strip(view.kind.rows(original, changed, f"says, {view.what_changed()}"), key="prediction")
+    prediction_strip(view.kind.rows(original, changed, f"predicts, {view.what_changed()}"), key="prediction")
     if not run.target_positions:
         return
     if view.is_pair:
-        caption("The model ran just now and wrote this, its likeliest token each time; a bar shows how sure it was.")
+        caption("Greedy decoding, computed just now; a bar is the probability of a token.")
         return
     if run.answer == tuple(run.ids()[position] for position in run.target_positions):
-        caption(
-            "Nothing is missing from this text: at each place stands the token that the model finds likeliest there."
-        )
+        caption("This text has no gaps: at each position stands the token that the model finds likeliest there.")
         return
     shown = run.target_positions[:MOST_GAPS]
+    share = st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent")
     for column, position in zip(st.columns(max(2, len(shown))), shown, strict=False):
         p = run.logits[0, position].softmax(dim=-1).topk(min(MOST_TOKENS, view.shape.vocab_size))
         names = [view.subject.labels[token] for token in p.indices.tolist()]
+        frame = pd.DataFrame({"token": names, "probability": p.values.tolist()})
         with column:
             st.markdown(f"**Position {position}**, which reads {escape_markdown(run.tokens[position])}")
-            st.dataframe(
-                pd.DataFrame({"token": names, "probability": p.values.tolist()}),
-                hide_index=True,
-                column_config={
-                    "probability": st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent")
-                },
-                key=f"gap_{position}",
-            )
+            st.dataframe(frame, hide_index=True, column_config={"probability": share}, key=f"gap_{position}")
     left = len(run.target_positions) - len(shown)
     more = f" {left} more gaps are not shown." if left else ""
-    caption(f"The model ran just now and says what is missing; nobody knows what is right.{more}")
-
-
-MOST_MISTAKES = 12
-"""So many are shown."""
+    caption(f"The likeliest tokens at each gap, computed just now; there is no right answer.{more}")
 
 
 def class_panel(view: View) -> None:
-    """The image beside the bars of the classes, and the verdict in a sentence."""
+    """The image, the probabilities of the classes, and whether the likeliest one is right."""
     original, changed = view.original(), view.changed()
     run = changed or original
     call = Call(viz.classes, (run,), {} if changed is None else {"before": original})
@@ -201,37 +169,33 @@ def class_panel(view: View) -> None:
 
 
 def _verdict(view: View, run: Reading) -> str:
-    """What is predicted, how surely, and whether that is right: of a drawn image nobody knows."""
     with_changes = f" with {view.what_changed()} (the frames are the original)" if view.is_changed else ""
-    says = f"The model says **{run.predicted[0]}**{with_changes}, {percent(run.probability[0], 1)} sure"
-    ran = "It ran just now, and said this once, at its class token."
+    predicts = f"The model predicts **{run.predicted[0]}**{with_changes} with {percent(run.probability[0], 1)}"
+    where = "The prediction was computed just now, at the class token."
     if not run.has_right_answer:
-        return f"{says}. Nobody knows what a drawn image is, so this is neither right nor wrong. {ran}"
+        return f"{predicts}. The digit of a drawn image is not known, so this is neither right nor wrong. {where}"
     rule, [right], [of_right] = view.own.task.rule, run.answer, run.probability_of_answer
     assert isinstance(rule, Digits)
     verdict = "which is right" if run.right[0] else f"**which is wrong**: {right} gets {percent(of_right, 1)}"
-    return f"Test image {rule.test_number(view.source)} is a {right}. {says}, {verdict}. {ran}"
+    return f"Test image {rule.test_number(view.source)} is a {right}. {predicts}, {verdict}. {where}"
 
 
 def mistakes_panel(view: View) -> None:
-    """A gallery of the test images that the model itself gets wrong, the surest first; one click shows one on all screens."""
+    """The test images that the model gets wrong, with buttons to show one on all screens."""
     predictions = test_predictions(view.model)
     wrong = wrong_ones(predictions)
     heading(f"{len(wrong)} of {len(predictions)} test images wrong")
     if wrong.empty:
         st.caption("It gets every one of them right.")
         return
-    st.caption(
-        "By the model’s own run, the surest first"
-        + (f"; the first {MOST_MISTAKES} are shown" if len(wrong) > MOST_MISTAKES else "")
-        + ". A click takes an image to all screens."
-    )
+    first = f"; the first {MOST_MISTAKES} are shown" if len(wrong) > MOST_MISTAKES else ""
+    st.caption(f"Without changes, the highest probability first{first}. “Show” takes an image to all screens.")
     pixels = digit_images()[1].pixels.numpy()
     columns = st.columns(min(MOST_MISTAKES, max(6, len(wrong))), gap="small")
     for column, row in zip(columns, wrong.head(MOST_MISTAKES).to_dict("records"), strict=False):
         image = int(row["image"])
         with column:
             st.image(picture(pixels[image], dark=is_dark(), scale=10), width=80)
-            st.caption(f"is **{row['digit']}**, said **{row['predicted']}**, {percent(row['probability'], 0)} sure")
+            st.caption(f"is **{row['digit']}**, predicted **{row['predicted']}** with {percent(row['probability'], 0)}")
             st.button("Show", key=f"wrong_{image}", on_click=show_image, args=(image,), width="stretch")
     footer(view, "wrong", [Call(analysis.mistakes, (view.original(),))], wrong)

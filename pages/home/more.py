@@ -1,4 +1,4 @@
-"""“How long can it go?”: right answers by length of input, counted a little at a time; and what makes it go on, or stop."""
+"""More about a model: how long its inputs can be, how it was trained, and the sizes of published models."""
 
 from __future__ import annotations
 
@@ -36,10 +36,14 @@ from xformer.viz.packing import AnyLayer, pack, pattern_layers
 
 FIRST_WORK = 0.3
 """Seconds of counting before anything is drawn."""
+KEY = "published_attention"
+N_SOURCE, N_TARGET = 12, 9
+OVERCOUNT = "base, over-counted"
+CONTEXT = 1024
 
 
 def how_long_panel(view: View) -> None:
-    """The curve as far as it is counted; the sentence when it is complete."""
+    """The accuracy by length of input as far as it is counted, and how far the model generalises."""
     original = view.original()
     job: Job[LengthsDone] | None = st.session_state.get("lengths")
     if job is None or job.about != view.model:
@@ -61,14 +65,14 @@ def _curve(view: View, original: Reading, job: Job[LengthsDone]) -> None:
     call = Call(viz.accuracy_by_length, (original,), {"unit": task.rule.unit, "table": table})
     shown(view, call, "how_long")
     st.caption(
-        f"{found.rows[0]['samples']} fresh inputs of each length, asked just now of the model as it is, without changes; "
-        "the band is the 95 % interval of whole answers, the shaded lengths are those that its training showed it."
+        f"{found.rows[0]['samples']} fresh inputs of each length, counted just now without changes; the band is the 95 % "
+        "interval of whole answers, the shaded lengths are those of its training."
     )
     footer(view, "how_long", [call], lambda: table)
 
 
 def _sentence(task: Task, table: pd.DataFrame) -> str:
-    """How far it goes beyond its training, where that went well."""
+    """The length up to which the model generalises, where it is good at its training lengths."""
     shortest, longest, least = task.config.min_len, task.config.max_len, percent(HIGH, 0)
     if not has_mastered_its_training(table):
         return f"Trained on {shortest} to {longest} {task.rule.unit}, it does not get {least} right at each of these lengths"
@@ -78,13 +82,42 @@ def _sentence(task: Task, table: pd.DataFrame) -> str:
     return f"Trained on at most {longest} {task.rule.unit}, it gets {least} or more right at every length up to {far}"
 
 
-KEY = "published_attention"
+def training_panel(view: View) -> None:
+    """The training of a model and its score on unseen inputs, from its card."""
+    card = card_of_model(view.model)
+    if isinstance(about := card.get("about"), str):
+        st.text(about)
+    if of := credit(card.get("preset")):
+        st.caption(of)
+    figures, recipe = card.get("figures") or card.get("reported"), card.get("train")
+    if not isinstance(figures, dict) or not isinstance(recipe, dict):
+        st.caption(
+            "Nothing had been scored yet at this step." if recipe else "This model has no record of its training."
+        )
+        return
+    measure, value, meaning = view.kind.score(view.subject, figures)
+    seed = figures.get("seed", card["seed"])
+    tiles = (
+        (measure + figures.get("at", ""), value, meaning),
+        ("On unseen inputs", f"{figures['samples']:,}", f"From seed {seed}."),
+        ("Training steps", f"{card['step']:,}", f"{recipe['batch_size']} inputs each."),
+        ("Training time", f"{card['seconds']:.1f} s", f"On a {card['device'].upper()}."),
+    )
+    for place, (label, number, help) in zip(st.columns(4), tiles, strict=True):
+        place.metric(label, number, help=help, border=True)
+    if isinstance(edges := figures.get("edge_cases"), dict):
+        st.caption(edge_cases(edges))
+    st.caption(
+        f"Seed {card['seed']}, AdamW, learning rate up to {recipe['peak_lr']:g}, "
+        f"warm-up over {recipe['warmup']:.0%} of the steps, then {recipe['decay']} decay."
+    )
 
-N_SOURCE, N_TARGET = 12, 9
 
-OVERCOUNT = "base, over-counted"
-
-CONTEXT = 1024
+def edge_cases(edges: dict[str, Any]) -> str:
+    """The score on the edge cases of a task, which random inputs hardly ever contain."""
+    share, n = edges["exact_match"], edges["samples"]
+    right = f"all {n:,}" if share == 1.0 else f"{round(share * n):,} of {n:,} ({percent(share)})"
+    return f"On the edge cases of its task, which random inputs hardly ever contain, it gets {right} wholly right."
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +132,7 @@ class Pass:
 
 
 def published_panel() -> None:
-    """Draw the audit of the model that is chosen, and its forward pass once it is asked for."""
+    """The parameters of a published model, counted and as printed, and a forward pass with random weights on request."""
     options = {name: one.title for name, one in PUBLISHED.items()} | {OVERCOUNT: "Base, over-counted"}
     chosen = choose("paper", options, next(iter(options)), "Configuration", label_visibility="collapsed")
     if chosen == OVERCOUNT:
@@ -116,67 +149,60 @@ def published_panel() -> None:
     if st.button(f"Run {published.title} on random tokens", icon=":material/play_arrow:", key=f"run_{chosen}"):
         st.session_state["paper_ran"] = chosen
     if st.session_state.get("paper_ran") == chosen:
-        _forward(config, chosen)
+        _forward(config)
 
 
 def show_parts(parts: tuple[Part, ...]) -> None:
-    """A table with one row per part: its name, how it is counted, its numbers, its share."""
+    """A table of parameters with one row per part."""
     total = sum(part.count for part in parts)
-    table = pd.DataFrame(
-        {
-            "part": [part.name for part in parts],
-            "how it is counted": [part.formula for part in parts],
-            "numbers": [part.count for part in parts],
-            "share": [part.count / total for part in parts],
-        }
-    )
-    st.dataframe(
-        table,
-        hide_index=True,
-        column_config={
-            "numbers": st.column_config.NumberColumn(format="localized"),
-            "share": st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent"),
-        },
-    )
+    rows = [
+        {"part": one.name, "how it is counted": one.formula, "numbers": one.count, "share": one.count / total}
+        for one in parts
+    ]
+    columns = {
+        "numbers": st.column_config.NumberColumn(format="localized"),
+        "share": st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent"),
+    }
+    st.dataframe(pd.DataFrame(rows), hide_index=True, column_config=columns)
 
 
 @kept
 def forward(config: ModelConfig, seed: int = 0) -> Pass:
-    """One recorded pass of a fresh model over random tokens; the model itself is let go afterwards."""
+    """One recorded pass of a new model over random tokens; the model itself is not kept."""
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         model = Transformer(config, draw).eval()
-        source = torch.randint(1, config.vocab_size, (1, N_SOURCE), generator=draw)
-        target = torch.randint(1, config.vocab_size, (1, N_TARGET), generator=draw)
+        source = torch.randint(1, config.vocab_size, (1, N_SOURCE), generator=draw)  # [batch, pos]
+        target = torch.randint(1, config.vocab_size, (1, N_TARGET), generator=draw)  # [batch, pos]
         begun = time.perf_counter()
         trace = record(model, source, target, keep=["*.pattern", "*.mask", "logits"])
         seconds = time.perf_counter() - begun
-    labels = torch.randint(1, config.vocab_size, (N_TARGET,), generator=draw)
+    labels = torch.randint(1, config.vocab_size, (N_TARGET,), generator=draw)  # [pos]
     loss = torch.nn.functional.cross_entropy(trace.logits[0], labels).item()
     return Pass(trace, pattern_layers(from_trace(model, trace)), seconds, loss)
 
 
-def _forward(config: ModelConfig, name: str) -> None:
-    with st.spinner("Drawing its weights …"):
+def _forward(config: ModelConfig) -> None:
+    with st.spinner("Initialising its weights …"):
         done = forward(config)
     chance = math.log(config.vocab_size)
     st.markdown(
         f"It ran just now with random weights: {n_parameters(config):,} numbers, {N_SOURCE} source and {N_TARGET} target "
         f"tokens, logits {list(done.trace.logits.shape)} in **{done.seconds * 1e3:,.0f} ms**. Its loss on random tokens is "
-        f"**{done.loss:.2f}** nats; knowing nothing costs ln {config.vocab_size:,} = {chance:.2f}."
+        f"**{done.loss:.2f}** nats; guessing costs ln {config.vocab_size:,} = {chance:.2f}."
     )
     chosen = attention_choice(KEY, done.layers)
     attention_view(pack(done.layers, selected=(chosen.layer, chosen.head)), key=KEY)
     first, last = (evenness(done.trace[f"encoder.{index}.attn.pattern"][0]) for index in (0, config.n_layers - 1))
     st.caption(
-        f"Every layer and head of it, untrained. Attention in the first encoder layer is as spread out as chance makes it: its "
-        f"rows have {percent(first, 0)} of the entropy of an even row, those of the last {percent(last, 0)}. No head "
-        "differs from another in kind: what heads do on the other screens was learned."
+        f"All layers and heads, untrained. In the first encoder layer the rows have {percent(first, 0)} of the entropy of "
+        f"uniform attention, in the last {percent(last, 0)}. The patterns of the trained models on the other screens were "
+        "learned."
     )
 
 
 def evenness(pattern: Float[Tensor, "head query key"]) -> float:
-    """The mean entropy of the rows as a share of that of an even row: 1 where all keys weigh the same, 0 for a single one."""
+    """The mean entropy of the rows as a share of that of uniform attention: 1 for uniform rows, 0 for one key per row."""
     bits = pattern_scores(pattern)[:, SCORES.index("entropy")]  # [head]
     return float(bits.mean()) / math.log2(pattern.shape[-1])
 
@@ -185,47 +211,12 @@ def _overcount() -> None:
     config = PUBLISHED["transformer-base"].model
     sizes = {"d_model": 512, "n_layers": 6, "d_ff": 2048, "vocab_size": 32_000}
     wrong = count_with_projections_to(CONTEXT, **sizes)
-    right = count_with_projections_to(config.d_model, **sizes)
-    n_wrong, n_correct = (sum(part.count for part in parts) for parts in (wrong, right))
+    n_wrong = sum(part.count for part in wrong)
+    n_correct = sum(part.count for part in count_with_projections_to(config.d_model, **sizes))
     st.markdown(
-        f"**{n_wrong:,}**: what one gets for the base model when q, k, v and the output are projected to the length of the "
-        f"context, {CONTEXT:,}, in place of d_model, {config.d_model}. Put right it is **{n_correct:,}**; the "
-        f"{n_wrong - n_correct:,} between them are 18 attentions × 4 projections × ({config.d_model} × {config.d_model} + "
-        f"{config.d_model}). A length is no width: weights must not know how long a text is."
+        f"**{n_wrong:,}**: the count for the base model when q, k, v and the output are projected to the length of the "
+        f"context, {CONTEXT:,}, in place of d_model, {config.d_model}. The correct count is **{n_correct:,}**; the difference "
+        f"of {n_wrong - n_correct:,} is 18 attentions × 4 projections × ({config.d_model} × {config.d_model} + "
+        f"{config.d_model}). The weights of a transformer do not depend on the length of a text."
     )
     show_parts(wrong)
-
-
-def training_panel(view: View) -> None:
-    """The tiles of its figures, and the recipe that led to them."""
-    card = card_of_model(view.model)
-    if isinstance(about := card.get("about"), str):
-        st.text(about)
-    if of := credit(card.get("preset")):
-        st.caption(of)
-    figures, recipe = card.get("figures") or card.get("reported"), card.get("train")
-    if not isinstance(figures, dict) or not isinstance(recipe, dict):
-        st.caption(
-            "Nothing had been scored yet at this step." if recipe else "This model carries no record of its training."
-        )
-        return
-    tiles = st.columns(4)
-    measure, value, meaning = view.kind.score(view.subject, figures)
-    tiles[0].metric(measure + figures.get("at", ""), value, help=meaning, border=True)
-    seed = figures.get("seed", card["seed"])
-    tiles[1].metric("On unseen inputs", f"{figures['samples']:,}", help=f"From seed {seed}.", border=True)
-    tiles[2].metric("Training steps", f"{card['step']:,}", help=f"{recipe['batch_size']} inputs each.", border=True)
-    tiles[3].metric("Training time", f"{card['seconds']:.1f} s", help=f"On a {card['device'].upper()}.", border=True)
-    if isinstance(edges := figures.get("edge_cases"), dict):
-        st.caption(edge_cases(edges))
-    st.caption(
-        f"Seed {card['seed']}, AdamW, learning rate up to {recipe['peak_lr']:g}, "
-        f"warm-up over {recipe['warmup']:.0%} of the steps, then {recipe['decay']} decay."
-    )
-
-
-def edge_cases(edges: dict[str, Any]) -> str:
-    """How well a model does on the inputs at the edge of its task, which chance hardly ever draws."""
-    share, n = edges["exact_match"], edges["samples"]
-    right = f"all {n:,}" if share == 1.0 else f"{round(share * n):,} of {n:,} ({percent(share)})"
-    return f"On the edge cases of its task, which chance hardly ever draws, it gets {right} wholly right."

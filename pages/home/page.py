@@ -23,7 +23,7 @@ from xformer.training.evaluate import lengths_of
 from xformer.viz.diagram_figure import described
 
 LEARNED = 0.5
-"""From so many answers wholly right on, what a model does is said without an “at least”."""
+"""The exact match from which a model’s task is stated without a reservation."""
 
 
 def page() -> None:
@@ -39,25 +39,25 @@ def page() -> None:
     shown = choose("more", more, "inside", "More about this model", label_visibility="collapsed")
     view.share()
     panel(SHOW[shown], view)
-    with answer:  # last, as a large model takes its time
-        panel(ANSWERS.get(view.input.kind, _says(view)), view)
+    with answer:  # last, because a large model is slow
+        panel(ANSWERS.get(view.input.kind, _answer(view)), view)
 
 
-def _says(view: View) -> Callable[[View], None]:
-    """What shows what a model says: it goes on with a text, fills its gaps or writes a target, or gives a class or vectors."""
+def _answer(view: View) -> Callable[[View], None]:
+    """The panel for the predictions of a model that reads texts."""
     if view.input.goes_on:
         return continuation_panel
     return filled_panel if view.original().output in ("masked_token", "pair_next_token") else prediction_panel
 
 
 def _has_it_learned(view: View) -> str:
-    """What is known of how well the model does what its task asks for; nothing where it does it as a rule."""
+    """A reservation where the model is not known to have learned its task."""
     if view.task is None:
         return ""
     card = card_of_model(view.model)
     figures = card.get("figures") or card.get("reported")
     if not isinstance(figures, dict):
-        return " At least that is its task; nobody has scored whether it does."
+        return " At least that is its task; it has not been scored."
     if view.input.goes_on or figures["exact_match"] >= LEARNED:
         return ""
     share = percent(figures["exact_match"], 1)
@@ -73,12 +73,12 @@ def _inside(view: View) -> None:
 
 def _parameters(view: View) -> None:
     config = view.config
-    st.subheader(f"{n_parameters(config):,} learned numbers", anchor=False)
+    st.subheader(f"{n_parameters(config):,} parameters", anchor=False)
     show_parts(parameters_by_part(config))
 
 
 ANSWERS = {"symbols": answer_panel, "image": class_panel}
-"""What shows what a model says, by the kind of its input; for all others see `_says`."""
+"""The panel for the predictions of a model, by the kind of its input; for all others see `_answer`."""
 MORE = {
     "inside": "What is inside",
     "wrong": "What it gets wrong",
@@ -87,7 +87,7 @@ MORE = {
     "numbers": "Its learned numbers",
     "paper": "The paper’s sizes",
 }
-"""What else there is to see of a model, by the word that the link writes."""
+"""The other panels, by their values in the link."""
 SHOW: dict[str, Callable[[View], None]] = {
     "inside": _inside,
     "wrong": mistakes_panel,

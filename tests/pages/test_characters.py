@@ -123,7 +123,7 @@ def test_home_goes_on_and_counts_bits(open_page: Open) -> None:
     assert not app.exception
     tiles = {element.label: element.value for element in app.metric}
     assert tiles["Bits per character"] == "2.885"  # 2 / ln 2
-    assert "Nobody knows the right answer" in words(app)
+    assert "There is no right answer" in words(app)
     story = app.code[0].value
     assert story.startswith("def f(x):")
     assert 70 < len(story) <= len("def f(x):") + 100  # fresh weights say padding now and then, which is no character

@@ -62,7 +62,7 @@ def test_home_says_what_the_model_says(open_page: Open) -> None:
     p = xformer.record(checkpoint().model, source[None, :-1]).logits[0, 0].softmax(dim=-1)
     [caption] = [element.value for element in app.caption if "Test image 17 is" in element.value]
     assert f"is a {int(source[-1])}" in caption
-    assert f"The model says **{int(p.argmax())}**, {percent(p.max().item(), 1)} sure" in caption
+    assert f"The model predicts **{int(p.argmax())}** with {percent(p.max().item(), 1)}" in caption
 
 
 def test_the_gallery_is_the_mistakes_and_a_click_shows_one(open_page: Open) -> None:

@@ -38,7 +38,7 @@ def test_every_model_opens_on_every_screen(open_page: Open, model: str, page: st
     assert messages(app) == []
     assert app.sidebar.selectbox(key="model").value == model
     verdict = {
-        "characters": r"no guess is right or wrong|Nobody knows the right",
+        "characters": r"no guess is right or wrong|There is no right answer",
         "digits": r"which is right|Right: it says",
     }
     assert re.search(verdict.get(model, r"of \d+ right|Every token is right"), text(app))
