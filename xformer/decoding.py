@@ -1,11 +1,11 @@
 """Step-by-step prediction: an iterator of `Step`, one for each token that comes out.
 
-    p = softmax(logits)                          what the model believes
-    q = filter(softmax(logits / temperature))    what a token is drawn from: all, the top k, or the top p (Holtzman et al.
+    p = softmax(logits)                          the prediction
+    q = filter(softmax(logits / temperature))    the distribution that a token is drawn from: all, the top k, or the top p (Holtzman et al.
                                                  2020, arXiv:1904.09751: the fewest tokens that hold p of the probability)
 
-An encoder says everything at once, so its steps are its positions. Decoders say one token at a time, and each step computes
-only what is new (a key/value cache).
+An encoder predicts all positions at once, so its steps are its positions. Decoders predict one token at a time, and each step
+computes only what is new (a key/value cache).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from xformer.edits import AnyEdit
 from xformer.errors import InputError
-from xformer.layers.cache import Cache
+from xformer.layers.attention import Cache
 from xformer.model import Transformer
 from xformer.tasks.batch import IGNORED, Batch
 from xformer.trace import Trace, record
@@ -98,7 +98,7 @@ class Sampling:
             raise InputError(f"top_p must be above 0 and at most 1, got {self.top_p}; for example 0.9.")
 
     def distribution(self, logits: Float[Tensor, " vocab"]) -> Float[Tensor, " vocab"]:
-        """What a token is drawn from: greedy puts everything on the likeliest."""
+        """The distribution that a token is drawn from; greedy has all of it on the likeliest."""
         if self.temperature == 0:
             return torch.nn.functional.one_hot(logits.argmax(), len(logits)).to(logits.dtype)
         q = (logits / self.temperature).softmax(dim=-1)
@@ -163,7 +163,7 @@ def decode(
         raise InputError(f"max_steps must be 0 or more, got {max_steps}; for example 10.")
     n_tokens = model.config.vocab_size
     if wrong := [token for token in forced or () if not 0 <= token < n_tokens]:
-        raise InputError(f"This model's tokens are 0 to {n_tokens - 1}, got {wrong[0]} to be said.")
+        raise InputError(f"This model's tokens are 0 to {n_tokens - 1}, got {wrong[0]} in forced.")
     tokens = tokens.to(model.device)
     choose = _Choice(sampling, forced, max_steps, generator)
     work = _positions if model.config.architecture == "encoder" else _tokens
@@ -209,7 +209,7 @@ def _positions(model: Transformer, tokens: Tensor, choose: _Choice, edits: tuple
         return record(model, tokens, edits=edits)
 
     logits = record(model, tokens, edits=edits, keep=("logits",)).logits
-    # an image's class is said at its class token, which comes first
+    # the class of an image is predicted at its class token, which comes first
     for position in range(choose.n_steps(1 if model.config.image else tokens.shape[1])):
         yield choose.step(logits[0, position], position, run)
 
@@ -233,7 +233,7 @@ def _tokens(model: Transformer, prompt: Tensor, choose: _Choice, edits: tuple[An
 
 
 def first_read(model: Transformer, prompt: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch read"]:
-    """What a decoder has read before it says anything: the prompt, or a start token where an encoder reads that."""
+    """The tokens that a decoder reads first: the prompt, or a start token where an encoder reads the prompt."""
     if model.config.architecture == "decoder":
         return prompt
     if model.config.start_token is None:
@@ -244,7 +244,7 @@ def first_read(model: Transformer, prompt: Int[Tensor, "batch pos"]) -> Int[Tens
 def reader(
     model: Transformer, prompt: Int[Tensor, "batch pos"], edits: Sequence[AnyEdit] = ()
 ) -> Callable[[Tensor], Float[Tensor, "batch vocab"]]:
-    """What gives the next logits once a decoder has read some tokens; it remembers them, so that only new ones cost.
+    """A function from the tokens so far to the next logits; it caches keys and values, so only new tokens cost.
 
     Under `edits` every call is a whole run, because an edit may change any earlier position.
     """
@@ -278,9 +278,9 @@ def continue_text(
     edits: Sequence[AnyEdit] = (),
     generator: torch.Generator | None = None,
 ) -> Iterator[Step]:
-    """The n tokens after a prompt of any length, or fewer where the model says its end token.
+    """The n tokens after a prompt of any length, or fewer where the model predicts its end token.
 
-    A step's position counts what has been said, from 0; its `trace()` is of the window that it was said from.
+    A step's position counts the generated tokens, from 0; its `trace()` records the window that the token was predicted from.
 
     Raises `InputError` for an encoder, for an empty prompt and for an n that is out of bounds.
     """
@@ -293,13 +293,15 @@ def continue_text(
     if not tokens:
         raise InputError("There is nothing to go on from: give at least one token.")
 
-    def windows(said: int = 0) -> Iterator[Step]:
-        while said < n:
+    def windows(n_generated: int = 0) -> Iterator[Step]:
+        while n_generated < n:
             window = tokens[-config.max_len :]
-            for step in decode(model, window, sampling=sampling, max_steps=n - said, edits=edits, generator=generator):
+            for step in decode(
+                model, window, sampling=sampling, max_steps=n - n_generated, edits=edits, generator=generator
+            ):
                 tokens.append(step.token)
-                yield replace(step, position=said)
-                said += 1
+                yield replace(step, position=n_generated)
+                n_generated += 1
                 if step.token == config.end_token:
                     return
 
@@ -324,7 +326,7 @@ class Question:
 def greedy(
     model: Transformer, prompt: Int[Tensor, "batch pos"], n: int, *, edits: Sequence[AnyEdit] = ()
 ) -> Int[Tensor, "batch n"]:
-    """The n likeliest tokens after each prompt, each said after those before it; what comes after an end token means nothing.
+    """The n likeliest tokens after each prompt, each predicted after those before it; what comes after an end token means nothing.
 
     Under `edits` every step is a whole run, because an edit may change any earlier position.
 
@@ -363,12 +365,12 @@ def questions(batch: Batch) -> Iterator[Question]:
 
 def greedy_answers(model: Transformer, batch: Batch, *, edits: Sequence[AnyEdit] = ()) -> Int[Tensor, "batch out"]:
     """What greedy decoding says where `batch` has labels, and `IGNORED` elsewhere. Raises `InputError` for packed rows."""
-    said = torch.full_like(batch.labels, IGNORED)
+    predicted = torch.full_like(batch.labels, IGNORED)
     for question in questions(batch):
         cells = (batch.labels[question.rows] != IGNORED).nonzero()  # row by row, as many in each
         answers = greedy(model, question.prompt, question.answer.shape[1], edits=edits)
-        said[question.rows[cells[:, 0]], cells[:, 1]] = answers.flatten()
-    return said
+        predicted[question.rows[cells[:, 0]], cells[:, 1]] = answers.flatten()
+    return predicted
 
 
 def is_right(model: Transformer, question: Question) -> Bool[Tensor, " row"]:

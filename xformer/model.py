@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from xformer.config import ModelConfig
 from xformer.errors import InputError
+from xformer.layers.attention import Cache
 from xformer.layers.block import Block, BlockInputs, CrossBlock
-from xformer.layers.cache import Cache
 from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.layers.embedding import TokenEmbedding, Unembedding, embedding_of
 from xformer.layers.init import initialise

@@ -11,8 +11,7 @@ import xformer
 from tests.layers.reference import assert_close, assert_same, build, inputs, model_config, random, randomise
 from xformer.counting import n_parameters
 from xformer.errors import ConfigError
-from xformer.layers.attention import Attention
-from xformer.layers.cache import Cache
+from xformer.layers.attention import Attention, Cache
 from xformer.layers.masks import Mask, causal_mask
 from xformer.tape import SILENT, Tape
 

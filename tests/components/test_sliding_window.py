@@ -9,7 +9,7 @@ import xformer
 from tests.layers.reference import ARCHITECTURES, assert_close, assert_same, build, inputs, model_config
 from xformer import edits
 from xformer.errors import ConfigError
-from xformer.layers.cache import Cache
+from xformer.layers.attention import Cache
 from xformer.tape import Tape
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -119,7 +119,7 @@ def test_never_in_eval_never_on_a_tape(architecture: str) -> None:
 
 @torch.no_grad()
 def test_never_while_decoding() -> None:
-    from xformer.layers.cache import Cache
+    from xformer.layers.attention import Cache
 
     model = build(architecture="decoder", dropout=0.9).train()
     tokens = random_tokens(2, 5)

@@ -14,7 +14,7 @@ from tests.layers.reference import assert_close, assert_same, build, inputs, mod
 from xformer.analysis.positions import position_offsets
 from xformer.bugs.bug import replace_modules
 from xformer.diagnosis.diagnose import diagnose
-from xformer.layers.cache import Cache
+from xformer.layers.attention import Cache
 from xformer.layers.position_tables import AddPositions
 from xformer.positions.t5 import N_BUCKETS, bucket
 from xformer.reading import from_trace

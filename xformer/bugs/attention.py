@@ -12,8 +12,7 @@ from torch import Tensor
 from xformer.bugs.bug import Bug, replace_modules
 from xformer.config import ModelConfig
 from xformer.errors import InputError
-from xformer.layers.attention import Attention, Scores
-from xformer.layers.cache import LayerCache
+from xformer.layers.attention import Attention, LayerCache, Scores
 from xformer.layers.masks import Mask
 from xformer.tape import AnyTape
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from xformer.config import ModelConfig
 from xformer.diagnosis.case import Finding, error, relative
-from xformer.layers.cache import Cache
+from xformer.layers.attention import Cache
 from xformer.model import Transformer
 from xformer.trace import Trace, record
 

@@ -8,8 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.config import ModelConfig
-from xformer.layers.attention import Attention
-from xformer.layers.cache import LayerCache
+from xformer.layers.attention import Attention, LayerCache
 from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.layers.feed_forward import FeedForward
 from xformer.layers.masks import NO_MASK, Mask

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from xformer.config import ModelConfig
+from xformer.layers.attention import Cache
 from xformer.layers.block import Block, BlockInputs, CrossBlock
-from xformer.layers.cache import Cache
 from xformer.layers.layout import Layout
 from xformer.layers.masks import combine
 from xformer.layers.norm import Norm
