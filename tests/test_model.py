@@ -19,7 +19,7 @@ from tests.layers.reference import (
     random_tokens,
 )
 from xformer.errors import InputError
-from xformer.layers.layout import Layout
+from xformer.layers.masks import Layout
 from xformer.model import Transformer
 from xformer.tape import Tape
 

@@ -19,8 +19,7 @@ from xformer.layers.block import Block, BlockInputs, CrossBlock
 from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.layers.embedding import TokenEmbedding, Unembedding, embedding_of
 from xformer.layers.init import initialise
-from xformer.layers.layout import Layout
-from xformer.layers.masks import Mask, layout_mask
+from xformer.layers.masks import Layout, Mask, layout_mask
 from xformer.layers.stack import Stack
 from xformer.tape import SILENT, AnyTape
 

@@ -20,7 +20,7 @@ from tests.layers.reference import (
     under,
 )
 from xformer.layers.block import Block, BlockInputs
-from xformer.layers.layout import Layout
+from xformer.layers.masks import Layout
 from xformer.layers.stack import Stack
 from xformer.model import Transformer
 from xformer.positions.sinusoidal import sinusoidal

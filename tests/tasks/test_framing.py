@@ -13,7 +13,7 @@ import torch
 from tests.tasks.slow import examples, slow_frame, slow_rows
 from tests.training.tiny import ARCHITECTURES, ONE_IN_A_MILLION, chance, tiny_task
 from xformer.errors import InputError
-from xformer.layers.layout import Layout
+from xformer.layers.masks import Layout
 from xformer.tasks import Batch, Task
 from xformer.tasks.batch import IGNORED as X
 from xformer.tasks.framing import Specials, frame, generator, to_batch

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from xformer.layers.layout import Layout
+from xformer.layers.masks import Layout
 from xformer.model import Transformer
 
 

@@ -15,7 +15,7 @@ from tests.training.tiny import ARCHITECTURES, run_of, tiny_model, tiny_preset, 
 from xformer.checkpoints import load
 from xformer.errors import ConfigError, TrainingError
 from xformer.formatting import percent
-from xformer.layers.layout import Layout
+from xformer.layers.masks import Layout
 from xformer.model import Transformer
 from xformer.tasks import Batch, Task, score
 from xformer.tasks.batch import cross_entropy

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.training.tiny import ARCHITECTURES, random_model, tiny_preset, tiny_task
 from xformer.config import TrainConfig
-from xformer.layers.layout import Layout
+from xformer.layers.masks import Layout
 from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.tasks import Task

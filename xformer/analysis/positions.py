@@ -28,7 +28,7 @@ from xformer.analysis.embeddings import vector_table
 from xformer.config import ModelConfig
 from xformer.edits import zero_positions
 from xformer.errors import InputError, UnavailableError
-from xformer.layers.layout import Layout
+from xformer.layers.masks import Layout
 from xformer.layers.stack import Stack
 from xformer.positions import POSITION_KINDS, PositionKind
 from xformer.positions.rotary import rotary_angles, rotate

@@ -15,7 +15,7 @@ from xformer.layers.attention import Attention
 from xformer.layers.block import Block, CrossBlock
 from xformer.layers.embedding import AnyEmbedding, Unembedding
 from xformer.layers.feed_forward import FeedForward
-from xformer.layers.layout import Layout
+from xformer.layers.masks import Layout
 from xformer.layers.position_tables import AddPositions
 from xformer.layers.residual import PreNorm, Residual, Sublayer, Vectors
 from xformer.model import Transformer

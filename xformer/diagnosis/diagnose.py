@@ -55,7 +55,7 @@ from xformer.diagnosis.stream import (
 )
 from xformer.diagnosis.weights import check_gate, check_heads, check_init, check_neurons, check_start
 from xformer.errors import InputError
-from xformer.layers.layout import Layout
+from xformer.layers.masks import Layout
 from xformer.model import Transformer
 from xformer.tasks import Task
 from xformer.trace import Trace

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from xformer.config import ModelConfig
-from xformer.layers.layout import Layout
+from xformer.layers.masks import Layout
 from xformer.tape import SILENT, AnyTape
 
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from xformer.config import ModelConfig
 from xformer.layers.attention import Cache
 from xformer.layers.block import Block, BlockInputs, CrossBlock
-from xformer.layers.layout import Layout
-from xformer.layers.masks import combine
+from xformer.layers.masks import Layout, combine
 from xformer.layers.norm import Norm
 from xformer.layers.position_tables import AddPositions
 from xformer.tape import SILENT, AnyTape

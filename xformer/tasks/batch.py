@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from xformer.layers.layout import Layout
+from xformer.layers.masks import Layout
 from xformer.model import Transformer
 
 IGNORED = -100

@@ -22,7 +22,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from xformer.config import Architecture
-from xformer.layers.layout import Layout
+from xformer.layers.masks import Layout
 from xformer.tasks.batch import IGNORED, Batch
 
 

@@ -23,7 +23,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from xformer.errors import MissingLibraryError
-from xformer.layers.layout import Layout
+from xformer.layers.masks import Layout
 from xformer.tasks.batch import IGNORED, Batch
 
 CLASS = "class"

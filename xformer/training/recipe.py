@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from xformer.config import TrainConfig
-from xformer.layers.layout import Layout
+from xformer.layers.masks import Layout
 from xformer.tasks import Batch
 
 if TYPE_CHECKING:
