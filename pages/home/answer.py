@@ -10,7 +10,8 @@ import pandas as pd
 import streamlit as st
 
 from pages.components.prediction_strip import Lane, prediction_strip
-from pages.shared import resources
+from pages.components.scene import scene
+from pages.shared import resources, screens
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import show_image, test_predictions
@@ -27,6 +28,7 @@ from xformer.tasks import texts
 from xformer.tasks.images import digit_images
 from xformer.tasks.rules.digits import Digits
 from xformer.viz.images import picture
+from xformer.widgets.scene_data import scene_data
 
 Predictions = tuple[tuple[int, float], ...]
 """Tokens with their probabilities."""
@@ -199,3 +201,21 @@ def mistakes_panel(view: View) -> None:
             st.caption(f"is **{row['digit']}**, predicted **{row['predicted']}** with {percent(row['probability'], 0)}")
             st.button("Show", key=f"wrong_{image}", on_click=show_image, args=(image,), width="stretch")
     footer(view, "wrong", [Call(analysis.mistakes, (view.original(),))], wrong)
+
+
+DRAWN = frozenset({"image", "picture"})
+"""The kinds of input that are no text."""
+
+
+def scene_panel(view: View) -> None:
+    """The run of the model, the changed one where there are changes."""
+    reading = view.changed() or view.original()
+    typed = None if view.input.kind in DRAWN else view.input.text(view.source)
+    clicked = scene(scene_data(reading, typed), key="scene", typed=_type)
+    if clicked is not None:
+        head = {"head": clicked.head} if clicked.head else {}
+        st.switch_page(screens.file_of(clicked.screen), query_params=head)  # the sidebar keeps its model and input
+
+
+def _type(text: str) -> None:
+    st.session_state["input"] = text

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from pages.home.answer import answer_panel, class_panel, continuation_panel, filled_panel, mistakes_panel
+from pages.home.answer import answer_panel, class_panel, continuation_panel, filled_panel, mistakes_panel, scene_panel
 from pages.home.more import how_long_panel, published_panel, show_parts, training_panel
-from pages.home.scene import scene_panel
 from pages.shared import frame
 from pages.shared.call import Call
 from pages.shared.models import card_of_model
