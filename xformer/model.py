@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from xformer.config import ModelConfig
 from xformer.errors import InputError
 from xformer.layers.attention import Cache
-from xformer.layers.block import Block, BlockInputs, CrossBlock
 from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.layers.embedding import TokenEmbedding, Unembedding, embedding_of
 from xformer.layers.init import initialise
 from xformer.layers.masks import Layout, Mask, layout_mask
-from xformer.layers.stack import Stack
+from xformer.layers.stack import Block, BlockInputs, CrossBlock, Stack
 from xformer.tape import SILENT, AnyTape
 
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from xformer.config import ModelConfig
 from xformer.layers.attention import Attention
-from xformer.layers.block import Block, CrossBlock
 from xformer.layers.feed_forward import FeedForward
 from xformer.layers.norm import Norm
+from xformer.layers.stack import Block, CrossBlock
 from xformer.model import Transformer
 from xformer.positions import POSITION_KINDS
 

@@ -18,7 +18,7 @@ from xformer.decoding import Step, continue_text, decode
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.layers.embedding import PatchEmbedding, TokenEmbedding
-from xformer.layers.residual import PostNorm, PreNorm
+from xformer.layers.stack import PostNorm, PreNorm
 from xformer.memory import peak_bytes
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from xformer.config import ModelConfig
-from xformer.layers.attention import Cache
-from xformer.layers.block import Block, BlockInputs, CrossBlock
-from xformer.layers.masks import Layout, combine
+from xformer.layers.attention import Attention, Cache, LayerCache
+from xformer.layers.dropout import NO_DROPOUT, Dropout
+from xformer.layers.feed_forward import FeedForward
+from xformer.layers.masks import NO_MASK, Layout, Mask, combine
 from xformer.layers.norm import Norm
 from xformer.layers.position_tables import AddPositions
 from xformer.tape import SILENT, AnyTape
@@ -70,3 +72,152 @@ class Stack(nn.Module):
         angles = self.positions.angles(layout.positions, x.dtype)
         position_bias = self.positions.bias(layout.positions, keys.positions, x.dtype, causal=self.causal)
         return replace(context, mask=mask, angles=angles, position_bias=position_bias)
+
+
+@dataclass(frozen=True)
+class BlockInputs:
+    """What every layer of a stack needs besides the residual stream: the same for all of them."""
+
+    mask: Mask = NO_MASK
+    angles: Float[Tensor, "*batch pos half"] | None = None
+    position_bias: Float[Tensor, "#batch head query key"] | None = None
+    memory: Float[Tensor, "batch source d_model"] | None = None
+    cross_mask: Mask = NO_MASK
+    dropout: Dropout = NO_DROPOUT
+
+
+class Block(nn.Module):
+    """Self-attention, then feed-forward: an encoder's layer, and the layer of a decoder-only model."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        residual = RESIDUALS[config.norm]
+        self.attn = Attention(config)
+        self.attn_residual = residual(config)
+        self.ffn = FeedForward(config) if config.d_ff else None
+        self.ffn_residual = residual(config) if config.d_ff else None
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch pos d_model"],
+        context: BlockInputs,
+        tape: AnyTape = SILENT,
+        cache: LayerCache | None = None,
+        cross_cache: LayerCache | None = None,
+    ) -> Float[Tensor, "batch pos d_model"]:
+        x = tape("resid_pre", x)
+        x = self.attn_residual(x, lambda y: self_attention(self.attn, y, context, tape.at("attn"), cache))
+        x = tape("resid_mid", x)
+        x = feed_forward(self, x, context, tape)
+        return tape("resid_post", x)
+
+
+class CrossBlock(nn.Module):
+    """Self-attention, cross-attention to the encoder's output, then feed-forward: a decoder layer of an encoder-decoder."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        residual = RESIDUALS[config.norm]
+        self.self_attn = Attention(config)
+        self.self_attn_residual = residual(config)
+        self.cross_attn = Attention(config)
+        self.cross_attn_residual = residual(config)
+        self.ffn = FeedForward(config) if config.d_ff else None
+        self.ffn_residual = residual(config) if config.d_ff else None
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch pos d_model"],
+        context: BlockInputs,
+        tape: AnyTape = SILENT,
+        cache: LayerCache | None = None,
+        cross_cache: LayerCache | None = None,
+    ) -> Float[Tensor, "batch pos d_model"]:
+        x = tape("resid_pre", x)
+        x = self.self_attn_residual(
+            x, lambda y: self_attention(self.self_attn, y, context, tape.at("self_attn"), cache)
+        )
+        x = tape("resid_mid", x)
+        x = self.cross_attn_residual(
+            x, lambda y: cross_attention(self.cross_attn, y, context, tape.at("cross_attn"), cross_cache)
+        )
+        x = tape("resid_cross", x)
+        x = feed_forward(self, x, context, tape)
+        return tape("resid_post", x)
+
+
+def self_attention(
+    attention: Attention, x: Tensor, context: BlockInputs, tape: AnyTape, cache: LayerCache | None
+) -> Float[Tensor, "batch query d_model"]:
+    """Queries, keys and values all from the stream itself."""
+    out = attention(
+        x,
+        mask=context.mask,
+        angles=context.angles,
+        position_bias=context.position_bias,
+        tape=tape,
+        dropout=context.dropout,
+        cache=cache,
+    )
+    return context.dropout("residual", out)
+
+
+def cross_attention(
+    attention: Attention, x: Tensor, context: BlockInputs, tape: AnyTape, cache: LayerCache | None
+) -> Float[Tensor, "batch query d_model"]:
+    """Queries from the decoder, keys and values from the encoder's output (§3.2.3)."""
+    out = attention(x, context.memory, mask=context.cross_mask, tape=tape, dropout=context.dropout, cache=cache)
+    return context.dropout("residual", out)
+
+
+def feed_forward(
+    block: Block | CrossBlock, x: Tensor, context: BlockInputs, tape: AnyTape
+) -> Float[Tensor, "batch pos d_model"]:
+    """The feed-forward sublayer in its residual connection, where the block has one."""
+    ffn = block.ffn
+    if ffn is None or block.ffn_residual is None:
+        return x
+    tape_ffn = tape.at("ffn")
+    return block.ffn_residual(x, lambda y: context.dropout("residual", ffn(y, tape=tape_ffn, dropout=context.dropout)))
+
+
+Sublayer = Callable[[Tensor], Tensor]
+
+Vectors = Float[Tensor, "batch pos d_model"]
+
+
+class Residual(nn.Module):
+    """What the three have in common: a sum, and a norm where there is one."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        if config.norm != "none":
+            self.norm = Norm(config)
+
+    def add(self, x: Vectors, result: Vectors) -> Vectors:
+        """The stream with a sublayer's result in it."""
+        return x + result
+
+
+class PostNorm(Residual):
+    """Norm(x + f(x))."""
+
+    def forward(self, x: Vectors, f: Sublayer) -> Vectors:
+        return self.norm(self.add(x, f(x)))
+
+
+class PreNorm(Residual):
+    """x + f(Norm(x))."""
+
+    def forward(self, x: Vectors, f: Sublayer) -> Vectors:
+        return self.add(x, f(self.norm(x)))
+
+
+class NoNorm(Residual):
+    """x + f(x)."""
+
+    def forward(self, x: Vectors, f: Sublayer) -> Vectors:
+        return self.add(x, f(x))
+
+
+RESIDUALS = {"post": PostNorm, "pre": PreNorm, "none": NoNorm}
