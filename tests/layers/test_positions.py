@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tests.layers.reference import assert_close, build, inputs, model_config, random, randomise
+from xformer.layers.embedding import PositionTables
 from xformer.layers.masks import Layout
-from xformer.layers.position_tables import PositionTables
 from xformer.positions.alibi import alibi_bias, alibi_slopes
 from xformer.positions.rotary import rotary_angles, rotate
 from xformer.positions.sinusoidal import sinusoidal

@@ -15,7 +15,7 @@ from xformer.analysis.positions import position_offsets
 from xformer.bugs.bug import replace_modules
 from xformer.diagnosis.diagnose import diagnose
 from xformer.layers.attention import Cache
-from xformer.layers.position_tables import AddPositions
+from xformer.layers.embedding import AddPositions
 from xformer.positions.t5 import N_BUCKETS, bucket
 from xformer.reading import from_trace
 from xformer.tape import Tape

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from xformer.bugs.bug import Bug, replace_modules
 from xformer.config import ModelConfig
 from xformer.layers.attention import Attention
-from xformer.layers.embedding import AnyEmbedding, Unembedding
+from xformer.layers.embedding import AddPositions, AnyEmbedding, Unembedding
 from xformer.layers.feed_forward import FeedForward
 from xformer.layers.masks import Layout
-from xformer.layers.position_tables import AddPositions
 from xformer.layers.stack import Block, CrossBlock, PreNorm, Residual, Sublayer, Vectors
 from xformer.model import Transformer
 from xformer.tape import SILENT, AnyTape

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from xformer.config import ModelConfig
 from xformer.layers.attention import Attention
+from xformer.layers.embedding import PositionTables
 from xformer.layers.norm import Norm
-from xformer.layers.position_tables import PositionTables
 
 
 @torch.no_grad()
