@@ -59,7 +59,7 @@ def graph() -> dict[str, set[str]]:
 
 
 def room_of(module: str) -> str:
-    """The part of the library that a module belongs to: "layers" of "xformer.layers.norm"."""
+    """The part of the library that a module belongs to: "layers" of "xformer.layers.feed_forward"."""
     return "__init__" if module == "xformer" else module.split(".")[1]
 
 

@@ -9,7 +9,7 @@ import xformer
 from tests.layers.reference import assert_same, build, inputs, model_config
 from xformer.counting import n_parameters, parameters_by_part
 from xformer.errors import ConfigError
-from xformer.layers.norm import Norm
+from xformer.layers.feed_forward import Norm
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -16,7 +16,7 @@ from tests.layers.reference import ARCHITECTURES, randomise
 from xformer.bugs import BUGS
 from xformer.diagnosis.case import Case
 from xformer.diagnosis.diagnose import check_up, diagnose, examination
-from xformer.layers.norm import Norm
+from xformer.layers.feed_forward import Norm
 
 MODERN: dict[str, Any] = {
     "vocab_size": 23,

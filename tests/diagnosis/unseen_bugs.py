@@ -19,9 +19,8 @@ from xformer.config import ModelConfig
 from xformer.layers.attention import Attention, Scores
 from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.layers.embedding import AddPositions, TokenEmbedding, Unembedding
-from xformer.layers.feed_forward import FeedForward
+from xformer.layers.feed_forward import FeedForward, Norm
 from xformer.layers.masks import Mask
-from xformer.layers.norm import Norm
 from xformer.layers.stack import CrossBlock, PostNorm, PreNorm
 from xformer.model import Transformer
 from xformer.tape import SILENT, AnyTape

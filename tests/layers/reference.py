@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from xformer.config import ModelConfig
 from xformer.layers.attention import Attention
-from xformer.layers.feed_forward import FeedForward
-from xformer.layers.norm import Norm
+from xformer.layers.feed_forward import FeedForward, Norm
 from xformer.layers.stack import Block, CrossBlock
 from xformer.model import Transformer
 from xformer.positions import POSITION_KINDS

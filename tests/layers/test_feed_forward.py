@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from tests.layers.reference import assert_same, model_config, named_feed_forward, random, randomise
-from xformer.layers.feed_forward import FeedForward
+from tests.layers.reference import (
+    assert_close,
+    assert_same,
+    model_config,
+    named_feed_forward,
+    named_norm,
+    random,
+    randomise,
+)
+from xformer.layers.feed_forward import FeedForward, Norm
 from xformer.tape import SILENT, Tape
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -39,3 +47,51 @@ def test_the_tape_sees_before_and_after_the_nonlinearity() -> None:
     assert_same(tape.activations["pre"], x @ ffn.weight_in.T + ffn.bias_in, [x, ffn.weight_in])
     assert torch.equal(tape.activations["post"], tape.activations["pre"].clamp(min=0))
     assert torch.equal(tape.activations["out"], out)
+
+
+def norm_of(norm_kind: str, eps: float) -> Norm:
+    """A norm of 13 dimensions with random parameters."""
+    return randomise(Norm(model_config(norm_kind=norm_kind, norm_eps=eps)))
+
+
+@pytest.mark.parametrize("eps", [1e-5, 0.1])
+def test_layer_norm_equals_pytorchs_and_its_equation(eps: float) -> None:
+    norm, x = norm_of("layer", eps), random(2, 11, 13)
+    expected = torch.func.functional_call(nn.LayerNorm(13, eps=eps), named_norm(norm), (x,), strict=True)
+    assert_same(norm(x), expected, [x, *norm.parameters()])
+    assert norm.bias is not None
+    apart = x - x.mean(dim=-1, keepdim=True)
+    written = norm.weight * apart / (apart.square().mean(dim=-1, keepdim=True) + eps).sqrt() + norm.bias
+    assert_same(norm(x), written, [x, *norm.parameters()])
+
+
+@pytest.mark.parametrize("eps", [1e-5, 0.1])
+def test_rms_norm_equals_pytorchs_and_its_equation(eps: float) -> None:
+    norm, x = norm_of("rms", eps), random(2, 11, 13)
+    assert [name for name, _ in norm.named_parameters()] == ["weight"]
+    theirs = nn.RMSNorm(13, eps=eps)
+    expected = torch.func.functional_call(theirs, {"weight": norm.weight}, (x,), strict=True)
+    assert_same(norm(x), expected, [x, norm.weight])
+    written: Tensor = norm.weight * x / (x.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+    assert_same(norm(x), written, [x, norm.weight])
+
+
+def test_layer_norm_gives_mean_zero_and_variance_one() -> None:
+    normal = Norm(model_config(norm_eps=1e-12))(random(2, 11, 13))
+    torch.testing.assert_close(normal.mean(dim=-1), torch.zeros(2, 11), rtol=0, atol=1e-10)
+    torch.testing.assert_close(normal.var(dim=-1, unbiased=False), torch.ones(2, 11), rtol=0, atol=1e-10)
+
+
+def test_rms_norm_gives_root_mean_square_one_and_keeps_the_mean() -> None:
+    norm, x = Norm(model_config(norm_kind="rms", norm_eps=1e-12)), random(2, 11, 13)
+    torch.testing.assert_close(norm(x).square().mean(dim=-1), torch.ones(2, 11), rtol=0, atol=1e-10)
+    assert norm(x).mean(dim=-1).abs().min() > 1e-3
+
+
+@pytest.mark.parametrize("norm_kind", ["layer", "rms"])
+def test_the_recomputation_of_the_diagnosis_is_the_norm_before_its_parameters(norm_kind: str) -> None:
+    norm, x = norm_of(norm_kind, 0.1), random(2, 11, 13).detach()
+    normal, roundings = norm.component.standardised(x, 0.1)
+    shift = torch.zeros(13) if norm.bias is None else norm.bias
+    assert_close(norm.weight * normal + shift, norm(x))
+    assert (roundings >= 13).all()

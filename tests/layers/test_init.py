@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.layers.reference import ARCHITECTURES, model_config
-from xformer.layers.norm import Norm
+from xformer.layers.feed_forward import Norm
 from xformer.model import Transformer
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -57,3 +57,21 @@ class FeedForward(nn.Module):
         pre = tape("pre", F.linear(x, self.weight_gate, self.bias_gate))  # [batch, pos, d_ff]
         gate = tape("gate", self.activation(pre))  # [batch, pos, d_ff]
         return gate * tape("up", F.linear(x, self.weight_in, self.bias_in))
+
+
+class Norm(nn.Module):
+    """Normalises each vector and scales it by γ (`weight`); `bias` is the shift β, None where the component has none."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.component, self.eps = config.norm_component, config.norm_eps
+        initial = self.component.initial()
+        for name in ("weight", "bias"):
+            value = nn.Parameter(torch.full((config.d_model,), initial[name])) if name in initial else None
+            self.register_parameter(name, value)
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        return self.component.apply(x, self.weight, self.bias, self.eps)

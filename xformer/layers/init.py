@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from xformer.config import ModelConfig
 from xformer.layers.attention import Attention
 from xformer.layers.embedding import PositionTables
-from xformer.layers.norm import Norm
+from xformer.layers.feed_forward import Norm
 
 
 @torch.no_grad()

@@ -12,9 +12,8 @@ from xformer.config import ModelConfig
 from xformer.layers.attention import Attention, Cache, LayerCache
 from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.layers.embedding import AddPositions
-from xformer.layers.feed_forward import FeedForward
+from xformer.layers.feed_forward import FeedForward, Norm
 from xformer.layers.masks import NO_MASK, Layout, Mask, combine
-from xformer.layers.norm import Norm
 from xformer.tape import SILENT, AnyTape
 
 
