@@ -272,7 +272,7 @@ def predictions_by_step(rollouts: Sequence[Rollout]) -> pd.DataFrame:
 
     Columns: step, player, token, probability (the model's, of that token), drawn (its probability under the sampling rule),
     answer, answer_probability, right (None where there is no right answer), entropy in bits, same_context (as all others that
-    take the step). Where nobody knows how a text goes on, answer is "" and its probability NaN.
+    take the step). Without a right answer, answer is "" and its probability NaN.
 
     Args:
         rollouts: The answers of the variants to one input, from `roll_out`.

@@ -39,7 +39,7 @@ def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFra
 
     Columns: depth, point, position, token (the likeliest), probability, answer, answer_probability, right. Where no output is
     asked for, all positions are there, without the last three. `positions` are those wanted, all by default. The output that
-    says what follows a text, which nobody knows, has what the model says in the end for its answer.
+    predicts what follows a text has the model's own prediction as its answer.
 
     Args:
         reading: The run.

@@ -52,7 +52,7 @@ class MinimalPair:
     ) -> MinimalPair:
         """What is not given is the usual: where the two runs part, and each one's likeliest token there.
 
-        Raises `InputError` with one sentence where the two cannot be compared, or a token or a position is none of theirs.
+        Raises `InputError` where the two cannot be compared, or where a token or position does not exist.
         """
         if why := why_no_pair(reading, source):
             raise InputError(why)

@@ -175,9 +175,9 @@ def _page(chart: Any) -> str:
 
 
 def show(picture: Any) -> None:
-    """In a notebook display it; in a script print a table, and write a picture to a file, opened where somebody sits there.
+    """Show a picture or a table, or each of a sequence.
 
-    A sequence is shown one by one.
+    A notebook displays it. A script prints a table, and writes a picture to a file, which it opens in an interactive session.
     """
     if isinstance(picture, list | tuple):
         for one in picture:

@@ -1,7 +1,7 @@
-"""Pictures of images: attention laid over the pixels, and small maps in the place of each patch.
+"""Draw images: attention over the pixels, patch filters, position maps, and the probabilities of the classes.
 
-Everything is drawn in one frame of pixels: a tile is a rectangle with a value (attention, cosine), a dot is a pixel's
-ink on top of it, as large as there is ink. So the scale of the tiles can be read, whatever was drawn there.
+A tile is a rectangle with a value (attention, cosine); a dot on it is the ink of a pixel, sized by its amount, so that the
+colour of the tile stays readable.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def overlay_chart(
     if len(special):
         layers.append(
             alt.Chart(_special_words(special)).mark_text(fontSize=11, **text).encode(
-                x="x_name:Q", y="class_y:Q", text="said:N"
+                x="x_name:Q", y="class_y:Q", text="text:N"
             )
         )  # fmt: skip
     return layered(*layers, width=width * unit, height=height * unit, autosize=_OWN_SIZE)
@@ -165,7 +165,7 @@ def _special_words(special: pd.DataFrame) -> pd.DataFrame:
     for _, of in special.groupby(["panel", "left", "top"], sort=False):
         name = str(of["where"].iloc[0]) if len(of) == 1 else f"{len(of)} special"
         place = {"x_name": of["x2"].max() + 0.25, "class_y": of["top"].iloc[0] - 1.0}
-        rows.append({"said": f"{name} {percent(sum(of['value'].tolist()), 0)}"} | place)
+        rows.append({"text": f"{name} {percent(sum(of['value'].tolist()), 0)}"} | place)
     return pd.DataFrame(rows)
 
 
@@ -369,7 +369,7 @@ def patch_places(reading: Reading, *, unit: float = 20.0, dark: bool = False) ->
 def classes(reading: Reading, *, before: Reading | None = None, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
     """The probabilities of `analysis.classes` as bars from 0 to 1, those of the run `before` as frames.
 
-    The right digit is marked, or, where nobody knows it, the likeliest is stressed.
+    The right digit is marked; without a right answer the likeliest is emphasised.
 
     Args:
         reading: The run.

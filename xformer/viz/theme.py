@@ -39,7 +39,7 @@ PLAYER_HUES: tuple[Pair, ...] = (
     ("#645099", "#afc4fb"),
     ("#91394b", "#c6838d"),
 )
-"""One hue a player of a comparison, found in the same way: the four are told apart from each other, and from heads 1 to 4."""
+"""One hue for each model of a comparison, chosen in the same way: distinct from each other and from heads 1 to 4."""
 
 SEQUENTIAL: tuple[tuple[str, ...], tuple[str, ...]] = (
     ("#f6fbfc", "#cbefef", "#9de3e0", "#7ad0d7", "#58bccf", "#34a8c9", "#1692c2", "#0a7bba", "#1763b1", "#244ba2",

@@ -87,7 +87,7 @@ def training_fan(
 
     names = {"high": "90 %", "upper": "75 %", "median": "median", "lower": "25 %", "low": "10 %"}
     hover = [alt.Tooltip("step:Q", format=","), alt.Tooltip("members:Q", title="members")]
-    hover += [alt.Tooltip(f"{name}:Q", title=said, format=shown) for name, said in names.items()]
+    hover += [alt.Tooltip(f"{name}:Q", title=quantile, format=shown) for name, quantile in names.items()]
     base = alt.Chart(fan).encode(x)
     one = ["member:N", alt.Tooltip("step:Q", format=","), alt.Tooltip("value:Q", title=title, format=shown)]
     near = alt.selection_point(
@@ -192,7 +192,7 @@ def sweep_outcome(
         }
         frame = base.mark_rect(fillOpacity=0, stroke=theme.pick(theme.TEXT, dark), strokeWidth=3)
         layers.append(
-            frame.transform_filter(" && ".join(f"datum.{name} == {json.dumps(said)}" for name, said in at.items()))
+            frame.transform_filter(" && ".join(f"datum.{name} == {json.dumps(text)}" for name, text in at.items()))
         )
     return layered(*layers, height=max(44, row_height(len(rows))) * len(rows) + 60)
 
