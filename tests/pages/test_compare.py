@@ -13,6 +13,7 @@ import torch
 from streamlit.testing.v1 import AppTest
 
 from pages.compare.comparison import Comparison, Variant, names_of, read_variant
+from pages.compare.steps import places_of
 from pages.shared.background_job import follow
 from tests.pages.code_and_picture import (
     assert_code_draws,
@@ -185,7 +186,9 @@ def test_an_invalid_input_shows_an_error_and_the_last_valid_one_stays(open_page:
     assert ruler(app)["reads"] == ["5", "6", "7"]
 
 
-def test_models_with_other_tokens_show_why_they_are_incompatible(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_with_other_tokens_show_why_they_are_incompatible(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         "pages.compare.comparison.symbols_of",
         lambda task: ("a", "b") if task.config.name == "sort" else ("1", "2"),
@@ -199,9 +202,7 @@ def test_models_with_other_tokens_show_why_they_are_incompatible(open_page: Open
     assert not [one for one in app.get("bidi_component") if one.proto.component_name.endswith("step_ruler")]
 
 
-def test_slow_decoding_shows_progress_and_can_be_cancelled(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_decoding_shows_progress_and_can_be_cancelled(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pages.compare.comparison.AT_ONCE", 0.0)
     monkeypatch.setattr(follow, "__defaults__", (0.0,))  # one step of work per run of the page
     link = {"a": "reverse-decoder", "b": "reverse-decoder~temperature-2~seed-77", "panel": "lens", "step": "1"}
@@ -408,7 +409,9 @@ def domains(node: Any) -> set[tuple[float, float]]:
         ({"model": "reverse", "edits": "positions:off"}, "reverse~positions:off", "reverse"),
     ],
 )
-def test_the_first_variant_is_the_model_of_the_other_screens(open_page: Open, link: dict[str, str], a: str, b: str) -> None:
+def test_the_first_variant_is_the_model_of_the_other_screens(
+    open_page: Open, link: dict[str, str], a: str, b: str
+) -> None:
     app = open_page("pages/attention/page.py", **link, input="1 2 3 4")
     app.switch_page(COMPARE).run()
     assert (in_link(app, "a"), in_link(app, "b")) == (a, b)
@@ -557,3 +560,13 @@ def test_the_pictures_of_a_panel_have_one_table(
     assert len(app.get("vega_lite_chart")) == (3 if panel == "attention" else 2)
     n_layers = load("checkpoints/reverse-small").model.config.n_layers
     assert len(asked) == 2 * (1 if panel == "attention" else n_layers)  # rows and columns; or each layer of both
+
+
+@pytest.mark.parametrize(
+    ("pair", "letters", "places"),
+    [("AC", "ABC", (0, 2)), ("AC", "BC", (0, 1)), ("BD", "BCD", (0, 2)), ("AB", "B", None), ("AB", "", None)],
+)
+def test_the_pair_is_found_among_the_variants_that_take_the_step(
+    pair: str, letters: str, places: tuple[int, int] | None
+) -> None:
+    assert places_of(pair, list(letters)) == places

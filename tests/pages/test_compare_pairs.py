@@ -205,9 +205,7 @@ def test_the_note_on_positions_needs_all_cells_measured_and_one_stretch_of_layer
     pair = MinimalPair.of(*(read("checkpoints/reverse", text) for text in (SIX, "3 7 12 10 4 11")))
     stream = patching_map(pair.reading, pair.source, exact=True)
     message = notes(pair, stream, "stream")
-    assert message.startswith(
-        "The changed position 3 carries half of the difference or more up to **layer "
-    )
+    assert message.startswith("The changed position 3 carries half of the difference or more up to **layer ")
     assert "; the output position 2 carries it from **layer " in message
     missing = stream["measured"].where((stream["position"] != 2) | (stream["layer"] != 1))
     assert missing.isna().sum() == 1

@@ -347,3 +347,10 @@ def test_the_lesson_is_the_labs_own_training() -> None:
         reports = list(lab_run(preset, what, steps=40, device="cpu").reports())
         assert [row[f"loss_{side}"] for row in last.rows] == [report.loss for report in reports]
         assert [row[f"gradient_{side}"] for row in last.rows] == [report.gradient_norm for report in reports]
+
+
+def test_every_bug_is_in_one_group_with_a_title() -> None:
+    from pages.bug_lab.choice import GROUP_TITLES, GROUPS
+
+    assert set(GROUPS) == set(GROUP_TITLES)
+    assert sorted(bug.name for bugs in GROUPS.values() for bug in bugs) == sorted(BUGS)
