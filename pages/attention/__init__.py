@@ -2,4 +2,4 @@
 
 from pages.shared.screens import Screen
 
-SCREEN = Screen("Attention", place=3, shows_a_model=True, usual_panel="scores of all heads")
+SCREEN = Screen("Attention", place=3, shows_a_model=True, usual_panel="scores")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import streamlit as st
 
 from pages.components.attention_view import Selection
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.view import View, switched_on, toggle_intervention
+from pages.shared.widgets import find_tokens
 from xformer.analysis.embeddings import token_labels
 from xformer.model_shape import READ_ONLY
 from xformer.viz.packing import AnyLayer
 
+Width = Literal["stretch", "content"]
 MOST_LISTED = 500
-"""So many tokens are listed to choose from."""
+"""Tokens in the list of replacements; of a longer vocabulary they are found by a search."""
 
 
 def head_tools(view: View, layer: AnyLayer, chosen: Selection) -> None:
@@ -35,7 +36,7 @@ def head_tools(view: View, layer: AnyLayer, chosen: Selection) -> None:
 
 
 def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
-    """Buttons that change what runs; what is on stands as chips at the top of the page, and in its link."""
+    """Buttons that change the run. Active changes are listed at the top of the page and in its link."""
     on = view.on
     if view.shape.is_read_only:
         st.info(READ_ONLY, icon=":material/visibility:")
@@ -43,32 +44,23 @@ def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
             _replace_token(view)
         return
     st.caption(
-        "The model runs again with each change, and original, changed and difference stand side by side above. "
-        "Everything that is on is listed under the heading; a click there, or on its button here, takes it back."
+        "The model runs again with each change; above are the original, the changed run and their difference. Active changes "
+        "are listed under the heading; a second click removes them."
     )
     first, second, third = st.columns(3, gap="medium")
     with first:
         st.markdown("**Positions**")
-        none = not view.shape.can_drop_positions
-        switch(
-            "Positions are off" if "positions:off" in on else "Positions off",
-            "positions:off",
-            on,
-            "Nothing tells the model where a token is.",
-            disabled=none,
-        )
+        words = "Positions are off" if "positions:off" in on else "Positions off"
+        explained = "Removes all position information."
+        switch(words, "positions:off", on, explained, disabled=not view.shape.can_drop_positions)
     with second:
         st.markdown("**One edge**")
         if chosen.query is None or chosen.key is None:
-            st.caption("Click a cell of the matrix: that query and key can then be cut apart.")
+            st.caption("Click a cell of the matrix to cut that edge.")
         else:
             edge_button(layer, chosen, "*", on)
-        st.toggle(
-            "A click cuts",
-            key="click_cuts",
-            persist_state="session",
-            help="While this is on, every cell you click is cut in this head (or mended, if it was cut).",
-        )
+        explained = "A click on a cell cuts that edge in this head, or restores it."
+        st.toggle("A click cuts", key="click_cuts", persist_state="session", help=explained)
     with third:
         if view.shape.image:
             st.markdown("**One pixel**")
@@ -79,47 +71,25 @@ def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
 
 
 def _replace_token(view: View) -> None:
-    positions, label = range(len(view.source)), token_labels(view.subject)
-    st.selectbox(
-        "Position",
-        positions,
-        format_func=lambda position: (
-            f"{position}: {label[view.source[position]]}" if position < len(view.source) else "–"
-        ),
-        key="replace_position",
-    )
+    label = token_labels(view.subject)
+    names = {position: f"{position}: {label[token]}" for position, token in enumerate(view.source)}
+    st.selectbox("Position", list(names), format_func=lambda at: names.get(at, "–"), key="replace_position")
     found = _found_tokens(view)
     st.selectbox("becomes", found, format_func=lambda token: label[token], key="replace_token", disabled=not found)
     st.button("Replace", on_click=_replace, width="stretch", key="replace", disabled=not found)
 
 
 def _found_tokens(view: View) -> list[int]:
-    """The tokens to choose from: all of a short vocabulary, of a long one those that a search finds, so that no browser gets
-    fifty thousand."""
+    """The tokens to choose from: those of a short vocabulary, or the results of a search."""
     tokens, label = view.input.replacements, token_labels(view.subject)
     if len(tokens) <= MOST_LISTED:
         return list(tokens)
-    asked = st.text_input(
-        f"Search {len(tokens):,} tokens",
-        key="replace_search",
-        help="Part of a token; · stands for the space before a word.",
-    )
-    found = search_tokens(label, asked, MOST_LISTED)
+    explained = "Part of a token; · stands for the space before a word."
+    text = st.text_input(f"Search {len(tokens):,} tokens", key="replace_search", help=explained)
+    found = find_tokens(label, text, MOST_LISTED) if text else list(tokens)[:MOST_LISTED]
     if not found:
-        st.caption("No token has that in it.")
+        st.caption("No token contains that.")
     return [token for token in found if token in tokens]
-
-
-def search_tokens(labels: Sequence[str], asked: str, most: int) -> list[int]:
-    """The tokens that a text is, that begin with it or have it in them, the closest first; a word with or without its space."""
-    wanted = asked.replace(" ", "·").casefold()
-    ranked = []
-    for token, label in enumerate(labels):
-        text = label.casefold()
-        if wanted in text:
-            bare = text.removeprefix("·")
-            ranked.append((bare != wanted and text != wanted, not bare.startswith(wanted), len(text), token))
-    return [token for *_, token in sorted(ranked)[:most]]
 
 
 def _replace_pixel(view: View) -> None:
@@ -135,9 +105,9 @@ def _replace_pixel(view: View) -> None:
 
 
 def _replace() -> None:
-    """One replacement a position: the new one takes the old one's place.
+    """Replace a token, or an earlier replacement at that position. A callback.
 
-    The two values are read now: arguments of a callback would be those of the run before the last keystroke.
+    It reads the widgets itself: its arguments would be those of the run before the last keystroke.
     """
     if st.session_state["replace_token"] is None:
         return
@@ -147,7 +117,7 @@ def _replace() -> None:
 
 
 def follow_cutting_click(layer: AnyLayer, chosen: Selection) -> None:
-    """While “A click cuts” is on, turn a newly clicked cell into a cut edge and run again."""
+    """While “A click cuts” is on, cut the edge of a newly clicked cell and run again."""
     cell = (layer.name, chosen.head, chosen.query, chosen.key)
     before = st.session_state.get("last_cell")
     st.session_state["last_cell"] = cell
@@ -157,13 +127,7 @@ def follow_cutting_click(layer: AnyLayer, chosen: Selection) -> None:
         st.rerun()
 
 
-def edge_button(
-    layer: AnyLayer,
-    chosen: Selection,
-    heads: str,
-    on: frozenset[str],
-    width: Literal["stretch", "content"] = "stretch",
-) -> None:
+def edge_button(layer: AnyLayer, chosen: Selection, heads: str, on: frozenset[str], width: Width = "stretch") -> None:
     """Cut or open the locked edge in one head, or in all of its layer ("*")."""
     query, key = chosen.query, chosen.key
     assert query is not None
@@ -173,7 +137,7 @@ def edge_button(
     at = f"{layer.name}.{heads}.{query}-{key}"
     is_cut, is_open = f"cut:{at}" in on, f"open:{at}" in on
     kind = "cut" if is_cut else "open" if is_open or masked else "cut"
-    verb = "Mend the cut" if is_cut else "Close again" if is_open else "Open" if masked else "Cut"
+    verb = "Restore" if is_cut else "Close again" if is_open else "Open" if masked else "Cut"
     st.button(
         f"{verb} {edge}{' in all heads' if heads == '*' else ''}",
         on_click=_toggle_edge,
@@ -186,27 +150,15 @@ def edge_button(
 
 
 def _toggle_edge(kind: str, at: str) -> None:
-    """Cut or open an edge. One that was changed before gets its own mask back instead: nothing is both cut and open."""
+    """Cut or open an edge; if it was changed before, restore it instead."""
     there = [text for text in (f"cut:{at}", f"open:{at}") if text in switched_on()]
     toggle_intervention(*(there or [f"{kind}:{at}"]))
 
 
 def switch(
-    label: str,
-    text: str,
-    on: frozenset[str],
-    help: str,
-    *,
-    disabled: bool = False,
-    width: Literal["stretch", "content"] = "stretch",
+    label: str, text: str, on: frozenset[str], help: str, *, disabled: bool = False, width: Width = "stretch"
 ) -> None:
-    st.button(
-        label,
-        on_click=toggle_intervention,
-        args=(text,),
-        type="primary" if text in on else "secondary",
-        width=width,
-        help=help,
-        disabled=disabled and text not in on,
-        key=f"switch_{text}",
-    )
+    """A button that switches one intervention on and off."""
+    is_on = text in on
+    look: dict[str, Any] = {"type": "primary" if is_on else "secondary", "disabled": disabled and not is_on}
+    st.button(label, on_click=toggle_intervention, args=(text,), width=width, help=help, key=f"switch_{text}", **look)

@@ -31,11 +31,11 @@ from xformer.widgets.page import view_page
 
 KEY = "attention"
 SENT_AFTER = 0.04
-"""Seconds within which Streamlit sends what is drawn; what it has not sent when a page runs again, it throws away."""
+"""Seconds until Streamlit has sent a drawn element; a rerun before that discards it."""
 _SENT = "attention_head_sent"
-"""The head whose exact weights the browser has."""
+"""The session's key for the head whose exact weights the browser has."""
 _WHOLE = "attention_page_runs"
-"""Set while the whole page runs, and taken away by the part; the part finds nothing where it runs alone."""
+"""Set while the whole page runs; absent where the fragment runs alone."""
 
 
 def draw_heads(original: Reading, changed: Reading | None) -> tuple[Selection, int]:
@@ -67,33 +67,32 @@ def _draw(packed: bytes, original: Reading, changed: Reading | None) -> Selectio
     if at != st.session_state.get(_SENT):
         attention_view(pack(layers, other, selected=at), key=KEY)
         time.sleep(SENT_AFTER)
-    st.rerun()  # for everything else that is said of the head
+    st.rerun()  # for the rest of the page
     return chosen
 
 
 def zoom(view: View, chosen: Selection, pooled: int) -> None:
-    """Say how the head above is drawn, with `pooled` queries and keys a cell, and show what a click asks for."""
+    """For a long input, whose cells hold `pooled` × `pooled` weights: the single weights around the locked cell."""
     drawn = f"This input is long: a cell of the enlarged head is the largest of {pooled} × {pooled} weights."
     if chosen.query is None or chosen.key is None:
-        st.caption(f"{drawn} Click a cell to see those around it one by one.")
+        st.caption(f"{drawn} Click a cell to see the single weights around it.")
         return
     st.caption(
-        f"{drawn} Below, one by one, those around query {chosen.query} and key {chosen.key}, up to {REACH} on each side."
+        f"{drawn} Below: the single weights around query {chosen.query} and key {chosen.key}, {REACH} on each side."
     )
     readings, options = call_of(view, chosen)
     picture(view, "zoom", viz.attention, *readings, around=(chosen.query, chosen.key), **options)
 
 
 def call_of(view: View, chosen: Selection) -> tuple[tuple[Reading], dict[str, Any]]:
-    """The reading and the options of `viz.attention` for the enlarged head: with a changed run of both runs, and of their
-    difference."""
+    """The reading and the options of `viz.attention` for the enlarged head, with the original before a changed run."""
     original, changed = view.original(), view.changed()
     before = {} if changed is None else {"before": original}
     return (changed or original,), {"layer": chosen.layer, "head": chosen.head, "scale": chosen.looks.scale, **before}
 
 
 def standalone(view: View, chosen: Selection) -> Callable[[Sequence[str]], str]:
-    """What makes the page of its caption, once it is asked for."""
+    """A function that makes the attention view as a page of its own, given its caption."""
     changes = ", ".join([*mask_words(view.mask), *filter(None, [join(view.interventions)])])
 
     def page(caption: Sequence[str]) -> str:
@@ -107,14 +106,14 @@ def standalone(view: View, chosen: Selection) -> Callable[[Sequence[str]], str]:
 
 
 CLEAR = 0.4
-
+"""How far a clear score is on the way from chance to 1."""
 TELLS_NOTHING = 0.9
-"""Where looking at everything alike gets so much already, a score says nothing about a head."""
+"""From this chance level on, a score is not informative."""
 
 
 @dataclass(frozen=True)
 class BestTaskHead:
-    """The head with the most of what the task needs, how much that is, and what chance would give it."""
+    """The head with the highest score for the task, its score, and the score of uniform attention."""
 
     at: Selection
     weight: float
@@ -126,15 +125,15 @@ class BestTaskHead:
 
 
 def best_task_head(view: View, run: Reading, paths: Sequence[str]) -> BestTaskHead:
-    """The head of a run with the most of what this task needs; where none has any, the first of the last layer."""
+    """The head of a run with the highest score for its task; without a task, the first head of the last layer."""
     best = BestTaskHead(Selection(len(paths) - 1, 0), 0.0, 0.0)
     if view.task is None:
         return best
     scores, chances = (of(run.trace, run.example) for of in (view.task.head_scores, view.task.chance_scores))
-    silenced = {path: _silenced(run, path) for path in scores}
+    ablated = {path: _ablated(run, path) for path in scores}
     for layer, path in enumerate(paths):
         for head, weight in enumerate(scores.get(path, [])):
-            if weight > best.weight and head not in silenced[path]:
+            if weight > best.weight and head not in ablated[path]:
                 best = BestTaskHead(Selection(layer, head), weight, chances[path][head])
     return best
 
@@ -142,13 +141,13 @@ def best_task_head(view: View, run: Reading, paths: Sequence[str]) -> BestTaskHe
 def attention_notes(
     view: View, layers: Sequence[AnyLayer], run: Reading, best: BestTaskHead, *, all_seen: bool = True
 ) -> None:
-    """What to notice in the run that is shown, with what `best_task_head` found in it; `all_seen`: no key is left out."""
+    """What to notice: the best head for the task, and the mask; `all_seen`: the picture leaves out no key."""
     task = [] if view.task is None else [view.task.rule.look_for + closest(view, view.task, layers, best)]
     what_to_notice([*task, *_about_the_mask(view, layers if all_seen else (), run)])
 
 
 def closest(view: View, task: Task, layers: Sequence[AnyLayer], best: BestTaskHead) -> str:
-    """Which head comes closest, where one clearly does; else how little there is of it; nothing where that tells nothing."""
+    """The best head for the task against chance; "" where no head has any of it."""
     says, where = task.rule.score_says, f"With {view.what_changed()}" if view.is_changed else "Here"
     even = f"a head that looks at everything alike has {percent(best.chance, 0)}"
     if best.weight == 0:
@@ -162,19 +161,14 @@ def closest(view: View, task: Task, layers: Sequence[AnyLayer], best: BestTaskHe
 
 
 def _about_the_mask(view: View, layers: Sequence[AnyLayer], run: Reading) -> list[str]:
-    """What another mask would do, where another is not on already; and what hatching means, where some is to be seen."""
+    """What another mask would do, and what hatching means."""
     notes = []
-    if view.shape.is_read_only:
-        pass  # no other mask can be had
-    elif view.mask == "as trained" and run.trace.tokens.shape[1] > 1:
-        notes.append(_other_mask(view, run))
-    elif view.mask != "as trained":
+    if view.mask != "as trained":
         is_own = (view.mask == "causal") == view.shape.is_causal
-        notes.append(
-            f"The mask is **{view.mask}** now, which is what this model was trained with."
-            if is_own
-            else f"The mask is **{view.mask}** now; with **as trained** the model runs as it was trained."
-        )
+        own = ", the mask of its training" if is_own else "; with **as trained** the model runs as it was trained"
+        notes.append(f"The mask is **{view.mask}** now{own}.")
+    elif run.trace.tokens.shape[1] > 1 and not view.shape.is_read_only:
+        notes.append(_other_mask(view, run))
     if any(layer.is_masked for layer in layers):
         notes.append("Hatched grey cells are masked, which is not the same as a weight of zero.")
     return [" ".join(notes)] if notes else []
@@ -182,28 +176,25 @@ def _about_the_mask(view: View, layers: Sequence[AnyLayer], run: Reading) -> lis
 
 def _other_mask(view: View, run: Reading) -> str:
     if view.shape.is_causal:
-        return (
-            "Set the mask to **Full**: every position then also sees what comes later, which it never did in training."
-        )
+        return "Set the mask to **Full**: every position then also sees later ones, which it never did in training."
     if view.task is None:
-        return "Set the mask to **Causal**: a position then sees only itself and what came before."
+        return "Set the mask to **Causal**: a position then sees only itself and earlier ones."
     return f"Set the mask to **Causal**: {view.task.rule.about_causal_mask(run.example.source)}"
 
 
-def _silenced(run: Reading, path: str) -> set[int]:
-    """The heads of a layer whose z is 0 everywhere: what they look at reaches nobody."""
+def _ablated(run: Reading, path: str) -> set[int]:
+    """The heads of a layer whose z is 0 everywhere."""
     z = run.trace[f"{path}.z"][0]  # [head, query, d_value]
     return {head for head, one in enumerate(z) if not bool(one.any())}
 
 
 LAID = {"heads": "attention of every head", "rollout": "rollout"}
-
 OF_A_PHOTOGRAPH = {"head": "the enlarged head", "heads": "all heads of its layer", "rollout": "rollout"}
-"""What is laid over an image of many patches: all heads of all layers would be too small to be seen."""
+"""The options for an image of many patches, on which all heads of all layers would be too small."""
 
 
 def over_image_panel(view: View, chosen: Selection | None = None) -> None:
-    """Draw it for every run; of a photograph for the head that is `chosen`, from the query that is locked there."""
+    """Attention laid over the image: of all heads, or of a photograph for the `chosen` head and its locked query."""
     names = view.original().tokens
     laid_over, locked = LAID if chosen is None else OF_A_PHOTOGRAPH, None if chosen is None else chosen.query
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
@@ -222,54 +213,50 @@ def over_image_panel(view: View, chosen: Selection | None = None) -> None:
         options["top"] = max(of.loc[of["place"].str.startswith("r"), "weight"].to_numpy().max().item() for of in both)
     of_each_run(view, "over-image", viz.over_image, **options)
     if laid == "rollout":
-        st.caption(
-            f"How much of each patch could have reached **{who}** after each layer, by the patterns alone: half of a stream "
-            "passes by each attention, half is mixed by the mean of its heads (Abnar & Zuidema 2020). What values, norms and "
-            "feed-forward layers do is not in it."
-        )
+        st.caption(f"How much of each patch could have reached **{who}** after each layer. {ROLLOUT}")
     elif chosen is None:
         st.caption(
-            f"Where **{who}** looks: one row per layer, one column per head, last their mean. Tiles are the patches' shares "
-            "(from 0 to 1, spaced by the square root), squares the ink, and above each picture is what goes to the class token."
+            f"Where **{who}** looks: one row per layer, one column per head, then their mean. Tiles are the weights of patches "
+            "(0 to 1, on a square-root scale), squares the ink; above each picture is the weight of the class token."
         )
     else:
         from_where = "" if locked is None else ", the query of the locked cell"
         st.caption(
-            f"Where **{who}**{from_where} looks, on the image as the model reads it. The stronger the colour of a patch, the "
-            "larger its weight; the scale ends at the largest weight of a patch. Lock a cell of the matrix to look from its "
-            "query."
+            f"Where **{who}**{from_where} looks, on the image as the model reads it; the colour scale ends at the "
+            "largest weight of a patch. Lock a cell of the matrix to look from its query."
         )
+
+
+ROLLOUT = (
+    "Rollout takes half of each stream past each attention and half as the mean of its heads, multiplied through the layers "
+    "(Abnar & Zuidema 2020). It excludes the effects of values, norms and feed-forward layers."
+)
 
 
 def rollout_panel(view: View, run: Reading) -> None:
     """Draw the rollout of each stack that the model has."""
-    caption(
-        "Half of a stream passes by each attention, half is mixed by the mean of its heads (Abnar & Zuidema 2020). "
-        "Rollout multiplies these through the layers: it shows where information could have come from, by the patterns "
-        "alone; what values, norms and feed-forward layers do to it is not in it."
-    )
+    caption(ROLLOUT)
     for stack in ("encoder", "decoder") if view.is_pair else (None,):
         n = len(run.tokens_of(stack))
         if n > MOST_TOKENS:
-            st.caption(f"{n} tokens: neighbours are drawn as one, {n} in at most {MOST_TOKENS} rows.")
+            st.caption(f"{n} tokens, pooled to at most {MOST_TOKENS} rows.")
         picture(view, f"rollout{'' if stack is None else f'-{stack}'}", viz.rollout, run, stack=stack)
 
 
 CLEARLY = 0.2
-"""How far above chance a share of agreeing elements has to be before it is said to mean anything."""
+"""How far above chance the agreement of elements has to be."""
 
 
 def atom_mapping_panel(view: View, run: Reading, chosen: Selection) -> None:
-    """The lines of the chosen head, and how many of them join atoms of one element."""
+    """Lines from atoms of the product to those of the reactants, by the chosen head; how many join equal elements."""
     caption(
-        "Each atom of the product is joined to the atom of the reactants that this head puts most weight on, counted from both "
-        "sides. That elements agree is checked against chemistry: the model was never told which atoms are which."
+        "Each atom of the product is joined to the atom of the reactants with the largest weight of this head, both ways "
+        "together. The model was trained without any mapping of atoms."
     )
     picture(view, "atom_mapping", viz.atom_mapping, run, layer=chosen.layer, head=chosen.head)
     found = atom_mapping(run, layer=chosen.layer, head=chosen.head)["agrees"].tolist()
     n, chance = len(found), agreement_by_chance(run)
-    said = f"{sum(found)} of {n} atoms of the product are joined to an atom of their own element"
-    if sum(found) / n >= chance + CLEARLY:
-        st.markdown(f"**{said}**; by chance it would be {percent(chance)}.")
-    else:
-        st.markdown(f"{said}, and by chance it would be {percent(chance)}: this head does not follow atoms here.")
+    share = f"{sum(found)} of {n} atoms of the product are joined to an atom of their own element"
+    is_clear = sum(found) / n >= chance + CLEARLY
+    share, more = (f"**{share}**", "") if is_clear else (share, " This head does not follow atoms here.")
+    st.markdown(f"{share}; the chance level is {percent(chance)}.{more}")

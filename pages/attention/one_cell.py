@@ -1,4 +1,4 @@
-"""The way back through a model: the cells that led from one head to the one that wrote what it read, in the link too."""
+"""The panels on one cell: what makes its score, and the arithmetic from q and k to the output of its head."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from xformer.analysis.score_decomposition import (
 )
 from xformer.formatting import percent
 from xformer.reading import Reading
-from xformer.site import head_title
+from xformer.site import head_title, layer_title
 from xformer.viz.packing import AnyLayer
 from xformer.viz.principles import MOST_KEYS, STEPS
 
@@ -44,7 +44,7 @@ _STEP = r"\d{1,3}\.\d{1,3}\.\d{1,5}-\d{1,5}"
 
 @dataclass(frozen=True)
 class Cell:
-    """A head and where it looks, all from 0."""
+    """A query and a key of a head, all counted from 0."""
 
     layer: int
     head: int
@@ -56,14 +56,14 @@ class Cell:
 
     @classmethod
     def parse(cls, text: str) -> Cell:
-        """What `str` wrote."""
+        """The inverse of `str`."""
         layer, head, cell = text.split(".")
         query, key = cell.split("-")
         return cls(int(layer) - 1, int(head) - 1, int(query), int(key))
 
 
 def trail_to(run: Reading) -> list[Cell]:
-    """The cells that led here; those that this model does not have are forgotten."""
+    """The cells that the visitor came from; cells that this model does not have are dropped."""
     text = asked("trail")
     if text is not None and re.fullmatch(rf"{_STEP}(_{_STEP})*", text, re.ASCII):
         st.session_state[_KEY] = [Cell.parse(step) for step in text.split("_")]
@@ -72,7 +72,7 @@ def trail_to(run: Reading) -> list[Cell]:
 
 
 def title_of(run: Reading, cell: Cell) -> str:
-    """The cell's head in words."""
+    """The title of the cell's head."""
     return head_title(run.attention_site(cell.layer).path, cell.head, is_pair=run.is_pair).capitalize()
 
 
@@ -84,7 +84,7 @@ def _is_there(run: Reading, cell: Cell) -> bool:
 
 
 def breadcrumbs(run: Reading, trail: list[Cell], view_key: str) -> None:
-    """The way here; a click goes back to that step."""
+    """The buttons that lead back to earlier cells."""
     if not trail:
         return
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
@@ -100,17 +100,17 @@ def breadcrumbs(run: Reading, trail: list[Cell], view_key: str) -> None:
 
 
 def open_cell(cell: Cell, trail: list[Cell], view_key: str) -> None:
-    """A callback: enlarge that head with that cell locked."""
+    """Enlarge a head and lock a cell of it. A callback."""
     st.session_state[_KEY] = trail
     choose_attention(view_key, replace(Selection(), layer=cell.layer, head=cell.head, query=cell.query, key=cell.key))
 
 
 @dataclass(frozen=True, eq=False)
-class Explained:
-    """The numbers of one cell that the screen shows."""
+class Attribution:
+    """What makes the score of one cell."""
 
-    where: dict[str, Any]
-    """The options of `analysis.why`."""
+    options: dict[str, Any]
+    """The options of `viz.why`."""
     table: pd.DataFrame
     total: float
     residue: float
@@ -123,95 +123,93 @@ class Explained:
     deciding: tuple[Contribution, ...]
     opposing: Contribution | None
     removed: Contribution | None
-    """The source whose removal is measured; None where there is no choice to explain."""
+    """The source whose removal is measured; None where the score is not explained."""
     check: pd.DataFrame
     is_moved: bool | None
-    """Whether removing it changes a prediction; None of a model that makes none."""
+    """Whether removing it changes a prediction; None for a model without predictions."""
 
 
-def explained(view: View, run: Reading, cell: Cell, against: int | None) -> Explained:
-    """Raises `UnavailableError` where the score is no sum of parts that are known."""
-    where = {"layer": cell.layer, "head": cell.head, "query": cell.query, "key": cell.key, "against": against}
-    return shared.get(("explained", view.model, str(run.recipe), repr(where)), lambda: explain(run, where))
+def attributed(view: View, run: Reading, cell: Cell, against: int | None) -> Attribution:
+    """Compute `Attribution` once for all visitors. Raises `UnavailableError` where the parts of the score are not known."""
+    options = {"layer": cell.layer, "head": cell.head, "query": cell.query, "key": cell.key, "against": against}
+    return shared.get(("attribution", view.model, str(run.recipe), repr(options)), lambda: attribute(run, options))
 
 
-def explain(run: Reading, where: dict[str, Any]) -> Explained:
-    """The same for the options of `analysis.why`."""
-    parts = score_parts(run, **where)
+def attribute(run: Reading, options: dict[str, Any]) -> Attribution:
+    """Split the score of a cell, and measure the removal of the largest contribution."""
+    parts = score_parts(run, **options)
     found, removed = contributions(parts), None
     table: pd.DataFrame = pd.DataFrame()
     is_moved: bool | None = False
     if is_worth_a_word(parts):
         removed = found[0]
-        head = {"layer": where["layer"], "head": where["head"]}
+        head = {"layer": options["layer"], "head": options["head"]}
         without = without_source(run, **head, side=removed.side, source=removed.writer.name, parts=parts)
-        table = check(run, without, **where)
+        table = check(run, without, **options)
         if run.has_logits:
             is_moved = not bool((run.logits.argmax(dim=-1) == without.logits.argmax(dim=-1)).all())
         else:
             table, is_moved = table.dropna(), None
-    return Explained(
-        where, table_of(parts), parts.total, parts.residue, parts.total_advantage, parts.weight, parts.n_allowed, found,
+    return Attribution(
+        options, table_of(parts), parts.total, parts.residue, parts.total_advantage, parts.weight, parts.n_allowed, found,
         deciding(parts), opposing(parts), removed, table, is_moved,
     )  # fmt: skip
 
 
-def sentence(found: Explained, over: str) -> str:
-    """Why the key is preferred, as Markdown; `over` is what its score is compared with, in words."""
+def sentence(found: Attribution, over: str) -> str:
+    """Why the head prefers the key, as Markdown; `over` names what its score is compared with."""
     if found.weight * found.n_allowed < 1.0:
         return f"That is less than an even share among {found.n_allowed} keys, so no source is named."
     if found.advantage <= 0:
         return f"Its score is not above {over}, so there is no preference to explain."
-    said = f"Its score is **{found.advantage:.2f} nats** above {over}"
+    text = f"Its score is **{found.advantage:.2f} nats** above {over}"
     if found.removed is None:
-        return f"{said}, too little to explain."
+        return f"{text}, too little to explain."
     if not found.deciding:
         first, second = (f"{one.title} ({nats(one.adds)})" for one in found.contributions[:2])
-        return f"{said}. No single source decides this; the largest contributions are {first} and {second}."
+        return f"{text}. No single source decides this; the largest contributions are {first} and {second}."
     named = [
         f"**{one.writer.name}**{one.title.removeprefix(one.writer.name)} ({nats(one.adds)})" for one in found.deciding
     ]
-    said += ". The largest contribution is " if len(named) == 1 else ". The two largest contributions are "
-    said += " and ".join(named)
+    text += ". The largest contribution is " if len(named) == 1 else ". The two largest contributions are "
+    text += " and ".join(named)
     if found.opposing is not None:
-        said += f"; the largest opposing one is {found.opposing.title} ({nats(found.opposing.adds)})"
+        text += f"; the largest opposing one is {found.opposing.title} ({nats(found.opposing.adds)})"
     after = found.check.set_index("what")["after"].to_dict()
     return (
-        f"{said}. Measured by removing {removal(found.removed)}: the advantage becomes {nats(after['advantage'])} nats, the "
+        f"{text}. Measured by removing {removal(found.removed)}: the advantage becomes {nats(after['advantage'])} nats, the "
         f"weight {percent(after['weight'])}."
     )
 
 
 def removal(one: Contribution) -> str:
-    """What is removed from what, in words: "layer 1 · head 2 from this head’s keys"."""
+    """For example "layer 1 · head 2 from this head’s keys"."""
     of = "scores" if one.side is None else "queries" if one.side == "query" else "keys"
     return f"{one.writer.name} from this head’s {of}"
 
 
 def nats(value: float) -> str:
-    """A contribution with its sign, a true minus."""
+    """A number with its sign."""
     return f"{value:+.2f}".replace("-", "−")
 
 
 LISTED = 5
-"""So many sources are offered to be followed."""
-
+"""Sources with a button that follows them."""
 FEW, MOST_LAYERS = 24, 10
-"""Of so many sources the matrix shows each; of more it can open so many layers."""
-
+"""The matrix shows each of up to `FEW` sources; of more, up to `MOST_LAYERS` layers can be opened."""
 MEAN = -1
-"""Stands for all other keys among the keys that this one can be compared with."""
+"""The option that compares a key with the mean of all others."""
 
 
-def why_panel(view: View, run: Reading, chosen: Selection, view_key: str) -> dict[str, str]:
-    """The sentence, the picture, the way back, and the measurement; what the link has to remember of it."""
+def score_attribution_panel(view: View, run: Reading, chosen: Selection, view_key: str) -> dict[str, str]:
+    """The sentence, the picture, the way back and the measurement; returns the parts for the link."""
     cell = _cell(run, chosen)
     trail = trail_to(run)
     breadcrumbs(run, trail, view_key)
     site = run.attention_site(cell.layer)
     queries, keys = run.tokens_of(site.query_stack), run.tokens_of(site.key_stack)
     against = _against(run, cell, keys)
-    found = explained(view, run, cell, against)
+    found = attributed(view, run, cell, against)
     looks, seen = (
         f"**{at} “{escape_markdown(names[at])}”**" for at, names in ((cell.query, queries), (cell.key, keys))
     )
@@ -222,14 +220,14 @@ def why_panel(view: View, run: Reading, chosen: Selection, view_key: str) -> dic
             "the mean of the others" if against is None else f"that of {against} “{escape_markdown(keys[against])}”",
         )
     )
-    opened = _opened(cell, found)
-    call = Call(viz.why, (run,), {**found.where, "opened": opened, "table": found.table})
+    opened = _opened(cell, found, is_pair=run.is_pair)
+    call = Call(viz.why, (run,), {**found.options, "opened": opened, "table": found.table})
     shown(view, call, "why")
     footer(view, "why", [call])
     caption(
-        f"The score {found.total:.4f} is the sum of all cells, less {abs(found.residue):.0e} of rounding. One nat more makes "
-        "the weight of a key 2.7 times larger beside the others’. Contributions have both signs and cancel, so one can be "
-        "larger than the sum. They are arithmetic on this run with its norms frozen, no measurement."
+        f"The sum is the score {found.total:.4f} up to rounding ({abs(found.residue):.0e}). One nat more makes the weight "
+        "of a key 2.7 times larger relative to the others. Contributions of both signs cancel, so one can exceed the sum. They "
+        "are computed from this run with its norms frozen, not measured."
     )
     _way_back(run, cell, found, trail, view_key)
     _check(found)
@@ -240,12 +238,12 @@ def why_panel(view: View, run: Reading, chosen: Selection, view_key: str) -> dic
     }
 
 
-def _opened(cell: Cell, found: Explained) -> list[str] | None:
-    """Of which layers the matrix has each head for itself; None where it has room for all heads."""
+def _opened(cell: Cell, found: Attribution, *, is_pair: bool) -> list[str] | None:
+    """Ask for the layers whose heads the matrix shows one by one; None where it shows all heads."""
     sizes: Counter[str] = Counter()
     for one in found.contributions:
-        layer, is_head, _ = one.writer.name.rpartition(" · head ")
-        sizes.update({layer: abs(one.adds)} if is_head else {})
+        if one.writer.site is not None and one.writer.head is not None:
+            sizes.update({layer_title(one.writer.site.path, is_pair=is_pair): abs(one.adds)})
     if len(found.contributions) <= FEW:
         return None
     layers, key = [layer for layer, _ in sizes.most_common(MOST_LAYERS)], f"why_opened_{cell}"
@@ -256,7 +254,7 @@ def _opened(cell: Cell, found: Explained) -> list[str] | None:
 
 
 def _cell(run: Reading, chosen: Selection) -> Cell:
-    """What is locked in the view; else the last query and the key that it looks at most."""
+    """The locked cell, else the last query and its key with the largest weight."""
     pattern = run[f"{run.attention_site(chosen.layer).path}.pattern"][0, chosen.head]  # [query, key]
     query = len(pattern) - 1 if chosen.query is None else chosen.query
     if chosen.query is None and chosen.key is not None:
@@ -266,7 +264,7 @@ def _cell(run: Reading, chosen: Selection) -> Cell:
 
 
 def _against(run: Reading, cell: Cell, keys: tuple[str, ...]) -> int | None:
-    """What the key is compared with: the mean of the others, or one of them."""
+    """Ask for the key to compare with; None for the mean of the others."""
     scores = run[f"{run.attention_site(cell.layer).path}.scores"][0, cell.head, cell.query]
     allowed = [key for key in scores.isfinite().nonzero()[:, 0].tolist() if key != cell.key]
     wanted = asked("against")
@@ -277,21 +275,21 @@ def _against(run: Reading, cell: Cell, keys: tuple[str, ...]) -> int | None:
     chosen = st.selectbox(
         "Compared with",
         [MEAN, *allowed],
-        format_func=lambda key: "the mean of all others it may look at" if key == MEAN else f"{key} · {keys[key]}",
+        format_func=lambda key: "the mean of all other allowed keys" if key == MEAN else f"{key} · {keys[key]}",
         key="why_against",
         width=400,
     )
     return None if chosen == MEAN else chosen
 
 
-def _way_back(run: Reading, cell: Cell, found: Explained, trail: list[Cell], view_key: str) -> None:
-    """A button for each head among the largest contributions of either sign: it opens that head where it wrote."""
+def _way_back(run: Reading, cell: Cell, found: Attribution, trail: list[Cell], view_key: str) -> None:
+    """A button for each head among the largest contributions, which opens that head at the position where it wrote."""
     strongest = sorted(found.contributions, key=lambda one: -abs(one.adds))
-    heads = [one for one in strongest if one.writer.name != "biases"][:LISTED]
+    heads = [one for one in strongest if one.writer.kind != "bias"][:LISTED]
     heads = [one for one in heads if one.writer.head is not None]
     if not heads:
         return
-    st.markdown("**Walk back:** open the head that wrote it, at the position where it wrote.")
+    st.markdown("**Walk back:** open a head that contributed, at the position where it wrote.")
     with st.container(horizontal=True, gap="small"):
         for one in heads:
             assert one.writer.site is not None
@@ -308,32 +306,29 @@ def _way_back(run: Reading, cell: Cell, found: Explained, trail: list[Cell], vie
             )
 
 
-def _check(found: Explained) -> None:
-    """What becomes of the cell in a run without the largest contribution."""
+def _check(found: Attribution) -> None:
+    """The cell in a run without the largest contribution."""
     if found.removed is None:
         return
     st.markdown(f"**Measured** by removing {removal(found.removed)}:")
     st.dataframe(found.check, hide_index=True, width="content", key="why_check")
     if found.is_moved is None:
-        st.caption("Advantage and score in nats. This model gives vectors and makes no prediction that could change.")
+        st.caption("Advantage and score in nats. This model makes no predictions.")
     else:
         st.caption(f"Advantage, score and loss in nats. {'A' if found.is_moved else 'No'} prediction changes.")
 
 
 def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) -> None:
-    """Draw the steps of one cell of `run`; the numbers are those of the trace."""
+    """Draw the steps of one cell, with the numbers of the trace."""
     head, (query, key) = chosen.head, cell_of(chosen, layer)
     at = {"layer": chosen.layer, "head": head, "query": query, "key": key}
     calls = {step: Call(viz.attention_steps, (run,), {**at, "step": step}) for step in STEPS}
     cell, d_model = attention_cell(run, **at), view.shape.d_model
     row = softmax_of_cell(cell)
-    name_q, name_k = (
-        f"{query} “{escape_markdown(layer.query_labels[query])}”",
-        f"{key} “{escape_markdown(layer.key_labels[key])}”",
-    )
+    name_q, name_k = (escape_markdown(text) for text in (layer.query_labels[query], layer.key_labels[key]))
     st.caption(
-        f"Query {name_q} and key {name_k} in {layer.title} · head {head + 1}. "
-        "Click a cell of the matrix above to choose another; its numbers appear here."
+        f"Query {query} “{name_q}” and key {key} “{name_k}” in {layer.title} · head {head + 1}. Click a cell of the matrix "
+        "above for its numbers."
     )
     left, right = st.columns(2, gap="large")
     with left:
@@ -342,25 +337,25 @@ def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) ->
         _heading("2 · score", "a number", _score_sentence(cell))
         shown(view, calls["scores"], "step_scores")
         if len(row) > MOST_KEYS:
-            st.caption(
-                f"Drawn are {MOST_KEYS} of {len(row)} keys, those with the largest weights; the CSV has them all."
-            )
+            st.caption(f"The {MOST_KEYS} of {len(row)} keys with the largest weights; the CSV has them all.")
     with right:
         _heading("3 · mask", f"[{len(cell.allowed)}] of true and false", _mask_sentence(cell, key))
-        _heading(
-            "4 · softmax over the keys", f"[{len(row)}], sums to 1", _softmax_sentence(cell, row["exp"].tolist(), key)
-        )
+        exps = row["exp"].tolist()
+        _heading("4 · softmax over the keys", f"[{len(row)}], sums to 1", _softmax_sentence(cell, exps, key))
         shown(view, calls["weights"], "step_weights")
-        _heading("5 · z = Σ weight · v", f"[{len(cell.z)}]", _z_sentence(head in layer.silenced))
+        mixed = "the head is ablated: z is set to 0" if head in layer.silenced else "the values of all keys, weighted"
+        _heading("5 · z = Σ weight · v", f"[{len(cell.z)}]", mixed)
         shown(view, calls["z"], "step_z")
-    adds = "nothing: it is silenced" if head in layer.silenced else "what this head adds to the residual stream here"
+    adds = (
+        "nothing: the head is ablated" if head in layer.silenced else "what this head adds to the residual stream here"
+    )
     _heading("6 · out = z · W_O", f"[{d_model}]", adds)
     shown(view, calls["out"], "step_out")
     footer(view, "steps", list(calls.values()), row)
 
 
 def cell_of(chosen: Selection, layer: AnyLayer) -> tuple[int, int]:
-    """The locked cell; where only a row is locked, or nothing, the strongest cell of the row or of the first query."""
+    """The locked cell, else the largest weight of the locked row, or of the first query."""
     query = 0 if chosen.query is None else chosen.query
     if chosen.key is not None:
         return query, chosen.key
@@ -372,11 +367,11 @@ def _heading(title: str, shape: str, sentence: str) -> None:
 
 
 def _shared_sentence(cell: AttentionCell) -> str:
-    """Where its rows come from, and who else reads the same keys and values (Ainslie et al. 2023)."""
+    """Where q and k come from, and which heads share keys and values (grouped queries, Ainslie et al. 2023)."""
     rows, heads = "one row of X·W_Q, one of X·W_K", cell.shared_by
     if len(heads) < 2:
         return rows
-    return f"{rows}; heads {heads[0] + 1} to {heads[-1] + 1} share these keys and values, each with queries of its own"
+    return f"{rows}; heads {heads[0] + 1} to {heads[-1] + 1} share these keys and values, with separate queries"
 
 
 def _score_sentence(cell: AttentionCell) -> str:
@@ -387,22 +382,14 @@ def _score_sentence(cell: AttentionCell) -> str:
     return f"q·k / √{cell.d_head}{bias} = {cell.dot:.4f} / {math.sqrt(cell.d_head):.4f}{bias} = **{cell.score:.4f}**"
 
 
-def _z_sentence(is_silenced: bool) -> str:
-    if is_silenced:
-        return "the head is silenced: what it mixed is replaced by 0"
-    return "the values of all keys, mixed by the weights"
-
-
 def _mask_sentence(cell: AttentionCell, key: int) -> str:
     n = int(cell.allowed.sum())
-    verdict = (
-        "may look at this key" if bool(cell.allowed[key]) else "may **not** look at this key: its score becomes −∞"
-    )
-    return f"The query may look at {n} of {len(cell.allowed)} keys; it {verdict}."
+    verdict = "this key is allowed" if bool(cell.allowed[key]) else "this key is **masked**: its score becomes −∞"
+    return f"{n} of {len(cell.allowed)} keys are allowed for this query; {verdict}."
 
 
 def _softmax_sentence(cell: AttentionCell, raised: list[float], key: int) -> str:
     total = sum(raised)
     if total == 0:
-        return "There is nothing to look at, so every weight is 0."
+        return "No key is allowed, so every weight is 0."
     return f"exp(score − largest) / Σ = {raised[key]:.4f} / {total:.4f} = **{cell.pattern[key].item():.4f}**"

@@ -1,4 +1,4 @@
-"""Attention: who looks at whom, in every layer and head? Under the model's own mask, and under another beside it."""
+"""Attention: which token attends to which, in every layer and head, under the model's own mask or another."""
 
 from __future__ import annotations
 
@@ -22,15 +22,8 @@ from pages.attention.heads import (
     standalone,
     zoom,
 )
-from pages.attention.one_cell import steps_panel, why_panel
-from pages.components.attention_view import (
-    OLD_SCALES,
-    SCALES,
-    SHOWN,
-    Look,
-    Selection,
-    choose_attention,
-)
+from pages.attention.one_cell import score_attribution_panel, steps_panel
+from pages.components.attention_view import OLD_SCALES, SCALES, SHOWN, Look, Selection, choose_attention
 from pages.shared import frame
 from pages.shared.call import Call
 from pages.shared.link import asked
@@ -43,7 +36,16 @@ from xformer import viz
 from xformer.analysis.reactions import is_reaction
 from xformer.viz.packing import AnyLayer, pattern_layers
 
-PANELS = {name: name for name in ("scores of all heads", "step by step", "why here?", "change the run", "rollout")}
+PANELS = {
+    "scores": "scores of all heads",
+    "steps": "step by step",
+    "score_attribution": "why here?",
+    "change": "change the run",
+    "rollout": "rollout",
+}
+ATOM_MAPPING = {"atom_mapping": "atom mapping"}
+OLD_PANELS = {text: name for name, text in (PANELS | ATOM_MAPPING).items()}
+"""What older links call a panel."""
 MORE = "# All heads: xformer.viz.attention_grid; arcs: xformer.viz.attention_arcs, with heads= in place of head=."
 
 
@@ -62,7 +64,7 @@ def _attention(view: View) -> None:
     paths = [layer.name for layer in layers]
     best = best_task_head(view, changed or original, paths)
     _follow_the_link(layers, best.at if changed is None else best_task_head(view, original, paths).at)
-    # A line of its own at the picture, as what it changes is known only below.
+    # Its place is above the picture, its content is known only below.
     tools = st.container(horizontal=True, gap="small", vertical_alignment="center", key="head_tools")
     with frame.picture():
         chosen, pooled = draw_heads(original, changed)
@@ -76,14 +78,15 @@ def _attention(view: View) -> None:
     if view.input.kind == "picture":
         panel(over_image_panel, view, chosen)
 
-    panels = frame.panels(PANELS | ({"atom mapping": "atom mapping"} if is_reaction(run) else {}))
-    below, more = choose("panel", panels, next(iter(panels)), "Panel", label_visibility="collapsed"), dict[str, str]()
-    draw: dict[str, Callable[[], None]] = {  # the panels that are not shown are not computed
-        "scores of all heads": lambda: scores_panel(view, run, chosen, KEY),
-        "step by step": lambda: steps_panel(view, run, layer, chosen),
-        "change the run": lambda: change_panel(view, layer, chosen),
-        "why here?": lambda: more.update(why_panel(view, run, chosen, KEY)),
-        "atom mapping": lambda: atom_mapping_panel(view, run, chosen),
+    panels = frame.panels(PANELS | (ATOM_MAPPING if is_reaction(run) else {}))
+    below = choose("panel", panels, next(iter(panels)), "Panel", old=OLD_PANELS, label_visibility="collapsed")
+    more: dict[str, str] = {}
+    draw: dict[str, Callable[[], None]] = {  # only the chosen panel is computed
+        "scores": lambda: scores_panel(view, run, chosen, KEY),
+        "steps": lambda: steps_panel(view, run, layer, chosen),
+        "change": lambda: change_panel(view, layer, chosen),
+        "score_attribution": lambda: more.update(score_attribution_panel(view, run, chosen, KEY)),
+        "atom_mapping": lambda: atom_mapping_panel(view, run, chosen),
         "rollout": lambda: rollout_panel(view, run),
     }
     if below in draw:
@@ -96,8 +99,7 @@ def _attention(view: View) -> None:
 
 
 def _footer(view: View, chosen: Selection) -> None:
-    """The code and the numbers of the enlarged head, with a changed run of both runs and of their difference; as a figure all
-    that is drawn: the heads, the matrix, the arcs."""
+    """The menu of the picture: code and numbers of the enlarged head; as a figure the heads, the matrix and the arcs."""
     reading, options = call_of(view, chosen)
     call, shown = Call(viz.attention, reading, options), chosen.looks.shown
     look = {name: value for name, value in options.items() if name not in ("layer", "head")}
@@ -110,13 +112,13 @@ def _footer(view: View, chosen: Selection) -> None:
 
 
 def _look_texts(look: Look) -> dict[str, str]:
-    """How the enlarged head is drawn, for the link, where that is not the usual way."""
+    """How the enlarged head is drawn, for the link; the defaults are left out."""
     texts = {"scale": look.scale, "view": look.shown, "arcs": ".".join(str(head + 1) for head in look.arcs)}
     return {name: text for name, text in texts.items() if text not in ("", SCALES[0], SHOWN[0])}
 
 
 def _look_of(asks: dict[str, str | None]) -> Look:
-    """What a link asks for; what is not here is said."""
+    """The look that a link asks for; warns about unknown values."""
     scale, shown, arcs = (asks[name] or "" for name in ("scale", "view", "arcs"))
     scale = OLD_SCALES.get(scale, scale)
     if scale not in ("", *SCALES):
@@ -131,13 +133,13 @@ def _look_of(asks: dict[str, str | None]) -> Look:
 
 
 def _head_text(chosen: Selection) -> str:
-    """The chosen head, and the locked cell where there is one, for the link: "3.2" or "3.2.0-5"."""
+    """The chosen head and the locked cell, if any, for the link: "3.2" or "3.2.0-5"."""
     text = f"{chosen.layer + 1}.{chosen.head + 1}"
     return text if chosen.query is None or chosen.key is None else f"{text}.{chosen.query}-{chosen.key}"
 
 
 def _follow_the_link(layers: list[AnyLayer], best: Selection) -> None:
-    """Choose what a link asks for; else, whenever the model changes, the telling head; then the visitor chooses."""
+    """Select what a link asks for; on a change of the model the best head for its task; else keep the selection."""
     heads = [item.shape[0] for item in layers]
     asks = {name: asked(name) for name in ("head", "scale", "view", "arcs")}
     is_link = any(value is not None for value in asks.values())

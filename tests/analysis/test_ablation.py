@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 
 import xformer
-from pages.attention.head_scores import sentence
+from pages.attention.head_scores import effect_summary
 from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
 from tests.real_models import real_model
@@ -133,32 +133,32 @@ def effects(*rows: tuple[float | None, float]) -> pd.DataFrame:
 
 
 def test_looking_like_it_and_being_needed_are_told_apart() -> None:
-    both = sentence(effects((2.0, 0.9), (0.1, 0.1)), "induction", "loss", 1.0)
+    both = effect_summary(effects((2.0, 0.9), (0.1, 0.1)), "induction", "loss", 1.0)
     assert "Without **head 0** the loss goes from 1.000 to 3.000" in both
-    assert "It has the highest induction score, 90%, too." in both
-    idle = sentence(effects((2.0, 0.1), (0.01, 0.9)), "induction", "loss", 1.0)
+    assert "It also has the highest induction score, 90%." in both
+    idle = effect_summary(effects((2.0, 0.1), (0.01, 0.9)), "induction", "loss", 1.0)
     assert "**Head 1** has the highest induction score, 90%, and is not needed here: +0.010 without it." in idle
-    also = sentence(effects((2.0, 0.1), (1.0, 0.9)), "induction", "loss", 1.0)
+    also = effect_summary(effects((2.0, 0.1), (1.0, 0.9)), "induction", "loss", 1.0)
     assert "**Head 1**, with the highest induction score, 90%, is needed as well: +1.000." in also
 
 
 def test_near_chance_nothing_is_said() -> None:
-    assert sentence(effects((2.0, 0.3), (0.0, 0.1)), "induction", "loss", 1.0).endswith("without any other.")
-    between = sentence(effects((2.0, 0.1), (0.04, 0.9)), "induction", "loss", 1.0)
+    assert effect_summary(effects((2.0, 0.3), (0.0, 0.1)), "induction", "loss", 1.0).endswith("the largest effect.")
+    between = effect_summary(effects((2.0, 0.1), (0.04, 0.9)), "induction", "loss", 1.0)
     assert "head 1" not in between.lower()
-    none = sentence(effects((0.01, 0.3), (-0.02, 0.1)), "induction", "loss", 1.0)
-    assert none == "No head is needed for itself: without one the loss moves by 0.020 at most."
+    none = effect_summary(effects((0.01, 0.3), (-0.02, 0.1)), "induction", "loss", 1.0)
+    assert none == "No head is needed by itself: ablating one moves the loss by 0.020 at most."
 
 
 def test_of_what_is_only_estimated_nothing_is_claimed() -> None:
-    some = sentence(effects((0.5, 0.1), (None, 0.9), *[(0.1, 0.2)] * 4), "induction", "loss", 1.0)
-    assert "further than without any other of the 5 heads of 6 that are measured" in some
+    some = effect_summary(effects((0.5, 0.1), (None, 0.9), *[(0.1, 0.2)] * 4), "induction", "loss", 1.0)
+    assert "the largest effect of the 5 measured heads of 6" in some
     assert "head 1" not in some.lower()
 
 
 def test_the_bound_on_all_effects_holds() -> None:
-    told = sentence(effects((0.0101, 0.3), (-0.0174, 0.1)), "induction", "loss", 1.0)
-    assert told == "No head is needed for itself: without one the loss moves by 0.018 at most."
+    told = effect_summary(effects((0.0101, 0.3), (-0.0174, 0.1)), "induction", "loss", 1.0)
+    assert told == "No head is needed by itself: ablating one moves the loss by 0.018 at most."
 
 
 @pytest.mark.xdist_group("transformers")

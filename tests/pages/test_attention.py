@@ -19,7 +19,7 @@ from xformer.viz.packing import header_of
 
 PAGE = "pages/attention/page.py"
 MODELS = ["reverse", "reverse-small", "reverse-seq2seq", "reverse-decoder", "reverse-mirror", "sort"]
-PANELS = ["scores of all heads", "step by step", "change the run", "rollout"]
+PANELS = ["scores", "steps", "change", "rollout"]
 
 
 @pytest.mark.parametrize("panel", PANELS)
@@ -137,14 +137,14 @@ def switches(app: object, text: str) -> list:
     return [button for button in app.button if button.key == f"switch_{text}"]  # type: ignore[attr-defined]
 
 
-def test_a_cut_edge_is_mended_and_nothing_is_left_of_it(open_page: Open) -> None:
+def test_a_cut_edge_is_restored(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-mirror", input="4 9 2 11 5", head="1.1.0-4", panel="change the run")
     for heads in ("0", "*"):
         text = f"cut:encoder.0.attn.{heads}.0-4"
         switches(app, text)[0].click().run()
         assert app.session_state["edits"] == text
         [mend] = switches(app, text)
-        assert mend.label.startswith("Mend the cut 0 “4” → 4 “5”")
+        assert mend.label.startswith("Restore 0 “4” → 4 “5”")
         mend.click().run()
         assert app.session_state["edits"] == ""
 
@@ -160,7 +160,7 @@ def test_an_opened_edge_is_closed_again(open_page: Open) -> None:
     assert app.session_state["edits"] == ""
 
 
-def test_a_silenced_head_is_marked_and_its_button_says_so(open_page: Open) -> None:
+def test_an_ablated_head_is_marked(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="4 9 2 9", head="3.2", panel="step by step")
     assert switches(app, "ablate:encoder.2.attn.1")[0].label == "Ablate layer 3 · head 2 (set to zero)"
     switches(app, "ablate:encoder.2.attn.1")[0].click().run()
@@ -168,11 +168,11 @@ def test_a_silenced_head_is_marked_and_its_button_says_so(open_page: Open) -> No
     own, changed = drawn(app)["layers"][2]["runs"]
     assert (own["silenced"], changed["silenced"]) == ([], [1])
     assert changed["z"][1] == 0 < own["z"][1]
-    assert any("replaced by 0" in element.value for element in app.markdown)
-    assert not any("values of all keys, mixed" in element.value for element in app.markdown)
+    assert any("z is set to 0" in element.value for element in app.markdown)
+    assert not any("values of all keys, weighted" in element.value for element in app.markdown)
 
 
-def test_a_head_alone_has_silenced_neighbours(open_page: Open) -> None:
+def test_a_head_alone_has_ablated_neighbours(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="4 9 2 9", edits="solo:encoder.0.attn.1")
     assert drawn(app)["layers"][0]["runs"][1]["silenced"] == [0, 2, 3]
 
@@ -202,7 +202,7 @@ def test_a_change_sends_the_changed_run_and_not_the_original_again(open_page: Op
 
 
 def test_the_link_says_how_the_picture_is_drawn(open_page: Open) -> None:
-    asks = {"scale": "own", "view": "arcs", "arcs": "1.2", "look": "source", "panel": "scores of all heads"}
+    asks = {"scale": "own", "view": "arcs", "arcs": "1.2", "look": "source", "panel": "scores"}
     app = open_page(PAGE, model="reverse-decoder", head="2.1", **asks)
     assert asks.items() <= dict(app.query_params.items()).items()
     assert not app.warning

@@ -23,7 +23,7 @@ SCREENS = (
     HOME,
     *(f"pages/{name}/page.py" for name in ("embeddings", "positions", "attention", "feed_forward", "residual")),
 )
-PANELS = ("scores of all heads", "step by step", "change the run", "rollout")
+PANELS = ("scores", "steps", "change", "rollout")
 NAMES = ("characters", "tutorial-seq2seq")
 ODD = "*b* `c` [x](y) <i> a_b #1\n  $2$"
 

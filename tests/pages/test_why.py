@@ -12,7 +12,7 @@ import torch
 from streamlit.testing.v1 import AppTest
 
 import xformer
-from pages.attention.one_cell import Explained, explain, sentence
+from pages.attention.one_cell import Attribution, attribute, sentence
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open
 from xformer import viz
@@ -73,11 +73,11 @@ WHERE = {"layer": 1, "head": 0, "query": 4, "key": 1, "against": None}
 
 
 @pytest.fixture(scope="module")
-def found() -> Explained:
-    return explain(xformer.read("checkpoints/induction", "3 7 12 5 3 7 12"), WHERE)
+def found() -> Attribution:
+    return attribute(xformer.read("checkpoints/induction", "3 7 12 5 3 7 12"), WHERE)
 
 
-def test_the_sentence_says_what_was_measured(found: Explained) -> None:
+def test_the_sentence_says_what_was_measured(found: Attribution) -> None:
     text = sentence(found, "the mean of the others")
     after = found.check.set_index("what")["after"]
     assert (
@@ -107,7 +107,7 @@ def test_the_sentence_says_what_was_measured(found: Explained) -> None:
     ],
 )
 def test_where_no_source_decides_the_sentence_names_none(
-    found: Explained, changed: dict[str, Any], wanted: str
+    found: Attribution, changed: dict[str, Any], wanted: str
 ) -> None:
     text = sentence(replace(found, **changed), "the mean of the others")
     assert wanted in text
@@ -124,7 +124,7 @@ def test_no_sentence_states_a_share_of_an_advantage(model: str) -> None:
         pattern = reading[f"{site.path}.pattern"][0, 0]
         key = int(pattern[-1].argmax())
         where = {"layer": layer, "head": 0, "query": len(pattern) - 1, "key": key, "against": None}
-        text = sentence(explain(reading, where), "the mean of the others")
+        text = sentence(attribute(reading, where), "the mean of the others")
         assert not re.search(r"%", re.sub(r"the weight [\d.]+%\.$", "", text))
         assert re.search(r"nats|even share|no preference", text)
 
