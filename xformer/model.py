@@ -8,16 +8,18 @@ encoder-decoder    (source, target) → logits of the target, whose layers also 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from xformer.config import ModelConfig
 from xformer.errors import InputError
-from xformer.layers.attention import Cache
+from xformer.layers.attention import Attention, Cache
 from xformer.layers.dropout import NO_DROPOUT, Dropout
-from xformer.layers.embedding import TokenEmbedding, Unembedding, embedding_of
-from xformer.layers.init import initialise
+from xformer.layers.embedding import PositionTables, TokenEmbedding, Unembedding, embedding_of
+from xformer.layers.feed_forward import Norm
 from xformer.layers.masks import Layout, Mask, layout_mask
 from xformer.layers.stack import Block, BlockInputs, CrossBlock, Stack
 from xformer.tape import SILENT, AnyTape
@@ -214,3 +216,31 @@ class Transformer(nn.Module):
             wrong = low if low < 0 else high
             what = "pixels" if pixels else "tokens"
             raise InputError(f"This model's {what} are 0 to {self.config.n_inputs - 1}, got {wrong}.")
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, config: ModelConfig, generator: torch.Generator | None = None) -> None:
+    """Fill every parameter of `model` in place. Those on the meta device have a shape and no numbers, and stay so."""
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.is_meta:  # drawing there imports torch's compiler: seconds for nothing
+                continue
+            if isinstance(module, Norm):
+                parameter.fill_(module.component.initial()[name])
+            elif parameter.dim() == 1:
+                parameter.zero_()
+            elif name == "token" or isinstance(module, PositionTables):
+                parameter.normal_(0.0, config.embed_std, generator=generator)
+            elif isinstance(module, Attention) and name == "weight_in":
+                for matrix in parameter.split(module.rows):
+                    _draw(matrix, config, generator)
+            else:
+                _draw(parameter, config, generator)
+
+
+def _draw(matrix: Tensor, config: ModelConfig, generator: torch.Generator | None) -> None:
+    if config.init == "normal":
+        matrix.normal_(0.0, config.init_scale, generator=generator)
+    else:
+        bound = config.init_scale * math.sqrt(6 / (matrix.shape[0] + matrix.shape[1]))
+        matrix.uniform_(-bound, bound, generator=generator)
