@@ -362,7 +362,7 @@ def test_greedy_is_the_default() -> None:
 
 
 def test_a_token_that_is_none_cannot_be_said_and_steps_are_not_counted_backwards() -> None:
-    with pytest.raises(InputError, match="tokens are 0 to 10, got 11 to be said"):
+    with pytest.raises(InputError, match="tokens are 0 to 10, got 11 in forced"):
         list(decode(random_model("decoder"), PROMPT, forced=[3, 11]))
     with pytest.raises(InputError, match="max_steps must be 0 or more, got -1"):
         list(decode(random_model("decoder"), PROMPT, max_steps=-1))

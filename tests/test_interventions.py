@@ -149,5 +149,5 @@ def test_layers_of_another_kind_of_model_may_differ() -> None:
     assert parse("ablate:encoder.0.ffn", shape)[0].label == "layer 1 · feed-forward ablated"
     with pytest.raises(EditError, match="heads 0 to 1, got 4"):
         parse("ablate:encoder.0.attn.4", shape)
-    with pytest.raises(EditError, match=r"no neurons that can be told apart in encoder\.0\.ffn"):
+    with pytest.raises(EditError, match=r"no neurons that can be edited one by one in encoder\.0\.ffn"):
         parse("ablate:encoder.0.ffn.0", shape)

@@ -1,8 +1,8 @@
 """Step-by-step prediction: an iterator of `Step`, one for each token that comes out.
 
     p = softmax(logits)                          the prediction
-    q = filter(softmax(logits / temperature))    the distribution that a token is drawn from: all, the top k, or the top p (Holtzman et al.
-                                                 2020, arXiv:1904.09751: the fewest tokens that hold p of the probability)
+    q = filter(softmax(logits / temperature))    the distribution that a token is drawn from: all tokens, the top k, or the
+                                                 top p (Holtzman et al. 2020, arXiv:1904.09751)
 
 An encoder predicts all positions at once, so its steps are its positions. Decoders predict one token at a time, and each step
 computes only what is new (a key/value cache).
@@ -326,7 +326,7 @@ class Question:
 def greedy(
     model: Transformer, prompt: Int[Tensor, "batch pos"], n: int, *, edits: Sequence[AnyEdit] = ()
 ) -> Int[Tensor, "batch n"]:
-    """The n likeliest tokens after each prompt, each predicted after those before it; what comes after an end token means nothing.
+    """The n likeliest tokens after each prompt, one by one. Tokens after an end token have no meaning.
 
     Under `edits` every step is a whole run, because an edit may change any earlier position.
 

@@ -21,7 +21,7 @@ VARIABLE = "XFORMER_MAX_DISK"
 SPARE = 4 * 1024**2
 """Stays free on the disk, so that the run store can still say why a run has stopped."""
 LOOK_SHARE = 0.02
-"""Whoever writes again and again spends no more of the time than this on counting the files anew."""
+"""The largest share of the time that is spent on counting the files again."""
 
 
 def runs_folder() -> Path:
@@ -55,7 +55,7 @@ class Room:
         return allowed() if self._most is None else self._most
 
     def taken(self) -> int:
-        """Bytes that are taken. What was written since they were counted is added, as far as `wrote` was told of it."""
+        """Bytes that are taken. What `wrote` has reported since the last count is added."""
         now = time.monotonic()
         if now >= self._next_look:
             self._found, self._written = disk_used(self.runs, texts_folder()), 0

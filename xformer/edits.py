@@ -33,7 +33,7 @@ class Activations(Protocol):
 
 @dataclass(frozen=True)
 class AblateHead:
-    """Silence a head: its z becomes 0, so that nothing of it reaches the output projection."""
+    """Ablate a head: its z becomes 0 before the output projection."""
 
     name: str
     head: int
@@ -44,7 +44,7 @@ class AblateHead:
 
 @dataclass(frozen=True)
 class AblateNeuron:
-    """Silence a neuron: its activation after the nonlinearity becomes 0 at every position."""
+    """Ablate a neuron: its activation after the nonlinearity becomes 0 at every position."""
 
     name: str
     neuron: int
@@ -119,7 +119,7 @@ class Replace:
 
 @dataclass(frozen=True)
 class Scale:
-    """Multiply an activation (or some of its heads) by a factor; a masked score stays masked, whatever the factor."""
+    """Multiply an activation (or some of its heads) by a factor; a masked score stays masked."""
 
     name: str
     factor: float
@@ -169,7 +169,7 @@ class Apply:
 
 @dataclass(frozen=True)
 class ZeroPositions:
-    """Take away everything that tells the model where a token is: added vectors, angles, biases of scores."""
+    """Set the position encoding to 0: added vectors, angles, biases of scores."""
 
     name: str
 
@@ -179,7 +179,7 @@ class ZeroPositions:
 
 @dataclass(frozen=True, eq=False)
 class Watch:
-    """An edit that changes nothing: it holds on to each activation of a name, as a point that a gradient can be asked at."""
+    """Change nothing, and keep each activation of a name as a point at which a gradient can be computed."""
 
     name: str
     seen: dict[str, Tensor] = field(repr=False)
@@ -189,7 +189,7 @@ class Watch:
         if not value.is_floating_point():
             return value
         point = self.seen.setdefault(name, value if value.requires_grad else value.detach().requires_grad_())
-        return point.clone()  # whoever goes on may write into what it is given
+        return point.clone()  # the model may write into the tensor that it goes on with
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,7 +287,7 @@ def mask_edges(attention: str, edges: Edges, heads: Iterable[int] | None = None)
 
 
 def unmask_edges(attention: str, edges: Edges, heads: Iterable[int] | None = None) -> SetEdges:
-    """Let queries attend to keys, whatever the other masks say: cells of the mask become true.
+    """Let queries attend to keys against all other masks: cells of the mask become true.
 
     Args:
         attention: The path of an attention layer: "decoder.0.attn".
@@ -527,7 +527,7 @@ def _tuple(numbers: Iterable[int] | None) -> tuple[int, ...] | None:
 
 
 def _whole(number: int) -> int:
-    """The number, of whatever type; 1.5 is no head and no position, and is not taken for 1."""
+    """The number as an int. Raises `EditError` for one like 1.5, which is not rounded."""
     try:
         return operator.index(number)
     except TypeError:

@@ -55,7 +55,7 @@ class CheckpointError(XformerError):
 
 
 class ModelFileError(XformerError):
-    """A folder or a file of somebody else's holds no model that can be opened here; the message says what would work."""
+    """An external folder or file has no model that can be opened here; the message says what would work."""
 
 
 class NotEnoughMemoryError(ModelFileError):

@@ -1,7 +1,7 @@
-"""Writing a file so that it is either the old one or the new one, never half of each, whatever happens meanwhile.
+"""Files: atomic writes, guarded reads of untrusted files, and safetensors headers.
 
-Written aside, flushed to the disk, renamed over the old one, and the folder flushed too: a rename that only sits in memory
-is lost with the power.
+A file is written to a temporary name, flushed, and renamed over the old one; the folder is flushed too, as a rename in memory
+is lost in a power failure.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _sync_folder(folder: Path) -> None:
 def guarded(path: str | Path, max_bytes: int, error: type[XformerError]) -> Iterator[tuple[BinaryIO, int]]:
     """The open file and its size in bytes. Raises `error` with one plain sentence where it is refused."""
     try:
-        # Opening a pipe for reading waits for a writer, unless told not to.
+        # Opening a pipe for reading waits for a writer without this flag.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
@@ -78,7 +78,7 @@ _WIDTH |= {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """What the header says of one tensor."""
+    """The entry of one tensor in the header."""
 
     dtype: str
     shape: list[int]

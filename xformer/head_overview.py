@@ -37,13 +37,13 @@ def head_overview(layers: Sequence[np.ndarray | Tensor], longest: int = 0) -> st
     pixels = np.concatenate([np.pad(row, ((0, 0), (0, width - row.shape[1]))) for row in rows])
     given = max(max(layer.shape[1:]) for layer in layers)
     block = factor(max(longest, given), given) * factor(given, side)
-    said = f"attention of {sum(map(len, layers))} heads: a row for each layer; in a head a row for each query"
+    caption = f"attention of {sum(map(len, layers))} heads: a row for each layer; in a head a row for each query"
     if block > 1:
-        said += f"; a pixel is the largest weight of up to {block} × {block}"
+        caption += f"; a pixel is the largest weight of up to {block} × {block}"
     return (
         f'<img width="{width}" height="{len(pixels)}" style="image-rendering:pixelated;max-width:none" '
-        f'alt="{said}" src="data:image/png;base64,{b64encode(_png(pixels)).decode()}">'
-        f'<br><small style="opacity:.65">{said}</small>'
+        f'alt="{caption}" src="data:image/png;base64,{b64encode(_png(pixels)).decode()}">'
+        f'<br><small style="opacity:.65">{caption}</small>'
     )
 
 

@@ -140,6 +140,6 @@ def _feed_forward(word: str, path: str, neuron: str | None, shape: ModelShape) -
         return Intervention(word, f"{name} ablated", (edits.scale(f"{path}.out", 0.0),))
     n = shape.neurons.get(path, 0)
     if int(neuron) >= n:
-        there = f"neurons 0 to {n - 1}" if n else "no neurons that can be told apart"
+        there = f"neurons 0 to {n - 1}" if n else "no neurons that can be edited one by one"
         raise EditError(f"This model has {there} in {path}, got {int(neuron)}.")
     return Intervention(word, f"{name} · neuron {int(neuron)} ablated", (edits.ablate_neuron(path, int(neuron)),))

@@ -1,4 +1,4 @@
-"""How much memory a recorded run will take, told from the configuration before anything is computed.
+"""The memory that a recorded run will take, from the configuration alone.
 
 The large part is attention: each layer keeps scores and pattern, [batch, head, query, key] in float32. A small file with many
 heads asks for gigabytes on a long input.
@@ -77,7 +77,7 @@ def rows_that_fit(config: ModelConfig, length: int) -> int:
 
 
 def needed_bytes(analysis: str, **sizes: int) -> int:
-    """About how many bytes an analysis takes at its peak beside the run, told from shapes alone.
+    """Estimate the peak memory of an analysis in bytes, without the run, from shapes alone.
 
     Args:
         analysis: One of those whose memory grows faster than its input: "attention" (a row a cell of one head), "cosines" (a

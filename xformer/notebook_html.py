@@ -21,7 +21,7 @@ def card(title: str, *parts: str) -> str:
 
 
 def text(line: str) -> str:
-    """A line of words, which may be anybody's."""
+    """A line of untrusted text."""
     return f'<span style="opacity:.8">{escape(line)}</span>'
 
 
@@ -36,7 +36,7 @@ def facts(rows: Iterable[tuple[str, object]]) -> str:
 
 
 def scores(figures: Any, *names: str) -> list[tuple[str, str]]:
-    """Some of the figures of a scored model, which anybody may have written; what is no number is left out."""
+    """Some of the figures of a scored model, from an untrusted file; values that are not numbers are left out."""
     known = figures if isinstance(figures, dict) else {}
     numbers = {name: known[name] for name in (*names, "samples") if isinstance(known.get(name), (int, float))}
     return [
@@ -53,7 +53,7 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def curve(rows: Any, name: str) -> str:
-    """A small line of a share against the steps, of rows that anybody may have written; nothing where there are too few."""
+    """A small line of a share against the steps, of rows from an untrusted file; nothing where there are too few."""
     pairs = (
         [(row.get("step"), row.get(name)) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     )
@@ -64,6 +64,6 @@ def curve(rows: Any, name: str) -> str:
     path = " ".join(f"{4 + 292 * (at - first) / (last - first or 1):.1f},{44 - 40 * y:.1f}" for at, y in points)
     line = f'<polyline points="{path}" fill="none" stroke="{BLUE}" stroke-width="2"/>'
     frame = '<path d="M4 4H296M4 44H296" stroke="rgb(128 128 128 / .4)" fill="none"/>'
-    said = escape(f"{name.replace('_', ' ')} from 0 to 1, over steps {first:,} to {last:,}")
-    svg = f'<svg width="300" height="48" role="img" aria-label="{said}">{frame}{line}</svg>'
-    return f'{svg}<br><small style="opacity:.65">{said}</small>'
+    caption = escape(f"{name.replace('_', ' ')} from 0 to 1, over steps {first:,} to {last:,}")
+    svg = f'<svg width="300" height="48" role="img" aria-label="{caption}">{frame}{line}</svg>'
+    return f'{svg}<br><small style="opacity:.65">{caption}</small>'

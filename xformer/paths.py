@@ -1,29 +1,29 @@
-"""Where a model's and a run's files are in their folder. Only names, no contents: whoever asks need not wait for torch."""
+"""The names of the files in the folder of a model or a run. Imports no torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 FILE = "model.safetensors"
-"""The model, complete in itself."""
+"""The model with its configuration."""
 CARD = "card.json"
 """The readable copy of its card."""
 STATE = "state.safetensors"
-"""What a run goes on from that was interrupted."""
+"""The state that an interrupted run resumes from."""
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a run of which this is the folder has come to its end: its model is there, and nothing to go on from."""
+    """Whether the run of this folder is finished: it has a model and no state to resume from."""
     return (folder / FILE).exists() and not (folder / STATE).exists()
 
 
 def snapshot_file(out: Path, step: int) -> Path:
-    """Where the snapshot of a step is."""
+    """The file of the snapshot of a step."""
     return out / "snapshots" / f"{step:06d}.safetensors"
 
 
 def snapshot_steps(out: Path) -> list[int]:
-    """The steps of which there is a snapshot, in order; files of other names are none, wherever they come from."""
+    """The steps that have a snapshot, in order; files with other names are ignored."""
     try:
         names = [file.stem for file in (out / "snapshots").glob("*.safetensors")]
     except OSError:  # a folder that may not be read

@@ -1,4 +1,4 @@
-"""A run of a model with everything that is known about it: which model, what went in, what it computed, what it predicts.
+"""A recorded run of a model with its inputs, activations and predictions.
 
     reading = xformer.read("checkpoints/reverse", "3 7 12 9")
     reading.tokens, reading.predicted, reading.loss, reading["encoder.0.attn.pattern"]
@@ -45,23 +45,23 @@ from xformer.transformer_lens import is_lens_name, lens_axes, lens_names, own_ed
 MOST_CELLS = 4_000_000
 """The probabilities that are computed at a time."""
 MOST_WRITTEN = 100
-"""Of more tokens, or predictions, a notebook shows so many."""
+"""The most tokens or predictions that a notebook shows."""
 Readable = str | Path | Checkpoint | Transformer | nn.Module | ModelAdapter
-"""What can be read: a path, a loaded model of ours or an external one, or an adapter."""
+"""A path, a loaded model of ours or an external one, or an adapter."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What `read` was asked for, in plain values: enough to read it again, in another process too."""
+    """The arguments of `read` as plain values, to read again in another process too."""
 
     where: str
     typed: str | tuple[int, ...]
     causal: bool | None = None
-    """The mask that was put in place of the model's own: causal or full; None: its own."""
+    """The mask in place of the model's own: causal or full; None: its own."""
     changes: str = ""
 
     def __str__(self) -> str:
-        """The call that reads it again."""
+        """The call that makes the same reading."""
         mask = "" if self.causal is None else f", edits=[xformer.edits.set_causal({self.causal})]"
         changes = f", changes={self.changes!r}" if self.changes else ""
         return f"xformer.read({self.where!r}, {self.typed!r}{mask}{changes})"
@@ -92,11 +92,11 @@ class Reading(Mapping[str, Tensor]):
     example: Example
     trace: Trace
     has_right_answer: bool = True
-    """Whether anything that the model says here is right or wrong."""
+    """Whether predictions can be right or wrong."""
     recipe: Recipe | str | None = None
-    """How to read it again, where that can be written down: as plain values, or as the code that does it."""
+    """How to make the same reading, as plain values or as code; None where that cannot be written down."""
     token_labels: tuple[str, ...] | None = None
-    """What the caller calls the tokens, in the place of the model's own words."""
+    """Labels of the caller for the tokens, in place of the model's own."""
 
     def __getitem__(self, name: str) -> Tensor:
         """An activation by its name. Raises `ActivationError`, which is a `KeyError`, where there is none of that name."""
@@ -154,7 +154,7 @@ class Reading(Mapping[str, Tensor]):
 
     @property
     def logits(self) -> Float[Tensor, "batch pos vocab"]:
-        """What the model predicts. Raises `UnavailableError` where it has no output head."""
+        """The logits. Raises `UnavailableError` where the model has no output head."""
         if "logits" not in self.trace and "output" in self.trace:
             raise UnavailableError(
                 f"{self.subject.name} has no output head, so there are no logits; its vectors are reading['output']."
@@ -163,7 +163,7 @@ class Reading(Mapping[str, Tensor]):
 
     @property
     def has_logits(self) -> bool:
-        """Whether the model predicts anything; one without an output head gives vectors alone."""
+        """Whether the model has logits; one without an output head gives vectors."""
         return "logits" in self.trace
 
     @property
@@ -206,37 +206,37 @@ class Reading(Mapping[str, Tensor]):
 
     @property
     def edits(self) -> tuple[AnyEdit, ...]:
-        """What was changed in this run."""
+        """The edits of this run."""
         return self.trace.edits
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """What stands at each position that the model reads, as a person writes it."""
+        """The label of the token at each position of the input."""
         return self.tokens_of()
 
     def tokens_of(self, stack: str | None = None) -> tuple[str, ...]:
-        """The same of a stack: the decoder of an encoder-decoder reads the target, every other stack the stream."""
+        """The labels of the tokens that a stack reads: the decoder of an encoder-decoder reads the target."""
         if self.token_labels is not None and (stack != "decoder" or self.trace.target is None):
             return self.token_labels
         return self.subject.names(self.trace.read_by(stack)[0])
 
     def ids(self, stack: str | None = None) -> list[int]:
-        """The numbers of the tokens that a stack reads."""
+        """The ids of the tokens that a stack reads."""
         return self.trace.read_by(stack)[0].tolist()
 
     @cached_property
     def target_positions(self) -> tuple[int, ...]:
-        """The positions of the outputs that are asked for."""
+        """The positions whose output has a target, from 0."""
         return tuple((self.example.labels[0] != IGNORED).nonzero()[:, 0].tolist())
 
     @cached_property
     def answer(self) -> tuple[int, ...]:
-        """The token that stands at each output that is asked for."""
+        """The target token at each of the target positions: the right answer, or the next token of a text."""
         return tuple(self._answer.tolist())
 
     @property
     def open_output(self) -> int | None:
-        """The output that says what follows all that was read, where nobody knows that: the last one of a decoder alone."""
+        """The last output of a decoder without an encoder, if the token after the input is unknown; else None."""
         if self.output not in ("next_token", "module"):
             return None
         labels, shape = self.example.labels[0], self.subject.shape
@@ -249,18 +249,18 @@ class Reading(Mapping[str, Tensor]):
         return "right answer" if self.has_right_answer else self.subject.input.reference_label
 
     def explained(self, position: int) -> int:
-        """The token at an output that a picture is about: what should, or really does, stand there; else the likeliest."""
+        """The token that a picture explains at an output: its target, else the likeliest."""
         token = int(self.example.labels[0, position])
         return token if token != IGNORED else int(self.logits[0, position].argmax())
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """The same as a person writes it."""
+        """The labels of the target tokens."""
         return tuple(self.subject.labels[token] for token in self.answer)
 
     @cached_property
     def probabilities(self) -> Float[Tensor, "asked vocab"]:
-        """The predicted distribution at each output that is asked for, given the tokens that stand before it.
+        """The predicted distribution at each target position, given the tokens before it.
 
         Probabilities of NaN, which a broken model predicts, are 0. Raises `InputError` where the table would be too large.
         """
@@ -273,7 +273,7 @@ class Reading(Mapping[str, Tensor]):
 
     @cached_property
     def predicted(self) -> tuple[int, ...]:
-        """The likeliest token at each output that is asked for."""
+        """The likeliest token at each target position."""
         return self._best[1]
 
     @cached_property
@@ -310,12 +310,12 @@ class Reading(Mapping[str, Tensor]):
 
     @property
     def right(self) -> tuple[bool, ...]:
-        """Whether each prediction is the answer. Where there is no right answer this is no score."""
-        return tuple(said == answer for said, answer in zip(self.predicted, self.answer, strict=True))
+        """Whether each prediction is the target token. Without a right answer this is not a score."""
+        return tuple(token == answer for token, answer in zip(self.predicted, self.answer, strict=True))
 
     @property
     def n_correct(self) -> int:
-        """How many predictions are the answer."""
+        """The number of predictions that are the target token."""
         return sum(self.right)
 
     @property
@@ -330,8 +330,8 @@ class Reading(Mapping[str, Tensor]):
         return labels[labels != IGNORED]
 
     def __repr__(self) -> str:
-        said = " ".join(self.subject.labels[token] for token in self.predicted)
-        return f"<Reading of {self.subject.name}: {' '.join(self.tokens)!r} → {said!r}, {len(self)} activations>"
+        predicted = " ".join(self.subject.labels[token] for token in self.predicted)
+        return f"<Reading of {self.subject.name}: {' '.join(self.tokens)!r} → {predicted!r}, {len(self)} activations>"
 
     def _repr_html_(self) -> str:
         """In a notebook: what was read, what is predicted with how much belief, all heads, and what can be looked at.
@@ -406,7 +406,7 @@ def read(
         keep: Globs of the activations wanted.
 
     Returns:
-        The reading. Where nobody knows the right answer, what the unchanged model says stands in its place.
+        The reading. Without a right answer, the prediction of the unedited model takes its place.
 
     Raises:
         CheckpointError: The files hold no model that can be trusted.
@@ -439,7 +439,7 @@ def read(
 
 
 def labelled(reading: Reading, tokens: Sequence[str]) -> Reading:
-    """The same reading with the caller's words for its tokens. Raises `InputError` where there are not as many."""
+    """The reading with other labels for its tokens. Raises `InputError` where the number differs."""
     n = len(reading.ids())
     if len(tokens) != n:
         raise InputError(f"There is one label for each of the {n} tokens, got {len(tokens)}.")
@@ -447,7 +447,7 @@ def labelled(reading: Reading, tokens: Sequence[str]) -> Reading:
 
 
 def rerun(reading: Reading, more: Sequence[AnyEdit], keep: Sequence[str] = ("*",)) -> Reading:
-    """The same input through the same subject under the reading's edits and `more` after them."""
+    """Run the same input again under the reading's edits and then `more`."""
     shape = reading.subject.shape
     run = [*reading.edits, *(own_edit(edit, shape) for edit in more)]
     trace = reading.subject.record(reading.example, edits=run, keep=own_names(keep, shape))
@@ -523,7 +523,7 @@ def from_trace(where: Readable, trace: Trace, answers: Sequence[int] | None = No
 
 
 def answered(example: Example, token: int) -> Example:
-    """An image with `token` in the place of the answer that nobody knows."""
+    """An image example with `token` as its answer."""
     labels = example.labels.clone()
     labels[0, 0] = token
     return replace(example, source=(*example.source[:-1], token), answer=(token,), labels=labels)
@@ -542,7 +542,7 @@ def _recipe(where: object, typed: Any, edits: Sequence[AnyEdit], changes: str) -
 
 
 def adapter_of(where: Readable, typed: Any = None, tokenizer: Any = None) -> ModelAdapter:
-    """What is to be read, by whatever names it; `typed` are the inputs that a module of torch is opened with.
+    """The adapter of a model, a checkpoint or a path; `typed` are the inputs that a torch module is opened with.
 
     Raises `CheckpointError` for a path that holds no model, `InputError` for a module without attention that can be seen.
     """

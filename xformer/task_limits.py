@@ -64,7 +64,7 @@ def check_text_name(name: str) -> None:
 
 
 def check_alphabet(alphabet: str) -> None:
-    """Raise `ConfigError` for what cannot be an alphabet: a character twice, or one that nobody can see or type."""
+    """Raise `ConfigError` for what cannot be an alphabet: a character twice, or a control character."""
     if not 2 <= len(alphabet) <= MOST_DIFFERENT:
         raise ConfigError(
             f"alphabet must hold from 2 to {MOST_DIFFERENT:,} characters, got {len(alphabet)}; for example 'abc '."

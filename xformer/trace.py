@@ -228,7 +228,7 @@ def record(
             model(tokens, target, **options, tape=everything)
         tape.names = everything.names
     tape.check_all_fired()
-    if pad is not None:  # as the model reads it: what is said outright goes first
+    if pad is not None:  # as the model reads it: an explicit mask has priority
         valid = tokens != pad if valid is None else valid
         target_valid = target != pad if target_valid is None and target is not None else target_valid
     return Trace(model.config, tokens, target, tuple(edits), tape.activations, valid, target_valid, mask)
@@ -277,7 +277,7 @@ def _of_first(edit: AnyEdit, trace: Trace) -> AnyEdit:
 FORMAT = "1"
 
 KIND = "xformer-trace"
-"""The word in the metadata by which a trace is told from a checkpoint."""
+"""The key in the metadata that distinguishes a trace from a checkpoint."""
 
 MAX_BYTES = 1024**3
 
