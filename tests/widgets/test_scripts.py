@@ -60,9 +60,3 @@ def test_every_colour_and_font_of_a_style_is_given_outside_of_streamlit_too(widg
     used = set(re.findall(r"--st-([a-z-]+)", scripts.style(widget) + scripts.script(widget, "page")))
     for theme in scripts.themes():
         assert used <= set(re.findall(r"--st-([a-z-]+):", theme)), "the picture would be drawn without it"
-
-
-def test_the_fonts_are_those_of_the_app() -> None:
-    config = (FOLDER.parents[1] / ".streamlit" / "config.toml").read_text()
-    assert f'font = "{scripts.FONT}"' in config
-    assert f'codeFont = "{scripts.CODE_FONT}"' in config

@@ -13,6 +13,7 @@ FONT = (
 CODE_FONT = (
     "ui-monospace, 'SF Mono', 'Cascadia Mono', Menlo, Consolas, 'Liberation Mono', 'DejaVu Sans Mono', monospace"
 )
+"""Fonts of every system, for pages and notebooks; Streamlit serves fonts of its own."""
 
 
 @cache
