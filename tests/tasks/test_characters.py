@@ -258,7 +258,9 @@ def test_texts_take_no_more_than_their_share_of_the_disk(name: str, monkeypatch:
     more = [TEXT.replace("Finis", f"{number:05d}").encode() for number in range(6)]
     assert len({texts.keep(content) for content in more[:2]}) == 2
     for content in more[2:]:
-        with pytest.raises(InputError, match=r"This text takes .* Texts that are kept .* are allowed; the server.s operator"):
+        with pytest.raises(
+            InputError, match=r"This text takes .* Texts that are kept .* are allowed; the server.s operator"
+        ):
             texts.keep(content)
     assert texts.keep(more[0]) == texts.keep(more[0])  # which is here already
     assert len(list(texts.folder().iterdir())) == 3
