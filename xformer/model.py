@@ -182,7 +182,7 @@ class Transformer(nn.Module):
                 raise InputError("An image has no padding, so give neither pad nor valid.")
             self._check(tokens)
             return Layout.plain(self.config.max_len, tokens.device)
-        if layout is not None:  # whoever brings a layout has built the batch, and vouches for it
+        if layout is not None:  # a given layout is trusted to fit the tokens
             return layout
         self._check(tokens)
         if valid is None and pad is not None:
@@ -220,7 +220,16 @@ class Transformer(nn.Module):
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: ModelConfig, generator: torch.Generator | None = None) -> None:
-    """Fill every parameter of `model` in place. Those on the meta device have a shape and no numbers, and stay so."""
+    """Fill every parameter of `model` in place; those on the meta device have no numbers and stay so.
+
+    "xavier" draws W ~ U(−b, b) with b = gain · √(6 / (fan_in + fan_out)) (Glorot & Bengio 2010), q, k and v each on its own;
+    "normal" draws W ~ N(0, std²) (GPT-2). Embeddings are N(0, embed_std²), biases 0, norms as their component says.
+
+    Args:
+        model: The module whose parameters are filled.
+        config: Its configuration: `init`, `init_scale`, `embed_std`.
+        generator: The source of randomness; None is PyTorch's own.
+    """
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.is_meta:  # drawing there imports torch's compiler: seconds for nothing

@@ -1,10 +1,9 @@
-"""What a model looks like from outside, whoever made it: its sizes, its layers, and how many heads and neurons each has.
+"""The shape of a model, ours or external: its sizes, its layers, and how many heads and neurons each has.
 
     ModelShape.of(config)          of one of our own models
-    subject.shape                  of whatever is read
+    adapter.shape                  of any model that is read
 
-Everything that is drawn of a model, and every change that a link names, asks this; only what works on our own weights asks a
-`ModelConfig`.
+Figures, edits and links use this; only code that works on our own weights uses a `ModelConfig`.
 """
 
 from __future__ import annotations

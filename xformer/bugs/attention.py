@@ -1,4 +1,4 @@
-"""Bugs of the softmax: over the wrong axis, scaled at the wrong time or not at all, over nothing."""
+"""Bugs of attention: the softmax, the mask, and where queries, keys and values come from."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ MASK_BUGS = (
     Bug(
         "no-padding-mask",
         "No padding mask",
-        "Sequences of different length are padded into one batch, and nobody tells the attention which cells are padding.",
+        "Sequences of different length are padded into one batch, and the attention gets no mask of the padding.",
         "a training script whose collate function pads with zeros and whose model is called without a mask",
         "A = softmax(S), padding included",
         "A = softmax(S with −∞ at padded keys)",

@@ -1,4 +1,4 @@
-"""What a bug is here: a mistake people really make, told in one sentence and two equations, that can be put into a model."""
+"""A bug: a mistake that people make in a transformer, its description, and how it is put into a copy of a model."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Training with a bug in: the ordinary loop with a broken model in it, beside the same loop with the right one.
+"""A model and its copy with a bug side by side: read on one input, or trained from the same weights on the same batches.
 
-    right, wrong = lab_run(preset, steps=300), lab_run(preset, BUGS["no-scale"], steps=300)
-    for progress in wrong.reports(): …
+    right, wrong = read_both("checkpoints/reverse", "3 7 12 9", "no-scale")
+    train_both("checkpoints/reverse", "no-scale", steps=200).rows
 
-Both see the same batches from the same first weights, one sequence per row and the short ones padded (packed rows would mix
-two sequences where a bug ignores the mask).
+Training puts one sequence in a row and pads the short ones; packed rows would mix two sequences where a bug ignores the mask.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bugs of the residual connection: left out, its sublayer's result lost, or started from the normalised stream."""
+"""Bugs outside of attention: residuals, positions, output, feed-forward layers, weights, and the training loop."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ END_BUGS = (
         "blocks rebuilt from a diagram of the layers alone, and forward methods that forget the sum",
         "x = E[token]",
         "x = E[token] + P[position]   (rotary, ALiBi, T5: inside the attention)",
-        "Equal tokens have equal rows and columns in every pattern; an encoder answers the same set whatever its order.",
+        "Equal tokens have equal rows and columns in every pattern; an encoder gives the same answers in any order.",
         "positions other than none",
         lambda model: replace_modules(model, AddPositions, TokensAlone),
         lambda config: config.position_kind.acts_on != "nothing",
@@ -194,7 +194,7 @@ WEIGHT_BUGS = (
     Bug(
         "init-too-large",
         "Weights drawn too large",
-        "Weights are drawn from N(0, 1), whatever the width of the layer.",
+        "Weights are drawn from N(0, 1) regardless of the width of the layer.",
         "torch.randn as a weight matrix, as first sketches of attention do",
         "W ~ N(0, 1), so each layer multiplies the spread by √d",
         "W ~ U(−b, b) with b = √(6 / (fan_in + fan_out))",
@@ -306,7 +306,7 @@ TRAINING_BUGS = (
     Bug(
         "no-clipping",
         "No gradient clipping",
-        "Gradients are used at whatever length they come, and one bad batch throws the weights far away.",
+        "Gradients are used at any length, and one bad batch throws the weights far away.",
         "loops that go straight from loss.backward() to optimizer.step(); the same author warns of it afterwards",
         "w ← w − η · Adam(g)",
         "w ← w − η · Adam(g · min(1, c / ‖g‖))",

@@ -1,10 +1,10 @@
-"""What all configurations share: values are checked when one is made, and what is wrong is said in one plain sentence.
+"""The base of all configurations: frozen, validated when made, with errors in one plain sentence.
 
-A field says what it is called, what it is for, how small and how large it may be, and a value that works:
+A field states its title, its description, its limits and a value that works:
 
     d_ff: Annotated[int, setting("Feed-forward width", "0 leaves it out.", 0, 131_072, 16)]
 
-Errors and the form of the Train screen are made of that.
+The error messages and the form of the Train screen are made from these.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def setting(
 
 
 class Config(BaseModel, frozen=True, strict=True, extra="forbid", allow_inf_nan=False):
-    """A configuration. Whatever breaks one of its rules raises `ConfigError`, by whichever way it is made."""
+    """A configuration. A value that breaks a rule raises `ConfigError`, in the constructor, `from_json` and `replace`."""
 
     if not TYPE_CHECKING:  # a type checker knows the fields by their names
 

@@ -1,4 +1,4 @@
-"""How a model is trained: optimiser, schedule, and when to look at it."""
+"""The configuration of a task and of its training: sequences, optimiser, schedule, reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The steps of an attention layer computed again: projections, scores, mask, softmax, mixing, output."""
+"""Checks of an attention layer: each step computed again, and the mistakes that have a name.
+
+Scores     S = Q Kᵀ / √d_head + bias; the factor is fitted by least squares over the allowed cells. In float32 a right layer
+           misses by about 10⁻⁶ of ‖S‖, another pair of tensors by about all of it; the limit is 10⁻³.
+Softmax    a query's weights sum to 1. A sum of n weights strays by at most about n units of rounding (Higham 2002, §4.2); the
+           limit is 16 n of them, 3·10⁻⁵ for 15 keys in float32.
+Masks      a masked score is −∞ and its weight exactly 0; a fill of −10⁹ underflows to 0 as well. A weight above 10⁻⁸ on a
+           forbidden key is a leak. With two tokens "the next token" and "the future" are one cell; the milder name is given.
+"""
 
 from __future__ import annotations
 

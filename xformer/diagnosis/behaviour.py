@@ -1,8 +1,8 @@
-"""What a model does, whatever its trace says: other tokens, other padding, other neighbours, another order, a second time.
+"""Checks of what a model does on other inputs: other tokens, padding, batches and orders, and the same input twice.
 
-These are equalities between two runs. They are compared in double precision, where rounding leaves about 10⁻¹³ of a score and
-any dependence that should not be there leaves far more than the limit of 10⁻⁸; where the code of a model insists on single
-precision, 10⁻⁴. What a fast path does is compared with the recorded run in the model's own precision.
+Each compares two runs that must be equal, in double precision: rounding leaves about 10⁻¹³ of a score, a wrong dependence far
+more than the limit of 10⁻⁸. Where the code of a model insists on single precision the limit is 10⁻⁴. The fused path is
+compared with the recorded one in the model's own precision.
 """
 
 from __future__ import annotations

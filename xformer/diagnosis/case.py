@@ -1,4 +1,4 @@
-"""What the checks of a diagnosis share: the finding they write, and a trace cut into layers and sublayers for them."""
+"""What the checks share: findings, and a trace cut into stacks, layers and sublayers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def error(kind: str, where: str, sentence: str, numbers: Mapping[str, float] | N
 @dataclass(frozen=True)
 class Measurement:
     """How far one place of a trace is from what it should be. An `excess` above 1 is more than rounding explains;
-    None: it cannot be told."""
+    None: it cannot be decided."""
 
     place: str
     excess: float | None
@@ -183,7 +183,7 @@ class Case:
 
     @cached_property
     def is_fresh(self) -> bool:
-        """Whether the weights are as drawn: told by the caller, or read off the first normalisation.
+        """Whether the weights are as drawn: given by the caller, or read off the first norm.
 
         A fresh norm has γ = 1 and β = 0, so every row that it puts out has mean square 1, and mean 0 where the norm subtracts
         the mean; the first step of training moves both.

@@ -1,12 +1,11 @@
-"""Diagnosis: what is wrong with a transformer, from a trace of one run alone, with the reason and the numbers.
+"""Diagnosis: what is wrong with a transformer, from the trace of one run, with the reason and the numbers.
 
     diagnose(record(model, tokens)).findings            [] for a right model, fresh or trained
-    diagnose(record(broken, tokens)).findings[0].kind   the bug's name in `xformer.bugs`, where that has it
+    diagnose(record(broken, tokens)).findings[0].kind   the bug's name in `xformer.bugs`, where it has one
+    check_up(model).findings                            the same on inputs that reveal most, and other runs beside
 
-Each check stands with its derivation in a file of this room: first the mistakes that have a name, then every step computed
-again (`identities`). Most are identities that a right run fulfils but for rounding,
-whatever its weights are (rows that sum to 1, S = QKᵀ/√d_head, x + f(x), …); where there are none (the size of fresh weights),
-the limit follows from the distribution that is written there.
+Named mistakes are checked first, then every step is computed again (`IDENTITIES`). A right run fulfils an identity up to
+rounding, with any weights. The size of fresh weights has no identity; its limit follows from their distribution (`weights`).
 """
 
 from __future__ import annotations

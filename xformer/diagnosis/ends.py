@@ -1,4 +1,8 @@
-"""Checks at the ends of a run: numbers that are none, positions that are missing, scores that are probabilities."""
+"""Checks at both ends of a run: its positions, its order, its logits, and numbers that are not finite.
+
+Positions are computed again by their registered scheme. Where a learned table is not known, equal rows of it must have left
+equal numbers behind, and different rows different ones.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 
 γ and β are not in the trace, but they are the same for every token: in each of the d_model dimensions `after` is a straight
 line over n(·), and two unknowns meet as many equations as there are tokens. So from three tokens on, the right sum is known by
-fitting exactly (in float32 to about 10⁻⁶; accepted to 10⁻³), whatever was learned; the mistakes are fitted in its place only
+fitting exactly (in float32 to about 10⁻⁶; accepted to 10⁻³), with any weights; the mistakes are fitted in its place only
 where it fails.
 """
 

@@ -56,7 +56,7 @@ def check_start(case: Case) -> Iterator[Finding]:
     """saturated-at-start: fresh weights whose scores are already spread beyond √(2 ln n), where a softmax falls onto one key.
 
     The law is one of many keys, and right scores spread by about 1; with fewer than 8 keys (a limit of 2.04) nothing is
-    claimed. Trained scores may spread as they like, so nothing is said of them either.
+    claimed. Trained scores may spread freely, so they are not judged.
     """
     if not case.is_fresh:
         return

@@ -1,15 +1,16 @@
-"""Multi-head attention (Vaswani et al. 2017, §3.2), one replaceable step after the other.
+"""Multi-head attention (Vaswani et al. 2017, §3.2), one replaceable step after the other, and its key/value cache.
 
-    project    Q, K, V = X W_Q, Y W_K, Y W_V       for each head; X asks, and Y (self-attention: X again) answers
+    project    Q, K, V = X W_Q, Y W_K, Y W_V       for each head; self-attention has Y = X
+    share      K, V of a group for each of its query heads (grouped-query attention)
     score      S = Q Kᵀ / √d_head
-    allow      which key each query may look at
-    mask       S = −∞ wherever it may not
+    allow      which keys each query may look at
+    mask       S = −∞ where it may not
     softmax    A = softmax(S) over the keys
     mix        Z = A V
     out        Y = concat(Z₁ … Zₕ) W_O
 
-A subclass does a step in its own way; a tape keeps or changes what a step leaves; and where nobody does either, one kernel of
-PyTorch takes the steps from `score` to `mix` at once, equal up to rounding.
+A subclass replaces a step; a tape records and edits the result of a step. Otherwise one PyTorch kernel computes `score` to
+`mix` at once, equal up to rounding. In step-by-step decoding a position's keys and values never change, so a cache keeps them.
 """
 
 from __future__ import annotations
@@ -243,7 +244,7 @@ class LayerCache:
 
 @dataclass
 class Cache:
-    """The caches of all layers during one decoding; it belongs to whoever decodes."""
+    """The caches of all layers during one decoding; the caller of `extend` owns it."""
 
     self_attention: list[LayerCache] = field(default_factory=list)
     cross_attention: list[LayerCache] = field(default_factory=list)

@@ -1,4 +1,6 @@
-"""From token ids, or an image's patches, to vectors; and from vectors back to one score a token (Vaswani et al. 2017, §3.4)."""
+"""Embeddings: token ids or image patches to vectors, positions added to them, and vectors back to one score a token (Vaswani et
+al. 2017, §3.4, §3.5). What a position adds belongs to its registered scheme (`xformer.positions`).
+"""
 
 from __future__ import annotations
 

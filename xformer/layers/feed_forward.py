@@ -1,8 +1,9 @@
-"""The position-wise feed-forward network (Vaswani et al. 2017, §3.3).
+"""The position-wise feed-forward network (Vaswani et al. 2017, §3.3), and the norm of the residual stream.
 
 FFN(x) = act(x W₁ + b₁) W₂ + b₂                  a gated one: (act(x W_gate + b) ∘ (x W₁ + b₁)) W₂ + b₂
 
-The nonlinearity and whether there is a gate belong to the registered component (`xformer.components`).
+The parameters are here; the nonlinearity, the gate and the equation of the norm belong to the registered components
+(`xformer.components`).
 """
 
 from __future__ import annotations

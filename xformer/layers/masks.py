@@ -1,8 +1,9 @@
-"""Who may look at whom: padding, packing, causality and any drawn mask, combined once for a whole forward pass.
+"""Attention masks: padding, packing, causality, the registered mask and a drawn one, combined once for a forward pass.
 
-    scores[q, k] = -inf   wherever a mask forbids q to look at k          (Vaswani et al. 2017, §3.2.3)
+    scores[q, k] = −∞   where a mask forbids q to look at k          (Vaswani et al. 2017, §3.2.3)
 
-A query that may look at nothing at all gets a row of zeros, not the NaN that softmax over nothing would give.
+A query without any allowed key gets a row of zeros, not the NaN of a softmax over nothing. A batch is a rectangle
+[batch, pos] whose rows hold padded or packed sequences; `Layout` gives each cell a segment number, 0 for padding.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class Layout:
     """The same counted from the other end: length - 1 - index."""
     segments: Int[Tensor, "batch pos"] | None = None
     padded: bool = False
-    """Whether a cell may be padding (a promise made by whoever built it, so that nobody has to look)."""
+    """Whether a cell may be padding (set by the code that builds the layout, so that no values have to be read)."""
 
     @classmethod
     def plain(cls, n_pos: int, device: torch.device | str = "cpu", start: int = 0) -> Layout:

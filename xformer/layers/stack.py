@@ -1,4 +1,9 @@
-"""A stack of layers with its positions and last norm: the encoder, or the decoder."""
+"""A stack of layers: residual connections, blocks, positions and the last norm.
+
+post-norm   Norm(x + f(x))        the paper (Vaswani et al. 2017, §5.4: dropout on f before the sum)
+pre-norm    x + f(Norm(x))        GPT-2 and after (Xiong et al. 2020, arXiv:2002.04745)
+no norm     x + f(x)
+"""
 
 from __future__ import annotations
 

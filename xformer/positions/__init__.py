@@ -1,4 +1,4 @@
-"""How a transformer knows where a token stands: every kind is one object in one file, and stands in the list below.
+"""Position schemes: how a transformer knows where a token stands. Each is one object in one file, registered in the list below.
 
 Configurations, models, counts, checks, screens and forms read this list; its order is that of the screens.
 """

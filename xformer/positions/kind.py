@@ -1,13 +1,13 @@
-"""What a kind of positions is: one object that says what it does, what it learns, what it needs and how it is explained.
+"""The interface of a position scheme: what it adds, learns and needs, and how it is explained.
 
-A model can be told where a token stands at three places, and a kind uses one of them:
+A scheme acts at one of three places:
 
     stream               x = E[token] + add(position)
     queries and keys     q, k = turn(q, angles(position)), turn(k, angles(position))
     scores               S = Q Kᵀ / √d_head + bias(query's position, key's position)
 
-Everything else asks the kind, and never which kind it is. Nothing here loads torch before there is a tensor to work on, because
-settings are checked by commands that do without it.
+The other modules call its methods and never branch on its name. No module here imports torch at import time, because
+configurations are checked by commands that run without it.
 """
 
 from __future__ import annotations
