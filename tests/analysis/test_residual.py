@@ -330,7 +330,7 @@ def reading_of(family: str, *edits: object) -> Reading:
 
 
 @pytest.mark.parametrize("family", BY_HEADS)
-def test_parts_of_others_the_parts_sum_to_the_logit(family: str) -> None:
+def test_the_parts_of_external_models_sum_to_the_logit(family: str) -> None:
     reading = reading_of(family)
     logits = reading.logits[0, POSITION]
     near = 2e-5 * float(logits.abs().max())
