@@ -1,4 +1,4 @@
-"""Embeddings: what vector does each token become? The vectors themselves, the whole vocabulary, and waves among numbers."""
+"""Embeddings: the vector of each token, of its position, and of each patch of an image; the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -39,15 +39,14 @@ def _embeddings(view: View) -> None:
         stack = ask_side() if view.is_pair else None
         if view.input.kind == "picture" and "embed" not in view.original():
             raise UnavailableError(
-                "The patches of a picture become vectors by a convolution, not by a table of tokens, and of this model its "
-                "output was not found."
+                "The patches of a picture become vectors by a convolution, and its output was not found in this model."
             )
         parts = input_vectors(view.original(), stack)
         part = ask_part(list(parts)) if show == VECTORS else ""
     if view.task is not None:
         st.caption(where_patches_come_from(view) if view.shape.image else where_from(view, stack, parts))
-    elif said := which_table(view, stack):
-        st.caption(said)
+    elif text := which_table(view, stack):
+        st.caption(text)
     with frame.picture():
         if show == VECTORS:
             vectors_panel(view, part, stack)
@@ -65,7 +64,7 @@ def _embeddings(view: View) -> None:
 
 
 def _panels(view: View) -> dict[str, str]:
-    """What there is to see of this model."""
+    """The panels of this model."""
     if view.shape.image:
         return {VECTORS: "this image", FILTERS: "filters"}
     waves = {WAVES: "numbers as waves"} if has_waves(view) else {}
@@ -73,50 +72,37 @@ def _panels(view: View) -> dict[str, str]:
 
 
 def where_from(view: View, stack: str | None, parts: Mapping[str, Tensor]) -> str:
-    """Which matrix the tokens are looked up in, who shares it, and what is added."""
+    """The embedding matrix of one of our models, what shares it, and what is added."""
     config = view.config
-    said = []
+    text = f"A token looks up its row of a learned matrix [{config.vocab_size} × {config.d_model}]"
+    text += f" × √{config.d_model}." if config.scale_embeddings else "."
     if stack:
-        said.append(
-            "Source and target **share** one embedding matrix."
-            if config.tied_source
-            else "Source and target have **their own** embedding matrices."
-        )
-    said.append(
-        "The output reads its logits with the same matrix."
-        if config.tied_output
-        else "The output has a matrix of its own."
-    )
+        text += f" Source and target {'**share** one' if config.tied_source else 'do not share this'} embedding matrix."
+    text += f" The output uses {'the same matrix' if config.tied_output else 'a matrix of its own'}."
     if "positions" not in parts:
-        why = config.position_kind.instead or _without_any(view, stack)
-        said.append(f"This model adds no positions: {why}, so what enters layer 1 is the token vectors alone.")
-    scale = f" × √{config.d_model}" if config.scale_embeddings else ""
-    return f"A token looks up its row of a learned matrix [{config.vocab_size} × {config.d_model}]{scale}. {' '.join(said)}"
+        is_causal = view.shape.is_causal or stack == "decoder"
+        without = "only its causal mask encodes the order" if is_causal else "nothing encodes the order"
+        why = config.position_kind.instead or without
+        text += f" This model adds no positions: {why}, so only token vectors enter layer 1."
+    return text
 
 
 def which_table(view: View, stack: str | None) -> str:
-    """The same of a model that somebody else made, as far as it was found; nothing where nothing was."""
+    """The embedding matrix of an external model, as far as it was found."""
     weights = view.subject.weights
     try:
         table = weights.token_embedding(stack)
     except UnavailableError:
         return ""
-    said = f"A token looks up its row of a learned matrix [{table.shape[0]:,} × {table.shape[1]:,}]."
+    text = f"A token looks up its row of a learned matrix [{table.shape[0]:,} × {table.shape[1]:,}]."
     with suppress(UnavailableError):
         is_same = weights.unembedding().matrix.data_ptr() == table.data_ptr()
-        said += f" The output reads its logits with {'the same matrix' if is_same else 'a matrix of its own'}."
-    return said
-
-
-def _without_any(view: View, stack: str | None) -> str:
-    """What a model without positions goes by."""
-    if view.shape.is_causal or stack == "decoder":
-        return "its causal mask is all that tells it where a token is"
-    return "nothing tells it where a token is"
+        text += f" The output uses {'the same matrix' if is_same else 'a matrix of its own'}."
+    return text
 
 
 def embedding_notes(view: View, parts: Mapping[str, Tensor], stack: str | None, show: str) -> None:
-    """What to notice in what is shown, of the model's own run: "vectors", "vocabulary" or "waves"."""
+    """What to notice in a panel of the model's own run: "vectors", "vocabulary" or "waves"."""
     notes = []
     if show == "vectors":
         notes += [about_lengths(parts, "token"), _about_repeats(view.original(), parts, stack)]
@@ -128,19 +114,19 @@ def embedding_notes(view: View, parts: Mapping[str, Tensor], stack: str | None, 
 
 
 def about_lengths(parts: Mapping[str, Tensor], what: str) -> str:
-    """How long the vectors of tokens (or patches) are beside those of their positions."""
+    """The mean length of the vectors of tokens (or patches), and of their positions."""
     if "positions" not in parts:
         return ""
     token, added = (parts[name].double().norm(dim=-1).mean().item() for name in ("tokens", "positions"))
     times = f": {added / token:.1f} times as much" if token > 0 else ""
     return (
         f"A {what}’s vector has a length of {token:.3f} on average here, a position’s {added:.3f}{times}. "
-        "Switch to **positions**, then to **sum**, and see which pattern wins."
+        "Compare **positions** with **sum** to see which of the two dominates."
     )
 
 
 def _about_repeats(run: Reading, parts: Mapping[str, Tensor], stack: str | None) -> str:
-    """What adding positions does to the first token that comes twice."""
+    """The cosine of the two vectors of the first repeated token, with and without positions."""
     if "sum" not in parts:
         return ""
     tokens = run.ids(stack)
@@ -162,7 +148,7 @@ MOST_NAMED = 6
 
 
 def filters_panel(view: View) -> None:
-    """Draw the principal components and the filters themselves, the longest first."""
+    """The principal components of the filters, and the filters themselves, the longest first."""
     run = view.original()
     left, right = st.columns([3, 7], gap="large")
     with left:
@@ -184,12 +170,12 @@ def filters_panel(view: View) -> None:
 
 
 def where_patches_come_from(view: View) -> str:
-    """How an image becomes vectors, in two sentences."""
+    """How an image becomes vectors."""
     config = view.config
     return (
-        f"There is no table of tokens here: each of the {config.n_patches} patches of {config.patch}×{config.patch} pixels is "
-        f"mapped to {config.d_model} numbers by one learned matrix [{config.d_model} × {config.patch**2}] and a bias. Before "
-        "them goes a learned **class** token, the same for every image, where the answer is gathered."
+        f"Each of the {config.n_patches} patches of {config.patch}×{config.patch} pixels is mapped to {config.d_model} numbers "
+        f"by one learned matrix [{config.d_model} × {config.patch**2}] and a bias. Before them stands a learned **class** "
+        "token, from which the answer is read."
     )
 
 

@@ -31,7 +31,7 @@ from xformer.analysis.embeddings import (
     vocabulary_vectors,
 )
 from xformer.analysis.number_waves import FEWEST_NUMBERS, Spectrum, circle_of, number_spectrum, number_vectors
-from xformer.analysis.number_waves import N_SHUFFLES as number_waves_N_SHUFFLES
+from xformer.analysis.number_waves import N_SHUFFLES as WAVE_SHUFFLES
 from xformer.formatting import percent, percent_at_most
 from xformer.reading import Reading
 from xformer.viz.embeddings import MOST_POINTS_DRAWN
@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 
 def once_a_model(view: View, stack: str | None, work: Callable[[Reading, str | None], R]) -> R:
-    """What follows from the weights of a model alone, whatever it reads: worked out once."""
+    """A result that depends on the weights alone, computed once for a model."""
     return shared.get((work.__qualname__, view.model, stack), lambda: work(view.original(), stack))
 
 
@@ -243,8 +243,8 @@ def _spectrum(view: View, stack: str | None) -> Spectrum:
 def _verdict(found: Spectrum) -> str:
     orders = f"in {found.n_shuffles} random orders of the same vectors"
     few = (
-        f" For so many numbers fewer than the usual {number_waves_N_SHUFFLES} are tried."
-        if found.n_shuffles < number_waves_N_SHUFFLES
+        f" For so many numbers fewer than the usual {WAVE_SHUFFLES} are tried."
+        if found.n_shuffles < WAVE_SHUFFLES
         else ""
     )
     if found.peaks:

@@ -1,4 +1,4 @@
-"""The map of a feed-forward layer: every neuron's activation at every position of this input."""
+"""Pictures of whole feed-forward layers: all activations, how many neurons fire, and the experts of a mixture."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OF_A_GATE = {
 
 
 def activations_panel(view: View, choice: Choice) -> None:
-    """Draw the map of every run in the order and on the scale of the original; the chosen neuron is marked."""
+    """The activations of all neurons at all positions; every run in the order and on the scale of the original."""
     heading("Every neuron at every position")
     path, relu = choice.site.path, view.shape.activation == "relu"
     n, function = view.shape.neurons[path], _FUNCTIONS.get(view.shape.activation, "the nonlinearity")
@@ -69,49 +69,43 @@ def activations_panel(view: View, choice: Choice) -> None:
         what = _OF_A_GATE[stage]
     drawn = ranking_of(view.original(), layer=choice.layer, order=order)[columns]
     mark = f" ▲ is neuron #{choice.neuron}." if choice.neuron in drawn else ""
-    muted = (
-        " The layer is muted: this is computed, and then not added to the stream."
-        if f"ablate:{path}" in view.on
-        else ""
-    )
+    ablated = " The layer is ablated: its output is not added to the stream." if f"ablate:{path}" in view.on else ""
     beyond = (
-        f" Colours end at {limit:.3g}: {int((whole.abs() > limit).sum())} of the activations are beyond, up to {largest:.3g}."
-        if limit < largest
-        else ""
+        f" Colours end at {limit:.3g}; {int((whole.abs() > limit).sum())} activations are beyond, up to {largest:.3g}."
     )
+    beyond = beyond if limit < largest else ""
     st.caption(
         f"{choice.title.capitalize()}: {n:,} neurons, one column each. {what}{mark} Ctrl and the wheel zoom, "
-        f"dragging moves, a double click returns.{beyond}{muted}"
+        f"dragging moves, a double click returns.{beyond}{ablated}"
         f"{shown_of(range(n), columns, 'columns')}{shown_of(positions, shown)}"
     )
     share = (view.original()[f"{path}.post"][0] > 0).double().mean().item()
     whose = " in the original run" if view.is_changed else ""
-    said = f"In {choice.title}, **{percent(share, 0)}** of the activations on this input are above 0{whose}."
+    note = f"In {choice.title}, **{percent(share, 0)}** of the activations on this input are above 0{whose}."
     if stage == "post" and relu and not is_gated and share < 1:
-        said += " Switch to **before**: what is below 0 there, ReLU sets to 0 here."
-    what_to_notice([said])
+        note += " Switch to **before** for the values that ReLU sets to 0."
+    what_to_notice([note])
 
 
 MEASURES = {
     "written": "Activity is |activation| × the norm of the vector that a neuron writes.",
-    "activation": "The vectors that the neurons of this model write are out of reach, so activity is |activation| here.",
+    "activation": "The output vectors of this model’s neurons are not known, so activity is |activation|.",
 }
-
 FIRES = (
-    "A neuron fires where its activity is more than a millionth of the layer’s mean peak (the largest activity of each neuron, "
-    "averaged); one that fires nowhere is dead."
+    "A neuron fires where its activity exceeds a millionth of the layer’s mean peak (the mean over neurons of the largest "
+    "activity); one that never fires is dead."
 )
 
 OVER = {"sample": "many inputs", "input": "this input"}
 
 
 def firing_panel(view: View, choice: Choice) -> None:
-    """Draw the shares of all layers, on this input or over the sample, and say how it stands with the chosen layer."""
+    """The shares of firing and dead neurons of all layers, on this input or over sampled inputs."""
     heading("How many of them fire")
     options = {name: words for name, words in OVER.items() if name == "input" or view.task is not None}
     over = choose("over", options, next(iter(options)), "Counted over", key="ff_over")
     place, original, changed = st.container(), view.original(), view.changed()
-    counted, said, which = changed or original, "this input alone", ""
+    counted, over_what, which = changed or original, "this input alone", ""
     before: dict[str, Any] = {} if changed is None else {"before": original}
     relu = " The 0 of a ReLU writes nothing." if view.shape.activation == "relu" else ""
     mean_of = " The mean peak is that of the first of them." if over == "sample" else ""
@@ -121,21 +115,19 @@ def firing_panel(view: View, choice: Choice) -> None:
             return
         tokens = next(iter(found.n_positions.values()))
         kind = "test images" if view.shape.image else "inputs sampled from the task"
-        said = (
-            f"{found.n_inputs:,} {kind} (seed {found.seed}; {tokens:,} tokens in the first layer), the model as trained"
-        )
+        over_what = f"{found.n_inputs:,} {kind} (seed {found.seed}; {tokens:,} tokens in layer 1), the model as trained"
         counted, before = found, {}
     elif changed is not None:
         which = f", {view.shown}"
     with place:
         picture(view, "activity", viz.firing, counted, **before)
         row = analysis.firing(counted).set_index("layer").loc[choice.site.path].to_dict()
-        st.caption(f"{MEASURES[row['measure']]} {FIRES}{relu} Counted on {said}.{mean_of}")
+        st.caption(f"{MEASURES[row['measure']]} {FIRES}{relu} Counted on {over_what}.{mean_of}")
     what_to_notice([firing_note(row, choice.title, which, view.input.one)])
 
 
 def firing_note(row: dict[str, Any], title: str, which: str = "", one: str = "token") -> str:
-    """How one layer stands, from its row of `analysis.firing`; `one` is what stands at a position."""
+    """The firing and dead neurons of a layer, from its row of `analysis.firing`; `one` names a position."""
     dead = "none" if row["dead"] == 0 else f"**{row['dead']:,}**"
     verb = "is" if row["dead"] <= 1 else "are"
     return (
@@ -145,7 +137,7 @@ def firing_note(row: dict[str, Any], title: str, which: str = "", one: str = "to
 
 
 def experts_panel(view: View) -> None:
-    """Ask for a layer, draw its router's choices, and say how evenly they are spread."""
+    """The router's choices in a layer, and how evenly they are spread."""
     heading("Which experts each token takes")
     sites = view.original().feed_forward
     layers = {
@@ -165,18 +157,17 @@ def experts_panel(view: View) -> None:
     never = n_experts - len(counts)
     st.caption(
         f"{n_experts} experts, {k:.3g} of them for a token; the colour is the weight with which an expert’s output is added. "
-        f"Expert {expert} is taken by most: {times} of {n} tokens ({percent(times / n, 0)}); were all taken alike, each would "
-        f"be by {percent(k / n_experts, 0)}."
+        f"Expert {expert} is taken by most: {times} of {n} tokens ({percent(times / n, 0)}; an even share is "
+        f"{percent(k / n_experts, 0)})."
         + (f" {never} {'expert is' if never == 1 else 'experts are'} taken by none." if never else "")
     )
 
 
 def without_neurons(view: View) -> None:
-    """The sentence, a button for each shipped model that has some, and what this one does without them."""
+    """For a model without feed-forward layers: shipped models that have some, and how well this one does."""
     n = view.shape.n_layers
     st.info(
-        f"This model has no feed-forward layer: its {n} layer{'s are' if n > 1 else ' is'} attention alone, so there are no "
-        "neurons to look at.",
+        f"This model has no feed-forward layers: its {n} layer{'s are' if n > 1 else ' is'} attention only.",
         icon=":material/hub:",
     )
     usable = [name for name in models.shipped() if not models.usable(name)]
@@ -192,7 +183,7 @@ def without_neurons(view: View) -> None:
 
 
 def attention_alone(n_correct: int, n: int, *, judged: bool) -> list[str]:
-    """What a model gets right without a single neuron; nothing where it gets next to nothing right, or nothing is right."""
+    """How much a model gets right without neurons; nothing below one half, or without right answers."""
     if not judged or 2 * n_correct < n:
         return []
     return [f"The model as trained gets {n_correct} of {n} right on this input without a single neuron."]

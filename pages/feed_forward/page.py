@@ -12,12 +12,7 @@ from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_sidebar
 from pages.shared.view import View
 
-PANELS = {
-    "map": activations_panel,
-    "token": token_neurons_panel,
-    "neuron": one_neuron_panel,
-    "firing": firing_panel,
-}
+PANELS = {"map": activations_panel, "token": token_neurons_panel, "neuron": one_neuron_panel, "firing": firing_panel}
 
 
 def page() -> None:

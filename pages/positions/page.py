@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import streamlit as st
 
-from pages.positions.kinds import (
-    TITLES,
-    found_offsets_panel,
-    found_panel,
-    found_title,
-    offsets_panel,
-    own_positions_panel,
-    places_panel,
-    position_kinds_panel,
-)
+from pages.positions.kinds import TITLES, found_kind, offsets_panel, own_panel, places_panel, position_kinds_panel
 from pages.shared import frame, resources
 from pages.shared.call import Call
 from pages.shared.layout import what_to_notice
@@ -50,37 +43,27 @@ def _positions(view: View) -> None:
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         show = choose("show", panels, next(iter(panels)), "Show", key="positions_show", label_visibility="collapsed")
         side = ask_side() if show not in (ATTENTION, PLACES) and view.is_pair else None
+    by_side = {OWN: own_panel, OFFSETS: offsets_panel, ALL_KINDS: position_kinds_panel}
     with frame.picture():
-        if show == ATTENTION:
-            positions_off_panel(view)
-        elif view.task is None:
-            panel(found_panel if show == OWN else found_offsets_panel, view, side)
-        elif show == OWN:
-            own_positions_panel(view, side)
-        elif show == OFFSETS:
-            offsets_panel(view, side)
-        elif show == PLACES:
-            places_panel(view)
+        if show in by_side:
+            panel(by_side[show], view, side)
         else:
-            position_kinds_panel(view, side)
+            panel(positions_off_panel if show == ATTENTION else places_panel, view)
     if view.task is not None or show == ATTENTION:
         position_notes(view, side, show)
     if view.task is None and OWN not in panels:
-        st.info(
-            "No vectors, angles or biases were found that tell this model where a token is.", icon=":material/info:"
-        )
+        st.info("No position vectors, angles or biases were found in this model.", icon=":material/info:")
     view.share()
 
 
 def _panels(view: View) -> dict[str, str]:
-    """What there is to see of this model."""
+    """The panels of this model."""
     panels = {ATTENTION: "with and without"} if view.shape.can_drop_positions else {}
     if view.task is None:
-        title = found_title(view)
-        if not title:
-            return panels
-        own = {OWN: f"its own kind: {title}"}
-        return {**panels, **own, **({} if title == TITLES["biased"] else {OFFSETS: "by how far apart"})}
+        if how := found_kind(view):
+            panels[OWN] = f"its own kind: {TITLES[how]}"
+            panels |= {} if how == "biased" else {OFFSETS: "by how far apart"}
+        return panels
     kind = view.config.position_kind
     own = f"its own kind: {kind.title}"
     if kind.acts_on != "nothing":
@@ -93,7 +76,6 @@ def _panels(view: View) -> dict[str, str]:
 
 
 OFF = "positions:off"
-
 FURTHEST = "most"
 
 
@@ -137,7 +119,7 @@ def positions_off_panel(view: View) -> None:
             longest = max(run[f"{run.attention[layer].path}.pattern"].shape[-2:])
             if longest > MOST_CELLS:
                 blocks = -(-longest // MOST_CELLS)
-                st.caption(f"{longest} positions, put together into blocks of {blocks}: a cell is its largest weight.")
+                st.caption(f"{longest} positions in blocks of {blocks}: a cell is the largest weight of its block.")
             footer(view, "pattern-changed" if index else "pattern", [call])
     with last:
         heading("How far heads move")
@@ -147,13 +129,12 @@ def positions_off_panel(view: View) -> None:
             rest = sorted(moved["moved"].tolist(), reverse=True)[MOST_HEADS_DRAWN]
             others = f" The {MOST_HEADS_DRAWN} of {len(moved)} heads that move most; no other moves more than {at_most(rest)}."
         st.caption(
-            "Each head’s attention when positions go off. 0: it looks where it looked before. 1: nothing of it is left where "
-            f"it was.{others}"
+            f"How much of each head’s attention moves without positions, from 0 (none of it) to 1 (all of it).{others}"
         )
 
 
 def with_and_without(view: View) -> tuple[Reading, Reading]:
-    """The run without and with positions off, under whatever else is changed."""
+    """The run with positions and the run without, both with all other changes."""
     rest = join(tuple(change for change in view.interventions if change.text != OFF))
     off = ",".join(word for word in (rest, OFF) if word)
     without, with_off = (resources.run(view.model, view.source, view.mask, changes) for changes in (rest, off))
@@ -165,7 +146,7 @@ def _what(view: View) -> str:
 
 
 def _ask_head(view: View, moved: pd.DataFrame) -> tuple[int, int]:
-    """The head on show, by its layer and number: the one that moves most, or the one chosen."""
+    """Ask for a head, at first the one that moves most; returns layer and head."""
     paths = list(dict.fromkeys(moved["layer"]))
     cells = {
         f"{paths.index(path) + 1}.{head + 1}": (path, head)
@@ -175,21 +156,14 @@ def _ask_head(view: View, moved: pd.DataFrame) -> tuple[int, int]:
     furthest = list(cells)[int(moved["moved"].to_numpy().argmax())]
     is_moved = bool(moved["moved"].max() > 0)
     most = f"moves most: {names[furthest]}" if is_moved else f"none moves; the first: {names[furthest]}"
-    chosen = choose(
-        "watch",
-        {FURTHEST: most, **names},
-        FURTHEST,
-        "Attention of",
-        widget=st.selectbox,
-        width=420,
-        label_visibility="collapsed",
-    )
+    look: dict[str, Any] = {"widget": st.selectbox, "width": 420, "label_visibility": "collapsed"}
+    chosen = choose("watch", {FURTHEST: most, **names}, FURTHEST, "Attention of", **look)
     path, head = cells[furthest if chosen == FURTHEST else chosen]
     return paths.index(path), head
 
 
 def position_notes(view: View, side: str | None, show: str) -> None:
-    """The notes that fit what is shown and this model's kind of positions, with the numbers of this run."""
+    """What to notice in the panel `show`, if anything."""
     notes = {"attention": _about_loss, "own": _about_own, "offsets": _about_band, "kinds": _about_sums}
     if show in notes and (note := notes[show](view, side)):
         what_to_notice([note])
@@ -200,21 +174,21 @@ def _about_loss(view: View, side: str | None) -> str:
     n = len(without.target_positions)
     loss = f"the loss goes from {without.loss:.4f} to {off.loss:.4f} nats."
     if not without.target_positions:
-        said = ""
+        note = ""
     elif view.input.goes_on or (view.shape.image and without.has_right_answer):
-        said = f"Without positions {loss} "
+        note = f"Without positions {loss} "
     elif without.has_right_answer:
-        said = f"Without positions {off.n_correct} of {n} are right instead of {without.n_correct}, and {loss} "
+        note = f"Without positions {off.n_correct} of {n} are right instead of {without.n_correct}, and {loss} "
     else:
         return ""
     if len(off.tokens) == 1:
-        return said
+        return note
     if not view.is_pair and not looks_back_only(off):
-        return said + "The tokens are all still there; only **where** they stand is gone."
+        return note + "All tokens are still there; only their **order** is lost."
     if looks_back_only(off, "decoder" if view.is_pair else None):
-        who = "What order is left to the decoder" if view.is_pair else "What order is left"
-        return said + f"{who} comes from the **causal mask**, which still tells how many tokens came before."
-    return said
+        of = " of the decoder" if view.is_pair else ""
+        return note + f"The remaining information{of} on order comes from the **causal mask**."
+    return note
 
 
 def _about_own(view: View, side: str | None) -> str:
@@ -222,21 +196,20 @@ def _about_own(view: View, side: str | None) -> str:
 
 
 def _about_numbers(view: View, side: str | None) -> str:
-    """Which position numbers training showed it: those of its inputs, or any, where they were drawn at random."""
+    """Which position numbers were trained."""
     config, train = view.config, card_of_model(view.model).get("train")
     longest = view.longest_trained(side)
     if not isinstance(train, dict) or config.position_kind.acts_on == "nothing" or longest >= config.max_len:
         return ""
     if train.get("random_positions"):
         return (
-            f"Its inputs had at most {longest} tokens, and yet every number up to {config.max_len - 1} was trained: each "
-            "sequence got growing **numbers with gaps, drawn at random**. Only what their order and their equality say could "
-            "be learned, and that is the same in longer inputs; Home counts how far it carries."
+            f"Its inputs had at most {longest} tokens, but all position numbers up to {config.max_len - 1} were trained: each "
+            "sequence got increasing **random numbers with gaps**, so the model could learn only their order and equality."
         )
     if config.position_kind.learned(config) and not train.get("weight_decay"):
         return (
-            f"No input of its training reached position {longest}: the vectors from there on are **as they were drawn** at the "
-            "start, and an input that needs them is beyond what it has learned."
+            f"No training input reached position {longest}: the vectors from there on still have their **initial values**, and "
+            "longer inputs are beyond what the model has learned."
         )
     return ""
 
@@ -247,18 +220,17 @@ def _about_waves(view: View, side: str | None) -> str:
         return ""
     waves, longest = wavelengths(config), view.longest_trained(side)
     slow = int((waves > 4 * longest).sum())
-    said = f"The fastest wave turns once in {waves[0]:.2f} positions, the slowest in {waves[-1]:,.0f}."
+    note = f"The fastest wave turns once in {waves[0]:.2f} positions, the slowest in {waves[-1]:,.0f}."
     if slow:
-        said += (
-            f" {slow} of the {len(waves)} waves do not get through a quarter of a turn in the {longest} positions of the "
-            "longest input of its task: they hardly tell its positions apart."
+        note += (
+            f" {slow} of the {len(waves)} waves turn by less than a quarter within the {longest} positions of the longest "
+            "input of its task: they hardly distinguish its positions."
         )
-    return said
+    return note
 
 
 def _about_band(view: View, side: str | None) -> str:
-    config = view.config
-    return config.position_kind.offset_note(config)
+    return view.config.position_kind.offset_note(view.config)
 
 
 def _about_sums(view: View, side: str | None) -> str:

@@ -1,4 +1,4 @@
-"""“When it is decided”: the logit lens after every sublayer, and from where on each output stays what it ends as."""
+"""The pictures of the residual stream: the logit lens, the parts of a logit, the length of the stream, similar texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pages.shared.layout import WIDE, caption, places, run_title, what_to_notice
 from pages.shared.link import asked, carry, chose
 from pages.shared.picture import footer, heading, of_each_run, picture, shown, table
 from pages.shared.view import ORIGINAL, View
-from pages.shared.widgets import ask_token, ask_window, choose, seed, shown_of, typed
+from pages.shared.widgets import ask_token, ask_window, choose, shown_of, typed
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter
 from xformer.adapters.huggingface_opening import CLASSES
@@ -30,11 +30,11 @@ from xformer.tasks.batch import IGNORED
 from xformer.viz.residual import MOST_POINTS
 
 MOST_NUMBERS = 100_000_000
-"""Of what the stream would say at each step, so many numbers are worked out at a time: seconds, with a large vocabulary."""
+"""Logits of a lens that are computed at a time; more would take seconds."""
 
 
 def lens_panel(view: View) -> None:
-    """Draw the lens of every run, the cells that a change moved marked, and say when the outputs are decided."""
+    """The logit lens of every run, and when its outputs are decided."""
     heading("What the stream would say if it stopped here")
     positions = looked_at(view.original())
     shown = ask_window(positions, "residual_from")
@@ -42,48 +42,47 @@ def lens_panel(view: View) -> None:
     look = {"positions": shown} if is_large and len(shown) < len(positions) else {}
     frames = {name: table(view, analysis.lens, run, **look) for name, run in view.runs().items()}
     beside = len(shown) <= WIDE and len(frames) > 1
+    columns = enumerate(places(len(frames), len(shown)))
     of_each_run(
         view,
         "lens",
         viz.lens,
-        places=[
-            place.container(key=f"wide_lens_{index}") for index, place in enumerate(places(len(frames), len(shown)))
-        ],
+        places=[place.container(key=f"wide_lens_{index}") for index, place in columns],
         look=lambda index: {"named": index == 0, "legend": index == 1} if beside else {},
         positions=shown if len(shown) < len(positions) else None,
     )
     caption(_what(view, frames[ORIGINAL], positions, shown))
     if look:
-        caption("The notes are about these positions alone.")
+        caption("The notes cover these positions only.")
     one = "class" if view.original().output == "token_class" else "token"
     lens_notes(frames, len(view.subject.labels), judged=view.original().has_right_answer, one=one)
 
 
 def _outline(view: View) -> str:
-    """What the outline marks."""
+    """The part of the caption on the outline."""
     run = view.original()
     if run.has_right_answer:
         return "✓ and the outline mark the right answer"
     if not run.target_positions:
-        return "nobody knows what is right here"
+        return "no right answer is known here"
     if view.input.goes_on or view.input.kind != "text":
         return view.kind.outline.format(one=view.input.one)
     if view.is_pair:
         return "the outline marks where the likeliest token is the next one of the target"
     if run.answer == tuple(run.ids("decoder")[at] for at in run.target_positions):  # a text without gaps
-        return "the outline marks where the likeliest token is the one that stands there"
+        return "the outline marks where the likeliest token is the actual one"
     return InputKind.outline
 
 
 def _what(view: View, frame: pd.DataFrame, positions: Sequence[int], shown: Sequence[int]) -> str:
-    """What the picture is, under this model and this input."""
+    """The caption of the lens."""
     norm = "the model’s last norm and its unembedding" if view.shape.final_norm else "the unembedding"
     which = "the decoder’s stream" if view.is_pair else "the stream"
     outline = _outline(view)
     first, n_points = positions[0], len(set(frame["depth"]))
-    left_out = f" The {first} positions before the answer have nothing to get right and are left out." if first else ""
-    thin = f" Of {n_points} steps {MOST_POINTS} are drawn." if n_points > MOST_POINTS else ""
-    moved = " A dashed frame: another token than in the original." if view.is_changed else ""
+    left_out = f" The {first} positions before the answer are left out." if first else ""
+    thin = f" {MOST_POINTS} of {n_points} steps are drawn." if n_points > MOST_POINTS else ""
+    moved = " Dashed frames: the token differs from the original." if view.is_changed else ""
     return (
         f"Logit lens: {which} after each step, read with {norm}; {outline}. The last row of the stream is the model’s output "
         f"itself.{left_out}{thin}{moved}{shown_of(positions, shown)}"
@@ -91,26 +90,24 @@ def _what(view: View, frame: pd.DataFrame, positions: Sequence[int], shown: Sequ
 
 
 MOST = 12
-"""So many parts have bars of their own."""
-
+"""Parts with a bar of their own."""
 GOALS = {"logit": "its logit", "lead": "its lead"}
-
 _IDENTITY = {
-    "post": "This model normalises after every sum, so a part passes every later norm on its way out. Each norm is taken "
-    "as linear with the standard deviation frozen at its value in this run; then the parts sum to the logit exactly.",
+    "post": "This model normalises after every sum, so a part passes every later norm. With the standard deviation of each "
+    "norm frozen at its value in this run, the parts sum to the logit exactly.",
     "pre": "Only the last norm stands between the stream and the logit. With its standard deviation frozen at its value in "
-    "this run it is linear, and the parts sum to the logit exactly.",
-    "none": "No norm stands between the stream and the logit, so the parts simply sum to it.",
+    "this run, the parts sum to the logit exactly.",
+    "none": "No norm stands between the stream and the logit, so the parts sum to it.",
 }
 
 
 def attribution_panel(view: View) -> None:
-    """Ask for an output, draw the parts of every run, and say who adds the most."""
+    """The parts that sum to one output's logit, in every run."""
     heading("Who adds what to one output")
     position, goal, typed = _ask_output(view)
     original, changed = view.original(), view.changed()
     is_lead, label = goal == "lead", view.subject.labels
-    # Where nobody knows the token, a changed run is asked about the one that the original says.
+    # Without a known token, a changed run is explained for the token that the original predicts.
     known = int(original.example.labels[0, position]) != IGNORED
     token = typed if typed is not None or known or changed is None else original.explained(position)
     of = {"position": position, "token": token, "lead": is_lead}
@@ -120,9 +117,8 @@ def attribution_panel(view: View) -> None:
     for name, run in view.runs().items():
         wanted, rival = explained_pair(run, position, token)
         figure = (run.logits[0, position, wanted] - (run.logits[0, position, rival] if is_lead else 0.0)).item()
-        what = f"logit of {escape_markdown(label[wanted])}" + (
-            f" − logit of {escape_markdown(label[rival])}" if is_lead else ""
-        )
+        what = f"logit of {escape_markdown(label[wanted])}"
+        what += f" − logit of {escape_markdown(label[rival])}" if is_lead else ""
         which = "" if changed is None else "Outlined, the original: " if name == ORIGINAL else f"Filled, {name}: "
         total = frames[name]["contribution"].sum()
         caption(
@@ -130,55 +126,37 @@ def attribution_panel(view: View) -> None:
             f"(difference {abs(total - figure):.0e}, the rounding of the run)."
         )
     n_parts = max(map(len, frames.values()))
-    few = (
-        f" Of {n_parts} parts the {MOST} largest have a bar of their own; the CSV has them all."
-        if n_parts > MOST + 1
-        else ""
-    )
-    cap = " Its soft cap is taken as the factor that it is here." if _is_capped(view) else ""
+    few = f" The {MOST} largest of {n_parts} parts have their own bar; the CSV has all." if n_parts > MOST + 1 else ""
+    unembedding = view.subject.weights.unembedding()
+    norm = "none" if view.shape.norm == "pre" and unembedding.norm is None else view.shape.norm
+    identity = _IDENTITY[norm] if view.task is not None else _IDENTITY[norm].replace("standard deviation", "divisor")
+    cap = "" if unembedding.softcap is None else " Its soft cap is taken as a constant factor."
     caption(
-        _identity(view) + cap + f" A head’s part is its z·W_O; what moved **which** way it looks is not in it.{few}"
+        f"{identity}{cap} A head’s part is its z·W_O; this excludes the contribution through queries and keys.{few}"
     )
     parts_notes(frames[view.shown], position)
 
 
-def _identity(view: View) -> str:
-    """Why the parts sum to the logit."""
-    norm = view.subject.weights.unembedding().norm
-    if view.shape.norm == "pre" and norm is None:
-        return _IDENTITY["none"]
-    return _IDENTITY[view.shape.norm].replace(
-        "standard deviation", "divisor" if view.task is None else "standard deviation"
-    )
-
-
-def _is_capped(view: View) -> bool:
-    return view.subject.weights.unembedding().softcap is not None
-
-
 def _ask_output(view: View) -> tuple[int, str, int | None]:
-    """Which output is explained, and what of it: its position, one of `GOALS`, and the token where another one was typed."""
+    """Ask for an output: its position, one of `GOALS`, and another token to explain, if one was typed."""
     run = view.original()
     labels = run.example.labels[0].tolist()
     positions = [index for index, token in enumerate(labels) if token != IGNORED]
     if run.open_output is not None:
-        positions.append(run.open_output)  # what comes after the last character nobody knows; the model says something
+        positions.append(run.open_output)  # the prediction of the next token, which is not known
     reads, token = run.tokens_of("decoder"), view.subject.labels
     verb = "has to say" if run.has_right_answer else view.kind.verb if view.input.goes_on else "says"
     one = "class" if run.output in CLASSES else "token"
 
-    def position_words(at: int) -> str:
-        known = labels[at] != IGNORED
-        return f"{at}: reads {reads[at]}, {verb if known else 'says'} {token[run.explained(at)]}"
-
+    names = {
+        at: f"{at}: reads {reads[at]}, {'says' if labels[at] == IGNORED else verb} {token[run.explained(at)]}"
+        for at in positions
+    }
     usual = positions[0] if run.has_right_answer or run.open_output is None else run.open_output
-    seed("pos", positions, usual, key="residual_pos", called="position")
     where, what, which = (*st.columns([3, 2]), None) if view.task is not None else st.columns([4, 3, 4])
     with where:
-        position = st.select_slider(
-            "Output at position", positions, format_func=position_words, key="residual_pos", persist_state="session"
-        )
-        chose("pos", str(position))
+        look: dict[str, Any] = {"widget": st.select_slider, "key": "residual_pos", "called": "position"}
+        position = choose("pos", names, usual, "Output at position", **look)
     with what:
         goal = choose(
             "goal",
@@ -186,21 +164,18 @@ def _ask_output(view: View) -> tuple[int, str, int | None]:
             "logit",
             f"Explain the {_meant(view)} {one}’s …",
             key="residual_goal",
-            help="The lead is its logit less that of the strongest other " + one + ". "
-            "A logit alone may rise together with all the others; the lead is what makes one win.",
+            help=f"The lead is its logit minus that of the strongest other {one}. Only the lead decides which {one} wins.",
         )
     if which is None:
         return position, goal, None
     explained = run.explained(position)
     with which:
-        token_typed = ask_token(
-            token, "token", explained, one.capitalize(), help=f"Type another {one} to see what speaks for it."
-        )
+        token_typed = ask_token(token, "token", explained, one.capitalize(), help=f"Type another {one} to explain it.")
     return position, goal, None if token_typed == explained else token_typed
 
 
 def _meant(view: View) -> str:
-    """Which token is explained, in a word."""
+    """An adjective for the token that is explained."""
     if view.original().has_right_answer:
         return "right"
     return view.kind.meant if view.input.goes_on else "predicted"
@@ -210,7 +185,7 @@ _WHAT = {"stream": "the stream", "added": "what each step adds"}
 
 
 def norms_panel(view: View) -> None:
-    """Draw the lengths of every run, on one scale."""
+    """The lengths of the stream, or of what each step adds, on one scale for every run."""
     heading("How long the stream is")
     frames = [table(view, analysis.norms, run) for run in view.runs().values()]
     positions = sorted(frames[0]["position"].unique().tolist())
@@ -230,32 +205,28 @@ def norms_panel(view: View) -> None:
 
 
 def _caption(view: View, what: str, frame: pd.DataFrame, positions: Sequence[int], shown: Sequence[int]) -> str:
-    which = "the decoder’s stream" if view.is_pair else "the residual stream"
-    said = (
-        f"‖x‖, the length of {which} after each step."
-        if what == "stream"
-        else "‖f(x)‖, the length of what a step adds."
-    )
-    if view.shape.norm == "post":
-        said += " Each norm of this model resets the length of the stream" + (
-            ", and what a step adds is measured before that." if what == "added" else "."
-        )
-    n_points = len(set(frame["depth"]))
-    thin = f" Of {n_points} steps {MOST_POINTS} are drawn." if n_points > MOST_POINTS else ""
-    return said + thin + shown_of(positions, shown)
+    is_post, n_points = view.shape.norm == "post", len(set(frame["depth"]))
+    if what == "stream":
+        which = "the decoder’s stream" if view.is_pair else "the residual stream"
+        text = f"‖x‖, the length of {which} after each step."
+        text += " Each norm of this model resets it." if is_post else ""
+    else:
+        text = "‖f(x)‖, the length of what a step adds" + (", before the norm." if is_post else ".")
+    thin = f" {MOST_POINTS} of {n_points} steps are drawn." if n_points > MOST_POINTS else ""
+    return text + thin + shown_of(positions, shown)
 
 
 def norm_notes(frame: pd.DataFrame, what: str, norm: str) -> list[str]:
-    """How the average length goes from the first step to the last, or which step adds most; nothing where that is no news."""
+    """How the mean length changes over the steps, or which step adds most; nothing for small differences."""
     means = frame.loc[frame["what"] == what].groupby(["depth", "point"])["length"].mean().reset_index()
     if what == "stream":
         first, last = means.iloc[0]["length"], means.iloc[-1]["length"]
         if norm == "post" or not first or 0.8 < last / first < 1.25:
             return []
+        how, needed = ("grows", "longer") if last > first else ("shrinks", "shorter")
         return [
-            f"On average over the positions the stream {'grows' if last > first else 'shrinks'} from {first:.1f} to "
-            f"{last:.1f}: what a later step adds has to be that much {'longer' if last > first else 'shorter'} to turn it "
-            "by the same angle."
+            f"On average over the positions the stream {how} from {first:.1f} to {last:.1f}: later steps must add {needed} "
+            "vectors to turn it by the same angle."
         ]
     steps = means.iloc[1:]  # the first is the embedding itself
     most, least = steps.loc[steps["length"].idxmax()], steps.loc[steps["length"].idxmin()]
@@ -263,24 +234,24 @@ def norm_notes(frame: pd.DataFrame, what: str, norm: str) -> list[str]:
         return []
     return [
         f"On average over the positions **{most['point']}** adds the most ({most['length']:.1f}) and **{least['point']}** the "
-        f"least ({least['length']:.1f}). Long is not important: what counts is how it lies to what is read out."
+        f"least ({least['length']:.1f}). What counts for the output is the direction, not the length."
     ]
 
 
 SURE = 0.5
-"""A probability from which on an output counts as decided …"""
+"""The least probability of a decided output …"""
 
 OVER_CHANCE = 3.0
-"""… and so many times what a guess among all tokens would have."""
+"""… and how many times a uniform guess that has to be."""
 
 _BLIND = (
-    "A lens can be blind: early layers may hold the answer in a direction that the unembedding does not read. Another token in "
-    "an early row may mean “not yet written in the output’s language” rather than “not yet known”."
+    "A lens can be blind: early layers may hold the answer in a direction that the unembedding does not read, so another token "
+    "in an early row does not prove that the answer is not yet known."
 )
 
 
 def lens_notes(frames: Mapping[str, pd.DataFrame], n_tokens: int, *, judged: bool, one: str = "token") -> None:
-    """The notes on the `lens` frames of all runs of a model with so many tokens, or classes (`one` of them)."""
+    """What to notice in the lens of each run. `one` is a token or a class, of which the model has `n_tokens`."""
     notes = [
         when_decided(
             frame, n_tokens, "" if len(frames) == 1 else f"{escape_markdown(run_title(name))}: ", judged=judged, one=one
@@ -291,12 +262,12 @@ def lens_notes(frames: Mapping[str, pd.DataFrame], n_tokens: int, *, judged: boo
 
 
 def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: bool = True, one: str = "token") -> str:
-    """From which step on a run's outputs stay right (or, where nothing is right, stay what they end as), in a sentence.
+    """From which step on a run's outputs stay right; without right answers, from which step on they stay the same.
 
-    Only outputs that end with a probability that no guess would have are said to be decided.
+    Only outputs that end with a probability far above a guess count as decided.
     """
     last = frame.loc[frame["depth"] == frame["depth"].max()].set_index("position")
-    if not judged:  # what each output ends as takes the place of the right answer
+    if not judged:  # the final prediction counts as right
         frame = frame.assign(right=frame["token"] == frame["position"].map(last["token"]))
     least = max(SURE, min(OVER_CHANCE / n_tokens, 0.9))
     sure = last.index[last["probability"] >= least]
@@ -326,24 +297,20 @@ def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: boo
 
 
 def parts_notes(parts: pd.DataFrame, position: int) -> None:
-    """The notes on the `attribution` parts of the output at `position`."""
+    """What to notice in the parts of an output."""
     what_to_notice(who_adds(parts, position))
 
 
 def who_adds(parts: pd.DataFrame, position: int) -> list[str]:
-    """Which part adds the most to an output and which takes away the most, as far as any does."""
+    """Which part adds the most to an output, and which subtracts the most."""
     named = parts.loc[parts["kind"] != "bias"]
     best, worst = named.nlargest(1, "contribution").iloc[0], named.nsmallest(1, "contribution").iloc[0]
     notes = []
     if best["contribution"] > 0:
-        against = (
-            f", and **{worst['part']}** takes away the most ({_signed(worst['contribution'])})"
-            if worst["contribution"] < 0
-            else ""
-        )
-        notes.append(
-            f"At position {position}, **{best['part']}** adds the most ({_signed(best['contribution'])}){against}."
-        )
+        note = f"At position {position}, **{best['part']}** adds the most ({_signed(best['contribution'])})"
+        if worst["contribution"] < 0:
+            note += f", and **{worst['part']}** takes away the most ({_signed(worst['contribution'])})"
+        notes.append(f"{note}.")
     elif worst["contribution"] < 0:
         notes.append(
             f"At position {position} no part adds anything, and **{worst['part']}** takes away the most "
@@ -352,11 +319,11 @@ def who_adds(parts: pd.DataFrame, position: int) -> list[str]:
     else:
         notes.append(f"At position {position} no part adds anything or takes anything away.")
     if best["contribution"] > 0 and best["kind"] in ("attention", "feed_forward"):
-        how = "Silence that head" if best["head"] >= 0 else "Mute that layer"
-        where = "Attention" if best["kind"] == "attention" else "Feed-forward"
+        what = "head" if best["head"] >= 0 else "layer"
+        screen = "Attention" if best["kind"] == "attention" else "Feed-forward"
         notes.append(
-            f"{how} on the {where} screen and come back: its bar is gone, and bars of later layers may move, because they "
-            "read what it wrote."
+            f"Ablate that {what} (set to zero) on the {screen} screen: its bar disappears, and those of later layers may "
+            "change, because they read its output."
         )
     return notes
 
@@ -366,18 +333,18 @@ def _signed(value: float) -> str:
 
 
 MORE_TEXTS = ("Although the movie took its time, I loved all of it.", "The train to the airport leaves at noon.")
-"""Beside the default input: one that says the same in other words, and one about something else."""
+"""Texts beside the default input: a paraphrase, and another subject."""
 
 MOST_TEXTS = 8
 
 MOST_LINES = 4
-"""Up to so many texts each pair has a line over the layers."""
+"""With up to so many texts, each pair has a line over the layers."""
 
 CLEAR = 0.02
 """Cosines that are closer than this are not ranked."""
 
 ALL_ALIKE = 0.5
-"""From such a smallest cosine on, a cosine by itself says little."""
+"""From such a smallest cosine on, a single cosine is not informative."""
 
 _KEY = "similar_texts"
 
@@ -387,14 +354,14 @@ _MEANS = {
     "mean": "the mean over all positions of a text, special tokens included",
     "last": "the vector at the last position of a text",
     "first": "the vector at the first position of a text",
-    "own": "the one vector that the model itself makes of a text",
+    "own": "the model’s own vector of a text",
 }
 
 
 def similarity_panel(view: View) -> None:
-    """Ask for texts, how their vectors are pooled and after which layer; draw their cosines."""
+    """The cosines of whole texts, with a choice of pooling and layer."""
     heading("How alike texts are to this model")
-    names = stream_names(view.subject)  # raises before anything is asked for
+    names = stream_names(view.subject)  # raises before any widget is drawn
     texts = _ask_texts(view)
     usual = default_pooling(view.subject)
     poolings = {name: words for name, words in _POOLINGS.items() if name != "own" or "pooled" in view.original()}
@@ -419,7 +386,7 @@ def similarity_panel(view: View) -> None:
             shown(view, call, f"similarity_{index}")
     footer(view, "similarity", calls, frame)
     where = "at the output" if layer == last else "of the embeddings" if layer == 0 else f"after layer {layer}"
-    left_out = " The changes that are on are left out here." if view.is_changed else ""
+    left_out = " Active changes are ignored here." if view.is_changed else ""
     caption(
         f"Cosines {where}: 1 is the same direction, 0 a right angle, −1 the opposite. A text’s vector is {_MEANS[pooling]}"
         f"{_reason(view.subject, pooling, usual)}.{left_out}"
@@ -429,7 +396,7 @@ def similarity_panel(view: View) -> None:
 
 
 def _ask_texts(view: View) -> list[str]:
-    """The texts, one a line; nothing where they cannot be read, which is said."""
+    """Ask for texts, one a line; an error message and an empty list where they cannot be read."""
     first = view.input.text(view.source)
     if (wanted := asked("texts")) is not None:
         st.session_state[_KEY] = wanted
@@ -455,21 +422,14 @@ def _ask_texts(view: View) -> list[str]:
 
 
 def _ask_layer(last: int) -> int:
-    """After which layer; 0 is what enters the first one."""
-    seed("after", range(last + 1), last, key="similar_layer", called="layer")
-    layer = st.select_slider(
-        "After layer",
-        range(last + 1),
-        format_func=lambda at: "0: embeddings" if at == 0 else f"{at}: output" if at == last else str(at),
-        key="similar_layer",
-        persist_state="session",
-    )
-    chose("after", str(layer))
-    return layer
+    """Ask for a layer; 0 is the embeddings."""
+    names = {at: str(at) for at in range(last + 1)} | {last: f"{last}: output", 0: "0: embeddings"}
+    look: dict[str, Any] = {"widget": st.select_slider, "key": "similar_layer", "called": "layer"}
+    return choose("after", names, last, "After layer", **look)
 
 
 def _reason(subject: ModelAdapter, pooling: str, usual: str) -> str:
-    """Why the vectors are pooled in this way."""
+    """Where the choice of pooling comes from."""
     if pooling != usual:
         return f"; usual for this model is {_MEANS[usual]}"
     if getattr(subject, "pooling", None) == pooling:
@@ -482,7 +442,7 @@ def _reason(subject: ModelAdapter, pooling: str, usual: str) -> str:
 
 
 def similarity_notes(frame: pd.DataFrame, texts: Sequence[str]) -> list[str]:
-    """Which two texts are most alike, where that is clear, and whether all are so alike that a cosine alone says little.
+    """Which two texts are most alike, where that is clear, and whether all texts are alike.
 
     `frame` has one layer of `analysis.similarity`.
     """

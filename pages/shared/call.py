@@ -19,14 +19,14 @@ Draw = Callable[..., Any]
 
 
 class Source(Protocol):
-    """What a picture is of: a reading, or a survey. It knows the call that makes it again."""
+    """The subject of a picture, a reading or a survey; its recipe is the call that makes it again."""
 
     @property
     def recipe(self) -> Any: ...
 
 
 class Shown(Protocol):
-    """What is looked at: the files of its pictures are named after the model."""
+    """What a picture is shown for; its files are named after the model."""
 
     @property
     def model(self) -> str: ...
@@ -34,7 +34,7 @@ class Shown(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of `xformer.viz`, or of `xformer.analysis` for what is a table on the screen."""
+    """One call of `xformer.viz`, or of `xformer.analysis` for a table on screen."""
 
     draw: Draw
     readings: tuple[Any, ...]
@@ -42,27 +42,27 @@ class Call:
 
     @property
     def name(self) -> str:
-        """What it draws, as the library calls it."""
+        """The name of the function."""
         return self.draw.__name__
 
     @property
     def is_chart(self) -> bool:
-        """Whether it is surely drawn as vectors; else it may stand in space, or it is a table on the screen."""
+        """Whether it draws a chart of vectors, not a 3-D figure or a table."""
         drawn = str(inspect.signature(self.draw).return_annotation)
         return self.draw.__module__.startswith("xformer.viz") and drawn != "Any"
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The options, with the theme that the visitor sees where they say none."""
+        """The options, with the visitor's theme unless they name one."""
         return {**({"dark": is_dark()} if self.has_themes else {}), **self.options}
 
     @property
     def has_themes(self) -> bool:
-        """Whether it is drawn in another way on the dark theme."""
+        """Whether it has a dark theme."""
         return "dark" in inspect.signature(self.draw).parameters
 
     def in_theme(self, dark: bool) -> Call:
-        """The same for a theme, whoever asks: what draws a file is no part of a visit, and knows no theme."""
+        """The same call for a theme: code that draws a file runs outside of a visit, without a theme."""
         return replace(self, options={**self.options, "dark": dark}) if self.has_themes else self
 
     def make(self) -> Any:
@@ -91,20 +91,20 @@ class Call:
                 return f"[{', '.join(value(one) for one in of)}]"
             return names.get(id(of)) or repr(of)
 
-        said = [value(reading) for reading in self.readings]
-        said += [
+        arguments = [value(reading) for reading in self.readings]
+        arguments += [
             f"{name}={value(of)}"
             for name, of in self.arguments.items()
             if not (isinstance(of, pd.DataFrame) or _is_usual(self.draw, name, of))
         ]
         module = "analysis" if self.draw.__module__.startswith("xformer.analysis") else "viz"
-        return f"xformer.{module}.{self.name}({', '.join(said)})"
+        return f"xformer.{module}.{self.name}({', '.join(arguments)})"
 
     def all_readings(self) -> list[Source]:
         return _known([*self.readings, *self.options.values()])
 
     def key(self, view: Shown) -> tuple:
-        """Plain values by which a cache knows it; a table follows from them, but for how far it has been counted."""
+        """A cache key of plain values; a table stands for how far it was counted."""
         plain = {
             name: len(of) if isinstance(of, pd.DataFrame) else of
             for name, of in self.arguments.items()
@@ -114,7 +114,7 @@ class Call:
 
 
 def tables(calls: Sequence[Call]) -> pd.DataFrame:
-    """The tables of all calls below each other; where one compares with the run before, it has them all."""
+    """The tables of all calls, concatenated; a call with `before` already holds both runs."""
     last = calls[-1].table()
     if len(calls) == 1 or "before" in calls[-1].options:
         return pd.DataFrame() if last is None else last
@@ -124,13 +124,13 @@ def tables(calls: Sequence[Call]) -> pd.DataFrame:
 
 
 def _known(values: Sequence[Any]) -> list[Source]:
-    """What knows its recipe, among values and in lists among them."""
+    """The values with a recipe, also in nested lists."""
     nested = [_known(value) if isinstance(value, list | tuple) else [value] for value in values]
     return [one for values in nested for one in values if hasattr(one, "recipe")]
 
 
 def _is_usual(draw: Draw, name: str, value: Any) -> bool:
-    """Whether an argument says no more than its default."""
+    """Whether an argument equals its default."""
     usual = inspect.signature(draw).parameters[name].default
     return type(usual) is type(value) and usual == value
 
@@ -150,7 +150,7 @@ def code(calls: Sequence[Call]) -> list[str]:
 
 
 def _names(readings: list[Source]) -> list[str]:
-    """What the code calls them: a model's own run beside a changed one is the original."""
+    """Their names in the code; a model's own run beside a changed one is `original`."""
     if len(readings) == 1:
         return ["r" if isinstance(readings[0], Reading) else type(readings[0]).__name__.lower()]
     recipes = [reading.recipe for reading in readings]

@@ -24,7 +24,7 @@ _KEY = "link"
 
 @dataclass
 class _Link:
-    """Where one visit stands with its link."""
+    """The state of one visit's link."""
 
     screen: str | None = None
     """The screen that runs, or ran last."""
@@ -32,15 +32,15 @@ class _Link:
     """The screen that has run to its end since it was opened."""
     is_running: bool = False
     asks: dict[str, str] = field(default_factory=dict)
-    """What the link asks for and nothing has followed yet."""
+    """Values of the link that are not applied yet."""
     chosen: dict[str, str] = field(default_factory=dict)
-    """What the widgets of this screen say by themselves."""
+    """Values of this screen's widgets."""
     shared: dict[str, str] | None = None
-    """What the screen said."""
+    """Values that the screen shared."""
     written: dict[str, str] = field(default_factory=dict)
-    """What was put into the address bar last. A browser that was clicked twice says the old one: it has not heard yet."""
+    """The values last put into the address bar. After two quick clicks the browser still sends the old ones."""
     is_waiting: bool = False
-    """Whether the screen is not complete yet, so that what the link asks for stands."""
+    """Whether the screen is incomplete, so that the values of the link are kept."""
 
 
 def _link() -> _Link:
@@ -48,7 +48,7 @@ def _link() -> _Link:
 
 
 def begin(screen: str) -> None:
-    """Before a screen runs: on a first visit, on another screen, on Back and on Forward there is a link to follow."""
+    """Before a screen runs: apply the link on a first visit, another screen, Back and Forward."""
     link, now = _link(), st.query_params.to_dict()
     if link.screen != screen or is_history_navigation():
         link.asks, link.settled, link.screen, link.written = now, None, screen, now
@@ -56,7 +56,7 @@ def begin(screen: str) -> None:
 
 
 def finish() -> None:
-    """After a screen ran to its end: what it shows is its link."""
+    """After a screen ran to its end: write its link."""
     link = _link()
     link.is_running = False
     if link.is_waiting:
@@ -67,22 +67,22 @@ def finish() -> None:
 
 
 def wait() -> None:
-    """The screen cannot show all yet: what the link asks for stands until a run in which it can."""
+    """The screen is incomplete in this run: keep the values of the link."""
     _link().is_waiting = True
 
 
 def begin_part() -> None:
-    """Before a fragment that holds all widgets of its screen: what those say that are no longer there leaves the link."""
+    """Before a fragment with all widgets of its screen: forget the values of widgets, so that removed ones leave the link."""
     _link().chosen = {}
 
 
 def asked(name: str) -> str | None:
-    """What the link asks for under a name, told once; None where it asks for nothing."""
+    """The value of the link under a name, returned once; None without one."""
     return _link().asks.pop(name, None)
 
 
 def share(link: Mapping[str, str]) -> None:
-    """Have this in the address bar, with what `choose` knows, for whoever copies the link or comes back to it."""
+    """Put these values, and those of the widgets, into the address bar."""
     ours = _link()
     ours.shared = dict(link)
     if not ours.is_running:
@@ -90,7 +90,7 @@ def share(link: Mapping[str, str]) -> None:
 
 
 def chose(name: str, value: str) -> None:
-    """What a widget of this screen says: it stands in the link of a screen that shares one."""
+    """Record a widget's value for the link."""
     link = _link()
     link.chosen[name] = value
     if not link.is_running and st.query_params.get(name, value) != value:  # a fragment that shares nothing else
@@ -99,19 +99,15 @@ def chose(name: str, value: str) -> None:
 
 
 def address() -> Callable[[], list[str]]:
-    """What tells, whenever it is asked, the whole address of what this screen shows; of a screen served nowhere no line.
-
-    For files: one is made after the screen has run, which says only at its end what it shows.
-    """
+    """A function that returns the address of this screen as a line, for files that are made after the run; else no line."""
     link, url = _link(), st.context.url
     return lambda: [f"{url}?{urlencode(link.written)}"] if url else []
 
 
 def carry(key: str) -> None:
-    """Before a widget that several screens have: give it the value that it has on the screen that was left.
+    """Before a widget that several screens have: keep its value from the last screen.
 
-    Streamlit knows a widget by its screen too. One with the same key on the next screen is another to it, that begins with its
-    default and gets the value only after that screen has run.
+    To Streamlit, a widget with the same key on another screen is a new one, which would begin with its default.
     """
     link = _link()
     if link.settled != link.screen and key in st.session_state:

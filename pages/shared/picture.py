@@ -30,7 +30,7 @@ from xformer.viz.export import pdf_of, png_of, svg
 
 
 def panel(draw: Callable[..., None], *arguments: Any) -> None:
-    """Draw a part of a screen, or the sentence on why it cannot be had of this kind of model."""
+    """Draw a part of a screen, or the reason why this kind of model does not have it."""
     try:
         draw(*arguments)
     except UnavailableError as error:
@@ -38,7 +38,7 @@ def panel(draw: Callable[..., None], *arguments: Any) -> None:
 
 
 def picture(view: Shown, name: str, draw: Draw, *readings: Source, key: str = "", **options: Any) -> Any:
-    """Show one picture with its “⋯”; `name` ends its file's name. What comes back is what was clicked, see `shown`."""
+    """Show one picture with its menu; `name` ends the names of its files. Returns the event of a click, see `shown`."""
     call = Call(draw, readings, options)
     event = shown(view, call, key or name)
     footer(view, name, [call])
@@ -73,7 +73,7 @@ def of_each_run(
 
 
 def shown(view: Shown, call: Call, key: str, **more: Any) -> Any:
-    """Show a picture, Altair's or Plotly's, drawn once for all that see the same; `more` goes to Streamlit's chart."""
+    """Show a chart of Altair or Plotly, cached for all visitors; `more` goes to Streamlit's chart."""
     spec = chart_spec(call.key(view), call.make)
     if not isinstance(spec, dict):
         file = {"format": "svg", "filename": f"{view.model.split('/')[-1]}-{call.name}"}  # the camera gives vectors
@@ -110,13 +110,13 @@ def footer(
 
 
 def _caption(calls: Sequence[Call]) -> Callable[[], list[str]]:
-    """How each of the runs that they show is read again, a line each, and the link to the screen."""
+    """The recipe of each run in the pictures, a line each, and the link to the screen."""
     recipes, link = dict.fromkeys(str(reading.recipe) for call in calls for reading in call.all_readings()), address()
     return lambda: [*recipes, *link()]
 
 
 def table(view: Shown, tabulate: Callable[..., pd.DataFrame], *readings: Any, **options: Any) -> pd.DataFrame:
-    """A table of `xformer.analysis`, made once for all that ask for the same; nobody may change it."""
+    """A table of `xformer.analysis`, cached for all visitors; it must not be changed."""
     call = Call(tabulate, readings, options)
     return shared.get(("table", *call.key(view)), call.make)
 
@@ -132,7 +132,7 @@ _PLACE = "menu_place"
 
 
 def begin() -> None:
-    """Before a screen runs: a heading of a run that was broken off is none any more."""
+    """Before a screen runs: forget the heading of an interrupted run."""
     st.session_state.pop(_PLACE, None)
 
 
@@ -177,7 +177,7 @@ def code_and_data(
 
 
 def menu(name: str) -> DeltaGenerator:
-    """The “⋯” itself, for what else belongs to a picture."""
+    """The menu “⋯” of a picture."""
     place = st.session_state.pop(_PLACE, None)
     with place or st.container(horizontal=True, horizontal_alignment="right", key=f"below_{name}"):
         return st.popover(
@@ -186,7 +186,7 @@ def menu(name: str) -> DeltaGenerator:
 
 
 def csv(table: Table, name: str, file: str, words: str = "Data as CSV") -> None:
-    """The button that gets the numbers of a picture as a file; a table that takes a while is made when it is asked for."""
+    """A button for the table as a CSV file; a function is called when the file is requested."""
     st.download_button(
         words,
         lambda: to_csv(table() if callable(table) else table),
@@ -200,7 +200,7 @@ def csv(table: Table, name: str, file: str, words: str = "Data as CSV") -> None:
 
 
 def html(page: Callable[[], str], name: str, file: str) -> None:
-    """The button that gets a picture as a page that stands alone."""
+    """A button for the picture as a self-contained page."""
     st.download_button(
         "This view as HTML",
         lambda: page().encode(),
@@ -223,12 +223,12 @@ class Figures:
     dark: bool
 
     def svg(self) -> str:
-        """All of them below each other."""
+        """The charts as one SVG, one below the other."""
         return svg(self.charts(), caption="\n".join(self.caption()), dark=self.dark)
 
 
 def figure_files(figures: Figures, name: str, file: str) -> None:
-    """The buttons that get them; each is drawn when it is asked for."""
+    """Buttons for the figures as SVG, PDF and PNG; each file is made when it is requested."""
     made: dict[str, tuple[str, Callable[[str], bytes]]] = {
         "SVG": ("image/svg+xml", str.encode),
         "PDF": ("application/pdf", pdf_of),

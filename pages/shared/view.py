@@ -1,4 +1,4 @@
-"""What a visitor is looking at: the model, its input and the changes, and the runs that follow from them."""
+"""What a visitor looks at: the model, its input, the mask and the changes, and the runs that follow from them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from xformer.reading import Reading
 from xformer.tasks import Task
 
 ORIGINAL = "original"
-"""What the model's own run is called, beside a changed one."""
+"""The name of the model's own run beside a changed one."""
 RunKey = tuple[str, tuple[int, ...], str, str]
-"""Model, source, mask and changes: what `resources.run` needs, and what a cache can be keyed by."""
+"""Model, source, mask and changes: the arguments of `resources.run`, and a key for caches."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What a visitor is looking at: everything that the link says."""
+    """Everything that the link states: the model, its input, the mask and the changes."""
 
     model: str
     source: tuple[int, ...]
@@ -38,7 +38,7 @@ class View:
 
     @property
     def is_changed(self) -> bool:
-        """Whether anything stands between the model and its own run."""
+        """Whether a mask or an intervention changes the run."""
         return self.mask != resources.MASKS[0] or bool(self.interventions)
 
     @property
@@ -48,32 +48,32 @@ class View:
 
     @property
     def shape(self) -> ModelShape:
-        """The model from outside, whoever made it."""
+        """The shape of the model, ours or external."""
         return self.subject.shape
 
     @property
     def input(self) -> Input:
-        """What it reads, and the words to speak of it."""
+        """The kind of input that it reads."""
         return self.subject.input
 
     @property
     def kind(self) -> InputKind:
-        """How screens show that."""
+        """How screens ask for and show that input."""
         return kind_of(self.subject)
 
     @property
     def task(self) -> Task | None:
-        """What the model was made for, where that is one of our tasks."""
+        """The task of one of our models."""
         return self.subject.task if isinstance(self.subject, TaskModel) else None
 
     @property
     def own(self) -> TaskModel:
-        """The model as one of ours with its task. Raises `UnavailableError` where it is another kind of model."""
+        """The adapter of one of our models. Raises `UnavailableError` for an external model."""
         return own_task_model(self.subject)
 
     @property
     def config(self) -> ModelConfig:
-        """The configuration of one of our models. Raises `UnavailableError` where it is another kind of model."""
+        """The configuration of one of our models. Raises `UnavailableError` for an external model."""
         return own_model(self.subject).config
 
     @property
@@ -90,12 +90,12 @@ class View:
         return resources.run(*self.key(self.what_changed())) if self.is_changed else None
 
     def runs(self) -> dict[str, Reading]:
-        """The runs to be shown side by side, by their names: the original and, where there is one, the changed run."""
+        """The original and, if any, the changed run, by name."""
         return {name: resources.run(*self.key(name)) for name in dict.fromkeys((ORIGINAL, self.shown))}
 
     @property
     def shown(self) -> str:
-        """The name of the run that the screen is about: the changed one where there is one."""
+        """The name of the changed run, if any, else of the original."""
         return self.what_changed() if self.is_changed else ORIGINAL
 
     def key(self, name: str) -> RunKey:
@@ -105,12 +105,12 @@ class View:
         return self.model, self.source, self.mask, join(self.interventions)
 
     def longest_trained(self, stack: str | None = None) -> int:
-        """The most positions that training ever showed a stack."""
+        """The largest number of positions of a stack in training."""
         source, target = self.own.task.longest
         return target if stack == "decoder" and target else source
 
     def name_of(self, intervention: Intervention) -> str:
-        """What a person reads of an intervention: a replaced token as it is written."""
+        """The label of an intervention on screen."""
         if intervention.replaced is None:
             return intervention.label
         position, token = intervention.replaced
@@ -119,28 +119,28 @@ class View:
         return f"position {position} reads {escape_markdown(token_labels(self.subject)[token])}"
 
     def what_changed(self) -> str:
-        """The changes in a few words, for the name of a lane or a legend."""
+        """The changes in a few words, for a lane or a legend."""
         n = len(self.interventions)
         return " + ".join(resources.mask_words(self.mask) + ([f"{n} change{'s' if n > 1 else ''}"] if n else []))
 
     @property
     def link(self) -> dict[str, str]:
-        """What the link of every screen says of the view."""
+        """The view's part of every link."""
         said = {"model": self.model, "input": self.input.text(self.source), "mask": self.mask}
         return said | ({"edits": join(self.interventions)} if self.interventions else {})
 
     def share(self, **more: str) -> None:
-        """Put the view into the address bar, with what else the screen wants to restore, for whoever copies the link."""
+        """Put the view and more values of the screen into the address bar."""
         link_of_screen.share({**self.link, **more})
 
 
 def switched_on() -> list[str]:
-    """The texts of the interventions that are asked for, whether or not they fit the model."""
+    """The texts of the requested interventions, even those that do not fit the model."""
     return [word for word in st.session_state.get("edits", "").split(",") if word]
 
 
 def toggle_intervention(*texts: str) -> None:
-    """Add interventions, or take them back where they are there already. A callback, or followed by `st.rerun()`."""
+    """Add interventions, or remove active ones. A callback, or followed by `st.rerun()`."""
     there = switched_on()
     for text in texts:
         if text in there:
@@ -151,7 +151,7 @@ def toggle_intervention(*texts: str) -> None:
 
 
 def interventions_on(shape: ModelShape) -> tuple[Intervention, ...]:
-    """The interventions that are on; those that do not fit this model are dropped aloud."""
+    """The active interventions; those that do not fit this model are ignored with a warning."""
     kept: list[str] = []
     for word in switched_on():
         try:
@@ -165,18 +165,18 @@ def interventions_on(shape: ModelShape) -> tuple[Intervention, ...]:
     return found
 
 
-def _clear_changes() -> None:
-    st.session_state["edits"] = ""
-    st.session_state["mask"] = resources.MASKS[0]
-
-
 def _use_own_mask() -> None:
     st.session_state["mask"] = resources.MASKS[0]
 
 
+def _clear_changes() -> None:
+    st.session_state["edits"] = ""
+    _use_own_mask()
+
+
 def show_chips(view: View) -> None:
-    """What is switched on, where nobody can forget it; a click takes it back."""
-    # The container is there even when it is empty: were it to appear, everything below would be built anew in the browser.
+    """A button for each active change, which removes it."""
+    # The container stays when it is empty: if it appeared later, the browser would rebuild everything below.
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="chips"):
         if not view.is_changed:
             return
@@ -196,7 +196,7 @@ def show_chips(view: View) -> None:
 
 
 def ask_mask(shape: ModelShape) -> str:
-    """One of `resources.MASKS`; the model's own where nothing can be changed."""
+    """Ask for one of `resources.MASKS`."""
     if shape.is_read_only or st.session_state.get("mask") not in resources.MASKS:
         st.session_state["mask"] = resources.MASKS[0]
     carry("mask")
@@ -208,8 +208,7 @@ def ask_mask(shape: ModelShape) -> str:
         persist_state="session",
         width="stretch",
         disabled=shape.is_read_only,
-        help="Causal: a position sees itself and what came before. Full: it sees everything. The model runs again, and "
-        "the change stands beside the original.",
+        help="Causal: a position attends to itself and earlier ones. Full: to all positions. The model runs again.",
     )
     assert mask is not None  # required, and set above
     return mask

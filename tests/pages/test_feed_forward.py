@@ -166,7 +166,7 @@ def test_how_activity_is_measured_is_said(open_page: Open, monkeypatch: pytest.M
         monkeypatch.setattr(weights, "projection", unavailable)
     app = open_page(PAGE, model="reverse", picture="firing", over="input")
     assert not app.exception
-    assert ("so activity is |activation| here" in text(app)) == out_of_reach
+    assert ("so activity is |activation|." in text(app)) == out_of_reach
     assert ("× the norm of the vector" in text(app)) != out_of_reach
     assert "The 0 of a ReLU writes nothing" in text(app)
 

@@ -90,7 +90,7 @@ def test_every_kind_of_positions_has_its_own_picture(open_page: Open, kind: str,
     assert sum("this model" in title for title in shown) == 1
     assert ("no such vectors, so there are none" in text(app)) == (kind != "learned")
     assert ("no such numbers, so there are none" in text(app)) == (kind != "t5")
-    assert ("Its input would be counted" in text(app)) == (kind != "mirror")
+    assert ("It would number its input" in text(app)) == (kind != "mirror")
     off = [button for button in app.button if button.key == "positions_off"]
     assert len(off) == (kind != "none")
     for show in ("attention", "own", "offsets"):
@@ -112,7 +112,7 @@ def _names(kind: str) -> list[str]:
 
 @pytest.mark.parametrize("drawn", range(1, 9))
 def test_no_head_left_out_moves_more_than_is_said(open_page: Open, monkeypatch: pytest.MonkeyPatch, drawn: int) -> None:
-    monkeypatch.setattr("pages.positions.page.MOST_HEADS_DRAWN", drawn)
+    monkeypatch.setattr("xformer.viz.positions.MOST_HEADS_DRAWN", drawn)
     app = open_page(PAGE, model="reverse", input="3 7 12 9", show="attention")
     found = re.search(r"no other moves more than (\d\.\d+)\.", text(app))
     assert found is not None
@@ -130,23 +130,23 @@ def test_only_what_was_tried_and_came_out_so_is_said_of_order(open_page: Open, m
     assert complaints(app) == []
     [metric] = app.metric
     assert (float(metric.value) < 1e-3) == blind
-    assert ("this model then sees a bag of" in text(app)) == blind
+    assert ("without positions this model sees a bag of" in text(app)) == blind
     assert ("The outputs differ" in text(app)) == (not blind)
     if model == "digits":
-        assert "the same patches in reverse order. The answer is the same" in text(app)
+        assert "its patches in reverse order. The answer is the same" in text(app)
 
 
 def test_nothing_is_said_of_order_where_there_is_none(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", show="kinds", input="5 5 5")
     assert len(app.metric) == 0
-    assert "Tried just now" not in text(app)
+    assert "Run with positions off" not in text(app)
 
 
 def test_the_map_of_patches_is_said_to_be_there_only_above_chance(open_page: Open) -> None:
     app = open_page(PAGE, model="digits", show="places")
     assert complaints(app) == []
-    assert "no more than chance would do" in text(app)
-    assert "found out what is beside what" not in text(app)
+    assert "no more than chance" in text(app)
+    assert "form a square of" not in text(app)
 
 
 def test_notes_hold_for_a_text_and_under_a_mask(open_page: Open) -> None:
@@ -156,7 +156,7 @@ def test_notes_hold_for_a_text_and_under_a_mask(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", mask="causal")
     assert "comes from the **causal mask**" in text(app)
     app = open_page(PAGE, model="reverse")
-    assert "only **where** they stand is gone" in text(app)
+    assert "only their **order** is lost" in text(app)
     assert "causal mask" not in text(app)
 
 
@@ -195,7 +195,7 @@ def test_going_to_a_smaller_model_keeps_the_screen_alive(open_page: Open) -> Non
     assert complaints(app) == []
 
 
-def test_a_long_input_is_put_together_and_says_so(
+def test_a_long_input_is_drawn_in_blocks(
     open_page: Open, tmp_path: Path, ship: Callable[[Path], None]
 ) -> None:
     task = tiny_task("encoder")
@@ -204,11 +204,11 @@ def test_a_long_input_is_put_together_and_says_so(
     ship(tmp_path)
     app = open_page(PAGE, model="long", input=" ".join(["3", "1", "2"] * 50))
     assert [value for value in complaints(app) if "raining" not in value] == []
-    assert "150 positions, put together into blocks of 3" in text(app)
+    assert "150 positions in blocks of 3" in text(app)
     assert max(len(chart.proto.SerializeToString()) for chart in app.get("vega_lite_chart")) < 400_000
-    app = open_page(PAGE, model="long", show="own", **{"from": "100"})
-    assert "Positions 100 to 227 of 300" in text(app)
-    assert app.query_params["from"] == "100"
+    app = open_page(PAGE, model="long", show="own", **{"from": "130"})
+    assert "Positions 128 to 255 of 300" in text(app)
+    assert app.query_params["from"] == "128"
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_only_a_part_that_can_be_silenced_is_said_to_be() -> None:
     assert "**token** adds the most (+2.00)" in who_adds(parts(token, head), 3)[0]
     assert "takes away" not in who_adds(parts(token, head), 3)[0]
     assert len(who_adds(parts(token, head), 3)) == 1
-    assert "Silence that head" in who_adds(parts(("token", "embedding", 0, -2.0), head), 3)[1]
+    assert "Ablate that head" in who_adds(parts(("token", "embedding", 0, -2.0), head), 3)[1]
     assert who_adds(parts(("token", "embedding", 0, -2.0)), 3) == [
         "At position 3 no part adds anything, and **token** takes away the most (−2.00)."
     ]
