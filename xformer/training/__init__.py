@@ -1,1 +1,1 @@
-"""Training: a generator of progress that a test, a script and the command line drive unchanged."""
+"""Training: the loop, many models at once, the run store, and the worker processes that train its runs."""
