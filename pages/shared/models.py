@@ -2,7 +2,7 @@
 
 reverse            the folder checkpoints/reverse
 3fa9c1d2@200       step 200 of a run;  3fa9c1d2 alone is the latest step that it has
-hf:SmolLM2         a model of others that this server has, see `external_models`
+hf:SmolLM2         an external model on this server, see `external_models`
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def resolved(name: str) -> str | None:
 
 
 def why_not(name: str) -> str | None:
-    """Why a run, or a model of others, that a link names cannot be opened, as one sentence; None where it names neither."""
+    """Why the run or external model of a link cannot be opened; None where the link names neither."""
     asked = run_and_step(name)
     if asked is None:
         return external_models.why_not(name)
@@ -118,7 +118,7 @@ def subject(name: str) -> ModelAdapter:
 
 
 def title_of(name: str) -> str:
-    """What a person calls a model: the name of a checkpoint, or of a run with its step."""
+    """A model's title on screen: a checkpoint's name, or a run's with its step."""
     asked = run_and_step(name)
     if asked is None:
         return name if name in shipped() else external_titles().get(name, name)
@@ -129,7 +129,7 @@ def title_of(name: str) -> str:
 
 
 def usable(name: str) -> str | None:
-    """Why a model cannot be shown to the visitor, as one sentence; None when it can."""
+    """Why a model cannot be shown to the visitor; None when it can."""
     try:
         if (asked := run_and_step(name)) is not None:
             run_store.entry(asked[0])
@@ -142,7 +142,7 @@ def usable(name: str) -> str | None:
 
 
 def card_of_model(name: str) -> dict[str, Any]:
-    """How a model was trained; of a run's step what the store has on it by now: it may be renamed, or scored, at any time."""
+    """How a model was trained. Of a run's step it is read from the store, where it may be renamed or scored at any time."""
     asked = run_and_step(name)
     if asked is None:
         return believed(checkpoint(name).card)
@@ -161,11 +161,11 @@ def card_of_model(name: str) -> dict[str, Any]:
 
 
 RUNS = Path("runs")
-"""What a visitor reads of the folder of runs, which is nobody's business on a server."""
+"""The folder of runs as shown to visitors; the server's path stays private."""
 
 
 def shown_path(name: str) -> str:
-    """The same as the code at a picture writes it: from the project's folder, or from `RUNS` where runs are kept elsewhere."""
+    """A model's path as code at a picture shows it: relative to the project, or to `RUNS`."""
     if external_models.is_external(name):
         return external_models.shown_path(name)
     path = path_of(name)

@@ -1,8 +1,8 @@
-"""What every screen begins with: the shared sidebar, and its state, which lives in the link.
+"""The sidebar that every screen shares: the choice of a model and an input; its state lives in the link.
 
     view = open_page("Attention", "Who looks at whom, in every layer and head?")
 
-A copied link opens the same model, input and mask for someone else. A link that asks for something that is not here says so.
+A copied link opens the same model, input and mask. A link to something that does not exist shows a warning.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from xformer.model_files.store import Job
 from xformer.training.transfer import ImportResult
 
 LINKED = ("input", "mask", "edits")
-"""What the sidebar keeps in the link, besides the model."""
+"""The sidebar's values in the link, besides the model."""
 
 
 def open_page(title: str, question: str) -> View:
-    """Draw the heading and the sidebar; stop the page with one plain sentence where there is nothing to show."""
+    """Draw the heading, the sidebar, the mask and the active changes; stop the page with a message if there is no model."""
     return open_sidebar(title, question).view()
 
 
 def open_sidebar(title: str, question: str) -> Opened:
-    """As `open_page`, before the mask: for a screen that runs in part when only the changes are others."""
+    """As `open_page`, without the mask: for a screen that reruns only in part when the changes change."""
     st.title(f"{title} :small[:gray[{question}]]", anchor=False)
     if not (models.shipped() or models.external_titles() or run_weights.trained()):
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
@@ -76,24 +76,24 @@ def open_sidebar(title: str, question: str) -> Opened:
 
 @dataclass(frozen=True)
 class LookedAt:
-    """What the visitor looks at, on a screen that does not show it too."""
+    """The model, input, mask and changes of the last screen with a model."""
 
     model: str
-    """As a link names it: a shipped model, or a run with its step."""
+    """Its name in a link: a shipped model, or a run with its step."""
     input: str
     mask: str
     edits: str
 
     @property
     def link(self) -> dict[str, str]:
-        """What the link of every screen says of it."""
+        """Its part of a link."""
         return {"model": self.model, "input": self.input, "mask": self.mask} | (
             {"edits": self.edits} if self.edits else {}
         )
 
 
 def looked_at() -> LookedAt | None:
-    """What the last screen with a model showed, for a screen that begins with it; None before there was one."""
+    """What the last screen with a model showed; None before the first one."""
     state = st.session_state
     if "model" not in state or "mask" not in state:
         return None
@@ -103,7 +103,7 @@ def looked_at() -> LookedAt | None:
 
 
 def follow_the_link(options: dict[str, tuple[str, ...]]) -> None:
-    """Take over what the link asks for; say what it asks for in vain. A link that says all else and no edits has none."""
+    """Apply the link; warn about unknown values. A link with a model and no edits clears the edits."""
     if (model := asked("model")) is not None:
         st.session_state["edits"] = ""
         if not choose_model(model):
@@ -125,19 +125,19 @@ def follow_the_link(options: dict[str, tuple[str, ...]]) -> None:
 
 @dataclass(frozen=True)
 class Opened:
-    """The model and the input that the sidebar has, before it is asked what is changed in their run.
+    """The model and the input of the sidebar, before the mask and the changes.
 
-    It names the model and does not hold it, as Streamlit keeps what a fragment is given for as long as the visit lasts.
+    It holds the name of the model only: Streamlit keeps the arguments of a fragment for the whole visit.
     """
 
     model: str
     source: tuple[int, ...]
     mask_at: DeltaGenerator
     sidebar: tuple[object, ...]
-    """What the sidebar said when it was drawn."""
+    """The values of the sidebar when it was drawn."""
 
     def view(self) -> View:
-        """Draw the choice of a mask and the chips of what is changed."""
+        """Draw the choice of a mask and the active changes."""
         subject = models.subject(self.model)
         with self.mask_at:
             mask = ask_mask(subject.shape)
@@ -146,7 +146,7 @@ class Opened:
         return view
 
     def on_each_change(self, draw: Callable[[View], None]) -> None:
-        """Draw all that is below the heading, as a fragment: a toggle or another picture runs it alone."""
+        """Draw everything below the heading as a fragment, which a widget in it reruns alone."""
         st.fragment(self._draw, key="on_each_change")(draw)
 
     def _draw(self, draw: Callable[[View], None]) -> None:
@@ -159,12 +159,12 @@ class Opened:
 
 
 def said_in_sidebar() -> tuple[object, ...]:
-    """What chooses the model and the input."""
+    """The values that choose the model and the input."""
     return tuple(st.session_state.get(name) for name in ("model", "model_step", "input"))
 
 
 def ask_model() -> str:
-    """The name of the model that runs, with the step of a run written out."""
+    """Ask for a model; returns its name, with the step of a run."""
     runs = run_weights.trained()
     others = models.external_titles()
     options = [*models.shipped(), *others, *runs]
@@ -173,7 +173,7 @@ def ask_model() -> str:
     before = st.session_state.get("model")
     if before not in options:
         st.session_state["model"] = external_models.first() or options[0]
-        if isinstance(before, str) and (why := models.why_not(before)):  # it went while it was looked at
+        if isinstance(before, str) and (why := models.why_not(before)):  # it was removed during the visit
             st.warning(f"{escape_markdown(why)} The usual model is shown.", icon=":material/link_off:")
     carry("model")
     chosen = st.selectbox(
@@ -194,7 +194,7 @@ def ask_model() -> str:
 
 
 def _shown(name: str, runs: dict[str, str]) -> str:
-    """A model in the list: a run by its name, with the start of its id where two have the same."""
+    """A model's name in the list; runs of the same name show the start of their id."""
     if name not in runs:
         return name
     return f"▸ {runs[name]}" + (f" · {name[:4]}" if list(runs.values()).count(runs[name]) > 1 else "")
@@ -205,7 +205,7 @@ def _choose_taken(taken: ImportResult) -> None:
 
 
 def choose_model(name: str) -> bool:
-    """Have the sidebar choose a model by its name, before it is drawn; False where there is none of that name."""
+    """Choose a model before the sidebar is drawn; False for an unknown name."""
     found = models.resolved(name)
     if found is None:
         return False
@@ -228,21 +228,21 @@ def _ask_step(run: str) -> int:
 
 
 OFTEN = 0.4
-"""Seconds between two looks at what runs."""
+"""Seconds between two updates of a progress bar."""
 
 _WAITED = "fetch_waited_for"
 
 WANTED = "model_wanted"
-"""The model that the sidebar is to choose when it is drawn next."""
+"""The model that the sidebar chooses on its next run."""
 
 
 def open_model(choose: Callable[[str], Any]) -> None:
-    """What is in the popover; `choose` is called with the name of a model, in a callback."""
+    """The list of external models and those to fetch; `choose` gets the name of a model in a callback."""
     entries = list(catalogue().entries.values())
     st.caption(
         "Models of the Transformers library that this server has: safetensors and GGUF. One copy serves all who look."
         if entries
-        else "This server has no models of others yet."
+        else "This server has no external models yet."
     )
     for entry in entries:
         _offer(entry, choose)
@@ -267,7 +267,7 @@ def _running() -> list[str]:
 
 
 def _fetch_part(name: str) -> None:
-    """One model to fetch: its button, or how far it is, looked at again and again while it is under way."""
+    """A model to fetch: its button, or its progress while it is fetched."""
     is_running = name in _running()
 
     @st.fragment(run_every=OFTEN if is_running else None)
@@ -309,9 +309,9 @@ def _begin(name: str) -> None:
 
 
 def wait_until_open(name: str) -> str:
-    """Stand in the place of the page while a model is opened, with how far it is; why it could not be, or nothing.
+    """Show a progress bar while a model is opened; returns the reason if it cannot be opened, else "".
 
-    A click anywhere goes on: the job runs by itself, and others who want the same model wait for the same job.
+    The job runs on its own; other visitors who want the model wait for the same job.
     """
     try:
         job = external_models.opening(name)
@@ -332,14 +332,11 @@ def _share(job: Job[Any]) -> float:
 
 
 MAX_MEGABYTES = 64
-"""The largest file that is taken; the model with the most parameters that a server trains by default takes 80."""
+"""The largest accepted file."""
 
 
 def upload(who: str, then: Callable[[ImportResult], None], *, key: str) -> None:
-    """A place to drop a file of weights, which becomes a run; `then` is called with where it has come to be.
-
-    What came of it, or why the file is refused, is said below, once.
-    """
+    """A box for a file of weights, which becomes a run; `then` gets the result. A message shows what happened."""
     if not who:
         st.caption(run_commands.NOBODY)
         return

@@ -1,4 +1,4 @@
-"""Widgets that a link can set: they begin with what it asks for, and say so where that is not here.
+"""Widgets that several screens use; a link can set most of them, and an unknown value in it shows a warning.
 
 side = choose("side", {"encoder": "source", "decoder": "target"}, "encoder", "Which side")
 view.share(side=side)
@@ -31,10 +31,9 @@ def seed(
     called: str | None = None,
     old: Mapping[str, str] | None = None,
 ) -> None:
-    """Give the widget `key` a value among `options`: what the link asks for under `name`, else what it has, else the usual one.
+    """Set the widget `key` to one of `options`: the value of the link, else its current value, else the default.
 
-    The link writes an option as `str` does; `called` is the word for it in a complaint; `old` maps the values of
-    older links to those of today.
+    The link writes an option as `str` does; `called` names it in a warning; `old` maps values of older links.
     """
     key = key or name
     words = {str(option): option for option in options}
@@ -84,7 +83,7 @@ def choose(
 
 
 def ask_side() -> str:
-    """On which side of an encoder-decoder to look, as the name of its stack: "encoder" or "decoder"."""
+    """Ask for a stack of an encoder-decoder: "encoder" or "decoder"."""
     return choose("side", SIDES, "encoder", "Which side")
 
 
@@ -139,7 +138,7 @@ def every_nth(step: int) -> str:
 
 
 def not_here(what: str, there: Iterable[str] = ()) -> None:
-    """Say that a link asks in vain; `there` lists what it could have asked for."""
+    """Warn about an unknown value in a link; `there` lists the known ones."""
     known = ", ".join(there)
     st.warning(
         f"The link asks for a {what} that is not here, so the usual one is shown."
@@ -149,13 +148,13 @@ def not_here(what: str, there: Iterable[str] = ()) -> None:
 
 
 MOST_LISTED = 512
-"""A vocabulary of up to so many tokens is shown as a list."""
+"""A larger vocabulary is searched, not listed."""
 
 MOST_FOUND = 30
 
 
 def find_tokens(labels: Sequence[str], text: str, most: int = MOST_FOUND) -> list[int]:
-    """The tokens that a text means: itself, then with a space before it (·), then those that hold it, the shortest first."""
+    """Tokens equal to a text, then those with a space (·) before it, then those that contain it, the shortest first."""
     wanted = text.replace(" ", "·")
     if not wanted:
         return []
@@ -166,7 +165,7 @@ def find_tokens(labels: Sequence[str], text: str, most: int = MOST_FOUND) -> lis
 
 
 def ask_token(labels: Sequence[str], name: str, usual: int, label: str, *, help: str | None = None) -> int:
-    """A box to type a token into, the link's `name`; `usual` where nothing is typed, or nothing that is there."""
+    """Ask for a token by its text; `usual` where nothing or an unknown token is typed."""
     wanted = asked(name)
     if wanted is not None and (not wanted or find_tokens(labels, wanted)):
         st.session_state[name] = wanted
@@ -198,8 +197,8 @@ def _equal(labels: Sequence[str], text: str) -> list[int]:
 
 
 def typed(text: object, most: int) -> str:
-    """The text of a box. Raises `InputError` with one sentence where it has more than `most` characters."""
-    whole = str(text).encode("utf-8", "replace").decode()  # half a character can be neither sent nor stored
+    """The text of a box as valid Unicode. Raises `InputError` for more than `most` characters."""
+    whole = str(text).encode("utf-8", "replace").decode()  # a lone surrogate can be neither sent nor stored
     if len(whole) > most:
         raise InputError(f"Up to {most:,} characters are read here, got {len(whole):,}; take a part of it.")
     return whole
@@ -208,13 +207,13 @@ def typed(text: object, most: int) -> str:
 @dataclass
 class _Box:
     number: int = 0
-    """Another number is another, empty box in the browser."""
+    """A new number makes a new, empty box."""
     success: str = ""
     problem: str = ""
 
 
 def file_box(label: str, types: Sequence[str], megabytes: int, take: Callable[[bytes, str], str], *, key: str) -> None:
-    """Draw the box; `take` gets content and name in a callback, and returns what to say, or raises why the file is refused."""
+    """A box for a file; `take` gets its content and name in a callback, and returns a message or raises why it refuses."""
     box: _Box = st.session_state.setdefault(f"{key}_box", _Box())
 
     def taken() -> None:
