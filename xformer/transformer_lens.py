@@ -31,6 +31,7 @@ _IN_BLOCK = {
     "hook_attn_out": "attn.out",
     "hook_resid_mid": "resid_mid",
     "mlp.hook_pre": "ffn.pre",
+    "mlp.hook_pre_linear": "ffn.up",
     "mlp.hook_post": "ffn.post",
     "hook_mlp_out": "ffn.out",
     "hook_resid_post": "resid_post",

@@ -85,3 +85,9 @@ def test_the_estimate_of_a_trace_grows_with_what_it_keeps_of_the_neurons() -> No
         sizes.append((sum(trace[name].nbytes for name in trace if ".ffn." in name), trace_bytes(config, 32)))
     (kept, estimate), (kept_more, estimate_more) = sizes
     assert kept_more - kept == estimate_more - estimate == 3 * 4 * 32 * 37 * 4
+
+
+def test_the_gate_has_the_names_of_transformer_lens() -> None:
+    reading = xformer.read(modern(), TOKENS)
+    for theirs, ours in (("hook_pre", "pre"), ("hook_pre_linear", "up"), ("hook_post", "post")):
+        assert torch.equal(reading[f"blocks.1.mlp.{theirs}"], reading[f"decoder.1.ffn.{ours}"])
