@@ -12,13 +12,10 @@ export const Building = (Base) => class extends Base {
     this.bar = element("div", "bar");
     this.legend = element("div", "key"); this.signedLegend = element("div", "key"); this.maskedLegend = element("div", "key");
     this.movedLegend = element("span", "muted");
-    const push = element("div", "push");
-    push.append(
-      this.segments("Colour scale", [["0 … 1", "fixed"], ["each head's own", "own"], ["log", "log"], ["without the first token", "rest"]],
-        () => this.scale, (value) => { this.scale = value; }),
-      this.segments("View", [["matrix", "matrix"], ["arcs", "arcs"], ["both", "both"]], () => this.show, (value) => { this.show = value; }),
-    );
-    this.bar.append(this.legend, this.signedLegend, this.maskedLegend, push);
+    const views = this.segments("View", [["matrix", "matrix"], ["arcs", "arcs"], ["both", "both"]], () => this.show, (value) => { this.show = value; });
+    const scales = this.segments("Colour scale", [["0 … 1", "fixed"], ["scale per head", "own"], ["log", "log"], ["hide first token", "rest"]],
+      () => this.scale, (value) => { this.scale = value; });
+    this.bar.append(scales, this.legend, this.signedLegend, this.maskedLegend);
 
     this.grid = new Layered("grid");
     this.scroll = element("div", "scroll");
@@ -32,7 +29,7 @@ export const Building = (Base) => class extends Base {
     this.dot = element("span", "dot"); this.title = element("span", "name"); this.path = element("span", "path");
     this.precision = element("span", "tag"); this.silence = element("span", "tag silenced"); this.locked = element("button", "tag locked", "locked — Esc unlocks");
     this.locked.addEventListener("click", () => this.setLock(null));
-    line.append(this.dot, this.title, this.silence, this.path, this.precision, this.locked);
+    line.append(this.dot, this.title, this.silence, this.path, this.precision, this.locked, views);
     this.readout = element("div", "readout");
     this.text = element("span", "text");
     this.readout.append(this.text);
@@ -64,7 +61,7 @@ export const Building = (Base) => class extends Base {
     const detail = element("div", "detail");
     detail.append(line, this.readout, ...this.strips.map((s) => s.node), this.stage);
     this.body.append(this.scroll, detail);
-    root.append(this.bar, this.body, help, this.live);
+    root.append(this.body, this.bar, help, this.live);
     root.addEventListener("keydown", (event) => this.onKey(event));
   }
 

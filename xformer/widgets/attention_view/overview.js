@@ -9,13 +9,16 @@ export const Overview = (Base) => class extends Base {
     const { layers } = this.patterns, at = this.grid.base.getContext("2d");
     at.font = this.font(12.5, 500);
     const titles = Math.ceil(Math.min(180, Math.max(...layers.map((l) => at.measureText(l.title).width)))) + 14;
-    const columns = Math.max(...layers.map((l) => l.heads)), gap = columns > 8 ? 5 : 8, below = this.changed ? 7 : 0;
-    const fit = (width, height) => Math.floor(Math.max(30, Math.min((width - titles - 4) / columns - gap, height / layers.length - gap - below, 124)));
-    // Beside the enlarged head where that leaves it room and the thumbnails a decent size; else above it.
-    const narrow = fit(this.width - 28 - 570, this.room ? this.room - 80 : 560), above = Math.max(fit(this.width, 340), Math.min(44, fit(this.width, 1e6)));
-    // Of many layers that do not fit in its height the grid scrolls beside it, as far as there is width.
-    const deep = narrow < 40 && fit(this.width - 28 - 570, 1e6) >= 36, beside = narrow >= 40 || deep;
-    const side = deep ? Math.min(fit(this.width - 28 - 570, 1e6), 44) : beside ? Math.min(narrow, 104) : above;
+    const columns = Math.max(...layers.map((l) => l.heads)), below = this.changed ? 7 : 0;
+    const sideIn = (width, height, gap) => Math.floor(Math.min((width - titles - 4) / columns - gap, height / layers.length - gap - below, 124));
+    // Beside the enlarged head where that leaves it room and the thumbnails a decent size; else above it. Of many layers the
+    // thumbnails are small, so that all heads stand beside it; they scroll where even that is too high.
+    const room = this.room ? this.room - 80 : 560, rest = this.width - 28 - 520;
+    const wide = columns > 8 ? 5 : 8, narrow = sideIn(this.width - 28 - 570, room, wide);
+    const deep = narrow < 40 && sideIn(rest, 1e6, 2) >= 10, beside = narrow >= 40 || deep;
+    const gap = deep ? 2 : wide;
+    const above = Math.max(30, sideIn(this.width, 340, wide), Math.min(44, sideIn(this.width, 1e6, wide)));
+    const side = deep ? Math.min(sideIn(rest, 1e6, 2), Math.max(12, sideIn(rest, Math.min(room, 430), 2)), 44) : beside ? Math.min(narrow, 104) : above;
     const longest = (l) => Math.max(l.queries, l.keys), thumbs = [];
     let y = 24;
     const rows = layers.map((l, layer) => {
