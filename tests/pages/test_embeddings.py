@@ -126,44 +126,6 @@ def test_a_long_input_is_seen_through_a_window(open_page: Open) -> None:
     assert "Positions 32 to 59 of 60" in text(app)
     assert app.query_params["from"] == "32"
     app = open_page(PAGE, model="reverse", input="5 8 5")
-    assert "Positions 0 and 2 hold the same token" in text(app)
-    assert "(cosine 1.000)" in text(app)
-    assert "now the model can **tell them apart**" in text(app)
-    app = open_page(PAGE, model="reverse", input="5 8 6")
-    assert "Type a symbol twice" in text(app)
-
-
-def test_numbers_on_circles_are_said_to_be_and_no_others(open_page: Open) -> None:
-    app = open_page(PAGE, model="modular", show="vocabulary")
-    assert "direction of its own" not in text(app)
-    assert "2 of the 29 frequencies, 1 and 17, hold 79% of the variance" in text(app)
-    assert "stand on a **circle**" in text(app)
-    app.segmented_control(key="embeddings_show").set_value("waves").run()
-    assert app.query_params["wave"] == "1"
-    assert [element.value for element in app.subheader][1] == "Frequency 1"
-    app.segmented_control(key="number_wave").set_value("17").run()
-    assert [element.value for element in app.subheader][1] == "Frequency 17"
-    for model in ("reverse", "induction"):
-        app = open_page(PAGE, model=model, show="vocabulary")
-        assert "frequenc" not in text(app)
-        assert "in order" not in text(app)
-        app = open_page(PAGE, model=model, show="waves")
-        assert "No frequency stands out clearly" in text(app)
-    assert "**put the numbers in order**" in text(open_page(PAGE, model="sort", show="vocabulary"))
-
-
-def test_characters_of_a_kind_lie_together_only_where_they_do(open_page: Open) -> None:
-    assert "what is used alike **ends up alike**" in text(open_page(PAGE, model="characters", show="vocabulary"))
-
-
-def test_a_long_input_is_seen_through_a_window(open_page: Open) -> None:
-    app = open_page(PAGE, **LONG, **{"from": "20"})
-    assert complaints(app) == []
-    assert "Positions 20 to 51 of 60" in text(app)
-    app.slider(key="vectors_from").set_value(28).run()
-    assert "Positions 28 to 59 of 60" in text(app)
-    assert app.query_params["from"] == "28"
-    app = open_page(PAGE, model="reverse", input="5 8 5")
     assert "from" not in app.query_params
 
 

@@ -36,7 +36,6 @@ OURS = {
     "shared/session.py": {"name", "title"},  # of a package that is known here
     "attention/change.py": {"label"},
     "attention/head_scores.py": {"name"},
-    "attention/heads.py": {"share"},
     "attention/one_cell.py": {"title", "layer.title", "title_of(run, cell)", "one.title"},
     "embeddings/page.py": {"text", "name"},
     "feed_forward/layers.py": {"choice.title", "name"},
