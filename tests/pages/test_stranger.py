@@ -38,11 +38,11 @@ def test_nothing_of_ours_can_be_reached(name: str) -> None:
 
 SCREENS = [
     ("home", {}, 0, "Click a box"),
-    ("attention", {"panel": "scores of all heads"}, 0, "Shares of a head's attention"),
-    ("attention", {"panel": "step by step"}, 4, "unavailable"),
+    ("attention", {"panel": "scores"}, 0, "Shares of a head's attention"),
+    ("attention", {"panel": "steps"}, 4, "unavailable"),
     (
         "attention",
-        {"panel": "change the run", "edits": "ablate:decoder.0.attn.1,token:1.99"},
+        {"panel": "change", "edits": "ablate:decoder.0.attn.1,token:1.99"},
         0,
         "runs again with each change",
     ),
@@ -52,7 +52,7 @@ SCREENS = [
     ("positions", {"edits": "positions:off"}, 3, "causal mask"),
     ("feed_forward", {"picture": "map"}, 1, "32 neurons"),
     ("feed_forward", {"picture": "token"}, 0, "No single matrix leads"),
-    ("feed_forward", {"picture": "neuron"}, 1, "Only for a model that was trained here"),
+    ("feed_forward", {"picture": "neuron"}, 1, "The task of this model is not known"),
     ("feed_forward", {"picture": "firing"}, 1, "on this input"),
     ("residual", {"picture": "lens", "edits": "ablate:decoder.1.ffn"}, 2, "Logit lens"),
     ("residual", {"picture": "parts"}, 0, "unavailable"),
