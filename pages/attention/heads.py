@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
-from pages.components.attention_view import Selection, attention_choice, attention_view
+from pages.components.attention_view import Selection, attention_choice, attention_view, choose_attention
 from pages.shared.layout import caption, what_to_notice
 from pages.shared.picture import of_each_run, picture, table
 from pages.shared.resources import mask_words
@@ -124,11 +125,59 @@ class BestTaskHead:
         return self.chance < TELLS_NOTHING and self.weight >= self.chance + CLEAR * (1 - self.chance)
 
 
+PATTERNS = {
+    "previous": ("previous token", "the token before"),
+    "next": ("next token", "the token after"),
+    "anti_diagonal": ("mirrored", "the mirrored token"),
+    "diagonal": ("itself", "its own token"),
+    "induction": ("induction", "what followed the same token earlier"),
+}
+"""A pattern of `analysis.notable_heads` on a button, and in a sentence."""
+MOST_BUTTONS = 4
+_NOTABLE = "notable_head"
+
+
+def notable_heads(view: View, run: Reading) -> pd.DataFrame:
+    """All heads with a clear pattern, see `analysis.notable_heads`."""
+    return table(view, analysis.notable_heads, run, n=10_000)
+
+
+def headline(found: pd.DataFrame, layer: AnyLayer, head: int) -> None:
+    """Say what the enlarged head attends to, where that is clear."""
+    name = f"{layer.title} · head {head + 1}"
+    for row in found.to_dict("records"):
+        if (row["layer"], row["head"]) == (layer.name, head):
+            what = PATTERNS[row["pattern"]][1]
+            st.markdown(
+                f"**{name}** attends to **{what}**: {row['share']:.0%} of its attention, {row['even']:.0%} if it were even."
+            )
+            return
+    st.markdown(f"**{name}** follows no simple pattern on this input.")
+
+
+def notable_buttons(found: pd.DataFrame, paths: Sequence[str]) -> None:
+    """A button for each of the clearest heads, which enlarges it."""
+    heads = {}
+    for row in found.head(MOST_BUTTONS).to_dict("records"):
+        layer = paths.index(row["layer"])
+        heads[layer, row["head"]] = f"{layer + 1}.{row['head'] + 1} {PATTERNS[row['pattern']][0]}"
+
+    def show() -> None:
+        if (at := st.session_state.get(_NOTABLE)) is not None:
+            choose_attention(KEY, Selection(*at))
+            st.session_state[_NOTABLE] = None
+
+    st.pills("Heads worth seeing", list(heads), format_func=lambda at: heads[at], key=_NOTABLE, on_change=show,
+             label_visibility="collapsed", help="Layer and head of those whose attention follows a clear pattern.")  # fmt: skip
+
+
 def best_task_head(view: View, run: Reading, paths: Sequence[str]) -> BestTaskHead:
-    """The head of a run with the highest score for its task; without a task, the first head of the last layer."""
+    """The head of a run with the highest score for its task; without a task the clearest of the notable heads, else the first
+    head of the last layer."""
     best = BestTaskHead(Selection(len(paths) - 1, 0), 0.0, 0.0)
     if view.task is None:
-        return best
+        clear = notable_heads(view, run).head(1).to_dict("records")
+        return replace(best, at=Selection(paths.index(clear[0]["layer"]), clear[0]["head"])) if clear else best
     scores, chances = (of(run.trace, run.example) for of in (view.task.head_scores, view.task.chance_scores))
     ablated = {path: _ablated(run, path) for path in scores}
     for layer, path in enumerate(paths):

@@ -17,6 +17,9 @@ from pages.attention.heads import (
     best_task_head,
     call_of,
     draw_heads,
+    headline,
+    notable_buttons,
+    notable_heads,
     over_image_panel,
     rollout_panel,
     standalone,
@@ -64,14 +67,20 @@ def _attention(view: View) -> None:
     paths = [layer.name for layer in layers]
     best = best_task_head(view, changed or original, paths)
     _follow_the_link(layers, best.at if changed is None else best_task_head(view, original, paths).at)
-    # Its place is above the picture, its content is known only below.
+    # Their place is above the picture, their content is known only below.
+    says = st.container()
     tools = st.container(horizontal=True, gap="small", vertical_alignment="center", key="head_tools")
     with frame.picture():
         chosen, pooled = draw_heads(original, changed)
     follow_cutting_click(layers[chosen.layer], chosen)
     run, layer = changed or original, (other or layers)[chosen.layer]
+    found = notable_heads(view, run)
+    with says:
+        headline(found, layer, chosen.head)
     with tools:
         head_tools(view, layer, chosen)
+        if len(found):
+            notable_buttons(found, paths)
         _footer(view, chosen)
     if pooled > 1:
         zoom(view, chosen, pooled)

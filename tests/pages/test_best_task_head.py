@@ -57,7 +57,7 @@ def test_a_trained_model_has_a_head_that_does_it_and_the_table_shows_the_number(
     assert found is not None
     assert found[1].startswith(head)
     table = app.dataframe[0].value
-    assert percent(table["task_pattern"].max(), 0) == f"{found[2]}%"
+    assert percent(float(table["task_pattern"].max()), 0) == f"{found[2]}%"
 
 
 def test_a_head_that_looks_at_everything_alike_has_the_share_of_patches_with_ink(open_page: Open) -> None:
@@ -114,3 +114,12 @@ def test_what_to_look_for_says_nothing_about_the_model_that_is_there(rule: Any) 
     """It stands on the screen of untrained models too, so it names what to look for, not what is there."""
     assert re.match(r"Look |No picture|Only ", rule.look_for)
     assert not re.search(r"are diffuse|hardly at itself|it looks at|all that a step needs", rule.look_for)
+
+
+def test_the_headline_says_what_a_clear_head_attends_to_and_is_silent_on_the_others(open_page: Open) -> None:
+    words = [one.value for one in open_page(PAGE, model="reverse", input="3 7 12 9 1 15", head="3.1").markdown]
+    assert (
+        "**layer 3 · head 1** attends to **the mirrored token**: 100% of its attention, 17% if it were even." in words
+    )
+    words = [one.value for one in open_page(PAGE, model="reverse", input="3 7 12 9 1 15", head="1.1").markdown]
+    assert "**layer 1 · head 1** follows no simple pattern on this input." in words
