@@ -195,9 +195,7 @@ def test_going_to_a_smaller_model_keeps_the_screen_alive(open_page: Open) -> Non
     assert complaints(app) == []
 
 
-def test_a_long_input_is_drawn_in_blocks(
-    open_page: Open, tmp_path: Path, ship: Callable[[Path], None]
-) -> None:
+def test_a_long_input_is_drawn_in_blocks(open_page: Open, tmp_path: Path, ship: Callable[[Path], None]) -> None:
     task = tiny_task("encoder")
     model = xformer.Transformer(tiny_model(task, max_len=300), torch.Generator().manual_seed(0)).eval()
     xformer.save(xformer.Checkpoint(model, task), tmp_path / "long")
