@@ -91,7 +91,8 @@ def figures() -> Iterator[Figure]:
         row = {"preset": name, "models": 16}
         yield Figure(
             f"a model and step of 16 trained together, `{name}`; one alone", "Many models in one stacked step",
-            (row, "ms a model and step"), (row, "alone"), (row, "× as fast as alone"), "≥ 1.5" if name == "reverse-small" else "",
+            (row, "ms a model and step"), (row, "alone"), (row, "× as fast as alone"),
+            "≥ 1.5" if name == "reverse-small" else "",
         )  # fmt: skip
     for model in ("4 × 4, d 16", "6 × 12, d 384"):
         for tokens in (16, 512):

@@ -15,7 +15,9 @@ torch.set_num_threads(1)  # the tensors are tiny, and the workers of pytest-xdis
 
 # Every annotated signature of these modules is checked, values and shapes, in the tests outside UNCHECKED. (Not xformer.config:
 # its errors for mistyped fields are its own.) The hook must be there before the first import of the library.
-jaxtyping.install_import_hook(["xformer.layers", "xformer.model", "xformer.trace", "xformer.edits"], "beartype.beartype")
+jaxtyping.install_import_hook(
+    ["xformer.layers", "xformer.model", "xformer.trace", "xformer.edits"], "beartype.beartype"
+)
 
 UNCHECKED = ("diagnosis", "integrations", "pages", "tasks", "training", "test_decoding.py")
 """Folders and files whose tests call the layers very often; the layers' own tests check the same calls."""
