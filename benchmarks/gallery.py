@@ -107,7 +107,7 @@ card = xformer.load("checkpoints/reverse").card
 metrics = metrics_frame(card["curve"])
 
 several = xformer.sweep("reverse-mirror", peak_lr=[0.001, 0.003, 0.01, 0.03], seed=range(3))
-reports = [one for one in xformer.iter_train_many(several) if one.progress]  # of a run of the app: StoredSweep(…).rows()
+reports = [one for one in xformer.iter_train_many(several) if one.progress]  # in the app: StoredSweep(…).rows()
 rows = pd.DataFrame([{"member": one.number, **one.progress.row()} for one in reports])
 won = rows[rows["held_out_exact_match"] >= 0.99].groupby("member")["step"].min()
 outcomes = pd.DataFrame({"rate": [one.train.peak_lr for one in several], "seed": [one.train.seed for one in several]})

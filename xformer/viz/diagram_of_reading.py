@@ -81,7 +81,7 @@ class _Walk:
         pixels = (self.reading.example.arguments or {}).get("pixel_values")
         if isinstance(self.reading.subject.input, PatchedImage) and isinstance(pixels, Tensor):
             rows, columns = pixels.shape[-2:]
-            what, shape = f"The picture: {rows} × {columns} pixels, a number for each channel.", ()
+            what, shape = f"The picture: {rows} × {columns} pixels, a number for each channel.", tuple(pixels[:1].shape)
         self._extend(self._box("tokens", "tokens", title, what, shape=shape))
         self._embedding(self.shape.n_inputs)
         for index, site in enumerate(self.sites):
