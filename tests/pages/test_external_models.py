@@ -200,7 +200,7 @@ def test_a_rollout_of_many_layers_is_drawn(served: Path, monkeypatch: pytest.Mon
     reading = xformer.read(served / "tiny-llama", "the cat sat on the mat " * 10)
     spec = xformer.viz.rollout(reading).to_dict()
     assert len(spec["data"]["values"]) == 2 * 30 * 30
-    monkeypatch.setattr("xformer.viz.attention_patterns.ATTENTION_ROLLOUT_MOST_CELLS", 1000)
+    monkeypatch.setattr("xformer.viz.attention_patterns.MOST_ROLLOUT_CELLS", 1000)
     spec = xformer.viz.rollout(reading).to_dict()
     assert {row["layer"] for row in spec["data"]["values"]} == {2}
 

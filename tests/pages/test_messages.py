@@ -31,40 +31,45 @@ FROM_ANYONE = set(
 SAFE = {"escape_markdown", "len", "int", "float", "duration", "percent", "megabytes", "join_words"}
 """Calls that make a text harmless, or a number."""
 OURS = {
-    "shared/layout.py": {"text"},  # the callers hand it over, and are read here too
-    "shared/picture.py": {"words", "text"},
-    "shared/session.py": {"name", "title"},  # of a package that is known here
     "attention/change.py": {"label"},
     "attention/head_scores.py": {"name"},
-    "attention/one_cell.py": {"title", "layer.title", "title_of(run, cell)", "one.title"},
-    "embeddings/page.py": {"text", "name"},
-    "feed_forward/layers.py": {"choice.title", "name"},
-    "first_principles/sentence.py": {"picture.title", "picture.about"},
-    "first_principles/steps.py": {"title"},
-    "positions/kinds.py": {"kind.title", "words"},
-    "feed_forward/neurons.py": {"title"},
-    "positions/page.py": {"name"},
-    "bug_lab/card.py": {"name"},
-    "bug_lab/fit.py": {"name", "why", "words"},
+    "attention/heads.py": {"name"},
+    "attention/one_cell.py": {"layer.title", "one.title", "title", "title_of(run, cell)"},
+    "bug_lab/choice.py": {"name", "reason", "words"},  # escaped where it is made
+    "bug_lab/panels.py": {"name"},
     "bug_lab/training.py": {"curves.title"},
-    "compare/many.py": {"comparison.input.name"},
-    "compare/pair_map.py": {"about"},  # a key; what is shown of a cell is escaped where it is named
-    "compare/texts.py": {"said", "text", "title"},  # counted, or escaped where it is made
-    "home/published_sizes.py": {"published.title"},
-    "compare/text_runs.py": {"about"},
-    "runs/selected_run.py": {"name"},
-    "train/run_actions.py": {"words"},
-    "train/charts.py": {"curves.title"},
-    "train/controls.py": {"words"},
-    "train/form.py": {"field.label"},
-    "train/own_settings.py": {"PRESETS[name].title", "base.title"},
-    "train/setup.py": {"words", "preset.title", "preset.about", "preset.name"},
-    "compare/rows.py": {"name"},
+    "compare/minimal_pairs.py": {"about"},  # a key; what is shown of a cell is escaped where it is named
+    "compare/panels.py": {"comparison.input.name", "name"},  # escaped where it is made
+    "compare/texts.py": {"text", "title", "words"},  # counted, or escaped where it is made
+    "embeddings/page.py": {"name", "text"},
+    "feed_forward/layers.py": {"choice.title", "name"},
+    "feed_forward/neurons.py": {"title"},
+    "first_principles/sentence.py": {"picture.about", "picture.title"},
+    "first_principles/steps.py": {"title"},
+    "home/more.py": {"label", "published.title"},
+    "positions/kinds.py": {"kind.title", "words"},
+    "positions/page.py": {"name"},
+    "runs/chosen.py": {"name", "words"},
     "runs/page.py": {"words"},
-    "runs/sweeps.py": {"words"},
-    "train/ready_sweeps.py": {"one.title", "one.about"},
-    "train/sweep_members.py": {"title"},
-    "train/sweep_pictures.py": {"words"},  # the names of settings
+    "runs/table.py": {"words"},
+    "shared/layout.py": {"text"},  # the callers hand it over, and are read here too
+    "shared/picture.py": {"text", "words"},
+    "shared/session.py": {"name", "title"},  # of a package that is known here
+    "train/form.py": {"field.label", "words"},
+    "train/run.py": {"words"},
+    "train/setup.py": {
+        "PRESETS[name].title",
+        "base.title",
+        "one.about",
+        "one.title",
+        "preset.about",
+        "preset.name",
+        "preset.title",
+        "words",
+    },
+    "train/status.py": {"words"},
+    "train/sweep.py": {"title", "words"},  # the names of settings and of screens
+    "train/timeline.py": {"curves.title", "title"},
 }
 """By file, expressions that hold words of this program, in spite of their names; each was looked at."""
 
