@@ -34,7 +34,7 @@ def test_silencing_the_induction_head_of_smollm2_raises_the_loss_on_a_repeat(
     grid = page.locator(".st-key-attention .grid canvas").first
     expect(grid).to_have_attribute("aria-label", re.compile(r"^All 270 heads"))
     expect(page.locator(".st-key-attention .head .name")).to_have_text("layer 19 · head 7")
-    see(page, "Equal to the stock model")
+    see(page, "Verified against the original model")
     expect(page.locator(".st-key-attention .bar")).to_contain_text("largest without the first token")
     see(page, "Induction:")
     before = page.get_by_text("bits per token").first.inner_text()

@@ -142,7 +142,7 @@ def test_home_says_how_the_edge_cases_went_where_there_are_any(open_page: Open) 
         model: " ".join(element.value for element in open_page(model=model, more="training").caption)
         for model in ("addition", "reverse-small")
     }
-    assert "chance hardly ever draws, it gets all 101,926 wholly right." in said["addition"]
+    assert "random inputs hardly ever contain, it gets all 101,926 wholly right." in said["addition"]
     assert "edge cases" not in said["reverse-small"]
     assert "[Transformers and Multi-Head Attention](https://uvadlc-notebooks.readthedocs.io/" in said["reverse-small"]
     assert "https://" not in said["addition"]

@@ -37,7 +37,7 @@ def test_nothing_of_ours_can_be_reached(name: str) -> None:
 
 
 SCREENS = [
-    ("home", {}, 0, "Click a box"),
+    ("home", {}, 0, "Greedy decoding"),
     ("attention", {"panel": "scores"}, 0, "Shares of a head's attention"),
     ("attention", {"panel": "steps"}, 4, "unavailable"),
     (
@@ -57,7 +57,7 @@ SCREENS = [
     ("residual", {"picture": "lens", "edits": "ablate:decoder.1.ffn"}, 2, "Logit lens"),
     ("residual", {"picture": "parts"}, 0, "unavailable"),
     ("residual", {"picture": "norms"}, 1, "the length of the residual stream"),
-    ("compare", {"with": "characters"}, 0, "each character of what was typed"),
+    ("compare", {"with": "characters"}, 0, "continuations differ at the first character"),
     ("compare", {"compare": "pairs", "part": "head", "input": "12 7 3", "other": "12 8 3"}, 1, "measured **"),
     ("bug_lab", {}, 0, "it was not trained here"),
 ]
