@@ -262,3 +262,8 @@ def test_a_model_that_has_learned_nothing_has_no_notable_head() -> None:
     task = xformer.load("checkpoints/reverse").task
     reading = xformer.read(xformer.Checkpoint(untrained, task, {}), "3 7 12 9 1 15")
     assert xformer.analysis.notable_heads(reading).empty
+
+
+def test_under_another_mask_even_attention_is_that_of_the_mask() -> None:
+    causal = xformer.read("checkpoints/reverse", "3 7 12 9 4 11", edits=[xformer.edits.set_causal(True)])
+    assert "diagonal" not in xformer.analysis.notable_heads(causal)["pattern"].tolist()  # even attention has 41% there

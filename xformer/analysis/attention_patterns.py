@@ -334,20 +334,22 @@ def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
         pattern = reading[f"{site.path}.pattern"][0].float()  # [head, query, key]
         positions = _without_padding(reading, site, None)
         tokens = reading.trace.read_by(site.stack)[0]
-        if site.is_cross or pattern.shape[-2] != pattern.shape[-1]:
+        if pattern.shape[-2] != pattern.shape[-1]:
             continue
-        allowed = (
-            torch.ones_like(pattern[:1]).tril() if reading.subject.shape.is_causal else torch.ones_like(pattern[:1])
-        )
-        even = allowed / allowed.sum(dim=-1, keepdim=True)  # [1, query, key]
-        found, expected = (pattern_scores(one, positions) for one in (pattern, even))  # [head, score], [1, score]
+        allowed = torch.ones_like(pattern)
+        if (mask := reading.get(f"{site.path}.mask")) is not None:
+            allowed = mask[0].expand_as(pattern).to(pattern)
+        elif site.stack == "decoder" and not site.is_cross:
+            allowed = allowed.tril()
+        even = allowed / allowed.sum(dim=-1, keepdim=True).clamp_min(1)  # [head, query, key]
+        found, expected = (pattern_scores(one, positions) for one in (pattern, even))  # [head, score] each
         is_one_stream = not site.is_cross and len(tokens) == pattern.shape[-1]
         repeats, by_chance = (
             induction_scores(one, tokens, positions) if is_one_stream else [math.nan] * len(one)
             for one in (pattern, even)
         )
         for head, scores in enumerate(found):
-            pairs = [*zip(scores.tolist(), expected[0].tolist(), strict=True), (repeats[head], by_chance[0])]
+            pairs = [*zip(scores.tolist(), expected[head].tolist(), strict=True), (repeats[head], by_chance[head])]
             shares = dict(zip([*SCORES, "induction"], pairs, strict=True))
             for name in NOTABLE:
                 share, chance = shares[name]
