@@ -162,7 +162,7 @@ def test_a_large_table_of_a_head_says_what_a_small_one_says(monkeypatch: pytest.
 def test_predictions_over_a_large_vocabulary_take_little_memory() -> None:
     before = RUN.format(name="probabilities", n=1_500, vocab=20_000, neurons=8)
     before += "r = answered(r)"
-    assert peak_of("(r.predicted, r.probability, r.probability_of_answer)", before) < 70e6  # all of them take 240 MB
+    assert peak_of("(r.predicted, r.probability, r.probability_of_answer)", before) < 150e6  # all of them take 240 MB
 
 
 def test_predictions_in_parts_are_those_of_the_whole_table(monkeypatch: pytest.MonkeyPatch) -> None:

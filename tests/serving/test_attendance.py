@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +15,12 @@ from pages.shared import byte_cache
 from pages.shared.byte_cache import ByteCache
 from pages.shared.serving import attendance
 from pages.shared.serving.attendance import Attendance, resident_bytes
+
+
+def run_alone(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine in a thread of its own: the browser of other tests may have a loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, coroutine).result()
 
 
 @pytest.fixture
@@ -55,7 +63,7 @@ def test_what_visitors_shared_goes_after_the_last_of_them(cache: ByteCache, capl
         assert (counted.visitors, cache.total) == (0, 0)
 
     with caplog.at_level(logging.INFO, "xformer.memory"):
-        asyncio.run(day())
+        run_alone(day())
     said = [record.getMessage() for record in caplog.records]
     assert said[0].startswith("memory: 1 visitors, 4 MB kept, 0 MB in use besides, ")
     assert said[-1].startswith("memory: 0 visitors, 0 MB kept, 0 MB in use besides, ")
@@ -70,7 +78,7 @@ def test_other_requests_are_no_visitors(cache: ByteCache) -> None:
         leave.set()
         await request
 
-    asyncio.run(ask())
+    run_alone(ask())
 
 
 def test_the_memory_of_the_process_is_told() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -10,15 +9,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
 from pages.shared.serving.access import COOKIE
 from tests.attack.visitor import Visitor
-from tests.browser.serving import ARGUMENTS, launch, stop
+from tests.browser.serving import launch, stop
 from xformer.presets import preset
 from xformer.training.run_store import RunStore
-
-pytestmark = pytest.mark.xdist_group("frames")
 
 
 class Slides(BaseHTTPRequestHandler):
@@ -83,24 +80,13 @@ def test_the_cookie_comes_with_a_page_and_not_with_a_picture_for_slides(app: str
             assert (COOKIE in str(page.headers.get_all("Set-Cookie"))) == comes
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    executable = shutil.which("chromium")
-    if executable is None:
-        pytest.skip("no chromium on the PATH")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
 @pytest.mark.browser
 @pytest.mark.parametrize(("site", "may"), [("localhost", False), ("127.0.0.1", True)])
 def test_in_a_browser_only_a_frame_of_the_same_site_has_the_cookie(
-    chromium: Browser, app: str, slides: int, folder: Path, run: str, site: str, may: bool
+    browser: Browser, app: str, slides: int, folder: Path, run: str, site: str, may: bool
 ) -> None:
     """The visitor has the app open by itself, too; the framed page is a whole one, which does not say that it is in a frame."""
-    page = chromium.new_page()
+    page = browser.new_page()
     try:
         page.goto(app)
         page.wait_for_selector("h1")
