@@ -81,7 +81,6 @@ def main() -> int:
         "-p",
         "no:cacheprovider",
         *PART,
-        ,
     ]
     return subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode
 
