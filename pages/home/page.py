@@ -66,7 +66,8 @@ def _has_it_learned(view: View) -> str:
 def _inside(view: View) -> None:
     """The parts of the model, with their equations, shapes and numbers of parameters."""
     call = Call(viz.model_diagram, (view.original(),))
-    shown(view, call, "diagram")
+    with st.container(key="scroll_diagram"):
+        shown(view, call, "diagram")
     footer(view, "diagram", [call], described(view.original()).frame)
 
 
