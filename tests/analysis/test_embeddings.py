@@ -303,4 +303,4 @@ def test_of_very_many_tokens_some_are_compared_in_little_memory() -> None:
     assert numbers_in_order(arc(3_000)).share == 1.0
     before = "x = torch.randn(20_000, 16)"
     assert peak_of("embeddings.numbers_in_order(x)", before) < 300 * 1024**2  # 3.2 GB as a matrix
-    assert peak_of("embeddings.mean_alikeness(x)", before) < 64 * 1024**2
+    assert peak_of("embeddings.mean_alikeness(x)", before) < 300 * 1024**2
