@@ -147,6 +147,7 @@ def main() -> int:
     with suppress(ImportError):  # what the imports take is not the model's
         import torch  # noqa: F401
         import transformers
+        from transformers import AutoModel, AutoTokenizer, PreTrainedModel  # noqa: F401  they are imported when asked for
 
         transformers.logging.set_verbosity_error()
     limit_memory()
