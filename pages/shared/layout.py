@@ -25,6 +25,16 @@ def run_title(name: str) -> str:
     return "Original" if name == ORIGINAL else f"With {name}"
 
 
+def headline(finding: str) -> None:
+    """Draw the finding of a screen, in normal text above its picture; without one nothing is drawn.
+
+    `finding` is Markdown and one sentence. It is computed from the run on screen and silent where the run does not show it.
+    """
+    if finding:
+        with st.container(key="headline"):
+            st.markdown(finding, help=explained(finding))
+
+
 def places(n_charts: int, n_positions: int) -> list:
     """A container for each chart, side by side where there is room; the first is wider, for the labels of its rows."""
     if n_charts == 2 and n_positions <= WIDE:

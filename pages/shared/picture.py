@@ -152,6 +152,14 @@ def heading(text: str = "") -> None:
         st.session_state[_PLACE] = st.container(width="content")
 
 
+def toolbar() -> DeltaGenerator:
+    """The one row of controls above a picture: fill the container; the “⋯” of the next `footer` stands at its right."""
+    with st.container(horizontal=True, wrap=False, vertical_alignment="center", gap="small"):
+        controls = st.container(horizontal=True, vertical_alignment="center", gap="small", width="stretch")
+        st.session_state[_PLACE] = st.container(width="content")
+    return controls
+
+
 def code_and_data(
     lines: Sequence[str],
     table: Table | None,
