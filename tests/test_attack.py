@@ -10,8 +10,6 @@ import pytest
 from tests.attack.ground import Ground
 from tests.attack.kinds import FILES, SERVER, Kind
 
-pytestmark = pytest.mark.xdist_group("attack")  # one server for all of them
-
 
 @pytest.fixture(scope="module")
 def ground() -> Iterator[Ground]:

@@ -15,7 +15,6 @@ from xformer.errors import InputError
 from xformer.trace import first_nan
 from xformer.viz.packing import pattern_layers
 
-pytestmark = pytest.mark.xdist_group("transformers")
 TEXTS = ["the cat sat on the mat", "a dog saw"]
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
 

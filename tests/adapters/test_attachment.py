@@ -28,7 +28,6 @@ from xformer import edits
 from xformer.errors import EditError, InputError, XformerError
 from xformer.reading import Reading
 
-pytestmark = pytest.mark.xdist_group("transformers")
 ROUNDING = 1e-5
 """What float32 may differ by in two layers whose sums are taken in another order."""
 HALF = 0.5

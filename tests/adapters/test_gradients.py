@@ -78,7 +78,6 @@ def test_every_activation_of_our_own_models_has_the_slope_of_its_differences(arc
     assert_slopes(subject, example, names, step=1e-3, within=1e-6)
 
 
-@pytest.mark.xdist_group("transformers")
 @pytest.mark.parametrize("family", ["Llama", "GPT-2", "Gemma2", "ALBERT", "BART", "BLOOM", "Granite"])
 def test_so_have_those_of_others(family: str) -> None:
     subject, example = foreign(family, torch.float64)
@@ -89,7 +88,6 @@ def test_so_have_those_of_others(family: str) -> None:
     assert_slopes(subject, example, names, step=1e-2, within=1e-4)
 
 
-@pytest.mark.xdist_group("transformers")
 @pytest.mark.parametrize("family", ["Llama", "GPT-2"])
 def test_they_are_those_of_autograd_by_hand(family: str) -> None:
     subject, example = foreign(family)
@@ -113,7 +111,6 @@ def test_an_edit_comes_first_and_cuts_what_flows_through_it() -> None:
     assert found["decoder.0.attn.pattern"][:, 0].any()
 
 
-@pytest.mark.xdist_group("transformers")
 def test_the_model_is_only_read_by_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)  # what is recorded of a large run comes on demand
     subject, example = foreign("Llama")
@@ -172,7 +169,6 @@ def test_what_does_not_reach_the_measure_has_none() -> None:
     assert not found[0, 1:].any()
 
 
-@pytest.mark.xdist_group("transformers")
 def test_the_measures_are_those_of_a_reading() -> None:
     subject, example = foreign("Llama")
     from xformer.reading import Reading

@@ -15,7 +15,6 @@ from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.inputs import readable
 from xformer.errors import CheckpointError, InputError, ModelFileError
 
-pytestmark = pytest.mark.xdist_group("transformers")
 WORDS = ["[PAD]", "[BOS]", "[EOS]", "[UNK]", "[MASK]", "the", "cat", "sat", "on", "mat", "dog"]
 WORDS += ["saw", "a", "bird", "and", "then", "it", "flew"]
 

@@ -20,7 +20,6 @@ from tests.adapters.zoo import N_LABELS, ZOO, Attention, Member
 from xformer.errors import XformerError
 from xformer.reading import Reading
 
-pytestmark = pytest.mark.xdist_group("transformers")
 BY_NAME = {member.name: member for member in ZOO}
 TOLERANCE = {
     torch.float32: 1e-5,

@@ -16,7 +16,6 @@ from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.layout import routing
 from xformer.errors import UnavailableError
 
-pytestmark = pytest.mark.xdist_group("transformers")
 NAME = "decoder.1.ffn.experts"
 TEXT = "the cat sat on the mat and the dog"
 

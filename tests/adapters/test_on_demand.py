@@ -23,7 +23,6 @@ from xformer.adapters.on_demand import MASKED, OnDemand, reduced
 from xformer.errors import EditError
 from xformer.viz.packing import pattern_layers, small
 
-pytestmark = pytest.mark.xdist_group("transformers")
 TEXT = "the cat sat on the mat and the dog sat on the bird"
 CHANGES = "silence:decoder.1.attn.3,cut:decoder.0.attn.*.5-1"
 

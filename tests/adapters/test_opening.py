@@ -15,7 +15,6 @@ from xformer.adapters.huggingface_opening import example_inputs, open_transforme
 from xformer.adapters.opening import OpenedModel
 from xformer.errors import EditError, InputError
 
-pytestmark = pytest.mark.xdist_group("transformers")
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
 """Rounding in float32 of two layers of 24 features, in another order."""
 

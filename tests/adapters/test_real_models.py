@@ -13,7 +13,6 @@ from xformer.adapters import ModelAdapter
 from xformer.edits import AnyEdit
 from xformer.reading import Reading, adapter_of
 
-pytestmark = pytest.mark.xdist_group("transformers")
 LENGTH = 48
 
 

@@ -37,7 +37,6 @@ def test_each_measurement_is_the_run_without_that_head(model: str, typed: str) -
         assert measured == pytest.approx(by_hand, abs=1e-5)
 
 
-@pytest.mark.xdist_group("transformers")
 @pytest.mark.parametrize("family", ["Llama", "BART"])
 def test_so_it_is_of_models_of_others_under_changes_and_of_a_lead(family: str) -> None:
     read = foreign(family, "the cat sat on the mat" + (" >> a bird flew" if family == "BART" else ""))
@@ -54,7 +53,6 @@ def test_so_it_is_of_models_of_others_under_changes_and_of_a_lead(family: str) -
     assert silent["estimated"] == 0
 
 
-@pytest.mark.xdist_group("transformers")
 def test_an_estimate_is_the_first_step_towards_silence() -> None:
     """Taking a little of a head away does that little of its estimate."""
     reading, share = foreign(), 1e-2
@@ -93,7 +91,6 @@ def test_the_largest_estimate_is_measured_first_and_one_may_stop(monkeypatch: py
     assert found.done == found.to_do == len(found.frame())
 
 
-@pytest.mark.xdist_group("transformers")
 def test_a_module_that_reads_only_its_own_inputs_is_silenced_head_by_head() -> None:
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True)
@@ -161,7 +158,6 @@ def test_the_bound_on_all_effects_holds() -> None:
     assert told == "No head is needed by itself: ablating one moves the loss by 0.018 at most."
 
 
-@pytest.mark.xdist_group("transformers")
 def test_on_a_trained_model_the_estimates_rank_the_heads_as_runs_do() -> None:
     """SmolLM2 on an indirect object; over all 270 heads Spearman's ρ was 0.94 of the loss and 0.92 of the lead."""
     reading = xformer.read(

@@ -318,7 +318,6 @@ def test_the_part_that_is_known_to_do_the_task_carries_it(
 
 
 @pytest.mark.parametrize("family", ["GPT-2", "Llama", "GPT-J", "BERT", "T5"])
-@pytest.mark.xdist_group("transformers")
 def test_models_of_others_are_patched_as_one_edit_at_a_time_does_it(family: str) -> None:
     subject = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer())
     target = " >> the mat sat" if subject.shape.is_pair else ""
@@ -335,7 +334,6 @@ def test_models_of_others_are_patched_as_one_edit_at_a_time_does_it(family: str)
         assert max(map(abs, estimated(pair, some))) > 1e-4
 
 
-@pytest.mark.xdist_group("transformers")
 def test_a_module_that_reads_only_its_own_inputs_is_patched_part_by_part() -> None:
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True)
@@ -548,7 +546,6 @@ def test_the_picture_shows_the_table_and_frames_the_chosen_cell() -> None:
             assert "cell == 2" in str(spec).replace("datum.", "").replace("===", "==")
 
 
-@pytest.mark.xdist_group("transformers")
 def test_the_estimates_of_a_real_model_rank_its_parts_as_measurements_do() -> None:
     """Who is given a drink: SmolLM2's embedding of the second “John”. The gradient of one run gives it 0.04 of 1."""
     subject = adapter_of(real_model("SmolLM2-135M-Instruct"))

@@ -208,8 +208,6 @@ def test_a_step_reads_all_that_stands_before_it() -> None:
     assert torch.equal(reading.logits[0, reading.target_positions[-1]], reading.logits[0, -1])
 
 
-pytestmark = pytest.mark.xdist_group("transformers")
-
 TEXT = "the cat sat on the mat and the dog sat on the bird near the cat in the end"
 
 CHANGE = "silence:decoder.0.attn.2"

@@ -473,7 +473,6 @@ def test_each_step_is_the_run_with_the_difference_added_to_its_stream() -> None:
         tokens = [*tokens, step.token]
 
 
-@pytest.mark.xdist_group("transformers")
 def test_so_it_is_in_a_stock_model_with_a_hook() -> None:
     model = FAMILIES["Llama"].make()
     reading, towards, away = (

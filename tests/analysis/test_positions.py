@@ -290,9 +290,6 @@ def test_offsets_of_alibi_are_left_out_evenly() -> None:
     assert sorted(set(table["offset"])) == sorted(-offset for offset in set(table["offset"]))
 
 
-pytestmark = pytest.mark.xdist_group("transformers")
-
-
 def test_a_learned_table_is_read_row_by_row() -> None:
     reading = reading_of("GPT-2")
     how, found = found_positions(reading)

@@ -73,7 +73,6 @@ REACTIONS = (
 )
 
 
-@pytest.mark.xdist_group("transformers")
 def test_a_trained_model_maps_atoms_to_atoms_of_their_element() -> None:
     """Head 5 of layer 10, counted from 0: the one that its authors publish. Another head does worse."""
     model = real_model("rxnmapper")

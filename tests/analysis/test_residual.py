@@ -292,8 +292,6 @@ def test_norms_are_lengths_of_the_stream_and_of_what_is_added(architecture: str)
     assert len(frame) == 2 * len(points) * trace.logits.shape[1]
 
 
-pytestmark = pytest.mark.xdist_group("transformers")
-
 BY_HEADS = [
     "GPT-2",
     "GPT-NeoX",

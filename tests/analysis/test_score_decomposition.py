@@ -88,7 +88,6 @@ SUMS = [
 ]
 
 
-@pytest.mark.xdist_group("transformers")
 @pytest.mark.parametrize("name", SUMS)
 def test_the_parts_sum_to_the_score_of_models_of_others(name: str) -> None:
     typed = (
@@ -97,13 +96,11 @@ def test_the_parts_sum_to_the_score_of_models_of_others(name: str) -> None:
     check_sums(xformer.read(FAMILIES[name].make(), typed, tokenizer=tokenizer()))
 
 
-@pytest.mark.xdist_group("transformers")
 @pytest.mark.parametrize("name", INPUTS)
 def test_so_they_do_of_models_that_read_images_or_sounds(name: str) -> None:
     check_sums(xformer.read(FAMILIES[name].make(), INPUTS[name]))
 
 
-@pytest.mark.xdist_group("transformers")
 @pytest.mark.parametrize(
     ("name", "sentence"), [("Qwen3", "normalises its queries"), ("BLOOM", "captured by the backend 'softmax'")]
 )
@@ -201,7 +198,6 @@ def test_the_check_on_induction_is_the_same_change_made_by_hand() -> None:
     torch.testing.assert_close(without.logits, by_hand.logits, rtol=0, atol=1e-3)
 
 
-@pytest.mark.xdist_group("transformers")
 def test_the_check_on_a_model_of_others_is_the_same_change_made_in_it() -> None:
     """A hook on a stock Llama takes what a head of layer 1 wrote out of the queries of one head of layer 2."""
     stock = FAMILIES["Llama"].make()
@@ -275,7 +271,6 @@ def test_what_an_edit_adds_to_the_stream_is_a_source_of_its_own() -> None:
 LOW = [torch.bfloat16, torch.float16]
 
 
-@pytest.mark.xdist_group("transformers")
 @pytest.mark.parametrize("dtype", LOW)
 @pytest.mark.parametrize("name", ["Llama", "GPT-2", "BERT", "BART"])
 def test_in_low_precision_the_parts_are_those_of_float32_but_for_rounding(name: str, dtype: torch.dtype) -> None:
@@ -301,7 +296,6 @@ def test_in_low_precision_the_parts_are_those_of_float32_but_for_rounding(name: 
         assert (together - frames[0]).abs().max() <= 8 * eps * max(size, 1.0)
 
 
-@pytest.mark.xdist_group("transformers")
 def test_what_rounding_does_to_the_stream_in_bfloat16_is_a_source_that_is_never_named() -> None:
     reading = xformer.read(FAMILIES["Llama"].make().to(torch.bfloat16), "the cat sat on the mat", tokenizer=tokenizer())
     parts = stream_parts(reading, "decoder", reading.attention[1])
@@ -312,7 +306,6 @@ def test_what_rounding_does_to_the_stream_in_bfloat16_is_a_source_that_is_never_
     assert deciding(made(query=[(3.0, "rounding"), (1.0, "attention")])) == ()
 
 
-@pytest.mark.xdist_group("transformers")
 def test_the_reason_of_a_failure_in_bfloat16_is_the_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = xformer.read(FAMILIES["Llama"].make().to(torch.bfloat16), "the cat sat on the mat", tokenizer=tokenizer())
     monkeypatch.setattr("xformer.analysis.residual.ROUNDINGS", 0)  # the tolerance of float32, too small for bfloat16
@@ -327,7 +320,6 @@ def test_the_reason_of_a_failure_in_bfloat16_is_the_rounding(monkeypatch: pytest
         why(changed, layer=1, head=0, query=4, key=2)
 
 
-@pytest.mark.xdist_group("transformers")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_sublayers_that_rounding_hides_are_no_sources(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block in which only the attention was found: in bfloat16 its output may be that of the feed-forward layer."""
@@ -454,7 +446,6 @@ def test_nothing_is_said_of_a_cell_with_less_than_an_even_share() -> None:
     assert is_worth_a_word(score_parts(reading, layer=1, head=0, query=6, key=3))
 
 
-@pytest.mark.xdist_group("transformers")
 def test_removing_the_bias_by_distance_leaves_the_score_without_it() -> None:
     reading = xformer.read(FAMILIES["T5"].make(), "the cat sat on the mat >> a bird then flew", tokenizer=tokenizer())
     site = reading.attention[0]
@@ -474,7 +465,6 @@ def test_removing_the_bias_by_distance_leaves_the_score_without_it() -> None:
     )
 
 
-@pytest.mark.xdist_group("transformers")
 def test_a_trained_models_induction_head_finds_its_key_through_the_head_that_looks_one_back() -> None:
     """SmolLM2's layer 18 head 6, from 0: what a head that looks one back wrote at the key adds most."""
     text = "The cat sat on the mat. The dog ran in the park. The cat sat on the"

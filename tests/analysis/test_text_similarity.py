@@ -16,7 +16,6 @@ from xformer.adapters.load import open_model
 from xformer.analysis.text_similarity import text_vectors
 from xformer.errors import CheckpointError, InputError, ModelFileError, UnavailableError
 
-pytestmark = pytest.mark.xdist_group("transformers")
 TEXTS = ["the cat sat on the mat", "a dog", "the bird flew and then it sat [EOS]"]
 MEMBERS = {member.name: member for member in ZOO}
 

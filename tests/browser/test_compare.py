@@ -14,7 +14,7 @@ from tests.browser.conftest import Visit, downloaded_figure, see
 from tests.browser.serving import ROOT
 from xformer import edits, load, record
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 Visiting = Callable[..., Visit]
 INPUT = [3, 7, 12, 9, 4, 11]
 LINK = "/compare?input=" + "+".join(map(str, INPUT))

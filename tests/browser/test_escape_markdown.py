@@ -28,7 +28,6 @@ def literal(browser: Browser) -> Iterator[str]:
 
 
 @pytest.mark.browser
-@pytest.mark.xdist_group("browser")
 def test_typed_words_come_out_as_typed(literal: str, visit: Callable[..., Visit]) -> None:
     page = visit(literal).page
     page.wait_for_selector(f".st-key-button{len(TYPED) - 1} button")

@@ -13,7 +13,7 @@ from playwright.sync_api import FrameLocator, Page, expect
 
 from tests.browser.conftest import Visit, click_in_scene
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 LONG = "+".join(str(1 + i % 19) for i in range(30))
 LINK = "/attention?model=reverse&input=3+7+12+9&mask=causal&head=3.2"
 

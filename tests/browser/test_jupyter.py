@@ -23,7 +23,6 @@ from tests.browser.serving import ROOT, stop
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.xdist_group("browser"),
     pytest.mark.skipif(find_spec("jupyterlab") is None, reason="no JupyterLab: the widget was NOT tested in one"),
 ]
 MAKE = """

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Visit, click, quiet
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 Visiting = Callable[..., Visit]
 WANTED = {"model": "reverse", "mask": "causal", "input": "1 2 3 4"}
 LINK = "/attention?model=reverse&mask=causal&input=1+2+3+4"

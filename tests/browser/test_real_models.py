@@ -13,7 +13,7 @@ from tests.browser.conftest import Visit, see
 from tests.browser.serving import launch, stop
 from tests.real_models import real_model
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 NAME = "SmolLM2-135M-Instruct"
 ONCE = " sausage louder bombing incorrect Elections Oswald tourist velvet harbour pencil"
 

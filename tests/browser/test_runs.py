@@ -15,7 +15,7 @@ from tests.pages.test_runs import add, with_weights
 from xformer.training import dispatch, jobs
 from xformer.training.run_store import RunStore
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 Visiting = Callable[..., Visit]
 ROW = 36
 

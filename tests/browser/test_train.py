@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser.conftest import Visit, downloaded_figure, see
 from xformer.training.run_store import RunStore
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 Visiting = Callable[..., Visit]
 
 

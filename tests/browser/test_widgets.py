@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 import xformer
 from xformer.widgets.scripts import script
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 INPUT = "3 7 12 9"
 
 

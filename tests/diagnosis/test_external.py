@@ -14,7 +14,6 @@ from xformer.diagnosis.external import check_reading
 from xformer.edits import set_causal
 from xformer.errors import InputError
 
-pytestmark = pytest.mark.xdist_group("transformers")
 IDS = (5, 6, 7, 8, 5, 9)
 
 

@@ -11,8 +11,6 @@ from tests.faults.kinds import KINDS, Kind
 from tests.faults.trial import NotPossibleError
 from tests.faults.zygote import Zygote
 
-pytestmark = pytest.mark.xdist_group("faults")  # one process that forks the others, for all of them
-
 
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[Zygote]:

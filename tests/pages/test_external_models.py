@@ -22,7 +22,6 @@ from xformer.model_files import PACKAGES
 from xformer.model_files.store import ModelStore
 from xformer.viz.packing import header_of
 
-pytestmark = pytest.mark.xdist_group("transformers")
 PAGE = "pages/attention/page.py"
 TINY = "hf:tiny-llama"
 

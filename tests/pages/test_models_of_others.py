@@ -13,7 +13,6 @@ from tests.pages.test_stranger import everything, n_charts
 from xformer.adapters import ModelAdapter, opening
 from xformer.adapters.load import open_model
 
-pytestmark = pytest.mark.xdist_group("transformers")
 FAMILIES = ["Llama", "GPT-2", "GPT-NeoX", "Mixtral", "BERT", "T5"]
 LOOKED_AT = "Looked at"
 """A Llama of which no more is read than what it returns of its attention."""

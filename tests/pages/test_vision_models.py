@@ -23,7 +23,6 @@ from xformer.adapters.inputs import keep_upload
 from xformer.adapters.load import open_model
 from xformer.errors import ModelFileError
 
-pytestmark = pytest.mark.xdist_group("transformers")
 MEMBERS = {member.name: member for member in ZOO}
 CLASSIFIER, HEADLESS = "ViTForImageClassification", "ViTModel"
 NAMES = (CLASSIFIER, HEADLESS, "Dinov2Model", "CLIPVisionModel", "SiglipVisionModel")

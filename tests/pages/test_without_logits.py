@@ -13,7 +13,6 @@ from tests.pages.test_stranger import everything, n_charts
 from xformer.adapters import ModelAdapter
 from xformer.adapters.load import open_model
 
-pytestmark = pytest.mark.xdist_group("transformers")
 ENCODER, CLASSIFIER, TOKENS, SPAN = (
     "BertModel", "DistilBertForSequenceClassification", "DistilBertForTokenClassification", "BertForQuestionAnswering",
 )  # fmt: skip

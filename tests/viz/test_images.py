@@ -124,8 +124,6 @@ def test_a_picture_goes_from_paper_to_ink(dark: bool) -> None:
     assert between[1] == found[4, 1].mean()
 
 
-pytestmark = pytest.mark.xdist_group("transformers")
-
 MEMBERS = {member.name: member for member in ZOO}
 
 

@@ -10,7 +10,6 @@ from tests.adapters.zoo import ZOO
 from xformer import viz
 from xformer.errors import InputError
 
-pytestmark = pytest.mark.xdist_group("transformers")
 TEXTS = ["the cat sat", "a dog", "the bird flew and then it sat", "the mat", "a cat"]
 MODEL = next(member for member in ZOO if member.name == "BertModel")
 
