@@ -220,11 +220,11 @@ def trouble_with(folder: Path) -> list[str]:
                 f"{words}: {traceback.format_exc().splitlines()[-1]} {traceback.format_exc().splitlines()[-4:-2]}"
             )
             continue
-        said = out.getvalue() + err.getvalue()
+        output = out.getvalue() + err.getvalue()
         if status not in (0, 1) or err.getvalue().count("\n") != status:
             found.append(f"{words}: status {status}, {err.getvalue()!r:.200}")
-        if not all(letter.isprintable() for letter in said.replace("\n", "")):
-            found.append(f"{words}: {said!r:.200}")
+        if not all(letter.isprintable() for letter in output.replace("\n", "")):
+            found.append(f"{words}: {output!r:.200}")
     return found
 
 

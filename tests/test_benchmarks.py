@@ -148,11 +148,11 @@ def test_a_part_that_fails_or_takes_too_long_fails_the_whole_and_says_why(
     monkeypatch.setattr(gpu, "BUILD", tmp_path)
     monkeypatch.setattr(sys, "argv", ["gpu", "--device", "cpu"])
     assert gpu.main() == 1
-    said = capsys.readouterr().out
-    assert f"| step | FAILED | it was not done within {gpu.LIMITS['step']} s | |" in said
-    assert "| record | FAILED | RuntimeError: no | |" in said
-    assert "| worker | ms | 0.5123 | ≤ 1 |" in said
-    assert (tmp_path / "gpu.md").read_text("utf-8").strip() == said.strip()
+    output = capsys.readouterr().out
+    assert f"| step | FAILED | it was not done within {gpu.LIMITS['step']} s | |" in output
+    assert "| record | FAILED | RuntimeError: no | |" in output
+    assert "| worker | ms | 0.5123 | ≤ 1 |" in output
+    assert (tmp_path / "gpu.md").read_text("utf-8").strip() == output.strip()
     kept = json.loads((tmp_path / "gpu.json").read_text("utf-8"))
     assert "0.512" in figures.page(figures.Kept(), kept)
 

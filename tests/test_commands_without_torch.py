@@ -109,9 +109,9 @@ def test_a_pipe_does_not_keep_a_command_waiting(
         status = main(words)
     except SystemExit as left:
         status = left.code
-    said = capsys.readouterr().err
-    assert status in ((0,) if arguments[0] == "runs" else (1, 2)), said
-    assert said.count("\n") <= 1
+    output = capsys.readouterr().err
+    assert status in ((0,) if arguments[0] == "runs" else (1, 2)), output
+    assert output.count("\n") <= 1
 
 
 @pytest.mark.parametrize("place", ["runs.sqlite", "plain/model.safetensors", "plain/state.safetensors"])
@@ -121,10 +121,10 @@ def test_a_pipe_among_the_runs_is_one_damaged_item(
     (tmp_path / "plain").mkdir()
     os.mkfifo(tmp_path / place)
     status = main(["runs", "--folder", str(tmp_path)])
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     if place == "runs.sqlite":
         assert status == 1
-        assert "runs.sqlite" in said.err
+        assert "runs.sqlite" in output.err
     else:
         assert status == 0
-        assert "damaged" in said.out
+        assert "damaged" in output.out

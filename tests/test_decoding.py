@@ -46,13 +46,13 @@ def begin(model: Transformer, prompt: Sequence[int]) -> list[int]:
 
 def greedy_by_hand(model: Transformer, prompt: Sequence[int]) -> list[int]:
     """Argmax after argmax, each from scratch, to the end token or the last position that can be read."""
-    read, said = begin(model, prompt), []
+    read, generated = begin(model, prompt), []
     while len(read) <= model.config.max_len:
-        said.append(int(uncached(model, prompt, read).argmax()))
-        if said[-1] == model.config.end_token:
+        generated.append(int(uncached(model, prompt, read).argmax()))
+        if generated[-1] == model.config.end_token:
             break
-        read.append(said[-1])
-    return said
+        read.append(generated[-1])
+    return generated
 
 
 def tokens_of(steps: Sequence[Step]) -> list[int]:
@@ -387,9 +387,9 @@ PROMPTS = torch.tensor([[3, 7, 1], [2, 2, 9], [5, 1, 4]])
 @pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "norm": "pre"}, {"positions": "alibi"}])
 def test_many_prompts_are_answered_as_each_alone(float64: None, architecture: str, changes: dict[str, Any]) -> None:
     model = random_model(architecture, **changes)
-    said = greedy(model, PROMPTS, 5)
+    generated = greedy(model, PROMPTS, 5)
     alone = [[step.token for step in decode(model, row.tolist(), max_steps=5)] for row in PROMPTS]
-    assert said.tolist() == alone
+    assert generated.tolist() == alone
     assert len({tuple(row) for row in alone}) > 1
     changed = [edits.scale("decoder.1.ffn.out", -3.0)]
     edited = greedy(model, PROMPTS, 5, edits=changed)
@@ -422,9 +422,9 @@ def test_whoever_copies_the_answer_is_right_only_while_it_is_given(architecture:
     batch = task.sample(50, seed=2)
     assert score(batch.logits(crib), batch).exact_match == 1.0
     assert reads_ahead(crib, batch)
-    said = greedy_answers(crib, batch)
-    assert ((said == IGNORED) == (batch.labels == IGNORED)).all()
-    assert not (said == batch.labels).all(dim=1).any()
+    generated = greedy_answers(crib, batch)
+    assert ((generated == IGNORED) == (batch.labels == IGNORED)).all()
+    assert not (generated == batch.labels).all(dim=1).any()
     found = evaluate(crib, task, samples=50, seed=2)
     assert (found.exact_match, found.token_accuracy, found.samples) == (0.0, 1.0, 50)
 

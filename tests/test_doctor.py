@@ -76,8 +76,8 @@ def test_what_cannot_be_examined_exits_2_with_one_sentence(
     odd |= {f"encoder.0.attn.{name}": torch.ones(1, 2, 3, 9) for name in ("v", "scores", "z")}
     save_trace(replace(trace, activations=odd), tmp_path / "odd")
     assert main(["doctor", str(tmp_path / path)]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert said.err.startswith("xformer: ")
-    assert "Traceback" not in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    assert output.err.startswith("xformer: ")
+    assert "Traceback" not in output.err

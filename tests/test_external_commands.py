@@ -54,13 +54,13 @@ def test_a_trace_of_an_external_model_is_no_safetensors_file(
 @pytest.mark.parametrize("family", TEXT)
 def test_doctor_finds_nothing_in_a_whole_model(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", str(folder_of(family, tmp_path / "tiny"))]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("Nothing is wrong in what was checked.")
-    assert "Verified against the original model" in said
-    assert "  every activation is a finite number (" in said
-    assert "  each query's attention weights are from 0 to 1 and sum to at most 1 (2 places)" in said
-    assert ("  no query attends to later positions (2 places)" in said) == (family != "BERT")
-    assert "xformer.viz" in said
+    output = capsys.readouterr().out
+    assert output.startswith("Nothing is wrong in what was checked.")
+    assert "Verified against the original model" in output
+    assert "  every activation is a finite number (" in output
+    assert "  each query's attention weights are from 0 to 1 and sum to at most 1 (2 places)" in output
+    assert ("  no query attends to later positions (2 places)" in output) == (family != "BERT")
+    assert "xformer.viz" in output
 
 
 def test_doctor_finds_weights_that_give_no_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,8 +83,8 @@ def test_a_damaged_folder_is_refused_without_its_path(
     capsys.readouterr()  # the library's progress bar
     more = ["--input", "the cat", "--out", str(tmp_path / "x.npz")] if command == "trace" else []
     assert main([command, str(folder), *more]) == (1 if command == "trace" else 2)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert "\x1b" not in said.err
-    assert str(tmp_path) not in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    assert "\x1b" not in output.err
+    assert str(tmp_path) not in output.err

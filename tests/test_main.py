@@ -27,10 +27,10 @@ def test_train_eval_trace_and_runs_hang_together(
         return capsys.readouterr().out
 
     out = tmp_path / "runs" / "mine"
-    said = run(
+    output = run(
         "train", "--preset", "reverse-mirror", "--out", str(out), "--steps", "40", "--seed", "3", "--score", "50"
     )
-    assert "exact match on 50 unseen inputs" in said
+    assert "exact match on 50 unseen inputs" in output
     card = xformer.load(out).card
     assert (card["seed"], card["step"]) == (3, 40)
     assert (card["figures"]["samples"], card["figures"]["seed"]) == (50, 4)
@@ -68,9 +68,9 @@ def test_many_models_at_once(
         "2",
     ]
     assert main(["train", "--preset", "reverse-mirror", *options]) == 0
-    said = capsys.readouterr().out
-    assert "003  learning rate 0.01, seed 1: " in said
-    assert "4 of 4 models have come to their end" in said
+    output = capsys.readouterr().out
+    assert "003  learning rate 0.01, seed 1: " in output
+    assert "4 of 4 models have come to their end" in output
     cards = [xformer.load(tmp_path / f"{number:03d}").card for number in range(4)]
     assert [(card["train"]["peak_lr"], card["seed"]) for card in cards] == [
         (0.001, 0),
@@ -138,7 +138,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("xformer.training.device.prepare_process", lambda: None)  # its settings outlast a test
     assert main([argument.replace("{tmp}", str(tmp_path)) for argument in arguments]) == 1
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert words in output
+    assert output.count("\n") == 1
     assert list(tmp_path.rglob("*")) == []

@@ -38,8 +38,8 @@ def test_the_estimate_is_near_what_is_kept(architecture: str, size: dict, length
     source = torch.ones(2, length, dtype=torch.int64)
     target = torch.ones(2, 37, dtype=torch.int64) if architecture == "encoder-decoder" else None
     taken = record(model, source, target).n_bytes
-    told = trace_bytes(model.config, length, None if target is None else 37, batch=2)
-    assert 0.75 < told / taken < 1.6
+    estimate = trace_bytes(model.config, length, None if target is None else 37, batch=2)
+    assert 0.75 < estimate / taken < 1.6
 
 
 def test_a_small_file_with_many_heads_is_told_in_gigabytes() -> None:
@@ -122,8 +122,8 @@ analyses["{name}"](small)  # what it imports is there then
 def test_what_an_analysis_takes_is_told_before_it(name: str, sizes: dict[str, int]) -> None:
     whole = {"vocab": 11, "neurons": 8, **sizes}
     taken = peak_of(f"analyses['{name}'](r)", RUN.format(name=name, **whole))
-    told = needed_bytes(name, **whole, points=7, batch=1)  # what enters, and what leaves two parts of three layers
-    assert 0.5 < told / taken < 1.5
+    estimate = needed_bytes(name, **whole, points=7, batch=1)  # what enters, and what leaves two parts of three layers
+    assert 0.5 < estimate / taken < 1.5
 
 
 def test_an_analysis_that_takes_too_much_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

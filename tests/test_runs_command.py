@@ -14,7 +14,7 @@ from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(["runs", *arguments]) == 0
     return capsys.readouterr().out
 
@@ -30,23 +30,23 @@ def test_both_kinds_are_listed_shown_and_deleted(
     store.change(run, step=12)
     list(iter_train(tiny_preset(seed=6), out=tmp_path / "plain", device="cpu"))
 
-    listed = said(capsys, "--folder", folder)
+    listed = output(capsys, "--folder", folder)
     [line] = [line for line in listed.splitlines() if run in line]
     assert [cell.strip() for cell in line.strip("│").split("│")][:7] == [
         run, "[red]mine[/red]", "tiny", "5", "12", "finished", "37.50%",
     ]  # fmt: skip
     assert sum("plain" in line for line in listed.splitlines()) == 1
 
-    shown = json.loads(said(capsys, "show", run, "--folder", folder))
+    shown = json.loads(output(capsys, "show", run, "--folder", folder))
     assert (shown["id"], shown["name"], shown["model"]["d_model"]) == (run, "[red]mine[/red]", 8)
     assert shown["curve"] == rows
 
-    assert f"Deleted {run}" in said(capsys, "delete", run, "--folder", folder)
+    assert f"Deleted {run}" in output(capsys, "delete", run, "--folder", folder)
     assert [entry.id for entry in store.entries(deleted=True)] == [run]
     assert store.folder_of(run).exists()  # it can be taken back
-    assert run not in said(capsys, "--folder", folder)
+    assert run not in output(capsys, "--folder", folder)
     assert main(["runs", "show", run, "--folder", folder]) == 1
-    said(capsys, "delete", "plain", "--folder", folder)
+    output(capsys, "delete", "plain", "--folder", folder)
     assert not (tmp_path / "plain").exists()
 
 
@@ -56,7 +56,7 @@ def test_a_run_whose_process_is_gone_is_not_called_running(tmp_path: Path, capsy
     store.change(run, worker="somebody")
     store.folder_of(run).mkdir(exist_ok=True)
     (store.folder_of(run) / liveness.LOCK).touch()  # and nobody holds it
-    assert (store.entry(run).state, json.loads(said(capsys, "show", run, "--folder", str(tmp_path)))["state"]) == (
+    assert (store.entry(run).state, json.loads(output(capsys, "show", run, "--folder", str(tmp_path)))["state"]) == (
         "running",
         "interrupted",
     )
@@ -89,10 +89,10 @@ def test_orders_go_the_way_of_the_screens(
         1,
         "xformer: The run “waiting” is stopped: there is nothing to stop.\n",
     )
-    status, said = tell(tmp_path, capsys, "pause", waiting)
-    assert (status, "so it cannot be told to pause" in said) == (1, True)
-    status, said = tell(tmp_path, capsys, "delete", at_work)
-    assert (status, "stop it before you delete it" in said) == (1, True)
+    status, output = tell(tmp_path, capsys, "pause", waiting)
+    assert (status, "so it cannot be told to pause" in output) == (1, True)
+    status, output = tell(tmp_path, capsys, "delete", at_work)
+    assert (status, "stop it before you delete it" in output) == (1, True)
 
 
 def test_resume_queues_a_run_and_has_it_started(
@@ -114,14 +114,14 @@ def test_resume_queues_a_run_and_has_it_started(
 
 def test_a_folder_that_is_not_the_apps_takes_no_orders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "plain" / "snapshots").mkdir(parents=True)
-    status, said = tell(tmp_path, capsys, "stop", "plain")
-    assert (status, "so it cannot stop from here; press Ctrl-C there" in said) == (1, True)
+    status, output = tell(tmp_path, capsys, "stop", "plain")
+    assert (status, "so it cannot stop from here; press Ctrl-C there" in output) == (1, True)
 
 
 def test_a_link_is_not_followed_to_be_deleted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "precious" / "snapshots").mkdir(parents=True)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "link").symlink_to(tmp_path / "precious")
-    status, said = tell(tmp_path / "runs", capsys, "delete", "link")
-    assert (status, "is a link to another folder" in said) == (1, True)
+    status, output = tell(tmp_path / "runs", capsys, "delete", "link")
+    assert (status, "is a link to another folder" in output) == (1, True)
     assert (tmp_path / "precious" / "snapshots").is_dir()

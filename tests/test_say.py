@@ -44,16 +44,16 @@ def test_json_stays_json(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("text", ["[/b]", "[list]", "\x1b[2J", ":rocket:"])
 def test_input_is_shown_as_it_was_typed(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["trace", MIRROR, "--input", text, "--out", str(tmp_path / "x.npz")])
-    said = capsys.readouterr()
-    assert_tame(said.out + said.err)
-    assert "Traceback" not in said.err
+    printed = capsys.readouterr()
+    assert_tame(printed.out + printed.err)
+    assert "Traceback" not in printed.err
 
 
 def test_square_brackets_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", CHARACTERS, "--input", "x[list][/b]:rocket:", "--out", str(tmp_path / "[b].npz")]) == 0
-    said = capsys.readouterr().out
-    assert "input      x[list][/b]:rocket:\n" in said
-    assert f"written to {tmp_path}/[b].npz" in said
+    printed = capsys.readouterr().out
+    assert "input      x[list][/b]:rocket:\n" in printed
+    assert f"written to {tmp_path}/[b].npz" in printed
     assert (tmp_path / "[b].npz").is_file()
 
 
@@ -89,8 +89,8 @@ def test_no_command_echoes_an_order_to_the_terminal(
         main([word.replace("{tmp}", str(tmp_path)).replace("{run}", run) for word in arguments])
     except SystemExit as left:
         assert left.code == 2  # noqa: PT017  only a wrong call ends so
-    said = capsys.readouterr()
-    assert_tame(said.out + said.err)
+    printed = capsys.readouterr()
+    assert_tame(printed.out + printed.err)
 
 
 @pytest.mark.parametrize(

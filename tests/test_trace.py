@@ -249,8 +249,10 @@ def test_there_and_back(architecture: str, tmp_path: Path) -> None:
 
 def write(path: Path, metadata: dict[str, str] | None = None, **tensors: Tensor | None) -> Path:
     given: dict[str, Tensor | None] = {"tokens": torch.tensor([[1, 2, 3]])} | tensors
-    said = {"xformer-trace": "1", "config": json.dumps(GOOD)} if metadata is None else metadata
-    path.write_bytes(safetensors.torch.save({name: value for name, value in given.items() if value is not None}, said))
+    header = {"xformer-trace": "1", "config": json.dumps(GOOD)} if metadata is None else metadata
+    path.write_bytes(
+        safetensors.torch.save({name: value for name, value in given.items() if value is not None}, header)
+    )
     return path
 
 

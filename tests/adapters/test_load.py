@@ -97,12 +97,12 @@ def test_a_configuration_that_says_otherwise_still_opens_or_is_refused_in_a_sent
     folder: Path, values: dict[str, Any]
 ) -> None:
     change(folder / "config.json", **values)
-    said = ""
+    message = ""
     try:
         assert xformer.read(folder, "the cat sat").logits.isfinite().all()
     except XformerError as error:
-        said = str(error)
-    assert str(folder.parent) not in said
+        message = str(error)
+    assert str(folder.parent) not in message
 
 
 def test_a_class_that_does_not_fit_the_configuration_is_refused(folder: Path) -> None:
@@ -172,6 +172,6 @@ def test_a_whole_model_passes_the_rehearsal(folder: Path) -> None:
 
 
 def test_a_sentence_says_nothing_of_this_machine() -> None:
-    said = plain_sentence(ValueError("cannot read '/home/someone/models/x/config.json'\x1b[31m\nat line 3"))
-    assert said == "cannot read 'config.json' [31m at line 3"
+    message = plain_sentence(ValueError("cannot read '/home/someone/models/x/config.json'\x1b[31m\nat line 3"))
+    assert message == "cannot read 'config.json' [31m at line 3"
     assert plain_sentence(KeyError()) == "KeyError"

@@ -220,8 +220,8 @@ def attempts(make: Callable[[Path, random.Random], str], n: int, draw: random.Ra
             where = Path(folder) / str(number)
             what = f"{make(where, draw)} mutant {number}"
             path = where / "tiny.gguf" if (where / "tiny.gguf").exists() else where
-            said = _in_a_child(what, path, _rehearsed, may_end=True)
-            yield said if said != "passed" else _in_a_child(what, path, _opened, may_end=False)
+            verdict = _in_a_child(what, path, _rehearsed, may_end=True)
+            yield verdict if verdict != "passed" else _in_a_child(what, path, _opened, may_end=False)
             shutil.rmtree(where, ignore_errors=True)
 
 
@@ -244,17 +244,17 @@ def _in_a_child(what: str, path: Path, work: Callable[[Path], str], *, may_end: 
     child.start()
     sender.close()
     began = time.monotonic()
-    said, seconds, memory = ("ended", "", ""), 0.0, 0
+    verdict, seconds, memory = ("ended", "", ""), 0.0, 0
     if receiver.poll(WALL):
         with suppress(EOFError):
-            said, seconds, memory = receiver.recv()
+            verdict, seconds, memory = receiver.recv()
     child.kill()
     child.join()
-    if said[0] == "raw" or (said[0] == "ended" and not may_end):
-        raise FindingError(f"{what}: {' '.join(said)} after {time.monotonic() - began:.1f} s, exit {child.exitcode}")
+    if verdict[0] == "raw" or (verdict[0] == "ended" and not may_end):
+        raise FindingError(f"{what}: {' '.join(verdict)} after {time.monotonic() - began:.1f} s, exit {child.exitcode}")
     if seconds > SECONDS or memory > MEMORY:
         raise FindingError(f"{what}: {seconds:.1f} s of the processor, {memory / 1024**2:.0f} MB")
-    return said[0]
+    return verdict[0]
 
 
 def _work(work: Callable[[Path], str], path: Path, sender: Any) -> None:
@@ -264,15 +264,15 @@ def _work(work: Callable[[Path], str], path: Path, sender: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            said = (work(path), "", "")
+            verdict = (work(path), "", "")
         except XformerError as error:
             sentence = str(error)
             is_plain = (
                 sentence.strip() and sentence.isprintable() and len(sentence) < 1_000 and str(path) not in sentence
             )
-            said = ("refused", "", "") if is_plain else ("raw", "sentence", sentence[:300])
+            verdict = ("refused", "", "") if is_plain else ("raw", "sentence", sentence[:300])
         except BaseException as error:
             # The process that runs a rehearsal makes a sentence of anything that is raised in it.
-            said = ("refused", "", "") if work is _rehearsed else ("raw", type(error).__name__, str(error)[:300])
+            verdict = ("refused", "", "") if work is _rehearsed else ("raw", type(error).__name__, str(error)[:300])
     used = resource.getrusage(resource.RUSAGE_SELF)
-    sender.send((said, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024))
+    sender.send((verdict, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024))

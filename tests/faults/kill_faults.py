@@ -20,8 +20,8 @@ def kills(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
     seconds = duration(zygote)
     for number in range(n):
         moments = [draw.uniform(0, seconds) for _ in range(draw.choice((1, 1, 1, 2, 3)))]
-        said = ", ".join(f"{moment * 1000:.0f} ms" for moment in moments)
-        yield Trial(f"kill {number} after {said}", partial(_kill, zygote, moments))
+        at = ", ".join(f"{moment * 1000:.0f} ms" for moment in moments)
+        yield Trial(f"kill {number} after {at}", partial(_kill, zygote, moments))
 
 
 def _kill(zygote: Zygote, moments: list[float]) -> None:

@@ -73,13 +73,13 @@ def tabs(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
 
 def _start_at_once(zygote: Zygote) -> None:
     with fresh(zygote) as ground:
-        said = press(ground, 4, button="start", owner="ada", waiting=2)
+        results = press(ground, 4, button="start", owner="ada", waiting=2)
         entries = {entry.id for entry in ground.store.entries()}
-        answers = [answer["answer"] for answer in said if "answer" in answer]
+        answers = [answer["answer"] for answer in results if "answer" in answer]
         # a tiny run may be over before the last tab is heard
         assert len(answers) >= 2
         assert set(answers) == entries
-        assert all("are allowed" in answer["error"] for answer in said if "error" in answer)
+        assert all("are allowed" in answer["error"] for answer in results if "error" in answer)
         for run in entries:
             ground.wait(run, "the end", lambda entry: entry.state == "finished")
             ground.assert_like_undisturbed(run, undisturbed(zygote, SHORT))
@@ -91,8 +91,8 @@ def _resume_at_once(zygote: Zygote) -> None:
         ground.wait(run, "some steps", lambda entry: entry.step > 20)
         ground.kill(run)
         assert ground.wait_for_rest(run).state == "interrupted"
-        said = press(ground, 4, button="resume", run=run)
-        assert all("answer" in answer or "nothing left to resume" in answer["error"] for answer in said)
+        results = press(ground, 4, button="resume", run=run)
+        assert all("answer" in answer or "nothing left to resume" in answer["error"] for answer in results)
         entry = ground.wait(run, "the end", lambda entry: entry.state == "finished")
         assert entry.turn == 2, "it was started more than once"
         ground.assert_like_undisturbed(run, undisturbed(zygote, LONG))

@@ -30,14 +30,14 @@ def presses(zygote: Zygote, way: str, every: int, draw: random.Random) -> Iterat
 
 def _press(zygote: Zygote, way: str, at: int) -> None:
     with fresh(zygote) as ground:
-        [said] = press(ground, fault=Fault(calls=(at, at, WAYS[way])), button="start")
+        [answer] = press(ground, fault=Fault(calls=(at, at, WAYS[way])), button="start")
         entries = ground.store.entries()
         assert len(entries) <= 1, "one press, two runs"
-        if "answer" in said:
-            assert [entry.id for entry in entries] == [said["answer"]], "said to be written down, and is not"
-        if "error" in said:
+        if "answer" in answer:
+            assert [entry.id for entry in entries] == [answer["answer"]], "said to be written down, and is not"
+        if "error" in answer:
             assert not entries, "said to be refused, and is there"
-            assert "Traceback" not in said["error"]
+            assert "Traceback" not in answer["error"]
         for entry in entries:
             found = ground.wait(entry.id, "an end", lambda entry: not entry.is_active and entry.state != "queued")
             assert found.state == "finished", f"{found.state}: {found.message}"

@@ -31,8 +31,8 @@ def sweeps(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
     whole: list[list[dict[str, Any]]] = []
     for who in in_turn(list(WHO), n, draw):
         moments = [draw.uniform(0, SECONDS) for _ in range(2 if who == WHO[1] else 1)]
-        said = ", ".join(f"{moment:.2f} s" for moment in moments)
-        yield Trial(f"kill {who} after {said}", partial(_kill, zygote, who, moments, whole))
+        at = ", ".join(f"{moment:.2f} s" for moment in moments)
+        yield Trial(f"kill {who} after {at}", partial(_kill, zygote, who, moments, whole))
 
 
 def _kill(zygote: Zygote, who: str, moments: list[float], whole: list[list[dict[str, Any]]]) -> None:

@@ -64,10 +64,10 @@ def press(*, address: str, folder: str, button: str, at: float, result: str, **a
             answer = jobs.fork(store, arguments["run"], arguments["step"], ground.SHORT)
         else:
             answer = dispatch.reconcile(store)
-        said = {"answer": answer}
+        result_text = {"answer": answer}
     except XformerError as error:
-        said = {"error": str(error)}
-    Path(f"{result}.part").write_text(json.dumps(said))
+        result_text = {"error": str(error)}
+    Path(f"{result}.part").write_text(json.dumps(result_text))
     os.replace(f"{result}.part", result)
     return 0
 

@@ -62,10 +62,10 @@ def test_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     a_model(tmp_path / "mine")
     folder_of(tmp_path / "pickled", {"config.json": {}, "pytorch_model.bin": b""})
     assert main(["models", "list"]) == 0
-    said = capsys.readouterr().out
-    assert "mine" in said
-    assert "llama" in said
-    assert "only as a pickle" in said
+    output = capsys.readouterr().out
+    assert "mine" in output
+    assert "llama" in output
+    assert "only as a pickle" in output
     monkeypatch.setenv("XFORMER_MODELS", "")
     assert main(["models"]) == 0
     assert "XFORMER_MODELS is empty, so there are none." in capsys.readouterr().out

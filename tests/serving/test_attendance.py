@@ -64,9 +64,9 @@ def test_what_visitors_shared_goes_after_the_last_of_them(cache: ByteCache, capl
 
     with caplog.at_level(logging.INFO, "xformer.memory"):
         run_alone(day())
-    said = [record.getMessage() for record in caplog.records]
-    assert said[0].startswith("memory: 1 visitors, 4 MB kept, 0 MB in use besides, ")
-    assert said[-1].startswith("memory: 0 visitors, 0 MB kept, 0 MB in use besides, ")
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages[0].startswith("memory: 1 visitors, 4 MB kept, 0 MB in use besides, ")
+    assert messages[-1].startswith("memory: 0 visitors, 0 MB kept, 0 MB in use besides, ")
 
 
 def test_other_requests_are_no_visitors(cache: ByteCache) -> None:

@@ -223,8 +223,8 @@ def changed(name: str, model: dict[str, Any], task: dict[str, Any], train: dict[
 def test_the_memory_that_is_told_is_near_what_was_measured(
     name: str, model: dict[str, Any], task: dict[str, Any], train: dict[str, Any], measured: int
 ) -> None:
-    told = (memory_needed(changed(name, model, task, train)) - PROCESS) / 1e6
-    assert 0.6 * measured < told < 1.5 * measured + 60
+    estimate = (memory_needed(changed(name, model, task, train)) - PROCESS) / 1e6
+    assert 0.6 * measured < estimate < 1.5 * measured + 60
 
 
 def test_more_of_everything_needs_more_memory() -> None:
