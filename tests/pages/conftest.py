@@ -14,7 +14,7 @@ from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
-from pages.shared import external_models, run_store
+from pages.shared import external_models, models, run_store
 from pages.shared.byte_cache import shared
 from pages.shared.escape_markdown import WORD_JOINER
 from pages.shared.serving import access
@@ -71,6 +71,18 @@ def forget() -> None:
     shared.forget(lambda key: True)
     st.cache_resource.clear()
     st.cache_data.clear()
+
+
+@pytest.fixture
+def ship(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
+    """`ship(folder)`: its models in place of the shipped ones, for one test; what is cached goes by their names."""
+
+    def ship(folder: Path) -> None:
+        monkeypatch.setattr(models, "FOLDER", folder)
+        forget()
+
+    yield ship
+    forget()
 
 
 def strip_lanes(app: AppTest) -> list[dict[str, Any]]:

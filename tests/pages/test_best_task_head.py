@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.pages.conftest import ROOT, Open, forget
+from tests.pages.conftest import ROOT, Open
 from xformer import Checkpoint, Transformer, load, save
 from xformer.formatting import percent
 from xformer.tasks.images import digit_images
@@ -31,21 +31,15 @@ def notes(app: Any) -> str:
 
 
 @pytest.fixture
-def untrained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def untrained(tmp_path: Path, ship: Callable[[Path], None]) -> None:
     """The shipped models with fresh weights."""
-
-    from pages.shared import models
-
     for name, *_ in (*CLEARLY, ("reverse-small",)):
         checkpoint = load(ROOT / "checkpoints" / name)
         save(
             Checkpoint(Transformer(checkpoint.config, torch.Generator().manual_seed(1)), checkpoint.task),
             tmp_path / name,
         )
-    monkeypatch.setattr(models, "FOLDER", tmp_path)
-    forget()
-    yield
-    forget()
+    ship(tmp_path)
 
 
 @pytest.mark.parametrize(("model", "typed", "head"), CLEARLY)

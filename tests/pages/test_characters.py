@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from tests.pages.conftest import Open, forget
+from tests.pages.conftest import Open
 from tests.training.at_work import add, train
 from xformer import Checkpoint, Transformer, save
 from xformer.presets import preset
@@ -58,15 +58,10 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def untrained(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def untrained(fresh: Path, ship: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """They stand in place of the shipped models."""
-    from pages.shared import models
-
     monkeypatch.setenv("XFORMER_DATA", str(fresh / "data"))
-    monkeypatch.setattr(models, "FOLDER", fresh / "models")
-    forget()
-    yield
-    forget()
+    ship(fresh / "models")
 
 
 def words(app: AppTest) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,12 @@ NAMES = ("induction", "addition", "parity", "brackets", "modular")
 
 
 @pytest.fixture
-def untrained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of the shipped models: one of each new kind, with fresh weights."""
-    import streamlit as st
-
-    from pages.shared import models
-
+def untrained(tmp_path: Path, ship: Callable[[Path], None]) -> None:
+    """One model of each kind of task in place of the shipped ones, with fresh weights."""
     for name in (*NAMES, "reverse"):
         chosen = preset(name)
         save(Checkpoint(Transformer(chosen.model), Task(chosen.task)), tmp_path / name)
-    monkeypatch.setattr(models, "FOLDER", tmp_path)
-    st.cache_resource.clear()
-    yield
-    st.cache_resource.clear()
+    ship(tmp_path)
 
 
 def text(app: Any) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.pages.conftest import Open, forget
+from tests.pages.conftest import Open
 from tests.pages.test_runs import add, with_weights
 from xformer.formatting import percent
 from xformer.training.run_store import RunStore
@@ -138,7 +138,6 @@ def test_a_name_is_never_markdown(open_page: Open, runs: Path) -> None:
 
 
 def test_home_says_how_the_edge_cases_went_where_there_are_any(open_page: Open) -> None:
-    forget()  # the models of other tests have the names of shipped ones
     said = {
         model: " ".join(element.value for element in open_page(model=model, more="training").caption)
         for model in ("addition", "reverse-small")

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import xformer
-from pages.shared import models
 from tests.layers.reference import FITTING
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
@@ -42,12 +41,6 @@ def fresh_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
             model = xformer.Transformer(tiny_model(task, positions=kind), torch.Generator().manual_seed(0)).eval()
             xformer.save(xformer.Checkpoint(model, task), folder / f"{architecture}-{kind}")
     return folder
-
-
-@pytest.fixture
-def ship(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
-    """`ship(folder)`: its models in place of the shipped ones."""
-    return lambda folder: monkeypatch.setattr(models, "FOLDER", folder)
 
 
 @pytest.fixture
