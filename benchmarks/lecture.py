@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.crowd import resident
 from benchmarks.measure import Machine, options, show
 from tests.attack import visitor
 from tests.attack.visitor import Visitor
@@ -215,11 +216,6 @@ def forward_passes(model: str, n: int, threads: int = 1) -> float:
         command, capture_output=True, text=True, check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"}
     )
     return float(done.stdout) / n
-
-
-def resident(pid: int) -> int:
-    """Bytes that a process takes."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def processor_seconds(pid: int) -> float:
