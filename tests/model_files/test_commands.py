@@ -10,6 +10,7 @@ import pytest
 
 from tests.model_files.small_files import a_model, folder_of
 from xformer.__main__ import main
+from xformer.cli import app
 from xformer.installed import APP
 from xformer.model_files import contents
 
@@ -26,9 +27,34 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_the_app(started: list[list[str]]) -> None:
     assert main(["app"]) == 0
     assert main(["app", "--port", "8613"]) == 0
-    app = [sys.executable, str(APP / "app.py")]
-    assert started == [app, [*app, "--server.port", "8613"]]
+    command = [sys.executable, str(APP / "app.py")]
+    assert started == [command, [*command, "--server.port", "8613"]]
     assert (APP / "app.py").is_file()
+
+
+def test_a_server_for_others_prints_its_address_in_the_network(
+    started: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "_address_in_network", lambda: "192.0.2.7")
+    for host, address in (("0.0.0.0", "192.0.2.7"), ("::", "192.0.2.7"), ("192.0.2.9", "192.0.2.9")):
+        assert main(["app", "--host", host, "--port", "8613"]) == 0
+        assert f"Others in this network open http://{address}:8613" in capsys.readouterr().out
+        assert started.pop()[2:] == [
+            *("--server.address", host, "--browser.serverAddress", address),
+            *("--server.port", "8613"),
+        ]
+    assert main(["app", "--host", "127.0.0.1"]) == 0
+    assert "network" not in capsys.readouterr().out
+    assert "--browser.serverAddress" not in started.pop()
+
+
+def test_a_terminal_shows_the_address_as_a_code(capsys: pytest.CaptureFixture[str]) -> None:
+    app._print_code("http://192.0.2.7:8613")
+    assert capsys.readouterr().out == ""  # a log file has no use for it
+    rows = app._code("http://192.0.2.7:8613").splitlines()
+    assert len(rows) > 10
+    # White on black, whatever the colours of the terminal are; a phone does not read the inverse.
+    assert all(row.startswith("\x1b[97;40m") and row.endswith("\x1b[0m") for row in rows)
 
 
 def test_the_app_with_a_model(started: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import socket
 import sys
 from argparse import Namespace
 from importlib.util import find_spec
@@ -24,11 +26,44 @@ def run_app(options: Namespace) -> None:
         check_memory(inspect(options.model))  # fails here, not on a screen
         os.environ[FIRST] = str(Path(options.model).resolve())
     command = [sys.executable, str(APP / "app.py")]
+    if options.host is not None:
+        command += ["--server.address", options.host]
+        if options.host not in ("127.0.0.1", "localhost", "::1"):
+            address = _address_in_network() if options.host in ("0.0.0.0", "::") else options.host
+            command += ["--browser.serverAddress", address]
+            url = f"http://{f'[{address}]' if ':' in address else address}:{options.port or 8501}"
+            say(f"Others in this network open {url}")
+            _print_code(url)
     if options.port is not None:
         command += ["--server.port", str(options.port)]
     if IS_INSTALLED:  # a checkout keeps them in its own folder
-        print(f"Runs are kept in {runs_folder()}; XFORMER_RUNS chooses another folder.", flush=True)
+        say(f"Runs are kept in {runs_folder()}; XFORMER_RUNS chooses another folder.")
+    sys.stdout.flush()
     os.execv(command[0], command)
+
+
+def _address_in_network() -> str:
+    """The address of this machine as others in its network reach it; its name where it is in none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: it only chooses the interface
+            return probe.getsockname()[0]
+        except OSError:
+            return socket.gethostname()
+
+
+def _print_code(url: str) -> None:
+    """Print the address as a QR code, on a terminal that can show it."""
+    if sys.stdout.isatty() and fit("█") == "█" and find_spec("segno"):
+        print(_code(url))
+
+
+def _code(url: str) -> str:
+    import segno  # only now: few need it
+
+    drawn = io.StringIO()
+    segno.make(url, micro=False).terminal(drawn, border=2, compact=True)
+    return "\n".join(f"\033[97;40m{row}\033[0m" for row in drawn.getvalue().splitlines())
 
 
 COLUMNS = ("model", "kind", "parameters", "on disk", "memory", "path, or why it cannot be opened")
