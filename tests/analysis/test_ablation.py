@@ -241,3 +241,33 @@ def test_half_of_what_is_measured_first_is_chosen_at_random() -> None:
     first = set(order[:100])
     assert set(range(960, 1000)) <= first
     assert 35 <= len(first & set(range(900))) <= 50
+
+
+def test_the_head_worth_seeing_first_has_a_pattern_and_matters() -> None:
+    reading = xformer.read("checkpoints/reverse-small", "3 7 12 9 4 11")
+    first, second = xformer.analysis.heads_worth_seeing(reading).to_dict("records")
+    assert (first["layer"], first["pattern"]) == ("encoder.1.attn", "task_pattern")
+    assert (second["layer"], second["pattern"]) == ("encoder.0.attn", "")  # it costs more, but follows no known pattern
+    for row in (first, second):
+        without = xformer.read("checkpoints/reverse-small", "3 7 12 9 4 11", changes=f"ablate:{row['layer']}.0")
+        assert row["right"] == without.n_correct < reading.n_correct
+        assert row["effect"] == pytest.approx(without.loss - reading.loss, rel=1e-4)
+
+
+def test_a_head_with_a_pattern_that_does_nothing_comes_after_one_that_matters() -> None:
+    table = xformer.analysis.heads_worth_seeing(xformer.read("checkpoints/sort", "3 7 2"), n=100)
+    assert table["effect"].iloc[0] > 0.1
+    assert table["effect"].abs().iloc[-1] < 0.1
+
+
+def test_an_ablated_head_is_not_worth_seeing_first() -> None:
+    reading = xformer.read("checkpoints/reverse-small", "3 7 12 9 4 11", changes="ablate:encoder.1.attn.0")
+    table = xformer.analysis.heads_worth_seeing(reading)
+    assert table["layer"].iloc[0] == "encoder.0.attn"
+
+
+def test_heads_of_a_large_run_are_not_ablated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xformer.analysis.ablation.MOST_MEASURED", 1)
+    table = xformer.analysis.heads_worth_seeing(xformer.read("checkpoints/reverse", "3 7 12 9 4 11"))
+    assert table["effect"].isna().all()
+    assert table["pattern"].tolist()[0] == "task_pattern"

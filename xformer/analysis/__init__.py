@@ -14,6 +14,7 @@ from xformer.lazy import attach
 if TYPE_CHECKING:
     from xformer.analysis import principles as principles
     from xformer.analysis.ablation import head_effects as head_effects
+    from xformer.analysis.ablation import heads_worth_seeing as heads_worth_seeing
     from xformer.analysis.activation_patching import patching as patching
     from xformer.analysis.activation_patching import patching_map as patching_map
     from xformer.analysis.attention_patterns import attention as attention
@@ -21,14 +22,15 @@ if TYPE_CHECKING:
     from xformer.analysis.attention_patterns import head_scores as head_scores
     from xformer.analysis.attention_patterns import notable_heads as notable_heads
     from xformer.analysis.attention_patterns import rollout as rollout
-    from xformer.analysis.comparison import Contender as Contender
-    from xformer.analysis.differences import beliefs_apart as beliefs_apart
-    from xformer.analysis.differences import deciding_at as deciding_at
+    from xformer.analysis.attention_patterns import stream_moved as stream_moved
+    from xformer.analysis.comparison import Variant as Variant
+    from xformer.analysis.differences import at_position as at_position
     from xformer.analysis.differences import decision_lens as decision_lens
     from xformer.analysis.differences import decision_rows as decision_rows
     from xformer.analysis.differences import gap_fillings as gap_fillings
-    from xformer.analysis.differences import named as named
     from xformer.analysis.differences import pattern_difference as pattern_difference
+    from xformer.analysis.differences import prediction_difference as prediction_difference
+    from xformer.analysis.differences import relabel as relabel
     from xformer.analysis.embeddings import cosines as cosines
     from xformer.analysis.embeddings import neighbours as neighbours
     from xformer.analysis.embeddings import projection as projection
@@ -41,10 +43,10 @@ if TYPE_CHECKING:
     from xformer.analysis.feed_forward import neurons as neurons
     from xformer.analysis.feed_forward import promotion as promotion
     from xformer.analysis.feed_forward import survey as survey
+    from xformer.analysis.generation import decode_steps as decode_steps
     from xformer.analysis.generation import divergence_by_step as divergence_by_step
     from xformer.analysis.generation import likeliest_tokens as likeliest_tokens
     from xformer.analysis.generation import predictions_by_step as predictions_by_step
-    from xformer.analysis.generation import roll_out as roll_out
     from xformer.analysis.generation import steered as steered
     from xformer.analysis.images import classes as classes
     from xformer.analysis.images import filter_components as filter_components

@@ -26,6 +26,7 @@ from xformer.adapters.any_module import AnyModule
 from xformer.adapters.gradients import Measure, gradients
 from xformer.adapters.on_demand import lengths, recorded_bytes
 from xformer.analysis import minimal_pairs
+from xformer.analysis.attention_patterns import notable_heads
 from xformer.disk_quota import megabytes
 from xformer.edits import ReplaceParts
 from xformer.errors import EditError, UnavailableError
@@ -155,6 +156,56 @@ def head_effects(
     for head in () if isinstance(exact, bool) else exact:
         found.silence(head)
     return found.frame()
+
+
+MOST_MEASURED = 4096
+"""Heads times tokens up to which the heads worth seeing are also ablated."""
+
+
+def heads_worth_seeing(reading: Reading, n: int = 5) -> pd.DataFrame:
+    """The heads to look at first: those that follow a known pattern and matter, then those that only matter.
+
+    Each head of one of our own small models is ablated to see what it costs; the heads of other models are in the order of
+    `notable_heads`.
+
+    Args:
+        reading: The run.
+        n: At most so many heads.
+
+    Returns:
+        The columns of `notable_heads` (pattern is "" for a head that matters and follows none of them), with effect, by how
+        much the loss grows without the head, and right, how many predictions are right then; both NaN where not measured.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1 15")
+        >>> xformer.analysis.heads_worth_seeing(reading, n=1)[["layer", "head", "right"]].values.tolist()
+        [['encoder.2.attn', 1, 1.0]]
+    """
+    found = notable_heads(reading, n=10_000)
+    heads = [(site.path, head) for site in reading.attention for head in range(reading.subject.shape.heads[site.path])]
+    n_tokens = reading.example.stream.shape[1]
+    if not isinstance(reading.subject, BareModel) or len(heads) * n_tokens > MOST_MEASURED or not reading.has_logits:
+        return found.assign(effect=math.nan, right=math.nan).head(n)
+    measure, at = minimal_pairs.of_run(reading), list(reading.target_positions)
+    before, labels = float(measure(reading.logits)), reading.example.labels[0, at]
+    rows, n_rows = [], rows_at_once(reading)
+    for begin in range(0, len(heads), n_rows):
+        some = heads[begin : begin + n_rows]
+        for (layer, head), logits in zip(some, logits_with(reading, [(f"{p}.z", (h,)) for p, h in some]), strict=True):
+            right = int((logits[at].argmax(dim=-1) == labels).sum()) if reading.has_right_answer else math.nan
+            rows.append((layer, head, float(measure(logits[None])) - before, right))
+    effects = pd.DataFrame(rows, columns=["layer", "head", "effect", "right"])
+    both = effects.merge(found, on=["layer", "head"], how="left").fillna({"pattern": ""})
+    size = both["effect"].abs()
+    matters, is_clear = size >= WORTH_SEEING, both["pattern"] != ""
+    order = both.assign(worth=2 * matters + (is_clear & matters), size=size)[matters | is_clear]
+    order = order.sort_values(["worth", "size"], ascending=False, kind="stable").index
+    return both.loc[order, [*found.columns, "effect", "right"]].head(n).reset_index(drop=True)
+
+
+WORTH_SEEING = 0.1
+"""A head without a pattern is worth seeing where ablating it moves the loss by so many nats."""
 
 
 AT_ONCE = 256

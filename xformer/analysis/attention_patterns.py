@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from xformer.adapters import TaskModel
 from xformer.errors import EditError
 from xformer.memory import check_analysis
 from xformer.reading import Reading
@@ -130,6 +131,35 @@ def attention_moved(reading: Reading, *, before: Reading) -> pd.DataFrame:
         moved = ((after - was).abs().sum(dim=-1) / 2).mean(dim=-1).tolist()  # [head]
         rows += [(site.path, head, share) for head, share in enumerate(moved)]
     return pd.DataFrame(rows, columns=["layer", "head", "moved"])
+
+
+def stream_moved(reading: Reading, *, before: Reading) -> pd.DataFrame:
+    """How far the residual stream moved from the run `before`, of equal length, after each layer.
+
+    Args:
+        reading: The run.
+        before: The original run.
+
+    Returns:
+        A row per layer and position: layer (the path of its last attention), position (from 0), and moved, the length of the
+        change as a share of the length of the original vector. No rows where the streams are not recorded.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1 15")
+        >>> ablated = xformer.read("checkpoints/reverse", "3 7 12 9 1 15", changes="ablate:encoder.2.attn.1")
+        >>> table = xformer.analysis.stream_moved(ablated, before=reading)
+        >>> table.groupby("layer")["moved"].max().gt(0).tolist()  # nothing moves before the ablated layer
+        [False, False, True, True]
+    """
+    rows = []
+    for block, path in {f"{site.stack}.{site.layer}": site.path for site in reading.attention}.items():
+        after, was = (run.get(f"{block}.resid_post") for run in (reading, before))  # [batch, pos, d_model]
+        if after is None or was is None or after.shape != was.shape:
+            continue
+        moved = (after[0] - was[0]).norm(dim=-1) / was[0].norm(dim=-1).clamp_min(1e-9)  # [pos]
+        rows += [(path, position, share) for position, share in enumerate(moved.tolist())]
+    return pd.DataFrame(rows, columns=["layer", "position", "moved"])
 
 
 def looks_back_only(reading: Reading, stack: str | None = None) -> bool:
@@ -295,10 +325,7 @@ def head_scores(
             pattern, counted = renormalised(pattern), _others(positions, pattern.shape[2])
             first, scores = scores[:, SCORES.index("first")], pattern_scores(pattern[0], counted)
             scores[:, SCORES.index("first")] = first
-        tokens = reading.trace.read_by(site.stack)
-        # Patches do not repeat, so only tokens have an induction score.
-        is_one_stream = keys is None and not site.is_cross and tokens.shape[1] == pattern.shape[2]
-        repeats = induction_scores(pattern[0], tokens[0], counted) if is_one_stream else [math.nan] * len(scores)
+        repeats = _induction(reading, site, pattern[0], counted) if keys is None else [math.nan] * len(scores)
         task = needed.get(path, [None] * len(scores))
         for head, (values, induction) in enumerate(zip(scores.tolist(), repeats, strict=True)):
             row = {"layer": path, "head": head, TASK: task[head], **dict(zip(SCORES, values, strict=True))}
@@ -306,10 +333,11 @@ def head_scores(
     return pd.DataFrame(rows, columns=["layer", "head", TASK, *SCORES, "induction"])
 
 
-NOTABLE = ("previous", "next", "anti_diagonal", "diagonal", "induction")
+NOTABLE = (TASK, "previous", "next", "anti_diagonal", "diagonal", "induction")
 """The patterns that make a head worth seeing. Attention to the first token is none: most heads of a large model rest there."""
-NOTABLE_SHARE, NOTABLE_TIMES = 0.4, 2.0
-"""A notable head has at least this share of its attention on its pattern, and so many times that of even attention."""
+NOTABLE_SHARE, NOTABLE_TIMES, NOTABLE_GAIN, MOST_EVEN = 0.4, 2.0, 0.4, 0.9
+"""A notable head has at least this share of its attention on its pattern, and so many times the share of even attention or
+so much of the way from there to 1; where even attention has `MOST_EVEN` there, a share tells nothing."""
 
 
 def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
@@ -327,40 +355,51 @@ def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1 15")
         >>> xformer.analysis.notable_heads(reading, n=1)["pattern"].tolist()
-        ['anti_diagonal']
+        ['task_pattern']
     """
+    of_task = reading.subject.task_scores(reading.trace, reading.example)
+    task = reading.subject.task if isinstance(reading.subject, TaskModel) else None
+    by_chance = {} if task is None else task.chance_scores(reading.trace, reading.example)
     rows = []
     for site in reading.sites:
+        shares = {TASK: zip(of_task[site.path], by_chance[site.path], strict=True)} if site.path in by_chance else {}
         pattern = reading[f"{site.path}.pattern"][0].float()  # [head, query, key]
-        positions = _without_padding(reading, site, None)
-        tokens = reading.trace.read_by(site.stack)[0]
-        if pattern.shape[-2] != pattern.shape[-1]:
-            continue
-        allowed = torch.ones_like(pattern)
-        if (mask := reading.get(f"{site.path}.mask")) is not None:
-            allowed = mask[0].expand_as(pattern).to(pattern)
-        elif site.stack == "decoder" and not site.is_cross:
-            allowed = allowed.tril()
-        even = allowed / allowed.sum(dim=-1, keepdim=True).clamp_min(1)  # [head, query, key]
-        found, expected = (pattern_scores(one, positions) for one in (pattern, even))  # [head, score] each
-        is_one_stream = not site.is_cross and len(tokens) == pattern.shape[-1]
-        repeats, by_chance = (
-            induction_scores(one, tokens, positions) if is_one_stream else [math.nan] * len(one)
-            for one in (pattern, even)
-        )
-        for head, scores in enumerate(found):
-            pairs = [*zip(scores.tolist(), expected[head].tolist(), strict=True), (repeats[head], by_chance[head])]
-            shares = dict(zip([*SCORES, "induction"], pairs, strict=True))
-            for name in NOTABLE:
-                share, chance = shares[name]
-                if share >= NOTABLE_SHARE and share >= NOTABLE_TIMES * chance:
-                    rows.append({"layer": site.path, "head": head, "pattern": name, "share": share, "even": chance})
+        if pattern.shape[-2] == pattern.shape[-1]:
+            allowed = torch.ones_like(pattern)
+            if (mask := reading.get(f"{site.path}.mask")) is not None:
+                allowed = mask[0].expand_as(pattern).to(pattern)
+            elif site.stack == "decoder" and not site.is_cross:
+                allowed = allowed.tril()
+            even = allowed / allowed.sum(dim=-1, keepdim=True).clamp_min(1)  # [head, query, key]
+            positions = _without_padding(reading, site, None)
+            scores = (pattern_scores(one, positions).T.tolist() for one in (pattern, even))  # [score][head] each
+            shares |= {name: zip(*pair, strict=True) for name, *pair in zip(SCORES, *scores, strict=True)}
+            repeats = (_induction(reading, site, one, positions) for one in (pattern, even))
+            shares["induction"] = zip(*repeats, strict=True)
+        rows += [
+            {"layer": site.path, "head": head, "pattern": name, "share": share, "even": chance}
+            for name in NOTABLE
+            for head, (share, chance) in enumerate(shares.get(name, ()))
+            if chance < MOST_EVEN
+            and share >= max(NOTABLE_SHARE, min(NOTABLE_TIMES * chance, chance + NOTABLE_GAIN * (1 - chance)))
+        ]
     table = pd.DataFrame(rows, columns=["layer", "head", "pattern", "share", "even"])
-    best = table.assign(above=table["share"] - table["even"]).sort_values("above", ascending=False, kind="stable")
+    above = (table["share"] - table["even"]).round(3)  # the task's pattern first where another is as clear
+    best = table.assign(above=above).sort_values("above", ascending=False, kind="stable")
     best = best.drop_duplicates(["layer", "head"])
     is_first = ~best.duplicated("pattern")
     order = [*best.index[is_first], *best.index[~is_first]]
     return best.loc[order, table.columns].head(n).reset_index(drop=True)
+
+
+def _induction(
+    reading: Reading, site: Site, pattern: Float[Tensor, "head query key"], positions: Sequence[int] | None
+) -> list[float]:
+    """The induction score of each head of a layer; NaN where queries and keys are not the same tokens."""
+    tokens = reading.trace.read_by(site.stack)[0]
+    if site.is_cross or len(tokens) != pattern.shape[-1]:  # patches of an image are no tokens
+        return [math.nan] * len(pattern)
+    return induction_scores(pattern, tokens, positions)
 
 
 def _without_padding(reading: Reading, site: Site, positions: Sequence[int] | None) -> Sequence[int] | None:
