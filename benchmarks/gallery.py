@@ -50,7 +50,7 @@ digit = xformer.read("checkpoints/digits", "test 3")
             "viz.why(reading, layer=2, head=1, query=0, key=4)",
             'viz.head_effects(reading, score="anti_diagonal")',
             "viz.attention_moved(silenced, before=reading)",
-            "viz.rollout(reading)",
+            "viz.run(reading)",
             "viz.over_image(digit, query=0)",
         ),
     ),
@@ -124,31 +124,31 @@ maps = np.rint(253 * reading["encoder.2.attn.pattern"][0].numpy()).astype("uint8
     ),
     "Compare": (
         """
-contenders = [
-    analysis.Contender.load("checkpoints/reverse-decoder", "as trained"),
-    analysis.Contender.load("checkpoints/reverse-decoder", "one head silent", changes="ablate:decoder.0.attn.0"),
+variants = [
+    analysis.Variant.load("checkpoints/reverse-decoder", "as trained"),
+    analysis.Variant.load("checkpoints/reverse-decoder", "one head silent", changes="ablate:decoder.0.attn.0"),
 ]
-rollouts = [analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
-readings = [rollout[1] for rollout in rollouts]  # at the second step
-counted = analysis.agreement(contenders, samples=200)
+runs = [analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
+readings = [run[1] for run in runs]  # at the second step
+counted = analysis.agreement(variants, samples=200)
 other = xformer.read("checkpoints/reverse", "3 7 5 9 1")
 names = ("reverse", "reverse-mirror", "reverse-long")
-others = [analysis.Contender.load(f"checkpoints/{name}", name) for name in names]
+others = [analysis.Variant.load(f"checkpoints/{name}", name) for name in names]
 texts = [
     xformer.read("checkpoints/characters", "import os", changes=changes) for changes in ("", "ablate:decoder.0.attn.1")
 ]
 """,
         (
-            "viz.step_lanes(rollouts, step=1)",
-            "viz.predictions_by_step(rollouts)",
-            "viz.divergence_by_step(rollouts)",
-            "viz.likeliest_tokens(rollouts, 1)",
+            "viz.step_lanes(runs, step=1)",
+            "viz.predictions_by_step(runs)",
+            "viz.divergence_by_step(runs)",
+            "viz.likeliest_tokens(runs, 1)",
             "viz.decision_lens(readings)",
             "viz.decision_rows(readings)",
             "viz.pattern_difference(readings, 1, 1)",
             "viz.patching(readings)",
             "viz.patching_map(reading, other)",
-            "viz.beliefs_apart(texts)",
+            "viz.prediction_difference(texts)",
             "viz.accuracy(counted)",
             "viz.accuracy_by_length(reading)",
             "viz.lengths_compared(others, samples=50)",
@@ -171,7 +171,7 @@ lesson = train_both("checkpoints/reverse-small", "init-too-large", steps=200)
             'viz.lesson_curves(lesson, what="loss")',
         ),
     ),
-    "Models of others": (
+    "External models": (
         """
 from transformers import AutoTokenizer, MixtralConfig, MixtralForCausalLM
 
@@ -280,8 +280,8 @@ def main() -> None:
     (DOCS / "gallery").mkdir(exist_ok=True)
     names: dict[str, Any] = {"viz": xformer.viz, "analysis": xformer.analysis, "attention_view": xformer.attention_view}
     for screen, (setup, calls) in SCREENS.items():
-        if screen == "Models of others" and not models:
-            print("Those of others stay as they are: python -m benchmarks.gallery FOLDER_OF_MODELS draws them too.")
+        if screen == "External models" and not models:
+            print("External models are left as they are; to draw them: python -m benchmarks.gallery FOLDER_OF_MODELS")
             continue
         exec(f"import xformer\n{setup.replace('models/', f'{models}/')}", names)
         for call in calls:

@@ -12,7 +12,7 @@ import streamlit as st
 from pages.compare.comparison import (
     LARGEST_NUMBER,
     LETTERS,
-    Variant,
+    ModelSettings,
     contrast_to,
     default_variants,
     first_variant,
@@ -33,7 +33,7 @@ from xformer.errors import InputError, XformerError
 from xformer.interventions import parse
 from xformer.model_shape import ModelShape
 from xformer.site import layer_title
-from xformer.viz.theme import PLAYER_HUES
+from xformer.viz.theme import MODEL_HUES
 
 POSITIONS_OFF = "positions:off"
 OTHER_CHANGES = {
@@ -46,7 +46,7 @@ OTHER_CHANGES = {
 """Changes for which there are too many places to list."""
 
 
-def ask_variants(looked: LookedAt) -> tuple[Variant, ...]:
+def ask_variants(looked: LookedAt) -> tuple[ModelSettings, ...]:
     """Draw the cards; the variants are those of the link, else those chosen here, else the model of the other screens."""
     ours = state()
     ours.variants = _begin(looked)
@@ -68,12 +68,12 @@ def ask_variants(looked: LookedAt) -> tuple[Variant, ...]:
     return tuple(ours.variants)
 
 
-def variants_in_link(variants: Sequence[Variant]) -> dict[str, str]:
+def variants_in_link(variants: Sequence[ModelSettings]) -> dict[str, str]:
     """The variants as parameters of a link: a=…&b=…"""
     return {letter.lower(): variant.text for letter, variant in zip(LETTERS, variants, strict=False)}
 
 
-def _begin(looked: LookedAt) -> list[Variant]:
+def _begin(looked: LookedAt) -> list[ModelSettings]:
     ours = state()
     wanted = [text for letter in LETTERS if (text := asked(letter.lower())) is not None]
     before = [] if wanted else [variant.text for variant in ours.variants]
@@ -84,7 +84,7 @@ def _begin(looked: LookedAt) -> list[Variant]:
     return _read(wanted or before) or _anew(looked, [])
 
 
-def _anew(looked: LookedAt, before: list[str]) -> list[Variant]:
+def _anew(looked: LookedAt, before: list[str]) -> list[ModelSettings]:
     """Start with the model of the other screens; keep the other variants where the visitor chose them and they fit."""
     ours, own = state(), first_variant(looked)
     others = _read(before)[1:] if ours.is_chosen else []
@@ -94,7 +94,7 @@ def _anew(looked: LookedAt, before: list[str]) -> list[Variant]:
     return default_variants() if own is None else [own, contrast_to(own)]
 
 
-def _read(texts: Sequence[str]) -> list[Variant]:
+def _read(texts: Sequence[str]) -> list[ModelSettings]:
     """Parse variants; one alone gets a contrast, and an invalid one is left out with a warning."""
     found = []
     for text in texts:
@@ -110,7 +110,7 @@ def _read(texts: Sequence[str]) -> list[Variant]:
 
 def _add() -> None:
     """Add the first variant's model as it was trained."""
-    state().variants.append(Variant(state().variants[0].model))
+    state().variants.append(ModelSettings(state().variants[0].model))
     state().is_chosen = True
 
 
@@ -119,13 +119,13 @@ def _paint() -> None:
     rules = [
         f".st-key-compare_seat_{index} "
         f"{{ border-left: 6px solid {hue[is_dark()]} !important; padding: 0.35rem 0.6rem !important; }}"
-        for index, hue in enumerate(PLAYER_HUES)
+        for index, hue in enumerate(MODEL_HUES)
     ]
     rules.append(".st-key-compare_search_status:empty { display: none; }")
     st.html(f"<style>{' '.join(rules)}</style>")
 
 
-def _card(index: int, variant: Variant, n: int) -> None:
+def _card(index: int, variant: ModelSettings, n: int) -> None:
     """Draw the card of one of n variants."""
     runs, of_run = run_weights.trained(), models.run_and_step(variant.model)
     chosen = variant.model if of_run is None else of_run[0]
@@ -212,7 +212,7 @@ def _remove(index: int) -> None:
     state().is_chosen = True
 
 
-def _changes(index: int, variant: Variant) -> None:
+def _changes(index: int, variant: ModelSettings) -> None:
     shape, key = variant.shape, f"compare_{index}"
     with st.container(horizontal=True, gap="large", vertical_alignment="bottom"):
         show(f"{key}_mask", variant.mask)
@@ -254,7 +254,7 @@ def _changes(index: int, variant: Variant) -> None:
     _ask_other(index, variant)
 
 
-def _ask_several(key: str, title: str, texts: list[str], index: int, variant: Variant) -> None:
+def _ask_several(key: str, title: str, texts: list[str], index: int, variant: ModelSettings) -> None:
     """A list from which the changes among `texts` are ticked and unticked."""
     show(key, [text for text in texts if text in variant.changes])
     st.multiselect(
@@ -267,17 +267,17 @@ def _ask_several(key: str, title: str, texts: list[str], index: int, variant: Va
     )
 
 
-def _keep(index: int, variant: Variant, among: Sequence[str], kept: Sequence[str]) -> None:
+def _keep(index: int, variant: ModelSettings, among: Sequence[str], kept: Sequence[str]) -> None:
     """Of the changes `among` keep only those `kept`, behind all other changes."""
     others = [text for text in variant.changes if text not in among]
     state().put(index, replace(variant, changes=(*others, *kept)))
 
 
-def _label(text: str, variant: Variant) -> str:
+def _label(text: str, variant: ModelSettings) -> str:
     return variant.label(parse(text, variant.shape)[0])
 
 
-def _sampling(index: int, variant: Variant) -> None:
+def _sampling(index: int, variant: ModelSettings) -> None:
     key, n_tokens, numbers = f"compare_{index}_dice", variant.shape.vocab_size, variant.numbers
     st.caption(
         "At temperature 0 the likeliest token is taken; above 0 it is sampled, and a seed gives the same sample."
@@ -303,7 +303,7 @@ def _sampling(index: int, variant: Variant) -> None:
         place.number_input(title, low, high, step=step, key=f"{key}_{name}", on_change=changed, **look)
 
 
-def _ask_other(index: int, variant: Variant) -> None:
+def _ask_other(index: int, variant: ModelSettings) -> None:
     """Choose another kind of change and its place, and add it."""
     shape, key = variant.shape, f"compare_{index}_more"
     left_out = {"neuron": not shape.neurons, "solo": shape.n_heads == 1}
@@ -328,7 +328,7 @@ def _ask_other(index: int, variant: Variant) -> None:
         )
 
 
-def _ask_place(kind: str, key: str, variant: Variant, shape: ModelShape) -> str:
+def _ask_place(kind: str, key: str, variant: ModelSettings, shape: ModelShape) -> str:
     """Ask where to apply a change; returns it as a link writes it."""
     left, right = st.columns(2)
     last = shape.max_len - 1

@@ -1,7 +1,7 @@
 """The variants that are compared, their common input, and the predictions that follow from both.
 
 Example:
-    comparison = Comparison((Variant("reverse"), Variant("reverse", "causal")), (3, 7, 12), forced=False)
+    comparison = Comparison((ModelSettings("reverse"), ModelSettings("reverse", "causal")), (3, 7, 12), forced=False)
     comparison.rollouts()
     comparison.readings(3)
 """
@@ -26,14 +26,14 @@ from pages.shared.session import LookedAt, choose_model, follow_the_link, looked
 from xformer import analysis
 from xformer.adapters import TaskModel, own_task_model
 from xformer.adapters.own_models import TaskInput
-from xformer.analysis.generation import Rollout, first_divergence, rolling_out
+from xformer.analysis.generation import DecodedSteps, first_divergence, iter_decode_steps
 from xformer.decoding import GREEDY, Sampling
 from xformer.errors import InputError, XformerError
 from xformer.interventions import Intervention, changed_source, parse
 from xformer.model_shape import ModelShape
 from xformer.reading import Reading
 from xformer.tasks import Task
-from xformer.viz.generation import pack_rollouts
+from xformer.viz.generation import pack_steps
 
 LETTERS = ("A", "B", "C", "D")
 """The short names of the variants; at most this many are compared."""
@@ -48,7 +48,7 @@ _NUMBERS = {"temperature": float, "top_k": int, "top_p": float, "seed": int}
 
 
 @dataclass(frozen=True)
-class Variant:
+class ModelSettings:
     """A model with its mask, changes and sampling.
 
     A link writes it as the model, then everything that differs from the defaults, joined by `~`:
@@ -65,7 +65,7 @@ class Variant:
     def text(self) -> str:
         """The variant as a link writes it; `read_variant` is the inverse."""
         words = [self.model, *([self.mask] if self.mask != MASKS[0] else []), *filter(None, [",".join(self.changes)])]
-        numbers, usual = self.numbers, Variant(self.model).numbers
+        numbers, usual = self.numbers, ModelSettings(self.model).numbers
         return "~".join([*words, *(f"{name}-{numbers[name]:g}" for name in _NUMBERS if numbers[name] != usual[name])])
 
     @property
@@ -84,9 +84,9 @@ class Variant:
     def interventions(self) -> tuple[Intervention, ...]:
         return parse(",".join(self.changes), self.shape)
 
-    def loaded(self, name: str) -> analysis.Contender:
+    def loaded(self, name: str) -> analysis.Variant:
         """The variant as the library compares it, under a display name."""
-        return analysis.Contender.load(
+        return analysis.Variant.load(
             shown_path(self.model),
             name,
             causal=None if self.mask == MASKS[0] else self.mask == "causal",
@@ -114,7 +114,7 @@ class Variant:
             words.append(f"seed {self.seed}")
         return words
 
-    def with_number(self, name: str, number: float) -> Variant:
+    def with_number(self, name: str, number: float) -> ModelSettings:
         """A copy with another seed or sampling setting. Raises `InputError` for a value out of range."""
         if name != "seed":
             return replace(self, sampling=replace(self.sampling, **{name: number}))
@@ -123,7 +123,7 @@ class Variant:
         return replace(self, seed=int(number))
 
 
-def read_variant(text: str) -> Variant:
+def read_variant(text: str) -> ModelSettings:
     """Parse a variant from a link. Raises `InputError` with one sentence where it is invalid."""
     if len(text) > LINK_LENGTH:
         raise InputError(f"A model takes at most {LINK_LENGTH:,} characters in a link, got {len(text):,}.")
@@ -133,7 +133,7 @@ def read_variant(text: str) -> Variant:
         raise InputError(models.why_not(name) or f"There is no model “{name[:60]}” here.")
     if reason := incomparable_reason(model):
         raise InputError(reason)
-    variant = Variant(model)
+    variant = ModelSettings(model)
     for word in words:
         name, _, value = word.partition("-")
         if word in MASKS[1:]:
@@ -196,7 +196,7 @@ class Progress:
 class Comparison:
     """Two to four variants on one input; every result is computed once and shared by all visitors."""
 
-    variants: tuple[Variant, ...]
+    variants: tuple[ModelSettings, ...]
     source: tuple[int, ...]
     forced: bool
     """Whether decoding is teacher-forced: each step is given the right answer so far."""
@@ -249,22 +249,22 @@ class Comparison:
         """Whether the task defines a right answer to this input; the continuation of a text has none."""
         return self.input.task.has_right_answer(self.source)
 
-    def loaded(self) -> list[analysis.Contender]:
+    def loaded(self) -> list[analysis.Variant]:
         """The variants as the library compares them."""
         return [variant.loaded(name) for variant, name in zip(self.variants, self.names, strict=True)]
 
-    def rollouts(self) -> list[Rollout]:
+    def rollouts(self) -> list[DecodedSteps]:
         """The predictions of each variant. Raises `XformerError` where a variant cannot read the input."""
         return [
-            shared.get(key, partial(analysis.roll_out, variant, self.source, forced=self.forced))
+            shared.get(key, partial(analysis.decode_steps, variant, self.source, forced=self.forced))
             for key, variant in self._keyed()
         ]
 
-    def rolling_out(self) -> Iterator[Progress]:
+    def iter_decode_steps(self) -> Iterator[Progress]:
         """Decode step by step, for a progress bar; `rollouts` is quick afterwards."""
         waiting = [(key, variant) for key, variant in self._keyed() if shared.peek(key) is None]
         for index, (key, variant) in enumerate(waiting):
-            work = rolling_out(variant, self.source, forced=self.forced)
+            work = iter_decode_steps(variant, self.source, forced=self.forced)
             while True:
                 try:
                     done, total = next(work)
@@ -288,9 +288,9 @@ class Comparison:
 
     def data(self) -> dict[str, Any]:
         """The data of the step ruler."""
-        return shared.get(("ruler", self.about), lambda: pack_rollouts(self.rollouts()))
+        return shared.get(("ruler", self.about), lambda: pack_steps(self.rollouts()))
 
-    def _keyed(self) -> list[tuple[tuple[Any, ...], analysis.Contender]]:
+    def _keyed(self) -> list[tuple[tuple[Any, ...], analysis.Variant]]:
         """Each loaded variant with the cache key of its rollout."""
         return [
             (("rollout", variant.text, loaded.name, self.source, self.forced), loaded)
@@ -298,7 +298,7 @@ class Comparison:
         ]
 
 
-def names_of(variants: Sequence[Variant]) -> tuple[str, ...]:
+def names_of(variants: Sequence[ModelSettings]) -> tuple[str, ...]:
     """Display names: a letter and the settings in which the variants differ."""
     runs = {(models.run_and_step(variant.model) or (variant.model,))[0] for variant in variants}
     is_same_model, is_same_run = len({variant.model for variant in variants}) == 1, len(runs) == 1
@@ -315,7 +315,7 @@ def letter_of(reading: Reading) -> str:
     return reading.subject.name.partition(" · ")[0]
 
 
-def incompatibility_reason(variants: Sequence[Variant]) -> str | None:
+def incompatibility_reason(variants: Sequence[ModelSettings]) -> str | None:
     """Why the variants cannot read the same input, as one sentence; None where they can."""
     first, *_ = tasks = [variant.subject.task for variant in variants]
     for letter, task in zip(LETTERS, tasks, strict=False):
@@ -327,7 +327,7 @@ def incompatibility_reason(variants: Sequence[Variant]) -> str | None:
     return None
 
 
-def check_input(variants: Sequence[Variant], source: tuple[int, ...]) -> None:
+def check_input(variants: Sequence[ModelSettings], source: tuple[int, ...]) -> None:
     """Raise `InputError` where a variant cannot read an input."""
     for letter, variant in zip(LETTERS, variants, strict=False):
         try:
@@ -378,7 +378,7 @@ def in_link(looked: LookedAt) -> dict[str, str]:
     return replace(looked, input=text).link
 
 
-def first_variant(looked: LookedAt) -> Variant | None:
+def first_variant(looked: LookedAt) -> ModelSettings | None:
     """The model of the other screens as a variant; None where it cannot be compared."""
     if incomparable_reason(looked.model) is not None:
         return None
@@ -391,22 +391,22 @@ def first_variant(looked: LookedAt) -> Variant | None:
     return None
 
 
-def contrast_to(variant: Variant) -> Variant:
+def contrast_to(variant: ModelSettings) -> ModelSettings:
     """A variant to compare with: without its changes, else at an earlier step of its run, else with another mask."""
-    own = Variant(variant.model)
+    own = ModelSettings(variant.model)
     if variant != own:
         return own
     if (of_run := models.run_and_step(variant.model)) is not None:
         earlier = [step for step in run_weights.steps_of(of_run[0]) if step < (of_run[1] or 0)]
         if earlier:
-            return Variant(f"{of_run[0]}@{min(earlier, key=lambda step: abs(step - EARLIER_STEP))}")
+            return ModelSettings(f"{of_run[0]}@{min(earlier, key=lambda step: abs(step - EARLIER_STEP))}")
     return replace(own, mask="full" if own.shape.is_causal else "causal")
 
 
-def default_variants() -> list[Variant]:
+def default_variants() -> list[ModelSettings]:
     """The first model that can be compared, and a contrast to it."""
     every = [models.resolved(name) or name for name in (*models.shipped(), *run_weights.trained())]
-    own = Variant(next(name for name in every if incomparable_reason(name) is None))
+    own = ModelSettings(next(name for name in every if incomparable_reason(name) is None))
     return [own, contrast_to(own)]
 
 
@@ -428,7 +428,7 @@ def _default_input(model: str) -> str:
 class State:
     """The Compare screen's state that is private to a visit; the link restores everything else."""
 
-    variants: list[Variant] = field(default_factory=list)
+    variants: list[ModelSettings] = field(default_factory=list)
     is_chosen: bool = False
     """Whether the visitor has chosen a variant on this screen."""
     looked_at: LookedAt | None = None
@@ -447,7 +447,7 @@ class State:
     jobs: dict[str, Job[Any]] = field(default_factory=dict)
     """Background jobs by kind."""
 
-    def put(self, index: int, variant: Variant) -> None:
+    def put(self, index: int, variant: ModelSettings) -> None:
         """Replace a variant."""
         self.variants[index] = variant
         self.is_chosen = True
@@ -483,7 +483,7 @@ def show(key: str, value: Any) -> None:
 
 def wait_for_rollouts(comparison: Comparison) -> bool:
     """Whether all predictions are there; until then draw a progress bar, or the reason why there are none."""
-    job = state().begin_once("rollouts", comparison.about, comparison.rolling_out)
+    job = state().begin_once("rollouts", comparison.about, comparison.iter_decode_steps)
     if job.problem:
         st.error(escape_markdown(job.problem), icon=":material/error:")
         return False

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import streamlit as st
 
-from pages.compare.comparison import Comparison, Variant, check_input, state, symbols_of
+from pages.compare.comparison import Comparison, ModelSettings, check_input, state, symbols_of
 from pages.shared import models
 from pages.shared.background_job import TICK, Job
 from pages.shared.escape_markdown import escape_markdown
@@ -28,7 +28,7 @@ WITHIN = 5000
 MODES = {"free": "Free-running", "forced": "Teacher-forced"}
 
 
-def ask_input(variants: Sequence[Variant], looked: LookedAt) -> Comparison:
+def ask_input(variants: Sequence[ModelSettings], looked: LookedAt) -> Comparison:
     """Ask for the input and the decoding mode; an unreadable input is replaced by the last readable one.
 
     The input is that of the other screens where their model reads the same tokens.
@@ -63,7 +63,7 @@ def ask_input(variants: Sequence[Variant], looked: LookedAt) -> Comparison:
     return comparison
 
 
-def is_shared(variants: Sequence[Variant], looked: LookedAt) -> bool:
+def is_shared(variants: Sequence[ModelSettings], looked: LookedAt) -> bool:
     """Whether the model of the other screens reads the same tokens, so that all screens have one input."""
     if models.usable(looked.model) is not None:
         return False
@@ -78,7 +78,7 @@ def input_in_link(comparison: Comparison, looked: LookedAt) -> dict[str, str]:
     return {"reads": comparison.input.text(comparison.source)}
 
 
-def _ask_forced(variants: Sequence[Variant]) -> bool:
+def _ask_forced(variants: Sequence[ModelSettings]) -> bool:
     """Whether decoding is teacher-forced; an encoder predicts all positions at once and has no choice."""
     if all(variant.shape.architecture == "encoder" for variant in variants):
         seed("mode", list(MODES), "free", key="compare_mode")
@@ -89,7 +89,7 @@ def _ask_forced(variants: Sequence[Variant]) -> bool:
     return choose("mode", MODES, "free", "Decoding", key="compare_mode", **look) == "forced"
 
 
-def _source(variants: Sequence[Variant], of: Input) -> tuple[tuple[int, ...], bool]:
+def _source(variants: Sequence[ModelSettings], of: Input) -> tuple[tuple[int, ...], bool]:
     """The input as tokens, and whether it is the typed one."""
 
     def read(text: str) -> tuple[int, ...]:

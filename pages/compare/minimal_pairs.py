@@ -32,12 +32,12 @@ from xformer.analysis.activation_patching import Cell, Measured, PartKind, cells
 from xformer.analysis.minimal_pairs import (
     MinimalPair,
     differing,
+    differing_output,
     one_token_changed,
+    pair_incompatibility,
     pairs,
     stacks_of,
     usual_answers,
-    where_they_part,
-    why_no_pair,
 )
 from xformer.errors import InputError, XformerError
 from xformer.formatting import percent
@@ -107,7 +107,7 @@ def _pair(
     finally:
         link["other"] = str(st.session_state[SECOND])
     one, other = (resources.run(model, source) for source in sources)
-    if reason := why_no_pair(one, other):
+    if reason := pair_incompatibility(one, other):
         raise InputError(reason)
     if looked.edits or looked.mask != resources.MASKS[0]:
         st.caption(
@@ -247,7 +247,7 @@ def _ask_measure(one: Reading, other: Reading) -> MinimalPair:
         for key in ("output", "answer", "instead"):
             st.session_state.pop(key, None)
     st.session_state["pair_measured"] = about
-    default, tokens, labels = where_they_part(one, other), one.tokens_of(one.output_stack), one.subject.labels
+    default, tokens, labels = differing_output(one, other), one.tokens_of(one.output_stack), one.subject.labels
     n, after = one.logits.shape[1], "" if one.subject.shape.architecture == "encoder" else "after "
     names = tokens if len(tokens) == n else [""] * n
     positions = {str(at): f"{at} · {after}{name}" for at, name in enumerate(names)}

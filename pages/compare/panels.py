@@ -16,7 +16,7 @@ from pages.shared.picture import footer, shown, table
 from pages.shared.widgets import choose, seed
 from xformer import analysis, viz
 from xformer.analysis.activation_patching import copying
-from xformer.analysis.differences import ALL_ROWS, MEAN, deciding_layers, lens_divergence, why_incomparable
+from xformer.analysis.differences import ALL_ROWS, MEAN, deciding_layers, lens_divergence, pattern_incompatibility
 from xformer.analysis.scoring import (
     HIGH,
     Agreement,
@@ -55,7 +55,7 @@ ACCURACIES = (("position", "token"), ("position", "exact"), ("length", "exact"))
 
 def patterns_panel(context: Context, step: int, two: Sequence[Reading]) -> dict[str, str]:
     """Draw the attention patterns of a layer and their difference; returns what the link keeps."""
-    if reason := why_incomparable(*two):
+    if reason := pattern_incompatibility(*two):
         st.info(f"{escape_markdown(reason)} “Heads” shows each model’s own.", icon=":material/compare_arrows:")
         return {}
     one = two[0]
@@ -142,7 +142,7 @@ def _which_rows(context: Context, step: int, readings: Sequence[Reading], two: t
     if max(sum(n_heads + 1 for n_heads in of_one) for of_one in layers) <= ALL_ROWS:
         return f"{what}, in every layer and head."
     one, other = (readings[at] for at in two)
-    is_comparable = why_incomparable(one, other) is None
+    is_comparable = pattern_incompatibility(one, other) is None
     which = (
         f"in which {letter_of(one)} and {letter_of(other)} differ most" if is_comparable else "with the largest weights"
     )
@@ -289,7 +289,7 @@ def _show_counts(comparison: Comparison, counted: Agreement) -> None:
     st.dataframe(analysis.same_answers(counted), hide_index=True, column_config=shares, key="compare_pairs")
     footer(comparison, "pairs", [Call(analysis.same_answers, (counted,))])
     st.markdown("**Confusion: predicted against right tokens**")
-    calls = [Call(viz.confusion, (counted,), {"player": name}) for name in comparison.names]
+    calls = [Call(viz.confusion, (counted,), {"model": name}) for name in comparison.names]
     for index, (place, call) in enumerate(zip(st.columns(len(calls), gap="small"), calls, strict=True)):
         with place:
             st.markdown(f"**{escape_markdown(comparison.names[index])}**")
@@ -312,7 +312,7 @@ def _accuracies(comparison: Comparison, counted: Agreement) -> str:
         for frame in (analysis.accuracy(counted), analysis.same_answers(counted))
     )
     shares = [
-        f"**{letters[row['player']]}** {percent(row['share'], 1)} ({percent(row['low'], 1)} to {percent(row['high'], 1)})"
+        f"**{letters[row['model']]}** {percent(row['share'], 1)} ({percent(row['low'], 1)} to {percent(row['high'], 1)})"
         for row in figures
     ]
     agree = [f"{letters[row['one']]} and {letters[row['other']]} {percent(row['share'], 1)}" for row in pairs]
@@ -348,7 +348,7 @@ def lengths_panel(comparison: Comparison) -> None:
 def _longest_lengths(comparison: Comparison, frame: pd.DataFrame) -> str:
     """The length up to which each model generalises; silent about a model that is not good at its training lengths."""
     letters, words = comparison.letter_by_name, []
-    for name, own in frame.groupby("player", sort=False):
+    for name, own in frame.groupby("model", sort=False):
         far = how_far(own) if has_mastered_its_training(own) else None
         if far is not None:
             words.append(f"**{letters[str(name)]}** up to {far}")

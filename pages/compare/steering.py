@@ -21,7 +21,7 @@ from pages.shared.session import LookedAt
 from pages.shared.widgets import not_here, typed
 from xformer import analysis
 from xformer.adapters import ModelAdapter, TaskModel
-from xformer.analysis.differences import SaidText, parting
+from xformer.analysis.differences import GeneratedText, first_difference
 from xformer.analysis.generation import steering_steps
 from xformer.errors import InputError
 from xformer.reading import Reading
@@ -58,7 +58,7 @@ def _steered(subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
         steered: Continuation = shared.get(key, partial(_decode, *readings, layer=layer - 1, scale=scale, step=step))
     runs = {"as it is": own, "steered": steered}
     prediction_strip([lane_of(subject, name, run) for name, run in runs.items()], key="compare_steered")
-    at = parting(*(SaidText.of(subject.input.plain, run) for run in runs.values()))
+    at = first_difference(*(GeneratedText.of(subject.input.plain, run) for run in runs.values()))
     what = "the continuation is the same" if at is None else f"the continuation differs from character {at + 1} on"
     st.markdown(f"Steered after layer {layer} at scale {scale:g}, {what}.")
     call = Call(analysis.steered, tuple(readings), {"layer": layer - 1, "scale": scale, "n": N})

@@ -132,7 +132,7 @@ def _parting(comparison: Comparison, steps: pd.DataFrame) -> str:
     for row in steps.loc[steps["step"] == parting].to_dict("records"):
         verdict = "" if row["right"] is None else f"{RIGHT.mark} right, " if row["right"] else f"{WRONG.mark} wrong, "
         found.append(
-            f"{letters[row['player']]} predicts **{escape_markdown(row['token'])}** with probability "
+            f"{letters[row['model']]} predicts **{escape_markdown(row['token'])}** with probability "
             f"{row['probability']:.3f} ({verdict}entropy {row['entropy']:.2f} bits)"
         )
     return f"They differ first at {unit} **{parting}**: {'; '.join(found)}."

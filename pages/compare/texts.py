@@ -30,13 +30,13 @@ from xformer.adapters import ModelAdapter
 from xformer.adapters.huggingface_opening import CLASSES
 from xformer.adapters.inputs import TextWithGaps
 from xformer.analysis.differences import (
-    SaidText,
+    GeneratedText,
+    at_position,
     bits_per_character,
-    deciding_at,
-    named,
-    parting,
+    first_difference,
     pieces,
-    why_not_apart,
+    prediction_incompatibility,
+    relabel,
 )
 from xformer.analysis.residual import WHOLE
 from xformer.errors import XformerError
@@ -94,7 +94,7 @@ class TextVariant:
 
     def named(self, reading: Reading) -> Reading:
         """The same run with the title of this variant."""
-        return named(reading, self.title)
+        return relabel(reading, self.title)
 
 
 Pair = tuple[TextVariant, TextVariant]
@@ -187,8 +187,8 @@ def _continuations(both: Pair, sources: Sources, text: str) -> None:
         ]
     lanes = [lane_of(one.subject, f"{one.letter} predicts", run) for one, run in zip(both, runs, strict=True)]
     prediction_strip(lanes, key="compare_texts")
-    one, other = (SaidText.of(variant.subject.input.plain, run) for variant, run in zip(both, runs, strict=True))
-    at, n = parting(one, other), min(len(one.text), len(other.text))
+    one, other = (GeneratedText.of(variant.subject.input.plain, run) for variant, run in zip(both, runs, strict=True))
+    at, n = first_difference(one, other), min(len(one.text), len(other.text))
     if at is None:
         caption(f"The continuations are the same, as far as both go: {n} characters.")
     else:
@@ -233,7 +233,7 @@ def _runs(both: Pair, sources: Sources) -> dict[str, str]:
     runs = [variant.reading(source) for variant, source in zip(both, sources, strict=True)]
     if any(run.is_pair or run.output in WHOLE for run in runs):  # there is no prediction at each position
         return {}
-    has_divergence = why_not_apart(*runs) is None
+    has_divergence = prediction_incompatibility(*runs) is None
     panels = {name: title for name, title in PANELS.items() if has_divergence or name != "apart"}
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         shown = choose("panel", panels, next(iter(panels)), "Panel", key="texts_panel", label_visibility="collapsed")
@@ -241,11 +241,11 @@ def _runs(both: Pair, sources: Sources) -> dict[str, str]:
     link = {"panel": shown, "position": str(at)}
     if shown == "apart":
         st.markdown(_largest_divergence(runs))
-        picture(CONTEXT, "apart", viz.beliefs_apart, runs, at=at)  # type: ignore[arg-type]
+        picture(CONTEXT, "apart", viz.prediction_difference, runs, at=at)  # type: ignore[arg-type]
         st.caption("KL(A ‖ B) of the predicted distributions in nats at each position; 0 where they are equal.")
         return link
     positions = (at, _aligned(runs, at))
-    two = [one.named(deciding_at(run, place)) for one, run, place in zip(both, runs, positions, strict=True)]
+    two = [one.named(at_position(run, place)) for one, run, place in zip(both, runs, positions, strict=True)]
     if shown == "attention":
         panel(lambda: link.update(patterns_panel(CONTEXT, at, two)))
     else:
@@ -258,7 +258,7 @@ def _ask_position(runs: Sequence[Reading], *, has_divergence: bool) -> int:
     tokens = runs[0].tokens
     default = len(tokens) - 1 if runs[0].open_output is not None else runs[0].target_positions[-1]
     if has_divergence:
-        kl = table(CONTEXT, analysis.beliefs_apart, runs)["kl"].tolist()
+        kl = table(CONTEXT, analysis.prediction_difference, runs)["kl"].tolist()
         default = kl.index(max(kl)) if max(kl) > ROUNDING else default
     names = {str(at): f"{at} · {token}" for at, token in enumerate(tokens)}
     return int(choose("position", names, str(default), "Position", key="texts_position", widget=st.selectbox))
@@ -271,7 +271,7 @@ def _aligned(runs: Sequence[Reading], at: int) -> int:
 
 
 def _largest_divergence(runs: Sequence[Reading]) -> str:
-    row = max(table(CONTEXT, analysis.beliefs_apart, runs).to_dict("records"), key=lambda row: row["kl"])
+    row = max(table(CONTEXT, analysis.prediction_difference, runs).to_dict("records"), key=lambda row: row["kl"])
     if row["kl"] <= ROUNDING:
         return f"The predicted distributions are equal to within {ROUNDING:g} nats at every position of this text."
     kind = ("class is", "classes are") if runs[0].output == "token_class" else ("token is", "tokens are")
@@ -303,7 +303,7 @@ def _gaps(both: Pair, sources: Sources) -> None:
     numbers = found["gap"].unique().tolist()[:MOST_GAPS]
     letters = [variant.letter for variant in both]
     for place, number in zip(st.columns(max(2, len(numbers))), numbers, strict=False):
-        one = found[found["gap"] == number].pivot(index="token", columns="player", values="probability")
+        one = found[found["gap"] == number].pivot(index="token", columns="model", values="probability")
         one = one.reindex(columns=[run.subject.name for run in runs]).set_axis(letters, axis=1)
         one = one.sort_values(letters[0], ascending=False).rename_axis(word)
         with place:

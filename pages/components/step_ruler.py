@@ -1,6 +1,6 @@
 """Step through the predictions of several models on one input: lanes, entropy, KL divergence and the likeliest tokens.
 
-    at = step_ruler(pack_rollouts(rollouts), order="what is compared", start=3, key="ruler")    # the step where the ruler rests
+    at = step_ruler(pack_steps(runs), order="what is compared", start=3, key="ruler")    # the step where the ruler rests
 
 The browser has all steps and asks the server nothing while stepping. The server is sent a step when the ruler rests on it.
 """
@@ -23,7 +23,7 @@ def step_ruler(data: dict[str, Any], *, order: str, start: int, key: str, detail
 
     `order` names what is compared: whenever it changes, and when the ruler is new to the browser, it goes to `start`.
     """
-    last = max(len(player["predicted"]) for player in data["players"]) - 1
+    last = max(len(model["predicted"]) for model in data["models"]) - 1
 
     def remember() -> None:
         sent = st.session_state[key].get(_EVENT)

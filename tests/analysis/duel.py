@@ -1,4 +1,4 @@
-"""What the tests of the Compare screen's library share: random contenders of prime sizes, and one plain greedy loop."""
+"""What the tests of the Compare screen's library share: random variants of prime sizes, and one plain greedy loop."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import xformer
 from tests.training.tiny import random_model, tiny_task
 from xformer import edits
 from xformer.adapters import TaskModel
-from xformer.analysis.comparison import Contender
-from xformer.analysis.generation import Rollout, first_divergence, roll_out
+from xformer.analysis.comparison import Variant
+from xformer.analysis.generation import DecodedSteps, decode_steps, first_divergence
 from xformer.edits import AnyEdit
 from xformer.model import Transformer
 from xformer.tasks import Task
@@ -30,44 +30,42 @@ LAST = {
 """A layer of each shipped model that it cannot do without."""
 
 
-def contender_of(name: str, model: Transformer, task: Task, edits: Sequence[AnyEdit] = (), **options: Any) -> Contender:
-    """A contender out of its parts."""
-    return Contender(TaskModel(model, task, name), tuple(edits), **options)
+def contender_of(name: str, model: Transformer, task: Task, edits: Sequence[AnyEdit] = (), **options: Any) -> Variant:
+    """A variant out of its parts."""
+    return Variant(TaskModel(model, task, name), tuple(edits), **options)
 
 
 def random_contender(
     name: str, architecture: str, *, seed: int = 0, model: dict[str, Any] | None = None, **options: Any
 ):
-    """A model of random weights as a contender of a tiny reversal; it is wrong most of the time."""
+    """A model of random weights as a variant of a tiny reversal; it is wrong most of the time."""
     task = tiny_task(architecture)
     special = task.vocabulary.special
     sizes = {"vocab_size": len(task.vocabulary), "start_token": special.start, "end_token": special.end, "max_len": 17}
     return contender_of(name, random_model(architecture, seed=seed, **(sizes | (model or {}))), task, **options)
 
 
-def shipped(name: str, called: str = "", **options: Any) -> Contender:
+def shipped(name: str, called: str = "", **options: Any) -> Variant:
     checkpoint = xformer.load(CHECKPOINTS / name)
     assert checkpoint.task is not None
     return contender_of(called or name, checkpoint.model, checkpoint.task, **options)
 
 
-def whole_and_cut(name: str) -> tuple[list[Rollout], int]:
+def whole_and_cut(name: str) -> tuple[list[DecodedSteps], int]:
     """A shipped model and the same with a head silenced that it cannot do without, and the step at which they part."""
     whole, cut = shipped(name), shipped(name, "cut", edits=(edits.ablate_head(LAST[name], 0),))
-    rollouts = [roll_out(contender, [3, 7, 12, 9, 1, 5]) for contender in (whole, cut)]
-    step = first_divergence(rollouts)
+    runs = [decode_steps(variant, [3, 7, 12, 9, 1, 5]) for variant in (whole, cut)]
+    step = first_divergence(runs)
     assert step is not None
-    return rollouts, step
+    return runs, step
 
 
-def greedy(
-    contender: Contender, source: Sequence[int], answer: Sequence[int] | None = None
-) -> tuple[list[int], list[Any]]:
+def greedy(variant: Variant, source: Sequence[int], answer: Sequence[int] | None = None) -> tuple[list[int], list[Any]]:
     """Token by token, each from one whole forward pass of the bare model over all that has been read: tokens, probabilities.
 
     With `answer` that is what is read, whatever is said. No decoding, no cache, no tape.
     """
-    model, task = contender.model, contender.task
+    model, task = variant.model, variant.task
     example = task.example(list(source))
     right = [token for token in example.labels[0].tolist() if token >= 0]
     said, beliefs, read = [], [], []

@@ -33,9 +33,9 @@ from xformer.analysis.activation_patching import (
     parts,
     patched_logits,
     patching,
-    why_unpatchable,
+    patching_incompatibility,
 )
-from xformer.analysis.generation import first_divergence, roll_out
+from xformer.analysis.generation import decode_steps, first_divergence
 from xformer.analysis.minimal_pairs import (
     LEAST,
     MinimalPair,
@@ -67,10 +67,10 @@ def duel(architecture: str, **model: Any) -> tuple[Reading, Reading]:
         changed = contender_of(
             "changed", whole.model, whole.task, (edits.zero_positions(), edits.ablate_head(layer, 1))
         )
-        rollouts = [roll_out(contender, SOURCE, forced=True) for contender in (whole, changed)]
-        step = first_divergence(rollouts)
+        runs = [decode_steps(variant, SOURCE, forced=True) for variant in (whole, changed)]
+        step = first_divergence(runs)
         if step is not None:
-            return rollouts[0][step], rollouts[1][step]
+            return runs[0][step], runs[1][step]
     raise AssertionError("none of these models minds")
 
 
@@ -98,10 +98,10 @@ def test_everything_copied_is_the_other_run_bit_for_bit(architecture: str, norm:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_run_on_another_input_is_copied_bit_for_bit_too(architecture: str) -> None:
-    contender = random_contender("one", architecture)
-    other = contender_of("other", contender.model, contender.task)
-    a = roll_out(contender, [3, 7, 1, 4, 2], forced=True)[1]
-    b = roll_out(other, [5, 7, 2, 6, 6], forced=True)[1]
+    variant = random_contender("one", architecture)
+    other = contender_of("other", variant.model, variant.task)
+    a = decode_steps(variant, [3, 7, 1, 4, 2], forced=True)[1]
+    b = decode_steps(other, [5, 7, 2, 6, 6], forced=True)[1]
     assert not torch.equal(deciding_logits(a), deciding_logits(b))
     for everywhere in (False, True):
         copies = [part.patch(a, everywhere=everywhere) for part in parts(a, everywhere=everywhere)]
@@ -155,8 +155,8 @@ def test_both_ways_are_the_two_ways() -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_silenced_head_carries_the_answer_of_a_shipped_model(name: str) -> None:
-    rollouts, step = whole_and_cut(name)
-    frame = one_way(rollouts[0][step], rollouts[1][step])
+    runs, step = whole_and_cut(name)
+    frame = one_way(runs[0][step], runs[1][step])
     layer = int(LAST[name].split(".")[1]) + 1
     head = frame[
         (frame["layer"] == layer) & (frame["head"] == 1) & (~frame["part"].str.fullmatch(r"decoder 1 · head 1"))
@@ -188,9 +188,9 @@ def test_what_cannot_be_copied_says_why() -> None:
     deep = random_contender("deep", "encoder", model={"n_layers": 3})
     assert isinstance(one.subject, TaskModel)
     twin = contender_of("twin", one.subject.model, one.subject.task)
-    broad, deeper, same = (roll_out(contender, SOURCE)[step] for contender in (wide, deep, twin))
-    longer = roll_out(contender_of("whole", twin.model, twin.task), [1, 2, 3, 4, 5, 6])[step]
-    assert why_unpatchable(one, other) is None
+    broad, deeper, same = (decode_steps(variant, SOURCE)[step] for variant in (wide, deep, twin))
+    longer = decode_steps(contender_of("whole", twin.model, twin.task), [1, 2, 3, 4, 5, 6])[step]
+    assert patching_incompatibility(one, other) is None
     for into, why in (
         (decoder, "different tokens"),
         (broad, r"is \[1, 5, 13\] in whole and \[1, 5, 19\] in wide"),
@@ -209,7 +209,7 @@ def test_of_a_difference_of_less_than_a_tenth_of_a_logit_no_share_is_told(monkey
     logits = [deciding_logits(run) for run in (one, other)]
     gap = abs(sum(sign * (of[a] - of[b]).item() for sign, of in zip((1, -1), logits, strict=True)))
     monkeypatch.setattr("xformer.analysis.activation_patching.LEAST", gap * 0.99)
-    assert why_unpatchable(one, other) is None
+    assert patching_incompatibility(one, other) is None
     monkeypatch.setattr("xformer.analysis.activation_patching.LEAST", gap * 1.01)
     with pytest.raises(InputError, match="about as far ahead of"):
         patching([one, other])
@@ -219,7 +219,7 @@ def test_nothing_is_copied_between_models_that_were_trained_apart() -> None:
     one, other = (random_contender(f"seed {seed}", "encoder", seed=seed) for seed in (1, 2))
     assert abs(kinship(one.model, other.model)) < KIN / 2
     with pytest.raises(InputError, match="trained apart"):
-        patching([roll_out(contender, SOURCE)[0] for contender in (one, other)])
+        patching([decode_steps(variant, SOURCE)[0] for variant in (one, other)])
 
 
 def test_a_model_that_another_was_trained_from_is_kin() -> None:

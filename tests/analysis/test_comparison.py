@@ -9,24 +9,24 @@ from tests.analysis.test_scoring import sources_of
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
 from xformer.analysis import comparison as module
-from xformer.analysis.comparison import Contender, Disagreement, search
-from xformer.analysis.generation import first_divergence, roll_out
+from xformer.analysis.comparison import Disagreement, Variant, search
+from xformer.analysis.generation import decode_steps, first_divergence
 from xformer.errors import InputError
 
 
-def walked(contenders: list[Contender], n: int, seed: int) -> list[Disagreement]:
-    """Every input on which the forced rollouts part, in the order they are drawn."""
+def walked(variants: list[Variant], n: int, seed: int) -> list[Disagreement]:
+    """Every input on which the forced runs part, in the order they are drawn."""
     found = []
-    for source in sources_of(contenders[0], n, seed):
-        rollouts = [roll_out(contender, source, forced=True) for contender in contenders]
-        step = first_divergence(rollouts)
+    for source in sources_of(variants[0], n, seed):
+        runs = [decode_steps(variant, source, forced=True) for variant in variants]
+        step = first_divergence(runs)
         if step is None:
             continue
-        said = [one.labels[one.predicted[step]] for one in rollouts]
-        p = [one.probability(step) for one in rollouts]
+        said = [one.labels[one.predicted[step]] for one in runs]
+        p = [one.probability(step) for one in runs]
         confidence = max(min(p[a], p[b]) for a in range(len(said)) for b in range(len(said)) if said[a] != said[b])
-        free = all(right for one in rollouts for right in one.right[:step])
-        right = rollouts[0].labels[rollouts[0].answer[step]]
+        free = all(right for one in runs for right in one.right[:step])
+        right = runs[0].labels[runs[0].answer[step]]
         found.append(Disagreement(tuple(source), step, tuple(said), tuple(p), right, confidence, free))
     return found
 
@@ -43,28 +43,28 @@ def same(one: Disagreement | None, other: Disagreement) -> bool:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("n_players", [2, 3])
 def test_it_finds_what_a_plain_walk_finds(architecture: str, n_players: int) -> None:
-    contenders = [random_contender(f"seed {seed}", architecture, seed=seed) for seed in range(n_players)]
-    found = walked(contenders, 37, 4)
+    variants = [random_contender(f"seed {seed}", architecture, seed=seed) for seed in range(n_players)]
+    found = walked(variants, 37, 4)
     assert len(found) > 10
-    *_, first = search(contenders, "first", within=37, seed=4)
+    *_, first = search(variants, "first", within=37, seed=4)
     assert same(first.found, found[0])
-    *_, sure = search(contenders, "most confident", within=37, seed=4)
+    *_, sure = search(variants, "most confident", within=37, seed=4)
     assert same(sure.found, max(found, key=lambda one: one.confidence))
     assert sure.n_found == len(found)
-    *_, short = search(contenders, "shortest", within=37, seed=4)
+    *_, short = search(variants, "shortest", within=37, seed=4)
     assert same(short.found, min(found, key=lambda one: len(one.source)))
     assert all(report.is_final for report in (first, sure, short))
 
 
 def test_it_parts_players_where_they_part_when_one_of_them_would_see_ahead() -> None:
-    contenders = [
+    variants = [
         random_contender("own", "decoder"),
         random_contender("lifted", "decoder", seed=1, edits=(edits.set_causal(False),)),
     ]
-    found = walked(contenders, 37, 4)
-    *_, first = search(contenders, "first", within=37, seed=4)
+    found = walked(variants, 37, 4)
+    *_, first = search(variants, "first", within=37, seed=4)
     assert same(first.found, found[0])
-    *_, sure = search(contenders, "most confident", within=37, seed=4)
+    *_, sure = search(variants, "most confident", within=37, seed=4)
     assert (sure.n_found, sure.looked) == (len(found), 37)
 
 
@@ -73,10 +73,10 @@ def test_the_input_it_finds_parts_the_players(name: str) -> None:
     whole, cut = shipped(name), shipped(name, "cut", edits=(edits.ablate_head(LAST[name], 0),))
     *_, last = search([whole, cut], "most confident", within=300)
     assert last.found is not None
-    rollouts = [roll_out(contender, last.found.source, forced=True) for contender in (whole, cut)]
-    assert first_divergence(rollouts) == last.found.step
+    runs = [decode_steps(variant, last.found.source, forced=True) for variant in (whole, cut)]
+    assert first_divergence(runs) == last.found.step
     if last.found.in_free_running:
-        free = [roll_out(contender, last.found.source) for contender in (whole, cut)]
+        free = [decode_steps(variant, last.found.source) for variant in (whole, cut)]
         assert first_divergence(free) == last.found.step
 
 
@@ -95,10 +95,10 @@ def test_none_found_says_so_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_first_ends_the_search_and_the_best_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK", 7)
-    contenders = [random_contender(f"seed {seed}", "encoder", seed=seed) for seed in range(2)]
-    assert [report.looked for report in search(contenders, "first", within=70)] == [7]
-    assert [report.looked for report in search(contenders, "most confident", within=70)][-1] == 70
-    *_, short = search(contenders, "shortest", within=700)
+    variants = [random_contender(f"seed {seed}", "encoder", seed=seed) for seed in range(2)]
+    assert [report.looked for report in search(variants, "first", within=70)] == [7]
+    assert [report.looked for report in search(variants, "most confident", within=70)][-1] == 70
+    *_, short = search(variants, "shortest", within=700)
     assert short.found is not None
     assert len(short.found.source) == 2  # as short as this task's inputs get
     assert short.looked < 700
@@ -106,7 +106,7 @@ def test_the_first_ends_the_search_and_the_best_goes_on(monkeypatch: pytest.Monk
 
 def test_what_cannot_be_searched_is_told_why() -> None:
     one, other = (random_contender(f"seed {seed}", "encoder", seed=seed) for seed in range(2))
-    with pytest.raises(InputError, match="takes two players"):
+    with pytest.raises(InputError, match="takes two models"):
         next(search([one]))
     with pytest.raises(InputError, match="first, shortest, most confident, got 'best'"):
         next(search([one, other], "best"))  # pyright: ignore[reportArgumentType]

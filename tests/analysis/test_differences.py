@@ -16,35 +16,35 @@ from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, random_cont
 from tests.training.tiny import ARCHITECTURES
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.analysis import differences
-from xformer.analysis.comparison import Contender
+from xformer.analysis.comparison import Variant
 from xformer.analysis.differences import (
     AT_ONCE,
     MEAN,
-    SaidText,
-    beliefs_apart,
+    GeneratedText,
+    at_position,
     bits_per_character,
     clearest_heads,
-    deciding_at,
     deciding_layers,
     decision_lens,
     decision_rows,
+    first_difference,
     gap_fillings,
     lens_divergence,
-    named,
-    parting,
     pattern,
     pattern_difference,
+    pattern_incompatibility,
     pieces,
-    why_incomparable,
+    prediction_difference,
+    relabel,
 )
-from xformer.analysis.generation import roll_out
+from xformer.analysis.generation import decode_steps
 from xformer.errors import EditError, InputError
 from xformer.reading import Reading
 from xformer.site import layer_title
 
 
-def step_of(contender: Contender, step: int = 2) -> Reading:
-    return roll_out(contender, SOURCE, forced=True)[step]
+def step_of(variant: Variant, step: int = 2) -> Reading:
+    return decode_steps(variant, SOURCE, forced=True)[step]
 
 
 def two_readings(architecture: str, step: int = 2) -> tuple[Reading, Reading]:
@@ -77,7 +77,7 @@ def test_the_rows_are_those_of_the_deciding_position(architecture: str) -> None:
         by_hand = [sum(weights[head, position, key].item() for head in range(3)) / 3 for key in range(len(mean))]
         assert mean["weight"].tolist() == pytest.approx(by_hand, abs=1e-12)
     both = decision_rows([reading, other])
-    assert both[both["player"] == "seed 1"].reset_index(drop=True).equals(decision_rows([other]))
+    assert both[both["model"] == "seed 1"].reset_index(drop=True).equals(decision_rows([other]))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -85,14 +85,14 @@ def test_of_many_heads_those_are_kept_in_which_the_pair_differs_most(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readings = two_readings(architecture)
-    whole = dict(list(decision_rows(readings).groupby("player")))
+    whole = dict(list(decision_rows(readings).groupby("model")))
     apart = {}
     for (path, head), rows in whole["seed 0"].groupby(["layer", "head"]):
         theirs = whole["seed 1"].query("layer == @path and head == @head")
         apart[path, head] = sum(abs(a - b) for a, b in zip(rows["weight"], theirs["weight"], strict=True)) / 2
     expected = sorted((cell for cell in apart if cell[1] != MEAN), key=lambda cell: -apart[cell])[:3]
     monkeypatch.setattr(differences, "ALL_ROWS", 1)
-    for _, frame in decision_rows(readings, n_heads=3).groupby("player"):
+    for _, frame in decision_rows(readings, n_heads=3).groupby("model"):
         assert list(dict.fromkeys(zip(frame["layer"], frame["head"], strict=True))) == expected
     sharpest = whole["seed 0"].query("head >= 0").groupby(["layer", "head"])["weight"].max().sort_values().index[::-1]
     assert clearest_heads(whole["seed 0"], None, 3) == sharpest[:3].tolist()
@@ -120,15 +120,15 @@ def test_differences_are_second_less_first(architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_against_itself_nothing_differs(architecture: str) -> None:
-    contender = random_contender("one", architecture)
-    one, other = step_of(contender), step_of(contender_of("twin", contender.model, contender.task))
+    variant = random_contender("one", architecture)
+    one, other = step_of(variant), step_of(contender_of("twin", variant.model, variant.task))
     assert pattern_difference([one, other], 0)["difference"].abs().max() == 0.0
     assert lens_divergence(decision_lens([one, other])) is None
 
 
 def test_tokens_that_differ_are_both_named() -> None:
-    contender = random_contender("one", "encoder")
-    a, b = (roll_out(contender, source)[0] for source in ([1, 2, 3], [1, 7, 3]))
+    variant = random_contender("one", "encoder")
+    a, b = (decode_steps(variant, source)[0] for source in ([1, 2, 3], [1, 7, 3]))
     assert pattern_difference([a, b], 0)["key_token"].tolist()[:3] == ["1", "2 / 7", "3"]
 
 
@@ -137,8 +137,8 @@ def test_what_cannot_be_laid_side_by_side_says_why() -> None:
     decoder, _ = two_readings("decoder")
     first = random_contender("seed 0", "encoder")
     wide = step_of(random_contender("five heads", "encoder", model={"n_heads": 5}))
-    longer = roll_out(first, [1, 2, 3, 4, 5, 6])[2]
-    assert why_incomparable(encoder, other) is None
+    longer = decode_steps(first, [1, 2, 3, 4, 5, 6])[2]
+    assert pattern_incompatibility(encoder, other) is None
     for one, two, why in (
         (
             encoder,
@@ -150,7 +150,7 @@ def test_what_cannot_be_laid_side_by_side_says_why() -> None:
         (encoder, longer, r"3 heads of 5 × 5 and seed 0 3 heads of 6 × 6"),
         (encoder, step_of(first, 3), r"at position 2 and seed 0 at 3"),
     ):
-        assert why_incomparable(one, two)
+        assert pattern_incompatibility(one, two)
         with pytest.raises(InputError, match=why):
             pattern_difference([one, two], 0)
     with pytest.raises(EditError, match="has heads 0 to 2 and -1 for their mean, got 3"):
@@ -159,7 +159,7 @@ def test_what_cannot_be_laid_side_by_side_says_why() -> None:
 
 def frame_of(name: str, *tokens: str) -> pd.DataFrame:
     columns = {"depth": range(len(tokens)), "point": [f"p{i}" for i in range(len(tokens))], "token": tokens}
-    return pd.DataFrame(columns | {"player": "".join(tokens) + name})
+    return pd.DataFrame(columns | {"model": "".join(tokens) + name})
 
 
 @pytest.mark.parametrize(
@@ -178,15 +178,15 @@ def test_lenses_of_other_depths_cannot_be_compared() -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_lens_ends_in_what_was_said_and_parts_at_the_silenced_layer(name: str) -> None:
-    rollouts, step = whole_and_cut(name)
+    runs, step = whole_and_cut(name)
     frames = []
-    for rollout in rollouts:
-        reading = rollout[step]
+    for run in runs:
+        reading = run[step]
         frames.append(frame := decision_lens([reading]))
-        assert frame["token"].iloc[-1] == rollout.labels[rollout.predicted[step]]
-        assert frame["probability"].iloc[-1] == pytest.approx(rollout.probability(step), abs=1e-5)
+        assert frame["token"].iloc[-1] == run.labels[run.predicted[step]]
+        assert frame["probability"].iloc[-1] == pytest.approx(run.probability(step), abs=1e-5)
         assert tuple(set(frame["position"])) == reading.target_positions
-        assert frame["right"].iloc[-1] == rollout.right[step]
+        assert frame["right"].iloc[-1] == run.right[step]
     parted = lens_divergence(pd.concat(frames))
     assert parted is not None
     is_pair = "seq2seq" in name
@@ -197,9 +197,9 @@ def test_the_lens_ends_in_what_was_said_and_parts_at_the_silenced_layer(name: st
 
 
 def test_where_nobody_knows_what_is_right_the_lens_does_not_say_so() -> None:
-    contender = shipped("characters")
-    rollout = roll_out(contender, contender.task.vocabulary.read("The list of "), forced=True)
-    assert "right" not in decision_lens([rollout[2]])
+    variant = shipped("characters")
+    run = decode_steps(variant, variant.task.vocabulary.read("The list of "), forced=True)
+    assert "right" not in decision_lens([run[2]])
 
 
 def test_a_step_reads_all_that_stands_before_it() -> None:
@@ -210,7 +210,7 @@ def test_a_step_reads_all_that_stands_before_it() -> None:
 
 TEXT = "the cat sat on the mat and the dog sat on the bird near the cat in the end"
 
-CHANGE = "silence:decoder.0.attn.2"
+CHANGE = "ablate:decoder.0.attn.2"
 
 
 @pytest.fixture(scope="module")
@@ -220,47 +220,47 @@ def two() -> list[Reading]:
 
 
 def test_the_distance_at_each_position_is_pytorch_s(two: list[Reading]) -> None:
-    found = beliefs_apart(two)
+    found = prediction_difference(two)
     assert len(found) == len(two[0].tokens) > AT_ONCE  # more than one portion
     p, q = (run.logits[0].double().log_softmax(dim=-1) for run in two)
     torch.testing.assert_close(
         torch.tensor(found["kl"]), F.kl_div(q, p, reduction="none", log_target=True).sum(dim=-1), rtol=1e-6, atol=1e-9
     )
     assert found["other_says"].tolist() == [two[1].subject.labels[token] for token in q.argmax(dim=-1)]
-    assert beliefs_apart([two[0], two[0]])["kl"].max() == 0
+    assert prediction_difference([two[0], two[0]])["kl"].max() == 0
 
 
 def test_what_has_no_common_vocabulary_is_refused_with_the_reason(two: list[Reading]) -> None:
     other = xformer.read("checkpoints/characters", "def f(x):")
     with pytest.raises(InputError, match="llama and characters have different vocabularies"):
-        beliefs_apart([two[0], other])
+        prediction_difference([two[0], other])
     with pytest.raises(InputError, match="give both the same text"):
-        beliefs_apart([two[0], xformer.read(two[0].subject, "the cat")])
+        prediction_difference([two[0], xformer.read(two[0].subject, "the cat")])
 
 
 def test_one_output_is_asked_for_where_it_is_wanted(two: list[Reading]) -> None:
     last = len(two[0].tokens) - 1
     for position in (0, 3, last):
-        one = named(deciding_at(two[0], position), "A")
+        one = relabel(at_position(two[0], position), "A")
         assert one.target_positions == (position,)
         assert one.subject.name == "A"
         assert set(xformer.analysis.decision_lens([one])["position"]) == {position}
         assert len(xformer.analysis.decision_lens([one])) == 5  # before the blocks, and after each part of both
     with pytest.raises(InputError, match=f"outputs 0 to {last}, got {last + 1}"):
-        deciding_at(two[0], last + 1)
+        at_position(two[0], last + 1)
 
 
 def test_a_gap_has_the_likeliest_of_both() -> None:
     model = HuggingFaceModel.open(FAMILIES["BERT"].make(), tokenizer(), "bert")
     runs = [
-        named(xformer.read(model, "the [MASK] sat on [MASK]", changes=changes), name)
-        for name, changes in (("A", ""), ("B", "silence:encoder.0.attn.1"))
+        relabel(xformer.read(model, "the [MASK] sat on [MASK]", changes=changes), name)
+        for name, changes in (("A", ""), ("B", "ablate:encoder.0.attn.1"))
     ]
     found = gap_fillings(runs, k=3)
     assert set(found["gap"]) == {0, 1}
     for gap, position in enumerate(runs[0].target_positions):
         for run in runs:
-            rows = found[(found["gap"] == gap) & (found["player"] == run.subject.name)].set_index("token")
+            rows = found[(found["gap"] == gap) & (found["model"] == run.subject.name)].set_index("token")
             p = run.logits[0, position].softmax(dim=-1)
             for value, token in zip(*p.topk(3), strict=True):
                 assert rows["probability"][run.subject.labels[token]] == pytest.approx(value.item())
@@ -269,14 +269,16 @@ def test_a_gap_has_the_likeliest_of_both() -> None:
 WORDS = ["dr", "ink", " to", " Mary", " John", "drink", "."]
 
 
-def said(*tokens: tuple[str, float]) -> SaidText:
-    return SaidText.of(lambda ids: "".join(WORDS[one] for one in ids), [(WORDS.index(word), p) for word, p in tokens])
+def said(*tokens: tuple[str, float]) -> GeneratedText:
+    return GeneratedText.of(
+        lambda ids: "".join(WORDS[one] for one in ids), [(WORDS.index(word), p) for word, p in tokens]
+    )
 
 
 def test_texts_part_at_a_character_whatever_their_tokens_are() -> None:
     one = said(("dr", 0.5), ("ink", 0.4), (" to", 0.9), (" Mary", 0.8))
     other = said(("drink", 0.3), (" to", 0.7), (" John", 0.6))
-    assert parting(one, other) == len("drink to ")
+    assert first_difference(one, other) == len("drink to ")
     table = pieces(one, other)
     assert table["A says"].tolist() == ["drink", " to", " Mary"]
     assert table["B says"].tolist() == ["drink", " to", " John"]
@@ -287,7 +289,7 @@ def test_texts_part_at_a_character_whatever_their_tokens_are() -> None:
 
 def test_where_one_only_goes_on_further_they_do_not_part() -> None:
     one, other = said(("drink", 0.5)), said(("dr", 0.5), ("ink", 0.5), (".", 0.5))
-    assert parting(one, other) is None
+    assert first_difference(one, other) is None
     assert pieces(one, other)["A says"].tolist() == ["drink"]
     assert pieces(said(("dr", 0.5)), said((" to", 0.5)))["B says"].tolist() == [" to"]
 

@@ -1,4 +1,4 @@
-"""What a contender says, against a plain loop over the bare model, and what belongs to whom."""
+"""What a variant says, against a plain loop over the bare model, and what belongs to whom."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tests.analysis.duel import (
 from tests.training.tiny import ARCHITECTURES
 from xformer import analysis, edits
 from xformer.analysis import generation
-from xformer.analysis.comparison import Contender, EdgesSoFar, joint_labels, looks_back_only, to_joint
+from xformer.analysis.comparison import ClippedEdges, Variant, joint_labels, looks_back_only, to_joint
 from xformer.analysis.generation import (
     CONTINUATION_LENGTH,
-    Rollout,
+    DecodedSteps,
+    decode_steps,
     direction,
     divergence_by_step,
     first_divergence,
     kl,
     likeliest_tokens,
     predictions_by_step,
-    roll_out,
     same_context,
     steering_steps,
     total_variation,
@@ -47,7 +47,7 @@ from xformer.decoding import Sampling
 from xformer.errors import EditError, InputError
 from xformer.reading import Reading, rerun
 from xformer.trace import record
-from xformer.viz.generation import pack_rollouts
+from xformer.viz.generation import pack_steps
 
 # Cached and whole passes add up the same < 100 products a number in another order, in float32 (6e-8 each).
 ROUNDING = 2e-5
@@ -56,11 +56,11 @@ ROUNDING = 2e-5
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_play_is_argmax_after_argmax(architecture: str, seed: int) -> None:
-    contender = random_contender("random", architecture, seed=seed)
-    example = contender.frame(SOURCE)
+    variant = random_contender("random", architecture, seed=seed)
+    example = variant.frame(SOURCE)
     for answer in (None, [token for token in example.labels[0].tolist() if token >= 0]):
-        said, beliefs = greedy(contender, SOURCE, answer)
-        result = roll_out(contender, SOURCE, forced=answer is not None)
+        said, beliefs = greedy(variant, SOURCE, answer)
+        result = decode_steps(variant, SOURCE, forced=answer is not None)
         assert list(result.predicted) == said
         assert list(result.read) == (said if answer is None else answer)
         torch.testing.assert_close(result.probabilities, torch.stack(beliefs), rtol=0, atol=ROUNDING)
@@ -70,26 +70,26 @@ def test_a_play_is_argmax_after_argmax(architecture: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_trained_model_is_right_and_says_how_it_ended(name: str) -> None:
-    contender = shipped(name)
+    variant = shipped(name)
     for source in ([1, 2, 3], [5, 5, 5, 5], list(range(1, 16))):
         for forced in (False, True):
-            result = roll_out(contender, source, forced=forced)
-            expected = source[::-1] + ([] if contender.task.vocabulary.special.end is None else [20])
+            result = decode_steps(variant, source, forced=forced)
+            expected = source[::-1] + ([] if variant.task.vocabulary.special.end is None else [20])
             assert list(result.predicted) == expected == list(result.answer)
             assert result.right == (True,) * len(expected)
             assert result.is_exact
-            stops = not forced and contender.model.config.architecture != "encoder"
+            stops = not forced and variant.model.config.architecture != "encoder"
             assert result.ended == ("end token" if stops else "length of the right answer")
 
 
 def test_it_ends_early_at_its_own_end_token_but_never_runs_past_the_right_answer() -> None:
     lengths, endings = set(), set()
     for seed in range(40):
-        result = roll_out(contender := random_contender("random", "decoder", seed=seed), SOURCE)
+        result = decode_steps(variant := random_contender("random", "decoder", seed=seed), SOURCE)
         lengths.add(len(result))
         endings.add(result.ended)
-        assert (result.ended == "end token") == (result.predicted[-1] == contender.model.config.end_token)
-        assert contender.model.config.end_token not in result.predicted[:-1]
+        assert (result.ended == "end token") == (result.predicted[-1] == variant.model.config.end_token)
+        assert variant.model.config.end_token not in result.predicted[:-1]
         assert not result.is_exact
     assert max(lengths) == len(SOURCE) + 1
     assert min(lengths) < len(SOURCE)
@@ -98,9 +98,9 @@ def test_it_ends_early_at_its_own_end_token_but_never_runs_past_the_right_answer
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_trace_of_a_step_ends_in_what_was_believed(architecture: str) -> None:
-    contender = random_contender("random", architecture, edits=(edits.zero_positions(),))
+    variant = random_contender("random", architecture, edits=(edits.zero_positions(),))
     for forced in (False, True):
-        result = roll_out(contender, SOURCE, forced=forced)
+        result = decode_steps(variant, SOURCE, forced=forced)
         for step in range(len(result)):
             reading = result[step]
             [p] = reading.probabilities
@@ -116,71 +116,71 @@ def test_the_trace_of_a_step_ends_in_what_was_believed(architecture: str) -> Non
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_entropy_is_that_of_torch(architecture: str) -> None:
-    contender = random_contender("random", architecture)
-    result = roll_out(contender, SOURCE)
+    variant = random_contender("random", architecture)
+    result = decode_steps(variant, SOURCE)
     expected = torch.distributions.Categorical(result.probabilities.double()).entropy() / math.log(2)
     # Categorical normalises the float32 probabilities first: their sum is off by less than 1e-6
     torch.testing.assert_close(result.entropy(), expected, rtol=0, atol=1e-5)
 
 
 def test_certainty_has_no_entropy_and_no_idea_has_the_most() -> None:
-    contender = random_contender("random", "encoder")
+    variant = random_contender("random", "encoder")
     with torch.no_grad():
-        contender.model.unembedding.weight.zero_()  # pyright: ignore[reportOptionalMemberAccess]
-        contender.model.unembedding.bias.zero_()  # pyright: ignore[reportOptionalMemberAccess]
-        flat = roll_out(contender, SOURCE).entropy()
+        variant.model.unembedding.weight.zero_()  # pyright: ignore[reportOptionalMemberAccess]
+        variant.model.unembedding.bias.zero_()  # pyright: ignore[reportOptionalMemberAccess]
+        flat = decode_steps(variant, SOURCE).entropy()
         torch.testing.assert_close(flat, torch.full((5,), 3.0, dtype=torch.float64))  # log₂ of 8 tokens
-        contender.model.unembedding.bias[3] = 1000.0  # pyright: ignore[reportOptionalSubscript]
-    assert roll_out(contender, SOURCE).entropy().tolist() == [0.0] * 5
+        variant.model.unembedding.bias[3] = 1000.0  # pyright: ignore[reportOptionalSubscript]
+    assert decode_steps(variant, SOURCE).entropy().tolist() == [0.0] * 5
 
 
 def test_the_same_seed_draws_the_same_tokens_whoever_draws_beside_it() -> None:
     hot = Sampling(temperature=2.0)
-    rollouts = {}
+    runs = {}
     for seed in range(20):
-        contender = random_contender("random", "encoder-decoder", sampling=hot, seed=0)
-        contender = contender_of("random", contender.model, contender.task, sampling=hot, seed=seed)
+        variant = random_contender("random", "encoder-decoder", sampling=hot, seed=0)
+        variant = contender_of("random", variant.model, variant.task, sampling=hot, seed=seed)
         before = torch.get_rng_state()
-        first, second = (roll_out(contender, SOURCE) for _ in range(2))
+        first, second = (decode_steps(variant, SOURCE) for _ in range(2))
         assert torch.equal(before, torch.get_rng_state())
         assert first.predicted == second.predicted
         assert all(first.drawn_from[step, token] > 0 for step, token in enumerate(first.predicted))
-        rollouts[first.predicted] = seed
-    assert len(rollouts) > 5
+        runs[first.predicted] = seed
+    assert len(runs) > 5
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
 def test_an_edge_of_a_position_that_is_still_to_come_waits_for_it(architecture: str) -> None:
     layer = "decoder.0.attn" if architecture == "decoder" else "decoder.0.self_attn"
     late = 9 if architecture == "decoder" else 4
-    contender = random_contender(
+    variant = random_contender(
         "random", architecture, edits=(edits.mask_edges(layer, [(late, key) for key in range(2, late + 1)]),)
     )
-    example = contender.frame(SOURCE)
-    whole = record(contender.model, example.stream, example.target, edits=contender.edits)
-    plain = record(contender.model, example.stream, example.target)
-    result = roll_out(contender, SOURCE, forced=True)
+    example = variant.frame(SOURCE)
+    whole = record(variant.model, example.stream, example.target, edits=variant.edits)
+    plain = record(variant.model, example.stream, example.target)
+    result = decode_steps(variant, SOURCE, forced=True)
     first = example.tokens.shape[1] - 1 if example.target is None else 0
     for step in range(len(result)):
         p = whole.logits[0, first + step].softmax(-1)
         torch.testing.assert_close(result.probabilities[step], p, rtol=0, atol=ROUNDING)
     assert not torch.allclose(whole.logits[0, late], plain.logits[0, late], atol=1e-2), "the edge should matter"
-    assert roll_out(contender, SOURCE).predicted  # free-running too
-    beyond = contender_of("beyond", contender.model, contender.task, (edits.mask_edges(layer, [(16, 0)]),))
+    assert decode_steps(variant, SOURCE).predicted  # free-running too
+    beyond = contender_of("beyond", variant.model, variant.task, (edits.mask_edges(layer, [(16, 0)]),))
     with pytest.raises(EditError, match="no edge"):
-        roll_out(beyond, SOURCE)
+        decode_steps(beyond, SOURCE)
 
 
 def test_edges_that_are_there_are_cut_as_ever() -> None:
     mask = torch.ones(1, 3, 5, 5, dtype=torch.bool)
-    growing = EdgesSoFar("x", ((1, 2), (4, 4), (7, 0)), False, (2,))
+    growing = ClippedEdges("x", ((1, 2), (4, 4), (7, 0)), False, (2,))
     fixed = edits.SetEdges("x", ((1, 2), (4, 4)), False, (2,))
     assert torch.equal(growing.apply("x", mask), fixed.apply("x", mask))
 
 
 def test_the_likeliest_tokens_come_first() -> None:
-    contender = random_contender("random", "encoder")
-    result = roll_out(contender, SOURCE)
+    variant = random_contender("random", "encoder")
+    result = decode_steps(variant, SOURCE)
     top = result.top(2, 3)
     assert [token for token, _ in top] == result.probabilities[2].argsort(descending=True)[:3].tolist()
     assert [p for _, p in top] == result.probabilities[2].sort(descending=True).values[:3].tolist()
@@ -188,52 +188,52 @@ def test_the_likeliest_tokens_come_first() -> None:
 
 
 def test_contenders_of_every_architecture_meet_by_their_labels() -> None:
-    contenders = [random_contender(a, a) for a in ARCHITECTURES]
-    labels = joint_labels(contenders)
+    variants = [random_contender(a, a) for a in ARCHITECTURES]
+    labels = joint_labels(variants)
     assert sorted(labels) == sorted({"pad", "end", "start", *"1234567"})
-    for contender in contenders:
-        assert tuple(labels[i] for i in to_joint(contender, labels)) == contender.task.vocabulary.labels
+    for variant in variants:
+        assert tuple(labels[i] for i in to_joint(variant, labels)) == variant.task.vocabulary.labels
 
 
 def test_a_contender_is_loaded_with_its_changes_and_says_how() -> None:
     where = str(CHECKPOINTS / "reverse-decoder")
     sampling = Sampling(temperature=2.0, top_k=5)
-    changes = "silence:decoder.1.attn.0,token:1.9"
-    loaded = Contender.load(where, "cut", causal=False, changes=changes, sampling=sampling, seed=3)
+    changes = "ablate:decoder.1.attn.0,token:1.9"
+    loaded = Variant.load(where, "cut", causal=False, changes=changes, sampling=sampling, seed=3)
     assert loaded.edits == (edits.set_causal(False), edits.ablate_head("decoder.1.attn", 0))
     assert (loaded.name, loaded.sampling, loaded.seed) == ("cut", sampling, 3)
     assert loaded.frame([3, 7, 12]).source == (3, 9, 12)
-    rollout = roll_out(loaded, [3, 7, 12], forced=True)
-    again = eval(rollout[2].recipe, {"xformer": xformer})
-    assert torch.equal(again.logits, rollout[2].logits)
+    run = decode_steps(loaded, [3, 7, 12], forced=True)
+    again = eval(run[2].recipe, {"xformer": xformer})
+    assert torch.equal(again.logits, run[2].logits)
     assert (again.target_positions, again.answer, again.subject.name) == (
-        rollout[2].target_positions,
-        rollout[2].answer,
+        run[2].target_positions,
+        run[2].answer,
         "cut",
     )
-    assert Contender.load(where, "own").recipe == f"xformer.analysis.Contender.load({where!r}, 'own')"
-    assert roll_out(random_contender("nowhere", "encoder"), SOURCE)[0].recipe is None
+    assert Variant.load(where, "own").recipe == f"xformer.analysis.Variant.load({where!r}, 'own')"
+    assert decode_steps(random_contender("nowhere", "encoder"), SOURCE)[0].recipe is None
 
 
 def test_an_ablated_player_is_not_the_original() -> None:
     whole = shipped("reverse-decoder")
     cut = shipped("reverse-decoder", "cut", edits=(edits.ablate_head(LAST["reverse-decoder"], 0),))
-    assert roll_out(whole, [3, 7, 12, 9, 1, 5]).is_exact
-    assert not roll_out(cut, [3, 7, 12, 9, 1, 5]).is_exact
+    assert decode_steps(whole, [3, 7, 12, 9, 1, 5]).is_exact
+    assert not decode_steps(cut, [3, 7, 12, 9, 1, 5]).is_exact
 
 
 def test_what_cannot_play_is_told_why() -> None:
-    contender = random_contender("random", "encoder")
+    variant = random_contender("random", "encoder")
     with pytest.raises(InputError, match="needs a name"):
-        contender_of("", contender.model, contender.task)
+        contender_of("", variant.model, variant.task)
     with pytest.raises(InputError, match="reads at most 17"):
-        roll_out(contender, [1] * 18)
+        decode_steps(variant, [1] * 18)
     with pytest.raises(InputError, match="takes the steps 0 to 4, got 5"):
-        roll_out(contender, SOURCE)[5]
+        decode_steps(variant, SOURCE)[5]
     with pytest.raises(InputError, match="takes the steps 0 to 4, got -1"):
-        roll_out(contender, SOURCE).top(-1)
+        decode_steps(variant, SOURCE).top(-1)
     with pytest.raises(InputError, match="in training mode"):
-        contender_of("busy", contender.model.train(), contender.task)
+        contender_of("busy", variant.model.train(), variant.task)
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
@@ -242,10 +242,10 @@ def test_forced_under_changes_one_run_says_what_step_by_step_does(
 ) -> None:
     layer = "decoder.0.attn" if architecture == "decoder" else "decoder.0.self_attn"
     changes = (edits.ablate_head(layer, 0), edits.zero_positions(), edits.mask_edges(layer, [(3, 1)]))
-    contender = random_contender("changed", architecture, edits=changes)
-    at_once = roll_out(contender, SOURCE, forced=True)
-    monkeypatch.setattr(generation, "looks_back_only", lambda contender: False)
-    step_by_step = roll_out(contender, SOURCE, forced=True)
+    variant = random_contender("changed", architecture, edits=changes)
+    at_once = decode_steps(variant, SOURCE, forced=True)
+    monkeypatch.setattr(generation, "looks_back_only", lambda variant: False)
+    step_by_step = decode_steps(variant, SOURCE, forced=True)
     torch.testing.assert_close(at_once.probabilities, step_by_step.probabilities, rtol=0, atol=ROUNDING)
     assert at_once.read == step_by_step.read
     for one, other in zip(at_once.steps, step_by_step.steps, strict=True):
@@ -260,9 +260,9 @@ def test_a_lifted_mask_is_played_step_by_step() -> None:
 
 
 def test_a_text_is_gone_on_with_and_neither_right_nor_wrong() -> None:
-    contender = shipped("characters")
-    text = contender.task.vocabulary.read("The list of ")
-    after, along = roll_out(contender, text), roll_out(contender, text, forced=True)
+    variant = shipped("characters")
+    text = variant.task.vocabulary.read("The list of ")
+    after, along = decode_steps(variant, text), decode_steps(variant, text, forced=True)
     assert (len(after), after.answer, after.right, after.ended) == (
         CONTINUATION_LENGTH,
         (),
@@ -276,9 +276,9 @@ def test_a_text_is_gone_on_with_and_neither_right_nor_wrong() -> None:
     torch.testing.assert_close(after[3].probabilities[0], after.probabilities[3], rtol=0, atol=ROUNDING)
 
 
-def two_of(architecture: str, *, forced: bool = False, seeds: tuple[int, int] = (0, 1)) -> list[Rollout]:
-    contenders = [random_contender(f"seed {seed}", architecture, seed=seed) for seed in seeds]
-    return [roll_out(contender, SOURCE, forced=forced) for contender in contenders]
+def two_of(architecture: str, *, forced: bool = False, seeds: tuple[int, int] = (0, 1)) -> list[DecodedSteps]:
+    variants = [random_contender(f"seed {seed}", architecture, seed=seed) for seed in seeds]
+    return [decode_steps(variant, SOURCE, forced=forced) for variant in variants]
 
 
 def test_divergences_are_those_of_torch() -> None:
@@ -303,12 +303,12 @@ def test_divergences_worked_out_by_hand() -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("forced", [False, True])
 def test_a_player_never_parts_from_itself(architecture: str, forced: bool) -> None:
-    contender = random_contender("one", architecture)
-    twin = contender_of("other", contender.model, contender.task)
-    rollouts = [roll_out(one, SOURCE, forced=forced) for one in (contender, twin)]
-    assert first_divergence(rollouts) is None
-    frame = divergence_by_step(rollouts)
-    assert len(frame) == len(rollouts[0])
+    variant = random_contender("one", architecture)
+    twin = contender_of("other", variant.model, variant.task)
+    runs = [decode_steps(one, SOURCE, forced=forced) for one in (variant, twin)]
+    assert first_divergence(runs) is None
+    frame = divergence_by_step(runs)
+    assert len(frame) == len(runs[0])
     for column in ("kl", "kl_back", "total_variation"):
         assert frame[column].tolist() == [0.0] * len(frame)  # exactly
     assert frame["same_token"].all()
@@ -320,11 +320,11 @@ def test_a_player_never_parts_from_itself(architecture: str, forced: bool) -> No
 def test_the_first_parting_is_that_of_two_plain_loops(architecture: str, forced: bool) -> None:
     partings = set()
     for seeds in ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9)):
-        rollouts = two_of(architecture, forced=forced, seeds=seeds)
-        answer = list(rollouts[0].answer) if forced else None
-        one, other = (greedy(one.contender, SOURCE, answer)[0] for one in rollouts)
+        runs = two_of(architecture, forced=forced, seeds=seeds)
+        answer = list(runs[0].answer) if forced else None
+        one, other = (greedy(one.variant, SOURCE, answer)[0] for one in runs)
         expected = next((step for step, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
-        assert first_divergence(rollouts) == expected
+        assert first_divergence(runs) == expected
         partings.add(expected)
     assert partings != {None}
 
@@ -334,16 +334,16 @@ def test_a_shipped_model_without_its_head_parts_where_the_loop_says(name: str) -
     whole = shipped(name)
     cut = shipped(name, "cut", edits=(edits.ablate_head(LAST[name], 0),))
     source = [3, 7, 12, 9, 1, 5]
-    rollouts = [roll_out(contender, source) for contender in (whole, cut)]
+    runs = [decode_steps(variant, source) for variant in (whole, cut)]
     right, _ = greedy(whole, source)
-    step = first_divergence(rollouts)
+    step = first_divergence(runs)
     assert step is not None
-    assert list(rollouts[0].predicted) == right
-    assert list(rollouts[1].predicted[:step]) == right[:step]
-    assert rollouts[1].predicted[step] != right[step]
-    row = predictions_by_step(rollouts).query("step == @step and player == 'cut'").iloc[0]
-    assert (row["token"], bool(row["right"])) == (rollouts[1].labels[rollouts[1].predicted[step]], False)
-    assert divergence_by_step(rollouts).query("step == @step")["kl"].item() > 0
+    assert list(runs[0].predicted) == right
+    assert list(runs[1].predicted[:step]) == right[:step]
+    assert runs[1].predicted[step] != right[step]
+    row = predictions_by_step(runs).query("step == @step and model == 'cut'").iloc[0]
+    assert (row["token"], bool(row["right"])) == (runs[1].labels[runs[1].predicted[step]], False)
+    assert divergence_by_step(runs).query("step == @step")["kl"].item() > 0
 
 
 def test_the_first_parting_may_be_late_and_three_may_play() -> None:
@@ -372,34 +372,34 @@ def test_after_the_parting_free_players_have_read_different_tokens_and_forced_on
 def test_encoders_share_their_context_while_they_read_one_input() -> None:
     one, other = two_of("encoder")
     assert all(same_context(one, other, step) for step in range(5))
-    elsewhere = roll_out(other.contender, [1, 2, 3, 4, 5])
+    elsewhere = decode_steps(other.variant, [1, 2, 3, 4, 5])
     assert not same_context(one, elsewhere, 0)
 
 
 def test_vocabularies_meet_by_their_labels() -> None:
     encoder, decoder = random_contender("encoder", "encoder"), random_contender("decoder", "decoder")
-    rollouts = [roll_out(contender, SOURCE, forced=True) for contender in (encoder, decoder)]
-    assert len(rollouts[0]) == 5  # no end token
-    assert len(rollouts[1]) == 6
-    frame = divergence_by_step(rollouts)
+    runs = [decode_steps(variant, SOURCE, forced=True) for variant in (encoder, decoder)]
+    assert len(runs[0]) == 5  # no end token
+    assert len(runs[1]) == 6
+    frame = divergence_by_step(runs)
     assert frame["step"].tolist() == [0, 1, 2, 3, 4]
     for step, row in frame.iterrows():
-        p, q = rollouts[0].probabilities[step].double(), rollouts[1].probabilities[step].double()  # pyright: ignore
+        p, q = runs[0].probabilities[step].double(), runs[1].probabilities[step].double()  # pyright: ignore
         p, q = p / p.sum(), q / q.sum()
         assert row["total_variation"] == pytest.approx(((p - q[:8]).abs().sum() + q[8:].sum()).item() / 2, abs=1e-12)
         assert row["kl"] == pytest.approx((p * (p / q[:8]).log()).sum().item(), abs=1e-10)
         assert row["kl_back"] == math.inf  # the decoder may say "end", the encoder never
-    assert all(pair["kl_back"] == [None] * 5 for pair in pack_rollouts(rollouts)["pairs"])
-    json.dumps(pack_rollouts(rollouts), allow_nan=False)
+    assert all(pair["kl_back"] == [None] * 5 for pair in pack_steps(runs)["pairs"])
+    json.dumps(pack_steps(runs), allow_nan=False)
 
 
 def test_the_frames_hold_what_the_plays_do() -> None:
-    rollouts = two_of("encoder-decoder")
-    frame = predictions_by_step(rollouts)
-    assert len(frame) == sum(map(len, rollouts))
+    runs = two_of("encoder-decoder")
+    frame = predictions_by_step(runs)
+    assert len(frame) == sum(map(len, runs))
     assert frame["step"].is_monotonic_increasing
     for row in frame.to_dict("records"):
-        one = next(one for one in rollouts if one.name == row["player"])
+        one = next(one for one in runs if one.name == row["model"])
         step = row["step"]
         assert row["token"] == one.labels[one.predicted[step]]
         assert row["answer"] == one.labels[one.answer[step]]
@@ -411,45 +411,45 @@ def test_the_frames_hold_what_the_plays_do() -> None:
 
 
 def test_the_top_has_every_players_likeliest_tokens_and_the_right_one() -> None:
-    rollouts = two_of("decoder", forced=True)
+    runs = two_of("decoder", forced=True)
     for step in range(6):
-        at = likeliest_tokens(rollouts, step, 2)
-        expected = {rollouts[0].labels[rollouts[0].answer[step]]}
-        for one in rollouts:
+        at = likeliest_tokens(runs, step, 2)
+        expected = {runs[0].labels[runs[0].answer[step]]}
+        for one in runs:
             expected |= {one.labels[token] for token, _ in one.top(step, 2)}
         assert set(at["token"]) == expected
         assert len(at) == 2 * len(expected)
         assert set(at["step"]) == {step}
         assert max(at["probability"].iloc[:2]) == max(at["probability"])  # the likeliest token comes first
-        assert set(at[at["right"]]["token"]) == {rollouts[0].labels[rollouts[0].answer[step]]}
-        for one in rollouts:
-            own = at[at["player"] == one.name]
+        assert set(at[at["right"]]["token"]) == {runs[0].labels[runs[0].answer[step]]}
+        for one in runs:
+            own = at[at["model"] == one.name]
             assert own[own["predicted"]]["token"].tolist() == [one.labels[one.predicted[step]]]
     with pytest.raises(InputError, match="take the steps 0 to 5, got 6"):
-        likeliest_tokens(rollouts, 6, 2)
+        likeliest_tokens(runs, 6, 2)
 
 
 def test_players_need_different_names() -> None:
     one, _ = two_of("encoder")
-    for frame in (predictions_by_step, divergence_by_step, pack_rollouts, partial(likeliest_tokens, step=0)):
+    for frame in (predictions_by_step, divergence_by_step, pack_steps, partial(likeliest_tokens, step=0)):
         with pytest.raises(InputError, match="different names"):
             frame([one, one])
 
 
 def test_four_players_of_thirty_two_steps_are_one_small_message() -> None:
     sizes = {"max_len": 80}
-    contenders = [
-        random_contender(f"player {seed}", "decoder", seed=seed, model=sizes, sampling=Sampling(temperature=1.0))
+    variants = [
+        random_contender(f"model {seed}", "decoder", seed=seed, model=sizes, sampling=Sampling(temperature=1.0))
         for seed in range(4)
     ]
     source = [1 + step % 7 for step in range(31)]
-    rollouts = [roll_out(contender, source, forced=True) for contender in contenders]
-    assert [len(one) for one in rollouts] == [32] * 4
-    message = pack_rollouts(rollouts)
+    runs = [decode_steps(variant, source, forced=True) for variant in variants]
+    assert [len(one) for one in runs] == [32] * 4
+    message = pack_steps(runs)
     assert len(json.dumps(message, allow_nan=False, separators=(",", ":"))) < 1_000_000
-    assert [len(player["predicted"]) for player in message["players"]] == [32] * 4
+    assert [len(model["predicted"]) for model in message["models"]] == [32] * 4
     assert len(message["pairs"]) == 6
-    for one, sent in zip(rollouts, message["players"], strict=True):
+    for one, sent in zip(runs, message["models"], strict=True):
         assert [message["labels"][token] for token in sent["predicted"]] == [
             one.labels[token] for token in one.predicted
         ]

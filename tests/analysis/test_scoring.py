@@ -18,8 +18,8 @@ from tests.training.tiny import ARCHITECTURES, tiny_model, tiny_task
 from xformer import edits
 from xformer.analysis import comparison as predicting
 from xformer.analysis import scoring as module
-from xformer.analysis.comparison import Contender
-from xformer.analysis.generation import Rollout, roll_out
+from xformer.analysis.comparison import Variant
+from xformer.analysis.generation import DecodedSteps, decode_steps
 from xformer.analysis.scoring import (
     Agreement,
     accuracy,
@@ -40,8 +40,8 @@ from xformer.tasks import Task
 from xformer.training.evaluate import evaluate, lengths_of
 
 
-def final(*contenders: Contender, samples: int = 23, seed: int = 3) -> Agreement:
-    *_, last = count_agreement(contenders, samples=samples, seed=seed)
+def final(*variants: Variant, samples: int = 23, seed: int = 3) -> Agreement:
+    *_, last = count_agreement(variants, samples=samples, seed=seed)
     assert last.is_final
     return last
 
@@ -80,9 +80,9 @@ def test_wilson_refuses_what_cannot_be() -> None:
         wilson(4, 3)
 
 
-def sources_of(contender: Contender, samples: int, seed: int) -> list[list[int]]:
+def sources_of(variant: Variant, samples: int, seed: int) -> list[list[int]]:
     """The sampled inputs, read off an encoder's batch of the same task."""
-    batch = contender.task.for_architecture("encoder").sample(samples, seed=seed)
+    batch = variant.task.for_architecture("encoder").sample(samples, seed=seed)
     return [[token for token in row if token] for row in batch.tokens.tolist()]
 
 
@@ -96,8 +96,8 @@ def test_the_counts_are_those_of_one_play_after_another(architecture: str) -> No
     one = random_contender("one", architecture, seed=1)
     muted = contender_of("muted", one.model, one.task, (edits.scale(f"{stack}.1.ffn.out", 0.0),))
     other = random_contender("other", "encoder", seed=2)
-    contenders = (one, muted, other)
-    result = final(*contenders)
+    variants = (one, muted, other)
+    result = final(*variants)
     hits: Counter = Counter()
     trials: Counter = Counter()
     said: Counter = Counter()
@@ -107,8 +107,8 @@ def test_the_counts_are_those_of_one_play_after_another(architecture: str) -> No
         trials[key] += 1
 
     for source in sources_of(one, 23, 3):
-        rollouts: list[Rollout] = [roll_out(contender, source, forced=True) for contender in contenders]
-        for this in rollouts:
+        runs: list[DecodedSteps] = [decode_steps(variant, source, forced=True) for variant in variants]
+        for this in runs:
             name = this.name
             for place, right in enumerate(this.right):
                 count(("position", name, "token", place), right)
@@ -119,10 +119,10 @@ def test_the_counts_are_those_of_one_play_after_another(architecture: str) -> No
             count(("length", name, "exact", len(source)), this.is_exact)
             count(("all", name, "exact"), this.is_exact)
         for a, b in ((0, 1), (0, 2), (1, 2)):
-            pair = (rollouts[a].name, rollouts[b].name)
+            pair = (runs[a].name, runs[b].name)
             same = [
-                rollouts[a].labels[x] == rollouts[b].labels[y]
-                for x, y in zip(rollouts[a].predicted, rollouts[b].predicted, strict=False)
+                runs[a].labels[x] == runs[b].labels[y]
+                for x, y in zip(runs[a].predicted, runs[b].predicted, strict=False)
             ]
             for is_same in same:
                 count(("pair", *pair, "token"), is_same)
@@ -131,16 +131,16 @@ def test_the_counts_are_those_of_one_play_after_another(architecture: str) -> No
     def expected(kind: str) -> dict[tuple, tuple[int, int]]:
         return {key[1:]: (hits[key], trials[key]) for key in trials if key[0] == kind}
 
-    assert table(accuracy(result), "player", "measure") == expected("all")
-    assert table(accuracy(result, "position"), "player", "measure", "position") == expected("position")
-    assert table(accuracy(result, "length"), "player", "measure", "length") == expected("length")
+    assert table(accuracy(result), "model", "measure") == expected("all")
+    assert table(accuracy(result, "position"), "model", "measure", "position") == expected("position")
+    assert table(accuracy(result, "length"), "model", "measure", "length") == expected("length")
     assert table(same_answers(result), "one", "other", "measure") == expected("pair")
     found = {
-        (row["player"], row["right"], row["predicted"]): row["count"] for row in confusion(result).to_dict("records")
+        (row["model"], row["right"], row["predicted"]): row["count"] for row in confusion(result).to_dict("records")
     }
     assert found == dict(said)
     assert 0 < hits["all", "one", "token"] < trials["all", "one", "token"]
-    shares = confusion(result).groupby(["player", "right"])["share"].sum()
+    shares = confusion(result).groupby(["model", "right"])["share"].sum()
     assert shares.tolist() == pytest.approx([1.0] * len(shares))
     for frame in (accuracy(result), accuracy(result, "position"), accuracy(result, "length"), same_answers(result)):
         for row in frame.to_dict("records"):
@@ -158,13 +158,13 @@ def test_the_counts_are_those_of_one_play_after_another(architecture: str) -> No
 )
 def test_a_leak_of_the_answer_is_not_counted_as_knowing_it(architecture: str, lifted: AnyEdit) -> None:
     """Under changes that let a decoder see ahead, what is counted is what it says step by step."""
-    contender = random_contender("lifted", architecture, seed=3, edits=(lifted,))
-    result = final(contender, random_contender("untouched", architecture, seed=3))
+    variant = random_contender("lifted", architecture, seed=3, edits=(lifted,))
+    result = final(variant, random_contender("untouched", architecture, seed=3))
     right = exact = 0
-    for source in sources_of(contender, 23, 3):
-        one = roll_out(contender, source, forced=True)
+    for source in sources_of(variant, 23, 3):
+        one = decode_steps(variant, source, forced=True)
         right, exact = right + sum(one.right), exact + one.is_exact
-    figures = accuracy(result).query("player == 'lifted'").set_index("measure")["hits"]
+    figures = accuracy(result).query("model == 'lifted'").set_index("measure")["hits"]
     assert (figures["token"], figures["exact"]) == (right, exact)
 
 
@@ -180,15 +180,15 @@ def test_whoever_copies_the_answer_gets_nothing_right(architecture: str) -> None
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_figures_are_those_of_evaluate(name: str) -> None:
     """A shipped model with noise in its weights, so that it is wrong now and then: 700 inputs, in chunks of 500 and 200."""
-    contender = shipped(name)
-    noisy = copy.deepcopy(contender.model)
+    variant = shipped(name)
+    noisy = copy.deepcopy(variant.model)
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in noisy.parameters():
             parameter.add_(parameter.std() * 0.25 * torch.randn(parameter.shape, generator=draw))
-    noisy_player = contender_of("noisy", noisy, contender.task)
+    noisy_player = contender_of("noisy", noisy, variant.task)
     result = accuracy(final(noisy_player, samples=700, seed=9)).set_index("measure")["share"]
-    expected = evaluate(noisy, contender.task, samples=700, seed=9)
+    expected = evaluate(noisy, variant.task, samples=700, seed=9)
     assert 0 < expected.token_accuracy < 1
     assert result["exact"] == expected.exact_match
     assert result["token"] == pytest.approx(expected.token_accuracy, rel=1e-12)  # a weighted mean of chunks there
@@ -196,8 +196,8 @@ def test_the_figures_are_those_of_evaluate(name: str) -> None:
 
 def test_reports_come_chunk_by_chunk_and_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK", 7)
-    contender = random_contender("one", "encoder")
-    reports = list(count_agreement([contender], samples=23))
+    variant = random_contender("one", "encoder")
+    reports = list(count_agreement([variant], samples=23))
     assert [report.done for report in reports] == [7, 14, 21, 23]
     assert [report.is_final for report in reports] == [False, False, False, True]
     assert [report.trials["all", "one", "exact", 0] for report in reports] == [
@@ -220,7 +220,7 @@ def test_a_player_agrees_with_itself() -> None:
     twin = contender_of("twin", one.model, one.task)
     result = final(one, twin)
     assert same_answers(result)["share"].tolist() == [1.0, 1.0]
-    ours, theirs = (accuracy(result).query("player == @name")["hits"].tolist() for name in ("one", "twin"))
+    ours, theirs = (accuracy(result).query("model == @name")["hits"].tolist() for name in ("one", "twin"))
     assert ours == theirs
 
 
@@ -230,15 +230,15 @@ def test_players_of_other_tokens_or_no_names_are_refused() -> None:
         next(count_agreement([one, one]))
     with pytest.raises(InputError, match="At least one input"):
         next(count_agreement([one], samples=0))
-    with pytest.raises(InputError, match="compare players of one task"):
+    with pytest.raises(InputError, match="compare models of one task"):
         next(count_agreement([one, shipped("reverse-small")]))
 
 
 def test_long_inputs_are_counted_in_portions_and_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    contenders = [random_contender("a", "encoder"), random_contender("b", "encoder", seed=1)]
-    whole = final(*contenders)
+    variants = [random_contender("a", "encoder"), random_contender("b", "encoder", seed=1)]
+    whole = final(*variants)
     monkeypatch.setattr(predicting, "CELLS_AT_ONCE", 100)
-    reports = list(count_agreement(contenders, samples=23, seed=3))
+    reports = list(count_agreement(variants, samples=23, seed=3))
     assert len(reports) > 3
     assert [report.done for report in reports] == sorted({report.done for report in reports})
     assert reports[-1].is_final
@@ -308,15 +308,15 @@ def test_how_far_it_goes_is_where_the_first_length_fails() -> None:
     assert not has_mastered_its_training(rows([], [1.0]))
 
 
-def contender(name: str, called: str, **options: str) -> Contender:
-    return Contender.load(str(CHECKPOINTS / name), called, **options)
+def variant(name: str, called: str, **options: str) -> Variant:
+    return Variant.load(str(CHECKPOINTS / name), called, **options)
 
 
 def test_players_compared_by_length_have_the_shares_of_inputs_of_that_length_alone() -> None:
-    players = [contender("reverse-small", "A"), contender("reverse-mirror", "B")]
-    players.append(contender("reverse-small", "C", changes="silence:encoder.0.attn.0"))
-    table = lengths_compared(players, lengths=[5, 16], samples=40, seed=3).set_index(["player", "length"])
-    for one in players[:2]:
+    models = [variant("reverse-small", "A"), variant("reverse-mirror", "B")]
+    models.append(variant("reverse-small", "C", changes="ablate:encoder.0.attn.0"))
+    table = lengths_compared(models, lengths=[5, 16], samples=40, seed=3).set_index(["model", "length"])
+    for one in models[:2]:
         for length in (5, 16):
             task = Task(one.task.config.replace(min_len=length, max_len=length))
             found = evaluate(one.model, task, samples=40, seed=3)
@@ -330,7 +330,7 @@ def test_players_compared_by_length_have_the_shares_of_inputs_of_that_length_alo
 
 
 def test_players_are_compared_at_the_lengths_that_all_of_them_read() -> None:
-    both = [contender("reverse-mirror", "A"), contender("reverse-long", "B")]
+    both = [variant("reverse-mirror", "A"), variant("reverse-long", "B")]
     assert lengths_of_all(both) == tuple(range(1, 41))
     assert max(lengths_of_all(both[1:])) == 64
     with pytest.raises(InputError, match="from 1 to 40, got 41"):
@@ -339,6 +339,6 @@ def test_players_are_compared_at_the_lengths_that_all_of_them_read() -> None:
 
 def test_players_of_other_tasks_or_of_one_length_are_refused() -> None:
     with pytest.raises(InputError, match="one task"):
-        lengths_compared([contender("reverse-small", "A"), contender("addition", "B")], samples=2)
+        lengths_compared([variant("reverse-small", "A"), variant("addition", "B")], samples=2)
     with pytest.raises(UnavailableError, match="one length"):
-        lengths_compared([contender("modular", "A"), contender("modular", "B")], samples=2)
+        lengths_compared([variant("modular", "A"), variant("modular", "B")], samples=2)

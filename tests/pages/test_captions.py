@@ -47,7 +47,7 @@ def test_from_a_bare_link_the_caption_of_compare_has_the_players_the_input_and_t
     for kind in ("svg", "html"):
         said = caption(files[f"compare-steps.{kind}"]())
         assert link_of(app) in said, kind
-        assert said.count("roll_out(") == 2, kind
+        assert said.count("decode_steps(") == 2, kind
 
 
 def test_the_caption_of_the_attention_view_follows_what_is_changed(open_page: Open, files: Files) -> None:
@@ -93,5 +93,5 @@ def test_what_is_served_nowhere_has_no_link(open_page: Open, monkeypatch: pytest
     offered = files_offered(monkeypatch)
     open_page(COMPARE)
     said = caption(offered["compare-steps.html"]())
-    assert "roll_out(" in said
+    assert "decode_steps(" in said
     assert "?" not in said

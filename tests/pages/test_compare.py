@@ -12,7 +12,7 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from pages.compare.comparison import Comparison, Variant, names_of, read_variant
+from pages.compare.comparison import Comparison, ModelSettings, names_of, read_variant
 from pages.compare.steps import places_of
 from pages.shared.background_job import follow
 from tests.pages.code_and_picture import (
@@ -93,18 +93,18 @@ def test_each_pair_opens_at_its_first_divergence_in_each_panel(open_page: Open, 
     assert not app.error
     assert (in_link(app, "a"), in_link(app, "b")) == (a, b)
     sent = ruler(app)
-    said = [[sent["labels"][token] for token in player["predicted"]] for player in sent["players"]]
+    said = [[sent["labels"][token] for token in player["predicted"]] for player in sent["models"]]
     partings = [step for step, (x, y) in enumerate(zip(*said, strict=False)) if x != y]
     assert sent["divergence"] == (partings[0] if partings else None)
     assert sent["start"] == (partings[0] if partings else 0)
     assert "What to notice" in words(app)
-    assert [player["name"][0] for player in sent["players"]] == ["A", "B"]
+    assert [player["name"][0] for player in sent["models"]] == ["A", "B"]
 
 
 def test_the_ruler_shows_the_predictions_of_the_models(open_page: Open) -> None:
     """Against the models called on their own, without a trace, a cache or `xformer.analysis`."""
     app = open_page(COMPARE, a="reverse-small", b="reverse-decoder", input=INPUT)
-    encoder, decoder = ruler(app)["players"]
+    encoder, decoder = ruler(app)["models"]
     labels = ruler(app)["labels"]
     source = [int(word) for word in INPUT.split()]
     small, long = load(ROOT / "checkpoints/reverse-small"), load(ROOT / "checkpoints/reverse-decoder")
@@ -135,14 +135,14 @@ def test_a_run_is_compared_with_an_earlier_step(open_page: Open, runs: Path) -> 
     assert last == f"{run}@12"
     assert early.startswith(f"{run}@")
     assert early != last
-    names = [player["name"] for player in ruler(app)["players"]]
+    names = [player["name"] for player in ruler(app)["models"]]
     assert names[0] == "A · step 12"
     assert "](http" not in words(app)
 
 
 def test_a_shipped_model_is_compared_with_another_mask(open_page: Open) -> None:
     app = open_page(COMPARE)
-    assert [player["name"] for player in ruler(app)["players"]] == ["A · as trained", "B · causal mask"]
+    assert [player["name"] for player in ruler(app)["models"]] == ["A · as trained", "B · causal mask"]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_an_invalid_link_shows_one_warning(open_page: Open, link: dict[str, str]
     assert not app.exception
     [warning] = [element.value for element in app.warning]
     assert message in warning.replace("\\", "")
-    assert len(ruler(app)["players"]) == 2
+    assert len(ruler(app)["models"]) == 2
 
 
 @pytest.mark.parametrize("text", ["", "3 x", "99", "3 7 " * 60])
@@ -216,7 +216,7 @@ def test_slow_decoding_shows_progress_and_can_be_cancelled(open_page: Open, monk
         if "What to notice" in words(app):
             break
         app.run()
-    assert len(ruler(app)["players"]) == 2
+    assert len(ruler(app)["models"]) == 2
     assert {name: in_link(app, name) for name in link} == link  # what it asked for has waited, too
 
 
@@ -238,7 +238,7 @@ def test_models_are_added_changed_and_removed(open_page: Open) -> None:
     app.button(key="compare_add").click().run()
     app.selectbox(key="compare_model_2").set_value("reverse-mirror").run()
     app.button(key="compare_add").click().run()
-    assert [player["name"] for player in ruler(app)["players"]] == [
+    assert [player["name"] for player in ruler(app)["models"]] == [
         "A · reverse",
         "B · reverse, causal mask",
         "C · reverse-mirror",
@@ -366,8 +366,8 @@ def test_the_code_of_the_ruler_says_what_it_says(open_page: Open, monkeypatch: p
     inside = words.findall(svg([lanes, others[-1]]))
     assert words.findall(drawn)[: len(inside)] == inside
     below = "".join(words.findall(drawn)[len(inside) :])
-    assert "roll_out(" in below  # the caption says what was run
-    said = [[ruler(app)["labels"][token] for token in player["predicted"]] for player in ruler(app)["players"]]
+    assert "decode_steps(" in below  # the caption says what was run
+    said = [[ruler(app)["labels"][token] for token in player["predicted"]] for player in ruler(app)["models"]]
     again = [scope["r1"], scope["r2"]]
     assert [[one.labels[token] for token in one.predicted] for one in again] == said
 
@@ -468,7 +468,7 @@ def test_a_continuation_is_neither_right_nor_wrong(open_page: Open, mode: str) -
     said = words(app)
     assert "right" not in said.replace("the right answer", "")
     assert "✗" not in said
-    for player in ruler(app)["players"]:
+    for player in ruler(app)["models"]:
         assert not player["has_right_answer"]
         assert len(player["answer"]) == (0 if mode == "free" else 24)
         assert len(player["predicted"]) == (32 if mode == "free" else 24)
@@ -494,7 +494,7 @@ def test_models_of_different_seeds_are_not_patched(open_page: Open, runs: Path) 
 
 
 def test_read_variant_inverts_text() -> None:
-    variant = Variant(
+    variant = ModelSettings(
         "reverse",
         "causal",
         ("ablate:encoder.1.attn.2", "positions:off"),
@@ -512,7 +512,7 @@ def test_read_variant_inverts_text() -> None:
 
 
 def test_names_show_only_the_settings_that_differ() -> None:
-    own, masked, other = Variant("reverse"), Variant("reverse", "causal"), Variant("sort")
+    own, masked, other = ModelSettings("reverse"), ModelSettings("reverse", "causal"), ModelSettings("sort")
     assert names_of([own, masked]) == ("A · as trained", "B · causal mask")
     assert names_of([own, other, masked]) == ("A · reverse", "B · sort", "C · reverse, causal mask")
     assert len(set(names_of([own, own, own, own]))) == 4
@@ -520,7 +520,7 @@ def test_names_show_only_the_settings_that_differ() -> None:
 
 def test_a_replaced_token_is_read_by_its_variant_only() -> None:
     comparison = Comparison(
-        (Variant("reverse-small"), Variant("reverse-small", changes=("token:1.5",))), (3, 7, 12), False
+        (ModelSettings("reverse-small"), ModelSettings("reverse-small", changes=("token:1.5",))), (3, 7, 12), False
     )
     own, changed = comparison.rollouts()
     assert (own.example.source, changed.example.source) == ((3, 7, 12), (3, 5, 12))
@@ -529,10 +529,12 @@ def test_a_replaced_token_is_read_by_its_variant_only() -> None:
 
 
 def test_the_data_of_four_variants_with_32_steps_stay_small() -> None:
-    variants = tuple(Variant("reverse-decoder", sampling=Sampling(temperature=3.0), seed=seed) for seed in range(4))
+    variants = tuple(
+        ModelSettings("reverse-decoder", sampling=Sampling(temperature=3.0), seed=seed) for seed in range(4)
+    )
     comparison = Comparison(variants, tuple(1 + i % 19 for i in range(31)), True)
     data = comparison.data()
-    assert [len(player["predicted"]) for player in data["players"]] == [32] * 4
+    assert [len(player["predicted"]) for player in data["models"]] == [32] * 4
     assert len(json.dumps(data)) < 100_000
 
 
@@ -546,7 +548,7 @@ def test_another_model_keeps_the_changes_that_fit_it(open_page: Open) -> None:
 
 def test_one_variant_in_the_link_gets_a_contrast(open_page: Open) -> None:
     app = open_page(COMPARE, a="reverse~positions:off")
-    assert [player["name"] for player in ruler(app)["players"]] == ["A · positions off", "B · as trained"]
+    assert [player["name"] for player in ruler(app)["models"]] == ["A · positions off", "B · as trained"]
 
 
 @pytest.mark.parametrize(("panel", "name"), [("attention", "blocks"), ("rows", "pooled_keys")])

@@ -15,7 +15,7 @@ import torch
 from tests.analysis.duel import contender_of
 from tests.training.tiny import tiny_model
 from xformer.analysis.comparison import search
-from xformer.analysis.generation import roll_out
+from xformer.analysis.generation import decode_steps
 from xformer.config import TaskConfig
 from xformer.decoding import MOST_TOKENS, Sampling, continue_text
 from xformer.errors import ConfigError, InputError
@@ -45,7 +45,7 @@ def of(text: str, architecture: str = "decoder", context: int = 7, alphabet: str
     return Task(TaskConfig(name="characters", architecture=architecture, **(values | more)))
 
 
-def said(task: Task, tokens: list[int]) -> str:
+def text_of(task: Task, tokens: list[int]) -> str:
     return "".join(task.config.alphabet[token - 1] for token in tokens)
 
 
@@ -68,7 +68,7 @@ def test_a_window_is_a_piece_of_the_text_and_each_label_the_character_after(name
     assert batch.layout.segments is None
     starts = set()
     for tokens, labels in zip(batch.tokens.tolist(), batch.labels.tolist(), strict=True):
-        window = said(task, tokens) + said(task, labels[-1:])
+        window = text_of(task, tokens) + text_of(task, labels[-1:])
         assert labels[:-1] == tokens[1:]
         assert window in TEXT
         starts.add(window)
@@ -91,7 +91,7 @@ def test_training_never_reads_a_character_that_is_held_out(name: str) -> None:
             draw=torch.Generator().manual_seed(1),
             purpose=purpose,  # pyright: ignore[reportArgumentType]
         )
-        found |= {said(task, row) for row in cells.tolist()}
+        found |= {text_of(task, row) for row in cells.tolist()}
     windows = lambda text: {text[at : at + 12] for at in range(len(text) - 11)}  # noqa: E731
     assert seen["train"] <= windows(TEXT[:split])
     assert seen["held-out"] | seen["test"] == windows(TEXT[split:])  # every one of them, the first and the last too
@@ -105,10 +105,10 @@ def test_an_encoder_decoder_reads_a_window_and_says_the_next(name: str) -> None:
     assert task.vocabulary.special.end is None
     for tokens, target, labels in zip(batch.tokens.tolist(), batch.target.tolist(), batch.labels.tolist(), strict=True):
         assert len(tokens) == len(labels) == 5
-        assert said(task, tokens + labels) in TEXT
+        assert text_of(task, tokens + labels) in TEXT
         assert target == [start, *labels[:-1]]
     example = task.example(task.vocabulary.read("0: Grüß"))
-    assert (said(task, example.tokens[0].tolist()), said(task, example.labels[0].tolist())) == ("0: G", "rüß")
+    assert (text_of(task, example.tokens[0].tolist()), text_of(task, example.labels[0].tolist())) == ("0: G", "rüß")
     assert task.answer(list(example.source)) == example.labels[0].tolist()
 
 
@@ -140,7 +140,7 @@ def test_what_stands_in_a_link_is_read_again_as_it_was(text: str) -> None:
     alphabet = "".join(sorted(set(text) | set("xyz")))
     task = of("python", alphabet=alphabet)
     tokens = task.vocabulary.read(text)
-    assert said(task, tokens) == text
+    assert text_of(task, tokens) == text
     shown = task.vocabulary.text(tokens)
     assert "\n" not in shown
     assert "\t" not in shown
@@ -151,11 +151,11 @@ def test_what_stands_in_a_link_is_read_again_as_it_was(text: str) -> None:
 def test_a_sign_that_is_itself_a_character_stays_one() -> None:
     task = of("python", alphabet="a\n ↵·")
     for text in ("a↵", "a\n", "a ·", "· \n↵"):
-        assert said(task, task.vocabulary.read(text)) == text
+        assert text_of(task, task.vocabulary.read(text)) == text
         assert task.vocabulary.read(task.vocabulary.text(task.vocabulary.read(text))) == task.vocabulary.read(text)
     assert len(set(task.vocabulary.labels)) == len(task.vocabulary.labels)
     plain = of("python", alphabet="a\n ")
-    assert said(plain, plain.vocabulary.read("a·a↵a")) == "a a\na"
+    assert text_of(plain, plain.vocabulary.read("a·a↵a")) == "a a\na"
     assert plain.vocabulary.labels == ("pad", "a", "↵", "·")
 
 
@@ -186,7 +186,7 @@ def test_every_example_can_be_read() -> None:
 def test_a_character_that_the_alphabet_lacks_is_left_out_of_the_text(name: str) -> None:
     without = of(name, alphabet=texts.alphabet_of(TEXT).replace("ö", ""))
     batch = without.sample(50, seed=0)
-    assert all(said(without, row) in TEXT.replace("ö", "") for row in batch.tokens.tolist())
+    assert all(text_of(without, row) in TEXT.replace("ö", "") for row in batch.tokens.tolist())
 
 
 def test_the_alphabets_of_the_presets() -> None:
@@ -400,24 +400,24 @@ def test_the_loss_on_a_text_against_a_plain_loop(name: str) -> None:
 def test_where_two_models_differ_is_found_again_when_its_text_is_typed(architecture: str) -> None:
     task, one = random_characters(architecture)
     other = Transformer(one.config, torch.Generator().manual_seed(6)).eval()
-    contenders = [contender_of("one", one, task), contender_of("other", other, task)]
-    for found in search(contenders, want="most confident", within=40, seed=2):
+    variants = [contender_of("one", one, task), contender_of("other", other, task)]
+    for found in search(variants, want="most confident", within=40, seed=2):
         best = found.found
         assert best is not None
-        rollouts = [roll_out(contender, best.source, forced=True) for contender in contenders]
+        runs = [decode_steps(variant, best.source, forced=True) for variant in variants]
         labels = task.vocabulary.labels
-        assert tuple(labels[one.predicted[best.step]] for one in rollouts) == best.predicted
-        assert labels[rollouts[0].answer[best.step]] == best.right
+        assert tuple(labels[one.predicted[best.step]] for one in runs) == best.predicted
+        assert labels[runs[0].answer[best.step]] == best.right
 
 
 def test_two_models_that_part_after_the_last_typed_character_do_not_differ() -> None:
-    """What comes after it can be sampled from a text, but nobody can type a text and be told that it is right."""
+    """What comes after it can be sampled from a text, but a typed text has no right answer."""
     task, one = random_characters()
     other = copy.deepcopy(one)
     assert other.decoder is not None
     with torch.no_grad():
         dict(other.named_parameters())["decoder.positions.table.table"][6] *= -9.0  # at the last place alone
-    contenders = [contender_of("one", one, task), contender_of("other", other, task)]
+    variants = [contender_of("one", one, task), contender_of("other", other, task)]
     batch = task.sample(40, seed=2)
     assert not torch.equal(batch.logits(one)[:, 6].argmax(-1), batch.logits(other)[:, 6].argmax(-1))
-    assert [found.found for found in search(contenders, within=40, seed=2)] == [None]
+    assert [found.found for found in search(variants, within=40, seed=2)] == [None]

@@ -11,7 +11,7 @@ from tests.analysis.duel import SOURCE, contender_of, random_contender
 from tests.viz.test_theme import SEEN, as_seen, nearest
 from xformer import analysis, edits, viz
 from xformer.analysis.differences import lens_divergence
-from xformer.analysis.generation import first_divergence, roll_out
+from xformer.analysis.generation import decode_steps, first_divergence
 from xformer.decoding import Sampling
 from xformer.edits import zero_positions
 from xformer.interventions import parse
@@ -24,12 +24,12 @@ CONTENDERS = [random_contender(f"seed {seed}", "decoder", seed=seed) for seed in
 CONTENDERS.append(
     contender_of('hot "one"', CONTENDERS[0].model, CONTENDERS[0].task, sampling=Sampling(temperature=3.0))
 )
-ROLLOUTS = [roll_out(contender, SOURCE) for contender in CONTENDERS]
+ROLLOUTS = [decode_steps(variant, SOURCE) for variant in CONTENDERS]
 STEP, LEAST = first_divergence(ROLLOUTS[:2]), 0.15
 assert STEP is not None
 READINGS = [one[STEP] for one in ROLLOUTS[:2]]
 CHANGED = contender_of("changed", CONTENDERS[0].model, CONTENDERS[0].task, (zero_positions(),))
-TWINS = [ROLLOUTS[0], roll_out(CHANGED, SOURCE)]
+TWINS = [ROLLOUTS[0], decode_steps(CHANGED, SOURCE)]
 CHANGES_AT = first_divergence(TWINS)
 assert CHANGES_AT is not None
 PATCHED = [one[CHANGES_AT] for one in TWINS]
@@ -77,24 +77,24 @@ def test_every_chart_names_its_axes_and_tells_its_numbers(dark: bool) -> None:
 
 @DARK
 def test_bars_are_the_probabilities_of_all_players_on_one_scale(dark: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xformer.viz.generation.LEAST", LEAST)  # so high that a token of these contenders is left out
+    monkeypatch.setattr("xformer.viz.generation.LEAST", LEAST)  # so high that a token of these variants is left out
     frame = analysis.likeliest_tokens(ROLLOUTS, STEP, 4)
     chart = viz.likeliest_tokens(ROLLOUTS, STEP, 4, dark=dark)
-    shown = {(row["player"], row["token"]): row for row in rows(chart)}
+    shown = {(row["model"], row["token"]): row for row in rows(chart)}
     assert 0 < len({token for _, token in shown}) < frame["token"].nunique()
     for row in frame.to_dict("records"):
         others = frame[frame["token"] == row["token"]]
         if not (others["predicted"].any() or others["right"].any() or others["probability"].max() >= LEAST):
-            assert (row["player"], row["token"]) not in shown
+            assert (row["model"], row["token"]) not in shown
             continue
-        bar = shown[row["player"], row["token"]]
+        bar = shown[row["model"], row["token"]]
         assert bar["probability"] == row["probability"]
         assert (SAYS in bar["shown"]) == row["predicted"]
         assert bar["place"].endswith(theme.RIGHT.mark) == row["right"]
-    assert [row["player"] for row in shown.values() if SAYS in row["shown"]]
+    assert [row["model"] for row in shown.values() if SAYS in row["shown"]]
     spec = chart.to_dict()
     scale = spec["layer"][0]["encoding"]["color"]["scale"]
-    assert scale == {"domain": [p.name for p in CONTENDERS], "range": theme.player_hues(3, dark)}
+    assert scale == {"domain": [p.name for p in CONTENDERS], "range": theme.model_hues(3, dark)}
     assert spec["layer"][0]["encoding"]["x"]["scale"]["domain"][0] == 0
 
 
@@ -103,10 +103,10 @@ def test_bars_are_the_probabilities_of_all_players_on_one_scale(dark: bool, monk
 def test_lines_are_the_frame_with_the_parting_marked(dark: bool, what: Any) -> None:
     frame = analysis.predictions_by_step(ROLLOUTS)
     chart = viz.predictions_by_step(ROLLOUTS, what, dark=dark)
-    shown = {(row["player"], row["step"]): row for row in rows(chart) if "player" in row}
+    shown = {(row["model"], row["step"]): row for row in rows(chart) if "model" in row}
     assert len(shown) == len(frame)
     for row in frame.to_dict("records"):
-        point = shown[row["player"], row["step"]]
+        point = shown[row["model"], row["step"]]
         assert point[what] == row[what]
         assert point["place"] == f"{row['step']} · {row['answer']}"
         assert point["verdict"] == ("right" if row["right"] else "wrong")
@@ -118,8 +118,8 @@ def test_lines_are_the_frame_with_the_parting_marked(dark: bool, what: Any) -> N
     spec = chart.to_dict()
     if what != "entropy":
         assert [scale["domain"] for scale in found(spec, "scale") if scale and scale.get("domain") == [0, 1]]
-    widths = list(dict.fromkeys((row["player"], row["width"]) for row in shown.values()))
-    assert [name for name, _ in widths] == [contender.name for contender in CONTENDERS]  # drawn in this order, …
+    widths = list(dict.fromkeys((row["model"], row["width"]) for row in shown.values()))
+    assert [name for name, _ in widths] == [variant.name for variant in CONTENDERS]  # drawn in this order, …
     assert [width for _, width in widths] == [9.0, 5.5, 3.0]  # … so that equal lines do not hide one another
     alone = rows(viz.predictions_by_step(ROLLOUTS[:1], what, dark=dark))
     assert not [row for row in alone if row.get("note") == "they part here"]
@@ -127,9 +127,9 @@ def test_lines_are_the_frame_with_the_parting_marked(dark: bool, what: Any) -> N
 
 def test_an_infinite_divergence_is_a_gap() -> None:
     """An encoder of this task can never say "end", which a decoder can."""
-    rollouts = [roll_out(random_contender(kind, kind), SOURCE, forced=True) for kind in ("encoder", "decoder")]
+    runs = [decode_steps(random_contender(kind, kind), SOURCE, forced=True) for kind in ("encoder", "decoder")]
     for what, is_gap in (("kl", False), ("kl_back", True)):
-        chart = viz.divergence_by_step(rollouts, what)
+        chart = viz.divergence_by_step(runs, what)
         shown = [row["shown"] for row in rows(chart) if "pair" in row]
         assert len(shown) == len(SOURCE)
         assert all((value is None) == is_gap for value in shown)
@@ -156,7 +156,7 @@ def test_maps_have_fixed_scales_and_masked_cells_are_grey(dark: bool) -> None:
 
 
 def test_rows_over_other_tokens_are_not_mixed() -> None:
-    reading = roll_out(random_contender("pair", "encoder-decoder"), SOURCE, forced=True)[2]
+    reading = decode_steps(random_contender("pair", "encoder-decoder"), SOURCE, forced=True)[2]
     frame = analysis.decision_rows([reading])
     with pytest.raises(ValueError, match="one by one"):
         viz.decision_rows([reading])
@@ -178,12 +178,12 @@ def test_lanes_say_the_likeliest_tokens_and_where_they_part(dark: bool) -> None:
     parted = lens_divergence(frame)
     assert parted is not None
     chart = viz.decision_lens(READINGS, pair=(0, 1), dark=dark)
-    shown = {(row["player"], row["depth"]): row for row in rows(chart) if "player" in row}
+    shown = {(row["model"], row["depth"]): row for row in rows(chart) if "model" in row}
     assert len(shown) == len(frame)
     for row in frame.to_dict("records"):
         says = f"{row['token']} ✓" if row["right"] else row["token"]
-        assert shown[row["player"], row["depth"]]["says"] == says
-        assert shown[row["player"], row["depth"]]["probability"] == row["probability"]
+        assert shown[row["model"], row["depth"]]["says"] == says
+        assert shown[row["model"], row["depth"]]["probability"] == row["probability"]
     assert [row["point"] for row in rows(chart) if "note" in row] == [parted[1]]
     assert not [row for row in rows(viz.decision_lens(READINGS, dark=dark)) if "note" in row]
 
@@ -229,7 +229,7 @@ def test_confusions_are_those_of_one_player_in_the_order_of_the_tokens() -> None
     table = analysis.confusion(COUNTED)
     chart = viz.confusion(COUNTED, "seed 3")
     shown = [row for row in rows(chart) if "count" in row]
-    expected = table[table["player"] == "seed 3"]
+    expected = table[table["model"] == "seed 3"]
     assert [row["count"] for row in shown] == expected["count"].tolist()
     order = chart.to_dict()["layer"][0]["encoding"]["x"]["scale"]["domain"]
     assert order == [label for label in COUNTED.labels if label in set(expected["right"]) | set(expected["predicted"])]
@@ -240,26 +240,26 @@ def test_right_tokens_that_differ_between_players_are_left_out_of_the_axis() -> 
     other = replace(
         one, subject=replace(one.subject, name="other"), interventions=parse("token:0.6", one.subject.shape)
     )
-    rollouts = [roll_out(contender, SOURCE, forced=True) for contender in (one, other)]
-    shown = {row["step"]: row["place"] for row in rows(viz.predictions_by_step(rollouts)) if "step" in row}
+    runs = [decode_steps(variant, SOURCE, forced=True) for variant in (one, other)]
+    shown = {row["step"]: row["place"] for row in rows(viz.predictions_by_step(runs)) if "step" in row}
     assert [shown[step] for step in (3, 4)] == [f"3 · {SOURCE[1]}", "4"]
 
 
 def test_edited_players_are_drawn_like_any_other() -> None:
     cut = contender_of("cut", CONTENDERS[0].model, CONTENDERS[0].task, (edits.ablate_head("decoder.0.attn", 1),))
-    drawn = rows(viz.predictions_by_step([ROLLOUTS[0], roll_out(cut, SOURCE)], "entropy", dark=True))
-    assert {row["player"] for row in drawn if "player" in row} == {"seed 2", "cut"}
+    drawn = rows(viz.predictions_by_step([ROLLOUTS[0], decode_steps(cut, SOURCE)], "entropy", dark=True))
+    assert {row["model"] for row in drawn if "model" in row} == {"seed 2", "cut"}
 
 
 @DARK
 @pytest.mark.parametrize("how", list(SEEN))
 def test_players_are_told_apart_from_each_other_and_from_the_first_heads(dark: bool, how: str) -> None:
-    contenders, heads = theme.player_hues(4, dark), theme.head_hues(4, dark)
-    assert nearest(contenders, how) >= 0.12
-    apart = [as_seen(contender, how) - as_seen(head, how) for contender in contenders for head in heads]
+    variants, heads = theme.model_hues(4, dark), theme.head_hues(4, dark)
+    assert nearest(variants, how) >= 0.12
+    apart = [as_seen(variant, how) - as_seen(head, how) for variant in variants for head in heads]
     assert min((difference @ difference) ** 0.5 for difference in apart) >= 0.075
-    assert all(theme.contrast(contender, theme.pick(theme.BACKGROUND, dark)) >= 3 for contender in contenders)
+    assert all(theme.contrast(variant, theme.pick(theme.BACKGROUND, dark)) >= 3 for variant in variants)
 
 
 def test_players_start_over_after_four() -> None:
-    assert theme.player_hues(5, True)[4] == theme.player_hues(1, True)[0] == theme.PLAYER_HUES[0][1]
+    assert theme.model_hues(5, True)[4] == theme.model_hues(1, True)[0] == theme.MODEL_HUES[0][1]

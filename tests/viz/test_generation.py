@@ -12,7 +12,7 @@ from tests.viz.drawn_file import Mark, marks, pdf_words, words
 from tests.viz.test_comparison import CONTENDERS, ROLLOUTS, STEP
 from tests.viz.test_comparison import rows as rows_of
 from xformer import viz
-from xformer.analysis.generation import divergence_by_step, first_divergence, predictions_by_step, roll_out
+from xformer.analysis.generation import decode_steps, divergence_by_step, first_divergence, predictions_by_step
 from xformer.errors import InputError
 from xformer.viz import generation, theme
 from xformer.viz.charts import mix
@@ -42,8 +42,8 @@ def test_the_lanes_have_every_token_its_verdict_and_its_probability(dark: bool) 
     ground = theme.pick(theme.BACKGROUND, dark)
     assert drawn.count(f'fill="{mix(ground, "#d55e00", 0.18)}"') == wrong
     table = predictions_by_step(PAIR)
-    for hue, rollout in zip(theme.player_hues(2, dark), PAIR, strict=True):  # a bar is as long as the probability
-        wanted = table.loc[table["player"] == rollout.name, "probability"].to_numpy()
+    for hue, run in zip(theme.model_hues(2, dark), PAIR, strict=True):  # a bar is as long as the probability
+        wanted = table.loc[table["model"] == run.name, "probability"].to_numpy()
         bars = [row["x2"] - row["x"] for row in rows if row.get("fill") == hue and row.get("y2", 0) - row["y"] == 4]
         assert bars == pytest.approx(max(bars) / max(wanted) * wanted, abs=0.01)
 
@@ -85,8 +85,8 @@ def test_every_lane_has_its_name_and_every_token_stands_in_the_column_of_its_ste
     first = PAIR[0]
     assert lane("input") == [first.labels[token] for token in first.example.source]
     assert lane("right answer") == [first.labels[token] for token in first.answer]
-    for rollout in PAIR:
-        assert lane(rollout.name) == [visible(rollout.labels[token]) for token in rollout.predicted]
+    for run in PAIR:
+        assert lane(run.name) == [visible(run.labels[token]) for token in run.predicted]
 
 
 def test_the_curves_are_the_numbers_of_the_tables_on_the_axes_they_stand_on() -> None:
@@ -98,8 +98,8 @@ def test_the_curves_are_the_numbers_of_the_tables_on_the_axes_they_stand_on() ->
         {mark.box[1] for mark in found if mark.look.get("stroke-width") == "1" and mark.box[1] == mark.box[3]}
     )
     assert [mark.text for mark in ends][1::2] == ["0", "0"]
-    curves = [(entropy, "player", "entropy"), (kl, "pair", "kl")]
-    hues = [theme.player_hues(3, False), [theme.pick(hue, False) for hue in theme.HEAD_HUES[4:7]]]
+    curves = [(entropy, "model", "entropy"), (kl, "pair", "kl")]
+    hues = [theme.model_hues(3, False), [theme.pick(hue, False) for hue in theme.HEAD_HUES[4:7]]]
     for number, ((table, by, column), inks) in enumerate(zip(curves, hues, strict=True)):
         top, bottom = rules[2 * number : 2 * number + 2]
         most = table[column].max()
@@ -118,9 +118,9 @@ def is_dot(mark: Mark) -> bool:
 
 
 def test_pairs_are_told_apart_by_their_dashes_and_named_in_their_colour() -> None:
-    players = zip(("A · one", "B · other", "C · third"), CONTENDERS, strict=True)
-    rollouts = [roll_out(contender_of(name, one.model, one.task), SOURCE) for name, one in players]
-    found = marks(svg([viz.step_lanes(rollouts)]))
+    models = zip(("A · one", "B · other", "C · third"), CONTENDERS, strict=True)
+    runs = [decode_steps(contender_of(name, one.model, one.task), SOURCE) for name, one in models]
+    found = marks(svg([viz.step_lanes(runs)]))
     names = {mark.text: mark.look["fill"] for mark in found if "‖" in mark.text}
     assert list(names) == ["A‖B", "A‖C", "B‖C"]
     dashes = [
@@ -130,10 +130,10 @@ def test_pairs_are_told_apart_by_their_dashes_and_named_in_their_colour() -> Non
 
 
 def test_what_is_infinitely_far_apart_is_said_and_no_curve_goes_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = generation.pack_rollouts(PAIR, k=1)
+    data = generation.pack_steps(PAIR, k=1)
     kl = data["pairs"][0]["kl"]
     kl[2] = None  # as it is packed where a token is impossible to one of them
-    monkeypatch.setattr(generation, "pack_rollouts", lambda rollouts, k: data)
+    monkeypatch.setattr(generation, "pack_steps", lambda runs, k: data)
     found = marks(svg([viz.step_lanes(PAIR)]))
     [sign] = [mark for mark in found if mark.text == "∞"]
     assert sign.points[0][0] == pytest.approx(column_of(found, 2))

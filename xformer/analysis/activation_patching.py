@@ -117,12 +117,12 @@ def patching(readings: Sequence[Reading], *, everywhere: bool = False) -> pd.Dat
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
-        >>> readings = [rollout[1] for rollout in rollouts]  # at the second step
+        >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
+        >>> readings = [run[1] for run in runs]  # at the second step
         >>> table = xformer.analysis.patching(readings)
         >>> list(table.columns)
         ['source', 'into', 'part', 'component', 'layer', 'head', 'restored', 'difference', 'says', 'turns']
@@ -137,7 +137,7 @@ def copying(readings: Sequence[Reading], *, everywhere: bool = False) -> Iterato
     one, other = readings
     directions = [(one, other), (other, one)]
     for source, into in directions:
-        if reason := why_unpatchable(source, into):
+        if reason := patching_incompatibility(source, into):
             raise InputError(reason)
     work = [(source, into, part) for source, into in directions for part in parts(source, everywhere=everywhere)]
     rows = []
@@ -201,7 +201,7 @@ def patched_logits(into: Reading, patches: Sequence[AnyEdit]) -> Float[Tensor, "
     return run.logits[0, into.target_positions[-1]]
 
 
-def why_unpatchable(source: Reading, into: Reading) -> str | None:
+def patching_incompatibility(source: Reading, into: Reading) -> str | None:
     """Why nothing can be copied from one run into another, in one sentence; None where it can."""
     names, runs = (source.subject.name, into.subject.name), (source, into)
     labels = source.subject.labels

@@ -1,6 +1,6 @@
 """Models that are compared, each with its own changes and sampling rule; their predictions on many inputs.
 
-    Contender.load("checkpoints/reverse", "without head 2", changes="silence:encoder.1.attn.1")
+    Variant.load("checkpoints/reverse", "without head 2", changes="ablate:encoder.1.attn.1")
 
 Models with different vocabularies are compared by the labels of their tokens: see `joint_labels`.
 """
@@ -30,13 +30,13 @@ from xformer.trace import record
 
 
 @dataclass(frozen=True, eq=False)
-class Contender:
+class Variant:
     """A model with its task, and what is changed for it alone.
 
     Example:
         >>> import xformer
-        >>> ablated = xformer.analysis.Contender.load(
-        ...     "checkpoints/reverse", "ablated", changes="silence:encoder.2.attn.1"
+        >>> ablated = xformer.analysis.Variant.load(
+        ...     "checkpoints/reverse", "ablated", changes="ablate:encoder.2.attn.1"
         ... )
         >>> ablated.name
         'ablated'
@@ -61,7 +61,7 @@ class Contender:
     @classmethod
     def load(
         cls,
-        where: str,
+        model: str,
         name: str,
         *,
         causal: bool | None = None,
@@ -69,18 +69,18 @@ class Contender:
         sampling: Sampling = GREEDY,
         seed: int = 0,
         subject: TaskModel | None = None,
-    ) -> Contender:
+    ) -> Variant:
         """The model in a folder or a file under a mask (None: its own) and interventions (see `xformer.interventions`).
 
         `subject` is that model where it is loaded already. Raises `CheckpointError`, `InputError` or `EditError`.
         """
         given = {"causal": causal, "changes": changes, "seed": seed}
         usual = {"causal": None, "changes": "", "seed": 0}
-        arguments = [repr(where), repr(name)]
+        arguments = [repr(model), repr(name)]
         arguments += [f"{key}={value!r}" for key, value in given.items() if value != usual[key]]
         arguments += [f"sampling=xformer.{sampling}"] if sampling != GREEDY else []
-        subject = own_task_model(adapter_of(where)) if subject is None else subject
-        recipe = f"xformer.analysis.Contender.load({', '.join(arguments)})"
+        subject = own_task_model(adapter_of(model)) if subject is None else subject
+        recipe = f"xformer.analysis.Variant.load({', '.join(arguments)})"
         interventions = parse(changes, subject.shape)
         edits = [*([] if causal is None else [set_causal(causal)]), *all_edits(interventions)]
         return cls(replace(subject, name=name), tuple(edits), sampling, seed, interventions, recipe)
@@ -113,7 +113,7 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class EdgesSoFar(SetEdges):
+class ClippedEdges(SetEdges):
     """`SetEdges` during decoding: edges of positions that are not yet generated are left out."""
 
     def apply(self, name: str, value: Tensor) -> Tensor:
@@ -122,41 +122,41 @@ class EdgesSoFar(SetEdges):
         return SetEdges(self.name, there, self.allowed, self.heads).apply(name, value)
 
 
-def while_it_grows(edits: Iterable[AnyEdit]) -> tuple[AnyEdit, ...]:
+def clip_edges_to_length(edits: Iterable[AnyEdit]) -> tuple[AnyEdit, ...]:
     """The same edits for a run over the beginning of an answer, which may be shorter than some edges need."""
     return tuple(
-        EdgesSoFar(edit.name, edit.edges, edit.allowed, edit.heads) if isinstance(edit, SetEdges) else edit
+        ClippedEdges(edit.name, edit.edges, edit.allowed, edit.heads) if isinstance(edit, SetEdges) else edit
         for edit in edits
     )
 
 
-def looks_back_only(contender: Contender) -> bool:
+def looks_back_only(variant: Variant) -> bool:
     """Whether none of the edits of a decoder lets a position see later ones."""
     harmless = all(
         isinstance(edit, AblateHead | AblateNeuron | Scale | ZeroPositions)
         or (isinstance(edit, SetCausal) and edit.on)
         or (isinstance(edit, SetEdges) and not edit.allowed)
-        for edit in contender.edits
+        for edit in variant.edits
     )
-    return harmless and contender.model.config.position_kind.keeps_keys
+    return harmless and variant.model.config.position_kind.keeps_keys
 
 
-def check_names(contenders: Sequence[Contender]) -> None:
+def check_names(variants: Sequence[Variant]) -> None:
     """Raise `InputError` unless all names differ."""
-    names = [contender.name for contender in contenders]
+    names = [variant.name for variant in variants]
     if not names or len(set(names)) < len(names):
         raise InputError(f"Models in a comparison need different names, got {names}; for example ['first', 'second'].")
 
 
-def joint_labels(contenders: Iterable[Contender]) -> tuple[str, ...]:
+def joint_labels(variants: Iterable[Variant]) -> tuple[str, ...]:
     """All labels of all vocabularies, in order."""
-    return tuple(dict.fromkeys(label for contender in contenders for label in contender.subject.labels))
+    return tuple(dict.fromkeys(label for variant in variants for label in variant.subject.labels))
 
 
-def to_joint(contender: Contender, labels: tuple[str, ...]) -> Int[Tensor, " vocab"]:
-    """The index among `labels` of each of the contender's tokens."""
+def to_joint(variant: Variant, labels: tuple[str, ...]) -> Int[Tensor, " vocab"]:
+    """The index among `labels` of each of the variant's tokens."""
     place = {label: index for index, label in enumerate(labels)}
-    return torch.tensor([place[label] for label in contender.subject.labels])
+    return torch.tensor([place[label] for label in variant.subject.labels])
 
 
 NO_TOKEN = -1
@@ -170,10 +170,10 @@ TRIED = 4
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """One contender's answers to one batch of inputs."""
+    """One variant's answers to one batch of inputs."""
 
     sources: Int[Tensor, "input pos"]
-    """The tokens read, padding and special tokens included (this contender's own numbers)."""
+    """The tokens read, padding and special tokens included (this variant's own numbers)."""
     right: Int[Tensor, "input place"]
     predicted: Int[Tensor, "input place"]
     probability: Float[Tensor, "input place"]
@@ -181,48 +181,48 @@ class Predictions:
 
 
 def predictions(
-    contenders: Sequence[Contender], n: int, *, seed: int, chunk: int
+    variants: Sequence[Variant], n: int, *, seed: int, chunk: int
 ) -> Iterator[tuple[int, list[Predictions]]]:
-    """The predictions of all contenders on n held-out inputs of the first one's task, one forward pass at a time.
+    """The predictions of all variants on n held-out inputs of the first one's task, one forward pass at a time.
 
-    Yields the number of inputs done and each contender's predictions on the latest. Inputs are sampled `chunk` at a time:
+    Yields the number of inputs done and each variant's predictions on the latest. Inputs are sampled `chunk` at a time:
     the same as those of `evaluate` where its batches have that size.
 
-    Raises `InputError` when a contender was made for other tokens, `ConfigError` when they are too long for it.
+    Raises `InputError` when a variant was made for other tokens, `ConfigError` when they are too long for it.
     """
-    task, labels = contenders[0].task, joint_labels(contenders)
-    tasks = [inputs_for(contender, task) for contender in contenders]
-    ahead = [sees_ahead(contender, own) for contender, own in zip(contenders, tasks, strict=True)]
+    task, labels = variants[0].task, joint_labels(variants)
+    tasks = [inputs_for(variant, task) for variant in variants]
+    ahead = [sees_ahead(variant, own) for variant, own in zip(variants, tasks, strict=True)]
     for step, start in enumerate(range(0, n, chunk)):
         size = min(chunk, n - start)
         batches = [
-            own.sample(size, seed=seed, step=step, device=contender.model.device)
-            for contender, own in zip(contenders, tasks, strict=True)
+            own.sample(size, seed=seed, step=step, device=variant.model.device)
+            for variant, own in zip(variants, tasks, strict=True)
         ]
-        for rows in portions(task, size, contenders, one_by_one=any(ahead)):
+        for rows in portions(task, size, variants, one_by_one=any(ahead)):
             yield (
                 start + rows.stop,
                 [
-                    _predictions(contender, batch.rows(rows.start, rows.stop), labels, one_by_one)
-                    for contender, batch, one_by_one in zip(contenders, batches, ahead, strict=True)
+                    _predictions(variant, batch.rows(rows.start, rows.stop), labels, one_by_one)
+                    for variant, batch, one_by_one in zip(variants, batches, ahead, strict=True)
                 ],
             )
 
 
-def inputs_for(contender: Contender, task: Task) -> Task:
-    """The inputs of `task` as this contender reads them; raises as `predictions` does."""
-    own = contender.task.config
+def inputs_for(variant: Variant, task: Task) -> Task:
+    """The inputs of `task` as this variant reads them; raises as `predictions` does."""
+    own = variant.task.config
     laid_out = task.for_architecture(own.architecture, end_token=own.end_token)
-    if laid_out.config.name != own.name or laid_out.vocabulary.labels != contender.subject.labels:
+    if laid_out.config.name != own.name or laid_out.vocabulary.labels != variant.subject.labels:
         raise InputError(
-            f"{contender.name} was made for {own.name} with {own.symbols} symbols, got inputs of {task.config.name} with "
-            f"{task.config.symbols}; compare players of one task."
+            f"{variant.name} was made for {own.name} with {own.symbols} symbols, got inputs of {task.config.name} with "
+            f"{task.config.symbols}; compare models of one task."
         )
-    laid_out.check_fits(contender.model.config)
+    laid_out.check_fits(variant.model.config)
     return laid_out
 
 
-def portions(task: Task, n: int, contenders: Sequence[Contender] = (), *, one_by_one: bool = False) -> list[range]:
+def portions(task: Task, n: int, variants: Sequence[Variant] = (), *, one_by_one: bool = False) -> list[range]:
     """The rows of a batch of n inputs, in portions that one forward pass can take, or one for every token of an answer.
 
     So few at once that also the widest of the models stays within bounds (see `rows_that_fit`).
@@ -231,35 +231,35 @@ def portions(task: Task, n: int, contenders: Sequence[Contender] = (), *, one_by
     cells = longest**3 // 3 if one_by_one else longest**2
     size = max(1, CELLS_AT_ONCE // max(1, cells))
     copies = longest if one_by_one else 1  # an input is read once for each token of its answer
-    for contender in contenders:
-        size = min(size, max(1, rows_that_fit(contender.model.config, longest) // copies))
+    for variant in variants:
+        size = min(size, max(1, rows_that_fit(variant.model.config, longest) // copies))
     return [range(start, min(start + size, n)) for start in range(0, n, size)]
 
 
-def sees_ahead(contender: Contender, task: Task) -> bool:
+def sees_ahead(variant: Variant, task: Task) -> bool:
     """Whether a right answer that stands in its input would help it: by what is changed in it, or found by trying.
 
-    `task` is laid out for this contender.
+    `task` is laid out for this variant.
     """
-    if not contender.writes:
+    if not variant.writes:
         return False
-    if not looks_back_only(contender):
+    if not looks_back_only(variant):
         return True
-    few = task.sample(TRIED, seed=0, device=contender.model.device)
-    return reads_ahead(contender.model, few, places=TRIED)
+    few = task.sample(TRIED, seed=0, device=variant.model.device)
+    return reads_ahead(variant.model, few, places=TRIED)
 
 
 @torch.no_grad()
-def _predictions(contender: Contender, batch: Batch, labels: tuple[str, ...], one_by_one: bool) -> Predictions:
+def _predictions(variant: Variant, batch: Batch, labels: tuple[str, ...], one_by_one: bool) -> Predictions:
     """One forward pass; `one_by_one` as many as an answer has tokens."""
-    logits = _logits_one_by_one(contender, batch) if one_by_one else _logits(contender, batch)
+    logits = _logits_one_by_one(variant, batch) if one_by_one else _logits(variant, batch)
     likeliest = logits.softmax(dim=-1).max(dim=-1)  # [input, out]
-    sources, labels_typed = contender.task.rule.as_typed(batch.tokens, batch.labels, is_pair=batch.target is not None)
+    sources, labels_typed = variant.task.rule.as_typed(batch.tokens, batch.labels, is_pair=batch.target is not None)
     labelled = labels_typed != IGNORED  # [input, out]
     width = int(labelled.sum(dim=1).max())
     # [input, out]: unlabelled ones go to a spare column
     place = (labelled.cumsum(dim=1) - 1).masked_fill(~labelled, width)
-    joint = to_joint(contender, labels).to(batch.labels.device)
+    joint = to_joint(variant, labels).to(batch.labels.device)
 
     def gathered(cells: Tensor, nothing: int) -> Tensor:
         return cells.new_full((len(cells), width + 1), nothing).scatter(1, place, cells)[:, :width].cpu()
@@ -272,15 +272,15 @@ def _predictions(contender: Contender, batch: Batch, labels: tuple[str, ...], on
     )
 
 
-def _logits(contender: Contender, batch: Batch) -> Float[Tensor, "input out vocab"]:
-    if not contender.edits:
-        return batch.logits(contender.model)
-    pad = contender.task.vocabulary.special.pad
+def _logits(variant: Variant, batch: Batch) -> Float[Tensor, "input out vocab"]:
+    if not variant.edits:
+        return batch.logits(variant.model)
+    pad = variant.task.vocabulary.special.pad
     trace = record(
-        contender.model,
+        variant.model,
         batch.tokens,
         batch.target,
-        edits=contender.edits,
+        edits=variant.edits,
         keep=("logits",),
         valid=batch.valid,
         target_valid=None if batch.target is None else batch.target != pad,
@@ -288,10 +288,10 @@ def _logits(contender: Contender, batch: Batch) -> Float[Tensor, "input out voca
     return trace.logits
 
 
-def _logits_one_by_one(contender: Contender, batch: Batch) -> Float[Tensor, "input out vocab"]:
+def _logits_one_by_one(variant: Variant, batch: Batch) -> Float[Tensor, "input out vocab"]:
     """The logits of every labelled output out of a run that ends there: 0 at the others."""
-    logits = torch.zeros_like(_logits(contender, batch))  # this run refuses an edge that not even the longest input has
-    edits, model = while_it_grows(contender.edits), contender.model
+    logits = torch.zeros_like(_logits(variant, batch))  # this run refuses an edge that not even the longest input has
+    edits, model = clip_edges_to_length(variant.edits), variant.model
     for rows, place, read in prefixes(batch):
         run = record(model, *read, edits=edits, keep=("logits",)).logits if edits else model(*read)
         logits[rows, place] = run[:, -1]
@@ -306,7 +306,7 @@ CHUNK = 250
 
 @dataclass(frozen=True)
 class Disagreement:
-    """An input on which contenders differ: `Task.example(list(source))` puts it before any of them."""
+    """An input on which variants differ: `Task.example(list(source))` puts it before any of them."""
 
     source: tuple[int, ...]
     step: int
@@ -340,7 +340,7 @@ class Search:
 
 
 def search(
-    contenders: Sequence[Contender],
+    variants: Sequence[Variant],
     want: Want = "first",
     *,
     within: int = 5000,
@@ -348,25 +348,25 @@ def search(
 ) -> Iterator[Search]:
     """Look through at most `within` inputs of the first one's task; the last report is final.
 
-    Raises `InputError` for fewer than two contenders, contenders of different tokens, or a wish that is not known.
+    Raises `InputError` for fewer than two variants, variants of different tokens, or a wish that is not known.
     """
-    if len(contenders) < 2:
-        raise InputError(f"It takes two players to differ, got {len(contenders)}; add another one.")
+    if len(variants) < 2:
+        raise InputError(f"It takes two models to differ, got {len(variants)}; add another one.")
     if want not in get_args(Want):
         raise InputError(f"The search can look for {', '.join(get_args(Want))}, got {want!r:.40}.")
     if within < 1:
         raise InputError(f"At least one input must be looked at, got {within}; for example 5000.")
-    labels = joint_labels(contenders)
+    labels = joint_labels(variants)
     best: Disagreement | None = None
     n_found = 0
-    for done, chunk in predictions(contenders, within, seed=seed, chunk=CHUNK):
-        for found in _differing(contenders, chunk, labels):
+    for done, chunk in predictions(variants, within, seed=seed, chunk=CHUNK):
+        for found in _differing(variants, chunk, labels):
             n_found += 1
             if best is None or _better(found, best, want):
                 best = found
         # inputs are no shorter than min_len, so nothing shorter can follow
         enough = best is not None and (
-            want == "first" or (want == "shortest" and len(best.source) <= contenders[0].task.config.min_len)
+            want == "first" or (want == "shortest" and len(best.source) <= variants[0].task.config.min_len)
         )
         yield Search(done, within, best, n_found, enough or done == within)
         if enough:
@@ -374,11 +374,11 @@ def search(
 
 
 def _differing(
-    contenders: Sequence[Contender], chunk: Sequence[Predictions], labels: tuple[str, ...]
+    variants: Sequence[Variant], chunk: Sequence[Predictions], labels: tuple[str, ...]
 ) -> Iterator[Disagreement]:
-    """The inputs of a chunk on which some two contenders differ, in order."""
+    """The inputs of a chunk on which some two variants differ, in order."""
     width = min(one.predicted.shape[1] for one in chunk)
-    tokens = torch.stack([one.predicted[:, :width] for one in chunk])  # [contender, input, place]
+    tokens = torch.stack([one.predicted[:, :width] for one in chunk])  # [variant, input, place]
     right = torch.stack([one.right[:, :width] for one in chunk])
     there = (tokens != NO_TOKEN).all(dim=0)  # [input, place]: where all of them say something
     differs = (tokens != tokens[:1]).any(dim=0) & there
@@ -390,7 +390,7 @@ def _differing(
         for token, value in zip(here, p, strict=True):
             best[token] = max(best.get(token, 0.0), value)
         yield Disagreement(
-            source=_source(contenders[0], chunk[0].sources[index].tolist()),
+            source=_source(variants[0], chunk[0].sources[index].tolist()),
             step=step,
             predicted=tuple(labels[token] for token in here),
             probability=tuple(p),
@@ -400,9 +400,9 @@ def _differing(
         )
 
 
-def _source(contender: Contender, tokens: list[int]) -> tuple[int, ...]:
+def _source(variant: Variant, tokens: list[int]) -> tuple[int, ...]:
     """What stands before the first special token of an input."""
-    special = contender.task.vocabulary.special
+    special = variant.task.vocabulary.special
     stops = {special.pad, special.end, special.start}
     length = next((place for place, token in enumerate(tokens) if token in stops), len(tokens))
     return tuple(tokens[:length])

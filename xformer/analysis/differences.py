@@ -1,7 +1,7 @@
 """How two runs differ: attention and logit lens at the position that decided a step, and predictions along a text.
 
 The deciding position of a reading is its last target position. Patterns are compared only where their shapes agree; where
-they do not, `why_incomparable` gives the reason.
+they do not, `pattern_incompatibility` gives the reason.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def decision_rows(
     n_heads: int | None = None,
     max_keys: int | None = None,
 ) -> pd.DataFrame:
-    """Where each one looked: a row for each player, attention layer, head (and the mean) and key.
+    """Where each one looked: a row for each model, attention layer, head (and the mean) and key.
 
-    Columns: player, layer (path), head (from 0; −1 the mean), key, key_end, token, weight, allowed. With `max_keys`, longer
+    Columns: model, layer (path), head (from 0; −1 the mean), key, key_end, token, weight, allowed. With `max_keys`, longer
     rows are of at most so many blocks of keys, from `key` to `key_end`, whose weights are added up. With `n_heads`, of more
     than `ALL_ROWS` heads and means only so many heads are kept: those in which the `pair` differs most where its patterns can
     be compared, else each one's sharpest.
@@ -60,21 +60,21 @@ def decision_rows(
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
-        >>> readings = [rollout[1] for rollout in rollouts]  # at the second step
+        >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
+        >>> readings = [run[1] for run in runs]  # at the second step
         >>> table = xformer.analysis.decision_rows(readings)
         >>> list(table.columns)
-        ['player', 'layer', 'head', 'key', 'key_end', 'token', 'weight', 'allowed']
+        ['model', 'layer', 'head', 'key', 'key_end', 'token', 'weight', 'allowed']
     """
     frames = [_rows(reading, max_keys) for reading in readings]
     if n_heads is not None and max(frame.groupby(["layer", "head"]).ngroups for frame in frames) > ALL_ROWS:
         one, other = pair
         found = None
-        if why_incomparable(readings[one], readings[other]) is None:
+        if pattern_incompatibility(readings[one], readings[other]) is None:
             found = clearest_heads(frames[one], frames[other], n_heads)
         frames = [
             _only(frame, found if found and len(frame) == len(frames[one]) else clearest_heads(frame, None, n_heads))
@@ -84,7 +84,7 @@ def decision_rows(
 
 
 def clearest_heads(one: pd.DataFrame, other: pd.DataFrame | None, n: int) -> list[tuple[str, int]]:
-    """The n heads (layer, head) whose rows are furthest apart in two tables of one player, by half the summed differences.
+    """The n heads (layer, head) whose rows are furthest apart in two tables of one model, by half the summed differences.
 
     Of one table alone: those whose largest weight is largest. The means of layers are left out.
     """
@@ -114,19 +114,19 @@ def pattern_difference(
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
-        >>> readings = [rollout[1] for rollout in rollouts]  # at the second step
+        >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
+        >>> readings = [run[1] for run in runs]  # at the second step
         >>> table = xformer.analysis.pattern_difference(readings, 1, 1)
         >>> list(table.columns)
         ['query', 'query_end', 'key', 'key_end', 'query_token', 'key_token', 'one', 'other', 'difference',
          'one_allowed', 'other_allowed', 'decides']
     """
     one, other = readings
-    if reason := why_incomparable(one, other):
+    if reason := pattern_incompatibility(one, other):
         raise InputError(reason)
     site = one.attention_site(layer)
     path = site.path
@@ -165,7 +165,7 @@ def pattern(reading: Reading, path: str, head: int = MEAN) -> Float[Tensor, "que
     return heads[head]
 
 
-def why_incomparable(one: Reading, other: Reading) -> str | None:
+def pattern_incompatibility(one: Reading, other: Reading) -> str | None:
     """Why two patterns cannot be laid over each other, in one sentence; None where they can."""
     names = one.subject.name, other.subject.name
     layers = deciding_layers(one), deciding_layers(other)
@@ -198,7 +198,7 @@ def lens_divergence(table: pd.DataFrame) -> tuple[int, str] | None:
 
     Raises `InputError` where the two do not pass the same points.
     """
-    one, other = (frame for _, frame in table.groupby("player", sort=False))
+    one, other = (frame for _, frame in table.groupby("model", sort=False))
     if one["point"].tolist() != other["point"].tolist():
         raise InputError(
             f"The two models pass {len(one)} and {len(other)} points, so their layers cannot be laid side by side; "
@@ -212,7 +212,7 @@ def lens_divergence(table: pd.DataFrame) -> tuple[int, str] | None:
 
 
 def _rows(reading: Reading, max_keys: int | None) -> pd.DataFrame:
-    """The rows of one player."""
+    """The rows of one model."""
     frames = []
     for path in deciding_layers(reading):
         weights = reading[f"{path}.pattern"][0, :, reading.target_positions[-1]].double()  # [head, key]
@@ -223,7 +223,7 @@ def _rows(reading: Reading, max_keys: int | None) -> pd.DataFrame:
         texts = reading.tokens_of(Site.parse(path).key_stack)
         spans = blocks(len(texts), max_keys)
         columns = {
-            "player": reading.subject.name,
+            "model": reading.subject.name,
             "layer": path,
             "head": [head for head in heads for _ in spans],
             "key": [first for first, _ in spans] * len(heads),
@@ -254,7 +254,7 @@ def _span(texts: Sequence[str], first: int, last: int) -> str:
 
 
 def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
-    """What each point of the stream would say at the deciding position: a `lens` with the column player.
+    """What each point of the stream would say at the deciding position: a `lens` with the column model.
 
     Without right answers, the columns answer, answer_probability and right are left out.
 
@@ -266,17 +266,17 @@ def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
-        >>> readings = [rollout[1] for rollout in rollouts]  # at the second step
+        >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
+        >>> readings = [run[1] for run in runs]  # at the second step
         >>> table = xformer.analysis.decision_lens(readings)
         >>> list(table.columns)
-        ['depth', 'point', 'position', 'token', 'probability', 'answer', 'answer_probability', 'right', 'player']
+        ['depth', 'point', 'position', 'token', 'probability', 'answer', 'answer_probability', 'right', 'model']
     """
-    frames = [lens(reading, [reading.target_positions[-1]]).assign(player=reading.subject.name) for reading in readings]
+    frames = [lens(reading, [reading.target_positions[-1]]).assign(model=reading.subject.name) for reading in readings]
     if not all(reading.has_right_answer for reading in readings):
         frames = [frame.drop(columns=["answer", "answer_probability", "right"]) for frame in frames]
     return pd.concat(frames, ignore_index=True)
@@ -286,7 +286,7 @@ AT_ONCE = 16
 """Positions whose distributions are in memory at a time; a vocabulary may have 150,000 tokens."""
 
 
-def why_not_apart(one: Reading, other: Reading) -> str | None:
+def prediction_incompatibility(one: Reading, other: Reading) -> str | None:
     """Why two runs cannot be compared token by token, in one sentence; None where they can."""
     names = f"{one.subject.name} and {other.subject.name}"
     if one.subject.labels != other.subject.labels:
@@ -299,7 +299,7 @@ def why_not_apart(one: Reading, other: Reading) -> str | None:
 
 
 @torch.no_grad()
-def beliefs_apart(readings: Sequence[Reading]) -> pd.DataFrame:
+def prediction_difference(readings: Sequence[Reading]) -> pd.DataFrame:
     """One row a position: token, what each finds likeliest with its probability, KL both ways in nats, total variation.
 
     Raises `InputError` where the two have no common vocabulary, or read texts of different lengths.
@@ -314,15 +314,15 @@ def beliefs_apart(readings: Sequence[Reading]) -> pd.DataFrame:
         >>> import xformer
         >>> texts = [
         ...     xformer.read("checkpoints/characters", "import os", changes=changes)
-        ...     for changes in ("", "silence:decoder.0.attn.1")
+        ...     for changes in ("", "ablate:decoder.0.attn.1")
         ... ]
-        >>> table = xformer.analysis.beliefs_apart(texts)
+        >>> table = xformer.analysis.prediction_difference(texts)
         >>> list(table.columns)
         ['position', 'token', 'one_says', 'one_probability', 'other_says', 'other_probability', 'kl', 'kl_back',
          'total_variation']
     """
     one, other = readings
-    if reason := why_not_apart(one, other):
+    if reason := prediction_incompatibility(one, other):
         raise InputError(reason)
     labels, frames = one.subject.labels, []
     tokens = one.tokens_of(one.output_stack)
@@ -349,7 +349,7 @@ def beliefs_apart(readings: Sequence[Reading]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def named(reading: Reading, name: str) -> Reading:
+def relabel(reading: Reading, name: str) -> Reading:
     """The same run as that of a model of another name: in a picture of several each has its own.
 
     Args:
@@ -362,15 +362,15 @@ def named(reading: Reading, name: str) -> Reading:
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
-        >>> xformer.analysis.named(reading, "as trained").subject.name
+        >>> xformer.analysis.relabel(reading, "as trained").subject.name
         'as trained'
     """
     subject = copy(reading.subject)  # any subject: it need not be a dataclass
     object.__setattr__(subject, "name", name)
-    return replace(reading, subject=subject, recipe=f"xformer.analysis.named({reading.recipe}, {name!r})")
+    return replace(reading, subject=subject, recipe=f"xformer.analysis.relabel({reading.recipe}, {name!r})")
 
 
-def deciding_at(reading: Reading, position: int) -> Reading:
+def at_position(reading: Reading, position: int) -> Reading:
     """The same run, of which one output alone is asked for. Raises `InputError` where there is no such position.
 
     Args:
@@ -383,7 +383,7 @@ def deciding_at(reading: Reading, position: int) -> Reading:
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
-        >>> xformer.analysis.deciding_at(reading, 2).target_positions
+        >>> xformer.analysis.at_position(reading, 2).target_positions
         (2,)
     """
     n = reading.example.labels.shape[1]
@@ -394,15 +394,15 @@ def deciding_at(reading: Reading, position: int) -> Reading:
     return replace(
         reading,
         example=replace(reading.example, labels=labels),
-        recipe=f"xformer.analysis.deciding_at({reading.recipe}, {position})",
+        recipe=f"xformer.analysis.at_position({reading.recipe}, {position})",
     )
 
 
 @torch.no_grad()
 def gap_fillings(readings: Sequence[Reading], *, k: int = 6) -> pd.DataFrame:
-    """One row for each gap, player and token that is among the `k` likeliest of one of them: gap, player, token, probability.
+    """One row for each gap, model and token that is among the `k` likeliest of one of them: gap, model, token, probability.
 
-    Gaps are counted, as the same one may stand at different positions. A player without that token has no row for it.
+    Gaps are counted, as the same one may stand at different positions. A model without that token has no row for it.
 
     Args:
         readings: The runs to compare.
@@ -415,11 +415,11 @@ def gap_fillings(readings: Sequence[Reading], *, k: int = 6) -> pd.DataFrame:
         >>> import xformer
         >>> texts = [
         ...     xformer.read("checkpoints/characters", "import os", changes=changes)
-        ...     for changes in ("", "silence:decoder.0.attn.1")
+        ...     for changes in ("", "ablate:decoder.0.attn.1")
         ... ]
         >>> table = xformer.analysis.gap_fillings(texts)
         >>> list(table.columns)
-        ['gap', 'player', 'token', 'probability']
+        ['gap', 'model', 'token', 'probability']
     """
     n = min(len(reading.target_positions) for reading in readings)
     rows = []
@@ -436,11 +436,11 @@ def gap_fillings(readings: Sequence[Reading], *, k: int = 6) -> pd.DataFrame:
                 if label in reading.subject.labels:
                     token = reading.subject.labels.index(label)
                     rows.append((gap, reading.subject.name, label, p[token].item()))
-    return pd.DataFrame(rows, columns=["gap", "player", "token", "probability"])
+    return pd.DataFrame(rows, columns=["gap", "model", "token", "probability"])
 
 
 @dataclass(frozen=True)
-class SaidText:
+class GeneratedText:
     """A text, where its tokens end in it, and how likely each of them was."""
 
     text: str
@@ -448,7 +448,7 @@ class SaidText:
     probability: tuple[float, ...]
 
     @classmethod
-    def of(cls, plain: Callable[[Sequence[int]], str], tokens: Sequence[tuple[int, float]]) -> SaidText:
+    def of(cls, plain: Callable[[Sequence[int]], str], tokens: Sequence[tuple[int, float]]) -> GeneratedText:
         """The text of tokens, each with its probability; `plain` says what text some of them are."""
         ids = [token for token, _ in tokens]
         text = plain(ids)
@@ -456,18 +456,18 @@ class SaidText:
         return cls(text, ends, tuple(p for _, p in tokens))
 
 
-def parting(one: SaidText, other: SaidText) -> int | None:
+def first_difference(one: GeneratedText, other: GeneratedText) -> int | None:
     """The character at which two texts part; None where one of them only goes on further, or not even that."""
     pairs = zip(one.text, other.text, strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), None)
 
 
-def pieces(one: SaidText, other: SaidText) -> pd.DataFrame:
+def pieces(one: GeneratedText, other: GeneratedText) -> pd.DataFrame:
     """The common text, cut where both have the end of a token: text, from, to, tokens and probability of each.
 
     Their last row is where they part: what each says from the last common end to the end of the token at which it parts.
     """
-    apart = parting(one, other)
+    apart = first_difference(one, other)
     last = min(len(one.text), len(other.text)) if apart is None else apart
     common = sorted(end for end in {*one.ends} & {*other.ends} if 0 < end <= last)
     rows = [_row(one, other, start, end, end) for start, end in zip([0, *common], common, strict=False)]
@@ -478,7 +478,7 @@ def pieces(one: SaidText, other: SaidText) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _row(one: SaidText, other: SaidText, start: int, end: int, other_end: int) -> dict[str, object]:
+def _row(one: GeneratedText, other: GeneratedText, start: int, end: int, other_end: int) -> dict[str, object]:
     row: dict[str, object] = {"from": start}
     for name, text, to in (("A", one, end), ("B", other, other_end)):
         inside = [at for at, token_end in enumerate(text.ends) if start < token_end <= to]

@@ -25,7 +25,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.comparison import Contender, check_names, joint_labels, looks_back_only, to_joint, while_it_grows
+from xformer.analysis.comparison import (
+    Variant,
+    check_names,
+    clip_edges_to_length,
+    joint_labels,
+    looks_back_only,
+    to_joint,
+)
 from xformer.decoding import Step, continue_text, decode
 from xformer.edits import AnyEdit, SetEdges, steer
 from xformer.errors import InputError, UnavailableError
@@ -40,12 +47,12 @@ CONTINUATION_LENGTH = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Rollout:
-    """The steps of one contender on one input. `rollout[3]` is the reading that decided step 3."""
+class DecodedSteps:
+    """The steps of one variant on one input. `run[3]` is the reading that decided step 3."""
 
-    contender: Contender
+    variant: Variant
     source: tuple[int, ...]
-    """The input, before the contender's own replacements of tokens."""
+    """The input, before the variant's own replacements of tokens."""
     example: Example
     forced: bool
     answer: tuple[int, ...]
@@ -63,34 +70,34 @@ class Rollout:
         taken = self.steps[self._checked(step)]
         trace = taken.trace()
         labels = trace.tokens.new_full(trace.logits.shape[:2], IGNORED)
-        labels[0, -1 if self.contender.writes else taken.position] = (
+        labels[0, -1 if self.variant.writes else taken.position] = (
             *self.answer,
             *self.predicted[len(self.answer) :],
         )[step]
         example = replace(self.example, stream=trace.tokens, target=trace.target, labels=labels)
         recipe = f"{self.recipe}[{step}]" if self.recipe else None
-        return Reading(self.contender.subject, example, trace, self.has_right_answer, recipe)
+        return Reading(self.variant.subject, example, trace, self.has_right_answer, recipe)
 
     @property
     def name(self) -> str:
-        return self.contender.name
+        return self.variant.name
 
     @property
     def recipe(self) -> str:
         """The call that makes it again, or ""."""
-        if not self.contender.recipe:
+        if not self.variant.recipe:
             return ""
         source, forced = list(self.source), ", forced=True" if self.forced else ""
-        return f"xformer.analysis.roll_out({self.contender.recipe}, {source}{forced})"
+        return f"xformer.analysis.decode_steps({self.variant.recipe}, {source}{forced})"
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The text of each token."""
-        return self.contender.subject.labels
+        return self.variant.subject.labels
 
     @property
     def predicted(self) -> tuple[int, ...]:
-        """The token that the contender chose at each step."""
+        """The token that the variant chose at each step."""
         return tuple(step.predicted for step in self.steps)
 
     @property
@@ -111,14 +118,14 @@ class Rollout:
     @property
     def ended(self) -> Ending:
         """Why it ended."""
-        if self.contender.writes and not self.forced and self.predicted[-1] == self.contender.model.config.end_token:
+        if self.variant.writes and not self.forced and self.predicted[-1] == self.variant.model.config.end_token:
             return "end token"
         return "length of the right answer" if self.answer else "tokens that were asked for"
 
     @property
     def has_right_answer(self) -> bool:
         """Whether the input has a right answer; a text has none."""
-        return self.contender.subject.has_right_answer(self.example)
+        return self.variant.subject.has_right_answer(self.example)
 
     @property
     def right(self) -> tuple[bool, ...]:
@@ -152,13 +159,13 @@ class Rollout:
         return step
 
 
-def roll_out(contender: Contender, source: Sequence[int], *, forced: bool = False) -> Rollout:
-    """Decode a contender's answer to an input; `forced` feeds it the right answer instead of its own tokens.
+def decode_steps(variant: Variant, source: Sequence[int], *, forced: bool = False) -> DecodedSteps:
+    """Decode a variant's answer to an input; `forced` feeds it the right answer instead of its own tokens.
 
     Raises `InputError` when it is too long for the model, `EditError` when an edit does not fit.
 
     Args:
-        contender: The variant.
+        variant: The variant.
         source: The input, as token ids.
         forced: Follow the right answer in place of its own tokens.
 
@@ -167,12 +174,12 @@ def roll_out(contender: Contender, source: Sequence[int], *, forced: bool = Fals
 
     Example:
         >>> import xformer
-        >>> contender = xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained")
-        >>> rollout = xformer.analysis.roll_out(contender, (3, 7, 12, 9))
-        >>> len(rollout)
+        >>> variant = xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained")
+        >>> run = xformer.analysis.decode_steps(variant, (3, 7, 12, 9))
+        >>> len(run)
         5
     """
-    work = rolling_out(contender, source, forced=forced)
+    work = iter_decode_steps(variant, source, forced=forced)
     while True:
         try:
             next(work)
@@ -181,63 +188,63 @@ def roll_out(contender: Contender, source: Sequence[int], *, forced: bool = Fals
 
 
 @torch.no_grad()
-def rolling_out(
-    contender: Contender, source: Sequence[int], *, forced: bool = False
-) -> Generator[tuple[int, int], None, Rollout]:
-    """As `roll_out`, one step at a time: yields the steps done and the most there can be, and returns the rollout."""
-    example = contender.frame(source)
+def iter_decode_steps(
+    variant: Variant, source: Sequence[int], *, forced: bool = False
+) -> Generator[tuple[int, int], None, DecodedSteps]:
+    """As `decode_steps`, one step at a time: yields the steps done and the most there can be, and returns the run."""
+    example = variant.frame(source)
     answer = tuple(token for token in example.labels[0].tolist() if token != IGNORED)
     n_steps = len(answer)
-    model, rule = contender.model, {"sampling": contender.sampling, "generator": contender.generator()}
-    if contender.subject.input.goes_on and example.target is None and not forced:
+    model, rule = variant.model, {"sampling": variant.sampling, "generator": variant.generator()}
+    if variant.subject.input.goes_on and example.target is None and not forced:
         answer, n_steps = (), CONTINUATION_LENGTH
-        work = continue_text(model, example.stream, n_steps, edits=_growing(contender, example), **rule)
-    elif not contender.writes:  # an encoder: its predictions where there is a right answer
+        work = continue_text(model, example.stream, n_steps, edits=_growing(variant, example), **rule)
+    elif not variant.writes:  # an encoder: its predictions where there is a right answer
         labelled = (example.labels[0] != IGNORED).tolist()
-        every = decode(model, example.tokens, edits=contender.edits, **rule)
+        every = decode(model, example.tokens, edits=variant.edits, **rule)
         work = (step for step in every if labelled[step.position])
-    elif forced and looks_back_only(contender):
-        work = _along(contender, example, answer)
+    elif forced and looks_back_only(variant):
+        work = _along(variant, example, answer)
     else:
-        fed, edits = answer if forced else None, _growing(contender, example)
+        fed, edits = answer if forced else None, _growing(variant, example)
         work = decode(model, example.tokens, forced=fed, max_steps=n_steps, edits=edits, **rule)
     steps: list[Step] = []
     for step in work:
         steps.append(step)
         yield len(steps), n_steps
-    return Rollout(contender, tuple(source), example, forced, answer, tuple(steps))
+    return DecodedSteps(variant, tuple(source), example, forced, answer, tuple(steps))
 
 
-def _along(contender: Contender, example: Example, answer: tuple[int, ...]) -> Iterator[Step]:
+def _along(variant: Variant, example: Example, answer: tuple[int, ...]) -> Iterator[Step]:
     """A teacher-forced decoder's steps from one run over the whole answer, as no position sees a later one."""
-    model, sampling, edits = contender.model, contender.sampling, contender.edits
+    model, sampling, edits = variant.model, variant.sampling, variant.edits
     grows = example.stream if example.target is None else example.target
     first = 0 if example.target is not None else example.tokens.shape[1] - 1
     logits = record(model, example.stream, example.target, edits=edits, keep=("logits",)).logits[0, first:]
-    generator = contender.generator()
+    generator = variant.generator()
     for index, token in enumerate(answer):
         q = sampling.distribution(logits[index])
 
         def run(read: Tensor = grows[:, : first + index + 1]) -> Trace:
             inputs = (read,) if example.target is None else (example.stream, read)
-            return record(model, *inputs, edits=_growing(contender, example))
+            return record(model, *inputs, edits=_growing(variant, example))
 
         yield Step(index, token, sampling.choose(q, generator), logits[index].softmax(dim=-1), q, run)
 
 
-def _growing(contender: Contender, example: Example) -> tuple[AnyEdit, ...]:
-    """The edits of a contender during decoding."""
-    if not any(isinstance(edit, SetEdges) for edit in contender.edits):
-        return contender.edits
+def _growing(variant: Variant, example: Example) -> tuple[AnyEdit, ...]:
+    """The edits of a variant during decoding."""
+    if not any(isinstance(edit, SetEdges) for edit in variant.edits):
+        return variant.edits
     # This run raises for an edge that not even the whole answer has.
-    record(contender.model, example.stream, example.target, edits=contender.edits, keep=("logits",))
-    return while_it_grows(contender.edits)
+    record(variant.model, example.stream, example.target, edits=variant.edits, keep=("logits",))
+    return clip_edges_to_length(variant.edits)
 
 
-def first_divergence(rollouts: Sequence[Rollout]) -> int | None:
-    """The first step at which two rollouts predict different tokens, or None."""
-    for step in range(max(map(len, rollouts))):
-        if len({one.labels[one.predicted[step]] for one in rollouts if step < len(one)}) > 1:
+def first_divergence(runs: Sequence[DecodedSteps]) -> int | None:
+    """The first step at which two runs predict different tokens, or None."""
+    for step in range(max(map(len, runs))):
+        if len({one.labels[one.predicted[step]] for one in runs if step < len(one)}) > 1:
             return step
     return None
 
@@ -253,96 +260,96 @@ def total_variation(p: Float[Tensor, "*step vocab"], q: Float[Tensor, "*step voc
     return (_normalised(p) - _normalised(q)).abs().sum(dim=-1) / 2
 
 
-def same_context(one: Rollout, other: Rollout, step: int) -> bool:
-    """Whether two rollouts read the same tokens before a step.
+def same_context(one: DecodedSteps, other: DecodedSteps, step: int) -> bool:
+    """Whether two runs read the same tokens before a step.
 
     An encoder never reads its own predictions, so only the inputs count. Decoders differ from the first token on in which
     their contexts differ.
     """
     if one.example.source != other.example.source:
         return False
-    if not (one.contender.writes or other.contender.writes):
+    if not (one.variant.writes or other.variant.writes):
         return True
-    went_on = [[rollout.labels[token] for token in rollout.read[:step]] for rollout in (one, other)]
+    went_on = [[run.labels[token] for token in run.read[:step]] for run in (one, other)]
     return went_on[0] == went_on[1]
 
 
-def predictions_by_step(rollouts: Sequence[Rollout]) -> pd.DataFrame:
-    """One row per step and player.
+def predictions_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:
+    """One row per step and model.
 
-    Columns: step, player, token, probability (the model's, of that token), drawn (its probability under the sampling rule),
+    Columns: step, model, token, probability (the model's, of that token), drawn (its probability under the sampling rule),
     answer, answer_probability, right (None where there is no right answer), entropy in bits, same_context (as all others that
     take the step). Without a right answer, answer is "" and its probability NaN.
 
     Args:
-        rollouts: The answers of the variants to one input, from `roll_out`.
+        runs: The answers of the variants to one input, from `decode_steps`.
 
     Returns:
         A table; the example shows its columns.
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
-        >>> table = xformer.analysis.predictions_by_step(rollouts)
+        >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
+        >>> table = xformer.analysis.predictions_by_step(runs)
         >>> list(table.columns)
-        ['step', 'player', 'token', 'probability', 'drawn', 'answer', 'answer_probability', 'right', 'entropy',
+        ['step', 'model', 'token', 'probability', 'drawn', 'answer', 'answer_probability', 'right', 'entropy',
          'same_context']
     """
-    check_names([rollout.contender for rollout in rollouts])
+    check_names([run.variant for run in runs])
     rows: list[dict[str, Any]] = []
-    for rollout in rollouts:
-        entropy, right = rollout.entropy().tolist(), rollout.right
-        for step, token in enumerate(rollout.predicted):
-            answer = rollout.answer[step] if step < len(rollout.answer) else None
+    for run in runs:
+        entropy, right = run.entropy().tolist(), run.right
+        for step, token in enumerate(run.predicted):
+            answer = run.answer[step] if step < len(run.answer) else None
             rows.append(
                 {
                     "step": step,
-                    "player": rollout.name,
-                    "token": rollout.labels[token],
-                    "probability": rollout.probability(step),
-                    "drawn": rollout.drawn_from[step, token].item(),
-                    "answer": "" if answer is None else rollout.labels[answer],
-                    "answer_probability": nan if answer is None else rollout.probabilities[step, answer].item(),
+                    "model": run.name,
+                    "token": run.labels[token],
+                    "probability": run.probability(step),
+                    "drawn": run.drawn_from[step, token].item(),
+                    "answer": "" if answer is None else run.labels[answer],
+                    "answer_probability": nan if answer is None else run.probabilities[step, answer].item(),
                     "right": right[step] if step < len(right) else None,
                     "entropy": entropy[step],
-                    "same_context": all(same_context(rollout, other, step) for other in rollouts if step < len(other)),
+                    "same_context": all(same_context(run, other, step) for other in runs if step < len(other)),
                 }
             )
     return pd.DataFrame(rows).sort_values("step", kind="stable", ignore_index=True)
 
 
-def divergence_by_step(rollouts: Sequence[Rollout]) -> pd.DataFrame:
-    """One row per step and pair of players that both take it.
+def divergence_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:
+    """One row per step and pair of models that both take it.
 
     Columns: step, one, other, pair, kl (of one from other), kl_back (of other from one), total_variation, same_token,
     same_context.
 
     Args:
-        rollouts: The answers of the variants to one input, from `roll_out`.
+        runs: The answers of the variants to one input, from `decode_steps`.
 
     Returns:
         A table; the example shows its columns.
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
-        >>> table = xformer.analysis.divergence_by_step(rollouts)
+        >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
+        >>> table = xformer.analysis.divergence_by_step(runs)
         >>> list(table.columns)
         ['step', 'one', 'other', 'pair', 'kl', 'kl_back', 'total_variation', 'same_token', 'same_context']
     """
-    beliefs = _beliefs(rollouts)
+    beliefs = _joint_probabilities(runs)
     frames = []
-    for (one, p), (other, q) in combinations(zip(rollouts, beliefs, strict=True), 2):
+    for (one, p), (other, q) in combinations(zip(runs, beliefs, strict=True), 2):
         n = min(len(one), len(other))
-        tokens = [[rollout.labels[token] for token in rollout.predicted[:n]] for rollout in (one, other)]
+        tokens = [[run.labels[token] for token in run.predicted[:n]] for run in (one, other)]
         frames.append(
             pd.DataFrame(
                 {
@@ -361,14 +368,14 @@ def divergence_by_step(rollouts: Sequence[Rollout]) -> pd.DataFrame:
     return pd.concat(frames).sort_values("step", kind="stable", ignore_index=True)
 
 
-def likeliest_tokens(rollouts: Sequence[Rollout], step: int, k: int = 5) -> pd.DataFrame:
-    """One row per token and player, for every token among the k likeliest of any of them at a step, likeliest first.
+def likeliest_tokens(runs: Sequence[DecodedSteps], step: int, k: int = 5) -> pd.DataFrame:
+    """One row per token and model, for every token among the k likeliest of any of them at a step, likeliest first.
 
-    Columns: step, token, player, probability, drawn, right, predicted. The right token is always there, where there is one. A
-    player whose vocabulary lacks a token gives it 0.
+    Columns: step, token, model, probability, drawn, right, predicted. The right token is always there, where there is one. A
+    model whose vocabulary lacks a token gives it 0.
 
     Args:
-        rollouts: The answers of the variants to one input, from `roll_out`.
+        runs: The answers of the variants to one input, from `decode_steps`.
         step: The step, from 0.
         k: The number of likeliest tokens.
 
@@ -377,23 +384,23 @@ def likeliest_tokens(rollouts: Sequence[Rollout], step: int, k: int = 5) -> pd.D
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
-        >>> table = xformer.analysis.likeliest_tokens(rollouts, 1)
+        >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
+        >>> table = xformer.analysis.likeliest_tokens(runs, 1)
         >>> list(table.columns)
-        ['step', 'token', 'player', 'probability', 'drawn', 'right', 'predicted']
+        ['step', 'token', 'model', 'probability', 'drawn', 'right', 'predicted']
     """
-    labels = joint_labels([rollout.contender for rollout in rollouts])
+    labels = joint_labels([run.variant for run in runs])
     taking = [
-        (rollout, p[step], q[step])
-        for rollout, p, q in zip(rollouts, _beliefs(rollouts), _beliefs(rollouts, drawn=True), strict=True)
-        if 0 <= step < len(rollout)
+        (run, p[step], q[step])
+        for run, p, q in zip(runs, _joint_probabilities(runs), _joint_probabilities(runs, drawn=True), strict=True)
+        if 0 <= step < len(run)
     ]
     if not taking:
-        raise InputError(f"The players take the steps 0 to {max(map(len, rollouts)) - 1}, got {step}.")
+        raise InputError(f"The models take the steps 0 to {max(map(len, runs)) - 1}, got {step}.")
     shown = {labels.index(one.labels[one.answer[step]]) for one, _, _ in taking if step < len(one.answer)}
     for _, p, _ in taking:
         shown.update(p.topk(min(k, len(labels))).indices.tolist())
@@ -402,7 +409,7 @@ def likeliest_tokens(rollouts: Sequence[Rollout], step: int, k: int = 5) -> pd.D
         {
             "step": step,
             "token": labels[token],
-            "player": one.name,
+            "model": one.name,
             "probability": p[token].item(),
             "drawn": q[token].item(),
             "right": one.has_right_answer and labels[token] == one.labels[one.answer[step]],
@@ -413,15 +420,15 @@ def likeliest_tokens(rollouts: Sequence[Rollout], step: int, k: int = 5) -> pd.D
     )
 
 
-def _beliefs(rollouts: Sequence[Rollout], *, drawn: bool = False) -> list[Float[Tensor, "step joint"]]:
-    """The probabilities of each rollout over the joint labels."""
-    contenders = [rollout.contender for rollout in rollouts]
-    check_names(contenders)
-    labels = joint_labels(contenders)
+def _joint_probabilities(runs: Sequence[DecodedSteps], *, drawn: bool = False) -> list[Float[Tensor, "step joint"]]:
+    """The probabilities of each run over the joint labels."""
+    variants = [run.variant for run in runs]
+    check_names(variants)
+    labels = joint_labels(variants)
     found = []
-    for rollout in rollouts:
-        p = (rollout.drawn_from if drawn else rollout.probabilities).double()
-        found.append(p.new_zeros(len(p), len(labels)).index_copy(1, to_joint(rollout.contender, labels), p))
+    for run in runs:
+        p = (run.drawn_from if drawn else run.probabilities).double()
+        found.append(p.new_zeros(len(p), len(labels)).index_copy(1, to_joint(run.variant, labels), p))
     return found
 
 

@@ -54,11 +54,11 @@ class MinimalPair:
 
         Raises `InputError` where the two cannot be compared, or where a token or position does not exist.
         """
-        if why := why_no_pair(reading, source):
+        if why := pair_incompatibility(reading, source):
             raise InputError(why)
         n = reading.logits.shape[1]
         if position is None:
-            position = where_they_part(reading, source)
+            position = differing_output(reading, source)
         elif not 0 <= position < n:
             raise InputError(f"The outputs are at positions 0 to {n - 1}, got {position}.")
         found = usual_answers(reading, source, position)
@@ -113,7 +113,7 @@ def differing(reading: Reading, source: Reading, stack: str | None = None) -> li
     return [at for at, (one, other) in enumerate(ids) if one != other]
 
 
-def why_no_pair(reading: Reading, source: Reading) -> str | None:
+def pair_incompatibility(reading: Reading, source: Reading) -> str | None:
     """The reason why two runs cannot be compared position by position, in one sentence, or None."""
     if _kind(reading) != _kind(source):
         return "A minimal pair is two inputs of one model; these two runs are of models of different kinds."
@@ -147,7 +147,7 @@ def _unlike(one: Sequence[str], other: Sequence[str], written: str) -> str:
     )
 
 
-def where_they_part(reading: Reading, source: Reading) -> int:
+def differing_output(reading: Reading, source: Reading) -> int:
     """The output to compare: what follows a text; else the first asked for at which they say different tokens.
 
     Where they say the same at all of them, that at which what they believe differs most.

@@ -2,7 +2,7 @@
 
 The intervals are Wilson's (1927, JASA 22:209–212), of 95 %.
 
-Every answer is the likeliest token given the right answer so far and nothing of what follows, so that a player's exact
+Every answer is the likeliest token given the right answer so far and nothing of what follows, so that a model's exact
 match is that of its greedy decoding, also where a change lets it see ahead. The trials of an interval are taken as
 independent. Inputs are; the tokens of one answer are not, so that the interval of a token accuracy over whole answers
 (`accuracy` over all and by length, `same_answers`) is somewhat too narrow.
@@ -26,8 +26,8 @@ from torch import Tensor
 from xformer.adapters import own_task_model
 from xformer.analysis.comparison import (
     NO_TOKEN,
-    Contender,
     Predictions,
+    Variant,
     check_names,
     inputs_for,
     joint_labels,
@@ -41,7 +41,7 @@ CHUNK = 500
 """Inputs between two reports: those of `evaluate`, batch by batch, so that the figures are the same."""
 
 Cell = tuple[Any, ...]
-"""What is counted: (kind, player, measure, where), of kind "all", "position", "length" or "pair"; or (player, right, predicted)
+"""What is counted: (kind, model, measure, where), of kind "all", "position", "length" or "pair"; or (model, right, predicted)
 as indices of the joint labels."""
 
 
@@ -64,7 +64,7 @@ class Agreement:
 
     done: int
     samples: int
-    players: tuple[str, ...]
+    models: tuple[str, ...]
     labels: tuple[str, ...]
     hits: dict[Cell, int]
     trials: dict[Cell, int]
@@ -78,7 +78,7 @@ class Agreement:
 
 
 def accuracy(counted: Agreement, by: Literal["all", "position", "length"] = "all") -> pd.DataFrame:
-    """How often each player is right, a row per player and measure: player, measure, share, low, high, hits, trials.
+    """How often each model is right, a row per model and measure: model, measure, share, low, high, hits, trials.
 
     By "position", for each token of the answer from 0 (a column of that name); "exact" is the share that is right up to there.
     By "length", for each length of the right answer, its end token not counted.
@@ -92,21 +92,21 @@ def accuracy(counted: Agreement, by: Literal["all", "position", "length"] = "all
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> counted = xformer.analysis.agreement(contenders, samples=50)
+        >>> counted = xformer.analysis.agreement(variants, samples=50)
         >>> table = xformer.analysis.accuracy(counted)
         >>> list(table.columns)
-        ['player', 'measure', 'share', 'low', 'high', 'hits', 'trials']
+        ['model', 'measure', 'share', 'low', 'high', 'hits', 'trials']
     """
     table = _table(counted, by, by)
     return table.drop(columns="all") if by == "all" else table
 
 
 def same_answers(counted: Agreement) -> pd.DataFrame:
-    """How often two players say the same, a row per pair and measure: one, other, measure, share to trials.
+    """How often two models say the same, a row per pair and measure: one, other, measure, share to trials.
 
     Args:
         counted: The answers that were counted, from `agreement`.
@@ -116,67 +116,67 @@ def same_answers(counted: Agreement) -> pd.DataFrame:
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> counted = xformer.analysis.agreement(contenders, samples=50)
+        >>> counted = xformer.analysis.agreement(variants, samples=50)
         >>> table = xformer.analysis.same_answers(counted)
         >>> list(table.columns)
         ['one', 'other', 'measure', 'share', 'low', 'high', 'hits', 'trials']
     """
-    return _table(counted, "pair", "other").rename(columns={"player": "one"})
+    return _table(counted, "pair", "other").rename(columns={"model": "one"})
 
 
-def confusion(counted: Agreement, player: str | None = None) -> pd.DataFrame:
-    """A row for each token predicted for a right one: player, right, predicted, count, share (of that right token).
+def confusion(counted: Agreement, model: str | None = None) -> pd.DataFrame:
+    """A row for each token predicted for a right one: model, right, predicted, count, share (of that right token).
 
     Args:
         counted: The answers that were counted, from `agreement`.
-        player: The name of the variant.
+        model: The name of the variant.
 
     Returns:
         A table; the example shows its columns.
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> counted = xformer.analysis.agreement(contenders, samples=50)
+        >>> counted = xformer.analysis.agreement(variants, samples=50)
         >>> table = xformer.analysis.confusion(counted, "ablated")
         >>> list(table.columns)
-        ['player', 'right', 'predicted', 'count', 'share']
+        ['model', 'right', 'predicted', 'count', 'share']
     """
-    cells = sorted(counted.confusions.items(), key=lambda item: (counted.players.index(item[0][0]), *item[0][1:]))
+    cells = sorted(counted.confusions.items(), key=lambda item: (counted.models.index(item[0][0]), *item[0][1:]))
     rows = [
         (name, counted.labels[right], counted.labels[predicted], count)
         for (name, right, predicted), count in cells
-        if player in (None, name)
+        if model in (None, name)
     ]
-    table = pd.DataFrame(rows, columns=["player", "right", "predicted", "count"])
-    return table.assign(share=table["count"] / table.groupby(["player", "right"])["count"].transform("sum"))
+    table = pd.DataFrame(rows, columns=["model", "right", "predicted", "count"])
+    return table.assign(share=table["count"] / table.groupby(["model", "right"])["count"].transform("sum"))
 
 
 def _table(counted: Agreement, kind: str, group: str) -> pd.DataFrame:
-    """The counts of one kind as shares with their intervals, players in their own order."""
-    keys = sorted((key for key in counted.trials if key[0] == kind), key=lambda key: counted.players.index(key[1]))
+    """The counts of one kind as shares with their intervals, models in their own order."""
+    keys = sorted((key for key in counted.trials if key[0] == kind), key=lambda key: counted.models.index(key[1]))
     rows = []
     for key in keys:
-        _, player, measure, where = key
+        _, model, measure, where = key
         hits, trials = counted.hits[key], counted.trials[key]
-        rows.append((player, where, measure, hits / trials, *wilson(hits, trials), hits, trials))
-    return pd.DataFrame(rows, columns=["player", group, "measure", "share", "low", "high", "hits", "trials"])
+        rows.append((model, where, measure, hits / trials, *wilson(hits, trials), hits, trials))
+    return pd.DataFrame(rows, columns=["model", group, "measure", "share", "low", "high", "hits", "trials"])
 
 
-def agreement(contenders: Sequence[Contender], *, samples: int = 5000, seed: int = 0) -> Agreement:
+def agreement(variants: Sequence[Variant], *, samples: int = 5000, seed: int = 0) -> Agreement:
     """Count over `samples` fresh inputs of the first one's task.
 
-    Raises `InputError` when contenders share a name or were made for different tokens.
+    Raises `InputError` when variants share a name or were made for different tokens.
 
     Args:
-        contenders: The variants.
+        variants: The variants.
         samples: The number of random inputs.
         seed: The seed of the random numbers.
 
@@ -185,32 +185,32 @@ def agreement(contenders: Sequence[Contender], *, samples: int = 5000, seed: int
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> counted = xformer.analysis.agreement(contenders, samples=50)
+        >>> counted = xformer.analysis.agreement(variants, samples=50)
         >>> table = xformer.analysis.same_answers(counted)
     """
-    *_, last = count_agreement(contenders, samples=samples, seed=seed)
+    *_, last = count_agreement(variants, samples=samples, seed=seed)
     return last
 
 
-def count_agreement(contenders: Sequence[Contender], *, samples: int = 5000, seed: int = 0) -> Iterator[Agreement]:
+def count_agreement(variants: Sequence[Variant], *, samples: int = 5000, seed: int = 0) -> Iterator[Agreement]:
     """The same with a report per 500 inputs, or fewer long ones.
 
     Closing the iterator stops the counting; nothing is left behind.
     """
-    check_names(contenders)
+    check_names(variants)
     if samples < 1:
         raise InputError(f"At least one input must be sampled, got {samples}; for example 5000.")
-    names, labels = tuple(contender.name for contender in contenders), joint_labels(contenders)
-    recipes = ", ".join(contender.recipe for contender in contenders)
+    names, labels = tuple(variant.name for variant in variants), joint_labels(variants)
+    recipes = ", ".join(variant.recipe for variant in variants)
     end = labels.index("end") if "end" in labels else NO_TOKEN
     hits: Counter[Cell] = Counter()
     trials: Counter[Cell] = Counter()
     confusions: Counter[Cell] = Counter()
-    for done, chunk in predictions(contenders, samples, seed=seed, chunk=CHUNK):
+    for done, chunk in predictions(variants, samples, seed=seed, chunk=CHUNK):
         for name, one in zip(names, chunk, strict=True):
             _count(name, one, end, hits, trials)
             pair = one.right * len(labels) + one.predicted  # [input, place]
@@ -225,7 +225,7 @@ def count_agreement(contenders: Sequence[Contender], *, samples: int = 5000, see
 
 
 def _count(name: str, one: Predictions, end: int, hits: Counter[Cell], trials: Counter[Cell]) -> None:
-    """Add one contender's answers to the counts, over all, by position and by length."""
+    """Add one variant's answers to the counts, over all, by position and by length."""
     there = one.right != NO_TOKEN  # [input, place]
     right = (one.predicted == one.right) & there
     exact = (right | ~there).all(dim=1)  # [input]
@@ -246,7 +246,7 @@ def _count(name: str, one: Predictions, end: int, hits: Counter[Cell], trials: C
 def _count_pair(
     names: tuple[str, str], one: Predictions, other: Predictions, hits: Counter[Cell], trials: Counter[Cell]
 ) -> None:
-    """Add how often two players say the same, over the tokens that both say."""
+    """Add how often two models say the same, over the tokens that both say."""
     width = min(one.predicted.shape[1], other.predicted.shape[1])
     a, b = one.predicted[:, :width], other.predicted[:, :width]
     there = (a != NO_TOKEN) & (b != NO_TOKEN)  # [input, place]
@@ -365,15 +365,15 @@ COMPARED_SAMPLES = 100
 """Inputs of each length where several models are compared."""
 
 
-def lengths_of_all(contenders: Sequence[Contender]) -> tuple[int, ...]:
-    """The lengths of input that every contender reads, in order. Raises `InputError` where one was made for other tokens."""
-    task = contenders[0].task
-    each = [set(lengths_of(one.model.config, inputs_for(one, task))) for one in contenders]
+def lengths_of_all(variants: Sequence[Variant]) -> tuple[int, ...]:
+    """The lengths of input that every variant reads, in order. Raises `InputError` where one was made for other tokens."""
+    task = variants[0].task
+    each = [set(lengths_of(one.model.config, inputs_for(one, task))) for one in variants]
     return tuple(sorted(set.intersection(*each)))
 
 
 def lengths_compared(
-    contenders: Sequence[Contender],
+    variants: Sequence[Variant],
     *,
     lengths: Sequence[int] | None = None,
     samples: int = COMPARED_SAMPLES,
@@ -381,14 +381,14 @@ def lengths_compared(
 ) -> pd.DataFrame:
     """Measure how often several models answer the same fresh inputs of each length, under their own changes.
 
-    A row for each model and length: player, length, exact_match with the ends low and high of its 95 % interval (Wilson
+    A row for each model and length: model, length, exact_match with the ends low and high of its 95 % interval (Wilson
     1927), token_accuracy, samples, and whether its own training had inputs of that length.
 
-    Raises `UnavailableError` for a task of one length alone, and `InputError` for contenders of different tasks or a length
+    Raises `UnavailableError` for a task of one length alone, and `InputError` for variants of different tasks or a length
     that one of them cannot read.
 
     Args:
-        contenders: The variants.
+        variants: The variants.
         lengths: The lengths of input to try; those that the model reads by default.
         samples: The number of random inputs.
         seed: The seed of the random numbers.
@@ -398,40 +398,40 @@ def lengths_compared(
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load(f"checkpoints/{name}", name) for name in ("reverse", "reverse-mirror")
+        >>> variants = [
+        ...     xformer.analysis.Variant.load(f"checkpoints/{name}", name) for name in ("reverse", "reverse-mirror")
         ... ]
-        >>> table = xformer.analysis.lengths_compared(contenders, lengths=[3, 5], samples=20)
+        >>> table = xformer.analysis.lengths_compared(variants, lengths=[3, 5], samples=20)
         >>> list(table.columns)
-        ['player', 'length', 'exact_match', 'low', 'high', 'token_accuracy', 'samples', 'trained']
+        ['model', 'length', 'exact_match', 'low', 'high', 'token_accuracy', 'samples', 'trained']
     """
-    *_, last = comparing_lengths(contenders, lengths=lengths, samples=samples, seed=seed)
+    *_, last = comparing_lengths(variants, lengths=lengths, samples=samples, seed=seed)
     return last.frame()
 
 
 def comparing_lengths(
-    contenders: Sequence[Contender],
+    variants: Sequence[Variant],
     *,
     lengths: Sequence[int] | None = None,
     samples: int = COMPARED_SAMPLES,
     seed: int = 0,
 ) -> Iterator[LengthsDone]:
     """The same with a report every length."""
-    check_names(contenders)
-    every = lengths_of_all(contenders)
+    check_names(variants)
+    every = lengths_of_all(variants)
     chosen = chosen_lengths(every, lengths)
     rows: list[dict[str, Any]] = []
     for done, length in enumerate(chosen, start=1):
         if length not in every:
-            raise InputError(f"These players all read lengths from {every[0]} to {every[-1]}, got {length}.")
-        counted = agreement([_asked(one, length) for one in contenders], samples=samples, seed=seed)
-        shares = accuracy(counted).set_index(["player", "measure"])
-        for one in contenders:
+            raise InputError(f"These models all read lengths from {every[0]} to {every[-1]}, got {length}.")
+        counted = agreement([_asked(one, length) for one in variants], samples=samples, seed=seed)
+        shares = accuracy(counted).set_index(["model", "measure"])
+        for one in variants:
             exact = shares.loc[(one.name, "exact")]
             own = one.task.config
             rows.append(
                 {
-                    "player": one.name, "length": length, "exact_match": exact["share"], "low": exact["low"],
+                    "model": one.name, "length": length, "exact_match": exact["share"], "low": exact["low"],
                     "high": exact["high"], "token_accuracy": shares.loc[(one.name, "token"), "share"], "samples": samples,
                     "trained": own.min_len <= length <= own.max_len,
                 }
@@ -439,6 +439,6 @@ def comparing_lengths(
         yield LengthsDone(list(rows), len(chosen), done)
 
 
-def _asked(contender: Contender, length: int) -> Contender:
-    """The same contender, whose task has inputs of one length."""
-    return replace(contender, subject=replace(contender.subject, task=of_length(contender.task, length)))
+def _asked(variant: Variant, length: int) -> Variant:
+    """The same variant, whose task has inputs of one length."""
+    return replace(variant, subject=replace(variant.subject, task=of_length(variant.task, length)))

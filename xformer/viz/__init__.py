@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from xformer.viz.attention_patterns import attention_grid as attention_grid
     from xformer.viz.attention_patterns import rollout as rollout
     from xformer.viz.diagram_figure import model_diagram as model_diagram
-    from xformer.viz.differences import beliefs_apart as beliefs_apart
     from xformer.viz.differences import decision_lens as decision_lens
     from xformer.viz.differences import decision_rows as decision_rows
     from xformer.viz.differences import pattern_difference as pattern_difference
+    from xformer.viz.differences import prediction_difference as prediction_difference
     from xformer.viz.embeddings import cosines as cosines
     from xformer.viz.embeddings import projection as projection
     from xformer.viz.embeddings import vectors as vectors

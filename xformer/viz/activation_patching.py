@@ -49,12 +49,12 @@ def patching(
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
-        >>> readings = [rollout[1] for rollout in rollouts]  # at the second step
+        >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
+        >>> readings = [run[1] for run in runs]  # at the second step
         >>> chart = xformer.viz.patching(readings)
     """
     table = patching_table(readings, everywhere=everywhere) if table is None else table

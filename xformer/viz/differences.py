@@ -9,10 +9,10 @@ import altair as alt
 import pandas as pd
 
 from xformer.analysis.differences import MEAN, lens_divergence
-from xformer.analysis.differences import beliefs_apart as beliefs_table
 from xformer.analysis.differences import decision_lens as lens_table
 from xformer.analysis.differences import decision_rows as rows_table
 from xformer.analysis.differences import pattern_difference as difference_table
+from xformer.analysis.differences import prediction_difference as prediction_table
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz import theme
@@ -57,12 +57,12 @@ def pattern_difference(
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
-        >>> readings = [rollout[1] for rollout in rollouts]  # at the second step
+        >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
+        >>> readings = [run[1] for run in runs]  # at the second step
         >>> chart = xformer.viz.pattern_difference(readings, 1, 1)
     """
     frame = difference_table(readings, layer, head, max_blocks) if table is None else table
@@ -119,16 +119,16 @@ def decision_rows(
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
-        >>> readings = [rollout[1] for rollout in rollouts]  # at the second step
+        >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
+        >>> readings = [run[1] for run in runs]  # at the second step
         >>> chart = xformer.viz.decision_rows(readings)
     """
     frame = rows_table(readings, pair=pair, n_heads=n_heads, max_keys=max_keys) if table is None else table
-    frame = frame.loc[frame["player"] == readings[show].subject.name]
+    frame = frame.loc[frame["model"] == readings[show].subject.name]
     frame = frame.loc[[does in (None, Site.parse(path).kind_label) for path in frame["layer"]]]
     data = frame[["weight", "allowed"]].assign(
         row=[_row_title(path, head) for path, head in zip(frame["layer"], frame["head"], strict=True)],
@@ -145,7 +145,7 @@ def decision_rows(
 def decision_lens(
     readings: Sequence[Reading], *, pair: tuple[int, int] | None = None, title: str = "", dark: bool = False
 ) -> Drawing:
-    """One lane a player, from the embedding down to the output: the likeliest token and its probability.
+    """One lane a model, from the embedding down to the output: the likeliest token and its probability.
 
     With a `pair`, a rule stands above the point from which on the tokens of those two differ to the end.
 
@@ -160,18 +160,18 @@ def decision_lens(
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
-        >>> readings = [rollout[1] for rollout in rollouts]  # at the second step
+        >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
+        >>> readings = [run[1] for run in runs]  # at the second step
         >>> chart = xformer.viz.decision_lens(readings)
     """
     data = lens_table(readings)
     divergence = None if pair is None else lens_divergence(lens_table([readings[at] for at in pair]))
     names = short_names([reading.subject.name for reading in readings])
-    data["player"] = [names[name] for name in data["player"]]
+    data["model"] = [names[name] for name in data["model"]]
     points = list(dict.fromkeys(data.sort_values("depth", kind="stable")["point"]))
     stops = theme.sequential(dark)
     is_known = "right" in data
@@ -190,10 +190,10 @@ def decision_lens(
     y = alt.Y("point:N", sort=points, title="after …", axis=alt.Axis(labelLimit=240, labelOverlap=False))
     axis = alt.Axis(labelAngle=0, orient="top", labelFontSize=13, labelLimit=220, labelOverlap=False)
     base = alt.Chart(data).encode(
-        alt.X("player:N", sort=list(names.values()), title="player", axis=axis),
+        alt.X("model:N", sort=list(names.values()), title="model", axis=axis),
         y,
         tooltip=[
-            "player:N",
+            "model:N",
             alt.Tooltip("point:N", title="after"),
             alt.Tooltip("token:N", title="likeliest token"),
             alt.Tooltip("probability:Q", format=".6f"),
@@ -266,7 +266,7 @@ def _axis(angle: int, n: int) -> alt.Axis:
     return alt.Axis(labelAngle=angle, labelOverlap=n > _CROWDED, labelFontSize=11, labelLimit=180)
 
 
-def beliefs_apart(readings: Sequence[Reading], *, at: int | None = None, dark: bool = False) -> alt.Chart:
+def prediction_difference(readings: Sequence[Reading], *, at: int | None = None, dark: bool = False) -> alt.Chart:
     """A bar a position: KL of what the first believes comes next from what the other does; `at` is marked.
 
     Args:
@@ -281,11 +281,11 @@ def beliefs_apart(readings: Sequence[Reading], *, at: int | None = None, dark: b
         >>> import xformer
         >>> texts = [
         ...     xformer.read("checkpoints/characters", "import os", changes=changes)
-        ...     for changes in ("", "silence:decoder.0.attn.1")
+        ...     for changes in ("", "ablate:decoder.0.attn.1")
         ... ]
-        >>> chart = xformer.viz.beliefs_apart(texts)
+        >>> chart = xformer.viz.prediction_difference(texts)
     """
-    table = beliefs_table(readings)
+    table = prediction_table(readings)
     places = [f"{position} {token}" for position, token in zip(table["position"], table["token"], strict=True)]
     table = table.assign(place=places, chosen=table["position"] == at)
     names = [reading.subject.name for reading in readings]

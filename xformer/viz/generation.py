@@ -14,7 +14,7 @@ import altair as alt
 import pandas as pd
 
 from xformer.analysis.comparison import joint_labels
-from xformer.analysis.generation import Rollout, first_divergence
+from xformer.analysis.generation import DecodedSteps, first_divergence
 from xformer.analysis.generation import divergence_by_step as divergence_table
 from xformer.analysis.generation import likeliest_tokens as tokens_table
 from xformer.analysis.generation import predictions_by_step as predictions_table
@@ -22,7 +22,7 @@ from xformer.errors import InputError
 from xformer.viz import theme
 from xformer.viz.charts import WIDE, Sheet, layered, mix
 from xformer.viz.packing import visible
-from xformer.viz.theme import HEAD_HUES, PLAYER_HUES
+from xformer.viz.theme import HEAD_HUES, MODEL_HUES
 
 SAYS = "◀ says"
 LEAST = 0.001
@@ -47,15 +47,15 @@ Drawing = alt.LayerChart | alt.FacetChart
 
 
 def likeliest_tokens(
-    rollouts: Sequence[Rollout], step: int, k: int = 5, *, drawn: bool = False, title: str = "", dark: bool = False
+    runs: Sequence[DecodedSteps], step: int, k: int = 5, *, drawn: bool = False, title: str = "", dark: bool = False
 ) -> Drawing:
-    """Bars of the tokens at one step, all players on one scale from 0 to 1.
+    """Bars of the tokens at one step, all models on one scale from 0 to 1.
 
-    The right token carries ✓, and each player's own choice is pointed at. `drawn` shows what was drawn from, after
+    The right token carries ✓, and each model's own choice is pointed at. `drawn` shows what was drawn from, after
     temperature and the like, instead of what the model believes.
 
     Args:
-        rollouts: The answers of the variants to one input, from `roll_out`.
+        runs: The answers of the variants to one input, from `decode_steps`.
         step: The step, from 0.
         k: The number of likeliest tokens.
         drawn: Draw the distribution that the token was drawn from.
@@ -67,15 +67,15 @@ def likeliest_tokens(
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
-        >>> chart = xformer.viz.likeliest_tokens(rollouts, 1)
+        >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
+        >>> chart = xformer.viz.likeliest_tokens(runs, 1)
     """
-    frame = tokens_table(rollouts, step, k)
-    players = list(dict.fromkeys(frame["player"]))
+    frame = tokens_table(runs, step, k)
+    models = list(dict.fromkeys(frame["model"]))
     what = "drawn" if drawn else "probability"
     rows = frame.to_dict("records")
     right = {row["token"] for row in rows if row["right"]}
@@ -101,9 +101,9 @@ def likeliest_tokens(
             axis=alt.Axis(values=[0, 0.5, 1], format=".1f"),
         ),
         alt.Y("place:N", sort=order, title=f"token ({theme.RIGHT.mark} right)", axis=alt.Axis(labelFontSize=14)),
-        alt.YOffset("player:N", sort=players),
+        alt.YOffset("model:N", sort=models),
         tooltip=[
-            "player:N",
+            "model:N",
             "token:N",
             alt.Tooltip("verdict:N", title="which is"),
             alt.Tooltip("probability:Q", title="model's probability", format=".6f"),
@@ -111,26 +111,26 @@ def likeliest_tokens(
             alt.Tooltip("predicted:N", title="predicted"),
         ],
     )
-    bars = base.mark_bar().encode(player_hues(players, dark))
+    bars = base.mark_bar().encode(model_hues(models, dark))
     text = base.mark_text(align="left", dx=4, fontSize=12, color=theme.pick(theme.TEXT, dark)).encode(text="shown:N")
     return layered(
-        bars, text, height=(10 + 17 * len(players)) * len(order) + 70 + _LINE * (len(players) + 1) // 2, title=title
+        bars, text, height=(10 + 17 * len(models)) * len(order) + 70 + _LINE * (len(models) + 1) // 2, title=title
     )
 
 
 def predictions_by_step(
-    rollouts: Sequence[Rollout],
+    runs: Sequence[DecodedSteps],
     what: Literal["probability", "answer_probability", "drawn", "entropy"] = "probability",
     *,
     height: int = 290,
     dark: bool = False,
 ) -> Drawing:
-    """One line per player; each point is right (●) or wrong (✚).
+    """One line per model; each point is right (●) or wrong (✚).
 
-    A rule marks where they part first; steps are grey where the players no longer read the same.
+    A rule marks where they part first; steps are grey where the models no longer read the same.
 
     Args:
-        rollouts: The answers of the variants to one input, from `roll_out`.
+        runs: The answers of the variants to one input, from `decode_steps`.
         what: "probability", "answer_probability", "drawn" or "entropy".
         height: The height of the chart, in pixels.
         dark: Whether to draw on a dark background.
@@ -140,22 +140,22 @@ def predictions_by_step(
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
-        >>> chart = xformer.viz.predictions_by_step(rollouts)
+        >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
+        >>> chart = xformer.viz.predictions_by_step(runs)
     """
-    frame = predictions_table(rollouts)
-    players = list(dict.fromkeys(frame["player"]))
+    frame = predictions_table(runs)
+    models = list(dict.fromkeys(frame["model"]))
     places = _step_labels(frame)
     data = frame.assign(
         place=[places[step] for step in frame["step"].tolist()],
         verdict=[theme.RIGHT.word if right else theme.WRONG.word for right in frame["right"]],
         context=["the same" if same else "something else" for same in frame["same_context"]],
-        width=[WIDTHS[players.index(name) % len(WIDTHS)] for name in frame["player"]],
-        size=[_SIZES[players.index(name) % len(_SIZES)] for name in frame["player"]],
+        width=[WIDTHS[models.index(name) % len(WIDTHS)] for name in frame["model"]],
+        size=[_SIZES[models.index(name) % len(_SIZES)] for name in frame["model"]],
     )
     top = 1.0 if what != "entropy" else max(0.1, 1.05 * max(frame[what].tolist()))
     base = alt.Chart(data).encode(
@@ -164,7 +164,7 @@ def predictions_by_step(
     )
     hover = [
         "step:O",
-        "player:N",
+        "model:N",
         alt.Tooltip("token:N", title="says"),
         alt.Tooltip("verdict:N", title="which is"),
         alt.Tooltip("probability:Q", title="with probability", format=".6f"),
@@ -179,15 +179,15 @@ def predictions_by_step(
     width = alt.StrokeWidth("width:Q", scale=None, legend=None)
     points = base.mark_point(filled=True, opacity=1, strokeWidth=1, stroke=theme.pick(theme.BACKGROUND, dark))
     return layered(
-        *_backdrop(frame, places, first_divergence(rollouts), dark),
-        base.mark_line(opacity=0.9).encode(player_hues(players, dark), width),
-        points.encode(player_hues(players, dark), shape, alt.Size("size:Q", scale=None, legend=None), tooltip=hover),
-        height=height + _LINE * (len(players) + 1) // 2,
+        *_backdrop(frame, places, first_divergence(runs), dark),
+        base.mark_line(opacity=0.9).encode(model_hues(models, dark), width),
+        points.encode(model_hues(models, dark), shape, alt.Size("size:Q", scale=None, legend=None), tooltip=hover),
+        height=height + _LINE * (len(models) + 1) // 2,
     )
 
 
 def divergence_by_step(
-    rollouts: Sequence[Rollout],
+    runs: Sequence[DecodedSteps],
     what: Literal["kl", "kl_back", "total_variation"] = "kl",
     *,
     height: int = 290,
@@ -196,7 +196,7 @@ def divergence_by_step(
     """How far apart the beliefs of each pair are at every step. An infinite divergence leaves a gap.
 
     Args:
-        rollouts: The answers of the variants to one input, from `roll_out`.
+        runs: The answers of the variants to one input, from `decode_steps`.
         what: "kl", "kl_back" or "total_variation".
         height: The height of the chart, in pixels.
         dark: Whether to draw on a dark background.
@@ -206,14 +206,14 @@ def divergence_by_step(
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
-        >>> chart = xformer.viz.divergence_by_step(rollouts)
+        >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
+        >>> chart = xformer.viz.divergence_by_step(runs)
     """
-    frame = divergence_table(rollouts)
+    frame = divergence_table(runs)
     pairs = list(dict.fromkeys(frame["pair"]))
     places = {step: str(step) for step in sorted(set(frame["step"].tolist()))}
     data = frame.assign(
@@ -241,7 +241,7 @@ def divergence_by_step(
     ]
     dash = alt.StrokeDash("pair:N", scale=alt.Scale(domain=pairs, range=list(_DASHES)), **look)
     return layered(
-        *_backdrop(frame, places, first_divergence(rollouts), dark),
+        *_backdrop(frame, places, first_divergence(runs), dark),
         base.mark_line(strokeWidth=2.5).encode(dash),
         base.mark_point(size=80, filled=True, opacity=1).encode(tooltip=hover),
         height=height + _LINE * (1 + (len(pairs) + 1) // 2),
@@ -249,21 +249,21 @@ def divergence_by_step(
 
 
 def _step_labels(frame: pd.DataFrame) -> dict[int, str]:
-    """Each step with its right token, "3 · 12"; without it where the players' right answers differ."""
+    """Each step with its right token, "3 · 12"; without it where the models' right answers differ."""
     answers: dict[int, set[str]] = {}
     for step, answer in zip(frame["step"].tolist(), frame["answer"].tolist(), strict=True):
         answers.setdefault(step, set()).add(answer)
     return {step: " · ".join([str(step), *(found if len(found) == 1 else ())]) for step, found in answers.items()}
 
 
-def player_hues(players: Sequence[str], dark: bool) -> alt.Color:
-    """The hue of each player, the same in every chart that is given them in the same order."""
+def model_hues(models: Sequence[str], dark: bool) -> alt.Color:
+    """The hue of each model, the same in every chart that is given them in the same order."""
     return alt.Color(
-        "player:N",
-        sort=list(players),
+        "model:N",
+        sort=list(models),
         title=None,
         legend=alt.Legend(orient="top", columns=2, symbolOpacity=1, labelLimit=180),
-        scale=alt.Scale(domain=list(players), range=theme.player_hues(len(players), dark)),
+        scale=alt.Scale(domain=list(models), range=theme.model_hues(len(models), dark)),
     )
 
 
@@ -313,14 +313,14 @@ def _backdrop(frame: pd.DataFrame, places: dict[int, str], divergence: int | Non
     return layers
 
 
-def step_lanes(rollouts: Sequence[Rollout], *, step: int = 0, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
-    """What each player says at every step, right or wrong and how likely, with the input and the right answer above it.
+def step_lanes(runs: Sequence[DecodedSteps], *, step: int = 0, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
+    """What each model says at every step, right or wrong and how likely, with the input and the right answer above it.
 
-    Below, over the same columns: how undecided each player is (entropy, bits) and how far apart each pair is (KL, nats).
-    `step` is framed; a dashed rule stands where the players part first, and grey is where they have read different tokens.
+    Below, over the same columns: how undecided each model is (entropy, bits) and how far apart each pair is (KL, nats).
+    `step` is framed; a dashed rule stands where the models part first, and grey is where they have read different tokens.
 
     Args:
-        rollouts: The answers of the variants to one input, from `roll_out`.
+        runs: The answers of the variants to one input, from `decode_steps`.
         step: The step with a frame, from 0.
         dark: Whether to draw on a dark background.
 
@@ -329,37 +329,37 @@ def step_lanes(rollouts: Sequence[Rollout], *, step: int = 0, dark: bool = False
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
-        >>> chart = xformer.viz.step_lanes(rollouts, step=1)
+        >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
+        >>> chart = xformer.viz.step_lanes(runs, step=1)
     """
-    data, sheet = pack_rollouts(rollouts, k=1), Sheet(dark)
-    players, labels = data["players"], [visible(label) for label in data["labels"]]
-    steps = max(len(player["predicted"]) for player in players)
+    data, sheet = pack_steps(runs, k=1), Sheet(dark)
+    models, labels = data["models"], [visible(label) for label in data["labels"]]
+    steps = max(len(model["predicted"]) for model in models)
     if not 0 <= step < steps:
         raise InputError(f"The steps are 0 to {steps - 1}, got {step}; for example step=0.")
-    has_answer = any(player["answer"] for player in players)
+    has_answer = any(model["answer"] for model in models)
     columns = max(steps, len(data["reads"]) if has_answer else 0)
     cell = max(27.0, min(100.0, (WIDE - NAMES - 4) // columns))
-    hues = theme.player_hues(len(players), dark)
+    hues = theme.model_hues(len(models), dark)
     y = 20.0  # above stands where they part
     sheet.words(0, y + 10, "step" if data["is_decoder"] else "position", sheet.muted)
     for at in range(steps):
         sheet.words(NAMES + (at + 0.5) * cell, y + 10, str(at), sheet.muted, align="center")
     y += 20
     for name, kind, tokens in _lanes(data, labels, steps) if has_answer else ():
-        named(sheet, y, name)
+        lane_name(sheet, y, name)
         for at, token in enumerate(tokens):
             sheet.chip(NAMES + at * cell, y + 2, cell, token, kind)
         y += LANE
-    for player, hue in zip(players, hues, strict=True):
-        named(sheet, y, player["name"], hue)
-        for at, (token, share) in enumerate(zip(player["predicted"], player["probability"], strict=True)):
-            is_judged = player["has_right_answer"] and at < len(player["answer"])
-            kind = ("right" if player["answer"][at] == token else "wrong") if is_judged else "said"
+    for model, hue in zip(models, hues, strict=True):
+        lane_name(sheet, y, model["name"], hue)
+        for at, (token, share) in enumerate(zip(model["predicted"], model["probability"], strict=True)):
+            is_judged = model["has_right_answer"] and at < len(model["answer"])
+            kind = ("right" if model["answer"][at] == token else "wrong") if is_judged else "said"
             sheet.chip(NAMES + at * cell, y + 2, cell, labels[token], kind, hue=hue, share=share)
         y += LANE
     _ruler(sheet, y + 15, steps, step, data["divergence"], cell)
@@ -369,12 +369,12 @@ def step_lanes(rollouts: Sequence[Rollout], *, step: int = 0, dark: bool = False
 
 
 def _lanes(data: dict[str, Any], labels: list[str], steps: int) -> list[tuple[str, str, list[str]]]:
-    """The input and the right answer: name, kind of token, tokens. Where players have different right ones it says ≠."""
+    """The input and the right answer: name, kind of token, tokens. Where models have different right ones it says ≠."""
     right = []
     for at in range(steps):
-        found = {player["answer"][at] for player in data["players"] if at < len(player["answer"])}
+        found = {model["answer"][at] for model in data["models"] if at < len(model["answer"])}
         right.append(labels[found.pop()] if len(found) == 1 else "≠" if found else " ")
-    name = "right answer" if any(player["has_right_answer"] for player in data["players"]) else "the text"
+    name = "right answer" if any(model["has_right_answer"] for model in data["models"]) else "the text"
     return [("input", "read", [visible(token) for token in data["reads"]]), (name, "answer", right)]
 
 
@@ -409,7 +409,7 @@ NAMES, LANE, TRACK, PAD = 176, 32, 62, 8
 DASHES = ("", "8 3", "3 3", "8 3 2 3", "2 2", "12 4")
 
 
-def named(sheet: Sheet, y: float, name: str, hue: str = "", tall: float = LANE) -> None:
+def lane_name(sheet: Sheet, y: float, name: str, hue: str = "", tall: float = LANE) -> None:
     """The name of a lane, on two lines where it is long."""
     if hue:
         sheet.box(0, y + tall / 2 - 6, 12, 12, hue, corner=4)
@@ -427,12 +427,12 @@ def curves(sheet: Sheet, y: float, data: dict[str, Any], hues: Sequence[str], st
     pairs = data["pairs"]
     own = [sheet.ink] if len(pairs) == 1 else [theme.pick(hue, sheet.dark) for hue in data["pair_hues"]]
     entropies = [
-        (player["entropy"], hue, max(1.0, 5.5 - 1.3 * index), "")
-        for index, (player, hue) in enumerate(zip(data["players"], hues, strict=True))
+        (model["entropy"], hue, max(1.0, 5.5 - 1.3 * index), "")
+        for index, (model, hue) in enumerate(zip(data["models"], hues, strict=True))
     ]
     apart = [(pair["kl"], own[i % len(own)], 2.5, DASHES[i % len(DASHES)]) for i, pair in enumerate(pairs)]
     for name, lines in (("entropy, bits", entropies), ("KL, nats", apart)):
-        named(sheet, y, name, tall=TRACK if name.startswith("e") else TRACK - 22)
+        lane_name(sheet, y, name, tall=TRACK if name.startswith("e") else TRACK - 22)
         top = max(0.1, *(value for values, *_ in lines for value in values if value is not None), 0.1)
         low, high = y + TRACK - PAD, y + PAD
         for value, place in ((f"{top:.0f}" if top >= 10 else f"{top:.2g}", high), ("0", low)):
@@ -458,36 +458,36 @@ def curves(sheet: Sheet, y: float, data: dict[str, Any], hues: Sequence[str], st
     return y
 
 
-def pack_rollouts(rollouts: Sequence[Rollout], k: int = 8) -> dict[str, Any]:
-    """All steps of all players as plain JSON, with the k likeliest tokens of each step.
+def pack_steps(runs: Sequence[DecodedSteps], k: int = 8) -> dict[str, Any]:
+    """All steps of all models as plain JSON, with the k likeliest tokens of each step.
 
     Tokens are indices of `labels`; numbers are rounded to 6 decimals; an infinite KL is null.
     """
-    steps, pairs = predictions_table(rollouts), divergence_table(rollouts)
-    labels = joint_labels([rollout.contender for rollout in rollouts])
+    steps, pairs = predictions_table(runs), divergence_table(runs)
+    labels = joint_labels([run.variant for run in runs])
     place = {label: index for index, label in enumerate(labels)}
-    players = []
-    for rollout in rollouts:
-        own = steps.loc[steps["player"] == rollout.name]
-        tops = [rollout.top(step, k) for step in range(len(rollout))]
-        players.append(
+    models = []
+    for run in runs:
+        own = steps.loc[steps["model"] == run.name]
+        tops = [run.top(step, k) for step in range(len(run))]
+        models.append(
             {
-                "name": rollout.name,
-                "has_right_answer": rollout.has_right_answer,
+                "name": run.name,
+                "has_right_answer": run.has_right_answer,
                 "predicted": [place[label] for label in own["token"]],
-                "answer": [place[rollout.labels[token]] for token in rollout.answer],
+                "answer": [place[run.labels[token]] for token in run.answer],
                 "answer_probability": _round(own["answer_probability"].dropna()),
-                "top": [[place[rollout.labels[token]] for token, _ in top] for top in tops],
+                "top": [[place[run.labels[token]] for token, _ in top] for top in tops],
                 "top_probability": [_round(p for _, p in top) for top in tops],
                 **{column: _round(own[column]) for column in ("probability", "drawn", "entropy")},
             }
         )
-    first = rollouts[0]
+    first = runs[0]
     return {
         "labels": list(labels),
         "reads": [first.labels[token] for token in first.example.source],
-        "divergence": first_divergence(rollouts),
-        "players": players,
+        "divergence": first_divergence(runs),
+        "models": models,
         "pairs": [
             {
                 "one": group["one"].iloc[0],
@@ -497,10 +497,10 @@ def pack_rollouts(rollouts: Sequence[Rollout], k: int = 8) -> dict[str, Any]:
             }
             for _, group in pairs.groupby("pair", sort=False)
         ],
-        "hues": PLAYER_HUES,
+        "hues": MODEL_HUES,
         "pair_hues": HEAD_HUES[4:],
-        "is_sampled": any(rollout.contender.sampling.temperature for rollout in rollouts),
-        "is_decoder": any(rollout.contender.writes for rollout in rollouts),
+        "is_sampled": any(run.variant.sampling.temperature for run in runs),
+        "is_decoder": any(run.variant.writes for run in runs),
     }
 
 

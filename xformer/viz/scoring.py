@@ -8,7 +8,7 @@ from typing import Literal
 import altair as alt
 import pandas as pd
 
-from xformer.analysis.comparison import Contender
+from xformer.analysis.comparison import Variant
 from xformer.analysis.scoring import COMPARED_SAMPLES, SAMPLES, Agreement
 from xformer.analysis.scoring import accuracy as accuracy_table
 from xformer.analysis.scoring import accuracy_by_length as length_table
@@ -17,7 +17,7 @@ from xformer.analysis.scoring import lengths_compared as compared_table
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import layered
-from xformer.viz.generation import WIDTHS, Drawing, player_hues, short_names
+from xformer.viz.generation import WIDTHS, Drawing, model_hues, short_names
 
 _TITLES = {
     ("position", "token"): "token right",
@@ -35,7 +35,7 @@ def accuracy(
     height: int = 280,
     dark: bool = False,
 ) -> Drawing:
-    """One line per player from 0 to 1, with its 95 % interval as a band.
+    """One line per model from 0 to 1, with its 95 % interval as a band.
 
     Args:
         counted: The answers that were counted, from `agreement`.
@@ -49,26 +49,26 @@ def accuracy(
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> counted = xformer.analysis.agreement(contenders, samples=50)
+        >>> counted = xformer.analysis.agreement(variants, samples=50)
         >>> chart = xformer.viz.accuracy(counted)
     """
-    names = short_names(counted.players)
+    names = short_names(counted.models)
     frame = accuracy_table(counted, by)
-    frame["player"] = [names[name] for name in frame["player"]]
+    frame["model"] = [names[name] for name in frame["model"]]
     data = frame[frame["measure"] == measure]
-    players = list(dict.fromkeys(data["player"]))
-    data = data.assign(width=[0.5 * WIDTHS[players.index(player) % len(WIDTHS)] for player in data["player"]])
+    models = list(dict.fromkeys(data["model"]))
+    data = data.assign(width=[0.5 * WIDTHS[models.index(model) % len(WIDTHS)] for model in data["model"]])
     title = "position in the answer" if by == "position" else "length of the answer"
     x = alt.X(f"{by}:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False, padding=12))
     scale = alt.Scale(domain=[0, 1])
     name = _TITLES[by, measure]
-    base = alt.Chart(data).encode(x, player_hues(players, dark))
+    base = alt.Chart(data).encode(x, model_hues(models, dark))
     hover = [
-        "player:N",
+        "model:N",
         alt.Tooltip(f"{by}:Q", title=title),
         alt.Tooltip("share:Q", title=name, format=".6f"),
         alt.Tooltip("low:Q", title="95 % from", format=".6f"),
@@ -84,18 +84,18 @@ def accuracy(
         base.mark_point(size=70, filled=True, opacity=1).encode(
             alt.Y("share:Q", title=name, scale=scale), tooltip=hover
         ),
-        height=height + 15 * len(players),
+        height=height + 15 * len(models),
     )
 
 
-def confusion(counted: Agreement, player: str, *, title: str = "", dark: bool = False) -> Drawing:
-    """What one player says for each right token: shares of a row, which sum to 1; empty: never.
+def confusion(counted: Agreement, model: str, *, title: str = "", dark: bool = False) -> Drawing:
+    """What one model says for each right token: shares of a row, which sum to 1; empty: never.
 
     The right ones lie on the diagonal, which is outlined.
 
     Args:
         counted: The answers that were counted, from `agreement`.
-        player: The name of the variant.
+        model: The name of the variant.
         title: The title of the chart.
         dark: Whether to draw on a dark background.
 
@@ -104,14 +104,14 @@ def confusion(counted: Agreement, player: str, *, title: str = "", dark: bool = 
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
-        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        >>> variants = [
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Variant.load("checkpoints/reverse-decoder", "ablated", changes="ablate:decoder.0.attn.0"),
         ... ]
-        >>> counted = xformer.analysis.agreement(contenders, samples=50)
+        >>> counted = xformer.analysis.agreement(variants, samples=50)
         >>> chart = xformer.viz.confusion(counted, "ablated")
     """
-    data = confusion_table(counted, player)
+    data = confusion_table(counted, model)
     came_up = set(data["right"]) | set(data["predicted"])
     order = [label for label in counted.labels if label in came_up]
     stops = theme.sequential(dark)
@@ -132,7 +132,7 @@ def confusion(counted: Agreement, player: str, *, title: str = "", dark: bool = 
             axis=alt.Axis(labelOverlap=crowded),
         ),
         tooltip=[
-            "player:N",
+            "model:N",
             alt.Tooltip("right:N", title="right token"),
             alt.Tooltip("predicted:N", title="predicted token"),
             alt.Tooltip("count:Q", title="times"),
@@ -224,7 +224,7 @@ def accuracy_by_length(
 
 
 def lengths_compared(
-    contenders: Sequence[Contender],
+    variants: Sequence[Variant],
     *,
     lengths: Sequence[int] | None = None,
     samples: int = COMPARED_SAMPLES,
@@ -238,7 +238,7 @@ def lengths_compared(
     Points are filled where its training had inputs of that length.
 
     Args:
-        contenders: The variants.
+        variants: The variants.
         lengths: The lengths of input to try; those that the model reads by default.
         samples: The number of random inputs.
         seed: The seed of the random numbers.
@@ -251,32 +251,32 @@ def lengths_compared(
 
     Example:
         >>> import xformer
-        >>> contenders = [
-        ...     xformer.analysis.Contender.load(f"checkpoints/{name}", name) for name in ("reverse", "reverse-mirror")
+        >>> variants = [
+        ...     xformer.analysis.Variant.load(f"checkpoints/{name}", name) for name in ("reverse", "reverse-mirror")
         ... ]
-        >>> chart = xformer.viz.lengths_compared(contenders, lengths=[3, 5], samples=20)
+        >>> chart = xformer.viz.lengths_compared(variants, lengths=[3, 5], samples=20)
     """
-    frame = compared_table(contenders, lengths=lengths, samples=samples, seed=seed) if table is None else table
-    names = short_names([one.name for one in contenders])
+    frame = compared_table(variants, lengths=lengths, samples=samples, seed=seed) if table is None else table
+    names = short_names([one.name for one in variants])
     data = frame.assign(
-        player=[names[name] for name in frame["player"]],
+        model=[names[name] for name in frame["model"]],
         training=["trained on" if was else "never shown" for was in frame["trained"]],
     )
-    players = list(dict.fromkeys(data["player"]))
-    data = data.assign(width=[0.7 * WIDTHS[players.index(player) % len(WIDTHS)] for player in data["player"]])
+    models = list(dict.fromkeys(data["model"]))
+    data = data.assign(width=[0.7 * WIDTHS[models.index(model) % len(WIDTHS)] for model in data["model"]])
     x = alt.X("length:Q", title=f"length of the input, in {unit}", scale=alt.Scale(nice=False, padding=8),
               axis=alt.Axis(format="d", tickMinStep=1))  # fmt: skip
     scale, title = alt.Scale(domain=[0, 1]), "whole answers right"
     y = alt.Y("exact_match:Q", title=title, scale=scale, axis=alt.Axis(format="%"))
     hover = [
-        "player:N",
+        "model:N",
         "length:Q",
         alt.Tooltip("exact_match:Q", title=title, format=".1%"),
         alt.Tooltip("token_accuracy:Q", title="single tokens right", format=".1%"),
         alt.Tooltip("samples:Q", title="inputs"),
         alt.Tooltip("training:N", title="this length"),
     ]
-    hues = player_hues(players, dark)
+    hues = model_hues(models, dark)
     base = alt.Chart(data).encode(x, hues)
     paper = theme.pick(theme.BACKGROUND, dark)
     points = base.mark_point(size=34, strokeWidth=1.5, opacity=1, filled=False)

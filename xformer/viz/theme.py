@@ -33,7 +33,7 @@ HEAD_HUES: tuple[Pair, ...] = (
 )  # fmt: skip
 """One hue a head, on every screen; beyond twelve heads they start over."""
 
-PLAYER_HUES: tuple[Pair, ...] = (
+MODEL_HUES: tuple[Pair, ...] = (
     ("#1a058a", "#4463fd"),
     ("#e65b51", "#d2370a"),
     ("#645099", "#afc4fb"),
@@ -105,9 +105,9 @@ def head_hues(n_heads: int, dark: bool) -> list[str]:
     return [head_hue(head, dark) for head in range(n_heads)]
 
 
-def player_hues(n_players: int, dark: bool) -> list[str]:
-    """The hues of the first `n_players` players; beyond four they start over."""
-    return [pick(PLAYER_HUES[player % len(PLAYER_HUES)], dark) for player in range(n_players)]
+def model_hues(n: int, dark: bool) -> list[str]:
+    """The hues of the first `n` models; beyond four they start over."""
+    return [pick(MODEL_HUES[index % len(MODEL_HUES)], dark) for index in range(n)]
 
 
 def sequential(dark: bool) -> list[str]:

@@ -94,9 +94,14 @@ def film_page(packed: bytes, caption: Sequence[str] = ()) -> str:
 
 
 def comparison_page(data: dict[str, object], caption: Sequence[str] = ()) -> str:
-    """A comparison step by step, of what `xformer.viz.comparison.pack_rollouts` packed."""
+    """A comparison step by step, of what `xformer.viz.comparison.pack_steps` packed."""
     whole = {"order": "", "start": 0, "detail": True} | data
     return _page("step_ruler", "ruler", {"data": json.dumps(whole).encode()}, caption)
+
+
+def sum_page(packed: bytes, caption: Sequence[str] = ()) -> str:
+    """Token + position = sum, of what `embedding_sum.embedding_sum_data` packed."""
+    return _page("embedding_sum", "sum", {"data": packed}, caption)
 
 
 def about(reading: Reading, changes: str = "") -> str:

@@ -10,7 +10,7 @@ export const shape = (tag, attributes) => {
 };
 export const SPEEDS = [["½×", 1600], ["1×", 800], ["2×", 400], ["4×", 200]]; // milliseconds a step
 const REST = 220; // milliseconds after which a step counts as rested on
-export const letter = (name) => name.split(" ")[0]; // players are called "A · …"
+export const letter = (name) => name.split(" ")[0]; // models are called "A · …"
 
 export class Base {
   constructor(parent) {
@@ -35,16 +35,16 @@ export class Base {
     this.root.remove();
   }
 
-  get steps() { return Math.max(...this.data.players.map((player) => player.predicted.length)); }
+  get steps() { return Math.max(...this.data.models.map((model) => model.predicted.length)); }
   get isFramed() { return getComputedStyle(this.root).getPropertyValue("--in-frame").trim() !== ""; }
   get isLow() { return window.innerHeight <= 600 && this.isFramed; }
   get last() { return this.steps - 1; }
 
   update(data) {
-    if (!data || !Array.isArray(data.players) || !data.players.length) return;
+    if (!data || !Array.isArray(data.models) || !data.models.length) return;
     const text = JSON.stringify(data);
     this.data = data;
-    if (this.order !== data.order) { // Python says where to go: a link, other players, another input
+    if (this.order !== data.order) { // Python says where to go: a link, other models, another input
       this.order = data.order;
       this.pause(false);
       this.at = Math.max(0, Math.min(data.start, this.last));
@@ -63,7 +63,7 @@ export class Base {
     this.look = `${ground}|${this.dark}`;
   }
 
-  hue(player) { return this.data.hues[player % this.data.hues.length][this.dark ? 1 : 0]; }
+  hue(model) { return this.data.hues[model % this.data.hues.length][this.dark ? 1 : 0]; }
   pairHue(pair) {
     return this.data.pairs.length === 1 ? "var(--st-text-color)" : this.data.pair_hues[pair % this.data.pair_hues.length][this.dark ? 1 : 0];
   }
@@ -116,12 +116,12 @@ export class Base {
     }, REST);
   }
 
-  draw() { // everything: other players, theme or size
+  draw() { // everything: other models, theme or size
     this.width = this.root.clientWidth;
     if (!this.width) return;
     this.readTheme();
     this.drawnIn = this.look;
-    for (const [name, holds] of [["framed", this.isFramed], ["low", this.isLow], ["many", this.data.players.length > 2]]) this.root.classList.toggle(name, holds);
+    for (const [name, holds] of [["framed", this.isFramed], ["low", this.isLow], ["many", this.data.models.length > 2]]) this.root.classList.toggle(name, holds);
     this.drawTimeline();
     this.drawStep();
   }

@@ -82,7 +82,7 @@ export const Controls = (Base) => class extends Base {
     this.toDivergence.disabled = data.divergence === null;
     this.toDivergence.textContent = data.divergence === null ? "⚑ They never part" : `⚑ First parting: ${data.divergence}`;
     this.speedButtons.forEach((node, index) => node.setAttribute("aria-pressed", String(index === this.speed)));
-    const said = new Set(data.players.filter((p) => at < p.predicted.length).map((p) => data.labels[p.predicted[at]]));
+    const said = new Set(data.models.filter((p) => at < p.predicted.length).map((p) => data.labels[p.predicted[at]]));
     this.verdict.textContent = said.size > 1 ? "≠ different tokens" : "= the same token";
     this.verdict.classList.toggle("differs", said.size > 1);
   }

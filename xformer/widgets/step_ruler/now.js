@@ -19,14 +19,14 @@ export const Now = (Base) => class extends Base {
 
   tokensNow() { // those that somebody finds likely, says, or that are right; likeliest first
     const { data, at } = this, best = new Map(), keep = new Set();
-    for (const player of data.players) {
-      if (at >= player.predicted.length) continue;
-      player.top[at].forEach((token, i) => best.set(token, Math.max(best.get(token) ?? 0, player.top_probability[at][i])));
-      best.set(player.predicted[at], Math.max(best.get(player.predicted[at]) ?? 0, player.probability[at]));
-      keep.add(player.predicted[at]);
-      if (at >= player.answer.length) continue;
-      best.set(player.answer[at], Math.max(best.get(player.answer[at]) ?? 0, player.answer_probability[at]));
-      keep.add(player.answer[at]);
+    for (const model of data.models) {
+      if (at >= model.predicted.length) continue;
+      model.top[at].forEach((token, i) => best.set(token, Math.max(best.get(token) ?? 0, model.top_probability[at][i])));
+      best.set(model.predicted[at], Math.max(best.get(model.predicted[at]) ?? 0, model.probability[at]));
+      keep.add(model.predicted[at]);
+      if (at >= model.answer.length) continue;
+      best.set(model.answer[at], Math.max(best.get(model.answer[at]) ?? 0, model.answer_probability[at]));
+      keep.add(model.answer[at]);
     }
     const order = [...best].filter(([token, p]) => p >= LEAST || keep.has(token)).sort((a, b) => b[1] - a[1]).map(([token]) => token);
     const first = order.filter((token) => keep.has(token)), rest = order.filter((token) => !keep.has(token));
@@ -34,30 +34,30 @@ export const Now = (Base) => class extends Base {
     return order.filter((token) => [...first, ...rest].slice(0, rows).includes(token));
   }
 
-  probabilityOf(player, token) { // [p, whether that is only an upper bound]
-    const { at } = this, place = player.top[at].indexOf(token);
-    if (place >= 0) return [player.top_probability[at][place], false];
-    if (at < player.answer.length && token === player.answer[at]) return [player.answer_probability[at], false];
-    if (token === player.predicted[at]) return [player.probability[at], false];
-    return [player.top_probability[at].at(-1) ?? 0, true];
+  probabilityOf(model, token) { // [p, whether that is only an upper bound]
+    const { at } = this, place = model.top[at].indexOf(token);
+    if (place >= 0) return [model.top_probability[at][place], false];
+    if (at < model.answer.length && token === model.answer[at]) return [model.answer_probability[at], false];
+    if (token === model.predicted[at]) return [model.probability[at], false];
+    return [model.top_probability[at].at(-1) ?? 0, true];
   }
 
   drawBars() {
     const { data, at } = this, tokens = this.tokensNow();
     const rows = tokens.map((token) => {
       const row = element("div", "row");
-      const right = data.players.some((player) => at < player.predicted.length && judged(player, at) && player.answer[at] === token);
+      const right = data.models.some((model) => at < model.predicted.length && judged(model, at) && model.answer[at] === token);
       row.append(element("div", "what", `${data.labels[token]}${right ? " ✓" : ""}`));
       const bars = element("div", "bars");
-      data.players.forEach((player, index) => {
+      data.models.forEach((model, index) => {
         const line = element("div", "line");
-        if (at < player.predicted.length) {
-          const [p, isBound] = this.probabilityOf(player, token), says = player.predicted[at] === token;
+        if (at < model.predicted.length) {
+          const [p, isBound] = this.probabilityOf(model, token), says = model.predicted[at] === token;
           const bar = element("span", "fill"), value = element("span", "value", isBound ? (p < LEAST ? "" : `≤ ${fixed(p)}`) : p < LEAST && !says ? "" : fixed(p));
           bar.style.width = `${isBound ? 0 : 64 * p}%`;
           bar.style.background = this.hue(index);
-          if (says) value.append(element("b", "", `  ◀ ${letter(player.name)} says`));
-          line.title = `${player.name}: ${data.labels[token]} ${isBound ? "at most " : ""}${p.toFixed(6)}`;
+          if (says) value.append(element("b", "", `  ◀ ${letter(model.name)} says`));
+          line.title = `${model.name}: ${data.labels[token]} ${isBound ? "at most " : ""}${p.toFixed(6)}`;
           line.append(bar, value);
         }
         bars.append(line);
@@ -66,31 +66,31 @@ export const Now = (Base) => class extends Base {
       return row;
     });
     const title = element("div", "head");
-    title.append(element("span", "", data.players.some((player) => player.has_right_answer) ? "token (✓ right)" : "token"), element("span", "", "probability, each bar from 0 to 1"));
-    this.bars.style.setProperty("--lines", String(data.players.length));
-    const line = this.isFramed && data.players.length > 2 ? THIN_LINE : LINE;
+    title.append(element("span", "", data.models.some((model) => model.has_right_answer) ? "token (✓ right)" : "token"), element("span", "", "probability, each bar from 0 to 1"));
+    this.bars.style.setProperty("--lines", String(data.models.length));
+    const line = this.isFramed && data.models.length > 2 ? THIN_LINE : LINE;
     this.bars.style.setProperty("--line", `${line}px`);
-    this.bars.style.minHeight = `${24 + this.rows * (line * data.players.length + 8)}px`;
+    this.bars.style.minHeight = `${24 + this.rows * (line * data.models.length + 8)}px`;
     this.bars.replaceChildren(title, ...rows);
   }
 
   drawNumbers() {
     const { data, at } = this, table = element("table", "");
-    const answers = data.players.some((player) => player.answer.length), known = data.players.some((player) => player.has_right_answer);
+    const answers = data.models.some((model) => model.answer.length), known = data.models.some((model) => model.has_right_answer);
     const answer = known ? "p(right)" : "p(text)";
-    const heads = ["player", "says", "p", ...(answers ? [answer] : []), ...(data.is_sampled ? ["drawn"] : []), "entropy"];
+    const heads = ["model", "says", "p", ...(answers ? [answer] : []), ...(data.is_sampled ? ["drawn"] : []), "entropy"];
     const titles = { p: "the model's probability of what it says", [answer]: known ? "its probability of the right token" : "its probability of what the text has here",
       drawn: "the chance that this was drawn, after temperature and the like", entropy: "how undecided it is, in bits: 0 for certain, 1 for a coin's toss" };
     table.append(this.rowOf("th", heads, titles));
-    data.players.forEach((player, index) => {
-      const there = at < player.predicted.length, sure = there && judged(player, at), right = sure && isRight(player, at);
+    data.models.forEach((model, index) => {
+      const there = at < model.predicted.length, sure = there && judged(model, at), right = sure && isRight(model, at);
       const optional = (given, value) => (given ? [value === undefined ? "–" : fixed(value)] : []);
-      const cells = there ? [`${data.labels[player.predicted[at]]}${sure ? (right ? " ✓" : " ✗") : ""}`, fixed(player.probability[at]), ...optional(answers, player.answer_probability[at]),
-        ...optional(data.is_sampled, player.drawn[at]), fixed(player.entropy[at])] : ["ended", ...heads.slice(2).map(() => "–")];
-      const row = this.rowOf("td", [player.name, ...cells]), dot = element("span", "dot");
+      const cells = there ? [`${data.labels[model.predicted[at]]}${sure ? (right ? " ✓" : " ✗") : ""}`, fixed(model.probability[at]), ...optional(answers, model.answer_probability[at]),
+        ...optional(data.is_sampled, model.drawn[at]), fixed(model.entropy[at])] : ["ended", ...heads.slice(2).map(() => "–")];
+      const row = this.rowOf("td", [model.name, ...cells]), dot = element("span", "dot");
       dot.style.background = this.hue(index);
       row.firstChild.prepend(dot);
-      row.firstChild.title = player.name;
+      row.firstChild.title = model.name;
       if (sure && !right) row.children[1].classList.add("wrong");
       table.append(row);
     });

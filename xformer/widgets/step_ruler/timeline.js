@@ -5,18 +5,18 @@ import { letter, shape } from "./base.js";
 
 const WIDE_NAME = 176, NARROW_NAME = 74; // pixels of the column of names: on a narrow screen their letters stand for them
 const NARROW = 560;
-export const judged = (player, step) => player.has_right_answer && step < player.answer.length;
-export const isRight = (player, step) => player.predicted[step] === player.answer[step];
+export const judged = (model, step) => model.has_right_answer && step < model.answer.length;
+export const isRight = (model, step) => model.predicted[step] === model.answer[step];
 
 const TRACK = 62, LOW_TRACK = 48, PAD = 8;
-const WORDS = { entropy: "how undecided each player is", KL: "how far apart what they believe is (Kullback–Leibler divergence of the first from the second)" };
+const WORDS = { entropy: "how undecided each model is", KL: "how far apart what they believe is (Kullback–Leibler divergence of the first from the second)" };
 
 export const Timeline = (Base) => class extends Base {
   get name() { return this.width < NARROW ? NARROW_NAME : WIDE_NAME; }
 
   drawTimeline() {
     const { data } = this, labels = data.labels;
-    const answers = data.players.some((player) => player.answer.length); // after the end of a text nobody knows what comes
+    const answers = data.models.some((model) => model.answer.length); // after the end of a text nobody knows what comes
     const columns = Math.max(this.steps, answers ? data.reads.length : 0), NAME = this.name;
     this.sheet.style.setProperty("--name", `${NAME}px`);
     this.tracks.hidden = this.now.hidden = !data.detail;
@@ -27,26 +27,26 @@ export const Timeline = (Base) => class extends Base {
     this.lanes.replaceChildren();
     this.lanes.append(this.numbers());
     if (answers) this.lanes.append(this.lane("input", data.reads.map((text) => this.chip(text, "read"))));
-    if (answers) this.lanes.append(this.lane(data.players.some((player) => player.has_right_answer) ? "right answer" : "the text", Array.from({ length: this.steps }, (_, step) => {
-      const found = new Set(data.players.filter((p) => step < p.answer.length).map((p) => labels[p.answer[step]]));
+    if (answers) this.lanes.append(this.lane(data.models.some((model) => model.has_right_answer) ? "right answer" : "the text", Array.from({ length: this.steps }, (_, step) => {
+      const found = new Set(data.models.filter((p) => step < p.answer.length).map((p) => labels[p.answer[step]]));
       const chip = this.chip(found.size === 1 ? [...found][0] : found.size ? "≠" : "", "answer");
       if (found.size > 1) chip.title = `the right answers differ: ${[...found].join(" and ")}`;
       return chip;
     })));
-    data.players.forEach((player, index) => {
-      const chips = player.predicted.map((token, step) => {
-        const known = judged(player, step), right = isRight(player, step), p = player.probability[step];
+    data.models.forEach((model, index) => {
+      const chips = model.predicted.map((token, step) => {
+        const known = judged(model, step), right = isRight(model, step), p = model.probability[step];
         const chip = this.chip(labels[token], known ? (right ? "right" : "wrong") : "said"), bar = element("span", "bar");
         if (known) chip.append(element("span", "sign", right ? "✓" : "✗"));
         bar.style.width = `${100 * p}%`;
         bar.style.background = this.hue(index);
         chip.append(bar);
-        const other = step < player.answer.length ? `${labels[player.answer[step]]}, to which it gives ${player.answer_probability[step].toFixed(6)}` : "";
-        chip.title = `step ${step}: ${player.name} says ${labels[token]} with probability ${p.toFixed(6)}`
+        const other = step < model.answer.length ? `${labels[model.answer[step]]}, to which it gives ${model.answer_probability[step].toFixed(6)}` : "";
+        chip.title = `step ${step}: ${model.name} says ${labels[token]} with probability ${p.toFixed(6)}`
           + (known ? (right ? ", which is right" : `, which is wrong; right is ${other}`) : other ? `; the text has ${other}` : "");
         return chip;
       });
-      this.lanes.append(this.lane(player.name, chips, this.hue(index)));
+      this.lanes.append(this.lane(model.name, chips, this.hue(index)));
     });
     this.drawTracks(columns);
     this.ruler.style.left = `${NAME}px`;
@@ -114,8 +114,8 @@ export const Timeline = (Base) => class extends Base {
     this.cursor.style.left = `${x}px`;
     this.cursor.style.width = `${this.cell}px`;
     this.handle.style.left = `${(at + 0.5) * this.cell}px`;
-    const says = data.players.map((player) => at >= player.predicted.length ? `${letter(player.name)} has ended`
-      : `${letter(player.name)} says ${data.labels[player.predicted[at]]}, ${judged(player, at) ? (isRight(player, at) ? "right, " : "wrong, ") : ""}probability ${player.probability[at].toFixed(2)}`);
+    const says = data.models.map((model) => at >= model.predicted.length ? `${letter(model.name)} has ended`
+      : `${letter(model.name)} says ${data.labels[model.predicted[at]]}, ${judged(model, at) ? (isRight(model, at) ? "right, " : "wrong, ") : ""}probability ${model.probability[at].toFixed(2)}`);
     this.ruler.setAttribute("aria-valuemax", String(this.last));
     this.ruler.setAttribute("aria-valuenow", String(at));
     this.ruler.setAttribute("aria-valuetext", `step ${at} of ${this.last}${at === data.divergence ? ", they part here" : ""}: ${says.join("; ")}`);
@@ -133,9 +133,9 @@ export const Timeline = (Base) => class extends Base {
     const { data } = this;
     this.tracks.replaceChildren();
     if (!data.detail) return;
-    const bits = Math.max(0.1, ...data.players.flatMap((player) => player.entropy));
-    this.tracks.append(this.track("entropy", "bits", bits, columns, data.players.map((player, index) => ({
-      values: player.entropy, hue: this.hue(index), width: 5.5 - 1.3 * index,
+    const bits = Math.max(0.1, ...data.models.flatMap((model) => model.entropy));
+    this.tracks.append(this.track("entropy", "bits", bits, columns, data.models.map((model, index) => ({
+      values: model.entropy, hue: this.hue(index), width: 5.5 - 1.3 * index,
     }))));
     const nats = Math.max(0.1, ...data.pairs.flatMap((pair) => pair.kl.filter((value) => value !== null)));
     const row = this.track("KL", "nats", nats, columns, data.pairs.map((pair, index) => ({
