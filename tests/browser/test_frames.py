@@ -46,6 +46,17 @@ def fits(slide: Page, frame: FrameLocator) -> None:
     )
 
 
+def test_a_picture_stands_in_slides_that_are_a_file(app: str, visit: Callable[..., Visit], tmp_path: Path) -> None:
+    visitor = visit(app)
+    visitor.forget()
+    page = visitor.page
+    slide = tmp_path / "slide.html"
+    slide.write_text(f'<!doctype html><iframe src="{app}{LINK}&amp;embed=true" width="1280" height="720"></iframe>')
+    page.goto(slide.as_uri())
+    frame = page.frame_locator("iframe")
+    expect(frame.locator(".av .head .name")).to_have_text("layer 3 · head 2")
+
+
 def fits_when_small(slide: Page, frame: FrameLocator) -> None:
     """The same frame at 960 × 540, the smallest that slides have, and as large again as before."""
     size = "([wide, tall]) => Object.assign(document.querySelector('iframe'), { width: wide, height: tall })"

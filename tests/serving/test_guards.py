@@ -26,7 +26,7 @@ from pages.shared.serving.messages import ALLOWED, MessageGuard
 
 
 class Inner:
-    """Answers “ok” to a request, and notes what a websocket is told."""
+    """Answers “ok” to a request, and notes the messages to a websocket."""
 
     def __init__(self) -> None:
         self.heard: list[bytes] = []
@@ -135,7 +135,7 @@ def test_a_proxy_is_known_by_what_it_adds() -> None:
 def test_pages_may_be_framed_by_their_own_server_and_pictures_by_anyone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XFORMER_FRAMES", raising=False)
     assert access.framers(b"model=reverse") == "'self'"
-    assert access.framers(b"model=reverse&embed=true") == "*"
+    assert access.framers(b"model=reverse&embed=true") is None
     assert access.framers(b"embed=false") == "'self'"
     monkeypatch.setenv("XFORMER_FRAMES", "https://slides.school.example, javascript:x")
     assert access.framers(b"") == "'self' https://slides.school.example"
@@ -149,6 +149,13 @@ def test_every_answer_carries_the_policy() -> None:
     assert b"object-src 'none'" in given[b"content-security-policy"]
     assert b"frame-ancestors 'self'" in given[b"content-security-policy"]
     assert given[b"x-content-type-options"] == b"nosniff"
+
+
+def test_a_picture_may_stand_in_slides_that_are_a_file() -> None:
+    sent = ask(SecurityHeaders(Inner()), query_string=b"embed=true")
+    policy = dict(sent[0]["headers"])[b"content-security-policy"]
+    assert b"object-src 'none'" in policy
+    assert b"frame-ancestors" not in policy  # `*` stands for no file
 
 
 def passed(message: BackMsg | bytes) -> list[bytes]:
@@ -270,7 +277,7 @@ def test_a_text_frame_closes_the_connection_and_nothing_is_sent_after_it() -> No
 
 
 class Waiting:
-    """Keeps each websocket until it is told to end."""
+    """Keeps each websocket until it gets the order to end."""
 
     def __init__(self) -> None:
         self.end = asyncio.Event()
@@ -286,11 +293,11 @@ def test_one_address_has_so_many_connections_at_once(monkeypatch: pytest.MonkeyP
 
     async def try_all() -> tuple[list[str], list[str], str, int]:
         inner = Waiting()
-        guard, told = ConnectionGuard(inner), []
+        guard, ended = ConnectionGuard(inner), []
 
         async def connect(client: str) -> None:
             mine: list[str] = []
-            told.append(mine)
+            ended.append(mine)
 
             async def send(message: Message) -> None:
                 mine.append(message["type"])
@@ -301,10 +308,10 @@ def test_one_address_has_so_many_connections_at_once(monkeypatch: pytest.MonkeyP
             await guard({"type": "websocket", "client": (client, 1)}, receive, send)
 
         async def all_of(*clients: str) -> list[str]:
-            told.clear()
+            ended.clear()
             tasks = [asyncio.create_task(connect(client)) for client in clients]
             await asyncio.sleep(0)
-            found = [one[0] for one in told]
+            found = [one[0] for one in ended]
             waiting.extend(tasks)
             return found
 

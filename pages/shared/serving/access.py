@@ -124,14 +124,15 @@ class HostGuard:
             await PlainTextResponse(sentence, status_code=421)(scope, receive, send)
 
 
-def framers(query: bytes) -> str:
-    """The sites that may frame the page with this query string, as a `frame-ancestors` directive names them.
+def framers(query: bytes) -> str | None:
+    """The sites that may frame the page with this query string, as a `frame-ancestors` directive names them; None for any.
 
-    Any site may frame a picture for slides (`?embed=true`). This server itself and the sites that `XFORMER_FRAMES` lists may
-    frame whole pages: `XFORMER_FRAMES=https://slides.school.example`.
+    Any page may frame a picture for slides (`?embed=true`). This server itself and the sites that `XFORMER_FRAMES` lists may
+    frame whole pages: `XFORMER_FRAMES=https://slides.school.example`. `frame-ancestors *` would refuse slides that are opened
+    as a file: `*` stands for sites of the network (https://www.w3.org/TR/CSP3/#match-url-to-source-expression).
     """
     if parse_qs(query.decode("latin-1")).get("embed") == ["true"]:
-        return "*"
+        return None
     listed = [
         word for word in os.environ.get("XFORMER_FRAMES", "").replace(",", " ").split() if _ORIGIN.fullmatch(word)
     ]
@@ -152,7 +153,8 @@ class SecurityHeaders:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                policy = [*CONTENT_POLICY, f"frame-ancestors {framers(scope.get('query_string', b''))}"]
+                sites = framers(scope.get("query_string", b""))
+                policy = CONTENT_POLICY if sites is None else (*CONTENT_POLICY, f"frame-ancestors {sites}")
                 headers["Content-Security-Policy"] = "; ".join(policy)
                 headers["X-Content-Type-Options"] = "nosniff"
                 headers["Referrer-Policy"] = "same-origin"
@@ -188,7 +190,7 @@ class VisitorCookie:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sent = Headers(scope=scope) if scope["type"] == "http" else Headers()
         is_page = scope.get("method") == "GET" and "text/html" in sent.get("accept", "")
-        if not is_page or framers(scope.get("query_string", b"")) == "*":
+        if not is_page or framers(scope.get("query_string", b"")) is None:
             await self.app(scope, receive, send)
             return
         known = visitor_id_in(cookie_parser(sent.get("cookie", ""))) or secrets.token_hex(16)
