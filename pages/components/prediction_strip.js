@@ -1,4 +1,4 @@
-// One row of token chips a lane. Text is set as textContent only.
+// One row of tokens a lane. Text is set as textContent only.
 function element(className, text) {
   const node = document.createElement("div");
   node.className = className;
@@ -6,25 +6,21 @@ function element(className, text) {
   return node;
 }
 
-function chip(lane, index) {
-  const judged = index < lane.right.length;
-  const right = lane.right[index];
-  const classes = ["token"];
-  if (judged) classes.push(right ? "right" : "wrong");
-  if (lane.moved[index]) classes.push("moved");
-  if (lane.tokens[index].length > 2) classes.push("long");
-  if ([...lane.tokens[index]].length > 6) classes.push("longest");
-  const node = element(classes.join(" "), lane.tokens[index]);
+function cell(lane, index) {
+  const right = lane.right[index], share = lane.probability[index];
+  const node = element("token", lane.tokens[index]);
+  node.style.gridColumn = index + lane.offset + 2;
+  node.classList.toggle("moved", Boolean(lane.moved[index]));
   let spoken = `position ${index + lane.offset}: ${lane.tokens[index]}`;
-  if (judged) {
-    node.appendChild(element("mark", right ? "✓" : "✗"));
+  if (right !== undefined) {
+    node.classList.add(right ? "right" : "wrong");
+    node.append(element("mark", right ? "✓" : "✗"));
     spoken += right ? ", right" : ", wrong";
   }
-  if (lane.probability.length) {
-    const share = lane.probability[index];
+  if (share !== undefined && share !== null) {
     const bar = element("bar");
     bar.style.width = `${(100 * share).toFixed(1)}%`;
-    node.appendChild(bar);
+    node.append(bar);
     spoken += `, probability ${share.toFixed(4)}`;
   }
   node.title = spoken;
@@ -34,19 +30,25 @@ function chip(lane, index) {
 }
 
 function draw(root, lanes) {
-  const all = lanes.flatMap((lane) => lane.tokens);
-  const longest = Math.max(...lanes.map((lane) => lane.offset + lane.tokens.length));
-  root.classList.toggle("narrow", longest > 20 && all.every((token) => [...token].length <= 1 || token === "start"));
-  root.replaceChildren();
-  for (const lane of lanes) {
-    root.appendChild(element("name", lane.name));
-    const row = element("lane");
-    row.setAttribute("role", "list");
-    row.setAttribute("aria-label", lane.name);
-    for (let i = 0; i < lane.offset; i++) row.appendChild(element("token gap"));
-    lane.tokens.forEach((_, index) => row.appendChild(chip(lane, index)));
-    root.appendChild(row);
-  }
+  const columns = Math.max(...lanes.map((lane) => lane.offset + lane.tokens.length));
+  const short = lanes.every((lane) => lane.tokens.every((token) => [...token].length <= 1 || token === "start"));
+  root.classList.toggle("narrow", columns > 20 && short);
+  root.style.gridTemplateColumns = `repeat(${columns + 1}, max-content)`;
+  root.replaceChildren(
+    ...lanes.map((lane) => {
+      const row = element("lane"), name = element("name", lane.name), list = lane.tokens.map((_, index) => cell(lane, index));
+      name.title = lane.name;
+      name.setAttribute("role", "presentation");
+      row.setAttribute("role", "list");
+      row.setAttribute("aria-label", lane.name);
+      row.append(name, ...list);
+      return row;
+    }),
+  );
+  const scrolls = root.scrollWidth > root.clientWidth; // then the keyboard has to reach it
+  root.tabIndex = scrolls ? 0 : -1;
+  root.setAttribute("role", "group");
+  root.setAttribute("aria-label", "Tokens");
 }
 
 export default function ({ data, parentElement }) {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from streamlit.components.v2 import component
 
@@ -21,20 +22,21 @@ _component = component(
 
 @dataclass(frozen=True)
 class Lane:
-    """One row of tokens under a name. `right` and `probability` are given for predictions, one for each token."""
+    """One row of tokens beside its name. `right` is given for predictions, one for each token."""
 
     name: str
     tokens: tuple[str, ...]
     right: tuple[bool, ...] = ()
-    probability: tuple[float, ...] = ()
+    probability: tuple[float | None, ...] = ()
+    """The probability of each token; None where there is none."""
     offset: int = 0
     """How many columns stay free before the first token."""
     moved: tuple[bool, ...] = ()
     """Which tokens differ from the lane above."""
 
 
-def prediction_strip(lanes: Sequence[Lane], *, key: str) -> None:
+def prediction_strip(lanes: Sequence[Lane], *, key: str, width: Literal["stretch", "content"] = "stretch") -> None:
     """Draw the lanes under each other, token positions aligned."""
-    _component(
-        key=key, data=[asdict(lane) | {"probability": [round(p, 4) for p in lane.probability]} for lane in lanes]
-    )
+    shares = [[None if p is None else round(p, 4) for p in lane.probability] for lane in lanes]
+    data = [asdict(lane) | {"probability": share} for lane, share in zip(lanes, shares, strict=True)]
+    _component(key=key, data=data, width=width)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -95,7 +96,9 @@ class InputKind:
 
     def read_rows(self, run: Reading) -> list[Lane]:
         """The lanes of what the model reads."""
-        stacks = {"reads": None} if not run.is_pair else {"source": "encoder", "decoder reads": "decoder"}
+        stacks: dict[str, str | None] = {"reads": None} if not run.is_pair else {"source": "encoder"}
+        if run.is_pair and not run.has_right_answer:  # else it reads the right answer, one place to the right
+            stacks["decoder reads"] = "decoder"
         return [Lane(name, run.tokens_of(stack)) for name, stack in stacks.items()]
 
     def rows(self, run: Reading, changed: Reading | None = None, name: str = "") -> list[Lane]:
@@ -106,17 +109,16 @@ class InputKind:
         more = [] if changed is None else [said_lane(name, changed, says)]
         return [*self.read_rows(run), says, *more]
 
-    def sentence(self, original: Reading, changed: Reading | None, what: str) -> str:
-        """How many tokens are right; with changes, from how many to how many that goes."""
-        n, given = len(original.answer), ""
+    def verdict(self, original: Reading, changed: Reading | None) -> tuple[str, str]:
+        """How many tokens are right, with changes instead of how many; and a note for the "?" behind it."""
+        run, n = changed or original, len(original.answer)
+        note = ""
         if original.subject.shape.architecture != "encoder":
-            given = ", each token given the right ones before it"
-        if changed is None:
-            return f"{original.n_correct} of {n} right, loss {original.loss:.4f} nats{given}."
-        return (
-            f"With {what}, {changed.n_correct} of {n} are right instead of {original.n_correct}; the loss goes from "
-            f"{original.loss:.4f} to {changed.loss:.4f} nats. {moved(original, changed)}"
-        )
+            note = "Each token is predicted from the right tokens before it."
+        right, loss = f"**{run.n_correct} of {n} right**", f"loss {run.loss:.4f}"
+        if changed is not None:
+            right, loss = f"{right} instead of {original.n_correct}", f"{loss} instead of {original.loss:.4f}"
+        return f"{right} · {loss}", note
 
     def score(self, subject: ModelAdapter, figures: dict[str, Any]) -> tuple[str, str, str]:
         """How well it does on inputs that it never saw, as label, value and help of a tile."""
@@ -158,18 +160,6 @@ def _last_good(subject: ModelAdapter) -> tuple[int, ...]:
     return subject.input.shortest()
 
 
-def moved(original: Reading, changed: Reading) -> str:
-    """Whether a change moves any prediction that the strip shows, as a sentence."""
-    if not original.has_logits:
-        return ""
-    before, after = (run.logits[0].argmax(dim=-1) for run in (original, changed))
-    asked = original.example.labels[0] >= 0
-    if original.example.target is None and not original.has_right_answer:
-        asked[-1] = True
-    is_same = bool((before[: len(asked)][asked] == after[: len(asked)][asked]).all())
-    return "It says the same." if is_same else "Outlined: changed."
-
-
 def first_asked(run: Reading) -> int:
     """The first output with a known token; without one, the output that predicts the next token."""
     return (*run.target_positions, run.open_output or 0)[0]
@@ -192,23 +182,21 @@ def said_lane(name: str, run: Reading, before: Lane | None = None) -> Lane:
     )
 
 
-def class_sentence(original: Reading, changed: Reading | None, what: str) -> str:
+def class_sentence(original: Reading, changed: Reading | None) -> str:
     """The predicted class, or how many tokens get each class, without a verdict: no right answer is known."""
     run = changed or original
-    with_what = "" if changed is None else f"With {what}: "
     if len(run.predicted) > 1:
         counts = Counter(run.subject.labels[label] for label in run.predicted).most_common(3)
         said = ", ".join(f"{n} × {escape_markdown(label)}" for label, n in counts)
-        return f"{with_what}Its classes for {len(run.predicted)} tokens: {said}."
+        return f"Classes of {len(run.predicted)} tokens: {said}"
     if run.probabilities.shape[-1] == 1:  # a number, not a class (a regression)
         before = "" if changed is None else f" instead of {original.logits[0, 0, 0].item():.3f}"
-        return f"{with_what}Its output is {run.logits[0, 0, 0].item():.3f}{before}."
-    before = "" if changed is None else f" Without the change: {_class_of(original)}."
-    return f"{with_what}It says {_class_of(run)}.{before}"
+        return f"Output: {run.logits[0, 0, 0].item():.3f}{before}"
+    return _class_of(run) if changed is None else f"{_class_of(run)}, before {_class_of(original)}"
 
 
 def _class_of(run: Reading) -> str:
-    return f"**{escape_markdown(run.subject.labels[run.predicted[0]])}** with probability {percent(run.probability[0])}"
+    return f"**{escape_markdown(run.subject.labels[run.predicted[0]])}** {percent(run.probability[0])}"
 
 
 class TextKind(InputKind):
@@ -219,25 +207,29 @@ class TextKind(InputKind):
     outline = "a text has no right answer; the outline marks where the likeliest {one} is the real next one"
 
     def read_rows(self, run: Reading) -> list[Lane]:
-        """Adds a lane of the real next tokens, with the probability of each."""
+        """The tokens of a text that goes on have their probability, given those before them."""
+        lanes = super().read_rows(run)
         if not run.subject.input.goes_on:
-            return super().read_rows(run)
-        comes = Lane("comes next", run.answers, probability=run.probability_of_answer, offset=first_asked(run))
-        return [*super().read_rows(run), *([comes] if run.target_positions else [])]
+            return lanes
+        shares: list[float | None] = [None] * len(lanes[0].tokens)
+        for position, share in zip(run.target_positions, run.probability_of_answer, strict=True):
+            shares[position + 1] = share
+        return [replace(lanes[0], probability=tuple(shares))]
 
-    def sentence(self, original: Reading, changed: Reading | None, what: str) -> str:
-        """How probable the real next tokens are: a text may go on in many ways."""
+    def verdict(self, original: Reading, changed: Reading | None) -> tuple[str, str]:
+        """How probable the actual next tokens are: a text may go on in many ways."""
         run, one = changed or original, original.subject.input.one
         if original.output in CLASSES:
-            return class_sentence(original, changed, what)
+            return class_sentence(original, changed), ""
         if original.output == "answer_span":
-            return _span_sentence(original, changed, what)
+            return _span_sentence(run), ""
         if not original.subject.input.goes_on:
-            return _likeliest(original, changed, what)
-        expects = f"the {one} that really comes next gets **{percent(math.exp(-run.loss), 1)}** (the geometric mean)"
-        if changed is None:
-            return f"T{expects[1:]}: {_bits(run)}. A text may go on in many ways, so no guess is right or wrong."
-        return f"With {what} {expects}, {_bits(run)} instead of {_bits(original)}. {moved(original, run)}"
+            return _likeliest(original, changed), "No right answer is known."
+        share, bits = f"**{percent(math.exp(-run.loss), 1)}**", f"{run.loss / math.log(2):.2f} bits per {one}"
+        if changed is not None:
+            share += f" instead of {percent(math.exp(-original.loss), 1)}"
+            bits += f" instead of {original.loss / math.log(2):.2f}"
+        return f"Actual next {one}: {share} · {bits}", _MEAN
 
     def score(self, subject: ModelAdapter, figures: dict[str, Any]) -> tuple[str, str, str]:
         one, loss, n = subject.input.one, figures["loss"], len(subject.input.replacements)
@@ -246,32 +238,28 @@ class TextKind(InputKind):
         return f"Bits per {one}", f"{loss / math.log(2):.3f}", f"{read} {knowing}"
 
 
-def _span_sentence(original: Reading, changed: Reading | None, what: str) -> str:
+_MEAN = (
+    "The probability of the actual next tokens, as a geometric mean. A text may go on in many ways, so no prediction is right "
+    "or wrong."
+)
+
+
+def _span_sentence(run: Reading) -> str:
     """The answer that a model finds in its input, from the likeliest start to the likeliest end."""
-    run = changed or original
-    with_what = "" if changed is None else f"With {what}: "
     start, end = run.predicted
     p = ", ".join(percent(one) for one in run.probability)
     if end < start:
-        return f"{with_what}It finds no answer: the likeliest end, token {end + 1}, is before the start, {start + 1}."
+        return f"No answer found: the likeliest end, token {end + 1}, is before the start, {start + 1}."
     answer = run.subject.input.plain(run.ids()[start : end + 1]).strip()
-    return (
-        f"{with_what}Its answer is **{escape_markdown(answer)}**, tokens {start + 1} to {end + 1} (start and end: {p})."
-    )
+    return f"**{escape_markdown(answer)}**, tokens {start + 1} to {end + 1} (start and end: {p})"
 
 
-def _likeliest(original: Reading, changed: Reading | None, what: str) -> str:
+def _likeliest(original: Reading, changed: Reading | None) -> str:
     """The mean probability of the predictions of a model that fills gaps or labels a text."""
-    sure = f"**{percent(sum(original.probability) / len(original.probability), 1)}**"
-    if changed is None:
-        n, one = len(original.probability), original.subject.input.one
-        return f"Its likeliest {one} gets {sure}{' on average' if n > 1 else ''} here; no right answer is known."
-    then = percent(sum(changed.probability) / len(changed.probability), 1)
-    return f"With {what} its likeliest token gets {then} instead of {sure}. {moved(original, changed)}"
-
-
-def _bits(run: Reading) -> str:
-    return f"{run.loss / math.log(2):.3f} bits per {run.subject.input.one}"
+    then, before = (percent(sum(run.probability) / len(run.probability), 1) for run in (changed or original, original))
+    mean = " on average" if len(original.probability) > 1 else ""
+    said = f"Likeliest {original.subject.input.one}: **{then}**{mean}"
+    return said if changed is None else f"{said} instead of {before}"
 
 
 _PICTURE_TYPES = ["png", "jpg", "jpeg", "webp", "gif", "bmp"]
@@ -322,14 +310,9 @@ class PictureKind(InputKind):
         says = _likeliest_classes(run, "says")
         return [*self.read_rows(run), says, *([] if changed is None else [_likeliest_classes(changed, name, says)])]
 
-    def sentence(self, original: Reading, changed: Reading | None, what: str) -> str:
-        """The likeliest class with its probability and the next two; with changes also what it was without them."""
-        said = class_sentence(original, changed, what)
-        lane = _likeliest_classes(changed or original, "")
-        pairs = list(zip(lane.tokens, lane.probability, strict=True))[1:]
-        if not pairs:
-            return said
-        return f"{said} Next: {', '.join(f'{escape_markdown(label)} {percent(p)}' for label, p in pairs)}."
+    def verdict(self, original: Reading, changed: Reading | None) -> tuple[str, str]:
+        """The likeliest class with its probability."""
+        return class_sentence(original, changed), "No right answer is known for a photograph."
 
 
 def _likeliest_classes(run: Reading, name: str, before: Lane | None = None) -> Lane:
@@ -417,30 +400,19 @@ class ImageKind(InputKind):
         """The digit that the image shows, where it is known."""
         return [Lane("is", run.answers if run.has_right_answer else ("?",))]
 
-    def sentence(self, original: Reading, changed: Reading | None, what: str) -> str:
-        """The predicted digit, its probability, and whether it is right."""
-        loss = (
-            f"Loss {original.loss:.4f} nats."
-            if original.has_right_answer
-            else "The digit of a drawn image is not known."
-        )
-        if changed is None:
-            return f"{_digit_of(original)}. {loss}"
-        if original.has_right_answer:
-            loss = f"The loss goes from {original.loss:.4f} to {changed.loss:.4f} nats."
-        return f"With {what}: {_uncapped(_digit_of(changed))}. Originally: {_uncapped(_digit_of(original))}. {loss}"
+    def verdict(self, original: Reading, changed: Reading | None) -> tuple[str, str]:
+        """Whether the predicted digit is right, where that is known, and its probability."""
+        run = changed or original
+        sure = f"{percent(run.probability[0])} sure"
+        if changed is not None:
+            sure += f" instead of {percent(original.probability[0])}"
+        if not run.has_right_answer:
+            return sure, "The digit of a drawn image is not known."
+        loss = f"loss {run.loss:.4f}" + ("" if changed is None else f" instead of {original.loss:.4f}")
+        return f"**{'Right' if run.n_correct else 'Wrong'}**, {sure} · {loss}", ""
 
     def score(self, subject: ModelAdapter, figures: dict[str, Any]) -> tuple[str, str, str]:
         return "Images right", percent(figures["exact_match"]), "Images whose digit it says."
-
-
-def _digit_of(run: Reading) -> str:
-    verdict = ("Right: it" if run.n_correct else "Wrong: it") if run.has_right_answer else "It"
-    return f"{verdict} says {run.predicted[0]}, {percent(run.probability[0])} sure"
-
-
-def _uncapped(sentence: str) -> str:
-    return sentence[0].lower() + sentence[1:]
 
 
 def _image_source(rule: Digits) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What the model reads and says on this input, as lanes of tokens, and in a sentence how well it did."""
+"""What the model reads and predicts, as lanes of tokens, and beside them the verdict: how well it does on this input."""
 
 from __future__ import annotations
 
@@ -7,51 +7,52 @@ import torch
 
 from pages.components.prediction_strip import prediction_strip
 from pages.shared import frame
-from pages.shared.layout import caption
+from pages.shared.glossary import explained
 from pages.shared.view import View
 from xformer.reading import Reading
 
 
 def prediction_panel(view: View) -> None:
-    """The lanes, and the sentence under them."""
-    with frame.also("lanes"):
+    """The lanes with their verdict at the right; on a phone below them."""
+    line = st.container(key="prediction", horizontal=True, wrap=False, vertical_alignment="center", gap="medium")
+    with frame.picture("strip"), line:
         prediction_lanes(view)
-    prediction_sentence(view)
+        prediction_sentence(view)
 
 
 def prediction_lanes(view: View, what: str = "") -> None:
     """The lanes of the original and, where there is one, of the changed run; `what` names the changes."""
-    name = f"says, {what or view.what_changed()}"
-    prediction_strip(view.kind.rows(view.original(), view.changed(), name), key="strip")
+    name = f"with {what or view.what_changed()}"
+    prediction_strip(view.kind.rows(view.original(), view.changed(), name), key="strip", width="content")
 
 
 def prediction_sentence(view: View, what: str = "") -> None:
-    """How many tokens are right, or how surprised the model is where nothing is right or wrong; with changes, from where to
-    where that goes."""
-    original, changed, what = view.original(), view.changed(), what or view.what_changed()
-    output = "logits" if original.has_logits else "output"
+    """The verdict: how many tokens are right, or how probable the actual ones are; with changes also what it was before."""
+    original, changed = view.original(), view.changed()
+    output, note = "logits" if original.has_logits else "output", ""
     if changed is not None and original[output].equal(changed[output]):
-        st.info(f"With {what} the output is exactly the same: nothing changes.", icon=":material/equal:")
-        return
-    if not original.has_logits:
-        caption(vectors_sentence(original, changed, what))
-        return
-    if not original.target_positions:
-        caption("No output of this input has a known answer, so nothing here is right or wrong.")
-        return
-    caption(view.kind.sentence(original, changed, what), width="stretch")
+        said = "Exactly the same output: nothing changes."
+    elif not original.has_logits:
+        said = vectors_sentence(original, changed)
+    elif not original.target_positions:
+        said = "No output of this input has a known answer."
+    else:
+        said, note = view.kind.verdict(original, changed)
+    notes = "\n\n".join(filter(None, [note, explained(said)]))
+    with st.container(key="verdict", width="content"):
+        st.markdown(said, help=notes or None)
 
 
-def vectors_sentence(original: Reading, changed: Reading | None, what: str) -> str:
+def vectors_sentence(original: Reading, changed: Reading | None) -> str:
     """What a model without an output head gives, and with changes how far its vectors move."""
     if changed is None:
         n, width = original["output"].shape[1:]
         return f"This model has no output head: it gives a vector of {width:,} numbers for each of the {n} positions."
     before, after = original["output"][0].float(), changed["output"][0].float()  # [pos, d_model]
     if before.shape != after.shape:
-        return f"With {what} it gives {len(after)} vectors instead of {len(before)}."
+        return f"It gives {len(after)} vectors instead of {len(before)}."
     cosines = torch.nn.functional.cosine_similarity(before, after, dim=-1)
     return (
-        f"With {what} the vectors move: their cosine with the original ones is {cosines.min().item():.3f} at the position that "
-        f"moves most, {cosines.mean().item():.3f} on average."
+        f"Cosine of the vectors with the original ones: {cosines.mean().item():.3f} on average, "
+        f"{cosines.min().item():.3f} at the position that moves most."
     )

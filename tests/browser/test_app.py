@@ -25,7 +25,7 @@ def test_a_deep_link_works_as_the_first_request_after_a_start(cold_app: str, vis
     page = visitor.page
     expect(page.locator(".st-key-attention .head .name")).to_have_text("layer 3 · head 2")
     expect(page.get_by_text("Page not found")).to_have_count(0)
-    see(page, "are right instead of 4")
+    see(page, "right instead of 4")
     expect(page.locator(".st-key-input input")).to_have_value("4 9 2 11")
     assert visitor.problems == []
 
@@ -36,7 +36,7 @@ def test_the_mask_toggle_runs_the_model_again_and_changes_the_picture(app: str, 
     see(page, "6 of 6 right")
     before = pixels(visitor)
     page.locator(".st-key-mask").get_by_text("causal", exact=True).click()
-    see(page, "are right instead of 6")
+    see(page, "right instead of 6")
     expect(page.locator(".st-key-attention").get_by_text("changed − original")).to_be_visible()
     until(lambda: pixels(visitor) != before, page)
     page.wait_for_function("() => new URL(location).searchParams.get('mask') === 'causal'")
@@ -54,9 +54,9 @@ def test_a_toggle_brings_neither_the_heading_nor_the_choice_of_a_model_again(app
     assert any("Who looks at whom" in frame for frame in came)
     mask = page.locator(".st-key-mask")
     for toggle, says in (
-        (mask.get_by_text("causal", exact=True), "With causal mask"),
+        (mask.get_by_text("causal", exact=True), "with causal mask"),
         (page.locator("[class*='st-key-switch_positions'] button").first, "causal mask + 1 change"),
-        (page.locator(".st-key-chip_mask button"), "With 1 change"),  # and the sidebar says so
+        (page.locator(".st-key-chip_mask button"), "with 1 change"),  # and the sidebar says so
     ):
         came.clear()
         toggle.click()
@@ -206,13 +206,13 @@ def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link
     cut = page.get_by_role("button", name="Cut 0 “4” → 4 “5”", exact=True)
     expect(cut).to_be_visible()
     cut.click()
-    see(page, "4 of 5 are right instead of 5")
+    see(page, "4 of 5 right instead of 5")
     expect(page.locator(".st-key-chips")).to_contain_text("0 may not look at 4")
     page.wait_for_function("() => location.search.includes('cut')")
     link = page.url
     visitor.leave()
     other = visit(app, link.removeprefix(app))  # as good as a fresh browser
-    see(other.page, "4 of 5 are right instead of 5")
+    see(other.page, "4 of 5 right instead of 5")
     expect(other.page.locator(".st-key-attention")).to_contain_text("locked")
     expect(
         other.page.get_by_role("button", name="Cut 0 “4” → 4 “5”", exact=True).or_(

@@ -111,7 +111,7 @@ def test_an_edge_cut_in_the_panel_changes_the_prediction(open_page: Open) -> Non
     [cut] = [button for button in app.button if button.key == "switch_cut:encoder.0.attn.0.0-4"]
     cut.click().run()
     assert not app.exception
-    assert any("4 of 5 are right instead of 5" in element.value for element in app.caption)
+    assert any("4 of 5 right** instead of 5" in element.value for element in app.markdown)
     checkpoint = xformer.load(ROOT / "checkpoints/reverse-mirror")
     edits = [xformer.edits.mask_edges("encoder.0.attn", [(0, 4)], [0])]
     trace = xformer.record(checkpoint.model, torch.tensor([[4, 9, 2, 11, 5]]), edits=edits)
