@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pages.shared.run_weights import steps_of
 from xformer import Checkpoint, load
 from xformer.adapters import ModelAdapter, TaskModel
 from xformer.errors import RunStoreError, UnavailableError, XformerError
+from xformer.model_files.models_here import PREFIX
 from xformer.training.card import believed
 from xformer.training.snapshots import snapshot_file
 from xformer.training.transfer import card_of
@@ -46,7 +48,8 @@ def resolved(name: str) -> str | None:
     """The name with its step written out, or None where there is no such model."""
     asked = run_and_step(name)
     if asked is None:
-        return name if name in shipped() or name in external_titles() else None
+        exact, similar = _guesses(name)
+        return exact or (similar[0] if len(similar) == 1 else None)
     run, step = asked
     try:
         steps = [] if run_store.entry(run).deleted is not None else steps_of(run)
@@ -57,10 +60,31 @@ def resolved(name: str) -> str | None:
     return f"{run}@{steps[-1] if step is None else step}"
 
 
+def _guesses(name: str) -> tuple[str | None, list[str]]:
+    """The shipped or external model of a name that a person types, and all whose names begin with it.
+
+    Case, punctuation and the organisation do not count: "HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2".
+    """
+    there = {one: one for one in shipped()} | external_titles()
+    if name in there:
+        return name, []
+
+    def plain(text: str) -> str:
+        return re.sub(r"[\W_]", "", text.removeprefix(PREFIX).rpartition("/")[2]).casefold()
+
+    wanted = plain(name)
+    exact = next((one for one, title in there.items() if plain(title) == wanted), None)
+    return exact, [one for one, title in there.items() if wanted and plain(title).startswith(wanted)]
+
+
 def why_not(name: str) -> str | None:
     """Why the run or external model of a link cannot be opened; None where the link names neither."""
     asked = run_and_step(name)
     if asked is None:
+        similar = [title_of(one) for one in _guesses(name)[1]]
+        similar = similar or get_close_matches(name, [*shipped(), *external_titles().values()], cutoff=0.8)
+        if similar and not resolved(name):
+            return f"There is no model “{name[:100]}”; did you mean {', '.join(similar)}?"
         return external_models.why_not(name)
     run, step = asked
     try:

@@ -88,6 +88,37 @@ def test_what_cannot_be_opened_is_one_sentence(open_page: Open, runs: Path) -> N
         assert models.resolved(link) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("Reverse", "reverse"),
+        ("reverse_small", "reverse-small"),
+        ("smollm2", "hf:SmolLM2-135M-Instruct"),
+        ("SmolLM2-135M-Instruct", "hf:SmolLM2-135M-Instruct"),
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", "hf:SmolLM2-135M-Instruct"),
+        ("hf:smollm2-135m-instruct", "hf:SmolLM2-135M-Instruct"),
+        ("distil", None),  # two begin so
+        ("", None),
+        ("-", None),
+    ],
+)
+def test_a_model_is_found_by_a_name_that_people_guess(
+    name: str, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pages.shared import models
+
+    there = ("SmolLM2-135M-Instruct", "distilgpt2", "distilbert")
+    monkeypatch.setattr(models, "external_titles", lambda: {f"hf:{title}": title for title in there})
+    assert models.resolved(name) == found
+
+
+def test_a_link_with_half_a_name_suggests_models(open_page: Open) -> None:
+    for name, suggested in (("rev", "reverse-small, reverse, reverse-decoder"), ("adition", "addition?")):
+        [said] = sentences(open_page(ATTENTION, model=name))
+        assert said.startswith(f"There is no model “{name}”; did you mean {suggested}"), said
+        assert said.endswith("? The usual model is shown.")
+
+
 @pytest.mark.parametrize("content", [b"", b"nonsense" * 40, None])
 def test_a_damaged_snapshot_is_one_sentence_and_others_can_be_chosen(
     open_page: Open, runs: Path, content: bytes | None
