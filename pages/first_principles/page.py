@@ -1,11 +1,11 @@
-"""First principles: how does attention come about? Six small steps on a sentence that anyone can change, then a real model."""
+"""First principles: attention in small steps on a sentence that anyone can change, then in a real model, then its parts."""
 
 from __future__ import annotations
 
 import streamlit as st
 
 from pages.first_principles import steps
-from pages.first_principles.sentence import ask_sentence, link_of
+from pages.first_principles.sentence import ask_more, ask_sentence, link_of
 from pages.first_principles.trained_head import model_panel
 from pages.shared import frame
 from pages.shared.layout import what_to_notice
@@ -20,42 +20,18 @@ PANELS = {
     "heads": steps.heads_panel,
     "position": steps.position_panel,
 }
-END = "model"
-"""The last step, which reads numbers instead of the sentence."""
-TITLES = ("Average", "q, k, v", "Scale", "Mask", "Heads", "Position", "Model")
-NAMES = [*PANELS, END]
+ALONE = {"model": model_panel, "parts": steps.parts_panel}
+"""Steps that do not read the sentence."""
+TITLES = ("Average", "q, k, v", "Scale", "Mask", "Heads", "Position", "Model", "Parts")
+NAMES = [*PANELS, *ALONE]
 
 
 def page() -> None:
-    st.title("First principles :small[:gray[How does attention come about?]]", anchor=False)
+    st.title("First principles :small[:gray[How attention works, step by step]]", anchor=False)
     seed("step", NAMES, NAMES[0], key="principle_step")
-    if st.session_state["principle_step"] == END:
-        step = _ask_step()
-        with frame.picture():
-            notes, link = model_panel()
-    else:
-        sentence = ask_sentence()
-        step = _ask_step()
-        with frame.picture():
-            notes, link = PANELS[step](sentence), link_of(sentence)
-    what_to_notice(notes)
-    share({"step": step} | link)
-
-
-def _ask_step() -> str:
-    at = NAMES.index(st.session_state["principle_step"])
-    row = {"horizontal": True, "gap": "xsmall", "vertical_alignment": "center", "key": "principle_steps"}
-    with frame.picture("steps"), st.container(**row):
-        st.button(
-            "",
-            icon=":material/arrow_back:",
-            help="The step before",
-            disabled=at == 0,
-            on_click=_go,
-            args=(at - 1,),
-            key="principle_back",
-            shortcut="B",
-        )
+    step = st.session_state["principle_step"]
+    sentence = ask_sentence() if step in PANELS else None
+    with frame.picture("steps"), st.container(horizontal=True, gap="xsmall", vertical_alignment="center"):
         st.segmented_control(
             "Step",
             NAMES,
@@ -66,14 +42,23 @@ def _ask_step() -> str:
             label_visibility="collapsed",
             width="content",
         )
-        last = at == len(NAMES) - 1
-        st.button("Next", icon=":material/arrow_forward:", type="primary", disabled=last, on_click=_go, args=(at + 1,),
-                  key="principle_next", shortcut="N")  # fmt: skip
-    return str(st.session_state["principle_step"])
+        at = NAMES.index(step)
+        st.button("", icon=":material/arrow_forward:", help="The next step", type="primary", disabled=step == NAMES[-1],
+                  on_click=_go, args=(at + 1,), key="principle_next", shortcut="N")  # fmt: skip
+        if sentence is not None:
+            with st.popover("More", type="tertiary"):
+                ask_more(sentence)
+    with frame.picture():
+        if sentence is None:
+            notes, link = ALONE[step]()
+        else:
+            notes, link = PANELS[step](sentence), link_of(sentence)
+    what_to_notice(notes)
+    share({"step": step} | link)
 
 
 def _go(at: int) -> None:
-    st.session_state["principle_step"] = NAMES[at]
+    st.session_state["principle_step"] = NAMES[min(at, len(NAMES) - 1)]
 
 
 page()

@@ -1,21 +1,20 @@
-"""The steps of First principles: average, queries and keys, scale, mask, heads and position, each drawn for a sentence."""
+"""The steps of First principles: each draws its picture for a sentence, with its finding above, and returns what to notice."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 import torch
-from torch import Tensor
 
-from pages.first_principles.sentence import PLACE, Picture, ask_row, draw_again, show_matrices
-from pages.shared import frame
+from pages.first_principles.sentence import PLACE, draw_again, followed_row, show_matrices
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.frame import is_framed
-from pages.shared.picture import footer, picture, shown, table
+from pages.shared.layout import headline
+from pages.shared.picture import footer, picture, shown, table, toolbar
 from pages.shared.widgets import choose
 from xformer import analysis, viz
 from xformer.analysis.principles import (
@@ -32,282 +31,249 @@ from xformer.analysis.principles import (
     Mixed,
     Sentence,
     attention_costs,
+    learned_matrices,
     order_error,
+    parts,
 )
+from xformer.formatting import percent
+from xformer.widgets.matrices_data import Shown, mix, operand, product, softmax
+
+CLEAR = 0.15
+"""A weight is stated as a finding when it is this much above that of even attention."""
+
+
+def called(names: Sequence[str]) -> list[str]:
+    """The words of rows as Markdown, without their positions where they are told apart without them."""
+    words = [name.partition(" ")[2] for name in names]
+    return [escape_markdown(word if words.count(word) == 1 else name) for word, name in zip(words, names, strict=True)]
 
 
 def average_panel(sentence: Sentence) -> list[str]:
     """Draw the step; returns what to notice."""
     mixed = sentence.average()
-    st.latex(r"S = X X^\top \qquad A = \mathrm{softmax}(S) \qquad Y = A\,X")
-    st.caption(
-        "Every word becomes a weighted mean of all words. The weights come from dot products of the vectors themselves: "
-        "no parameters, nothing learned."
-    )
-    row = ask_row(sentence)
-    calls = show_matrices(
-        [
-            Picture("X", mixed, "x", "one word per row"),
-            Picture("S = X Xᵀ", mixed, "scores", "how alike two words are"),
-            Picture("A = softmax(S)", mixed, "weights", "each row sums to 1"),
-            Picture("Y = A X", mixed, "out", "the mixed words"),
-        ],
-        "average",
-        row,
-    )
-    st.text(mixed.weighted_sum(row))
-    footer(PLACE, "average", calls)
-    return _average_notes(sentence, mixed, row)
-
-
-def _average_notes(sentence: Sentence, mixed: Mixed, row: int) -> list[str]:
-    names = [escape_markdown(name) for name in sentence.names]
-    asymmetry = (mixed.scores - mixed.scores.T).abs().max().item()
-    best = int(mixed.weights[row].argmax())
-    self_best = sum(int(weights.argmax()) == i for i, weights in enumerate(mixed.weights))
-    words = sentence.words
-    notes = [
-        f"**S is its own mirror image** (largest difference {asymmetry:.1g}): what “{names[row]}” is to another word, "
-        "that word is to it. Queries and keys, the next step, change that.",
-        f"“{names[row]}” gives most of its weight, {mixed.weights[row, best].item():.3f}, to “{names[best]}”. "
-        f"For {self_best} of {len(words)} words the largest weight is on themselves: x · x = ‖x‖² is hard to beat.",
+    row = followed_row(mixed.names)
+    headline(strongest_weight(mixed, row))
+    pictures = [
+        Shown("X", "X", mixed, "x", "one word per row", editable=True),
+        Shown("S", "S = X Xᵀ", mixed, "scores", "how alike two words are", product("X", "X")),
+        Shown("A", "A = softmax(S)", mixed, "weights", "each row sums to 1", softmax("S"), breaks=True),
+        Shown("Y", "Y = A X", mixed, "out", "the mixed words", mix("A", "X")),
     ]
-    pairs = [(i, j) for i in range(len(words)) for j in range(i) if words[i] == words[j]]
-    if pairs:
+    footer(PLACE, "average", show_matrices(pictures, "average", row, words=sentence.words))
+    own = sum(int(weights.argmax()) == i for i, weights in enumerate(mixed.weights))
+    notes = [
+        "Each word becomes a weighted average of all words. The weights aren’t learned; they are dot products of the word "
+        "vectors.",
+        f"**S is symmetric**: cat→dog equals dog→cat. The largest weight of {own} of {len(mixed.names)} words is on "
+        "themselves: a word can only match words like itself. Queries and keys, the next step, change both.",
+    ]
+    words, names = sentence.words, [escape_markdown(name) for name in mixed.names]
+    if pairs := [(i, j) for i in range(len(words)) for j in range(i) if words[i] == words[j]]:
         i, j = pairs[0]
         apart = (mixed.out[i] - mixed.out[j]).abs().max().item()
-        notes.append(
-            f"“{names[j]}” and “{names[i]}” are the same word, so their rows of Y differ by {apart:.1g}: "
-            "position plays no role yet."
-        )
+        notes.append(f"“{names[j]}” and “{names[i]}” are the same word, so their rows of Y differ by {apart:.1g}.")
     return notes
 
 
-SLIDE = 26
-"""Columns of numbers that fit side by side in a frame of 1280 pixels."""
+def strongest_weight(mixed: Mixed, row: int) -> str:
+    """The strongest weight of a row as a finding; "" where attention is almost even."""
+    best, names = int(mixed.weights[row].argmax()), called(mixed.names)
+    weight = mixed.weights[row, best].item()
+    if weight < 1 / len(names) + CLEAR:
+        return ""
+    source = "itself" if best == row else f"“{names[best]}”"
+    return f"“{names[row]}” takes {percent(weight, 0)} of its new vector from {source}."
 
 
 def qkv_panel(sentence: Sentence) -> list[str]:
     """Draw the step; returns what to notice."""
     mixed = sentence.attention()
-    st.latex(
-        r"Q = X W_Q \quad K = X W_K \quad V = X W_V \qquad A = \mathrm{softmax}\!\left(Q K^\top / \sqrt{d}\right)"
-        r"\qquad Y = A\,V"
-    )
-    st.caption(
-        "Three matrices map each word to a query (what it looks for), a key (what it is found by) and a value (what it "
-        "passes on). In a model they are learned; here they are random, drawn from the seed."
-    )
-    row = ask_row(sentence)
-    roles = [
-        Picture("Q = X W_Q", mixed, "q", "asks for"),
-        Picture("K = X W_K", mixed, "k", "is found by"),
-        Picture("V = X W_V", mixed, "v", "hands over"),
-    ]
-    mixing = [
-        Picture("S = Q Kᵀ / √d", mixed, "scores", "row asks, column answers"),
-        Picture("A = softmax(S)", mixed, "weights", "each row sums to 1"),
-        Picture("Y = A V", mixed, "out", "the mixed values"),
-    ]
-    fits = is_framed() and 4 * sentence.d + 2 * len(sentence.names) <= SLIDE
-    rows = {"qkv": [*roles, *mixing]} if fits else {"qkv": roles, "qkv_mixed": mixing}
-    calls = [call for name, pictures in rows.items() for call in show_matrices(pictures, name, row)]
-    st.text(mixed.weighted_sum(row) + ", each by its value")
-    footer(PLACE, "qkv", calls)
-    return _qkv_notes(sentence, mixed, row)
-
-
-def _qkv_notes(sentence: Sentence, mixed: Mixed, row: int) -> list[str]:
-    names = [escape_markdown(name) for name in sentence.names]
+    row = followed_row(mixed.names)
+    names = called(mixed.names)
     apart = (mixed.scores - mixed.scores.T).abs()
     i, j = divmod(int(apart.argmax()), len(names))
+    if apart[i, j] >= 0.1:
+        headline(
+            f"“{names[i]}” scores “{names[j]}” {mixed.scores[i, j].item():.2f}, the other way round it is "
+            f"{mixed.scores[j, i].item():.2f}: S is no longer symmetric."
+        )
+    pictures = [
+        Shown("X", "X", mixed, "x", drawn=False),
+        Shown("Q", "Q = X W_Q", mixed, "q", "what a word looks for", product("X", "W_Q", by="columns")),
+        Shown("K", "K = X W_K", mixed, "k", "what it is found by", product("X", "W_K", by="columns")),
+        Shown("V", "V = X W_V", mixed, "v", "what it passes on", product("X", "W_V", by="columns")),
+        *_attention(mixed, sentence.d),
+    ]
+    matrices = zip(("W_Q", "W_K", "W_V"), learned_matrices(sentence.d, sentence.seed), strict=True)
+    weights = [operand(name, values) for name, values in matrices]
+    footer(PLACE, "qkv", show_matrices(pictures, "qkv", row, operands=weights, words=sentence.words))
     own = sum(int(weights.argmax()) == k for k, weights in enumerate(mixed.weights))
     return [
-        f"**S is no longer a mirror image**: “{names[i]}” scores “{names[j]}” {mixed.scores[i, j].item():.2f}, the other way "
-        f"round it is {mixed.scores[j, i].item():.2f}. A word can now look for something that it is not.",
-        f"{own} of {len(names)} words look most at themselves now.",
+        "Three matrices turn each word into a query, a key and a value. In a model they are learned; here they are random. "
+        "A word can now look for something that it is not: "
+        f"{own} of {len(names)} words attend most to themselves.",
         f"The three matrices hold 3 · {sentence.d} · {sentence.d} = {3 * sentence.d**2} numbers, whatever the length of the "
         "sentence: the same matrices serve every word.",
     ]
 
 
+def _attention(mixed: Mixed, d: int, *, about: str = "row asks, column answers", has_sums: bool = False) -> list[Shown]:
+    """S, A and Y, made of Q, K and V."""
+    scores = product("Q", "K", divide=math.sqrt(d))
+    return [
+        Shown("S", "S = Q Kᵀ / √d", mixed, "scores", about, scores, breaks=True),
+        Shown("A", "A = softmax(S)", mixed, "weights", "sum of each row: Σ" if has_sums else "each row sums to 1",
+              softmax("S"), has_sums=has_sums),
+        Shown("Y", "Y = A V", mixed, "out", "the mixed values", mix("A", "V")),
+    ]  # fmt: skip
+
+
+def _roles(mixed: Mixed, suffix: str = "") -> list[Shown]:
+    """Q, K and V, read and not drawn."""
+    return [Shown(f"{name}{suffix}", name, mixed, name.lower(), drawn=False) for name in "QKV"]
+
+
 def scale_panel(sentence: Sentence) -> list[str]:
     """Draw the step; returns what to notice."""
-    st.latex(
-        r"\mathrm{Var}(q_i k_i) = 1 \;\Rightarrow\; \mathrm{Var}(q \cdot k) = \mathrm{Var}\Big(\sum_{i=1}^{d} q_i k_i\Big) = d "
-        r"\;\Rightarrow\; \mathrm{Var}\big(q \cdot k / \sqrt{d}\big) = 1"
-    )
-    st.caption(
-        "For independent entries of mean 0 and variance 1, variances of a sum add up: the wider the vectors, the larger "
-        "their products, and the more the softmax picks a single key."
-    )
+    place = st.container()
     widths = {width: str(width) for width in WIDTHS}
-    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+    with toolbar():
         look: dict[str, Any] = {"widget": st.select_slider, "width": 280}
         d = choose("dk", widths, 64, "d, the width of q and k", key="principle_dk", **look)
-        is_scaled = choose("scaled", {1: "divide by √d", 0: "leave it out"}, 1, "Scale", key="principle_scaled")
+        options = {1: "divide by √d", 0: "no scale"}
+        is_scaled = choose("scaled", options, 1, "Scale", key="principle_scaled", label_visibility="collapsed")
         st.button("Draw again", icon=":material/casino:", key="principle_scale_redraw", on_click=draw_again)
     numbers = {"seed": sentence.seed}
     here = {"d": d, **numbers}
     row = Call(viz.softmax_row, (), {**here, "scaled": bool(is_scaled)})
     charts = {
-        f"Variance of q · k**  \n:small[{N_PAIRS:,} pairs; dashed: d, 1]": Call(viz.product_variances, (), here),
-        f"One query, {N_KEYS} keys, d = {d}**  \n:small[{'divided by √d' if is_scaled else 'no scale'}]": row,
-        f"Gradient of the softmax**  \n:small[mean of {N_QUERIES} queries, {N_KEYS} keys]": Call(
+        f"**Variance of q · k**  \n:small[{N_PAIRS:,} pairs; dashed: d, 1]": Call(viz.product_variances, (), here),
+        f"**One query, {N_KEYS} keys, d = {d}**  \n:small[{'divided by √d' if is_scaled else 'no scale'}]": row,
+        f"**Gradient of the softmax**  \n:small[mean of {N_QUERIES} queries, {N_KEYS} keys]": Call(
             viz.softmax_saturation, (), here
         ),
     }
-    for place, (title, call) in zip(st.columns(3, gap="medium"), charts.items(), strict=True):
-        with place:
-            st.markdown(f"**{title}")
+    for column, (title, call) in zip(st.columns(3, gap="medium"), charts.items(), strict=True):
+        with column:
+            st.markdown(f"{title}")
             shown(PLACE, call, f"scale_{call.name}")
     measured = table(PLACE, analysis.product_variances, **numbers)
     saturated = table(PLACE, analysis.softmax_saturation, **numbers)
     footer(PLACE, "scale", list(charts.values()), lambda: measured.merge(saturated, on="d"))
-    largest = max(table(PLACE, analysis.softmax_row, **row.options)["weight"].tolist())
-    return _scale_notes(measured.set_index("d"), saturated.set_index(["d", "scale"]), d, largest)
+    at, by_scale = measured.set_index("d").loc[d], saturated.set_index(["d", "scale"])
+    with place:
+        headline(f"At d = {d} the variance of q · k is {at['variance']:.4g}; divided by √d it is {at['scaled']:.3f}.")
+    return _scale_notes(by_scale, d)
 
 
-def _scale_notes(measured: pd.DataFrame, saturated: pd.DataFrame, d: int, largest: float) -> list[str]:
-    here, raw, scaled = measured.loc[d], saturated.loc[(d, RAW)], saturated.loc[(d, SCALED)]
+def _scale_notes(saturated: pd.DataFrame, d: int) -> list[str]:
+    raw, scaled = saturated.loc[(d, RAW)], saturated.loc[(d, SCALED)]
     narrow, wide = saturated.loc[(WIDTHS[0], RAW)], saturated.loc[(WIDTHS[-1], RAW)]
     return [
-        f"At d = {d} the variance of q · k was measured as **{here['variance']:.4g}** (expected {d}, give or take "
-        f"{here['error']:.2g}); divided by √{d} = {math.sqrt(d):.3g} it is **{here['scaled']:.3f}**.",
+        r"For independent entries of mean 0 and variance 1: $\mathrm{Var}(q_i k_i) = 1$, so $\mathrm{Var}(q \cdot k) = d$ and "
+        r"$\mathrm{Var}(q \cdot k / \sqrt{d}) = 1$. Training is free to leave that behind.",
         f"Without the scale the largest of {N_KEYS} weights is {raw['largest']:.2f} on average at d = {d}, with it "
-        f"{scaled['largest']:.2f}. (In the one row shown: {largest:.2f}.)",
-        f"The gradient of a softmax is p (1 − p) at its largest, 1/4 at most. Without the scale it falls from "
-        f"{narrow['gradient']:.3f} at d = {WIDTHS[0]} to {wide['gradient']:.3f} at d = {WIDTHS[-1]}; with it, it stays at "
-        f"{saturated.loc[(WIDTHS[-1], SCALED)]['gradient']:.3f}. **A saturated softmax hardly learns.**",
-        "The lines hold for entries that are independent, with mean 0 and variance 1, as fresh weights make them. "
-        "Training is free to leave that behind.",
+        f"{scaled['largest']:.2f}. The largest gradient of a softmax is p (1 − p). Without the scale it falls from "
+        f"{narrow['gradient']:.3f} at d = {WIDTHS[0]} to {wide['gradient']:.3f} at d = {WIDTHS[-1]}: "
+        "**a saturated softmax hardly learns.**",
     ]
+
+
+WAYS = {"causal": BEFORE, "late": AFTER, "zero": ZERO, "full": NO_MASK}
+"""The ways to treat later words, by their values in the link."""
 
 
 def mask_panel(sentence: Sentence) -> list[str]:
     """Draw the step; returns what to notice."""
-    ways = {mask: sentence.attention(mask=mask) for mask in (NO_MASK, BEFORE, AFTER, ZERO)}
-    st.latex(
-        r"S_{ij} = -\infty \text{ for } j > i \qquad e^{-\infty} = 0 \qquad "
-        r"A_{ij} = \frac{e^{S_{ij}}}{\sum_{j' \le i} e^{S_{ij'}}}"
-    )
-    st.caption("A model that generates word by word must not see later words, so later keys are masked in each row.")
-    with st.container(horizontal=True, gap="large", vertical_alignment="bottom"):
-        options = {"causal": "causal mask on", "full": "off"}
-        is_causal = choose("causal", options, "causal", "Mask", key="principle_causal") == "causal"
-        row = ask_row(sentence)
-    mixed = ways[BEFORE if is_causal else NO_MASK]
-    calls = show_matrices(
-        [
-            Picture("S", mixed, "scores", "scores" + (", later keys −∞" if is_causal else "")),
-            Picture("A = softmax(S)", mixed, "weights", "each row sums to 1"),
-            Picture("Y = A V", mixed, "out", "the mixed values"),
-        ],
-        "mask",
-        row,
-    )
-    with frame.also("ways"):
-        st.markdown("**Three ways to forbid, and what each row sums to**")
-        pictures = [Picture(way, ways[way], "weights", _sums(ways[way], row)) for way in (BEFORE, AFTER, ZERO)]
-        calls += show_matrices(pictures, "mask_ways", row)
-    footer(PLACE, "mask", calls)
-    return _mask_notes(sentence, ways, row)
-
-
-def _sums(mixed: Mixed, row: int) -> str:
-    """The sum of a row, and the part of it on later keys."""
-    weights = mixed.weights[row]
-    return f"row {row}: Σ = {weights.sum().item():.3f}, forbidden {weights[row + 1 :].sum().item():.3f}"
-
-
-def _mask_notes(sentence: Sentence, ways: dict[str, Mixed], row: int) -> list[str]:
-    names = [escape_markdown(name) for name in sentence.names]
-    before, after = ways[NO_MASK].weights[row], ways[BEFORE].weights[row]
-    lost = before[row + 1 :].sum().item()
-    grown = (after[: row + 1].sum() / before[: row + 1].sum()).item()
-    leak = ways[ZERO].weights.triu(1).sum(dim=-1)
-    worst = int(leak.argmax())
-    late = ways[AFTER].weights.sum(dim=-1)
-    least = int(late.argmin())
-    first = (
-        f"Without a mask “{names[row]}” gives {lost:.3f} of its weight to words to come. With −∞ that share goes to the "
-        f"words before, each × {grown:.3f}: **the row is normalised anew** and still sums to {after.sum().item():.3f}."
-        if lost > 0
-        else f"“{names[row]}” is the last word: nothing comes after it, so the mask changes nothing in its row."
-    )
+    place = st.container()
+    with toolbar():
+        way = WAYS[choose("causal", WAYS, "causal", "Mask", key="principle_causal", label_visibility="collapsed")]
+    mixed = sentence.attention(mask=way)
+    row = followed_row(mixed.names)
+    with place:
+        headline(_mask_finding(sentence, mixed, row))
+    pictures = [*_roles(mixed), *_attention(mixed, sentence.d, about=f"later words: {_HIDDEN[way]}", has_sums=True)]
+    footer(PLACE, "mask", show_matrices(pictures, "mask", row, words=sentence.words))
     return [
-        first,
-        f"Zeroing **after** the softmax skips that: the row of “{names[least]}” then sums to {late[least].item():.3f} "
-        "only, and the mixed vector shrinks with it.",
-        f"Zeroing **before** the softmax forbids nothing: e⁰ = 1, and “{names[worst]}” gives {leak[worst].item():.3f} of its "
-        "weight to words that it must not see. Both mistakes are in the Bug lab.",
-        f"The first word has only itself to look at, so its weight is {ways[BEFORE].weights[0, 0].item():.0f}.",
+        "A model that writes word by word must not see later words. With −∞ before the softmax, e^−∞ = 0: a forbidden word "
+        "gets nothing, and each row still sums to 1.",
+        "The other two ways are mistakes that people make, both in the Bug lab: 0 after the softmax leaves rows that sum to "
+        "less than 1, and 0 before it forbids nothing, because e⁰ = 1.",
     ]
 
 
-SIZES = {"sentence": "this sentence", "paper": "the paper’s base model: 512 wide, 8 heads, 64 tokens"}
+_HIDDEN = {BEFORE: "−∞", ZERO: "0", AFTER: "struck later", NO_MASK: "seen"}
 
+
+def _mask_finding(sentence: Sentence, mixed: Mixed, row: int) -> str:
+    names = called(mixed.names)
+    if mixed.mask == AFTER:
+        sums = mixed.weights.sum(dim=-1)
+        least = int(sums.argmin())
+        return f"The row of “{names[least]}” sums to {sums[least].item():.2f} only." if sums[least] < 0.99 else ""
+    if mixed.mask == ZERO:
+        leak = mixed.weights.triu(1).sum(dim=-1)
+        worst = int(leak.argmax())
+        return f"“{names[worst]}” still gives {percent(leak[worst].item(), 0)} of its weight to later words."
+    late = sentence.attention().weights[row, row + 1 :].sum().item()
+    if late < 0.01:
+        return ""
+    if mixed.mask == NO_MASK:
+        return f"“{names[row]}” gives {percent(late, 0)} of its weight to later words."
+    return f"The {percent(late, 0)} that “{names[row]}” gave to later words now go to itself and earlier ones."
+
+
+SIZES = {"sentence": "this sentence", "paper": "the paper’s base model: 512 wide, 8 heads, 64 tokens"}
 PAPERS_SIZE = (64, 512, 8)
+_SMALL = "₁₂₃₄"
 
 
 def heads_panel(sentence: Sentence) -> list[str]:
     """Draw the step; returns what to notice."""
-    d = sentence.d
-    st.latex(
-        r"\mathrm{head}_i = \mathrm{softmax}\!\left(Q_i K_i^\top / \sqrt{d/h}\right) V_i \qquad "
-        r"Y = \mathrm{concat}(\mathrm{head}_1 \ldots \mathrm{head}_h)\, W_O"
-    )
-    options = {h: str(h) for h in (1, 2, 4) if d % h == 0}
-    with st.container(horizontal=True, gap="large", vertical_alignment="bottom"):
-        h = choose("heads", options, 2, "Heads", key="principle_heads", width="content")
-        size = choose("size", SIZES, "sentence", "Count the cost for", key="principle_size")
+    place, d = st.container(), sentence.d
+    with toolbar():
+        options = {h: f"{h} head{'s' if h > 1 else ''}" for h in (1, 2, 4) if d % h == 0}
+        h = choose("heads", options, 2, "Heads", key="principle_heads", label_visibility="collapsed")
     heads = [sentence.attention(n_heads=h, head=head) for head in range(h)]
-    st.caption(
-        f"Q, K and V have {d} columns each; every head takes {d // h} of them and mixes the words in its own way."
-    )
-    pictures = [
-        Picture(f"A of head {i + 1}", head, "weights", _columns(i * d // h + 1, (i + 1) * d // h))
-        for i, head in enumerate(heads)
-    ]
-    if h == 1:
-        pictures.append(Picture("Y = A V", heads[0], "out", "the mixed values"))
-    footer(PLACE, "heads", show_matrices(pictures, "heads"))
-    n, d_model, n_heads = PAPERS_SIZE if size == "paper" else (len(sentence.words), d, h)
-    shape = {"n_tokens": n, "d_model": d_model, "n_heads": n_heads}
-    with frame.also("costs"):
-        st.markdown(
-            f"**Multiplications of one layer**  \n:small[{n} tokens, d = {d_model}, h = {n_heads}. The bars are counted from "
-            "the shapes, the numbers were counted by torch as it multiplied.]"
-        )
-        picture(PLACE, "costs", viz.attention_costs, key="heads_cost", **shape)
-    return _heads_notes(heads, attention_costs(**shape), n, d_model, n_heads)
-
-
-def _columns(first: int, last: int) -> str:
-    return f"column {first}" if first == last else f"columns {first} to {last}"
-
-
-def _heads_notes(heads: list[Mixed], costs: pd.DataFrame, n: int, d: int, h: int) -> list[str]:
-    one, split, wide = (sum(costs["count"][costs["heads"] == name]) for name in dict.fromkeys(costs["heads"]))
-    measured = costs.drop_duplicates("heads")["measured"].tolist()
-    agree = measured == [one, split, wide]
-    notes = [
-        f"**h heads of d/h cost as many multiplications as one head of d**: {split:,} and {one:,}, "
-        + ("and torch counted the same while multiplying." if agree else f"but torch counted {measured}.")
-        + " Each of them has its own pattern for that price. All heads are one batched product, so they run side by side.",
-        f"h heads as wide as d, as the write-up “Recreating a Modern Transformer in PyTorch” builds them, cost {wide:,}: "
-        f"{wide / one:.2f} × as much.",
-        f"What does grow with h is the number of weights, and so of exponentials: {n * n:,} for one head, {h * n * n:,} "
-        f"for {h}.",
-    ]
-    if len(heads) > 1:
+    row = followed_row(heads[0].names)
+    pictures = [one for index, head in enumerate(heads) for one in _head(head, index, d // h, h == 1)]
+    footer(PLACE, "heads", show_matrices(pictures, "heads", row, words=sentence.words))
+    if h > 1:
         apart = 0.5 * (heads[0].weights - heads[1].weights).abs().sum(dim=-1)
         query = int(apart.argmax())
-        notes.append(
-            f"Heads 1 and 2 disagree most in row {query}: {apart[query].item():.2f} of the weight lies elsewhere. "
-            f"Averaged over rows it is {torch.mean(apart).item():.2f}."
-        )
-    return notes
+        if apart[query] >= 0.1:
+            name, share = called(heads[0].names)[query], percent(apart[query].item(), 0)
+            with place:
+                headline(f"For “{name}”, heads 1 and 2 put {share} of the weight on different words.")
+    with st.expander("What several heads cost"):
+        size = choose("size", SIZES, "sentence", "Count the cost for", key="principle_size")
+        n, d_model, n_heads = PAPERS_SIZE if size == "paper" else (len(sentence.words), d, h)
+        shape = {"n_tokens": n, "d_model": d_model, "n_heads": n_heads}
+        picture(PLACE, "costs", viz.attention_costs, key="heads_cost", **shape)
+    costs = attention_costs(**shape)
+    one, split, wide = (sum(costs["count"][costs["heads"] == name]) for name in dict.fromkeys(costs["heads"]))
+    is_counted = costs.drop_duplicates("heads")["measured"].tolist() == [one, split, wide]
+    return [
+        f"Each head takes {d // h} of the {d} columns of Q, K and V and mixes the words in its own way; Z₁ … stand side by "
+        "side before W_O.",
+        f"**h heads of d/h cost as many multiplications as one head of d**: {split:,} and {one:,}"
+        + (", and torch counted the same." if is_counted else ".")
+        + f" Heads as wide as d would cost {wide:,}. What grows with h are the exponentials: {n * n:,} for one head, "
+        f"{n_heads * n * n:,} for {n_heads}.",
+    ]
+
+
+def _head(head: Mixed, index: int, width: int, has_scores: bool) -> list[Shown]:
+    """The matrices of one of several heads."""
+    s, a, z = (f"{name}{_SMALL[index]}" for name in "SAZ")
+    q, k, v = (f"{name}{_SMALL[index]}" for name in "QKV")
+    columns = f"columns {index * width + 1}–{(index + 1) * width}" if width > 1 else f"column {index + 1}"
+    return [
+        *_roles(head, _SMALL[index]),
+        Shown(s, s, head, "scores", columns, product(q, k, divide=math.sqrt(width)), drawn=has_scores, breaks=True),
+        Shown(a, a, head, "weights", "" if has_scores else columns, softmax(s)),
+        Shown(z, z, head, "out", "", mix(a, v)),
+    ]
 
 
 ORDERS = {"reversed": "reversed", "shuffled": "shuffled", "swapped": "first two swapped"}
@@ -315,35 +281,46 @@ ORDERS = {"reversed": "reversed", "shuffled": "shuffled", "swapped": "first two 
 
 def position_panel(sentence: Sentence) -> list[str]:
     """Draw the step; returns what to notice."""
-    st.latex(r"f(P X) = P f(X) \text{ for every permutation } P \qquad f(PX + \mathrm{pos}) \neq P f(X + \mathrm{pos})")
-    st.caption(
-        "The same words in another order. Without positions each word gets the same vector, in another row; with a position "
-        "vector added to each word, the order matters."
-    )
-    with st.container(horizontal=True, gap="large", vertical_alignment="bottom"):
-        how = choose("order", ORDERS, "reversed", "Order of the words", key="principle_order")
-        adds = bool(choose("add", {0: "none", 1: "sinusoidal, added"}, 0, "Positions", key="principle_add"))
+    place = st.container()
+    with toolbar():
+        how = choose("order", ORDERS, "reversed", "Order", key="principle_order", label_visibility="collapsed")
+        options = {0: "no positions", 1: "positions added"}
+        adds = bool(choose("add", options, 0, "Positions", key="principle_add", label_visibility="collapsed"))
     order = order_of(how, len(sentence.words), sentence.seed)
     error = order_error(sentence, order, add_positions=adds)
     before, after = (one.attention(add_positions=adds) for one in (sentence, sentence.in_order(order)))
-    left, right = st.columns(2, gap="large")
-    with left:
-        st.markdown("**As you typed it**")
-        typed = [Picture("X", before, "x", "what goes in"), Picture("Y", before, "out", "what comes out")]
-        calls = show_matrices(typed, "typed")
-    with right:
-        st.markdown(f"**The same words, {ORDERS[how]}**")
-        moved = [Picture("P X", after, "x", "what goes in"), Picture("f(P X)", after, "out", "what comes out")]
-        calls += show_matrices(moved, "moved")
-    st.metric(
-        "Largest difference |f(P X) − P f(X)|",
-        f"{error:.2g}",
-        help="Each word’s output compared with its own output in the first sentence.",
-        border=True,
-        width="content",
-    )
-    footer(PLACE, "position", calls)
-    return _position_notes(sentence, before.out, after.out, order, error, adds)
+    row = followed_row(before.names)
+    with place:
+        headline(
+            f"In another order, outputs change by up to {error:.2g}: the order counts."
+            if adds
+            else f"In another order, no word’s output changes by more than {error:.1g}: a sentence is a bag of words."
+        )
+    pictures = []
+    for mixed, mark in ((before, ""), (after, "′")):
+        x, a, v = (f"{name}{mark}" for name in "XAV")
+        scores = product(f"Q{mark}", f"K{mark}", divide=math.sqrt(sentence.d))
+        title, about = (f"X, {ORDERS[how]}", "the same words") if mark else ("X", "as typed")
+        pictures += [
+            *_roles(mixed, mark),
+            Shown(f"S{mark}", "S", mixed, "scores", made=scores, drawn=False),
+            Shown(a, a, mixed, "weights", drawn=False),
+            Shown(x, title, mixed, "x", about, breaks=True, editable=not mark),
+            Shown(f"Y{mark}", f"Y{mark}", mixed, "out", "what comes out", mix(a, v)),
+        ]
+    footer(PLACE, "position", show_matrices(pictures, "position", row, words=sentence.words))
+    if not adds:
+        return [
+            "Without positions each word gets the same vector, in another row: $f(PX) = P f(X)$ for every order $P$, any "
+            "number of heads, and the feed-forward layer too. “The dog saw the cat” and “the cat saw the dog” are the same.",
+        ]
+    apart = (after.out - before.out[torch.tensor(order)]).norm(dim=-1)
+    most = int(apart.argmax())
+    return [
+        f"“{escape_markdown(sentence.names[order[most]])}” moves most: its vector is {apart[most].item():.2f} away from what "
+        f"it was, of a length of {before.out[order[most]].norm().item():.2f}. The positions are the sinusoids of the paper "
+        "(§3.5), added to X before Q, K and V.",
+    ]
 
 
 def order_of(how: str, n: int, seed: int) -> list[int]:
@@ -355,22 +332,12 @@ def order_of(how: str, n: int, seed: int) -> list[int]:
     return list(range(n))[::-1]
 
 
-def _position_notes(
-    sentence: Sentence, before: Tensor, after: Tensor, order: list[int], error: float, adds: bool
-) -> list[str]:
-    names = [escape_markdown(name) for name in sentence.names]
-    if not adds:
-        return [
-            f"No output changed by more than {error:.1g}, which is rounding: **without positions a sentence is a bag of "
-            "words**. “The dog saw the cat” and “the cat saw the dog” are the same to it.",
-            "It holds for every permutation, for any number of heads, and for the feed-forward layer, which sees one word at "
-            "a time. Only a causal mask brings some order back: it counts how many words came before.",
-        ]
-    apart = (after - before[torch.tensor(order)]).norm(dim=-1)
-    most = int(apart.argmax())
-    return [
-        f"Now outputs change by up to {error:.2g}. “{names[order[most]]}” moves most: its vector is "
-        f"{apart[most].item():.2f} away from what it was, of a length of {before[order[most]].norm().item():.2f}.",
-        "The positions are the sinusoids of the paper (§3.5), the same as on the Positions screen; rotary angles and ALiBi "
-        "would do it inside the scores instead.",
-    ]
+def parts_panel() -> tuple[list[str], dict[str, str]]:
+    """Draw the registered components that a model can be built of; returns what to notice, and nothing for the link."""
+    found = parts()
+    kinds = {name: name for name in dict.fromkeys(found["part"])}
+    headline(f"A model here is built of {len(found)} exchangeable components.")
+    kind = choose("part", kinds, next(iter(kinds)), "Part", key="principle_part", label_visibility="collapsed")
+    rows = found[found["part"] == kind].drop(columns="part").map(escape_markdown)
+    st.table(rows.set_index("title").rename_axis(kind).rename(columns=str.capitalize))
+    return ["Each is one registered file of the library; a new one appears here, on Train and in the diagram."], {}

@@ -7,16 +7,20 @@ from typing import Any
 
 import streamlit as st
 
-from pages.first_principles.sentence import PLACE, Picture, show_matrices
+from pages.first_principles.sentence import PLACE, followed_row, show_matrices
+from pages.first_principles.steps import CLEAR
 from pages.shared import models, resources, screens
 from pages.shared.escape_markdown import escape_markdown
+from pages.shared.layout import headline
 from pages.shared.link import asked, carry
-from pages.shared.picture import footer
+from pages.shared.picture import footer, toolbar
 from pages.shared.widgets import choose, typed
 from xformer import Checkpoint
 from xformer.analysis.principles import Mixed, head_of
 from xformer.errors import InputError
+from xformer.formatting import percent
 from xformer.reading import Reading
+from xformer.widgets.matrices_data import Shown, mix, product, softmax
 
 MODEL, USUAL = "reverse-decoder", "3 7 12"
 MOST_NUMBERS = 4
@@ -31,42 +35,46 @@ def model_panel() -> tuple[list[str], dict[str, str]]:
         st.info(f"This step needs the shipped model {MODEL}; `make checkpoints` trains it.")
         return [], {}
     checkpoint = models.checkpoint(MODEL)
-    config = checkpoint.config
-    st.latex(
-        r"S = Q K^\top / \sqrt{d} \quad S_{ij} = -\infty \text{ for } j > i \quad A = \mathrm{softmax}(S) \quad Z = A\,V "
-        r"\quad \mathrm{out} = \mathrm{concat}(Z_1 \ldots Z_h)\, W_O"
-    )
-    with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
+    config, place = checkpoint.config, st.container()
+    with toolbar():
         source, problem = _ask_source(checkpoint)
         layers, heads = ({at: str(at + 1) for at in range(n)} for n in (config.n_layers, config.n_heads))
-        layer = choose("layer", layers, 0, "Layer", key="principle_layer", width="content")
-        head = choose("head", heads, 0, "Head", key="principle_head", width="content")
-        run = resources.run(MODEL, source)
-        mixed = head_of(run, layer=layer, head=head)
-        look: dict[str, Any] = {"widget": st.selectbox, "width": 110}
-        row = choose("row", dict(enumerate(mixed.names)), len(source), "Row", key="principle_model_row", **look)
+        look: dict[str, Any] = {"widget": st.selectbox, "width": 80}
+        layer = choose("layer", layers, 0, "Layer", key="principle_layer", **look)
+        head = choose("head", heads, 0, "Head", key="principle_head", **look)
         st.page_link(
             screens.file_of("attention"),
-            label="Open this head on Attention",
+            label="Open on Attention",
             icon=":material/grid_view:",
             query_params={"model": MODEL, "input": _written(source), "head": f"{layer + 1}.{head + 1}"},
         )
+    run = resources.run(MODEL, source)
+    mixed = head_of(run, layer=layer, head=head)
+    row = followed_row(mixed.names, len(source))
     if problem:
         st.error(escape_markdown(problem), icon=":material/edit:")
-    width = mixed.v.shape[1]
+    with place:
+        headline(_finding(mixed, row))
+    width, d = mixed.v.shape[1], config.d_head
     drawn = min(COLUMNS_OF_Z, width)
-    calls = show_matrices(
-        [
-            Picture("Q Kᵀ", mixed, "products", "one score per pair"),
-            Picture("S", mixed, "scores", f"÷ √{config.d_head}, later keys −∞"),
-            Picture("A", mixed, "weights", "softmax of each row"),
-            Picture("Z = A V", mixed, "out", f"{drawn} of {width}", n_columns=drawn),
-        ],
-        "model",
-        row,
-    )
-    footer(PLACE, "model", calls)
+    pictures = [
+        *(Shown(name, name, mixed, name.lower(), drawn=False) for name in "QKV"),
+        Shown("S", f"S = Q Kᵀ / √{d}", mixed, "scores", "later tokens −∞", product("Q", "K", divide=math.sqrt(d))),
+        Shown("A", "A = softmax(S)", mixed, "weights", "each row sums to 1", softmax("S")),
+        Shown("Z", "Z = A V", mixed, "out", f"{drawn} of {width} columns", mix("A", "V"), drawn),
+    ]
+    footer(PLACE, "model", show_matrices(pictures, "model", row))
     return head_notes(run, mixed, layer, head, row), {"input": _written(source)}
+
+
+def _finding(mixed: Mixed, row: int) -> str:
+    """Where a row attends most, as a finding; "" where attention is almost even."""
+    best = int(mixed.weights[row].argmax())
+    weight = mixed.weights[row, best].item()
+    if row == 0 or weight < 1 / (row + 1) + CLEAR:
+        return ""
+    names = [escape_markdown(name) for name in mixed.names]
+    return f"At “{names[row]}” this trained head puts {percent(weight, 0)} of its attention on “{names[best]}”."
 
 
 def _ask_source(checkpoint: Checkpoint) -> tuple[tuple[int, ...], str]:
@@ -101,17 +109,10 @@ def head_notes(run: Reading, mixed: Mixed, layer: int, head: int, row: int) -> l
     apart = (own - mixed.weights).abs().max().item()
     same = "the same to the last digit" if apart == 0 else f"within {apart:.1g} of each other"
     found = [
-        "These are the numbers of a trained model: q, k and v are read from its run, and the steps on this screen are done "
-        f"with them. The model’s own pattern and the one drawn here are {same}."
+        "q, k and v are read from a run of a trained model, and the same steps are done with them. The model’s own pattern "
+        f"and the one drawn here are {same}."
     ]
-    best = int(mixed.weights[row].argmax())
-    d_head = mixed.q.shape[1]
-    root = math.sqrt(d_head)
-    found.append(
-        f"“{names[row]}” gives most of its weight, {mixed.weights[row, best].item():.3f}, to “{names[best]}”: "
-        f"q · k = {mixed.products[row, best].item():.2f}, divided by √{d_head} = {root:.3g} that is "
-        f"{mixed.scores[row, best].item():.2f}."
-    )
+    root = math.sqrt(mixed.q.shape[1])
     lost = (mixed.products[row] / root).softmax(dim=-1)[row + 1 :].sum().item()
     if lost >= 0.001:
         found.append(f"Without the mask {lost:.3f} of this row’s weight would lie on tokens to come.")

@@ -25,6 +25,7 @@ from xformer.analysis.principles import (
     learned_matrices,
     matrix,
     order_error,
+    parts,
     product_variances,
     softmax_jacobian,
     softmax_of_cell,
@@ -32,9 +33,11 @@ from xformer.analysis.principles import (
     softmax_saturation,
     word_vectors,
 )
+from xformer.components import FEED_FORWARDS, KEY_VALUE_HEADS, MASKS, NORMS
 from xformer.config import ModelConfig
 from xformer.errors import EditError, InputError
 from xformer.layers.attention import Attention
+from xformer.positions import POSITION_KINDS
 from xformer.reading import from_trace
 
 WORDS = ["to", "be", "or", "not", "to", "be", "now"]
@@ -136,12 +139,6 @@ def test_a_sentence_that_cannot_be_shown_says_why(text: str, problem: str) -> No
     with pytest.raises(InputError, match=problem):
         Sentence(text)
     assert Sentence("  a\tb ").words == ["a", "b"]
-
-
-def test_a_row_is_written_as_the_sum_that_it_is() -> None:
-    mixed = two_words().average()
-    first, second = mixed.weights[1].tolist()
-    assert mixed.weighted_sum(1) == f"new 1 b = {first:.3f} · 0 a + {second:.3f} · 1 b"
 
 
 @pytest.mark.parametrize(
@@ -266,3 +263,14 @@ def test_one_row_is_a_softmax_of_products() -> None:
     row, raw = (softmax_row(d=16, n_keys=7, scaled=scaled, seed=3) for scaled in (True, False))
     assert (row["score"] * 4).tolist() == pytest.approx(raw["score"].tolist())
     assert row["weight"].tolist() == pytest.approx(torch.tensor(row["score"]).softmax(dim=-1).tolist())
+
+
+def test_parts_are_the_registered_components() -> None:
+    found = parts()
+    assert set(found["title"][found["part"] == "Norm"]) == {norm.title for norm in NORMS.values()}
+    registered = [*NORMS, *FEED_FORWARDS, *MASKS, *KEY_VALUE_HEADS, *POSITION_KINDS]
+    assert len(found) == len(registered)
+    sinusoidal = found.set_index("title").loc["Sinusoidal"]
+    assert sinusoidal["explanation"].startswith("Adds fixed waves")
+    assert sinusoidal["source"] == "Vaswani et al. 2017, §3.5"
+    assert all(found["explanation"])

@@ -44,7 +44,6 @@ OURS = {
     "embeddings/page.py": {"name", "text"},
     "feed_forward/layers.py": {"choice.title", "name"},
     "feed_forward/neurons.py": {"title"},
-    "first_principles/sentence.py": {"picture.about", "picture.title"},
     "first_principles/steps.py": {"title"},
     "home/more.py": {"label", "published.title"},
     "positions/kinds.py": {"kind.title", "words"},

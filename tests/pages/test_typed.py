@@ -14,8 +14,6 @@ from tests.pages.test_train import finished
 from xformer.errors import InputError
 from xformer.training.run_store import RunStore
 
-LEARN = "pages/first_principles/page.py"
-
 
 def said(app: AppTest) -> list[str]:
     assert not app.exception
@@ -34,7 +32,6 @@ def test_a_text_is_taken_whole_or_refused_and_never_cut() -> None:
     [
         (None, "input", 20_000),
         ("pages/compare/page.py", "compare_input", 2_000),
-        (LEARN, "principle_text", 120),
         ("pages/train/page.py", "probe_", 400),
         (RUNS, "runs_text", 80),
         (RUNS, "runs_name_", 80),

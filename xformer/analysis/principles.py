@@ -22,8 +22,10 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from xformer.analysis.attention_patterns import token_names
+from xformer.components import FEED_FORWARDS, KEY_VALUE_HEADS, MASKS, NORMS
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.layers.masks import causal_mask
+from xformer.positions import POSITION_KINDS
 from xformer.positions.sinusoidal import sinusoidal
 from xformer.reading import Reading
 
@@ -134,11 +136,6 @@ class Mixed:
         """The mixed values."""
         return self.weights @ self.v
 
-    def weighted_sum(self, row: int) -> str:
-        """One row of the weights as the sum that it stands for: "new 0 the = 0.12 · 0 the + …"."""
-        weights = zip(self.weights[row].tolist(), self.names, strict=True)
-        return f"new {self.names[row]} = {' + '.join(f'{weight:.3f} · {name}' for weight, name in weights)}"
-
 
 def attend(names: Sequence[str], x: Matrix, q: Matrix, k: Matrix, v: Matrix, mask: str, recipe: str) -> Mixed:
     """softmax(Q Kᵀ / √d) V under one of the ways to treat later keys."""
@@ -195,6 +192,18 @@ def matrix(mixed: Mixed, *, which: str, n_columns: int | None = None) -> pd.Data
         for column, value in zip(columns, numbers, strict=True)
     ]
     return pd.DataFrame(cells, columns=["matrix", "row", "column", "value"])
+
+
+def parts() -> pd.DataFrame:
+    """The registered components of a transformer, one row each: part, title, what it does, and where it was published."""
+    registries = {"Norm": NORMS, "Feed-forward": FEED_FORWARDS, "Mask": MASKS, "Key/value heads": KEY_VALUE_HEADS}
+    rows = [
+        (part, one.title, one.explanation, one.source) for part, known in registries.items() for one in known.values()
+    ]
+    for kind in POSITION_KINDS.values():
+        does, _, source = kind.more.rpartition(" (") if kind.more.endswith(")") else (kind.more, "", "")
+        rows.append(("Positions", kind.title, f"{kind.does} {does}", source.rstrip(")")))
+    return pd.DataFrame(rows, columns=["part", "title", "explanation", "source"])
 
 
 def numbered(words: Sequence[str]) -> list[str]:

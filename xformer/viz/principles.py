@@ -368,22 +368,17 @@ def matrix(
     which: str,
     n_columns: int | None = None,
     row: int | None = None,
-    named: bool = True,
-    extent: int = 30,
     dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
     """`analysis.matrix` as coloured cells with its numbers: weights on the fixed scale from 0 to 1, all else centred on zero.
 
-    A forbidden cell is grey. `row` is framed. Without `named` the rows have no names, as beside a matrix of the same rows;
-    `extent` are the pixels for the names of the columns, so that neighbours can be made to align.
+    A forbidden cell is grey. `row` is framed.
 
     Args:
         mixed: The attention of a `principles.Sentence`.
         which: The matrix: "x", "q", "k", "v", "scores", "weights" or "out".
         n_columns: The number of columns to keep, from the first.
         row: The row that has a frame.
-        named: Whether rows have names.
-        extent: The pixels for the names of the columns.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -409,6 +404,7 @@ def matrix(
         exact=["−∞" if np.isneginf(value) else f"{value:.6f}" for value in values],
         ink=np.where(hidden, theme.ink(theme.pick(theme.MASKED, dark)), inks(stops, values, low, limit)),
     )
+    extent = min(28 + 5 * max(map(len, across)), 76)  # pixels for the names of the columns
     axis = {"ticks": False, "domain": False, "labelOverlap": False, "titleFontWeight": "normal"}
     above = alt.Axis(
         orient="top",
@@ -420,7 +416,7 @@ def matrix(
     )
     base = alt.Chart(data).encode(
         alt.X("column:N", sort=across, title=None, axis=above),
-        alt.Y("row:N", sort=down, title=None, axis=alt.Axis(**axis, labels=named, labelLimit=84)),
+        alt.Y("row:N", sort=down, title=None, axis=alt.Axis(**axis, labelLimit=84)),
         tooltip=["row:N", "column:N", alt.Tooltip("exact:N", title="value")],
     )
     colour = alt.Color("value:Q", scale=alt.Scale(**theme.vega_scale(stops, low, limit)), legend=None)

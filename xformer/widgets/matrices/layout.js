@@ -1,0 +1,74 @@
+// Where each matrix stands, and how each of its numbers is computed: plain values in, plain values out.
+
+const GAP = 26, HEAD = 56, BETWEEN = 16, SUMS = 58;
+const LEAST = 36, NARROWEST = 30, WIDEST = 60; // widths of a cell
+
+const labelWidth = (matrix) => Math.min(100, 14 + 7 * Math.max(...matrix.rows.map((name) => name.length)));
+const isNamed = (line, at) => !at || String(line[at].rows) !== String(line[at - 1].rows);
+const tail = (matrix) => (matrix.sums ? SUMS : 0);
+const aside = (line, at) => (at ? GAP : 0) + (isNamed(line, at) ? labelWidth(line[at]) : 0) + tail(line[at]); // all but the cells
+const slot = (matrix, cell) => Math.max(matrix.columns.length * cell, 7.4 * matrix.title.length, 6.2 * matrix.about.length);
+const lineWidth = (line, cell) => line.reduce((sum, matrix, at) => sum + aside(line, at) + slot(matrix, cell), 0);
+
+function linesOf(matrices, width) {
+  if (lineWidth(matrices, LEAST) <= width) return [matrices];
+  const lines = [];
+  for (const matrix of matrices) {
+    const line = lines.at(-1);
+    if (!line || matrix.breaks || lineWidth([...line, matrix], LEAST) > width) lines.push([matrix]);
+    else line.push(matrix);
+  }
+  return lines;
+}
+
+export function layOut(matrices, width) {
+  const lines = linesOf(matrices.filter((matrix) => matrix.drawn), width);
+  const fits = (cell) => lines.every((line) => lineWidth(line, cell) <= width);
+  let cell = lines.length > 1 ? 46 : WIDEST;
+  while (cell > NARROWEST && !fits(cell)) cell -= 1;
+  const row = lines.length > 1 ? 26 : Math.min(34, Math.max(28, Math.round(cell * 0.68)));
+  const places = new Map();
+  let top = 0;
+  for (const line of lines) {
+    let x = 0;
+    line.forEach((matrix, at) => {
+      const named = isNamed(line, at);
+      x += (at ? GAP : 0) + (named ? labelWidth(matrix) : 0);
+      places.set(matrix.name, { x, y: top + HEAD, top, named, label: labelWidth(matrix), sumsAt: x + matrix.columns.length * cell });
+      x += slot(matrix, cell) + tail(matrix);
+    });
+    top += HEAD + row * Math.max(...line.map((matrix) => matrix.rows.length)) + BETWEEN;
+  }
+  return { cell, row, places, height: top - BETWEEN + 4 };
+}
+
+// The factors of a product, and their sum.
+export function termsOf(find, matrix, r, c) {
+  const { left, right, by, divide } = matrix.made;
+  const [a, b] = [find(left), find(right)];
+  const terms = a.values[r].map((value, k) => [value ?? 0, (by === "rows" ? b.values[c][k] : b.values[k][c]) ?? 0]);
+  const sum = terms.reduce((so_far, [x, y]) => so_far + x * y, 0);
+  return { terms, sum, divide };
+}
+
+// What is computed for a row, part by part: a cell of a product, or a whole row of a softmax or a mixture.
+export function actsOf(matrices, row) {
+  const acts = [];
+  for (const matrix of matrices) {
+    if (!matrix.made || !matrix.drawn || row >= matrix.rows.length) continue;
+    if (matrix.made.op !== "product") acts.push({ matrix, r: row, c: null, seconds: matrix.made.op === "mix" ? 4 : 3.6 });
+    else matrix.columns.forEach((_, c) => acts.push({ matrix, r: row, c, seconds: c ? 0.4 : 2.6 }));
+  }
+  return acts;
+}
+
+// How far an act has to be for a number of its row to be there.
+export function shownFrom(act, c) {
+  return act.matrix.made.op === "softmax" ? 0.6 + (0.35 * c) / act.matrix.columns.length : 0.9;
+}
+
+export function written(value, digits = 2) {
+  if (value === null) return "−∞";
+  const text = Math.abs(value) >= 1000 ? value.toExponential(1).replace("+", "") : (Math.round(value * 100) / 100 + 0).toFixed(digits);
+  return text.replace("-", "−");
+}

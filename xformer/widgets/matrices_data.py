@@ -1,0 +1,126 @@
+"""The data of the matrices widget: the matrices of an attention, and for each how its numbers are computed.
+
+data = matrices_data([Shown("X", "X", mixed, "x"), Shown("S", "S = X Xᵀ", mixed, "scores", made=product("X", "X"))])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from xformer.analysis.principles import AFTER, BEFORE, MOST_WORDS, Mixed, matrix
+from xformer.viz.theme import DIVERGING, HEAD_HUES, MASKED, SEQUENTIAL, signed_limit
+
+COLOURS = {
+    "sequential": SEQUENTIAL,
+    "diverging": DIVERGING,
+    "masked": MASKED,
+    "left": HEAD_HUES[1],
+    "right": HEAD_HUES[0],
+}
+
+
+def product(left: str, right: str, *, by: str = "rows", divide: float = 1.0) -> dict[str, Any]:
+    """Each number is a row of `left` times a row ("rows") or a column ("columns") of `right`, divided by a number."""
+    return {"op": "product", "left": left, "right": right, "by": by, "divide": divide}
+
+
+def softmax(of: str) -> dict[str, Any]:
+    """Each row is the softmax of that row of a matrix."""
+    return {"op": "softmax", "of": of}
+
+
+def mix(left: str, right: str) -> dict[str, Any]:
+    """Each row is the sum of the rows of `right`, each times its weight in that row of `left`."""
+    return {"op": "mix", "left": left, "right": right}
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """One matrix of an attention: `which` of `mixed`, under a title, and how it is `made` of matrices by their names."""
+
+    name: str
+    title: str
+    mixed: Mixed
+    which: str
+    about: str = ""
+    made: dict[str, Any] | None = None
+    n_columns: int | None = None
+    drawn: bool = True
+    """Whether it is drawn, or only read by others."""
+    breaks: bool = False
+    """Whether it begins a new line where not all fit into one."""
+    has_sums: bool = False
+    """Whether the sum of each row stands at its end."""
+    editable: bool = False
+    """Whether its numbers can be changed."""
+
+    def data(self) -> dict[str, Any]:
+        """The matrix as plain values; a masked cell is None."""
+        cells = matrix(self.mixed, which=self.which, n_columns=self.n_columns)
+        table = cells["value"].to_numpy().reshape(len(self.mixed.names), -1)
+        is_share = self.which == "weights"
+        strikes = is_share and self.mixed.mask in (BEFORE, AFTER)
+        values = [
+            [None if math.isinf(value) or (strikes and j > i) else value for j, value in enumerate(row)]
+            for i, row in enumerate(table.tolist())
+        ]
+        return _matrix(self.name, values) | {
+            "title": self.title,
+            "about": self.about,
+            "rows": list(self.mixed.names),
+            "columns": list(dict.fromkeys(cells["column"])),
+            "share": is_share,
+            "made": self.made,
+            "drawn": self.drawn,
+            "breaks": self.breaks,
+            "sums": [sum(value or 0.0 for value in row) for row in values] if self.has_sums else None,
+            "editable": self.editable,
+        }
+
+
+def operand(name: str, values: Float[Tensor, "row column"], rows: Sequence[str] = ()) -> dict[str, Any]:
+    """A matrix that is read and not drawn, such as learned weights."""
+    return _matrix(name, values.tolist()) | {
+        "rows": list(rows) or [str(index + 1) for index in range(len(values))],
+        "columns": [str(index + 1) for index in range(values.shape[1])],
+        "drawn": False,
+    }
+
+
+def _matrix(name: str, values: list[list[Any]]) -> dict[str, Any]:
+    largest = signed_limit([[value or 0.0 for value in row] for row in values])  # pyright: ignore[reportArgumentType]
+    blank = {"title": name, "about": "", "share": False, "made": None, "breaks": False, "sums": None, "editable": False}
+    return blank | {"name": name, "values": values, "largest": largest}
+
+
+def matrices_data(
+    shown: Sequence[Shown],
+    *,
+    step: str,
+    row: int = 0,
+    operands: Sequence[dict[str, Any]] = (),
+    words: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """What the widget draws, as plain values.
+
+    Args:
+        shown: The matrices, in the order in which they are computed.
+        step: The name of the step; a new one plays by itself.
+        row: The row that is followed.
+        operands: Matrices that others are made of and that are not drawn.
+        words: The words of the rows where they can be changed, else None.
+    """
+    return {
+        "matrices": [*operands, *(one.data() for one in shown)],
+        "step": step,
+        "row": row,
+        "words": None if words is None else list(words),
+        "most": MOST_WORDS,
+        "colours": COLOURS,
+    }
