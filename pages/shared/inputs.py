@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -32,8 +34,19 @@ from xformer.reading import Reading
 from xformer.tasks.images import N_TEST, digit_images
 from xformer.tasks.rules.digits import Digits
 
+MOST_EDITED = 256
+"""Tokens of an input that can be edited one by one."""
 MOST_TYPED = 20_000
 """Characters of an input: more than any model here reads, and what a window of a text is taken from."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A typed text cut where its tokens end: "3 7 12" is "3", " 7", " 12", and " 12" once more for the next one."""
+
+    texts: tuple[str, ...] = ()
+    first: int = 0
+    """The place of the first of these tokens in the source."""
 
 
 class InputKind:
@@ -108,6 +121,19 @@ class InputKind:
         says = said_lane("says" if run.open_output is None else "says next", run)
         more = [] if changed is None else [said_lane(name, changed, says)]
         return [*self.read_rows(run), says, *more]
+
+    def pieces(self, run: Reading) -> Pieces:
+        """The text of each token that can be edited in its place."""
+        of, source = run.subject.input, run.example.source
+        if st.session_state.get("window"):  # more was typed than is shown
+            return Pieces()
+        for first in (0, 1):  # some tokenizers put a special token before and after a text
+            tokens = source[first : len(source) - first]
+            if 0 < len(tokens) <= MOST_EDITED and of.text(tokens) == of.text(source):
+                texts = [of.text((*tokens, tokens[-1])[:n]) for n in range(len(tokens) + 2)]
+                if all(after.startswith(before) for before, after in pairwise(texts)):
+                    return Pieces(tuple(after[len(before) :] for before, after in pairwise(texts)), first)
+        return Pieces()  # a character of several tokens
 
     def verdict(self, original: Reading, changed: Reading | None) -> tuple[str, str]:
         """How many tokens are right, with changes instead of how many; and a note for the "?" behind it."""
@@ -262,6 +288,27 @@ def _likeliest(original: Reading, changed: Reading | None) -> str:
     return said if changed is None else f"{said} instead of {before}"
 
 
+def edited(pieces: Sequence[str], at: int, text: str) -> str:
+    """The typed text with one of its pieces replaced; an empty one is removed, one more is added (see `Pieces`)."""
+    old, more = pieces[at], at == len(pieces) - 1
+    space = old[: len(old) - len(old.lstrip())] if old.strip() else ""
+    if more and not text[:1].isalnum():  # a full stop follows its word at once
+        space = ""
+    whole = "".join([*pieces[:at], space + text if text else "", *pieces[at + 1 : -1]])
+    return whole if at else whole.lstrip()
+
+
+def follow_edit(subject: ModelAdapter, pieces: Sequence[str], at: int, text: str) -> str:
+    """Take a token that was edited in its place as the input; else the reason why it cannot be read. For a callback."""
+    try:
+        whole = typed(edited(pieces, at, text), MOST_TYPED)
+        subject.input.read(whole)
+    except InputError as error:
+        return str(error)
+    _set_input(whole)
+    return ""
+
+
 _PICTURE_TYPES = ["png", "jpg", "jpeg", "webp", "gif", "bmp"]
 
 _MAX_MEGABYTES = 16
@@ -297,6 +344,10 @@ class PictureKind(InputKind):
             file_box("A picture of your own", _PICTURE_TYPES, _MAX_MEGABYTES, _take, key="picture_file")
         resources.check_memory(model, source)
         return source
+
+    def pieces(self, run: Reading) -> Pieces:
+        """Pixels are not typed."""
+        return Pieces()
 
     def read_rows(self, run: Reading) -> list[Lane]:
         """One cell for the picture: its patches are too many for a lane."""
@@ -396,6 +447,10 @@ class ImageKind(InputKind):
         resources.check_memory(model, source)
         return source
 
+    def pieces(self, run: Reading) -> Pieces:
+        """Pixels are not typed."""
+        return Pieces()
+
     def read_rows(self, run: Reading) -> list[Lane]:
         """The digit that the image shows, where it is known."""
         return [Lane("is", run.answers if run.has_right_answer else ("?",))]
@@ -453,7 +508,21 @@ def show_image(number: int) -> None:
     _set_input(f"test {number}")
 
 
+class GivenKind(InputKind):
+    """The inputs of a module in memory: nothing is typed."""
+
+    def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
+        """Say so, and return them."""
+        _begin(subject.input)
+        _set_input(subject.input.default)
+        st.caption(subject.input.instruction)
+        source = subject.input.read("")
+        resources.check_memory(model, source)
+        return source
+
+
 KINDS: dict[str, InputKind] = {
+    "given": GivenKind(),
     "symbols": InputKind(),
     "text": TextKind(),
     "picture": PictureKind(),

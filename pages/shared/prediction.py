@@ -5,9 +5,10 @@ from __future__ import annotations
 import streamlit as st
 import torch
 
-from pages.components.prediction_strip import prediction_strip
+from pages.components.prediction_strip import Editing, prediction_strip
 from pages.shared import frame
 from pages.shared.glossary import explained
+from pages.shared.inputs import follow_edit
 from pages.shared.view import View
 from xformer.reading import Reading
 
@@ -23,7 +24,20 @@ def prediction_panel(view: View) -> None:
 def prediction_lanes(view: View, what: str = "") -> None:
     """The lanes of the original and, where there is one, of the changed run; `what` names the changes."""
     name = f"with {what or view.what_changed()}"
-    prediction_strip(view.kind.rows(view.original(), view.changed(), name), key="strip", width="content")
+    lanes = view.kind.rows(view.original(), view.changed(), name)
+    prediction_strip(lanes, key="strip", width="content", editing=_editing(view))
+
+
+def _editing(view: View) -> Editing | None:
+    """The tokens that can be changed in the lane of what is read; they are followed as a typed input is."""
+    run = view.original()
+    pieces = view.kind.pieces(run)
+    read = run.ids("encoder" if run.is_pair else None) if pieces.texts else []
+    starts = [at for at in range(len(read)) if tuple(read[at : at + len(view.source)]) == view.source]
+    if not starts:
+        return None
+    texts = (*(text.strip() or text for text in pieces.texts[:-1]), "")
+    return Editing(texts, starts[0] + pieces.first, lambda at, text: follow_edit(view.subject, pieces.texts, at, text))
 
 
 def prediction_sentence(view: View, what: str = "") -> None:

@@ -251,6 +251,32 @@ def test_a_bad_input_is_one_sentence_and_the_picture_stays(app: str, visit: Visi
     assert visitor.problems == []
 
 
+def test_tokens_are_edited_where_they_are_shown(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/residual?model=reverse&input=3+7+12")
+    page = visitor.page
+    strip, typed = page.locator(".st-key-strip"), page.locator(".st-key-input input")
+    cells = strip.locator(".lane").first.locator(".token")
+    cells.nth(1).click()
+    page.keyboard.type("5")
+    page.keyboard.press("Enter")
+    expect(typed).to_have_value("3 5 12")
+    page.wait_for_function("() => new URL(location).searchParams.get('input') === '3 5 12'")
+    expect(cells.nth(1)).to_be_focused()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Delete")
+    expect(typed).to_have_value("5 12")
+    strip.locator(".add").click()
+    page.keyboard.type("99")
+    page.keyboard.press("Enter")
+    expect(strip.get_by_role("alert")).to_contain_text("“99” is not one")
+    expect(strip.locator("input")).to_have_value("99")
+    expect(typed).to_have_value("5 12")
+    page.keyboard.press("Escape")
+    expect(strip.get_by_role("alert")).to_have_count(0)
+    expect(cells).to_have_text(["5", "12", "+"])
+    assert visitor.problems == []
+
+
 def test_on_a_phone_a_wide_picture_keeps_its_size_in_a_frame_of_its_own(app: str, visit: Visiting) -> None:
     """Squeezed into 390 pixels the cells of the lens lay on each other."""
     page = visit(app, "/residual?model=reverse-small", width=390).page

@@ -89,7 +89,7 @@ def strip_lanes(app: AppTest) -> list[dict[str, Any]]:
     """The lanes of the strip of tokens, as the browser gets them."""
     elements = [one.proto for one in app.get("bidi_component")]  # type: ignore[attr-defined]
     [ours] = [one for one in elements if one.component_name == "xformer_prediction_strip"]
-    return json.loads(ours.json)
+    return json.loads(ours.json)["lanes"]
 
 
 def plain(message: object) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import xformer
+from pages.components.prediction_strip import edit_sent
+from pages.shared import models
+from pages.shared.inputs import edited, kind_of
 from tests.pages.conftest import Open, plain
 from xformer import Checkpoint, Transformer, save
 from xformer.presets import preset
@@ -78,6 +83,51 @@ def test_what_cannot_be_read_is_said_and_something_that_can_is_shown(open_page: 
     assert ["adds two numbers, got 3" in plain(element.value) for element in app.error] == [True]
     assert not app.exception
     assert app.query_params["input"] == Task(preset("modular").task).rule.default
+
+
+EDITS = [
+    ("reverse", "3 7 12", 1, "5", "3 5 12"),
+    ("reverse", "3 7 12", 0, "", "7 12"),
+    ("reverse", "3", 1, "8", "3 8"),
+    ("addition", "34+56", 1, "9", "39+56"),
+    ("brackets", "(()", 3, ")", "(())"),
+    ("modular", "29 39", 1, "7", "29 7"),
+]
+
+
+@pytest.mark.parametrize(("name", "typed", "at", "text", "then"), EDITS)
+@pytest.mark.usefixtures("untrained")
+def test_a_token_edited_in_its_place_changes_the_typed_text(
+    open_page: Open, name: str, typed: str, at: int, text: str, then: str
+) -> None:
+    app = open_page(ATTENTION, model=name, input=typed)
+    [strip] = [one.proto for one in app.get("bidi_component") if one.proto.component_name == "xformer_prediction_strip"]
+    sent = json.loads(strip.json)
+    edit, tokens = sent["edit"], sent["lanes"][0]["tokens"]
+    assert edit["texts"] == [*tokens[edit["first"] :][: len(edit["texts"]) - 1], ""]
+    subject = models.subject(name)
+    pieces = kind_of(subject).pieces(xformer.read(subject, typed))
+    assert edited(pieces.texts, at, text) == then
+
+
+def test_a_text_keeps_its_spaces_where_a_token_is_edited() -> None:
+    pieces = ("The", " cat", " sat", ".", " .")
+    assert edited(pieces, 1, "dog") == "The dog sat."
+    assert edited(pieces, 4, "On") == "The cat sat. On"
+    assert edited(pieces, 4, "!") == "The cat sat.!"
+    assert edited(pieces, 0, "") == "cat sat."
+
+
+@pytest.mark.parametrize("sent", [None, "3", {"at": 3, "text": "5"}, {"at": 0, "text": 5}, {"at": "0", "text": "5"}])
+def test_an_edit_that_no_strip_sends_is_ignored(sent: object) -> None:
+    assert edit_sent(sent, 3) is None
+    assert edit_sent({"at": 2, "text": "5"}, 3) == (2, "5")
+
+
+def test_an_image_is_not_edited_token_by_token(open_page: Open) -> None:
+    app = open_page(ATTENTION, model="digits")
+    [strip] = [one.proto for one in app.get("bidi_component") if one.proto.component_name == "xformer_prediction_strip"]
+    assert json.loads(strip.json)["edit"] is None
 
 
 def test_a_run_that_would_take_all_memory_is_refused_with_a_sentence(
