@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from xformer.decoding import Sampling as Sampling
     from xformer.decoding import Step as Step
     from xformer.decoding import decode as decode
+    from xformer.live_app import show as show
     from xformer.model import Transformer as Transformer
     from xformer.reading import Reading as Reading
     from xformer.reading import gradients as gradients

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from xformer import notebook_html
-from xformer.adapters import BareModel, ModelAdapter, TaskModel
+from xformer.adapters import BareModel, ModelAdapter, TaskModel, in_memory
 from xformer.adapters.gradients import Gradients, Measure
 from xformer.adapters.gradients import gradients as gradients_of_run
 from xformer.adapters.load import is_external, opened_from, opened_module
@@ -547,6 +547,8 @@ def adapter_of(where: Readable, typed: Any = None, tokenizer: Any = None) -> Mod
     Raises `CheckpointError` for a path that holds no model, `InputError` for a module without attention that can be seen.
     """
     name = "model"
+    if isinstance(where, str) and (found := in_memory.find(where)):
+        return found
     if isinstance(where, str | Path):
         path = Path(where)
         if is_external(path):

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from pages.shared.byte_cache import shared
-from xformer.adapters import ModelAdapter
+from xformer.adapters import ModelAdapter, in_memory
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.load import open_model
 from xformer.adapters.rehearsal import rehearse
@@ -29,7 +29,7 @@ _rehearsals = threading.BoundedSemaphore(MOST_REHEARSALS)
 def _load(id: str, step: Step) -> ModelAdapter:
     """Raises `ModelFileError` for a model whose inputs no screen can ask for."""
     model = open_model(catalogue().entry(id).path, step=step)
-    if isinstance(model, HuggingFaceModel) and (why := _not_shown(model)):
+    if isinstance(model, HuggingFaceModel) and (why := not_shown(model)):
         raise ModelFileError(why)
     return model
 
@@ -49,7 +49,7 @@ def _rehearsed(path: Path, state: object) -> None:
             rehearse(path)
 
 
-def _not_shown(model: HuggingFaceModel) -> str:
+def not_shown(model: HuggingFaceModel) -> str:
     """Return why the screens cannot show a model, and what works instead, as one sentence; "" where they can."""
     main = str(getattr(model.opened.module, "main_input_name", "input_ids"))
     if model.output == "similarity":
@@ -89,7 +89,8 @@ def is_external(name: object) -> bool:
 
 def titles() -> dict[str, str]:
     """Return the titles of the models that can be opened, by their names in links; the one to open first comes first."""
-    return {id: entry.title for id, entry in catalogue().entries.items() if not entry.trouble}
+    in_files = {id: entry.title for id, entry in catalogue().entries.items() if not entry.trouble}
+    return in_memory.titles() | in_files
 
 
 def first() -> str | None:
@@ -100,6 +101,8 @@ def first() -> str | None:
 
 def opened(name: str) -> ModelAdapter | None:
     """Return the model of a name, opened now if it is not; None where there is none. Raises `ModelFileError`."""
+    if (found := in_memory.find(name)) is not None:
+        return found
     if not is_external(name) or name not in catalogue().entries:
         return None
     with store.use(name) as model:
@@ -113,6 +116,8 @@ def opening(name: str) -> Job[ModelAdapter] | None:
 
 def why_not(name: str) -> str | None:
     """Return why a model cannot be opened, as one sentence; None where it can, or where the name is not an external model's."""
+    if name.startswith(in_memory.PREFIX) and in_memory.find(name) is None:
+        return f"The model {name!r:.100} is not in memory any more; show it again with `xformer.show`."
     try:
         if is_external(name):
             catalogue().entry(name)
@@ -123,6 +128,8 @@ def why_not(name: str) -> str | None:
 
 def shown_path(name: str) -> str:
     """Return the path of a model as the code of a picture shows it: relative to the folder of models."""
+    if name.startswith(in_memory.PREFIX):
+        return name
     path, folder = catalogue().entry(name).path, models_folder()
     if folder is not None and path.is_relative_to(folder):
         return f"{MODELS}/{path.relative_to(folder).as_posix()}"

@@ -169,7 +169,7 @@ def card_of_model(name: str) -> dict[str, Any]:
     """How a model was trained. Of a run's step it is read from the store, where it may be renamed or scored at any time."""
     asked = run_and_step(name)
     if asked is None:
-        return believed(checkpoint(name).card)
+        return believed(checkpoint(name).card) if name in shipped() else {}
     try:
         entry = run_store.entry(asked[0])
         step = entry.step if asked[1] is None else asked[1]
@@ -190,7 +190,7 @@ RUNS = Path("runs")
 
 def shown_path(name: str) -> str:
     """A model's path as code at a picture shows it: relative to the project, or to `RUNS`."""
-    if external_models.is_external(name):
+    if name in external_titles():
         return external_models.shown_path(name)
     path = path_of(name)
     if path.is_relative_to(ROOT):

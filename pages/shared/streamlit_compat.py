@@ -6,7 +6,9 @@ Each item names the release it was read in. `tests/pages/test_streamlit_compat.p
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -62,6 +64,14 @@ def freeze_objects() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def restore_main_module(module: ModuleType) -> None:
+    """Make a module `__main__` again; called in a script run, when the app is a guest in the process of a notebook or script.
+
+    Streamlit makes app.py `__main__` before each run and leaves it so; pickle then fails for classes of the notebook.
+    """
+    sys.modules["__main__"] = module
 
 
 def uploaded_sizes() -> Mapping[str, list[int]]:

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from xformer.adapters.adapter import Input
 from xformer.adapters.attachment import left_as_found, noting_draws, remembered
 from xformer.adapters.on_demand import lengths, recorded_bytes
 from xformer.adapters.opening import (
@@ -28,7 +29,6 @@ from xformer.adapters.opening import (
     open_module,
     shape_of,
 )
-from xformer.adapters.own_models import NumbersInput
 from xformer.decoding import Step
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
@@ -36,6 +36,27 @@ from xformer.model_shape import ModelShape
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
+
+
+class GivenInput(Input):
+    """The inputs that a module was opened with, in the place of what others type."""
+
+    kind: ClassVar[str] = "given"
+    name = "given"
+    instruction = "It reads the inputs it was opened with."
+    typed = "Nothing can be typed."
+    default = "as given"
+    missing = "Nothing can be typed for this model."
+
+    def __init__(self, source: tuple[int, ...]) -> None:
+        self.source = source
+
+    def read(self, text: str) -> tuple[int, ...]:
+        return self.source
+
+    def text(self, source: Sequence[int]) -> str:
+        return self.default
+
 
 ModuleInputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 """One tensor, several positional arguments, or named arguments."""
@@ -107,9 +128,9 @@ class AnyModule:
         return self.opened.head(stream)
 
     @property
-    def input(self) -> NumbersInput:
-        """Unused: the module reads the inputs it is called with."""
-        return NumbersInput()
+    def input(self) -> GivenInput:
+        """Nothing can be typed: the module reads the inputs it is called with."""
+        return GivenInput(self.frame().source)
 
     def heads_read(
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]

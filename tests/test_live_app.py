@@ -1,0 +1,79 @@
+"""Tests of `xformer.show` up to its link; tests/browser/test_shown_models.py opens such links."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import xformer
+from xformer import live_app
+from xformer.adapters import in_memory
+from xformer.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_app, "_served", lambda: "http://127.0.0.1:1")
+    monkeypatch.setattr(in_memory, "_entries", {})
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> nn.Module:
+    config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=50, n_positions=32)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def shown(*arguments: object, **options: object) -> dict[str, str]:
+    """The parameters of the link."""
+    url = xformer.show(*arguments, wait=False, **options)  # type: ignore[arg-type]
+    return {name: value for name, [value] in parse_qs(urlsplit(url).query).items()}
+
+
+def test_the_link_has_the_model_and_the_input(gpt2: nn.Module, capsys: pytest.CaptureFixture[str]) -> None:
+    reverse = xformer.load("checkpoints/reverse")
+    assert shown(reverse, "3 7 12 9") == {"model": "memory:reverse", "input": "3 7 12 9"}
+    assert capsys.readouterr().out == "Open http://127.0.0.1:1/attention?model=memory%3Areverse&input=3+7+12+9\n"
+    assert shown(reverse.model, torch.tensor([[3, 7]]), name="my model")["input"] == "3 7"
+    assert shown(gpt2, [1, 2, 3])["input"] == "1 2 3"
+    assert shown(nn.MultiheadAttention(8, 2), (torch.randn(3, 1, 8),) * 3)["input"] == "as given"
+    titles = ["MultiheadAttention", "GPT2LMHeadModel", "my-model", "reverse"]
+    assert list(in_memory.titles().values()) == titles
+
+
+def test_a_model_that_is_shown_again_gets_another_name_since_it_may_have_changed(gpt2: nn.Module) -> None:
+    first, second = (shown(gpt2, [1, 2])["model"] for _ in range(2))
+    assert first != second
+    assert in_memory.find(first) is None
+    assert list(in_memory.titles()) == [second]
+
+
+def test_code_on_screen_reads_the_model_by_its_name(gpt2: nn.Module) -> None:
+    name = shown(gpt2, [1, 2, 3])["model"]
+    assert torch.equal(xformer.read(name, "4 5").logits, xformer.read(gpt2, [4, 5]).logits)
+
+
+def test_the_module_is_left_as_it_was_found(gpt2: nn.Module) -> None:
+    def state() -> tuple[object, ...]:
+        hooks = [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in gpt2.modules()]
+        return gpt2.training, gpt2.config._attn_implementation, hooks, set(vars(gpt2))
+
+    gpt2.train()
+    before = state()
+    shown(gpt2, [1, 2, 3])
+    assert state() == before
+
+
+def test_what_cannot_be_shown_is_one_sentence(gpt2: nn.Module) -> None:
+    for model, inputs, reason in (
+        (nn.TransformerEncoderLayer(8, 2), None, "is shown with the inputs it is called with"),
+        (nn.Linear(3, 3), torch.randn(1, 2, 3), "attention"),
+        (gpt2, [[1, 2], [3, 4]], "one input"),
+        (gpt2, [99], "0 to 49"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            shown(model, inputs)
+    assert in_memory.titles() == {}

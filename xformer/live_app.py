@@ -1,0 +1,155 @@
+"""Open a model that is in memory in the app: `xformer.show(model, "3 7 12 9")` prints a link to it.
+
+The server runs in a thread of this process, so that nothing is saved or copied, and any module can be shown, also one that is
+defined in a notebook. It ends with the process.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import sys
+import threading
+import time
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import urlencode
+
+from torch import Tensor, nn
+
+from xformer.adapters import ModelAdapter, TaskModel, in_memory
+from xformer.adapters.huggingface import HuggingFaceModel
+from xformer.errors import InputError, MissingLibraryError
+from xformer.installed import APP
+from xformer.reading import Readable, adapter_of
+
+_START_SECONDS = 60
+_lock = threading.Lock()
+_base = ""
+"""The address of the server; empty before it is started."""
+
+
+def show(
+    model: Readable,
+    inputs: Any = None,
+    *,
+    tokenizer: Any = None,
+    name: str = "",
+    screen: str = "attention",
+    wait: bool | None = None,
+) -> str:
+    """Open a loaded model in the app and print the link.
+
+    The app reads the very module that is given, and leaves it as it was found; after training it further, call `show` again.
+    Only this machine can open the link.
+
+    Args:
+        model: What `xformer.read` takes: a model of ours or its checkpoint, a `PreTrainedModel`, any torch module, or a path.
+        inputs: The first input: a text or token ids. A plain module is shown with these inputs alone, so it needs them: what
+            it is called with, a tensor, a tuple of them, or arguments by name.
+        tokenizer: Cuts the texts of a loaded Hugging Face model; without it token ids are typed.
+        name: The name on screen; by default that of the class or the task.
+        screen: The first screen: "" (Home), "attention", "embeddings", "residual", …
+        wait: Whether to wait for Ctrl-C, since the link works only while this process runs. By default a script waits, and a
+            notebook or an interactive session does not.
+
+    Returns:
+        The link.
+
+    Raises:
+        InputError: The model cannot be shown, or cannot read these inputs.
+        MissingLibraryError: The app is not installed.
+
+    Example:
+        >>> import xformer
+        >>> xformer.show(xformer.load("checkpoints/reverse"), "3 7 12 9")  # doctest: +SKIP
+        Open http://127.0.0.1:40613/attention?model=memory%3Areverse&input=3+7+12+9
+    """
+    if missing := [library for library in ("streamlit", "plotly", "altair") if find_spec(library) is None]:
+        raise MissingLibraryError(f"The app needs {', '.join(missing)}: pip install 'xformer[app]'")
+    adapter = _adapter(model, inputs, tokenizer)
+    typed, base = _typed(adapter, inputs), _served()
+    if isinstance(adapter, HuggingFaceModel) and (
+        why := import_module("pages.shared.external_models").not_shown(adapter)
+    ):
+        raise InputError(why)
+    kept = in_memory.keep(adapter, _title(name or _usual_name(model, adapter)))
+    url = f"{base}/{screen}?{urlencode({'model': kept, 'input': typed})}"
+    print(f"Open {url}", flush=True)
+    if not _is_interactive() if wait is None else wait:
+        print("The link works until you press Ctrl-C.", flush=True)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            print()
+    return url
+
+
+def _adapter(model: Readable, inputs: Any, tokenizer: Any) -> ModelAdapter:
+    is_plain = isinstance(model, nn.Module) and not hasattr(model, "config")
+    if is_plain and inputs is None:
+        raise InputError(
+            f"{type(model).__name__} is shown with the inputs it is called with; give them: show(model, x)."
+        )
+    return adapter_of(model, inputs, tokenizer)
+
+
+def _typed(adapter: ModelAdapter, inputs: Any) -> str:
+    """The input as a person types it. Raises `InputError` for one that the app has no box for."""
+    kind = adapter.input
+    if inputs is None or kind.kind == "given":
+        return kind.default
+    if isinstance(inputs, Tensor) and (inputs.dim() == 1 or len(inputs) == 1):
+        inputs = tuple(inputs.flatten().tolist())
+    plain: Any = inputs
+    example = adapter.frame(plain)
+    if len(example.stream) > 1:
+        raise InputError(f"The app shows one input at a time, got {len(example.stream)}; give one of them.")
+    text = inputs if isinstance(inputs, str) else kind.text(example.source)
+    adapter.frame(kind.read(text))
+    return text
+
+
+def _usual_name(model: Readable, adapter: ModelAdapter) -> str:
+    if isinstance(adapter, TaskModel):
+        return adapter.task.config.name
+    return type(model).__name__ if isinstance(model, nn.Module) else adapter.name
+
+
+def _title(name: str) -> str:
+    """The name as a link can carry it."""
+    return re.sub(r"[^\w.-]+", "-", name)[:80] or "model"
+
+
+def _is_interactive() -> bool:
+    return hasattr(sys, "ps1") or hasattr(builtins, "get_ipython")
+
+
+def _served() -> str:
+    """The address of the server, which is started on first use."""
+    global _base
+    with _lock:
+        _base = _base or _start()
+    return _base
+
+
+def _start() -> str:
+    """Start the server on a free port of this machine."""
+    if str(APP) not in sys.path:
+        sys.path.append(str(APP))  # behind all others, so that it hides no module
+    found = find_spec("pages")
+    if found is None or str(APP / "pages") not in map(str, found.submodule_search_locations or ()):
+        raise InputError("Another package called `pages` hides the screens of the app; start Python without it.")
+    import uvicorn
+
+    app = import_module("pages.shared.serving").guest_app()
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None))
+    thread = threading.Thread(target=server.run, name="xformer app", daemon=True)
+    thread.start()
+    until = time.monotonic() + _START_SECONDS
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > until:
+            raise InputError("The app did not start in this process.")
+        time.sleep(0.02)
+    return f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
