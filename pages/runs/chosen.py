@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -57,19 +58,9 @@ def labels(entries: Sequence[Entry]) -> dict[str, str]:
 def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Rows]) -> dict[str, str]:
     """Draw the curves of the chosen runs; returns what the link keeps."""
     entries = entries[:MAX_DRAWN]
-    metrics = _ask_metrics()
-    seed("x", list(AXES), "step", key="runs_x", called="horizontal axis")
-    seed("scale", SCALES, "log", key="runs_scale", called="scale")
-    seed("smooth", SMOOTHING, 0.0, key="runs_smooth", called="smoothing")
-    controls = st.container(horizontal=True, gap="medium", vertical_alignment="bottom")
-    look: dict[str, Any] = {"persist_state": "session", "required": True}
-    x = controls.segmented_control("Against", list(AXES), format_func=AXES.__getitem__, key="runs_x", **look)
-    help = "Of losses, norms and rates; shares are always drawn from 0 to 1."
-    scale = controls.segmented_control("Scale", SCALES, key="runs_scale", help=help, **look)
-    help = "Exponential moving average: the weight of the average before each new report. The raw curve is faint."
-    smoothing = controls.select_slider(
-        "Smoothing", SMOOTHING, key="runs_smooth", persist_state="session", width=150, help=help
-    )
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        metrics = _ask_metrics()
+        x, scale, smoothing = _ask_look()
     names, slots, dark = labels(entries), runs_state().colour_slots(), is_dark()
     colours = {names[entry.id]: run_colour(slots.get(entry.id, 0), dark) for entry in entries}
     found = {names[entry.id]: [_drawn(entry, flat(row)) for row in rows[entry.id]] for entry in entries}
@@ -95,6 +86,21 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Rows]) -> dict[str
             f"{without} of the chosen runs {'has' if without == 1 else 'have'} no curve: nothing is reported yet."
         )
     return {"curves": ",".join(metrics), "x": x, "scale": scale, "smooth": str(smoothing)}
+
+
+def _ask_look() -> tuple[str, str, float]:
+    """Ask for the horizontal axis, the scale and the smoothing."""
+    seed("x", list(AXES), "step", key="runs_x", called="horizontal axis")
+    seed("scale", SCALES, "log", key="runs_scale", called="scale")
+    seed("smooth", SMOOTHING, 0.0, key="runs_smooth", called="smoothing")
+    look: dict[str, Any] = {"persist_state": "session", "required": True}
+    with st.popover("More"):
+        x = st.segmented_control("Against", list(AXES), format_func=AXES.__getitem__, key="runs_x", **look)
+        help = "Of losses, norms and rates; shares are always drawn from 0 to 1."
+        scale = st.segmented_control("Scale", SCALES, key="runs_scale", help=help, **look)
+        help = "Exponential moving average: the weight of the average before each new report. The raw curve is faint."
+        smoothing = st.select_slider("Smoothing", SMOOTHING, key="runs_smooth", persist_state="session", help=help)
+    return x, scale, smoothing
 
 
 def _drawn(entry: Entry, row: dict[str, Any]) -> dict[str, Any]:
@@ -127,23 +133,27 @@ def selected_run(entries: Sequence[Entry], all_entries: Sequence[Entry], who: st
         st.session_state["runs_one"] = entries[0].id
     state.to_select = None
     run = st.selectbox("Run", list(by_id), format_func=names.__getitem__, key="runs_one", persist_state="session")
-    entry = by_id[run]
-    mine = run_store.may_control(entry, who)
     with st.container(border=True):
-        _name_and_tags(entry, mine, sorted({tag for one in all_entries for tag in one.tags}))
-        _status(entry, mine)
-        _actions(entry, entries, names, mine, who)
-        _open_on(entry) if entry.sweep is None else _sweep(entry, all_entries)
-        st.button(
-            "Delete",
-            icon=":material/delete:",
-            disabled=entry.is_active or not mine,
-            help=_on_deleting(entry, mine),
-            on_click=_delete,
-            args=(run, entry.name),
-            key=f"runs_delete_{run}",
-            type="tertiary",
-        )
+        run_panel(by_id[run], entries, all_entries, who)
+
+
+def run_panel(entry: Entry, entries: Sequence[Entry], all_entries: Sequence[Entry], who: str) -> None:
+    """The name and tags of a run, its status, and what can be done with it; metrics are those of all `entries`."""
+    mine = run_store.may_control(entry, who)
+    _name_and_tags(entry, mine, sorted({tag for one in all_entries for tag in one.tags}))
+    _status(entry, mine)
+    _actions(entry, entries, labels(entries), mine, who)
+    _open_on(entry) if entry.sweep is None else _sweep(entry, all_entries)
+    st.button(
+        "Delete",
+        icon=":material/delete:",
+        disabled=entry.is_active or not mine,
+        help=_on_deleting(entry, mine),
+        on_click=_delete,
+        args=(entry.id, entry.name),
+        key=f"runs_delete_{entry.id}",
+        type="tertiary",
+    )
 
 
 def _name_and_tags(entry: Entry, mine: bool, every_tag: Sequence[str]) -> None:
@@ -320,6 +330,8 @@ def run_notes(entries: Sequence[Entry], rows: Mapping[str, Rows], settings: pd.D
         settings: The settings in which runs differ, one row per run.
     """
     names = {run: escape_markdown(name) for run, name in labels(entries).items()}
+    if len({json.dumps(entry.task, sort_keys=True) for entry in entries}) > 1:
+        return  # steps on one task say nothing about those on another
     scores = {entry.id: exact_match(entry, rows[entry.id][-1]) for entry in entries if rows[entry.id]}
     judged = [run for run, share in scores.items() if share is not None]
     arrived = {run: row for run in judged if (row := _first_at(rows[run], GOOD)) is not None}

@@ -22,9 +22,11 @@ from xformer.viz.training_curves import dot, run_colour
 
 MAX_DRAWN = 12
 """The number of run colours, and so of runs that are drawn."""
-ALWAYS = ("created", "name", "state", "step", "steps", "exact match", "loss", "seconds")
+ALWAYS = ("created", "name", "state", "step", "steps", "exact_match", "loss", "seconds")
 """The columns of every table of runs."""
 MAX_FIND = 80
+FEW = 8
+"""Up to so many runs there are no filters."""
 ORDERS = {"up": ":material/arrow_upward:", "down": ":material/arrow_downward:"}
 FILTERS = ("find", "state", "tag")
 """The parameters of the link that filter runs."""
@@ -120,7 +122,6 @@ def follow_the_link(entries: Sequence[Entry], latest: Mapping[str, Any]) -> None
     state = runs_state()
     if state.has_begun:
         return
-    st.session_state.setdefault("runs_text", st.query_params.get("find", "")[:MAX_FIND])
     link = st.query_params.get("runs")
     if link is None:
         found = [entry.id for entry in entries if entry.id in latest and not entry.sweep_of][:4]
@@ -145,22 +146,29 @@ class Filtered:
     """The same as parameters of the link."""
 
 
-def filters(entries: Sequence[Entry], columns: Sequence[str]) -> Filtered:
-    """Ask for filters and the order."""
+def filters(entries: Sequence[Entry], columns: Sequence[str], *, has_order: bool) -> Filtered:
+    """Ask for filters, and for the order of a table, where there are more than `FEW` runs or the link has a filter."""
     states = [state for state in (*MOVES, DAMAGED) if any(entry.state == state for entry in entries)]
     tags = sorted({tag for entry in entries for tag in entry.tags})
     _begin_with_the_link(states, tags, columns)
-    find_at, state_at, tag_at, sort_at, order_at = st.columns([2.6, 2.4, 2, 2.3, 1.7], vertical_alignment="bottom")
-    look: dict[str, Any] = {"persist_state": "session"}
-    find: dict[str, Any] = {"placeholder": "name, tag, task …", "icon": ":material/search:"}
-    text = find_at.text_input("Find", key="runs_text", **find, **look) or ""
-    of_state = state_at.multiselect("State", states, key="runs_states", placeholder="any state", **look)
-    of_tags = tag_at.multiselect("Tag", tags, key="runs_tags", placeholder="any tag", disabled=not tags, **look)
-    by = sort_at.selectbox("Sort by", columns, key="runs_sort", **look)
-    order = order_at.segmented_control(
-        "Order", list(ORDERS), format_func=ORDERS.__getitem__, key="runs_order", required=True,
-        label_visibility="collapsed", help="Ascending or descending.", **look,
-    )  # fmt: skip
+    session = st.session_state
+    n_shown = sum(not entry.sweep_of for entry in entries)
+    if n_shown > FEW or session["runs_text"] or session["runs_states"] or session["runs_tags"]:
+        look: dict[str, Any] = {"persist_state": "session"}
+        find: dict[str, Any] = {"placeholder": "name, tag, task …", "icon": ":material/search:", "width": 200}
+        st.text_input("Find", key="runs_text", label_visibility="collapsed", **find, **look)
+        with st.popover("Filter", icon=":material/filter_list:"):
+            st.multiselect("State", states, key="runs_states", placeholder="any state", **look)
+            st.multiselect("Tag", tags, key="runs_tags", placeholder="any tag", disabled=not tags, **look)
+            if has_order:
+                names = str.maketrans("_", " ")
+                st.selectbox("Sort by", columns, format_func=lambda one: one.translate(names), key="runs_sort", **look)
+                st.segmented_control(
+                    "Order", list(ORDERS), format_func=ORDERS.get, key="runs_order", required=True, **look
+                )
+    text, of_state, of_tags, by, order = (
+        session[f"runs_{name}"] for name in ("text", "states", "tags", "sort", "order")
+    )
     try:
         words = typed(text, MAX_FIND).lower().split()
     except InputError as error:
@@ -186,9 +194,11 @@ def _begin_with_the_link(states: Sequence[str], tags: Sequence[str], columns: Se
             if set(wanted) - set(there):
                 not_here(name, there)
         st.session_state[key] = [word for word in st.session_state[key] if word in there]
+    st.session_state.setdefault("runs_text", st.query_params.get("find", "")[:MAX_FIND])
     if "runs_sort" not in st.session_state:
         st.session_state["runs_order"] = "up" if st.query_params.get("order") == "up" else "down"
-    seed("sort", columns, ALWAYS[0], key="runs_sort", called="column to sort by")
+    old = {"exact match": "exact_match"}
+    seed("sort", columns, ALWAYS[0], key="runs_sort", called="column to sort by", old=old)
 
 
 def _searched(entry: Entry) -> str:
@@ -202,11 +212,11 @@ def _show_all() -> None:
     st.session_state["runs_states"] = st.session_state["runs_tags"] = []
 
 
-def fold(shown: Filtered) -> Filtered:
+def fold(shown: Filtered, ticked: Sequence[str]) -> Filtered:
     """Leave out the models of sweeps that are not ticked, unless a filter is set."""
     if not shown.link.keys().isdisjoint(FILTERS):
         return shown
-    there, chosen = {entry.id for entry in shown.entries}, set(runs_state().chosen)
+    there, chosen = {entry.id for entry in shown.entries}, set(ticked)
     opened = chosen | {entry.sweep_of for entry in shown.entries if entry.id in chosen}
     kept = [one for one in shown.entries if one.sweep_of not in there or one.sweep_of in opened]
     return replace(shown, entries=kept)
@@ -294,7 +304,9 @@ def _columns(lines: pd.DataFrame, dark: bool) -> dict[str, Any]:
         "state": column.MultiselectColumn(width=105, options=list(STATE_HUES), color=hues),
         "step": column.NumberColumn(format="localized", width=70),
         "steps": column.NumberColumn("of", format="localized", width=70),
-        "exact match": column.ProgressColumn(format="percent", min_value=0.0, max_value=1.0, width=130, help=scored),
+        "exact_match": column.ProgressColumn(
+            "exact match", format="percent", min_value=0.0, max_value=1.0, width=130, help=scored
+        ),
         "loss": column.NumberColumn(format="%.3g", width=85, help="The last training loss in nats."),
         "seconds": column.NumberColumn(format="%.1f", width=75, help="Training time."),
         "device": column.TextColumn(width=65),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from typing import Any
 
 import streamlit as st
 import torch
@@ -14,29 +13,38 @@ from pages.shared import run_commands, run_store, screens
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.frame import picture
-from pages.shared.layout import what_to_notice
+from pages.shared.layout import headline, what_to_notice
+from pages.shared.picture import toolbar
 from pages.shared.session import choose_model
 from pages.shared.widgets import typed
 from pages.train.form import TRAIN, TRAINING, ask, is_filled, put
 from pages.train.form import settings as form_settings
 from pages.train.state import (
-    NEW,
     player_key,
     rows_so_far,
     share,
     show_problem,
-    show_run,
     start_once,
     thinned_curve,
     train_state,
 )
-from pages.train.status import again_button, controls, failure, progress
+from pages.train.status import (
+    FIRST,
+    again_button,
+    change_rate,
+    controls,
+    figures,
+    heading,
+    new_run,
+    progress,
+    tiles,
+)
 from pages.train.timeline import (
     ACTIVE,
     HEIGHT,
-    TALL,
     RunView,
     code_and_files,
+    finding,
     head_panel,
     metric_chart,
     notes,
@@ -54,8 +62,6 @@ from xformer.training.entry import DAMAGED, ELSEWHERE, Entry
 from xformer.training.snapshots import snapshot_file
 from xformer.viz.training_curves import metrics_frame
 
-MORE = {"heads": "Heads", "gradient": "Gradient norm", "rate": "Learning rate"}
-"""The charts below the player."""
 TICK = 1.2
 """Seconds between two updates of the pictures of an active run."""
 FIRST_SECONDS = 3.0
@@ -73,7 +79,7 @@ def run_view(entry: Entry, who: str) -> None:
     except (RunStoreError, ConfigError) as error:
         st.title("Train :small[:gray[Can I watch it learn?]]", anchor=False)
         st.error(f"This run cannot be read. {escape_markdown(str(error))}", icon=":material/broken_image:")
-        st.button("New run", icon=":material/add:", on_click=show_run, args=(NEW,), key="run_new")
+        new_run()
         return
     moves = entry.state in ACTIVE or train_state().evaluating == entry.id
     st.fragment(run_every=TICK if moves else None, key="train_live")(_live)(entry.id, who, moves)
@@ -92,26 +98,32 @@ def _live(run: str, who: str, moves: bool) -> None:
         st.rerun()  # the visitor has chosen another run
     task, rests_at = Task(settings.task), resting(player_key(run)).step
     with st.container(gap="xsmall", key="run_head"):
+        heading(entry)
         show_problem()
-        controls(entry, settings, who)
         progress(entry, settings, who, rests_at)
-        failure(entry)
+        found_at = st.container(key="run_headline")
     frame = metrics_frame(rows_so_far(entry))
     exact = [] if task.rule.is_open_ended else thinned_curve(frame, "held_out_exact_match")
-    left, right = st.columns([1.3, 1], gap="medium")
-    with left, st.container(gap="small"):
+    with toolbar():
         example = _ask_probe(entry, task, settings.model.max_len)
-        timeline = timeline_of(entry, settings, task, example, rests_at)
-        view = RunView(entry, settings, task, example, timeline, frame, exact)
-        with picture(), st.container(key="film_place"):
-            player(view)
+        controls(entry, who)
+        new_run()
+        more_at = st.popover("More", key="run_more")
+    view = RunView(entry, settings, task, example, timeline_of(entry, settings, task, example, rests_at), frame, exact)
+    with found_at:
+        if found := finding(view):
+            headline(found)
+        else:
+            st.space(29)  # so that the timeline does not move when there is a finding
+    with more_at:
+        _more(view, who)
+    with picture(), st.container(key="film_place"):
+        player(view)
     if entry.state not in ACTIVE or time.time() - entry.created >= FIRST_SECONDS:
-        with right:
-            calls = _curves(view)
-        _below_player(view, calls, who)
+        _below_player(view)
     else:
-        right.caption("The curves follow in a moment.")
-    is_evaluating = bool(timeline.waiting)
+        st.caption("The curves follow in a moment.")
+    is_evaluating = bool(view.timeline.waiting)
     train_state().evaluating = run if is_evaluating else None
     if moves != (entry.state in ACTIVE or is_evaluating):
         st.rerun()
@@ -129,7 +141,7 @@ def _ask_probe(entry: Entry, task: Task, max_len: int) -> Example:
         st.session_state[begin_key] = task.vocabulary.text(task.draw(random.getrandbits(32)))
         st.session_state[version_key] = version + 1
 
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="probe_row"):
+    with st.container(horizontal=True, wrap=False, gap="small", key="probe_row"):
         # A default, not a session value: an update must not overwrite what the visitor is typing.
         text = st.text_input(
             "Watch it learn on",
@@ -140,7 +152,7 @@ def _ask_probe(entry: Entry, task: Task, max_len: int) -> Example:
             icon=":material/visibility:",
             placeholder=f"Watch it learn on … {task.rule.typed}",
         )
-        st.button("Random", icon=":material/casino:", on_click=draw, key="probe_random", help="Another input")
+        st.button("", icon=":material/casino:", on_click=draw, key="probe_random", help="A random input")
     try:
         example = task.example(task.vocabulary.read(typed(text, 400)), max_len=max_len)
     except InputError as error:
@@ -150,56 +162,55 @@ def _ask_probe(entry: Entry, task: Task, max_len: int) -> Example:
     return example
 
 
-def _curves(view: RunView) -> list[Call]:
-    """Draw the curves beside the player; returns their calls."""
-    look = {"steps": view.settings.train.steps, "shown": view.step, "marks": view.marks, "height": HEIGHT}
-    measures = ("bits" if view.task.rule.is_open_ended else "accuracy", "loss")
-    with picture("curves"), st.container(gap="xsmall", key="train_curves"):
-        return [
-            metric_chart(Call(viz.metric_curves, (view.frame,), {"what": what, **look}), switch=what == "loss")
-            for what in measures
-        ]
-
-
-def _below_player(view: RunView, calls: list[Call], who: str) -> None:
+def _below_player(view: RunView) -> None:
     """Draw everything below the player."""
     if view.task.rule.is_open_ended:
         with st.container(key="text_sample"):
             _sample(view)
-    _actions(view, who)
-    look: dict[str, Any] = {"horizontal": True, "horizontal_alignment": "distribute", "vertical_alignment": "center"}
-    with st.container(key="train_below", **look):
-        more = st.segmented_control(
-            "More curves", list(MORE), format_func=MORE.__getitem__, default="heads", required=True, key="train_more",
-            persist_state="session", label_visibility="collapsed",
-        )  # fmt: skip
-        options = {"what": more, "steps": view.settings.train.steps, "shown": view.step, "marks": None, "height": TALL}
-        below = Call(viz.metric_curves, (view.frame,), options)
-        code_and_files(view, calls if more == "heads" else [*calls, below])
-    if more == "heads":
-        head_panel(view)
-    else:
-        metric_chart(below)
-    what_to_notice(notes(view))
+    look = {"steps": view.settings.train.steps, "shown": view.step, "marks": view.marks, "height": HEIGHT}
+    measures = ("bits" if view.task.rule.is_open_ended else "accuracy", "loss")
+    calls = [Call(viz.metric_curves, (view.frame,), {"what": what, **look}) for what in measures]
+    with picture("curves"):
+        for place, call in zip(st.columns(2, gap="medium"), calls, strict=True):
+            with place:
+                metric_chart(call)
+    more = st.expander("More figures", key="train_more", on_change="rerun")
+    if more.open:
+        with more:
+            rests_at = resting(view.key).step
+            earlier = rests_at if rests_at is not None and rests_at < view.entry.step else None
+            rows = rows_so_far(view.entry)
+            tiles(figures(view.entry, rows, earlier, view.task.rule.is_open_ended)[FIRST:])
+            head_panel(view)
+            for place, what in zip(st.columns(2, gap="medium"), ("gradient", "rate"), strict=True):
+                calls.append(Call(viz.metric_curves, (view.frame,), {"what": what, **look, "marks": None}))
+                with place:
+                    metric_chart(calls[-1])
+    code_and_files(view, calls)
+    if found := notes(view):
+        what_to_notice(found)
 
 
-def _actions(view: RunView, who: str) -> None:
-    """Offer what can be done with the run and the shown step: open, fork, train again, download."""
+def _more(view: RunView, who: str) -> None:
+    """What can be done with the run and the shown step: open, fork, train again, download, another learning rate."""
     entry, step = view.entry, view.step
-    with st.container(horizontal=True, gap="small", key="afterwards"):
-        if step is not None:
-            opened = st.popover(f"Open step {step:,} on …", icon=":material/open_in_new:", key="open_on")
-            with opened, st.container(gap=None):
-                for words, page in screens.of_a_model().items():
-                    if st.button(words, type="tertiary", key=f"open_{words}", width="stretch"):
-                        choose_model(f"{entry.id}@{step}")
-                        st.session_state["input"] = view.task.vocabulary.text(list(view.example.source))
-                        st.switch_page(page)
-            with st.popover(f"Fork from step {step:,}", icon=":material/fork_right:", key="fork"):
-                _fork(entry, view.settings, step, who)
+    if step is not None:
+        st.markdown(f"**Open step {step:,} on**")
+        with st.container(horizontal=True, gap="xsmall", key="open_on"):
+            for words, page in screens.of_a_model().items():
+                if st.button(words, key=f"open_{words}"):
+                    choose_model(f"{entry.id}@{step}")
+                    st.session_state["input"] = view.task.vocabulary.text(list(view.example.source))
+                    st.switch_page(page)
+        with st.expander(f"Fork from step {step:,}", icon=":material/fork_right:", key="fork"):
+            _fork(entry, view.settings, step, who)
+    if entry.state in ("running", "paused") and run_store.may_control(entry, who):
+        with st.expander("Change the learning rate", icon=":material/speed:", key="run_rate"):
+            change_rate(entry, view.settings)
+    folder = run_store.store().folder_of(entry.id)
+    with st.container(horizontal=True, gap="small"):
         if not entry.is_active and entry.state != "queued":
             again_button(entry, is_possible=bool(who) and entry.wanted != ELSEWHERE)
-        folder = run_store.store().folder_of(entry.id)
         if (folder / FILE).exists():
             st.download_button(
                 "Model",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
 import torch
 
-from pages.shared import models, run_commands, run_store
+from pages.shared import models, run_commands, run_store, run_thumbnail
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.widgets import typed
 from pages.train import form as form_of
@@ -32,11 +32,16 @@ from xformer.training.loop import Run, Stopped
 from xformer.training.sweeps import READY, SWEPT, USUAL, read_values, words
 from xformer.training.transfer import TAG
 
-FIRST = ("reverse-small", "reverse-mirror", "reverse-seq2seq", "induction", "digits")
+FIRST = ("reverse-small", "reverse-mirror", "reverse-seq2seq", "induction", "brackets", "digits")
 """The presets that a newcomer sees; each is quick and has another picture. The first has the primary button."""
-GROUPS = {"reversing": "Reversing, in other ways", "text": "Text", "images": "Images", "other": "Other tasks"}
-OWN, FORM = "train_own", "own"
-"""The key of the expander with the form, and the name of the form."""
+QUICK, OWN = "quick", "own"
+GROUPS = {
+    QUICK: "Quick", "reversing": "Reversing", "text": "Text", "images": "Images", "other": "Other tasks", OWN: "Your own",
+}  # fmt: skip
+FORM = "own"
+"""The name of the form."""
+CARD = 284
+"""CSS pixels: the width of a card; three stand side by side at 1280 px."""
 FRAMES = 40
 """The approximate number of snapshots of a run that is started here."""
 FRAMES_OF_MEMBER = 8
@@ -80,45 +85,31 @@ class Expected:
 
 
 def setup(who: str) -> None:
-    """Draw the presets and the form that start a run; closed groups are not drawn."""
+    """Draw the presets as cards, or the form, and what Start trains."""
     ticket = train_state().next_ticket()
     if not train_state().form_preset:
         _fill(FIRST[0])
     if not run_store.is_open():
         st.caption(":material/group: Everyone on this server can watch what you train, and look at its weights.")
-    plan = _ask_plan()
-    if plan.kind != ONE:
-        _ready_sweeps(who, ticket)
+    plan, group = _ask()
+    if group == OWN:
+        _own(who, ticket, plan)
+        return
     entries, gpu = known_runs(), len(dispatch.devices()) > 1
-
-    def presets(chosen: Iterable[Preset]) -> None:
-        for preset in chosen:
-            _preset(preset, who, ticket, expected_at_once(watchable(preset), entries, gpu), plan)
-
-    with st.container(border=True, gap="small", key="presets_first"):
-        presets(PRESETS[name] for name in FIRST)
-    form = st.expander("**Settings of your own**", key=OWN, on_change="rerun", icon=":material/tune:")
-    if form.open:
-        with form:
-            _own(who, ticket, plan)
-    for group, members in grouped().items():
-        words = f"**{GROUPS[group]}** :gray[ · {', '.join(preset.title for preset in members)}]"
-        expander = st.expander(words, key=f"presets_{group}", on_change="rerun")
-        if expander.open:
-            with expander, st.container(gap="small", key=f"presets_{group}_of"):
-                presets(members)
-    st.caption(
-        "Times are estimates: from an earlier run of the same model here, else from the training of the shipped models, "
-        "perhaps on another machine. The form times a few steps on this one."
-    )
+    with st.container(horizontal=True, gap="small", key="cards"):
+        if plan.kind != ONE and group == QUICK:
+            for one in READY.values():
+                _ready_sweep(one, who, ticket)
+        for preset in grouped()[group]:
+            _card(preset, who, ticket, expected_at_once(watchable(preset), entries, gpu), plan)
+    st.caption("The pictures: attention of the shipped model, and its loss. Estimated times; yours may differ.")
 
 
 def grouped() -> dict[str, list[Preset]]:
-    """The presets other than the first, by group."""
-    groups: dict[str, list[Preset]] = {}
+    """The presets by group."""
+    groups: dict[str, list[Preset]] = {QUICK: [PRESETS[name] for name in FIRST]}
     for preset in PRESETS.values():
-        if preset.name not in FIRST:
-            groups.setdefault(_group(preset.task.name), []).append(preset)
+        groups.setdefault(_group(preset.task.name), []).append(preset)
     return groups
 
 
@@ -129,58 +120,51 @@ def _group(task: str) -> str:
     return "text" if limits.is_text else "images" if limits.is_image else "other"
 
 
-def _preset(preset: Preset, who: str, ticket: int, time: Expected, plan: Plan) -> None:
-    """A preset: its description, its expected time, and buttons to start or change it."""
-    is_first = preset.name == FIRST[0] and plan.kind == ONE
-    words = "time unknown" if time.seconds is None else f"**about {duration(time.seconds)}**"
+def _card(preset: Preset, who: str, ticket: int, time: Expected, plan: Plan) -> None:
+    """A preset: what its shipped model ends with, its size and expected time, and Start."""
+    words = "time unknown" if time.seconds is None else f"about {duration(time.seconds)}"
     if plan.kind != ONE:  # a step of stacked models takes another time
-        words = f"**{plan.n} models**"
-    row: dict[str, Any] = {"horizontal": True, "vertical_alignment": "center", "gap": "small", "width": "stretch"}
-    with st.container(key=f"card_{preset.name}", **row):
-        with st.container(gap=None, width="stretch"):
-            size = f"{n_parameters(preset.model):,} parameters · {preset.train.steps:,} steps · {words}"
-            st.markdown(f"**{preset.title}** :small[:gray[{size}]]")
-            st.caption(f"{preset.about} {credit(preset.name)}")
-        with st.container(horizontal=True, gap="xsmall", width="content", key=f"press_{preset.name}"):
-            st.button(
-                "Start",
-                type="primary" if is_first else "secondary",
-                icon=":material/play_arrow:",
-                on_click=start,
-                args=(watchable(preset), "auto", "", ticket, plan.settings),
-                disabled=not who or not plan.is_valid,
-                key=f"start_{preset.name}",
-            )
-            st.button(
-                "",
-                type="tertiary",
-                icon=":material/tune:",
-                on_click=_change,
-                args=(preset.name,),
-                key=f"change_{preset.name}",
-                help="Change the settings first: puts them into the form below.",
-            )
+        words = f"{plan.n} models"
+    about = f"{preset.about} {preset.train.steps:,} steps. {credit(preset.name)}"
+    sweep = plan.settings
+    is_first = preset.name == FIRST[0] and plan.kind == ONE
+    with _start_card(
+        preset.name, preset.title, about, f"{n_parameters(preset.model):,} parameters", words, preset.name
+    ):
+        _start_button(watchable(preset), "", ticket, sweep, preset.name, is_first, who and plan.is_valid)
 
 
-def _ready_sweeps(who: str, ticket: int) -> None:
-    """The sweeps that start with one click."""
-    with st.container(border=True, gap="small", key="sweeps_ready"):
-        st.markdown("**Many models at once** :small[:gray[ready to start]]")
-        for one in READY.values():
-            n, steps = math.prod(map(len, one.settings.values())), one.preset.train.steps
-            with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"sweep_{one.name}"):
-                with st.container(gap=None, width="stretch"):
-                    st.markdown(f"**{one.title}** :small[:gray[{n} models · {steps:,} steps each at most]]")
-                    st.caption(one.about)
-                st.button(
-                    "Start",
-                    type="primary" if one.name == "seeds" else "secondary",
-                    icon=":material/play_arrow:",
-                    on_click=start,
-                    args=(one.preset, "auto", one.title, ticket, one.settings),
-                    disabled=not who,
-                    key=f"start_sweep_{one.name}",
-                )
+def _ready_sweep(one: Any, who: str, ticket: int) -> None:
+    """A sweep that starts with one click."""
+    n = math.prod(map(len, one.settings.values()))
+    with _start_card(one.name, one.title, one.about, f"{n} models", f"{one.preset.train.steps:,} steps"):
+        _start_button(one.preset, one.title, ticket, one.settings, f"sweep_{one.name}", one.name == "seeds", bool(who))
+
+
+@contextmanager
+def _start_card(key: str, title: str, about: str, size: str, time: str, shipped: str = "") -> Iterator[None]:
+    """A card; what is drawn inside the context stands at its lower right."""
+    with st.container(border=True, width=CARD, gap="xsmall", key=f"card_{key}"):
+        if shipped:
+            run_thumbnail.draw_shipped(shipped)
+        st.markdown(f"**{title}**", help=about)
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            st.markdown(f":small[{size}  \n{time}]", width="stretch")
+            yield
+
+
+def _start_button(
+    settings: Preset, name: str, ticket: int, sweep: Settings, key: str, is_first: bool, is_possible: object
+) -> None:
+    st.button(
+        "Start",
+        type="primary" if is_first else "secondary",
+        icon=":material/play_arrow:",
+        on_click=start,
+        args=(settings, "auto", name, ticket, sweep),
+        disabled=not is_possible,
+        key=f"start_{key}",
+    )
 
 
 def watchable(preset: Preset) -> Preset:
@@ -208,29 +192,26 @@ def _sweep_name(preset: Preset, settings: Mapping[str, Sequence[Any]]) -> str:
     return f"{preset.title}: {' × '.join(map(words, settings))}"
 
 
-def _ask_plan() -> Plan:
-    """Ask whether Start trains one model, many seeds or a sweep."""
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium", key="train_many"):
-        kind = st.segmented_control(
-            "Start trains", list(PLANS), default=ONE, required=True, format_func=PLANS.__getitem__, key="train_way",
-            persist_state="session",
-        )  # fmt: skip
+def _ask() -> tuple[Plan, str]:
+    """Ask whether Start trains one model, many seeds or a sweep, and which presets are shown."""
+    look: dict[str, Any] = {"required": True, "persist_state": "session", "label_visibility": "collapsed"}
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="train_what"):
+        way: dict[str, Any] = {"format_func": PLANS.__getitem__, "key": "train_way"}
+        kind = st.segmented_control("What to train", list(PLANS), default=ONE, **way, **look)
+        which: dict[str, Any] = {"format_func": GROUPS.__getitem__, "key": "train_group"}
+        group = st.segmented_control("Presets", list(GROUPS), default=QUICK, **which, **look)
         if kind == ONE:
-            st.caption("Many seeds or a sweep train at once; three are ready to start.", width="content")
-            return Plan()
+            return Plan(), group
         if kind == SEEDS:
             most = max(2, run_store.limits().models)
-            look: dict[str, Any] = {"persist_state": "session", "width": 130}
-            n = st.number_input("Seeds", 2, most, min(16, most), key="train_seeds", **look)
+            box: dict[str, Any] = {"persist_state": "session", "width": 130}
+            n = st.number_input("Seeds", 2, most, min(16, most), key="train_seeds", **box)
             plan = Plan({"seed": range(int(n))}, kind=SEEDS)
         else:
             plan = _ask_sweep()
     if plan.is_valid:
-        st.caption(
-            f"{plan.n} models of one shape, trained as one stacked computation; each of them becomes a run of its own. "
-            "Start works with any preset below, and with settings of your own."
-        )
-    return plan
+        st.caption(f"{plan.n} models of one shape train as one stacked computation; each becomes a run of its own.")
+    return plan, group
 
 
 def _ask_sweep() -> Plan:
@@ -259,13 +240,6 @@ def _ask_sweep() -> Plan:
     if problem:
         st.error(escape_markdown(problem), icon=":material/edit:")
     return Plan(found, not problem, SWEEP)
-
-
-def _change(name: str) -> None:
-    """Put a preset into the form and open it. A callback."""
-    _fill(name)
-    st.toast(f"The form now starts from “{PRESETS[name].title}”.", icon=":material/tune:")
-    st.session_state[OWN] = True
 
 
 def _fill(name: str) -> None:
@@ -299,7 +273,14 @@ def _own(who: str, ticket: int, plan: Plan) -> None:
     base = _base()
     form, summary = st.columns([2.4, 1], gap="large")
     with form:
-        st.markdown(f"Starting from **{base.title}**.")
+        st.selectbox(
+            "Start from",
+            list(PRESETS),
+            index=list(PRESETS).index(train_state().form_preset),
+            format_func=lambda name: PRESETS[name].title,
+            on_change=lambda: _fill(st.session_state["own_base"]),
+            key="own_base",
+        )
         if TASK_LIMITS[base.task.name].is_text:
             form_of.text_choice(base, _take_text)
         for fields in (form_of.TASK, form_of.MODEL, form_of.TRAIN):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import streamlit as st
@@ -35,6 +34,8 @@ TICK = 0.4
 """Seconds between two updates of the figures of a young run, whose figures change most."""
 LATER = 1.2
 """The same for an older or a paused run."""
+FIRST = 3
+"""The number of figures above the timeline."""
 YOUNG = 30.0
 """Seconds of training up to which a run is young."""
 RESUME = {"stopped": " Resume goes on from there.", "interrupted": " Resume goes on from the last saved state."}
@@ -81,13 +82,13 @@ def _status(entry: Entry, settings: Preset) -> str:
     if entry.state == "paused":
         return f"Paused at {far}. Step trains one more step, Resume all of them."
     if entry.state == "finished":
-        words = f"Finished at {far}, {duration(entry.seconds)} of training on {device_name(entry)}."
+        words = f"Finished after {duration(entry.seconds)} on {device_name(entry)}"
         score, loss, n = (entry.figures.get(name) for name in ("exact_match", "loss", "samples"))
         if RULES[settings.task.name].is_open_ended and isinstance(loss, float):
-            words += f" On held-out text: {loss:.4f} nats, {loss / math.log(2):.3f} bits per character."
+            words += f": {loss / math.log(2):.3f} bits per character on held-out text"
         elif isinstance(score, float):
-            words += f" On {n or 0:,} unseen examples: {percent(score)} exact match."
-        return words
+            words += f": {percent(score)} exact match on {n or 0:,} unseen examples"
+        return f"{words}."
     if entry.state == "interrupted":
         return f"Interrupted after {far}."
     return f"{BADGES[entry.state][0].capitalize()} at {far}."
@@ -135,11 +136,15 @@ def _progress(run: str, settings: Preset, who: str, rests_at: int | None, drawn:
     done = _scored(entry)
     share = done[0] / done[1] if done else min(1.0, entry.step / settings.train.steps)
     words = _at_earlier_step(earlier, rows, is_text) + status_sentence(entry, settings, who)
-    st.progress(share, text=escape_markdown(words))
-    cells = "".join(
-        f"<div><span>{name}</span><b>{value}</b></div>" for name, value in figures(entry, rows, earlier, is_text)
-    )
-    st.html(f"{_CSS}<div class='train-tiles'>{cells}</div>")
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="run_progress"):
+        st.progress(share, text=escape_markdown(words))
+        tiles(figures(entry, rows, earlier, is_text)[:FIRST], width=330)
+
+
+def tiles(found: Sequence[tuple[str, str]], width: int | Literal["stretch"] = "stretch") -> None:
+    """Draw figures side by side."""
+    cells = "".join(f"<div><span>{name}</span><b>{value}</b></div>" for name, value in found)
+    st.html(f"{_CSS}<div class='train-tiles'>{cells}</div>", width=width)
 
 
 def _has_picture(run: str) -> bool:
@@ -181,18 +186,22 @@ def figures(entry: Entry, rows: Sequence[dict[str, Any]], shown: int | None, is_
     last = (rows[-1] if rows else {}) if shown is None else _report_at(rows, shown) or {}
     loss = last.get("held_out_loss")
     bits = loss / math.log(2) if is_text and isinstance(loss, float) else None
-    score = ("bits per character", _number(bits, ".3f"))
-    speed = ("tokens/s", _number(last.get("tokens_per_second") or None, ",.0f"))
+    speed = ("Tokens/s", _number(last.get("tokens_per_second") or None, ",.0f"))
     if shown is None and entry.state == "running":
-        speed = ("steps/s", _number(live.get("steps_per_second"), ",.0f"))
+        speed = ("Steps/s", _number(live.get("steps_per_second"), ",.0f"))
     return [
-        ("figures of step", _number(entry.step if shown is None else last.get("step"), ",.0f")),
-        ("loss", _number(live.get("loss", last.get("loss")), ".4f")),
-        ("held-out loss", _number(loss, ".4f")),
-        score if is_text else ("exact match", _share(last.get("held_out_exact_match"))),
-        ("tokens right", _share(last.get("held_out_token_accuracy"))),
-        ("gradient", _number(live.get("gradient_norm", last.get("gradient_norm")), ".3f")),
-        ("learning rate", _number(live.get("learning_rate", last.get("learning_rate")), ".2e")),
+        (
+            "Step",
+            f"{_number(entry.step if shown is None else last.get('step'), ',.0f')} / {entry.train.get('steps', 0):,}",
+        ),
+        ("Bits per character", _number(bits, ".3f"))
+        if is_text
+        else ("Exact match", _share(last.get("held_out_exact_match"))),
+        ("Loss", _number(live.get("loss", last.get("loss")), ".4f")),
+        ("Held-out loss", _number(loss, ".4f")),
+        ("Tokens right", _share(last.get("held_out_token_accuracy"))),
+        ("Gradient", _number(live.get("gradient_norm", last.get("gradient_norm")), ".3f")),
+        ("Learning rate", _number(live.get("learning_rate", last.get("learning_rate")), ".2e")),
         speed,
     ]
 
@@ -206,56 +215,54 @@ def _number(value: Any, look: str) -> str:
 
 
 _CSS = """<style>
-.train-tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(92px, 1fr)); gap: 5px; }
+.train-tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(92px, 1fr)); gap: 6px; }
 .train-tiles div {
-  border: 1px solid color-mix(in srgb, currentColor 18%, transparent); border-radius: 9px; padding: 1px 7px 2px; }
-.train-tiles span { display: block; font-size: 0.72rem; opacity: 0.75; white-space: nowrap; }
+  border: 1px solid color-mix(in srgb, currentColor 18%, transparent); border-radius: 9px; padding: 0 8px 1px; }
+.train-tiles span { display: block; font-size: 0.75rem; opacity: 0.8; white-space: nowrap; }
 .train-tiles b { font-size: 1rem; font-weight: 650; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.st-key-run_row h1 { font-size: 1.55rem; }
-.st-key-run_row { gap: 0.5rem; }
-.st-key-run_row button { min-height: 2.2rem; padding: 0.1rem 0.6rem; }
-.st-key-run_name { min-width: 7rem; }
+.st-key-run_headline { margin-bottom: -0.6rem; }
+.st-key-film_place { margin-top: -0.5rem; }
+@media (max-width: 640px) {
+  .st-key-run_progress > :has(.train-tiles) { display: none; }
+  .st-key-run_headline p { font-size: 1rem; }
+  .st-key-run_new button [data-testid="stMarkdownContainer"] { display: none; }
+}
 .st-key-run_name * { white-space: nowrap !important; overflow: hidden; text-overflow: ellipsis; }
 </style>"""
 
 
-@contextmanager
-def run_row(entry: Entry) -> Iterator[None]:
-    """The row above a run: its state, its name, the buttons drawn inside the context, and “New run”."""
+def heading(entry: Entry) -> None:
+    """The title above a run: its state and its name, and why it failed."""
     words, colour, icon = BADGES[entry.state]
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="run_row"):
         st.title("Train", anchor=False, width="content")
         st.badge(words, color=colour, icon=icon)
         with st.container(width="stretch", key="run_name"):
             st.text(entry.name)
-        yield
-        st.button("New run", icon=":material/add:", on_click=show_run, args=(NEW,), key="run_new")
-
-
-def failure(entry: Entry) -> None:
-    """Show why a run failed; the container is always there, so that the browser does not rebuild everything below."""
-    with st.container(key="run_trouble"):
+    with st.container(key="run_trouble"):  # always there, so that the browser does not rebuild everything below
         if entry.state == "failed":
             st.error(escape_markdown(entry.message or "Failed; no error was recorded."), icon=":material/error:")
 
 
-def controls(entry: Entry, settings: Preset, who: str) -> None:
-    """The row above a run, with the buttons of a visitor who may control it."""
+def new_run() -> None:
+    """The button that sets up another run."""
+    st.button("New run", icon=":material/add:", on_click=show_run, args=(NEW,), key="run_new")
+
+
+def controls(entry: Entry, who: str) -> None:
+    """The buttons of a visitor who may control a run."""
     run, is_scored = entry.id, _scored(entry) is not None
-    with run_row(entry):
-        if not run_store.may_control(entry, who):
-            return
-        if entry.state == "running":
-            is_early = entry.pid is None or is_scored
-            button("Pause", "pause", lambda: run_commands.send(run, "pause"), disabled=is_early)
-        if entry.state == "paused":
-            button("Step", "skip_next", lambda: run_commands.send(run, "step"), disabled=not entry.is_active)
-        if entry.state in ("paused", "stopped", "failed", "interrupted"):
-            button("Resume", "play_arrow", lambda: run_commands.resume(run), type="primary")
-        if entry.state in ACTIVE:
-            button("End scoring" if is_scored else "Stop", "stop", lambda: run_commands.stop(run), key="run_stop")
-        if entry.state in ("running", "paused"):
-            _rate(entry, settings)
+    if not run_store.may_control(entry, who):
+        return
+    if entry.state == "running":
+        is_early = entry.pid is None or is_scored
+        button("Pause", "pause", lambda: run_commands.send(run, "pause"), disabled=is_early)
+    if entry.state == "paused":
+        button("Step", "skip_next", lambda: run_commands.send(run, "step"), disabled=not entry.is_active)
+    if entry.state in ("paused", "stopped", "failed", "interrupted"):
+        button("Resume", "play_arrow", lambda: run_commands.resume(run), type="primary")
+    if entry.state in ACTIVE:
+        button("End scoring" if is_scored else "Stop", "stop", lambda: run_commands.stop(run), key="run_stop")
 
 
 def button(
@@ -279,16 +286,16 @@ def button(
     st.button(words, icon=f":material/{icon}:", on_click=press, key=key, disabled=disabled, type=type)
 
 
-def _rate(entry: Entry, settings: Preset) -> None:
+def change_rate(entry: Entry, settings: Preset) -> None:
+    """Ask for another peak of the learning rate."""
     now = learning_rate(settings.train, max(1, entry.step))
     peak = settings.train.lr_changes[-1][1] if settings.train.lr_changes else settings.train.peak_lr
-    with st.popover("Rate", icon=":material/speed:", key="run_rate"):
-        st.caption(f"At step {entry.step:,} the learning rate is {now:.3g}; the peak of its schedule is {peak:.3g}.")
-        key = f"new_rate_{entry.id}_{peak:g}"
-        new = st.number_input("New peak", 0.0, None, float(peak), peak / 10 or 1e-4, "%g", key=key)
-        if peak:
-            st.caption(f"With this peak it would be {new * now / peak:.3g} now.")
-        button("Use it from the next step on", "check", lambda: run_commands.change_rate(entry.id, float(new)))
+    st.caption(f"At step {entry.step:,} the learning rate is {now:.3g}; the peak of its schedule is {peak:.3g}.")
+    key = f"new_rate_{entry.id}_{peak:g}"
+    new = st.number_input("New peak", 0.0, None, float(peak), peak / 10 or 1e-4, "%g", key=key)
+    if peak:
+        st.caption(f"With this peak it would be {new * now / peak:.3g} now.")
+    button("Use it from the next step on", "check", lambda: run_commands.change_rate(entry.id, float(new)))
 
 
 def again_button(entry: Entry, *, is_possible: bool) -> None:

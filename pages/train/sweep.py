@@ -16,8 +16,8 @@ from pages.shared import run_commands, run_store, run_weights, screens
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.frame import picture
-from pages.shared.layout import chart_spec, what_to_notice
-from pages.shared.picture import csv, menu
+from pages.shared.layout import chart_spec, headline, what_to_notice
+from pages.shared.picture import csv, menu, toolbar
 from pages.shared.script import script
 from pages.shared.session import choose_model
 from pages.train.state import share, show_problem, show_run, train_state
@@ -26,9 +26,9 @@ from pages.train.status import (
     again_button,
     button,
     device_name,
-    failure,
+    heading,
+    new_run,
     queue_position,
-    run_row,
     visibility_sentence,
 )
 from pages.train.timeline import ACTIVE
@@ -70,13 +70,18 @@ def _live(run: str, who: str, moves: bool) -> None:
         return
     outcomes = sweep.outcomes()
     with st.container(gap="xsmall", key="run_head"):
+        heading(entry)
         show_problem()
-        _controls(entry, who)
         words = _status(sweep, entry, outcomes) + visibility_sentence(entry, who)
         st.progress(_share_done(sweep, entry), text=escape_markdown(words))
-        failure(entry)
+        with st.container(key="run_headline"):
+            headline(sweep_finding(sweep, outcomes))
+    with toolbar():
+        st.markdown("**Attention of each model**", width="content", help=_about_maps(sweep))
+        step = _ask_step(sweep, sweep.map_steps())
+        _controls(entry, who)
     with picture(), st.container(gap="xsmall", key="sweep_maps_place"):
-        drawn = _maps(sweep, _chosen_member(sweep))
+        drawn = _maps(sweep, step, _chosen_member(sweep))
     left, right = st.columns([1, 1], gap="medium")
     with left, picture("fan"), st.container(gap="xsmall"):
         drawn += _fan(sweep)
@@ -84,21 +89,22 @@ def _live(run: str, who: str, moves: bool) -> None:
         drawn += _outcome(sweep, outcomes, _chosen_member(sweep))
     _files(sweep, outcomes, drawn)
     _members(sweep, outcomes)
-    what_to_notice(sweep_notes(sweep, outcomes))
+    if said := list(sweep_notes(sweep, outcomes)):
+        what_to_notice(said)
     if moves != (entry.state in ACTIVE):
         st.rerun()
     share(run, None)
 
 
 def _controls(entry: Entry, who: str) -> None:
-    with run_row(entry):
-        if run_store.may_control(entry, who):
-            if entry.state in ("queued", "running"):
-                button("Stop", "stop", lambda: run_commands.stop(entry.id))
-            elif entry.state in RESUMABLE:
-                button("Resume", "play_arrow", lambda: run_commands.resume(entry.id), type="primary")
-        if not (entry.is_active or entry.state == "queued"):
-            again_button(entry, is_possible=bool(who))
+    if run_store.may_control(entry, who):
+        if entry.state in ("queued", "running"):
+            button("Stop", "stop", lambda: run_commands.stop(entry.id))
+        elif entry.state in RESUMABLE:
+            button("Resume", "play_arrow", lambda: run_commands.resume(entry.id), type="primary")
+    if not (entry.is_active or entry.state == "queued"):
+        again_button(entry, is_possible=bool(who))
+    new_run()
 
 
 def _status(sweep: StoredSweep, entry: Entry, outcomes: pd.DataFrame) -> str:
@@ -169,26 +175,24 @@ def _fan(sweep: StoredSweep) -> list[Drawn]:
     return [(call, "sweep.rows()")]
 
 
-def _maps(sweep: StoredSweep, chosen: int | None) -> list[Drawn]:
+def _about_maps(sweep: StoredSweep) -> str:
+    """What the maps show, as Markdown."""
+    source = Task(sweep.members[0].preset.task).vocabulary.text(list(probe(sweep.members).source))
+    return (
+        f"Above each map: {' · '.join(map(words, sweep.members[0].values))}. Each map is the head with the best score for "
+        f"this task, on the input {escape_markdown(source)}. Rows are queries, columns keys. A check mark: the model has "
+        "solved its task."
+    )
+
+
+def _maps(sweep: StoredSweep, step: int | None, chosen: int | None) -> list[Drawn]:
     """Draw the attention maps of all models at a step, once there are any."""
-    task = Task(sweep.members[0].preset.task)
-    source = task.vocabulary.text(list(probe(sweep.members).source))
-    steps = sweep.map_steps()
-    with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="maps_row"):
-        st.markdown(
-            "**Attention of each model**",
-            width="content",
-            help=f"Above each map: {' · '.join(map(words, sweep.members[0].values))}. Each map is the head with the "
-            f"best score for this task, on the input {escape_markdown(source)}. Rows are queries, columns keys. A check mark: "
-            "the model has solved its task.",
-        )
-        step = _ask_step(sweep, steps)
     try:
         found, names, solved = sweep.maps(step)
     except RunStoreError:
         st.info("The first maps come when it starts.", icon=":material/hourglass_top:")
         return []
-    call, shown = Call(viz.map_grid, (found, names, solved), {"chosen": chosen}), step or steps[-1]
+    call, shown = Call(viz.map_grid, (found, names, solved), {"chosen": chosen}), step or sweep.map_steps()[-1]
 
     def follow() -> None:
         if clicked := st.session_state["sweep_maps"].selection.get("member"):
@@ -383,18 +387,28 @@ def _open(outcomes: pd.DataFrame, row: int | None) -> None:
         st.button("Its own timeline", icon=":material/movie:", on_click=show_run, args=(run,), key="sweep_open_film")
 
 
+def sweep_finding(sweep: StoredSweep, outcomes: pd.DataFrame) -> str:
+    """How many models solved their task; "" before any is decided, and where no answer is right or wrong."""
+    solved = [one for one in outcomes["solved"].tolist() if one in (True, False)]
+    if not (sweep.is_judged and solved):
+        return ""
+    n, n_known = len(outcomes), len(solved)
+    rest = f", {n - n_known} are not decided" if n > n_known else ""
+    return f"**{sum(solved)} of {n} models** got {_goal(sweep)} right{rest}."
+
+
+def _goal(sweep: StoredSweep) -> str:
+    return f"{100 * goal(sweep.entry):g}% of {sweep.entry.train['held_out']:,} held-out inputs"
+
+
 def sweep_notes(sweep: StoredSweep, outcomes: pd.DataFrame) -> Iterator[str]:
     """What to notice in a sweep, as Markdown; silent about models that are not decided."""
     known: list[dict[Any, Any]] = [one for one in outcomes.to_dict("records") if one["solved"] in (True, False)]
     solved = sorted((one for one in known if one["solved"]), key=lambda one: one["steps_to_solve"])
-    n, goal_words = len(outcomes), f"{100 * goal(sweep.entry):g}% of {sweep.entry.train['held_out']:,} held-out inputs"
     if not sweep.is_judged:
         yield "A continuation is neither right nor wrong: compare the held-out loss."
     elif not known:
-        yield f"A model has solved its task once it gets {goal_words} right; none has done so or ended yet."
-    else:
-        rest = f", {n - len(known)} are not decided" if n > len(known) else ""
-        yield f"**{len(solved)} of {n} models** got {goal_words} right{rest}."
+        yield f"A model has solved its task once it gets {_goal(sweep)} right; none has done so or ended yet."
     if solved and solved[0]["steps_to_solve"] < solved[-1]["steps_to_solve"]:
         first, last = solved[0]["steps_to_solve"], solved[-1]["steps_to_solve"]
         yield (

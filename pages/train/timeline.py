@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,32 +14,31 @@ import streamlit as st
 
 from pages.components.training_player import resting, training_player
 from pages.shared import run_store
-from pages.shared.byte_cache import budget, shared
+from pages.shared.byte_cache import shared
 from pages.shared.call import Call, heads_from_1
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.link import address
 from pages.shared.picture import Figures, csv, figure_files, html, menu
+from pages.shared.run_thumbnail import check_size, frame_of
 from pages.shared.script import script
 from pages.train.state import player_key, player_target
-from xformer import Transformer, load
-from xformer.adapters import TaskModel
+from xformer import load
 from xformer.analysis.training_runs import (
     APPEARS,
     LEARNED,
     appearance,
     best_heads,
     dip,
+    emerged,
     first_passing,
     head_table,
+    settled,
     thinned,
 )
-from xformer.config import ModelConfig
 from xformer.errors import InputError, XformerError
 from xformer.formatting import percent
-from xformer.memory import check_fits
 from xformer.presets import Preset
-from xformer.reading import Reading
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.entry import Entry
@@ -47,7 +46,6 @@ from xformer.training.snapshots import snapshot_file, snapshot_steps
 from xformer.viz.timeline import (
     FilmLayer,
     Frame,
-    film_frame,
     film_still,
     head_to_enlarge,
     layers_of,
@@ -66,19 +64,15 @@ from xformer.viz.training_curves import (
 )
 from xformer.widgets.page import film_page
 
-HEIGHT, TALL = 172, 230
-"""Heights in CSS pixels of a chart beside the player and of one below it, with axes."""
+HEIGHT = 230
+"""CSS pixels: the height of a chart, with axes."""
 MOST_FRAMES = 120
 MOST_BYTES = 1_200_000
 """Maximum size of a timeline that is sent to the browser."""
-MOST_CELLS = 4_000_000
-"""Maximum cells of one frame; each is a byte."""
 BUDGET = 0.25
 """Seconds of evaluating snapshots in one run of the page."""
 MOST_HEADS = 16
 """With more heads, only the best head of each layer has a curve."""
-STANDS_OUT = 0.1
-"""A head is named as the best only where its score is this much above the best score before training."""
 ACTIVE = ("queued", "running", "paused")
 """The states in which a run can go on by itself."""
 
@@ -180,23 +174,11 @@ class RunView:
 def timeline_of(entry: Entry, settings: Preset, task: Task, example: Example, wanted: int | None) -> Timeline:
     """The timeline of an input; an empty one and an error message where it would be too large."""
     try:
-        _check_size(settings.model, example)
+        check_size(settings.model, example)
     except InputError as error:
         st.error(escape_markdown(str(error)), icon=":material/block:")
         return Timeline((), (), 0)
     return _evaluate(entry, task, example, wanted)
-
-
-def _check_size(config: ModelConfig, example: Example) -> None:
-    """Raise `InputError` where evaluating an input takes too much memory, or its frames are too large to send."""
-    source, target = example.stream.shape[1], None if example.target is None else example.target.shape[1]
-    check_fits(config, source, target, allowed_bytes=budget())
-    heads, tokens = config.n_layers * config.n_heads, max(source, target or 0)
-    if heads * tokens**2 > MOST_CELLS:
-        raise InputError(
-            f"A timeline of {heads:,} heads over {tokens:,} tokens has {heads * tokens**2:,} cells a frame, and at most "
-            f"{MOST_CELLS:,} can be shown; type a shorter input."
-        )
 
 
 def _evaluate(entry: Entry, task: Task, example: Example, wanted: int | None) -> Timeline:
@@ -229,12 +211,6 @@ def _evaluate(entry: Entry, task: Task, example: Example, wanted: int | None) ->
     return Timeline(frames, layers_of(task, example, frames), waiting)
 
 
-def frame_of(model: Transformer, task: Task, example: Example, step: int) -> Frame:
-    """The frame of a snapshot on an input."""
-    subject = TaskModel(model, task)
-    return film_frame(Reading(subject, example, subject.record(example, keep=["*.pattern", "*.mask", "logits"])), step)
-
-
 def _coarse_to_fine(steps: Sequence[int], wanted: int | None) -> list[int]:
     order = [step for step in steps if wanted is not None and step <= wanted][-1:] + list(steps[-1:])
     for stride in (16, 8, 4, 2, 1):
@@ -258,17 +234,13 @@ def player(view: RunView) -> None:
         st.info("This run has no snapshots; “New run” starts another.")
 
 
-def metric_chart(call: Call, *, switch: bool = False) -> Call:
-    """Show a call of `viz.metric_curves`, optionally with a switch for a logarithmic axis; returns the call as shown."""
-    options, (frame,) = dict(call.options), call.readings
+def metric_chart(call: Call) -> None:
+    """Show a call of `viz.metric_curves`."""
+    options, (frame,) = call.options, call.readings
     curves = CURVES[options["what"]]
-    with st.container(horizontal=True, vertical_alignment="center", key=f"head_{curves.axis}_{options['height']}"):
-        st.markdown(f"**{curves.title}**", width="stretch")
-        if switch:
-            options["log"] = st.toggle("logarithmic", key="train_log", persist_state="session")
+    st.markdown(f"**{curves.title}**")
     data = metric_data(frame, options["what"], options["shown"], options["marks"])
-    _show(data, curves, options["steps"], options["height"], options.get("log", False))
-    return replace(call, options=options)
+    _show(data, curves, options["steps"], options["height"])
 
 
 def head_panel(view: RunView) -> None:
@@ -295,18 +267,18 @@ def head_panel(view: RunView) -> None:
         wide, columns = head_frame(table)
         curves = head_curves(title, {columns[pair]: name for pair, name in names.items()}, hues)
         data = with_marks(wide, view.step, view.marks.items())
-    _show(data, curves, view.settings.train.steps, TALL, False)
+    _show(data, curves, view.settings.train.steps, HEIGHT)
 
 
-def _show(data: pd.DataFrame, curves: Curves, steps: int, height: int, log: bool) -> None:
+def _show(data: pd.DataFrame, curves: Curves, steps: int, height: int) -> None:
     dark = is_dark()
-    ends = (0.0, 1.0) if curves.share else domain_of(data, list(curves.names), log)
+    ends = (0.0, 1.0) if curves.share else domain_of(data, list(curves.names))
     names, columns = tuple(curves.names.items()), tuple(data.columns)
-    picture = (curves.title, names, curves.hues, steps, height, log, dark, columns, ends)
-    spec = dict(chart_spec(picture, lambda: curve_chart(data, curves, steps=steps, dark=dark, log=log, height=height)))
+    picture = (curves.title, names, curves.hues, steps, height, dark, columns, ends)
+    spec = dict(chart_spec(picture, lambda: curve_chart(data, curves, steps=steps, dark=dark, height=height)))
     for name in ("data", "datasets"):  # sent beside the chart, so that a new point changes nothing else
         spec.pop(name, None)
-    st.vega_lite_chart(data, spec, theme="streamlit", width="stretch", key=f"chart_{curves.axis}_{height}")
+    st.vega_lite_chart(data, spec, theme="streamlit", width="stretch", key=f"chart_{curves.axis}")
 
 
 def code_and_files(view: RunView, calls: Sequence[Call]) -> None:
@@ -353,58 +325,57 @@ def _figures(view: RunView) -> None:
         html(lambda: film_page(packed(), caption()), "training", run)
 
 
+def finding(view: RunView) -> str:
+    """When the head with the task’s pattern appeared and when the answers became right; "" where neither has happened."""
+    said, timeline = [], view.timeline
+    if not timeline.waiting and (found := emerged(timeline.table)) is not None:
+        name = timeline.head_names[found.layer, found.head].replace(" · ", " ")
+        gain = f"{percent(found.first, 0)} → {percent(found.last, 0)}"
+        said.append(f"The **{view.task.rule.score_name}** appears at step {found.step:,} ({name}: {gain}).")
+    steps, shares = view.frame["step"].tolist(), view.frame["held_out_exact_match"].fillna(0.0).tolist()
+    if not view.task.rule.is_open_ended and (step := settled(steps, shares, LEARNED)) is not None:
+        share = min(share for at, share in zip(steps, shares, strict=True) if at >= step)
+        which = "All" if share == 1 else f"{percent(share, 1)} of"
+        said.append(f"{which} held-out answers right from step {step:,.0f}.")
+    return " ".join(said)
+
+
 def notes(view: RunView) -> list[str]:
     """What to notice in the curves and snapshots, as Markdown; each computed sentence names its step."""
     task, frame, timeline = view.task, view.frame, view.timeline
     steps = [int(step) for step in frame["step"].dropna()]
     exact = [] if task.rule.is_open_ended else frame["held_out_exact_match"].fillna(0.0).tolist()
-    learned = first_passing(steps, exact, LEARNED) if exact else None
-    found = _head_notes(view, learned) if timeline.head_names else []
-    is_learned = learned is not None or bool(timeline.head_names and appearance(timeline.best) is not None)
+    is_learned = first_passing(steps, exact, LEARNED) is not None if exact else False
+    is_learned = is_learned or (bool(timeline.head_names) and appearance(timeline.best) is not None)
     look_for = task.rule.look_for
-    found.insert(0, look_for if is_learned else f"In a trained model: {look_for[0].lower()}{look_for[1:]}")
+    found = [look_for if is_learned else f"In a trained model: {look_for[0].lower()}{look_for[1:]}"]
+    if timeline.head_names:
+        found += _head_notes(view)
     if exact and (fallen := dip(steps, exact)) is not None:
         rate = dict(zip(steps, frame["learning_rate"], strict=False)).get(fallen[0], 0.0)
         words = f"Exact match dips to {percent(fallen[1], 1)} at step {fallen[0]:,} and comes back."
         if rate >= 0.25 * view.settings.train.peak_lr > 0:
             words += f" The learning rate was still {rate:.2g} there."
         found.append(words)
-    if not steps and view.entry.is_active:
-        found.append("The curves begin with the first report.")
     return found
 
 
-def _head_notes(view: RunView, learned: int | None) -> list[str]:
-    """When a head with the task’s pattern appeared; no head is named where none did."""
-    best, names, score_name = view.timeline.best, view.timeline.head_names, f"{view.task.rule.score_name} score"
-    appears, first, last = appearance(best), best.iloc[0], best.iloc[-1]
-    step, score = int(last["step"]), float(last["score"])
-    name = names[last["layer"], int(last["head"])]
-    is_better = step > int(first["step"]) and score >= float(first["score"]) + STANDS_OUT
+def _head_notes(view: RunView) -> list[str]:
+    """Where no head has the task’s pattern, or one had it before training."""
+    best, score_name = view.timeline.best, f"{view.task.rule.score_name} score"
+    first, last = best.iloc[0], best.iloc[-1]
+    step = int(last["step"])
     found = []
     if first["score"] >= APPEARS:
         found.append(
             f"At step {int(first['step']):,} a head already scores {first['score']:.2f} on this input ({score_name}): with so "
             "few tokens, chance can give that much."
-            + (f" At step {step:,} {name} is best with {score:.2f}." if is_better else "")
         )
-    elif appears is None:
+    elif last["score"] < APPEARS:
         found.append(
-            f"Up to step {step:,} no head has half of its attention where the task needs it ({score_name}"
-            + (f"); the best is {name} with {score:.2f}." if is_better else f", best {score:.2f}).")
+            f"Up to step {step:,} no head has half of its attention where the task needs it: the best {score_name} is "
+            f"{last['score']:.2f}."
         )
-    else:
-        passing = best.set_index("step").loc[appears]
-        found.append(
-            f"At step {appears:,} {names[passing['layer'], int(passing['head'])]} passes {APPEARS:g} for the first time "
-            f"(snapshots are {view.settings.train.snapshot_every:,} steps apart)"
-            + (f"; at step {step:,} {name} is best with {score:.2f}." if step > appears else ".")
-        )
-        if learned is not None:
-            after = learned - appears
-            order = "after" if after > 0 else "before"
-            order = f"{abs(after):,} steps {order} the head" if after else "no later than the head"
-            found.append(f"{LEARNED:.0%} exact match came at step {learned:,}: {order}.")
     return [*found, *_diffuse_layers(view.timeline, step)]
 
 

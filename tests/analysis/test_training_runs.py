@@ -7,7 +7,17 @@ import pandas as pd
 import pytest
 
 from xformer import analysis
-from xformer.analysis.training_runs import appearance, best_heads, dip, first_passing, head_table, thinned
+from xformer.analysis.training_runs import (
+    Emerged,
+    appearance,
+    best_heads,
+    dip,
+    emerged,
+    first_passing,
+    head_table,
+    settled,
+    thinned,
+)
 
 
 def test_the_table_has_a_row_for_each_step_and_head_and_the_best_is_found() -> None:
@@ -35,6 +45,25 @@ def test_a_head_appears_where_it_had_not_been_from_the_beginning() -> None:
     assert appearance(best(0.1, 0.4)) is None
     assert appearance(best(0.6, 0.4, 0.9)) is None  # chance gives that much
     assert appearance(best()) is None
+
+
+def test_a_head_emerges_where_it_was_not_and_stays() -> None:
+    def found(*scores: tuple[float, float]) -> Emerged | None:
+        return emerged(head_table({10 * i: {"a": list(pair)} for i, pair in enumerate(scores)}))
+
+    assert found((0.4, 0.1), (0.6, 0.55), (0.3, 0.9)) == Emerged("a", 1, 10, 0.1, 0.9)
+    assert found((0.4, 0.1), (0.9, 0.1), (0.3, 0.4)) is None  # it did not stay
+    assert found((0.1, 0.5), (0.1, 0.9)) is None  # it was there at first
+    assert found((0.1, 0.4), (0.1, 0.6)) is None  # on few tokens, chance gives as much
+    assert emerged(head_table({})) is None
+
+
+def test_a_curve_has_settled_after_it_was_below_for_the_last_time() -> None:
+    assert settled([10, 20, 30, 40], [1.0, 0.9, 1.0, 1.0], 0.99) == 30
+    assert settled([10, 20], [1.0, 1.0], 0.99) == 10
+    assert settled([10, 20], [0.0, 1.0], 0.99) is None
+    assert settled([10, 20], [1.0, 0.0], 0.99) is None
+    assert settled([], [], 0.99) is None
 
 
 @pytest.mark.parametrize(

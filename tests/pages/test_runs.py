@@ -68,28 +68,57 @@ def charts(app: AppTest) -> list[dict[str, Any]]:
     return [json.loads(chart.proto.spec) for chart in app.get("vega_lite_chart")]
 
 
-def test_an_empty_book_says_what_to_do(open_page: Open, runs: Path) -> None:
+def test_without_runs_the_screen_shows_what_one_will_look_like(open_page: Open, runs: Path) -> None:
     app = open_page(RUNS)
     assert not app.exception
-    assert "Nothing has been trained here yet" in [element.value for element in app.subheader]
+    assert "Nothing has been trained here yet" in words(app)
+    assert "reverse-small, shipped" in words(app)
+    assert [image.proto.imgs[0].alt[:31] for image in app.image] == ["Attention of layer 2, head 1, a"]
     assert app.button(key="runs_first").label == "Train the first one"
     assert len(app.dataframe) == 0
     assert not runs.exists()  # looking makes no run store
+
+
+def test_each_run_has_a_card_with_its_picture_and_what_can_be_done(open_page: Open, runs: Path) -> None:
+    store = RunStore(runs)
+    bare = add(store, "**slow**", peak_lr=1e-4)
+    run = with_weights(store, "one with weights")
+    app = open_page(RUNS)
+    assert not app.exception
+    assert not app.dataframe
+    assert len(app.image) == 1
+    assert "Its picture comes with its first weights." in words(app)
+    assert f"**{escape_markdown('**slow**')}**  \n:small[finished · **50.0%** exact match]" in words(app)
+    assert "`peak_lr 0.0001`" in words(app)
+    assert [link.proto.query_string for link in app.get("page_link")] == [f"run={run}", f"run={bare}"]
+    assert not app.text_input  # no filters over few runs, and what is behind “⋯” is not drawn
+    app.session_state[f"runs_menu_{run}"] = True
+    app.run()
+    assert {f"runs_open_Home_{run}", f"runs_delete_{run}", f"runs_again_{run}"} <= {one.key for one in app.button}
+    app.text_input(key=f"runs_name_{run}").set_value("renamed").run()
+    assert store.entry(run).name == "renamed"
+    app.button_group(key="runs_view").set_value("table").run()
+    assert table(app)["name"].tolist() == ["renamed", "**slow**"]
+    assert app.query_params["view"] == "table"
+    for n in range(7):
+        add(store, f"run {n}")
+    app = open_page(RUNS)
+    assert [box.label for box in app.text_input] == ["Find"]
 
 
 def test_the_table_has_every_run_and_only_the_settings_that_differ(open_page: Open, runs: Path) -> None:
     store = RunStore(runs)
     add(store, "slow", peak_lr=1e-4)
     add(store, "fast", peak_lr=1e-2, last=1.0)
-    app = open_page(RUNS)
+    app = open_page(RUNS, view="table")
     assert not app.exception
     found = table(app)
     assert found["name"].tolist() == ["fast", "slow"]  # the latest first
     assert found["peak_lr"].tolist() == [1e-2, 1e-4]
-    assert found["exact match"].tolist() == [1.0, 0.5]
+    assert found["exact_match"].tolist() == [1.0, 0.5]
     assert found["state"].tolist() == [["finished"], ["finished"]]
     assert not {"seed", "batch_size", "d_model", "device", "tags", "owner"} & set(found.columns)
-    assert "2 runs · they differ in 1 setting, each a column at the right" in words(app)
+    assert "2 runs · settings that differ: 1" in words(app)
 
 
 def test_a_link_restores_choice_order_and_filter(open_page: Open, runs: Path) -> None:
@@ -202,7 +231,7 @@ def test_a_text_has_no_exact_match_in_table_curves_and_notes(open_page: Open, ru
     assert "99%" not in noticed(store)
     app = open_page(RUNS, runs=run)
     assert not app.exception
-    assert table(app)["exact match"].isna().all()
+    assert table(app)["exact_match"].isna().all()
     assert "No chosen run has reported its exact match yet." in words(app)
 
 
@@ -271,8 +300,7 @@ def test_a_file_is_imported_chosen_and_not_taken_twice(open_page: Open, runs: Pa
     assert not app.exception
     [entry] = RunStore(runs).entries()
     assert (entry.name, entry.tags, entry.owner) == ("a gift", ("imported",), "here")
-    assert table(app)["name"].tolist() == ["a gift"]
-    assert app.query_params["runs"] == entry.id
+    assert "**a gift**" in words(app)
     app.file_uploader(key="runs_import_1").upload("gift.safetensors", content, "application/octet-stream").run()
     assert [element.value for element in app.success] == [
         r"These weights are here already\: they are “a gift”\, step 12\."

@@ -12,7 +12,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.train import sweep as sweep_view
-from pages.train.sweep import sweep_notes, time_left
+from pages.train.sweep import sweep_finding, sweep_notes, time_left
 from tests.pages.conftest import Open
 from tests.pages.test_train import PAGE, buttons, status_of, words
 from tests.training.test_sweeps import members, train
@@ -57,7 +57,6 @@ def test_what_is_ready_to_start_can_be_trained_together(ready: Any) -> None:
 def test_a_ready_sweep_starts_with_one_press_and_is_shown(open_page: Open, runs: Path) -> None:
     app = open_page(PAGE)
     assert start_all(app) == set()
-    assert "three are ready to start" in words(app)
     app.segmented_control(key="train_way").set_value("seeds").run()
     assert start_all(app) == {f"start_sweep_{name}" for name in READY}
     app.button(key="start_sweep_seeds").click().run()
@@ -106,8 +105,7 @@ def test_a_sweep_over_two_settings_and_what_is_wrong_with_one(open_page: Open, r
 
 def test_settings_of_ones_own_say_what_many_models_take(open_page: Open) -> None:
     app = open_page(PAGE)
-    app.session_state["train_own"] = True
-    one = words(app.run())
+    one = words(app.button_group(key="train_group").set_value("own").run())
     app.segmented_control(key="train_way").set_value("seeds").run()
     many = words(app)
     assert "**Time:**" in one
@@ -194,7 +192,7 @@ def test_a_finished_sweep_shows_its_pictures_and_opens_each_model(
     app.button(key="sweep_open_film").click().run()
     assert not app.exception
     assert app.query_params["run"] == members(store, run)[0].id
-    assert status_of(app).startswith("Finished at step 20 of 20")
+    assert status_of(app).startswith("Finished after")
 
 
 def test_a_click_on_a_cell_of_the_outcome_opens_its_model(
@@ -306,8 +304,8 @@ def test_sweep_notes_hold() -> None:
             "member": list("abcd"),
         }
         one: Any = Sweep()
-        assert isinstance(one, Sweep)
-        return "\n".join(sweep_notes(one, pd.DataFrame(table).astype({"solved": object})))
+        outcomes = pd.DataFrame(table).astype({"solved": object})
+        return "\n".join([sweep_finding(one, outcomes), *sweep_notes(one, outcomes)])
 
     none = float("nan")
     assert "none has done so or ended yet" in notes([None] * 4, [none] * 4)
@@ -343,12 +341,15 @@ def test_the_models_of_a_sweep_stand_below_it_in_the_table_of_runs(
     train(store, run, monkeypatch)
     store.add(PRESET, owner="here", name="later")
     app = open_page(RUNS)
-    assert app.query_params["runs"] == run  # there is no other to see anything of
+    assert "finished · 2 models, one in the picture" in words(app)
+    assert len(app.image) == 1
+    app.button_group(key="runs_view").set_value("table").run()
+    assert app.query_params["runs"] == run  # no other run has a curve
     app = open_page(RUNS, runs="")
     assert not app.exception
     assert list(app.dataframe[0].value["name"]) == ["later", "Many"]
     assert "2 models of sweeps not shown, tick a sweep to see its own" in words(app)
-    app = open_page(RUNS, find="seed")
+    app = open_page(RUNS, find="seed", view="table")
     assert list(app.dataframe[0].value["name"]) == ["Many · seed 1", "Many · seed 0"]
     app = open_page(RUNS, runs=run)
     assert list(app.dataframe[0].value["name"]) == ["later", "Many", "↳ seed 1", "↳ seed 0"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 import threading
 import time
@@ -24,18 +25,21 @@ from pages.train import run as run_view
 from pages.train import state, status
 from pages.train.run import FIRST_SECONDS
 from pages.train.setup import FIRST, OWN, expected, expected_at_once, grouped, shipped_training, watchable
-from pages.train.timeline import MOST_FRAMES
+from pages.train.timeline import MOST_FRAMES, RunView, Timeline, finding
 from tests.pages.code_and_picture import files_offered, left_by, without_names
 from tests.pages.conftest import ROOT, Open, plain
 from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.formatting import duration, percent
 from xformer.presets import PRESETS
+from xformer.tasks import Task
 from xformer.training import jobs, liveness
 from xformer.training.entry import ELSEWHERE
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_steps
 from xformer.training.transfer import TAG
+from xformer.viz.timeline import FilmLayer, Frame
+from xformer.viz.training_curves import metrics_frame
 
 PAGE = "pages/train/page.py"
 UNANSWERED = "Its process ended before it had answered. Resume goes on from the last state it kept."
@@ -66,6 +70,12 @@ def status_of(app: AppTest) -> str:
     return app.get("progress")[0].proto.text.replace("\\", "")
 
 
+def figures_of(app: AppTest) -> list[str]:
+    """The figures on the screen, each after its name."""
+    html = "".join(element.proto.body for element in app.get("html"))
+    return [f"{name} {value}" for name, value in re.findall(r"<span>(.*?)</span><b>(.*?)</b>", html)]
+
+
 def buttons(app: AppTest) -> set[str]:
     return {button.key for button in app.button if button.key}
 
@@ -77,17 +87,18 @@ def test_a_visitor_without_runs_can_start_every_preset(open_page: Open, monkeypa
     monkeypatch.setattr("pages.train.setup._seconds_a_step", timed)
     app = open_page(PAGE)
     assert not app.exception
-    started = {key for key in buttons(app) if key.startswith("start_") and not key.startswith("start_sweep_")}
-    assert {f"start_{name}" for name in FIRST} == started
-    assert f"700 steps · **about {duration(shipped_training()['reverse-small'][0])}**" in words(app)
+    assert {key for key in buttons(app) if key.startswith("start_")} == {f"start_{name}" for name in FIRST}
+    assert len(app.image) == len(FIRST)  # each with what its shipped model ends with
+    assert f"26,517 parameters  \nabout {duration(shipped_training()['reverse-small'][0])}" in words(app)
     assert app.query_params["run"] == "new"
-    for group in grouped():
-        app.session_state[f"presets_{group}"] = True
-    app.run()
-    assert not app.exception
-    assert {f"start_{name}" for name in PRESETS} <= buttons(app)
-    for preset in PRESETS.values():
-        assert preset.about in words(app)
+    started: set[str | None] = set()
+    for group, presets in grouped().items():
+        app.button_group(key="train_group").set_value(group).run()
+        assert not app.exception
+        started |= buttons(app)
+        helps = "".join(element.help for element in app.markdown)
+        assert all(preset.about in helps for preset in presets)
+    assert {f"start_{name}" for name in PRESETS} <= started
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -155,8 +166,7 @@ def test_a_queued_run_shows_its_position(open_page: Open, runs: Path) -> None:
 
 
 def own(app: AppTest) -> AppTest:
-    app.session_state[OWN] = True
-    return app.run()
+    return app.button_group(key="train_group").set_value(OWN).run()
 
 
 def number(app: AppTest, label: str) -> Any:
@@ -197,10 +207,9 @@ def test_the_form_gives_back_every_preset_that_is_put_into_it(monkeypatch: pytes
 
 
 def test_a_preset_can_be_changed_in_the_form(open_page: Open, runs: Path) -> None:
-    app = open_page(PAGE)
-    app.button(key="change_induction").click().run()
+    app = own(open_page(PAGE))
+    app.selectbox(key="own_base").set_value("induction").run()
     assert not app.exception
-    assert "Starting from **Induction" in words(app)
     app.button(key="start_own").click().run()
     (entry,) = RunStore(runs).entries()
     assert (entry.preset, entry.settings().train) == ("induction", watchable(PRESETS["induction"]).train)
@@ -260,10 +269,14 @@ def test_a_finished_run_shows_its_timeline_and_curves(open_page: Open, runs: Pat
     assert not app.exception
     assert not app.error
     assert not app.warning
-    assert "Finished at step 12 of 12" in status_of(app)
-    assert "2,000 unseen examples: 25.00% exact match" in status_of(app)
-    charts = app.get("vega_lite_chart")
-    assert len(charts) == 3
+    assert status_of(app) == "Finished after a second on the CPU: 25.00% exact match on 2,000 unseen examples."
+    assert figures_of(app)[:3] == ["Step 12 / 12", "Exact match 0%", figures_of(app)[2]]
+    assert len(figures_of(app)) == 3
+    assert len(app.get("vega_lite_chart")) == 2
+    app.session_state["train_more"] = True
+    app.run()
+    assert len(figures_of(app)) == 8
+    assert len(app.get("vega_lite_chart")) == 5
     assert {"run_new", "run_again", "open_Attention", "fork_start"} <= buttons(app)
     assert not {"run_pause", "run_step", "run_resume", "run_stop"} & buttons(app)
     assert app.query_params["run"] == run
@@ -271,7 +284,7 @@ def test_a_finished_run_shows_its_timeline_and_curves(open_page: Open, runs: Pat
 
 @pytest.mark.parametrize(
     ("state", "seconds", "n_charts"),
-    [("running", 0.0, 0), ("paused", 0.0, 0), ("running", FIRST_SECONDS, 3), ("finished", 0.0, 3)],
+    [("running", 0.0, 0), ("paused", 0.0, 0), ("running", FIRST_SECONDS, 2), ("finished", 0.0, 2)],
 )
 def test_a_new_run_shows_figures_and_timeline_before_its_curves(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch, state: str, seconds: float, n_charts: int
@@ -286,7 +299,7 @@ def test_a_new_run_shows_figures_and_timeline_before_its_curves(
     assert len(app.get("vega_lite_chart")) == n_charts
     assert ("The curves follow in a moment." in words(app)) == (not n_charts)
     assert any(one.proto.component_name.endswith("training_player") for one in app.get("bidi_component"))
-    assert "12 of 12" in status_of(app)
+    assert "Step 12 / 12" in figures_of(app)
     os.close(lock)
 
 
@@ -307,14 +320,17 @@ def test_the_code_under_the_pictures_draws_what_is_shown(
     for words in ("step 4 of 12", f"run {run}", "decoder 2 · cross", "decoder reads"):
         assert f"{words}</text>" in drawn, words
     shown.clear()
-    app.toggle(key="train_log").set_value(True)
-    app.button_group(key="train_more").set_value("gradient").run()
+    app.session_state["train_more"] = True
+    app.run()
     monkeypatch.chdir(runs.parent)
     (code,) = app.code
     assert "viz.film_still(" in code.value
     assert str(runs) not in code.value  # where a server keeps its files is nobody's business
     *curves, _ = left_by(code.value)["picture"]
-    assert len(curves) == len(shown) == 3
+    shown = [
+        one for one in shown if one[1]["height"] and "best" not in one[0].columns
+    ]  # the heads have a file of their own
+    assert len(curves) == len(shown) == 4
     for chart, (data, spec) in zip(curves, shown, strict=True):
         pd.testing.assert_frame_equal(chart.data, data)
         drawn = {
@@ -333,11 +349,11 @@ def test_a_link_opens_a_run_at_a_step_and_warns_of_missing_ones(open_page: Open,
     row = max((row for row in RunStore(runs).rows(run) if row["step"] <= 8), key=lambda row: row["step"])
     assert status_of(app).startswith(
         f"You look at step 8, with {percent(row['held_out_exact_match'], 1)} exact match as reported at step {row['step']}. "
-        "The run itself: Finished at step 12"
+        "The run itself: Finished after a second"
     )
-    html = "".join(element.proto.body for element in app.get("html"))
-    assert f"figures of step</span><b>{row['step']}</b>" in html
-    assert f"held-out loss</span><b>{row['held_out_loss']:.4f}</b>" in html
+    assert f"Step {row['step']} / 12" in figures_of(app)
+    app.session_state["train_more"] = True
+    assert f"Held-out loss {row['held_out_loss']:.4f}" in figures_of(app.run())
     assert app.query_params["step"] == "8"
     for link in ({"run": "nonsense"}, {"run": "0123abcd"}, {"run": run, "step": "x"}):
         app = open_page(PAGE, **link)
@@ -442,6 +458,28 @@ def test_training_the_same_again_has_the_same_settings(open_page: Open, runs: Pa
     assert (again.id != first.id, again.settings()) == (True, first.settings())
 
 
+@pytest.mark.parametrize(
+    ("scores", "shares", "waiting", "found"),
+    [
+        ([0.1, 0.6, 0.9], [0.0, 1.0, 1.0], 0, "The **anti-diagonal** appears at step 10 (layer 1 head 2: 10% → 90%). "
+         "All held-out answers right from step 10."),
+        ([0.1, 0.2, 0.4], [0.0, 0.5, 1.0], 0, ""),  # no head has it, and one good report may be luck
+        ([0.6, 0.5, 0.9], [0.0, 1.0, 0.9], 0, ""),  # it was there before training, and the answers fell again
+        ([0.1, 0.6, 0.9], [0.0, 0.995, 1.0], 5, "99.5% of held-out answers right from step 10."),  # steps are still missing
+    ],
+)  # fmt: skip
+def test_the_headline_is_what_the_run_shows(
+    runs: Path, scores: list[float], shares: list[float], waiting: int, found: str
+) -> None:
+    task = Task(PRESETS["reverse-small"].task)
+    layer = FilmLayer("encoder.0.attn", "layer 1", 2, (), ())
+    frames = [Frame(10 * i, {}, {layer.path: [0.05, score]}, (), (), ()) for i, score in enumerate(scores)]
+    metrics = metrics_frame([{"step": 10 * i, "held_out_exact_match": share} for i, share in enumerate(shares)])
+    one: Any = None
+    view = RunView(one, PRESETS["reverse-small"], task, one, Timeline(tuple(frames), (layer,), waiting), metrics, ())
+    assert finding(view) == found
+
+
 def test_a_name_that_looks_like_markdown_is_shown_as_it_is(open_page: Open, runs: Path) -> None:
     app = open_page(PAGE, run=finished(runs, name="**bold** <b>$x$"))
     assert "**bold** <b>$x$" in [text.value for text in app.text]
@@ -464,20 +502,20 @@ def test_an_input_that_is_too_large_for_a_timeline_shows_an_error(
     """Else an imported model with very many heads takes the memory of the server on this screen alone."""
     looked: list[object] = []
     monkeypatch.setattr("pages.train.timeline.frame_of", lambda *_: looked.append(1))
-    monkeypatch.setattr("pages.train.timeline.MOST_CELLS", most)
+    monkeypatch.setattr("pages.shared.run_thumbnail.MOST_CELLS", most)
     monkeypatch.setenv("XFORMER_MAX_MEMORY", memory)
     app = open_page(PAGE, run=finished(runs))
     assert not app.exception
     assert [phrase in plain(error.value) for error in app.error] == [True]
     assert looked == []
-    assert "Finished at step 12" in status_of(app)
+    assert "Finished after" in status_of(app)
 
 
 def test_timelines_count_towards_the_shared_memory(open_page: Open, runs: Path) -> None:
     before = shared.total
     run = finished(runs)
     assert not open_page(PAGE, run=run).exception
-    [cache] = [entry for key, entry in shared._entries.items() if key[:2] == ("snapshots", run)]
+    [cache] = [entry for key, entry in shared._entries.items() if str(key).startswith(f"('snapshots', '{run}'")]
     assert cache.size > 100
     assert shared.total >= before + cache.size
 
@@ -506,12 +544,11 @@ def test_settings_that_take_too_much_memory_cannot_be_started(open_page: Open, m
 
     monkeypatch.setattr("pages.train.setup._seconds_a_step", timed)
     monkeypatch.setenv("XFORMER_MAX_RUN_MEMORY", "100")
-    app = open_page(PAGE)
-    app.session_state[OWN] = True
-    app.run()
+    app = own(open_page(PAGE))
     assert not app.exception
     assert ["of memory, and this server allows 104.9 MB" in plain(error.value) for error in app.error] == [True]
     assert app.button(key="start_own").disabled
+    app.button_group(key="train_group").set_value("quick").run()
     app.button(key=f"start_{FIRST[0]}").click().run()
     assert "of memory, and this server allows 104.9 MB" in words(app)
     assert RunStore(os.environ["XFORMER_RUNS"]).entries() == []

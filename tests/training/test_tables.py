@@ -60,9 +60,9 @@ def test_the_overview_has_the_last_report_and_the_final_score(tmp_path: Path) ->
     assert {run: row["step"] for run, row in latest.items()} == {one: 10, two: 10}
     table = overview(entries, latest)
     assert table.index.tolist() == [none, two, one]
-    assert table.loc[[one, two], "exact match"].tolist() == [pytest.approx(0.5), 0.9]
+    assert table.loc[[one, two], "exact_match"].tolist() == [pytest.approx(0.5), 0.9]
     assert table.loc[one, "loss"] == pytest.approx(0.3)
-    assert pd.isna(table.loc[none, "exact match"])
+    assert pd.isna(table.loc[none, "exact_match"])
     assert (table.loc[two, "step"], table.loc[two, "steps"], table.loc[two, "seconds"]) == (10, 12, 1.5)
     assert table.loc[one, "created"].timestamp() == pytest.approx(store.entry(one).created, abs=1e-3)
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from xformer import viz
 from xformer.viz.export import svg
-from xformer.viz.training_runs import LETTERS
+from xformer.viz.training_runs import LETTERS, thumbnail
 
 ROWS = pd.DataFrame(
     [(member, step, step / 100 * (member + 1) / 3) for member in range(3) for step in (0, 50, 100)],
@@ -72,3 +72,12 @@ def test_maps_are_drawn_as_vectors_in_their_places() -> None:
     xs = [row["x"] for row in data_of(drawn, 0)]
     assert xs == sorted(set(xs))
     assert "<image" not in svg([viz.map_grid(maps, ["a", "b", "c"])])
+
+
+def test_a_thumbnail_has_the_pattern_and_the_loss() -> None:
+    codes = np.array([[0, 253], [255, 254]], np.uint8)
+    one = thumbnail(codes, [(0.0, 4.0), (10.0, 1.0), (20.0, float("nan"))])
+    assert len({part.split('"')[1] for part in one.split("<path fill=")[1:] if "none" not in part[:6]}) == 4
+    assert 'points="166.0,4.0 250.0,112.8"' in one  # from the top to a quarter of the height
+    assert "polyline" not in thumbnail(codes, [])
+    assert thumbnail(codes, [], dark=True) != thumbnail(codes, [])

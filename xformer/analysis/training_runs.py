@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import pandas as pd
 
 APPEARS = 0.5
 """A head has appeared when half of its attention is where the task needs it."""
+GAIN = 0.25
+"""The least gain of a score that is called an appearance."""
 LEARNED = 0.99
 """The share of exact matches from which on a run counts as having learned its task."""
 
@@ -43,6 +46,40 @@ def appearance(best: pd.DataFrame) -> int | None:
     """
     steps, scores = best["step"].tolist(), best["score"].tolist()
     return None if not scores or scores[0] >= APPEARS else first_passing(steps, scores, APPEARS)
+
+
+@dataclass(frozen=True)
+class Emerged:
+    """A head that came to attend as the task needs it: the step at which it passed `APPEARS`, its first and last score."""
+
+    layer: str
+    head: int
+    step: int
+    first: float
+    last: float
+
+
+def emerged(table: pd.DataFrame) -> Emerged | None:
+    """The head of a `head_table` that scores best at the last step, where that was below `APPEARS` at first and is not now.
+
+    None as well where the gain is below `GAIN`: on few tokens, chance gives as much.
+    """
+    if table.empty:
+        return None
+    last = best_heads(table).iloc[-1]
+    own = table.loc[(table["layer"] == last["layer"]) & (table["head"] == last["head"])]
+    steps, scores = own["step"].tolist(), own["score"].tolist()
+    first, score = scores[0], scores[-1]
+    if first >= APPEARS or score < APPEARS or score - first < GAIN:
+        return None
+    step = next(step for step, value in zip(steps, scores, strict=True) if value >= APPEARS)
+    return Emerged(last["layer"], int(last["head"]), step, first, score)
+
+
+def settled(steps: Sequence[float], values: Sequence[float], threshold: float) -> float | None:
+    """The step from which on a curve stays at or above a threshold; None where it does not for two reports at the end."""
+    below = max((i for i, value in enumerate(values) if value < threshold), default=-1)
+    return steps[below + 1] if below + 2 < len(values) else None
 
 
 def dip(

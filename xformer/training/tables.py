@@ -27,7 +27,7 @@ from xformer.installed import needed
 from xformer.training.entry import Entry
 from xformer.training.run_store import Row, exact_match
 
-COLUMNS = ("name", "state", "step", "steps", "exact match", "loss", "seconds", "device", "tags", "created")
+COLUMNS = ("name", "state", "step", "steps", "exact_match", "loss", "seconds", "device", "tags", "created")
 TASK_NAMES = {"name": "task", "min_len": "shortest", "max_len": "longest", "end_token": "end token"}
 """Names of task settings that would clash with model settings."""
 FROM_TASK = ("vocab_size", "pad_token", "start_token", "end_token")
@@ -48,7 +48,7 @@ def overview(entries: Sequence[Entry], latest: Mapping[str, Row]) -> pd.DataFram
                 "state": entry.state,
                 "step": entry.step,
                 "steps": steps if isinstance(steps, int) else None,
-                "exact match": exact_match(entry, row),
+                "exact_match": exact_match(entry, row),
                 "loss": row.get("loss", entry.live.get("loss")),
                 "seconds": entry.seconds,
                 "device": entry.device,
@@ -57,7 +57,7 @@ def overview(entries: Sequence[Entry], latest: Mapping[str, Row]) -> pd.DataFram
             }
         )
     table = pd.DataFrame(lines, index=pd.Index([entry.id for entry in entries], name="run"), columns=list(COLUMNS))
-    return table.astype({"exact match": "float64", "loss": "float64"})
+    return table.astype({"exact_match": "float64", "loss": "float64"})
 
 
 def settings_of(entry: Entry) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from xformer.viz import theme
 from xformer.viz.charts import inks, layered, written
 from xformer.viz.packing import LEVELS, NAN
 from xformer.viz.residual import row_height
+from xformer.viz.timeline import BROKEN
 from xformer.viz.training_curves import domain_of, every_nth
 
 Measure = Literal["share_solved", "steps_to_solve"]
@@ -207,6 +208,43 @@ def _words(cell: dict[Any, Any], column: str) -> str:
     if column == "share_solved":
         return f"{cell['solved']} of {cell['decided']}" if cell["decided"] else "…"
     return f"{cell['steps_to_solve']:,.0f}" if np.isfinite(cell["steps_to_solve"]) else "—"
+
+
+THUMBNAIL, THUMBNAIL_WIDE, SHADES = 150, 252, 24
+"""CSS pixels: the pattern of a thumbnail and its whole width; and how many colours it has."""
+
+
+def thumbnail(codes: UInt8[np.ndarray, "row col"], loss: Sequence[tuple[float, float]], *, dark: bool = False) -> str:
+    """A run in small, as SVG: the pattern of one head, and beside it the loss over the steps.
+
+    Args:
+        codes: The pattern as bytes, see `xformer.viz.timeline.plane`.
+        loss: Steps and losses; empty where none is known.
+        dark: Whether to draw on a dark background.
+    """
+    rows, cols = codes.shape
+    tall, wide = THUMBNAIL / rows, THUMBNAIL / cols
+    shades = np.where(
+        codes <= LEVELS, np.rint(codes * ((SHADES - 1) / LEVELS)), codes.astype(int) - LEVELS + SHADES - 1
+    )
+    colours = [*theme.resample(theme.sequential(dark), SHADES), BROKEN, theme.pick(theme.MASKED, dark)]
+    paths: dict[str, str] = {}
+    for (row, col), shade in np.ndenumerate(shades.astype(int)):
+        ink = colours[shade]
+        paths[ink] = paths.get(ink, "") + f"M{col * wide:.1f} {row * tall:.1f}h{wide:.1f}v{tall:.1f}h-{wide:.1f}z"
+    drawn = "".join(f'<path fill="{ink}" d="{path}"/>' for ink, path in paths.items())
+    rule, hue, edge = theme.pick(theme.MASKED, dark), theme.pick(theme.HEAD_HUES[1], dark), THUMBNAIL - 1
+    drawn += f'<rect x="0.5" y="0.5" width="{edge}" height="{edge}" fill="none" stroke="{rule}"/>'
+    left, top, room = THUMBNAIL + 16, 4, THUMBNAIL_WIDE - THUMBNAIL - 18
+    if finite := [point for point in loss if np.isfinite(point).all()]:
+        far, high = (max(max(values), 1e-9) for values in zip(*finite, strict=True))
+        points = (f"{left + room * x / far:.1f},{edge - (edge - top) * y / high:.1f}" for x, y in finite)
+        drawn += (
+            f'<path d="M{left} {top}V{edge + 0.5}h{room}" fill="none" stroke="{rule}"/>'
+            f'<polyline points="{" ".join(points)}" fill="none" stroke="{hue}" stroke-width="2.5"/>'
+        )
+    size = f'width="{THUMBNAIL_WIDE}" height="{THUMBNAIL}" viewBox="0 0 {THUMBNAIL_WIDE} {THUMBNAIL}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{drawn}</svg>'
 
 
 LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

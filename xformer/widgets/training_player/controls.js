@@ -6,7 +6,6 @@ import { SPEEDS } from "./base.js";
 export const Controls = (Base) => class extends Base {
   build() {
     this.strip = element("div", "strip");
-    this.pictures = element("div", "pictures");
     this.grid = element("canvas", "grid");
     this.grid.setAttribute("role", "img");
     this.large = element("canvas", "large");
@@ -17,7 +16,6 @@ export const Controls = (Base) => class extends Base {
     title.append(this.dot, this.name, this.score, this.telling);
     const stage = element("div", "stage");
     stage.append(this.large);
-    this.pictures.append(stage, this.grid);
     this.hint = "Point at a cell for its weight; click a small head to enlarge it.";
     this.readout = element("div", "readout", this.hint);
 
@@ -27,28 +25,23 @@ export const Controls = (Base) => class extends Base {
     this.step.setAttribute("aria-live", "off");
     this.back = element("button", "small", "‹"); this.next = element("button", "small", "›");
     this.back.title = "one snapshot back (←)"; this.next.title = "one snapshot on (→)";
-    this.speeds = element("div", "seg");
-    this.speeds.setAttribute("aria-label", "speed");
-    this.speedButtons = SPEEDS.map(([words], i) => {
-      const node = element("button", "", words);
-      node.type = "button";
-      node.addEventListener("click", () => { this.speed = i; this.drawControls(); });
-      this.speeds.append(node);
-      return node;
-    });
+    this.pace = element("button", "pace"); this.pace.type = "button"; this.pace.title = "speed";
+    this.pace.addEventListener("click", () => { this.speed = (this.speed + 1) % SPEEDS.length; this.drawControls(); });
     this.live = element("button", "live", "● live"); this.live.type = "button";
     this.live.title = "follow the newest snapshot";
     this.legend = element("div", "legend");
     this.legendBest = element("span", "key", ""); this.legendExact = element("span", "key", "exact match");
     this.legend.append(this.legendBest, this.legendExact);
-    bar.append(this.button, this.back, this.next, this.step, this.live, this.speeds, this.legend);
+    bar.append(this.button, this.back, this.next, this.pace, this.step, this.live, this.legend);
 
     this.ruler = element("canvas", "ruler");
     this.ruler.tabIndex = 0;
     this.ruler.setAttribute("role", "slider");
     this.ruler.setAttribute("aria-label", "training step that is shown");
     this.ruler.setAttribute("aria-valuemin", "0");
-    this.root.append(this.strip, title, this.pictures, this.readout, bar, this.ruler);
+    const side = element("div", "side");
+    side.append(this.strip, title, this.grid, this.readout, bar, this.ruler);
+    this.root.append(stage, side);
 
     this.button.addEventListener("click", () => (this.playing ? this.pause(true) : this.play()));
     this.back.addEventListener("click", () => this.go(this.at - 1));
@@ -82,8 +75,8 @@ export const Controls = (Base) => class extends Base {
   }
 
   enlarge(event) {
-    const box = this.grid.getBoundingClientRect(), { side, gap, title } = this.at_;
-    const layer = Math.floor((event.clientY - box.top) / (side + title + gap)), head = Math.floor((event.clientX - box.left) / (side + gap));
+    const box = this.grid.getBoundingClientRect(), { side, gap, names } = this.at_;
+    const layer = Math.floor((event.clientY - box.top) / (side + gap)), head = Math.floor((event.clientX - box.left - names) / (side + gap));
     if (!(layer >= 0 && layer < this.film.layers.length && head >= 0 && head < this.film.layers[layer].heads)) return;
     this.chosen = [layer, head];
     this.drawHeads();
@@ -98,7 +91,7 @@ export const Controls = (Base) => class extends Base {
     this.step.textContent = `step ${film.frames[this.at].step.toLocaleString("en")} of ${film.steps.toLocaleString("en")}`;
     this.live.hidden = !film.live;
     this.live.setAttribute("aria-pressed", String(this.follows));
-    this.speedButtons.forEach((node, i) => node.setAttribute("aria-pressed", String(i === this.speed)));
+    this.pace.textContent = SPEEDS[this.speed][0];
     this.legendExact.hidden = !film.exact.length; // a text has none
     this.legendBest.hidden = this.bestNow().score < 0;
     this.legendBest.textContent = `best ${film.score} score`;

@@ -17,22 +17,25 @@ export function fit(canvas, width, height, dpr) {
 const STANDS_OUT = 0.5; // from this score on a head is called the best: below it, chance can be
 
 export const Picture = (Base) => class extends Base {
-  // How large everything is, for this width and these layers; it does not depend on the frame, so nothing jumps.
+  // How large everything is, for this window and these layers; it does not depend on the frame, so nothing jumps. The enlarged
+  // head stands at the left and all the rest beside it; in a narrow window the rest stands below.
   layOut() {
     const { film, width } = this, most = Math.max(...film.layers.map((layer) => layer.heads)), n = film.layers.length;
-    const cells = most * n, gap = 6, title = 16;
-    const few = cells <= 1;
+    const gap = 6, few = most * n <= 1, wide = width >= 640;
     const framed = getComputedStyle(this.root).getPropertyValue("--in-frame").trim(); // there it has the window to itself
-    const high = Math.max(framed ? 120 : 210, window.innerHeight - (framed ? 350 : 470)); // on a low window the controls below stay in view
-    const large = Math.max(framed ? 120 : 210, Math.min(framed ? 620 : 430, high, few ? width : Math.round(width * (cells <= 4 ? 0.53 : 0.52))));
-    const room = Math.max(90, width - large - 22);
-    const beside = !few && room >= Math.min(most, 4) * 34;
-    const free = beside ? room : width;
-    const tall = beside ? (large - 36) / n - title - gap : 90;
-    const side = Math.max(16, Math.min(200, Math.floor((free - gap * (most - 1)) / most), Math.floor(tall)));
-    this.at_ = { large, side, gap, title, most, beside, few };
+    const high = Math.max(240, window.innerHeight - (framed ? 90 : 285));
+    const large = wide ? Math.min(high, 760, Math.round(width * 0.5)) : Math.min(width, 420);
+    const room = wide ? width - large - 28 : width;
+    this.root.classList.toggle("wide", wide);
+    const pen = this.large.getContext("2d");
+    pen.font = this.font(11.5, 600);
+    const names = Math.ceil(Math.max(...film.layers.map((layer) => pen.measureText(layer.title).width))) + 10;
+    const lanes = 38 * (film.reads.length + 1);
+    const tall = wide ? (large - lanes - 210) / n - gap : 96;
+    const side = Math.floor(Math.max(18, Math.min(150, (room - names) / most - gap, tall)));
+    const grid = few ? 0 : n * (side + gap);
+    this.at_ = { large, side, gap, names, most, few, ruler: { width: room, height: wide ? Math.max(96, Math.min(220, large - lanes - grid - 118)) : 110 } };
     this.grid.hidden = few;
-    this.pictures.classList.toggle("beside", beside);
   }
 
   drawStatic() { // what only changes with the film: the lanes that the model reads
@@ -92,20 +95,20 @@ export const Picture = (Base) => class extends Base {
   }
 
   drawHeads() {
-    const { film, theme } = this, { side, gap, title, large, most, few } = this.at_, [layer, head] = this.head;
+    const { film, theme } = this, { side, gap, names, large, most, few } = this.at_, [layer, head] = this.head;
     const best = this.bestNow();
     if (!few) {
-      const at = fit(this.grid, most * (side + gap), film.layers.length * (side + title + gap), theme.dpr);
+      const at = fit(this.grid, names + most * (side + gap), film.layers.length * (side + gap), theme.dpr);
       film.layers.forEach((it, l) => {
-        const top = l * (side + title + gap);
-        at.fillStyle = theme.muted; at.font = this.font(11.5, 600); at.textBaseline = "alphabetic"; at.textAlign = "left";
-        at.fillText(it.title, 2, top + 12);
+        const y = l * (side + gap) + 1;
+        at.fillStyle = theme.muted; at.font = this.font(11.5, 600); at.textBaseline = "middle"; at.textAlign = "left";
+        at.fillText(it.title, 0, y + side / 2);
         for (let h = 0; h < it.heads; h++) {
-          const x = h * (side + gap) + 3, y = top + title;
+          const x = names + h * (side + gap) + 1;
           this.paint(at, l, h, x, y, side - 2, side - 2);
           const isLarge = l === layer && h === head;
           at.strokeStyle = isLarge ? this.hue(h) : theme.line; at.lineWidth = isLarge ? 3 : 1;
-          at.strokeRect(x - 1, y - 1, side, side);
+          at.strokeRect(x - 0.5, y - 0.5, side - 1, side - 1);
           if (best.score >= STANDS_OUT && best.layer === l && best.head === h) this.star(at, x + side - 12, y + 10);
         }
       });

@@ -2,14 +2,15 @@
 
 import { fit } from "./picture.js";
 
-const RULER = { height: 80, left: 34, right: 12, top: 20, bottom: 19 };
+const RULER = { left: 34, right: 12, top: 20, bottom: 19 };
 
 export const Ruler = (Base) => class extends Base {
-  rulerX(step) { return RULER.left + ((this.width - RULER.left - RULER.right) * step) / Math.max(1, this.film.steps); }
-  stepAt(x) { return ((x - RULER.left) / (this.width - RULER.left - RULER.right)) * this.film.steps; }
+  get span() { return this.at_.ruler.width - RULER.left - RULER.right; }
+  rulerX(step) { return RULER.left + (this.span * step) / Math.max(1, this.film.steps); }
+  stepAt(x) { return ((x - RULER.left) / this.span) * this.film.steps; }
 
   drawRuler() {
-    const { film, theme, width } = this, { height, left, right, top, bottom } = RULER;
+    const { film, theme } = this, { width, height } = this.at_.ruler, { left, right, top, bottom } = RULER;
     const at = fit(this.ruler, width, height, theme.dpr), floor = height - bottom, y = (v) => floor - (floor - top) * v;
     at.fillStyle = theme.faint; at.fillRect(left, top, width - left - right, floor - top);
     at.font = this.font(10.5); at.fillStyle = theme.muted; at.textBaseline = "middle"; at.textAlign = "right";

@@ -1,0 +1,105 @@
+"""A run in small: the attention that it ends with, on one unseen input, and its loss. Shipped models have one too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from pages.shared import models, run_store, run_weights
+from pages.shared.byte_cache import budget
+from pages.shared.layout import is_dark
+from xformer import Transformer, load
+from xformer.adapters import TaskModel
+from xformer.analysis.training_runs import thinned
+from xformer.checkpoints import FILE
+from xformer.config import ModelConfig
+from xformer.errors import InputError, XformerError
+from xformer.memory import check_fits
+from xformer.reading import Reading
+from xformer.tasks import Task
+from xformer.tasks.task import Example
+from xformer.training.entry import Entry
+from xformer.training.snapshots import snapshot_file
+from xformer.viz.timeline import Frame, film_frame, head_to_enlarge, layers_of
+from xformer.viz.training_runs import THUMBNAIL_WIDE, thumbnail
+
+MOST_CELLS = 4_000_000
+"""Maximum cells of one frame; each is a byte."""
+MOST_POINTS = 80
+"""About as many points of the loss as can be seen."""
+
+
+def check_size(config: ModelConfig, example: Example) -> None:
+    """Raise `InputError` where evaluating an input takes too much memory, or its frames are too large to send."""
+    source, target = example.stream.shape[1], None if example.target is None else example.target.shape[1]
+    check_fits(config, source, target, allowed_bytes=budget())
+    heads, tokens = config.n_layers * config.n_heads, max(source, target or 0)
+    if heads * tokens**2 > MOST_CELLS:
+        raise InputError(
+            f"A timeline of {heads:,} heads over {tokens:,} tokens has {heads * tokens**2:,} cells a frame, and at most "
+            f"{MOST_CELLS:,} can be shown; type a shorter input."
+        )
+
+
+def frame_of(model: Transformer, task: Task, example: Example, step: int) -> Frame:
+    """The frame of a snapshot on an input."""
+    subject = TaskModel(model, task)
+    return film_frame(Reading(subject, example, subject.record(example, keep=["*.pattern", "*.mask", "logits"])), step)
+
+
+def draw_shipped(name: str) -> None:
+    """Draw the thumbnail of a shipped model, where there is one of that name."""
+    file = models.FOLDER / name / FILE
+    if file.exists():
+        _show(_drawn(file.parent, file.stat().st_mtime_ns, is_dark(), None))
+
+
+def draw_run(entry: Entry, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Draw the thumbnail of a run at its latest step; returns whether it has weights that can be drawn."""
+    steps = run_weights.steps_of(entry.id)
+    if not steps:
+        return False
+    folder = run_store.store().folder_of(entry.id)
+    file = snapshot_file(folder, steps[-1])
+    path = file if file.exists() else folder
+    try:
+        return _show(_drawn(path, path.stat().st_mtime_ns, is_dark(), _loss(rows)))
+    except OSError:  # removed meanwhile
+        return False
+
+
+def _show(found: tuple[str, str] | None) -> bool:
+    if found is not None:
+        svg, label = found
+        st.image(svg, width=THUMBNAIL_WIDE, alt=label)
+    return found is not None
+
+
+def _loss(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[float, float], ...]:
+    losses = {row["step"]: row.get("held_out_loss") or row.get("loss") for row in rows}
+    known = {step: loss for step, loss in losses.items() if isinstance(loss, float)}
+    return tuple((float(step), known[step]) for step in thinned(list(known), MOST_POINTS))
+
+
+@st.cache_data(max_entries=256, show_spinner=False)
+def _drawn(
+    path: Path, written: int, dark: bool, loss: tuple[tuple[float, float], ...] | None
+) -> tuple[str, str] | None:
+    """The thumbnail of a file of weights as SVG, and what it shows; the file's time `written` is part of the key."""
+    try:
+        checkpoint = load(path)
+        if (task := checkpoint.task) is None:
+            return None
+        example = task.probe(0)
+        check_size(checkpoint.model.config, example)
+    except XformerError:
+        return None
+    frame = frame_of(checkpoint.model, task, example, 0)
+    layers = layers_of(task, example, [frame])
+    layer, head = head_to_enlarge(layers, frame)
+    label = f"Attention of {layers[layer].title}, head {head + 1}, and the loss over the steps"
+    curve = loss if loss is not None else _loss(checkpoint.card.get("curve", []))
+    return thumbnail(frame.planes[layers[layer].path][head], curve, dark=dark), label
