@@ -157,3 +157,53 @@ def test_a_notebook_displays_a_picture(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert len(displayed) == 1
     assert displayed[0] is TABLE
     assert "x" in capsys.readouterr().out
+
+
+def size_of(root: ET.Element) -> tuple[str, str]:
+    return root.attrib["width"], root.attrib["viewBox"].split()[2]
+
+
+@pytest.mark.parametrize(("width", "font_size"), [(3.4, 8), (7, 9), (13.3, 20)])
+def test_a_figure_has_the_width_and_the_size_of_letters_that_a_journal_asks_for(
+    reading: xformer.Reading, width: float, font_size: float
+) -> None:
+    root = drawn(export.svg([xformer.viz.lens(reading)], width=width, font_size=font_size))
+    inches, units = size_of(root)
+    assert inches == f"{width:g}in"
+    label = next(node for node in root.iter(f"{SVG}text") if "".join(node.itertext()) == "embedding")
+    points = float(label.attrib["font-size"].removesuffix("px")) * width * 72 / float(units)
+    assert points == pytest.approx(font_size, rel=0.05)
+
+
+def test_a_printed_png_has_300_pixels_an_inch(reading: xformer.Reading, tmp_path: Path) -> None:
+    for width, pixels in ((3.4, 1020), (None, None)):
+        xformer.viz.save(xformer.viz.norms(reading), tmp_path / "norms.png", width=width)
+        found = int.from_bytes((tmp_path / "norms.png").read_bytes()[16:20])  # the width in its header
+        assert found == (pixels or 2 * round(float(drawn(export.svg([xformer.viz.norms(reading)])).attrib["width"])))
+
+
+def test_a_title_stands_above_the_picture_and_is_wrapped(reading: xformer.Reading) -> None:
+    title = "reverse-small · layer 1 · head 2 · “3 7 12” with a causal mask and one head ablated"
+    root = drawn(export.svg([xformer.viz.norms(reading)], title=title, width=3.4))
+    lines = root.findall(f"{SVG}text")
+    assert " ".join("".join(line.itertext()) for line in lines) == title
+    assert len(lines) > 1
+    chart = root.find(f"{SVG}svg")
+    assert chart is not None
+    assert all(float(line.attrib["y"]) < float(chart.attrib["y"]) for line in lines)
+
+
+def test_without_colours_signs_and_masks_can_still_be_told_apart(reading: xformer.Reading) -> None:
+    def fills(root: ET.Element) -> set[str]:
+        return {node.attrib[name] for node in root.iter() for name in ("fill", "stop-color") if name in node.attrib}
+
+    causal = xformer.read("checkpoints/reverse-small", "3 7 12", edits=[xformer.edits.set_causal(True)])
+    masked = fills(drawn(export.svg([xformer.viz.attention(causal, layer=0, head=0)], grey=True)))
+    assert "url(#masked)" in masked
+    signed = fills(drawn(export.svg([xformer.viz.cosines(reading)], grey=True)))
+    for colour in masked | signed:
+        parts = set(re.findall(r"\w\w", colour)) if colour.startswith("#") else set()
+        assert len(parts) <= 1, colour
+    stops = re.findall(r'stop-color="#(\w\w)', export.svg([xformer.viz.cosines(reading)], grey=True))
+    assert stops == sorted(stops)  # from black for negative to white for positive
+    assert len(set(stops)) > 5

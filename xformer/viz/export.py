@@ -1,8 +1,8 @@
-"""A picture as a file for a paper or a slide: SVG and PDF whose text stays text, PNG at twice its size, with a caption.
+"""A picture as a file for a paper or a slide: SVG and PDF whose text stays text, and PNG, with a title and a caption.
 
-    xformer.viz.save(xformer.viz.lens(r), "lens.svg", caption="SmolLM2 reads “France is”")
+    xformer.viz.save(xformer.viz.lens(r), "lens.pdf", width=3.4, font_size=8, title="SmolLM2 reads “France is”")
 
-Charts of Altair can all be had so, alone or below each other. Plotly's pictures in space are pages that can be turned.
+All charts of Altair can be saved so, alone or below each other; a 3-D figure of Plotly only as a page.
 """
 
 from __future__ import annotations
@@ -26,29 +26,52 @@ import pandas as pd
 
 from xformer.errors import InputError
 from xformer.files import write_atomically
-from xformer.viz.theme import BACKGROUND, TEXT, pick
+from xformer.viz.theme import BACKGROUND, DIVERGING, MASKED, TEXT, diverging, grey_of, pick
 
 SUFFIXES = (".svg", ".pdf", ".png", ".html")
 WIDTH = 760
 """CSS pixels of a chart that takes what room there is, as on a screen."""
+PIXELS_AN_INCH, POINTS_AN_INCH = 96, 72
+PRINTED_PIXELS_AN_INCH = 300
 FONT = "Roboto, DejaVu Sans, Helvetica, Arial, sans-serif"
 SIZE, LINE, MARGIN = 12, 17, 12
 """CSS pixels: of the letters of a caption, from line to line, and around everything."""
-PNG_SCALE = 2.0
+LETTER = (0.517, 0.64)
+"""The mean width of a letter beside its size, in a caption and in the bold title."""
+HEADING = 1.2
+"""The size of the title beside that of the caption."""
+_LABELS = ("labelFontSize", "titleFontSize", "labelLimit", "titleLimit")
+_LABEL_LIMIT = 180
+"""CSS pixels: Vega's own limit, https://vega.github.io/vega-lite/docs/axis.html#labels."""
+_COLOUR = re.compile(r'(?<==")(?:#[0-9a-f]{6}|rgb\(\d+, ?\d+, ?\d+\))(?=")')
 _COUNTED = re.compile(r'(?:(?<= id=")|(?<=url\(#))(?:gradient_|clip)\d+\b')
 
 
-def save(pictures: Any, path: str | Path, *, caption: str = "", dark: bool = False) -> None:
-    """Write a chart, or several below each other, into a file of one of `SUFFIXES`; `caption` stands below them.
-
-    `dark` is the theme that the picture was drawn for. Raises `InputError` for another suffix, and for a picture
-    in space that is to be anything but .html.
+def save(
+    pictures: Any,
+    path: str | Path,
+    *,
+    title: str = "",
+    caption: str = "",
+    width: float | None = None,
+    font_size: float | None = None,
+    dark: bool = False,
+    grey: bool = False,
+) -> None:
+    """Write a chart, or several below each other, into a file.
 
     Args:
         pictures: A chart, or several to stand below each other.
-        path: The file; its ending says the format.
-        caption: A line of text below the pictures.
-        dark: Whether to draw on a dark background.
+        path: The file, ending in .svg, .pdf, .png or .html. A page (.html) is the chart alone, as on a screen.
+        title: A line of text above the pictures.
+        caption: Text below the pictures.
+        width: The width in inches, as 3.4 for one of two columns; without it, the width on a screen.
+        font_size: The size of labels in points; without it, that on a screen, scaled with the width.
+        dark: Whether the pictures were drawn for a dark background.
+        grey: Whether to print without colours: signed data from black (negative) to white, masked cells hatched.
+
+    Raises:
+        InputError: For another ending, for a 3-D figure as anything but .html, and for several charts as .html.
 
     Example:
         >>> import tempfile, xformer
@@ -70,31 +93,59 @@ def save(pictures: Any, path: str | Path, *, caption: str = "", dark: bool = Fal
             )
         content = _page(charts[0]).encode()
     else:
-        whole = svg(charts, caption=caption, dark=dark)
+        style = {"width": width, "font_size": font_size, "dark": dark, "grey": grey}
+        whole = svg(charts, title=title, caption=caption, **style)
         content = whole.encode() if suffix == ".svg" else pdf_of(whole) if suffix == ".pdf" else png_of(whole)
     write_atomically(path, content)
 
 
-def svg(charts: Sequence[Any], *, caption: str = "", dark: bool = False) -> str:
-    """Charts of Altair, or their Vega-Lite as a dictionary, below each other as one SVG."""
-    drawn = [_one_svg(chart, dark) for chart in charts]
-    width = max([one[1] for one in drawn], default=0.0) + 2 * MARGIN
-    lines = [line for text in caption.splitlines() for line in textwrap.wrap(text, max(20, int(width / 6.2)))]
-    parts, top = [], float(MARGIN)
-    for text, wide, tall in drawn:
+def svg(
+    charts: Sequence[Any],
+    *,
+    title: str = "",
+    caption: str = "",
+    width: float | None = None,
+    font_size: float | None = None,
+    dark: bool = False,
+    grey: bool = False,
+) -> str:
+    """Charts of Altair, or their Vega-Lite as a dictionary, below each other as one SVG; the options are those of `save`."""
+    room = WIDTH if width is None else int(min(WIDTH, width * PIXELS_AN_INCH))
+
+    def drawn_with(enlarged: float) -> tuple[list[tuple[str, float, float]], float]:
+        drawn = [_one_svg(chart, dark, grey, room, enlarged) for chart in charts]
+        return drawn, max([one[1] for one in drawn], default=0.0) + 2 * MARGIN
+
+    enlarged = 1.0
+    drawn, wide = drawn_with(enlarged)
+    if font_size is not None:
+        for _ in range(3):  # larger labels take room, so that the rest becomes smaller
+            scale = 1.0 if width is None else width * PIXELS_AN_INCH / wide
+            enlarged = font_size * PIXELS_AN_INCH / POINTS_AN_INCH / (SIZE * scale)
+            drawn, wide = drawn_with(enlarged)
+    parts, top, ink, weight = [], float(MARGIN), pick(TEXT, dark), ' font-weight="600"'
+
+    def write(text: str, size: float, *, is_title: bool = False) -> None:
+        nonlocal top
+        for paragraph in text.splitlines():
+            for line in textwrap.wrap(paragraph, max(20, int(wide / (size * LETTER[is_title])))):
+                top += size * LINE / SIZE
+                style = f'font-family="{FONT}" font-size="{size:g}"{weight if is_title else ""} fill="{ink}"'
+                parts.append(f'<text x="{MARGIN}" y="{top:g}" {style}>{escape(line)}</text>')
+
+    if title:
+        write(title, SIZE * HEADING * enlarged, is_title=True)
+        top += MARGIN
+    for text, _, tall in drawn:
         parts.append(re.sub(r"<svg\b", f'<svg x="{MARGIN}" y="{top:g}"', text, count=1))
         top += tall + MARGIN
-        width = max(width, wide + 2 * MARGIN)
-    ink, ground = pick(TEXT, dark), pick(BACKGROUND, dark)
-    for line in lines:
-        top += LINE
-        style = f'font-family="{FONT}" font-size="{SIZE}" fill="{ink}"'
-        parts.append(f'<text x="{MARGIN}" y="{top:g}" {style}>{escape(line)}</text>')
+    write(caption, SIZE * enlarged)
     height = top + MARGIN
-    box = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
+    sizes = (f"{wide:g}", f"{height:g}") if width is None else (f"{width:g}in", f"{height * width / wide:.4g}in")
+    box = f'width="{sizes[0]}" height="{sizes[1]}" viewBox="0 0 {wide:g} {height:g}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box}>'
-        f'<rect width="100%" height="100%" fill="{ground}"/>{"".join(parts)}</svg>\n'
+        f'<rect width="100%" height="100%" fill="{pick(BACKGROUND, dark)}"/>{"".join(parts)}</svg>\n'
     )
 
 
@@ -117,14 +168,15 @@ def pdf_of(drawn: str) -> bytes:
 
 
 def png_of(drawn: str) -> bytes:
-    """An SVG of `svg` as a PNG, at twice its size."""
+    """An SVG of `svg` as a PNG: at twice its size on a screen, and of a size in inches as it is printed."""
     import vl_convert
 
-    return vl_convert.svg_to_png(drawn, scale=PNG_SCALE)
+    is_printed = re.match(r'<svg[^>]*\bwidth="[\d.]+in"', drawn)
+    return vl_convert.svg_to_png(drawn, scale=PRINTED_PIXELS_AN_INCH / PIXELS_AN_INCH if is_printed else 2.0)
 
 
-def _one_svg(chart: Any, dark: bool) -> tuple[str, float, float]:
-    """One chart, its width and its height."""
+def _one_svg(chart: Any, dark: bool, grey: bool, room: int, enlarged: float) -> tuple[str, float, float]:
+    """One chart, its width and its height. `room` is the width of a chart that takes what there is; labels are enlarged."""
     import vl_convert
 
     spec: Any = chart.to_dict(validate=False) if isinstance(chart, alt.TopLevelMixin) else chart
@@ -133,12 +185,62 @@ def _one_svg(chart: Any, dark: bool) -> tuple[str, float, float]:
             f"Only a chart of Altair can be drawn as SVG, PDF or PNG, got {type(chart).__name__}; save it as .html."
         )
     if spec.get("width", "container") == "container" and not {"facet", "hconcat", "vconcat", "concat"} & set(spec):
-        spec = spec | {"width": WIDTH}
+        spec = spec | {"width": room}
     spec = {**spec, "config": _house(dark)}  # its own is the size of an empty chart
-    text = _named_for_what_it_shows(vl_convert.vegalite_to_svg(json.dumps(spec)))
+    if enlarged != 1.0:
+        limits = {"labelLimit": _LABEL_LIMIT, "titleLimit": 2 * _LABEL_LIMIT}
+        spec["config"]["axis"] |= limits
+        spec["config"]["legend"] |= limits
+        spec = _with_labels(spec, enlarged)
+        spec["config"]["title"]["fontSize"] *= enlarged
+    text = json.dumps(spec)
+    if grey:
+        ramp = [f"#{level:02x}{level:02x}{level:02x}" for level in range(0, 256, 255 // (len(DIVERGING[dark]) - 1))]
+        text = text.replace(json.dumps(diverging(dark))[1:-1], json.dumps(ramp)[1:-1])
+    text = _named_for_what_it_shows(vl_convert.vegalite_to_svg(text))
+    if grey:
+        text = _in_grey(text, dark)
     found = re.match(r'<svg[^>]*?\bwidth="([\d.]+)"[^>]*?\bheight="([\d.]+)"', text)
     assert found is not None, "an SVG says how large it is"
     return text, float(found[1]), float(found[2])
+
+
+def _with_labels(spec: Any, enlarged: float) -> Any:
+    """A specification with the labels of axes and legends enlarged; numbers in cells keep their size beside the cells."""
+    if isinstance(spec, list):
+        return [_with_labels(one, enlarged) for one in spec]
+    if not isinstance(spec, dict):
+        return spec
+    return {
+        name: round(value * enlarged, 2)
+        if name in _LABELS and isinstance(value, int | float)
+        else value
+        if name in ("data", "datasets")
+        else _with_labels(value, enlarged)
+        for name, value in spec.items()
+    }
+
+
+def _in_grey(text: str, dark: bool) -> str:
+    """An SVG with each colour as the grey of its luminance, and masked cells hatched: grey would be a weight."""
+    masked = pick(MASKED, dark)
+    used = {masked, f"rgb({', '.join(str(int(masked[i : i + 2], 16)) for i in (1, 3, 5))})"}
+    ink, ground = pick(TEXT, dark), pick(BACKGROUND, dark)
+    hatch = (
+        '<defs><pattern id="masked" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        f'<rect width="5" height="5" fill="{ground}"/><path d="M0 0V5" stroke="{ink}" stroke-width="1"/></pattern></defs>'
+    )
+
+    def grey(found: re.Match[str]) -> str:
+        colour = found[0]
+        if colour in used:
+            return "url(#masked)"
+        if colour.startswith("rgb"):
+            colour = "#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", colour))
+        return grey_of(colour)
+
+    text = _COLOUR.sub(grey, text)
+    return re.sub(r"(<svg[^>]*>)", rf"\1{hatch}", text, count=1) if "url(#masked)" in text else text
 
 
 def _named_for_what_it_shows(text: str) -> str:

@@ -169,6 +169,13 @@ def oklab(colour: str) -> Float[np.ndarray, "3"]:
     return _TO_LAB @ np.cbrt(_TO_LMS @ linear_rgb(colour))
 
 
+def grey_of(colour: str) -> str:
+    """The grey of the same luminance."""
+    linear = _luminance(colour)
+    level = round(255 * (linear * 12.92 if linear <= 0.0031308 else 1.055 * linear ** (1 / 2.4) - 0.055))
+    return f"#{level:02x}{level:02x}{level:02x}"
+
+
 def _luminance(colour: str) -> float:
     return float(linear_rgb(colour) @ [0.2126, 0.7152, 0.0722])
 
