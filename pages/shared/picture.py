@@ -9,8 +9,10 @@ The table is that of `xformer.analysis` under the same name.
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -25,6 +27,8 @@ from pages.shared.link import address
 from pages.shared.script import script
 from pages.shared.view import ORIGINAL, View
 from xformer.errors import UnavailableError
+from xformer.reading import Reading, Recipe
+from xformer.site import head_title, layer_title
 from xformer.training.tables import to_csv
 from xformer.viz.export import pdf_of, png_of, svg
 
@@ -98,13 +102,13 @@ def footer(
     """The “⋯” of pictures that belong together: the lines that draw them after a remark, the table of them all, and the page
     that they can be, made of its caption. `drawn` are the pictures of a file where those are not the ones of the code."""
     numbers = (lambda: tables(calls)) if table is None else table
-    charts = [call.in_theme(is_dark()) for call in drawn or calls if call.is_chart]
+    charts = [call for call in drawn or calls if call.is_chart]
 
-    def specs() -> list[dict[str, Any]]:
-        return [chart_spec(call.key(view), call.make) for call in charts]
+    def specs(dark: bool) -> list[dict[str, Any]]:
+        return [chart_spec(call.key(view), call.make) for call in (call.in_theme(dark) for call in charts)]
 
     caption = _caption(charts)
-    figures = Figures(specs, caption, is_dark()) if charts else None
+    figures = Figures(specs, caption, _figure_title(charts)) if charts else None
     whole = None if page is None else lambda: page(caption())
     code_and_data([*remark, *code(calls)], numbers, name, view.model, whole, figures)
 
@@ -113,6 +117,26 @@ def _caption(calls: Sequence[Call]) -> Callable[[], list[str]]:
     """The recipe of each run in the pictures, a line each, and the link to the screen."""
     recipes, link = dict.fromkeys(str(reading.recipe) for call in calls for reading in call.all_readings()), address()
     return lambda: [*recipes, *link()]
+
+
+def _figure_title(calls: Sequence[Call]) -> str:
+    """The models, the layer and the head of a picture, and the inputs."""
+    recipes = [one.recipe for call in calls for one in call.all_readings() if isinstance(one.recipe, Recipe)]
+    models = " and ".join(dict.fromkeys(Path(recipe.where).name for recipe in recipes))
+    typed = [recipe.typed if isinstance(recipe.typed, str) else " ".join(map(str, recipe.typed)) for recipe in recipes]
+    inputs = [f"“{textwrap.shorten(text, LONGEST_INPUT)}”" for text in dict.fromkeys(typed)]
+    return " · ".join(filter(None, [models, next(filter(None, map(_place, calls)), ""), *inputs]))
+
+
+def _place(call: Call) -> str:
+    """The layer and the head of a picture, counted from 1; "" for one of a whole run."""
+    layer, head = call.options.get("layer"), call.options.get("head")
+    of = next((one for one in call.all_readings() if isinstance(one, Reading)), None)
+    if isinstance(layer, int) and isinstance(head, int) and of is not None:
+        return head_title(of.attention[layer].path, head, is_pair=of.is_pair)
+    if isinstance(layer, str):
+        return layer_title(layer, is_pair=of is not None and of.is_pair)
+    return "" if layer is None else f"layer {layer + 1}"
 
 
 def table(view: Shown, tabulate: Callable[..., pd.DataFrame], *readings: Any, **options: Any) -> pd.DataFrame:
@@ -178,10 +202,10 @@ def code_and_data(
         with st.container(horizontal=True, gap="small", key=f"files_{name}"):
             if table is not None:
                 csv(table, name, file)
-            if figures is not None:
-                figure_files(figures, name, file)
             if page is not None:
                 html(page, name, file)
+        if figures is not None:
+            figure_files(figures, name, file)
 
 
 def menu(name: str) -> DeltaGenerator:
@@ -223,20 +247,55 @@ def html(page: Callable[[], str], name: str, file: str) -> None:
 
 @dataclass(frozen=True)
 class Figures:
-    """What gives charts that belong together, or their Vega-Lite, what stands below them, and the theme they were drawn for."""
+    """Charts that belong together, with what stands above and below them in a file."""
 
-    charts: Callable[[], Sequence[Any]]
+    charts: Callable[[bool], Sequence[Any]]
+    """The charts, or their Vega-Lite, for the dark theme or the light one."""
     caption: Callable[[], Sequence[str]]
     """Lines, asked for when a file is made."""
-    dark: bool
+    title: str = ""
 
-    def svg(self) -> str:
-        """The charts as one SVG, one below the other."""
-        return svg(self.charts(), caption="\n".join(self.caption()), dark=self.dark)
+
+SIZES: dict[str, tuple[float | None, float | None]] = {
+    "As on screen": (None, None),
+    "1 column, 3.4 in": (3.4, 8),
+    "2 columns, 7 in": (7, 9),
+    "Slide, 13.3 in": (13.3, 20),
+}
+"""The width of a figure in inches and the usual size of its labels in points."""
+FONT_SIZES = (6, 7, 8, 9, 10, 12, 14, 16, 20, 24)
+COLOURS = ("Light", "Dark", "Grey")
+LONGEST_INPUT = 80
+"""Characters of an input in a title."""
 
 
 def figure_files(figures: Figures, name: str, file: str) -> None:
-    """Buttons for the figures as SVG, PDF and PNG; each file is made when it is requested."""
+    """The options of a figure, and buttons for it as SVG, PDF and PNG; each file is made when it is requested."""
+    with st.container(horizontal=True, gap="small", vertical_alignment="bottom", key=f"figure_{name}"):
+        size = st.selectbox("Figure", list(SIZES), key=f"figure_size_{name}", width=170)
+        points = st.selectbox(
+            "Labels",
+            [None, *FONT_SIZES],
+            format_func=lambda points: "usual" if points is None else f"{points} pt",
+            key=f"figure_points_{name}",
+            width=100,
+        )
+        colours = st.selectbox("Colors", COLOURS, index=int(is_dark()), key=f"figure_colours_{name}", width=100)
+        is_titled = st.checkbox("Title and source", value=True, key=f"figure_title_{name}", width=150)
+        _figure_buttons(figures, name, file, size, points, colours, is_titled)
+
+
+def _figure_buttons(
+    figures: Figures, name: str, file: str, size: str, points: float | None, colours: str, is_titled: bool
+) -> None:
+    width, usual = SIZES[size]
+
+    def drawn() -> str:
+        dark = colours == "Dark"
+        words = {"title": figures.title, "caption": "\n".join(figures.caption())} if is_titled else {}
+        style = {"width": width, "font_size": points or usual, "dark": dark, "grey": colours == "Grey"}
+        return svg(figures.charts(dark), **words, **style)
+
     made: dict[str, tuple[str, Callable[[str], bytes]]] = {
         "SVG": ("image/svg+xml", str.encode),
         "PDF": ("application/pdf", pdf_of),
@@ -245,11 +304,11 @@ def figure_files(figures: Figures, name: str, file: str) -> None:
     for kind, (mime, convert) in made.items():
         st.download_button(
             kind,
-            lambda convert=convert: convert(figures.svg()),
+            lambda convert=convert: convert(drawn()),
             f"{file}-{name}.{kind.lower()}",
             mime,
             icon=":material/download:",
             on_click="ignore",
             key=f"{kind.lower()}_{name}",
-            help="This picture for a paper or a slide, with what it shows below it.",
+            help="This picture for a paper or a slide.",
         )

@@ -308,7 +308,7 @@ def code_and_files(view: RunView, calls: Sequence[Call]) -> None:
 
 def _figures(view: RunView) -> None:
     """Offer the player at its last frame as a page, and what it shows as a figure."""
-    rest, dark, link, run = resting(view.key), is_dark(), address(), view.entry.id
+    rest, link, run = resting(view.key), address(), view.entry.id
     about = [f"{view.entry.name}: {view.task.vocabulary.text(list(view.example.source))}", f"run {run}"]
 
     def caption() -> list[str]:
@@ -317,12 +317,11 @@ def _figures(view: RunView) -> None:
     def packed() -> bytes:
         return view.packed(live=False, target=(1, None))
 
-    def charts() -> list[Any]:
+    def charts(dark: bool) -> list[Any]:
         return [film_still(packed(), step=rest.step, head=rest.head, dark=dark)]
 
-    with st.container(horizontal=True, gap="small"):
-        figure_files(Figures(charts, caption, dark), "training", run)
-        html(lambda: film_page(packed(), caption()), "training", run)
+    html(lambda: film_page(packed(), caption()), "training", run)
+    figure_files(Figures(charts, caption), "training", run)
 
 
 def finding(view: RunView) -> str:
