@@ -28,19 +28,14 @@ def main() -> None:
     screen = st.navigation(screens.navigation(), position="top")
     link.begin(screen.url_path)
     picture.begin()
-    frame.begin()
     all_screens = screens.screens()
-
-    def finish() -> None:
-        link.finish()
-        frame.offer(all_screens[screen.url_path or next(iter(all_screens))])
-
+    frame.begin(all_screens[screen.url_path or next(iter(all_screens))])
     try:
         panel(screen.run)
     except streamlit_compat.StopScript:  # `st.stop()`: the screen is complete
-        finish()
+        link.finish()
         raise
-    finish()
+    link.finish()
 
 
 def serve() -> None:

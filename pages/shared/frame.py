@@ -30,11 +30,15 @@ def is_framed() -> bool:
     return bool(st.context.is_embedded)
 
 
-def begin() -> None:
-    """Hide what stands in no `picture`; called before a screen runs."""
-    with st.container(key="frame_style"):
+def begin(screen: Screen) -> None:
+    """Before a screen runs: the menu at the right of its title, or in a frame, hide what stands in no `picture`."""
+    with st.container(key="share"):
         if is_framed():
             st.html(_STYLE)
+        else:
+            with st.popover("Share", icon=":material/share:", type="tertiary"):
+                usual = {"panel": screen.usual_panel} if screen.usual_panel else {}
+                copy_address(screen.title, usual=usual, key="copy_address")
     if is_framed():
         st.session_state[_MESSAGES] = st.container(key="frame_said")
 
@@ -58,11 +62,3 @@ def also(part: str) -> DeltaGenerator:
 def panels(below: Mapping[str, str]) -> dict[str, str]:
     """The panels to choose from below a picture; a frame has none until its link names one."""
     return ({ALONE: "the picture alone"} if is_framed() else {}) | dict(below)
-
-
-def offer(screen: Screen) -> None:
-    """Draw the buttons that copy the address of what is shown, or a frame with it, at the end of the sidebar."""
-    with st.sidebar:
-        copy_address(
-            screen.title, usual={"panel": screen.usual_panel} if screen.usual_panel else {}, key="copy_address"
-        )

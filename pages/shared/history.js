@@ -20,5 +20,7 @@ if (!window.xformerHistory) {
     if (next.search && next.search === location.search) history.replaceState(history.state, title, before);
     push(state, title, address);
     before = location.href;
+    // On a phone the sheet with the screens lies over the one that was just chosen.
+    if (innerWidth <= 640) document.querySelector("[data-testid=stSidebarCollapseButton] button")?.click();
   };
 }

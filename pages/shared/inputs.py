@@ -71,12 +71,12 @@ class InputKind:
         _begin(of)
         carry("input")
         st.text_input("Input", key="input", persist_state="session", help=of.typed)
-        examples_at, random_at = st.columns(2)
-        with examples_at, st.popover("Examples", width="stretch"):
+        row = st.container(horizontal=True, gap="small")
+        with row, st.popover("Examples", width="stretch"):
             st.caption("See how the model …")
             for purpose, text in of.examples().items():
                 st.button(purpose, on_click=_set_input, args=(text,), width="stretch", type="tertiary")
-        random_at.button(
+        row.button(
             "Random",
             on_click=_type_random,
             args=(of,),

@@ -75,6 +75,7 @@ def test_the_copied_iframe_shows_the_picture_alone_in_a_page_of_somebody_else(
     page = visitor.page
     page.wait_for_function("location.search.includes('panel=')")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Share").click()
     page.get_by_role("button", name="Copy as iframe").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_text("The iframe is copied.")).to_be_visible()

@@ -85,6 +85,30 @@ def test_on_a_projector_model_input_and_mask_are_in_view(app: str, visit: Visiti
     )
 
 
+def test_on_a_phone_the_controls_are_a_sheet_at_the_bottom(app: str, visit: Visiting) -> None:
+    page = visit(app, "/residual?model=reverse-small", width=390).page
+    opener, sheet = page.get_by_test_id("stExpandSidebarButton"), page.get_by_test_id("stSidebar")
+    expect(page.locator(".st-key-strip")).to_be_in_viewport(ratio=1)
+    expect(sheet).to_be_hidden()
+    box, window = opener.bounding_box(), page.viewport_size
+    assert box is not None
+    assert window is not None
+    assert box["y"] + box["height"] > window["height"] - 60
+    opener.click()
+    for key in ("model", "input", "mask"):
+        expect(sheet.locator(f".st-key-{key}")).to_be_in_viewport(ratio=1)
+    sheet.get_by_text("Attention", exact=True).click()
+    page.wait_for_url("**/attention**")
+    expect(sheet).to_be_hidden()
+
+
+@pytest.mark.parametrize("screen", ["runs", "first_principles"])
+def test_a_screen_without_a_model_has_no_sidebar(app: str, visit: Visiting, screen: str) -> None:
+    page = visit(app, f"/{screen}").page
+    expect(page.get_by_role("button", name="Share")).to_be_in_viewport(ratio=1)
+    expect(page.get_by_test_id("stSidebar")).to_have_count(0)
+
+
 def test_a_late_word_from_a_screen_that_was_left_by_back_cuts_off_no_forward(app: str, visit: Visiting) -> None:
     """As it comes when Back is pressed twice, and the screen between has begun to answer."""
     page = visit(app, LINK).page
