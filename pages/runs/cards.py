@@ -17,8 +17,6 @@ from xformer.training.entry import Entry
 from xformer.training.limits import n_models
 from xformer.training.run_store import exact_match
 
-CARD = 284
-"""CSS pixels: the width of a card; three stand side by side at 1280 px."""
 MOST = 12
 """The most cards; the table has all runs."""
 CHIPS = 3
@@ -39,7 +37,7 @@ def cards(entries: Sequence[Entry], rows: Mapping[str, Rows], all_entries: Seque
     settings = settings_that_differ(entries)
     with st.container(horizontal=True, gap="small", key="cards"):
         for entry in entries:
-            with st.container(border=True, width=CARD, gap="xsmall", key=f"card_{entry.id}"):
+            with st.container(border=True, width=run_thumbnail.CARD, gap="xsmall", key=f"card_{entry.id}"):
                 _card(entry, rows[entry.id], settings.loc[entry.id], all_entries, who)
 
 
@@ -75,11 +73,11 @@ def _chips(settings: pd.Series) -> str:
         for name, value in settings.dropna().items()
     ]
     chips = [f"`{' '.join(chip.replace('`', ' ').split())}`" for chip in known[:CHIPS]]
-    return " ".join(chips + [f"+{len(known) - CHIPS}"] * (len(known) > CHIPS))
+    return " ".join(chips + [f":small[+{len(known) - CHIPS}]"] * (len(known) > CHIPS))
 
 
 def shipped_card() -> None:
     """What a run looks like: the card of a shipped model."""
-    with st.container(border=True, width=CARD, gap="xsmall", key="card_shipped"):
+    with st.container(border=True, width=run_thumbnail.CARD, gap="xsmall", key="card_shipped"):
         run_thumbnail.draw_shipped(SHIPPED)
         st.markdown(f"**{PRESETS[SHIPPED].title}**  \n:small[{SHIPPED}, shipped]")

@@ -28,6 +28,8 @@ from xformer.viz.training_runs import THUMBNAIL_WIDE, thumbnail
 
 MOST_CELLS = 4_000_000
 """Maximum cells of one frame; each is a byte."""
+CARD = THUMBNAIL_WIDE + 32
+"""CSS pixels: the width of a card with a thumbnail; three stand side by side at 1280 px."""
 MOST_POINTS = 80
 """About as many points of the loss as can be seen."""
 

@@ -34,20 +34,19 @@ from xformer.training.transfer import TAG
 
 FIRST = ("reverse-small", "reverse-mirror", "reverse-seq2seq", "induction", "brackets", "digits")
 """The presets that a newcomer sees; each is quick and has another picture. The first has the primary button."""
+ONE, SEEDS, SWEEP = "one", "seeds", "sweep"
+PLANS = {ONE: "One model", SEEDS: "Many seeds", SWEEP: "A sweep"}
 QUICK, OWN = "quick", "own"
 GROUPS = {
-    QUICK: "Quick", "reversing": "Reversing", "text": "Text", "images": "Images", "other": "Other tasks", OWN: "Your own",
+    QUICK: "Quick", "reversing": "Reversing", "text": "Text", "images": "Images", "other": "Other tasks",
+    SEEDS: PLANS[SEEDS], SWEEP: PLANS[SWEEP], OWN: "Your own",
 }  # fmt: skip
 FORM = "own"
 """The name of the form."""
-CARD = 284
-"""CSS pixels: the width of a card; three stand side by side at 1280 px."""
 FRAMES = 40
 """The approximate number of snapshots of a run that is started here."""
 FRAMES_OF_MEMBER = 8
 """The same for each model of a sweep."""
-ONE, SEEDS, SWEEP = "one", "seeds", "sweep"
-PLANS = {ONE: "One model", SEEDS: "Many seeds", SWEEP: "A sweep"}
 Settings = Mapping[str, Sequence[Any]] | None
 TIMED_STEPS = 3
 MOST_WORK = 1.2e9
@@ -91,18 +90,32 @@ def setup(who: str) -> None:
         _fill(FIRST[0])
     if not run_store.is_open():
         st.caption(":material/group: Everyone on this server can watch what you train, and look at its weights.")
-    plan, group = _ask()
+    look: dict[str, Any] = {"required": True, "persist_state": "session", "label_visibility": "collapsed"}
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="train_what"):
+        which: dict[str, Any] = {"format_func": GROUPS.__getitem__, "key": "train_group"}
+        group = st.segmented_control("What to train", list(GROUPS), default=QUICK, **which, **look)
+        kind = group if group in PLANS else ONE
+        if group == OWN:
+            way: dict[str, Any] = {"format_func": PLANS.__getitem__, "key": "train_way"}
+            kind = st.segmented_control("How many", list(PLANS), default=ONE, **way, **look)
+        plan = _ask_plan(kind)
+    if plan.is_valid and kind != ONE:
+        st.caption(f"{plan.n} models of one shape train as one stacked computation; each becomes a run of its own.")
     if group == OWN:
         _own(who, ticket, plan)
         return
     entries, gpu = known_runs(), len(dispatch.devices()) > 1
-    with st.container(horizontal=True, gap="small", key="cards"):
-        if plan.kind != ONE and group == QUICK:
+    presets = grouped().get(group, list(PRESETS.values()))
+    if kind != ONE:
+        with st.container(horizontal=True, gap="small", key="sweeps_ready"):
             for one in READY.values():
                 _ready_sweep(one, who, ticket)
-        for preset in grouped()[group]:
+    with st.container(horizontal=True, gap="small", key="cards"):
+        for preset in presets:
             _card(preset, who, ticket, expected_at_once(watchable(preset), entries, gpu), plan)
-    st.caption("The pictures: attention of the shipped model, and its loss. Estimated times; yours may differ.")
+    about = (f"**{one.title}.** {one.about} {credit(one.name)}" for one in presets)
+    words = "The pictures: attention of the shipped model, and its loss. Estimated times; yours may differ."
+    st.caption(words, help="\n\n".join(about))
 
 
 def grouped() -> dict[str, list[Preset]]:
@@ -125,36 +138,35 @@ def _card(preset: Preset, who: str, ticket: int, time: Expected, plan: Plan) -> 
     words = "time unknown" if time.seconds is None else f"about {duration(time.seconds)}"
     if plan.kind != ONE:  # a step of stacked models takes another time
         words = f"{plan.n} models"
-    about = f"{preset.about} {preset.train.steps:,} steps. {credit(preset.name)}"
     sweep = plan.settings
     is_first = preset.name == FIRST[0] and plan.kind == ONE
-    with _start_card(
-        preset.name, preset.title, about, f"{n_parameters(preset.model):,} parameters", words, preset.name
-    ):
-        _start_button(watchable(preset), "", ticket, sweep, preset.name, is_first, who and plan.is_valid)
+    with _start_card(preset.name, preset.title, f"{n_parameters(preset.model):,} parameters", words, preset.name):
+        _start_button(watchable(preset), "", preset.about, ticket, sweep, preset.name, is_first, who and plan.is_valid)
 
 
 def _ready_sweep(one: Any, who: str, ticket: int) -> None:
     """A sweep that starts with one click."""
     n = math.prod(map(len, one.settings.values()))
-    with _start_card(one.name, one.title, one.about, f"{n} models", f"{one.preset.train.steps:,} steps"):
-        _start_button(one.preset, one.title, ticket, one.settings, f"sweep_{one.name}", one.name == "seeds", bool(who))
+    with _start_card(one.name, one.title, f"{n} models", f"{one.preset.train.steps:,} steps"):
+        _start_button(
+            one.preset, one.title, one.about, ticket, one.settings, f"sweep_{one.name}", one.name == "seeds", bool(who)
+        )
 
 
 @contextmanager
-def _start_card(key: str, title: str, about: str, size: str, time: str, shipped: str = "") -> Iterator[None]:
+def _start_card(key: str, title: str, size: str, time: str, shipped: str = "") -> Iterator[None]:
     """A card; what is drawn inside the context stands at its lower right."""
-    with st.container(border=True, width=CARD, gap="xsmall", key=f"card_{key}"):
+    with st.container(border=True, width=run_thumbnail.CARD, gap="xsmall", key=f"card_{key}"):
         if shipped:
             run_thumbnail.draw_shipped(shipped)
-        st.markdown(f"**{title}**", help=about)
+        st.markdown(f"**{title}**")
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             st.markdown(f":small[{size}  \n{time}]", width="stretch")
             yield
 
 
 def _start_button(
-    settings: Preset, name: str, ticket: int, sweep: Settings, key: str, is_first: bool, is_possible: object
+    settings: Preset, name: str, about: str, ticket: int, sweep: Settings, key: str, is_first: bool, is_possible: object
 ) -> None:
     st.button(
         "Start",
@@ -163,6 +175,7 @@ def _start_button(
         on_click=start,
         args=(settings, "auto", name, ticket, sweep),
         disabled=not is_possible,
+        help=about,
         key=f"start_{key}",
     )
 
@@ -192,26 +205,16 @@ def _sweep_name(preset: Preset, settings: Mapping[str, Sequence[Any]]) -> str:
     return f"{preset.title}: {' × '.join(map(words, settings))}"
 
 
-def _ask() -> tuple[Plan, str]:
-    """Ask whether Start trains one model, many seeds or a sweep, and which presets are shown."""
-    look: dict[str, Any] = {"required": True, "persist_state": "session", "label_visibility": "collapsed"}
-    with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="train_what"):
-        way: dict[str, Any] = {"format_func": PLANS.__getitem__, "key": "train_way"}
-        kind = st.segmented_control("What to train", list(PLANS), default=ONE, **way, **look)
-        which: dict[str, Any] = {"format_func": GROUPS.__getitem__, "key": "train_group"}
-        group = st.segmented_control("Presets", list(GROUPS), default=QUICK, **which, **look)
-        if kind == ONE:
-            return Plan(), group
-        if kind == SEEDS:
-            most = max(2, run_store.limits().models)
-            box: dict[str, Any] = {"persist_state": "session", "width": 130}
-            n = st.number_input("Seeds", 2, most, min(16, most), key="train_seeds", **box)
-            plan = Plan({"seed": range(int(n))}, kind=SEEDS)
-        else:
-            plan = _ask_sweep()
-    if plan.is_valid:
-        st.caption(f"{plan.n} models of one shape train as one stacked computation; each becomes a run of its own.")
-    return plan, group
+def _ask_plan(kind: str) -> Plan:
+    """Ask how many seeds, or for the settings of a sweep."""
+    if kind == ONE:
+        return Plan()
+    if kind == SWEEP:
+        return _ask_sweep()
+    most = max(2, run_store.limits().models)
+    look: dict[str, Any] = {"persist_state": "session", "width": 130}
+    n = st.number_input("Seeds", 2, most, min(16, most), key="train_seeds", label_visibility="collapsed", **look)
+    return Plan({"seed": range(int(n))}, kind=SEEDS)
 
 
 def _ask_sweep() -> Plan:

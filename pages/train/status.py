@@ -225,7 +225,7 @@ _CSS = """<style>
 @media (max-width: 640px) {
   .st-key-run_progress > :has(.train-tiles) { display: none; }
   .st-key-run_headline p { font-size: 1rem; }
-  .st-key-run_new button [data-testid="stMarkdownContainer"] { display: none; }
+  .st-key-run_new button [data-testid="stMarkdownContainer"] { position: absolute; clip-path: inset(50%); }
 }
 .st-key-run_name * { white-space: nowrap !important; overflow: hidden; text-overflow: ellipsis; }
 </style>"""

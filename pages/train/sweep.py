@@ -17,7 +17,8 @@ from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.frame import picture
 from pages.shared.layout import chart_spec, headline, what_to_notice
-from pages.shared.picture import csv, menu, toolbar
+from pages.shared.link import address
+from pages.shared.picture import Figures, csv, figure_files, menu, toolbar
 from pages.shared.script import script
 from pages.shared.session import choose_model
 from pages.train.state import share, show_problem, show_run, train_state
@@ -305,6 +306,8 @@ def _files(sweep: StoredSweep, outcomes: pd.DataFrame, drawn: Sequence[Drawn]) -
         st.code(script(lines), language="python", width=900)
         csv(outcomes, "outcome", run, "Outcome as CSV")
         csv(sweep.rows, "metrics", run, "All curves as CSV")
+        charts = [call for call, _ in drawn]
+        figure_files(Figures(lambda dark: [call.in_theme(dark).make() for call in charts], address()), "sweep", run)
 
 
 def _members(sweep: StoredSweep, outcomes: pd.DataFrame) -> None:
@@ -378,13 +381,12 @@ def _open(outcomes: pd.DataFrame, row: int | None) -> None:
     if not steps:
         st.caption("It has no weights." if run else "It is still being trained.")
         return
-    with st.container(horizontal=True, gap="xsmall", key="sweep_open_on"):
+    st.button("Its own timeline", icon=":material/movie:", on_click=show_run, args=(run,), key="sweep_open_film")
+    with st.popover("Open on", icon=":material/open_in_new:", key="sweep_open_on"), st.container(gap=None):
         for title, page in screens.of_a_model().items():
-            is_first = page == screens.file_of("attention")
-            if st.button(title, key=f"sweep_open_{title}", type="primary" if is_first else "secondary"):
+            if st.button(title, type="tertiary", key=f"sweep_open_{title}", width="stretch"):
                 choose_model(f"{run}@{steps[-1]}")
                 st.switch_page(page)
-        st.button("Its own timeline", icon=":material/movie:", on_click=show_run, args=(run,), key="sweep_open_film")
 
 
 def sweep_finding(sweep: StoredSweep, outcomes: pd.DataFrame) -> str:

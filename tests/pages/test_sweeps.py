@@ -57,8 +57,9 @@ def test_what_is_ready_to_start_can_be_trained_together(ready: Any) -> None:
 def test_a_ready_sweep_starts_with_one_press_and_is_shown(open_page: Open, runs: Path) -> None:
     app = open_page(PAGE)
     assert start_all(app) == set()
-    app.segmented_control(key="train_way").set_value("seeds").run()
+    app.segmented_control(key="train_group").set_value("seeds").run()
     assert start_all(app) == {f"start_sweep_{name}" for name in READY}
+    assert {f"start_{name}" for name in PRESETS} < buttons(app)
     app.button(key="start_sweep_seeds").click().run()
     assert not app.exception
     (entry,) = RunStore(runs).entries()
@@ -72,7 +73,7 @@ def test_a_ready_sweep_starts_with_one_press_and_is_shown(open_page: Open, runs:
 
 def test_many_seeds_of_any_preset(open_page: Open, runs: Path) -> None:
     app = open_page(PAGE)
-    app.segmented_control(key="train_way").set_value("seeds").run()
+    app.segmented_control(key="train_group").set_value("seeds").run()
     app.number_input(key="train_seeds").set_value(5).run()
     app.button(key="start_reverse-mirror").click().run()
     assert not app.exception
@@ -84,7 +85,7 @@ def test_many_seeds_of_any_preset(open_page: Open, runs: Path) -> None:
 
 def test_a_sweep_over_two_settings_and_what_is_wrong_with_one(open_page: Open, runs: Path) -> None:
     app = open_page(PAGE)
-    app.segmented_control(key="train_way").set_value("sweep").run()
+    app.segmented_control(key="train_group").set_value("sweep").run()
     app.text_input(key="sweep_values_0_peak_lr").set_value("fast").run()
     assert "The values of learning rate are numbers with commas between them, got 'fast'" in words(app)
     assert app.button(key="start_reverse-small").disabled
@@ -122,7 +123,7 @@ def test_more_models_than_this_server_allows_are_refused_in_a_sentence(
 ) -> None:
     monkeypatch.setenv("XFORMER_MAX_MODELS", "15")
     app = open_page(PAGE)
-    app.segmented_control(key="train_way").set_value("sweep").run()
+    app.segmented_control(key="train_group").set_value("sweep").run()
     app.button(key="start_sweep_seeds").click().run()
     assert "This run trains 16 models at once, and this server allows 15; choose fewer values." in words(app)
     assert RunStore(runs).entries() == []

@@ -96,7 +96,7 @@ def test_a_visitor_without_runs_can_start_every_preset(open_page: Open, monkeypa
         app.button_group(key="train_group").set_value(group).run()
         assert not app.exception
         started |= buttons(app)
-        helps = "".join(element.help for element in app.markdown)
+        helps = "".join(element.help for element in app.caption)
         assert all(preset.about in helps for preset in presets)
     assert {f"start_{name}" for name in PRESETS} <= started
 

@@ -78,6 +78,6 @@ def test_a_thumbnail_has_the_pattern_and_the_loss() -> None:
     codes = np.array([[0, 253], [255, 254]], np.uint8)
     one = thumbnail(codes, [(0.0, 4.0), (10.0, 1.0), (20.0, float("nan"))])
     assert len({part.split('"')[1] for part in one.split("<path fill=")[1:] if "none" not in part[:6]}) == 4
-    assert 'points="166.0,4.0 250.0,112.8"' in one  # from the top to a quarter of the height
+    assert 'points="174.0,4.0 352.0,118.8"' in one  # from the top to a quarter of the height
     assert "polyline" not in thumbnail(codes, [])
     assert thumbnail(codes, [], dark=True) != thumbnail(codes, [])

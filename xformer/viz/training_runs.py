@@ -210,7 +210,7 @@ def _words(cell: dict[Any, Any], column: str) -> str:
     return f"{cell['steps_to_solve']:,.0f}" if np.isfinite(cell["steps_to_solve"]) else "—"
 
 
-THUMBNAIL, THUMBNAIL_WIDE, SHADES = 150, 252, 24
+THUMBNAIL, THUMBNAIL_WIDE, SHADES = 158, 354, 24
 """CSS pixels: the pattern of a thumbnail and its whole width; and how many colours it has."""
 
 
