@@ -51,7 +51,7 @@ def test_a_head_emerges_where_it_was_not_and_stays() -> None:
     def found(*scores: tuple[float, float]) -> Emerged | None:
         return emerged(head_table({10 * i: {"a": list(pair)} for i, pair in enumerate(scores)}))
 
-    assert found((0.4, 0.1), (0.6, 0.55), (0.3, 0.9)) == Emerged("a", 1, 10, 0.1, 0.9)
+    assert found((0.4, 0.1), (0.6, 0.55), (0.3, 0.9)) == Emerged(10, "a", 1, 0.1, 0.9)
     assert found((0.4, 0.1), (0.9, 0.1), (0.3, 0.4)) is None  # it did not stay
     assert found((0.1, 0.5), (0.1, 0.9)) is None  # it was there at first
     assert found((0.1, 0.4), (0.1, 0.6)) is None  # on few tokens, chance gives as much

@@ -50,30 +50,26 @@ def appearance(best: pd.DataFrame) -> int | None:
 
 @dataclass(frozen=True)
 class Emerged:
-    """A head that came to attend as the task needs it: the step at which it passed `APPEARS`, its first and last score."""
+    """The step at which a head appeared, the head that is best at the last step, and its first and last score."""
 
+    step: int
     layer: str
     head: int
-    step: int
     first: float
     last: float
 
 
 def emerged(table: pd.DataFrame) -> Emerged | None:
-    """The head of a `head_table` that scores best at the last step, where that was below `APPEARS` at first and is not now.
+    """What appeared in a `head_table` (see `appearance`) and is still there.
 
-    None as well where the gain is below `GAIN`: on few tokens, chance gives as much.
+    None as well where the head that is best now gained less than `GAIN`: on few tokens, chance gives as much.
     """
-    if table.empty:
+    best = best_heads(table)
+    if (step := appearance(best)) is None:
         return None
-    last = best_heads(table).iloc[-1]
-    own = table.loc[(table["layer"] == last["layer"]) & (table["head"] == last["head"])]
-    steps, scores = own["step"].tolist(), own["score"].tolist()
-    first, score = scores[0], scores[-1]
-    if first >= APPEARS or score < APPEARS or score - first < GAIN:
-        return None
-    step = next(step for step, value in zip(steps, scores, strict=True) if value >= APPEARS)
-    return Emerged(last["layer"], int(last["head"]), step, first, score)
+    layer, head, last = (best[name].tolist()[-1] for name in ("layer", "head", "score"))
+    first = table.loc[(table["layer"] == layer) & (table["head"] == head), "score"].tolist()[0]
+    return Emerged(step, layer, head, first, last) if last >= APPEARS and last - first >= GAIN else None
 
 
 def settled(steps: Sequence[float], values: Sequence[float], threshold: float) -> float | None:

@@ -251,7 +251,7 @@ LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 GREY = "."
 
-WIDE, GAP, TITLE = 720, 14, 18
+WIDE, GAP, TITLE = 1100, 14, 18
 """CSS pixels: of all maps of a row, between two maps, and for a map's name."""
 
 SMALLEST, LARGEST = 40, 150
@@ -268,7 +268,7 @@ def map_grid(
     chosen: int | None = None,
     dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
-    """A map a member in rows of at most eight, under its name; rows of a map are queries, columns are keys.
+    """A map a member under its name, eight side by side, or sixteen where there are more; its rows are queries.
 
     Cells are bytes as in a film's planes: a weight w from 0 to 1 is round(253 w), 254 is no number, 255 is masked. A member
     that solved the task has a check mark and a frame in the colour of what is right, the `chosen` one (from 0) a thick frame.
@@ -292,7 +292,7 @@ def map_grid(
     """
     n_members = len(names)
     won = [False] * n_members if solved is None else list(solved)
-    columns = min(8, n_members)
+    columns = min(8 if n_members <= 16 else 16, n_members)
     side = min(LARGEST, max(SMALLEST, (WIDE - GAP * columns) // columns))
     small = np.where(maps < NAN, maps.astype(float), -np.inf)  # a block is masked where all of it is
     for axis in (1, 2):

@@ -75,8 +75,9 @@ export const Controls = (Base) => class extends Base {
   }
 
   enlarge(event) {
-    const box = this.grid.getBoundingClientRect(), { side, gap, names } = this.at_;
-    const layer = Math.floor((event.clientY - box.top) / (side + gap)), head = Math.floor((event.clientX - box.left - names) / (side + gap));
+    const box = this.grid.getBoundingClientRect(), { side, gap, names, across, group } = this.at_, x = event.clientX - box.left;
+    const layer = Math.floor((event.clientY - box.top) / (side + gap)) * across + Math.floor(x / group);
+    const head = Math.floor(((x % group) - names) / (side + gap));
     if (!(layer >= 0 && layer < this.film.layers.length && head >= 0 && head < this.film.layers[layer].heads)) return;
     this.chosen = [layer, head];
     this.drawHeads();

@@ -31,10 +31,16 @@ export const Picture = (Base) => class extends Base {
     pen.font = this.font(11.5, 600);
     const names = Math.ceil(Math.max(...film.layers.map((layer) => pen.measureText(layer.title).width))) + 10;
     const lanes = 38 * (film.reads.length + 1);
-    const tall = wide ? (large - lanes - 210) / n - gap : 96;
-    const side = Math.floor(Math.max(18, Math.min(150, (room - names) / most - gap, tall)));
-    const grid = few ? 0 : n * (side + gap);
-    this.at_ = { large, side, gap, names, most, few, ruler: { width: room, height: wide ? Math.max(96, Math.min(220, large - lanes - grid - 118)) : 110 } };
+    const free = wide ? Math.max(60, large - lanes - 210) : 102 * n; // for the small heads
+    let side = 0, across = 1; // how many layers stand side by side: as many as make the heads largest
+    for (let columns = 1; columns <= n; columns++) {
+      const fits = Math.min(150, (room / columns - names) / most - gap, free / Math.ceil(n / columns) - gap);
+      if (fits > side + 1) { side = Math.floor(fits); across = columns; }
+    }
+    side = Math.max(18, side);
+    const down = Math.ceil(n / across), group = names + most * (side + gap);
+    const ruler = { width: room, height: wide ? Math.max(96, Math.min(220, large - lanes - (few ? 0 : down * (side + gap)) - 118)) : 110 };
+    this.at_ = { large, side, gap, names, few, across, down, group, ruler };
     this.grid.hidden = few;
   }
 
@@ -95,16 +101,16 @@ export const Picture = (Base) => class extends Base {
   }
 
   drawHeads() {
-    const { film, theme } = this, { side, gap, names, large, most, few } = this.at_, [layer, head] = this.head;
+    const { film, theme } = this, { side, gap, names, large, few, across, down, group } = this.at_, [layer, head] = this.head;
     const best = this.bestNow();
     if (!few) {
-      const at = fit(this.grid, names + most * (side + gap), film.layers.length * (side + gap), theme.dpr);
+      const at = fit(this.grid, across * group, down * (side + gap), theme.dpr);
       film.layers.forEach((it, l) => {
-        const y = l * (side + gap) + 1;
+        const left = (l % across) * group, y = Math.floor(l / across) * (side + gap) + 1;
         at.fillStyle = theme.muted; at.font = this.font(11.5, 600); at.textBaseline = "middle"; at.textAlign = "left";
-        at.fillText(it.title, 0, y + side / 2);
+        at.fillText(it.title, left, y + side / 2);
         for (let h = 0; h < it.heads; h++) {
-          const x = names + h * (side + gap) + 1;
+          const x = left + names + h * (side + gap) + 1;
           this.paint(at, l, h, x, y, side - 2, side - 2);
           const isLarge = l === layer && h === head;
           at.strokeStyle = isLarge ? this.hue(h) : theme.line; at.lineWidth = isLarge ? 3 : 1;
