@@ -15,6 +15,8 @@ from pages.runs.table import MAX_DRAWN, runs_state
 from pages.shared import run_commands, run_store, run_weights, screens
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import chart_spec, is_dark
+from pages.shared.link import address
+from pages.shared.picture import Figures, figure_files, menu
 from pages.shared.session import choose_model
 from pages.shared.widgets import seed
 from xformer.formatting import percent
@@ -61,25 +63,31 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Rows]) -> dict[str
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         metrics = _ask_metrics()
         x, scale, smoothing = _ask_look()
-    names, slots, dark = labels(entries), runs_state().colour_slots(), is_dark()
-    colours = {names[entry.id]: run_colour(slots.get(entry.id, 0), dark) for entry in entries}
+    names, slots = labels(entries), runs_state().colour_slots()
+    colours, dark_colours = (
+        {names[entry.id]: run_colour(slots.get(entry.id, 0), dark) for entry in entries} for dark in (False, True)
+    )
     found = {names[entry.id]: [_drawn(entry, flat(row)) for row in rows[entry.id]] for entry in entries}
     state = tuple(
-        (entry.id, names[entry.id], colours[names[entry.id]], len(rows[entry.id]), str(rows[entry.id][-1:]))
+        (entry.id, names[entry.id], slots.get(entry.id, 0), is_dark(), len(rows[entry.id]), str(rows[entry.id][-1:]))
         for entry in entries
     )
+
+    def draw(metric: str, dark: bool) -> Any:
+        frame = curves(found, metric, x=x, smoothing=smoothing)
+        return curves_chart(frame, metric, METRICS[metric], dark_colours if dark else colours, x=x, log=scale == "log")
+
+    shown = [metric for metric in metrics if any(metric in row for points in found.values() for row in points)]
     for metric in metrics:
-        if not any(metric in row for points in found.values() for row in points):
+        if metric not in shown:
             st.caption(f"No chosen run has reported its {METRICS[metric]} yet.")
             continue
-
-        def draw(metric: str = metric) -> Any:
-            frame = curves(found, metric, x=x, smoothing=smoothing)
-            return curves_chart(frame, metric, METRICS[metric], colours, x=x, log=scale == "log")
-
-        spec = chart_spec((state, metric, x, scale, smoothing), draw)
+        spec = chart_spec((state, metric, x, scale, smoothing), partial(draw, metric, is_dark()))
         wide = st.container(key=f"wide_runs_{metric}")
         wide.vega_lite_chart(spec, theme="streamlit", key=f"runs_chart_{metric}", width="stretch")
+    if shown:
+        with menu("runs_curves"):
+            figure_files(Figures(lambda dark: [draw(metric, dark) for metric in shown], address()), "curves", "runs")
     without = sum(not rows[entry.id] and entry.sweep is None for entry in entries)
     if without:
         st.caption(

@@ -280,7 +280,7 @@ def figure_files(figures: Figures, name: str, file: str) -> None:
             key=f"figure_points_{name}",
             width=100,
         )
-        colours = st.selectbox("Colors", COLOURS, index=int(is_dark()), key=f"figure_colours_{name}", width=100)
+        colours = st.selectbox("Colours", COLOURS, index=int(is_dark()), key=f"figure_colours_{name}", width=100)
         is_titled = st.checkbox("Title and source", value=True, key=f"figure_title_{name}", width=150)
         _figure_buttons(figures, name, file, size, points, colours, is_titled)
 

@@ -302,12 +302,11 @@ def code_and_files(view: RunView, calls: Sequence[Call]) -> None:
         st.code(script(lines), language="python", width=900)
         csv(frame, "metrics", run, "Metrics as CSV")
         csv(lambda: heads_from_1(view.timeline.table), "heads", run, "Head scores as CSV")
-        if view.timeline.frames:
-            _figures(view)
+        _figures(view, calls)
 
 
-def _figures(view: RunView) -> None:
-    """Offer the player at its last frame as a page, and what it shows as a figure."""
+def _figures(view: RunView, calls: Sequence[Call]) -> None:
+    """Offer the player at its last frame as a page, and what it shows as a figure with the curves."""
     rest, link, run = resting(view.key), address(), view.entry.id
     about = [f"{view.entry.name}: {view.task.vocabulary.text(list(view.example.source))}", f"run {run}"]
 
@@ -318,9 +317,11 @@ def _figures(view: RunView) -> None:
         return view.packed(live=False, target=(1, None))
 
     def charts(dark: bool) -> list[Any]:
-        return [film_still(packed(), step=rest.step, head=rest.head, dark=dark)]
+        still = [film_still(packed(), step=rest.step, head=rest.head, dark=dark)] if view.timeline.frames else []
+        return [*still, *(call.in_theme(dark).make() for call in calls)]
 
-    html(lambda: film_page(packed(), caption()), "training", run)
+    if view.timeline.frames:
+        html(lambda: film_page(packed(), caption()), "training", run)
     figure_files(Figures(charts, caption), "training", run)
 
 

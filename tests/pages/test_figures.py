@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.pages.code_and_picture import files_offered
 from tests.pages.conftest import Open
+from tests.pages.test_runs import with_weights
+from xformer.training.run_store import RunStore
 from xformer.viz.theme import BACKGROUND
 
 RESIDUAL, FEED_FORWARD = "pages/residual/page.py", "pages/feed_forward/page.py"
@@ -53,3 +56,14 @@ def test_the_title_has_the_layer_and_the_head(open_page: Open, files: Files) -> 
     open_page("pages/attention/page.py", model="reverse", input="3 7 12", head="3.2")
     name = next(name for name in files if name.endswith("-pattern.svg"))
     assert words(files[name]().decode())[0] == "reverse · layer 3 · head 2 · “3 7 12”"
+
+
+def test_curves_of_runs_and_of_a_run_are_figures_too(open_page: Open, files: Files, runs: Path) -> None:
+    store = RunStore(runs)
+    one, two = with_weights(store, "one"), with_weights(store, "two")
+    app = open_page("pages/runs/page.py", runs=f"{one},{two}", curves="held_out_exact_match")
+    assert not app.exception
+    assert {"one", "two"} <= set(words(files["runs-curves.svg"]().decode()))
+    app = open_page("pages/train/page.py", run=one)
+    assert not app.exception
+    assert "0%" in words(files[f"{one}-training.svg"]().decode())  # the axis of a curve below the last frame
