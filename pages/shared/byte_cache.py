@@ -9,8 +9,6 @@ them half a minute after the last visitor has left. The newest entry stays even 
 
 An evicted answer that is still in use elsewhere is checked out. It counts against the budget until it is freed, and a request
 for it returns the same object.
-
-A computation that states its peak memory reserves it: computations that together exceed the budget wait for each other.
 """
 
 from __future__ import annotations
@@ -21,9 +19,9 @@ import sys
 import threading
 import time
 import weakref
-from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -49,70 +47,6 @@ def budget() -> int:
     return min(MOST_MB * MB, max(LEAST_MB * MB, machine_bytes() // SHARE))
 
 
-class _Reservations:
-    """A semaphore in bytes, first come first served.
-
-    The thread that holds a reservation adds to it without waiting, and lends it to the others while it waits for an answer that
-    another thread computes. So the holder of a reservation always proceeds, and nothing can wait for itself.
-    """
-
-    def __init__(self, most: Callable[[], int]) -> None:
-        self.total = 0
-        self._most = most
-        self._waiting: deque[object] = deque()
-        self._changed = threading.Condition()
-        self._own = threading.local()
-
-    @contextmanager
-    def reserve(self, n_bytes: int) -> Iterator[None]:
-        """Hold so many bytes during the block. More than the budget are granted once nobody else holds any."""
-        if n_bytes <= 0:
-            yield
-            return
-        if not self._held:
-            self._wait(n_bytes)
-        else:
-            self._add(n_bytes)
-        self._own.held = self._held + n_bytes
-        try:
-            yield
-        finally:
-            self._own.held -= n_bytes
-            self._add(-n_bytes)
-
-    @contextmanager
-    def lent(self) -> Iterator[None]:
-        """Release what this thread holds during the block, and take it back without waiting."""
-        self._add(-self._held)
-        try:
-            yield
-        finally:
-            self._add(self._held)
-
-    @property
-    def _held(self) -> int:
-        return getattr(self._own, "held", 0)
-
-    def _wait(self, n_bytes: int) -> None:
-        ticket = object()
-        with self._changed:
-            self._waiting.append(ticket)
-            try:
-                self._changed.wait_for(lambda: self._waiting[0] is ticket and self._fits(n_bytes))
-                self.total += n_bytes
-            finally:
-                self._waiting.remove(ticket)
-                self._changed.notify_all()
-
-    def _fits(self, n_bytes: int) -> bool:
-        return not self.total or self.total + n_bytes <= self._most()
-
-    def _add(self, n_bytes: int) -> None:
-        with self._changed:
-            self.total += n_bytes
-            self._changed.notify_all()
-
-
 class _Entry:
     """One answer, computed or being computed. Other threads that request it wait for the lock."""
 
@@ -132,41 +66,23 @@ class ByteCache:
         self._out: dict[Hashable, tuple[weakref.ref[Any], int]] = {}
         """The evicted answers that are still in use elsewhere, with their bytes."""
         self._lock = threading.Lock()
-        self._reservations = _Reservations(most)
 
-    def get(self, key: Hashable, make: Callable[[], Any], peak_bytes: Callable[[], int] | None = None) -> Any:
-        """Return the answer of a key, computed now where there is none.
-
-        Args:
-            key: What the answer belongs to.
-            make: Computes it, in this thread.
-            peak_bytes: About how many bytes `make` takes at its peak, from shapes alone. `make` then waits until that many are
-                reserved, and kept answers are evicted for it. None: it neither waits nor reserves.
-
-        Raises:
-            Exception: What `make` or `peak_bytes` raised. It is not kept.
-        """
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return the answer of a key; where there is none, `make` computes it now. What it raises is not kept."""
         with self._lock:
             entry = self._entries.get(key) or self._back(key) or self._entries.setdefault(key, _Entry())
             self._entries.move_to_end(key)
             entry.used = time.monotonic()
-        if not entry.lock.acquire(blocking=False):
-            with self._reservations.lent():
-                entry.lock.acquire()
-        try:
+        with entry.lock:
             if entry.answer:
                 return entry.answer[0]
-            with self._reservations.reserve(peak_bytes() if peak_bytes is not None else 0):
-                if peak_bytes is not None:
-                    self.sweep()
+            try:
                 answer = make()
+            except BaseException:
+                with self._lock:
+                    self._drop(key, entry)
+                raise
             entry.answer, entry.size = [answer], n_bytes(answer)
-        except BaseException:
-            with self._lock:
-                self._drop(key, entry)
-            raise
-        finally:
-            entry.lock.release()
         self.sweep()
         return answer
 
@@ -189,10 +105,10 @@ class ByteCache:
             self._entries.move_to_end(key)
         self.sweep()
 
-    def sweep(self, unused: float = UNUSED_SECONDS) -> None:
-        """Evict what exceeds the budget, and what was not used for `unused` seconds. Reservations count against the budget."""
+    def sweep(self, unused: float = UNUSED_SECONDS, more: int = 0) -> None:
+        """Evict what exceeds the budget together with `more` bytes, and what was not used for `unused` seconds."""
         with self._lock:
-            total = self._kept() + self._checked_out() + self._reservations.total
+            total = self._kept() + self._checked_out() + more
             now = time.monotonic()
             newest = next(reversed(self._entries), None)
             for key, entry in list(self._entries.items()):

@@ -75,15 +75,21 @@ _handles: weakref.WeakValueDictionary[RunKey, SharedReading] = weakref.WeakValue
 
 
 def _computed(key: RunKey) -> Reading:
-    """Return the reading of a key from the cache. A script run keeps the readings that it used last until it ends; before its
-    first one it waits while the other script runs keep too many."""
-    at, make, peak_bytes = ("run", *key), partial(_run, *key), partial(_peak_bytes, *key)
-    if not is_script_thread():
-        return shared.get(at, make, peak_bytes)
-    run: _ScriptRun = _thread.__dict__.setdefault("run", _ScriptRun())  # the thread ends with the script run
-    if not run.readings and shared.peek(at) is None:
-        _admit(run, 2 * peak_bytes())  # the original and the changed one
-    found: Reading = shared.get(at, make, peak_bytes)
+    """Return the reading of a key from the cache.
+
+    What is not there is computed once its bytes fit into the budget beside those of all others. A script run keeps the
+    readings that it used last, and their bytes, until it ends; else they are kept while it is computed.
+    """
+    at = ("run", *key)
+    run = _thread.__dict__.setdefault("run", _ScriptRun()) if is_script_thread() else _ScriptRun()
+    if shared.peek(at) is None:
+        n_bytes = _peak_bytes(*key)
+        if not run.n_bytes:
+            _admit(run, 2 * n_bytes if is_script_thread() else n_bytes)  # the original and the changed one
+        elif len(run.readings) > 1:
+            run.n_bytes += n_bytes  # without waiting: it keeps others already
+        shared.sweep(more=n_bytes)
+    found: Reading = shared.get(at, partial(_run, *key))
     if all(one is not found for one in run.readings):
         run.readings.append(found)
     return found
@@ -97,13 +103,13 @@ class _ScriptRun:
         self.n_bytes = 0
 
 
-_thread = threading.local()
+_thread = threading.local()  # the thread of a script run ends with it
 _admitted: weakref.WeakSet[_ScriptRun] = weakref.WeakSet()
 _admission = threading.Lock()
 
 
 def _admit(run: _ScriptRun, n_bytes: int, seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait until the readings of all script runs together fit into the budget, for so many seconds at most."""
+    """Wait until the bytes of all script runs together fit into the budget, for so many seconds at most."""
     until = time.monotonic() + seconds
     while True:
         with _admission:

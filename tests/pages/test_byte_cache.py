@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -143,103 +141,11 @@ def test_the_default_budget_is_a_share_of_the_machine(
     assert budget() == allowed * 1024**3
 
 
-class Busy:
-    """Computations that count how many run at once, each for a moment."""
-
-    def __init__(self) -> None:
-        self.now = self.most = 0
-        self.order: list[str] = []
-        self._lock = threading.Lock()
-
-    def work(self, name: str = "", seconds: float = 0.05) -> str:
-        with self._lock:
-            self.order.append(name)
-            self.now += 1
-            self.most = max(self.most, self.now)
-        time.sleep(seconds)
-        with self._lock:
-            self.now -= 1
-        return name
-
-
-def at_once(*work: Callable[[], object]) -> None:
-    """Run each in a thread of its own; fail where one has not ended after some seconds."""
-    threads = [threading.Thread(target=one, daemon=True) for one in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=10.0)
-    assert not any(thread.is_alive() for thread in threads), "a computation waits for ever"
-
-
-@pytest.mark.parametrize(("n_bytes", "allowed"), [(300, 3), (400, 2), (1_000, 1), (5_000, 1), (0, 6)])
-def test_computations_that_exceed_the_budget_together_wait_for_each_other(n_bytes: int, allowed: int) -> None:
-    cache, busy, start = ByteCache(lambda: 1_000), Busy(), threading.Barrier(6)
-
-    def visitor(key: int) -> None:
-        start.wait()
-        cache.get(key, busy.work, peak_bytes=lambda: n_bytes)
-
-    at_once(*(partial(visitor, key) for key in range(6)))
-    assert busy.most == allowed
-    assert len(busy.order) == 6
-
-
-def test_computations_are_let_in_in_the_order_of_their_requests() -> None:
-    cache, busy = ByteCache(lambda: 1_000), Busy()
-
-    def visitor(name: str, n_bytes: int, after: float) -> None:
-        time.sleep(after)
-        cache.get(name, partial(busy.work, name, 0.4), peak_bytes=lambda: n_bytes)
-
-    at_once(*(partial(visitor, *one) for one in (("a", 600, 0.0), ("large", 900, 0.1), ("small", 100, 0.2))))
-    assert busy.order == ["a", "large", "small"]  # the small one fits beside the first and does not overtake
-
-
-def test_a_computation_that_asks_for_another_one_does_not_wait_for_itself() -> None:
-    cache, busy = ByteCache(lambda: 1_000), Busy()
-
-    def outer(name: str) -> object:
-        return cache.get(f"inside of {name}", partial(busy.work, name), peak_bytes=lambda: 900)
-
-    at_once(*(partial(cache.get, name, partial(outer, name), peak_bytes=lambda: 900) for name in "abcd"))
-    assert sorted(busy.order) == list("abcd")
-    assert busy.most == 1
-
-
-def test_two_computations_that_need_the_same_answer_do_not_wait_for_each_other() -> None:
-    """One computes the answer and waits for memory; the other holds the memory and waits for the answer."""
-    cache, has_memory = ByteCache(lambda: 1_000), threading.Event()
-
-    def with_memory() -> object:
-        has_memory.set()
-        time.sleep(0.1)  # meanwhile the other one begins with "shared"
-        return cache.get("shared", lambda: "by me")
-
-    def without_memory() -> object:
-        has_memory.wait()
-        return cache.get("shared", lambda: cache.get("part", lambda: "by the other", peak_bytes=lambda: 900))
-
-    at_once(lambda: cache.get("whole", with_memory, peak_bytes=lambda: 900), without_memory)
-    assert cache.peek("whole") == "by the other"
-
-
-def test_a_computation_that_fails_gives_its_reservation_back() -> None:
-    cache = ByteCache(lambda: 1_000)
-    for failing in (lambda: 1 // 0, lambda: cache.get("inside", lambda: 1 // 0, peak_bytes=lambda: 900)):
-        with pytest.raises(ZeroDivisionError):
-            cache.get("key", failing, peak_bytes=lambda: 900)
-    with pytest.raises(ZeroDivisionError):
-        cache.get("key", lambda: None, peak_bytes=lambda: 1 // 0)
-    at_once(lambda: cache.get("key", lambda: 5, peak_bytes=lambda: 900))
-    assert cache.peek("key") == 5
-
-
 def test_kept_answers_give_way_to_a_computation_before_it_begins() -> None:
     cache = ByteCache(lambda: 1_000)
     cache.put("kept", torch.zeros(150))
-    beside: list[int] = []
-    cache.get("large", lambda: beside.append(cache.total), peak_bytes=lambda: 300)
-    cache.get("larger", lambda: beside.append(cache.total), peak_bytes=lambda: 600)
-    assert beside[0] >= 600
-    assert beside[1] < 600
+    cache.put("newest", 1)
+    cache.sweep(more=300)
+    assert cache.total >= 600
+    cache.sweep(more=600)
+    assert cache.total < 600

@@ -144,6 +144,18 @@ def test_readings_that_exceed_the_budget_together_are_computed_one_after_the_oth
         assert most[0] == together
 
 
+def test_a_computation_that_fails_gives_its_bytes_back(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, run = add_model(runs, 2, 50), resources._run
+    monkeypatch.setenv("XFORMER_MAX_MEMORY", "1")
+    monkeypatch.setattr(resources, "_admitted", weakref.WeakSet())
+    monkeypatch.setattr(resources, "_run", lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        resources.run(model, (3, 7, 12))
+    assert not resources._admitted
+    monkeypatch.setattr(resources, "_run", run)
+    assert resources.run(model, (3, 7, 12)).n_correct >= 0
+
+
 def test_a_script_run_waits_while_the_others_keep_more_than_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "_admitted", weakref.WeakSet())
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "1")
