@@ -1,4 +1,4 @@
-"""Counting and searching a little at a time: a generator that a visitor's page drives, so that nobody else waits for long.
+"""Counting and searching in small portions: the visitor's page drives a generator, so that other visitors hardly wait.
 
 job = Job(agreement(players), about=match.order)
 job.advance(); job.latest; job.is_running

@@ -1,4 +1,4 @@
-"""Measuring many parts of a model: without asking where that is quick, and what is said of those that are only estimated.
+"""Measuring many parts of a model: at once where that is quick; for the others there are estimates, and how good those are.
 
 The first report of such a job comes before any part is measured. A report counts what is `done` of what is `to_do`.
 """

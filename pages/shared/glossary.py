@@ -1,4 +1,4 @@
-"""The words of the field in plain English, for whoever hovers over the “?” behind a sentence that uses them.
+"""Technical terms in plain English, for the “?” behind a sentence that uses them.
 
     st.caption(text, help=explained(text))
     what_to_notice(notes)                    # pages.shared.layout: explains by itself
@@ -45,8 +45,8 @@ WORDS = {
     "teacher forcing": "the model is given the right tokens so far, not its own",
     "neuron": "one of the numbers in the middle of a feed-forward layer; it writes that number times a vector of its own",
     "activity": "how much a neuron writes: |activation| × the norm of its vector; |activation| where that is out of reach",
-    "fires": "said of a neuron whose activity is more than a millionth of its layer's mean peak",
-    "dead": "said of a neuron that fires nowhere: it writes (almost) nothing at any position",
+    "fires": "a neuron fires where its activity is more than a millionth of its layer's mean peak",
+    "dead": "a neuron that fires nowhere: it writes (almost) nothing at any position",
     "standard error": "how far an average is likely off by chance; beyond three of them chance is a poor explanation",
     "cosine": "how alike the directions of two vectors are: 1 the same, 0 unrelated, −1 opposite",
     "PCA": "principal component analysis: the directions in which vectors differ most, as axes of a picture",

@@ -213,8 +213,8 @@ def class_sentence(original: Reading, changed: Reading | None) -> str:
     run = changed or original
     if len(run.predicted) > 1:
         counts = Counter(run.subject.labels[label] for label in run.predicted).most_common(3)
-        said = ", ".join(f"{n} × {escape_markdown(label)}" for label, n in counts)
-        return f"Classes of {len(run.predicted)} tokens: {said}"
+        classes = ", ".join(f"{n} × {escape_markdown(label)}" for label, n in counts)
+        return f"Classes of {len(run.predicted)} tokens: {classes}"
     if run.probabilities.shape[-1] == 1:  # a number, not a class (a regression)
         before = "" if changed is None else f" instead of {original.logits[0, 0, 0].item():.3f}"
         return f"Output: {run.logits[0, 0, 0].item():.3f}{before}"
@@ -284,8 +284,8 @@ def _likeliest(original: Reading, changed: Reading | None) -> str:
     """The mean probability of the predictions of a model that fills gaps or labels a text."""
     then, before = (percent(sum(run.probability) / len(run.probability), 1) for run in (changed or original, original))
     mean = " on average" if len(original.probability) > 1 else ""
-    said = f"Likeliest {original.subject.input.one}: **{then}**{mean}"
-    return said if changed is None else f"{said} instead of {before}"
+    verdict = f"Likeliest {original.subject.input.one}: **{then}**{mean}"
+    return verdict if changed is None else f"{verdict} instead of {before}"
 
 
 def edited(pieces: Sequence[str], at: int, text: str) -> str:

@@ -1,7 +1,7 @@
 """Loading what every screen needs: PyTorch, pandas, the chart libraries and the parts that all screens share.
 
-It takes some seconds, in a thread that starts with the server, so that the server answers at once. A visitor who comes before
-the end is told what is being loaded.
+It takes some seconds, in a thread that starts with the server, so that the server answers at once. Visitors who come earlier
+see a message.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from xformer.reading import Reading
 
 def prediction_panel(view: View) -> None:
     """The lanes with their verdict at the right; on a phone below them."""
-    line = st.container(key="prediction", horizontal=True, wrap=False, vertical_alignment="center", gap="medium")
-    with frame.picture("strip"), line:
+    line = {"key": "prediction", "horizontal": True, "wrap": False, "vertical_alignment": "center", "gap": "medium"}
+    with frame.picture("strip"), st.container(**line):
         prediction_lanes(view)
         prediction_sentence(view)
 
@@ -45,16 +45,16 @@ def prediction_sentence(view: View, what: str = "") -> None:
     original, changed = view.original(), view.changed()
     output, note = "logits" if original.has_logits else "output", ""
     if changed is not None and original[output].equal(changed[output]):
-        said = "Exactly the same output: nothing changes."
+        verdict = "Exactly the same output: nothing changes."
     elif not original.has_logits:
-        said = vectors_sentence(original, changed)
+        verdict = vectors_sentence(original, changed)
     elif not original.target_positions:
-        said = "No output of this input has a known answer."
+        verdict = "No output of this input has a known answer."
     else:
-        said, note = view.kind.verdict(original, changed)
-    notes = "\n\n".join(filter(None, [note, explained(said)]))
+        verdict, note = view.kind.verdict(original, changed)
+    notes = "\n\n".join(filter(None, [note, explained(verdict)]))
     with st.container(key="verdict", width="content"):
-        st.markdown(said, help=notes or None)
+        st.markdown(verdict, help=notes or None)
 
 
 def vectors_sentence(original: Reading, changed: Reading | None) -> str:

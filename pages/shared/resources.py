@@ -1,4 +1,4 @@
-"""What all visitors share: what models said recently. Models are read-only; what one said belongs to a key."""
+"""The runs of models that all visitors share, by model, input, mask and changes. Models are read-only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from xformer.tasks.task import Example
 MASKS = ("as trained", "causal", "full")
 """The masks that a run can have; the first is the model's own."""
 MOST_IN_USE = 4
-"""The readings that a script run keeps, whatever the cache evicts."""
+"""How many readings a script run keeps while the cache evicts others."""
 PATIENCE_SECONDS = 60.0
 """The longest that a script run waits for others to end; one that hangs must not stop all others."""
 RunKey = tuple[str, tuple[int, ...], str, str]
@@ -38,7 +38,7 @@ SHOWN_EVERY = 0.3
 
 
 def mask_words(mask: str) -> list[str]:
-    """What is said of a mask beside other changes: nothing of the model's own."""
+    """The name of a mask in a list of changes; nothing for the model's own."""
     return [] if mask == MASKS[0] else [f"{mask} mask"]
 
 
@@ -138,9 +138,9 @@ def _run(name: str, source: tuple[int, ...], mask: str, changes: str) -> Reading
 def decoded(
     name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = "", *, step: Step | None = None
 ) -> tuple[tuple[int, float], ...]:
-    """What the model says on its own, greedily, under a mask and interventions: each token with its probability.
+    """The greedy continuation of a model under a mask and interventions: each token with its probability.
 
-    A model that goes on with a text says `Input.continues` tokens. `step(done, of)` is told how far it is.
+    For open text it generates `Input.continues` tokens. `step(done, of)` reports progress.
     """
 
     def make() -> tuple[tuple[int, float], ...]:
@@ -148,7 +148,7 @@ def decoded(
         n = of.input.continues if of.input.goes_on else None
         return _all(of.steps(example, n, edits=changed), n or len(example.answer), step)
 
-    return shared.get(("said", name, source, mask, changes), make)
+    return shared.get(("decoded", name, source, mask, changes), make)
 
 
 def continuation(
@@ -180,17 +180,17 @@ def _all(
     step: Step | None,
     show: Callable[[Sequence[int]], object] = lambda tokens: None,
 ) -> tuple[tuple[int, float], ...]:
-    """The tokens that are said, each with its probability."""
-    said: list[tuple[int, float]] = []
+    """The generated tokens, each with its probability."""
+    made: list[tuple[int, float]] = []
     shown = time.monotonic()
     for one in steps:
-        said.append((one.token, one.probabilities[one.token].item()))
+        made.append((one.token, one.probabilities[one.token].item()))
         if step is not None:
-            step(len(said), n)
+            step(len(made), n)
         if time.monotonic() - shown > SHOWN_EVERY:
             shown = time.monotonic()
-            show([token for token, _ in said])
-    return tuple(said)
+            show([token for token, _ in made])
+    return tuple(made)
 
 
 def _prepare(

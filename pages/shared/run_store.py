@@ -59,7 +59,7 @@ def is_open() -> bool:
 
 
 def who() -> str:
-    """Who is looking: the owner of the runs that they start; empty for nobody, to whom nothing can belong."""
+    """The visitor's name, which owns the runs that they start; empty for a visitor without one, who can own none."""
     if is_open():
         return HERE
     return "" if _is_onlooker() else access.visitor_id()
@@ -108,7 +108,7 @@ def start_reconciler() -> None:
 def _reconcile_for_ever() -> None:
     emptied = time.monotonic()
     while True:
-        shared.sweep()  # what a visitor's model took is given back, also when nobody comes after
+        shared.sweep()  # also frees the memory of visitors who have left
         try:
             if store().database.file.exists():
                 dispatch.reconcile(store())

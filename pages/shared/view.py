@@ -126,8 +126,8 @@ class View:
     @property
     def link(self) -> dict[str, str]:
         """The view's part of every link."""
-        said = {"model": self.model, "input": self.input.text(self.source), "mask": self.mask}
-        return said | ({"edits": join(self.interventions)} if self.interventions else {})
+        shown = {"model": self.model, "input": self.input.text(self.source), "mask": self.mask}
+        return shown | ({"edits": join(self.interventions)} if self.interventions else {})
 
     def share(self, **more: str) -> None:
         """Put the view and more values of the screen into the address bar."""

@@ -1,4 +1,4 @@
-"""A running app and a real Chromium. Without a browser these tests are skipped aloud, or fail where one is required."""
+"""A running app and a real Chromium. Without a browser these tests are skipped with a warning, or fail if one is required."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def visited() -> set[str]:
 
 @pytest.fixture
 def cold_app(app: str, visited: set[str]) -> Iterator[str]:
-    """A server that nobody has visited yet: the one of all tests, where this is the first of them."""
+    """A server without visitors so far: the one of all tests, where this is the first of them."""
     if app not in visited:
         yield app
         return
@@ -101,7 +101,7 @@ class Visit:
         return self
 
     def leave(self) -> None:
-        """Out of the app without a trace; whoever comes next has the tab as good as new."""
+        """Leave the app and its history; the next test finds an empty tab."""
         if self._hearing:
             while self._hearing:
                 self.page.remove_listener(*self._hearing.popitem())

@@ -1,4 +1,4 @@
-"""What visitors share is bounded in bytes, made once for everyone who waits, and given back when nobody asks."""
+"""The shared cache is bounded in bytes; an answer is computed once for all who wait, and freed when unused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_was_not_asked_for_longest_goes_first() -> None:
     assert made == ["a", "b", "c", "b"]
     assert cache.total <= 1_000_000
     ask("large", 10_000_000)
-    assert cache.total == 40_000_000  # whoever asked for it will ask again at once
+    assert cache.total == 40_000_000  # it will be requested again at once
     ask("a")
     assert cache.total == 400_000
 

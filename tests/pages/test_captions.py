@@ -45,9 +45,9 @@ def test_from_a_bare_link_the_caption_of_compare_has_the_players_the_input_and_t
     shown = parse_qs(urlsplit(link_of(app)).query)
     assert {"a", "b", "input", "step", "panel"} <= set(shown)
     for kind in ("svg", "html"):
-        said = caption(files[f"compare-steps.{kind}"]())
-        assert link_of(app) in said, kind
-        assert said.count("decode_steps(") == 2, kind
+        text = caption(files[f"compare-steps.{kind}"]())
+        assert link_of(app) in text, kind
+        assert text.count("decode_steps(") == 2, kind
 
 
 def test_the_caption_of_the_attention_view_follows_what_is_changed(open_page: Open, files: Files) -> None:
@@ -58,10 +58,10 @@ def test_the_caption_of_the_attention_view_follows_what_is_changed(open_page: Op
     app.segmented_control(key="mask").set_value("causal").run()
     assert "mask=causal" in link_of(app)
     for kind in ("svg", "html"):
-        said = caption(files[name.replace("svg", kind)]())
-        assert link_of(app) in said, kind
-        assert first not in said, kind
-        assert "set_causal(True)" in said, kind
+        text = caption(files[name.replace("svg", kind)]())
+        assert link_of(app) in text, kind
+        assert first not in text, kind
+        assert "set_causal(True)" in text, kind
 
 
 def test_a_panel_that_is_chosen_alone_is_in_the_caption_too(open_page: Open, files: Files) -> None:
@@ -81,9 +81,9 @@ def test_what_a_part_of_the_screen_writes_alone_is_in_the_link(files: Files) -> 
         link.begin("here")
         link.share({"model": "reverse", "panel": "heads"})
         link.finish()
-        told = link.address()
+        address = link.address()
         link.chose("panel", "lens")
-        st.text(told()[0])
+        st.text(address()[0])
 
     app = AppTest.from_function(screen).run()
     assert app.text[0].value == f"{SERVED}?model=reverse&panel=lens"
@@ -92,6 +92,6 @@ def test_what_a_part_of_the_screen_writes_alone_is_in_the_link(files: Files) -> 
 def test_what_is_served_nowhere_has_no_link(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     offered = files_offered(monkeypatch)
     open_page(COMPARE)
-    said = caption(offered["compare-steps.html"]())
-    assert "decode_steps(" in said
-    assert "?" not in said
+    text = caption(offered["compare-steps.html"]())
+    assert "decode_steps(" in text
+    assert "?" not in text

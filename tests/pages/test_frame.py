@@ -33,8 +33,8 @@ def test_the_panel_below_the_picture_is_there_where_the_link_asks_for_it(open_pa
 @pytest.mark.parametrize(("model", "part"), [("reverse", "oops"), ("digits", "images of digits")])
 def test_a_link_that_cannot_be_read_is_said_above_the_picture(open_page: Open, model: str, part: str) -> None:
     app = open_page(ATTENTION, model=model, input="3 7 oops")
-    [said] = [one.value for one in app.main.error]
-    assert part in said
+    [message] = [one.value for one in app.main.error]
+    assert part in message
 
 
 def test_outside_of_a_frame_the_sidebar_says_it_once(open_page: Open) -> None:

@@ -44,7 +44,6 @@ OURS = {
     "embeddings/page.py": {"name", "text"},
     "feed_forward/layers.py": {"choice.title", "name"},
     "feed_forward/neurons.py": {"title"},
-    "first_principles/steps.py": {"title"},
     "home/more.py": {"label", "published.title"},
     "positions/kinds.py": {"kind.title", "words"},
     "positions/page.py": {"name"},
@@ -174,5 +173,5 @@ def test_an_error_repeats_what_was_typed_letter_by_letter(open_page: Open, runs:
     ):
         key = next(box.key for box in app.text_input if "probe_" in str(box.key))
         app.text_input(key=key).set_value(text).run()
-        [said] = [error.value for error in app.error]
-        assert not re.search(r"(?<!\\)[$`<>\[\]_*]|:(?=[\w/])|@(?=\w)", said), said
+        [shown] = [error.value for error in app.error]
+        assert not re.search(r"(?<!\\)[$`<>\[\]_*]|:(?=[\w/])|@(?=\w)", shown), shown

@@ -15,7 +15,7 @@ from xformer.errors import InputError
 from xformer.training.run_store import RunStore
 
 
-def said(app: AppTest) -> list[str]:
+def messages(app: AppTest) -> list[str]:
     assert not app.exception
     return [plain(element.value) for kind in (app.error, app.warning) for element in kind]
 
@@ -40,11 +40,11 @@ def test_a_text_is_taken_whole_or_refused_and_never_cut() -> None:
 def test_pasting_too_much_is_one_sentence(open_page: Open, runs: Path, page: str | None, key: str, most: int) -> None:
     run = finished(runs) if page in (RUNS, "pages/train/page.py") else ""
     app = open_page(page, **({"run": run} if key == "probe_" else {"runs": run} if page == RUNS else {}))
-    assert said(app) == []
+    assert messages(app) == []
     [box] = [box for box in app.text_input if str(box.key).startswith(key)]
     assert not box.proto.max_chars
     app = box.set_value("1 " * most).run()
-    assert said(app) == [f"Up to {most:,} characters are read here, got {2 * most:,}; take a part of it."]
+    assert messages(app) == [f"Up to {most:,} characters are read here, got {2 * most:,}; take a part of it."]
 
 
 def test_a_name_for_settings_of_ones_own_is_not_cut(
@@ -56,7 +56,7 @@ def test_a_name_for_settings_of_ones_own_is_not_cut(
     app.run()
     app.text_input(key="own_name").set_value("n" * 100).run()
     app.button(key="start_own").click().run()
-    assert said(app) == ["Up to 80 characters are read here, got 100; take a part of it."]
+    assert messages(app) == ["Up to 80 characters are read here, got 100; take a part of it."]
     assert RunStore(runs).entries() == []
 
 
@@ -77,7 +77,7 @@ def test_a_text_of_one_letter_is_refused_in_one_message(
     app.run().button(key="change_characters").click().run()
     app.file_uploader(key="text_file_0").upload("a.txt", b"a" * 2000, "text/plain").run()
     assert not app.success
-    assert said(app) == [
+    assert messages(app) == [
         "The file was not taken. A text needs at least two different characters, and this one has only 'a'; give another."
     ]
     assert not (tmp_path / "data").exists()

@@ -1,4 +1,4 @@
-"""What the server holds in memory for its visitors: told in its log, and given back when all have left.
+"""The memory that the server holds for its visitors: logged, and freed when all have left.
 
 14:05:12 memory: 3 visitors, 312 MB kept, 40 MB in use besides, 1,180 MB in the process
 """
@@ -30,7 +30,7 @@ class Attendance:
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self.visitors = 0
-        self._said, self._told = "", -TOLD_EVERY_SECONDS
+        self._logged, self._told = "", -TOLD_EVERY_SECONDS
         self._next: asyncio.TimerHandle | None = None
         if not log.handlers:
             log.addHandler(handler := logging.StreamHandler())
@@ -75,11 +75,11 @@ class Attendance:
         from pages.shared.byte_cache import shared
 
         kept, out = shared.total // MB, shared.checked_out // MB
-        said = f"{self.visitors} visitors, {kept:,} MB kept, {out:,} MB in use besides"
+        line = f"{self.visitors} visitors, {kept:,} MB kept, {out:,} MB in use besides"
         now = time.monotonic()
-        if said != self._said and (not self.visitors or now - self._told >= TOLD_EVERY_SECONDS):
-            self._said, self._told = said, now
-            log.info("memory: %s, %s MB in the process", said, f"{resident_bytes() // MB:,}")
+        if line != self._logged and (not self.visitors or now - self._told >= TOLD_EVERY_SECONDS):
+            self._logged, self._told = line, now
+            log.info("memory: %s, %s MB in the process", line, f"{resident_bytes() // MB:,}")
 
 
 def give_back() -> None:
