@@ -170,7 +170,7 @@ def _below_player(view: RunView) -> None:
     look = {"steps": view.settings.train.steps, "shown": view.step, "marks": view.marks, "height": HEIGHT}
     measures = ("bits" if view.task.rule.is_open_ended else "accuracy", "loss")
     calls = [Call(viz.metric_curves, (view.frame,), {"what": what, **look}) for what in measures]
-    with picture("curves"):
+    with st.container(key="run_curves"):
         for place, call in zip(st.columns(2, gap="medium"), calls, strict=True):
             with place:
                 metric_chart(call)

@@ -64,7 +64,7 @@ def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
     before = drawn(curve(page))
     tick(page, 0)
     chosen(page, [one, two])
-    see(page, "3 runs · they differ in 1 setting")
+    see(page, "3 runs · settings that differ: 1")
     see(page, "The two differ in one setting only")
     until(lambda: curve(page).screenshot() != before, page)
     link = page.url
@@ -76,14 +76,20 @@ def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
     assert visitor.problems == other.problems == []
 
 
-def test_a_run_is_deleted_taken_back_and_opened_on_another_screen(store: RunStore, app: str, visit: Visiting) -> None:
+def test_a_card_deletes_its_run_takes_it_back_and_opens_it_on_another_screen(
+    store: RunStore, app: str, visit: Visiting
+) -> None:
     run = with_weights(store, "mine")
-    visitor = visit(app, f"/runs?runs={run}")
+    visitor = visit(app, "/runs")
     page = visitor.page
+    card, menu = page.locator(f".st-key-card_{run}"), page.locator(f".st-key-runs_menu_{run} button").first
+    expect(card.get_by_role("img", name="Attention of")).to_be_visible()
+    menu.click()
     page.get_by_role("button", name="Delete").click()
     see(page, "Nothing has been trained here yet")
     page.get_by_role("button", name="Undo").click()
-    chosen(page, [run])
+    expect(card).to_contain_text("mine")
+    menu.click()
     page.get_by_role("button", name="Attention", exact=True).click()
     see(page, "Who looks at whom")
     page.wait_for_function("(model) => new URL(location).searchParams.get('model') === model", arg=f"{run}@12")

@@ -51,11 +51,11 @@ def trained(app: str) -> dict[str, str]:
 
 @pytest.fixture
 def finished(app: str, visit: Visiting, trained: dict[str, str]) -> Visit:
-    """A visitor who has pressed once, and has seen the film grow to its end; or has the link of somebody who did."""
+    """A visitor who has started a run and seen its timeline grow to its end, or has the link of that run."""
     visitor = visit(app, trained.get("link", "/train?run=new"))
     if not trained:
         start(visitor, "reverse-mirror")
-    expect(state(visitor.page)).to_contain_text("Finished at step 300 of 300")
+    expect(state(visitor.page)).to_contain_text("Finished after")
     expect(visitor.page.locator(".tp .step")).to_have_text("step 300 of 300")
     trained["link"] = visitor.page.url.removeprefix(app)
     return visitor
@@ -67,7 +67,7 @@ def test_one_press_and_the_anti_diagonal_appears(finished: Visit) -> None:
     score = page.locator(".tp .score").inner_text()
     assert float(score.rsplit(" ", 1)[1]) > 0.9, score
     expect(page.locator(".tp .chip.wrong")).to_have_count(0)
-    see(page, "passes 0.5 for the first time")
+    expect(page.locator(".st-key-headline")).to_contain_text("anti-diagonal appears at step")
     assert finished.problems == []
 
 
@@ -87,9 +87,12 @@ def test_a_film_is_played_and_scrubbed_without_the_server_and_its_link_opens_the
     assert first_step > 0
     link = re.compile(rf"step={first_step}$")
     expect(page).to_have_url(link)
+    button(page, "run_more").click()
     see(page, f"Fork from step {first_step}")
+    page.keyboard.press("Escape")
     shared = page.url
-    page.locator(".tp").get_by_text("4×").click()
+    page.locator(".tp .pace").click(click_count=2)
+    expect(page.locator(".tp .pace")).to_have_text("4×")
     page.locator(".tp .play").click()
     expect(page.locator(".tp .play")).to_have_text("❚❚ Pause")
     expect(page.locator(".tp .step")).to_have_text("step 300 of 300")
@@ -156,7 +159,7 @@ def test_a_double_click_starts_one_run_and_shows_it(
 def test_a_step_opens_on_another_screen_with_the_same_input(finished: Visit) -> None:
     page = finished.page
     typed = page.locator(".st-key-probe_row input").input_value()
-    button(page, "open_on").click()
+    button(page, "run_more").click()
     page.locator(".st-key-open_Attention button").click()
     expect(page).to_have_url(re.compile(r"/attention\?model=[0-9a-f]{8}%40300"))
     expect(page.locator(".st-key-input input")).to_have_value(typed)
