@@ -25,10 +25,10 @@ def prediction_lanes(view: View, what: str = "") -> None:
     """The lanes of the original and, where there is one, of the changed run; `what` names the changes."""
     name = f"with {what or view.what_changed()}"
     lanes = view.kind.rows(view.original(), view.changed(), name)
-    prediction_strip(lanes, key="strip", width="content", editing=_editing(view))
+    prediction_strip(lanes, key="strip", width="content", editing=editing(view))
 
 
-def _editing(view: View) -> Editing | None:
+def editing(view: View) -> Editing | None:
     """The tokens that can be changed in the lane of what is read; they are followed as a typed input is."""
     run = view.original()
     pieces = view.kind.pieces(run)

@@ -1,4 +1,4 @@
-"""A picture of the app in somebody's slides: a page of another server with the iframe in it that the app itself copies."""
+"""A picture of the app in slides: a page of another server with the iframe that the app copies."""
 
 from __future__ import annotations
 
@@ -57,6 +57,16 @@ def test_a_picture_stands_in_slides_that_are_a_file(app: str, visit: Callable[..
     expect(frame.locator(".av .head .name")).to_have_text("layer 3 · head 2")
 
 
+def test_a_frame_keeps_what_the_model_reads_and_says(app: str, visit: Callable[..., Visit]) -> None:
+    page = visit(app, f"{LINK}&embed=true").page
+    expect(page.locator(".st-key-strip")).to_be_visible()
+    expect(page.locator(".st-key-verdict")).to_contain_text("right")
+    chips, picture = page.locator(".st-key-chips").bounding_box(), page.locator(".av").bounding_box()
+    assert chips is not None
+    assert picture is not None
+    assert chips["y"] + chips["height"] <= picture["y"]
+
+
 def fits_when_small(slide: Page, frame: FrameLocator) -> None:
     """The same frame at 960 × 540, the smallest that slides have, and as large again as before."""
     size = "([wide, tall]) => Object.assign(document.querySelector('iframe'), { width: wide, height: tall })"
@@ -81,9 +91,9 @@ def test_the_copied_iframe_shows_the_picture_alone_in_a_page_of_somebody_else(
     expect(page.get_by_text("The iframe is copied.")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied.startswith(f'<iframe src="{app}/attention?')
-    for said in ("mask=causal", "head=3.2", "embed=true", "embed_options=light_theme", 'width="1280" height="720"'):
-        assert said in copied
-    assert "panel=" not in copied  # nobody asked for the one that is shown anyway
+    for part in ("mask=causal", "head=3.2", "embed=true", "embed_options=light_theme", 'width="1280" height="720"'):
+        assert part in copied
+    assert "panel=" not in copied  # it is the default
 
     (tmp_path / "slide.html").write_text(f"<!doctype html><body style='margin: 0'>{copied}")
     visitor.forget()
