@@ -48,7 +48,7 @@ def page() -> None:
         if sentence is not None:
             with st.popover("More", type="tertiary"):
                 ask_more(sentence)
-    with frame.picture():
+    with frame.picture(), st.container(gap="xsmall"):
         if sentence is None:
             notes, link = ALONE[step]()
         else:

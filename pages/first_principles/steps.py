@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 import torch
 
-from pages.first_principles.sentence import PLACE, draw_again, followed_row, show_matrices
+from pages.first_principles.sentence import PLACE, followed_row, show_matrices
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import headline
@@ -136,33 +136,30 @@ def _roles(mixed: Mixed, suffix: str = "") -> list[Shown]:
 def scale_panel(sentence: Sentence) -> list[str]:
     """Draw the step; returns what to notice."""
     place = st.container()
-    widths = {width: str(width) for width in WIDTHS}
     with toolbar():
-        look: dict[str, Any] = {"widget": st.select_slider, "width": 280}
-        d = choose("dk", widths, 64, "d, the width of q and k", key="principle_dk", **look)
+        look: dict[str, Any] = {"label_visibility": "collapsed"}
+        widths = {width: f"d = {width}" for width in WIDTHS}
+        d = choose("dk", widths, 64, "Width of q and k", key="principle_dk", widget=st.selectbox, width=120, **look)
         options = {1: "divide by √d", 0: "no scale"}
-        is_scaled = choose("scaled", options, 1, "Scale", key="principle_scaled", label_visibility="collapsed")
-        st.button("Draw again", icon=":material/casino:", key="principle_scale_redraw", on_click=draw_again)
+        is_scaled = choose("scaled", options, 1, "Scale", key="principle_scaled", **look)
     numbers = {"seed": sentence.seed}
     here = {"d": d, **numbers}
-    row = Call(viz.softmax_row, (), {**here, "scaled": bool(is_scaled)})
-    charts = {
-        f"**Variance of q · k**  \n:small[{N_PAIRS:,} pairs; dashed: d, 1]": Call(viz.product_variances, (), here),
-        f"**One query, {N_KEYS} keys, d = {d}**  \n:small[{'divided by √d' if is_scaled else 'no scale'}]": row,
-        f"**Gradient of the softmax**  \n:small[mean of {N_QUERIES} queries, {N_KEYS} keys]": Call(
-            viz.softmax_saturation, (), here
-        ),
-    }
-    for column, (title, call) in zip(st.columns(3, gap="medium"), charts.items(), strict=True):
+    calls = [
+        Call(viz.product_variances, (), here),
+        Call(viz.softmax_row, (), {**here, "scaled": bool(is_scaled)}),
+        Call(viz.softmax_saturation, (), here),
+    ]
+    places = [*st.columns(2, gap="medium"), st.expander("What the scale does to the gradient")]
+    for column, call in zip(places, calls, strict=True):
         with column:
-            st.markdown(f"{title}")
             shown(PLACE, call, f"scale_{call.name}")
     measured = table(PLACE, analysis.product_variances, **numbers)
     saturated = table(PLACE, analysis.softmax_saturation, **numbers)
-    footer(PLACE, "scale", list(charts.values()), lambda: measured.merge(saturated, on="d"))
+    footer(PLACE, "scale", calls, lambda: measured.merge(saturated, on="d"))
     at, by_scale = measured.set_index("d").loc[d], saturated.set_index(["d", "scale"])
     with place:
-        headline(f"At d = {d} the variance of q · k is {at['variance']:.4g}; divided by √d it is {at['scaled']:.3f}.")
+        variances = f"{at['variance']:.4g}; divided by √d it is {at['scaled']:.3f}."
+        headline(f"At d = {d} the variance of q · k over {N_PAIRS:,} pairs is {variances}")
     return _scale_notes(by_scale, d)
 
 
@@ -172,8 +169,9 @@ def _scale_notes(saturated: pd.DataFrame, d: int) -> list[str]:
     return [
         r"For independent entries of mean 0 and variance 1: $\mathrm{Var}(q_i k_i) = 1$, so $\mathrm{Var}(q \cdot k) = d$ and "
         r"$\mathrm{Var}(q \cdot k / \sqrt{d}) = 1$. Training is free to leave that behind.",
-        f"Without the scale the largest of {N_KEYS} weights is {raw['largest']:.2f} on average at d = {d}, with it "
-        f"{scaled['largest']:.2f}. The largest gradient of a softmax is p (1 − p). Without the scale it falls from "
+        f"The bars are one query with {N_KEYS} keys. Over {N_QUERIES} queries the largest weight is {raw['largest']:.2f} on "
+        f"average without the scale at d = {d}, with it {scaled['largest']:.2f}. The largest gradient of a "
+        f"softmax is p (1 − p). Without the scale it falls from "
         f"{narrow['gradient']:.3f} at d = {WIDTHS[0]} to {wide['gradient']:.3f} at d = {WIDTHS[-1]}: "
         "**a saturated softmax hardly learns.**",
     ]

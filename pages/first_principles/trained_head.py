@@ -38,8 +38,9 @@ def model_panel() -> tuple[list[str], dict[str, str]]:
     config, place = checkpoint.config, st.container()
     with toolbar():
         source, problem = _ask_source(checkpoint)
-        layers, heads = ({at: str(at + 1) for at in range(n)} for n in (config.n_layers, config.n_heads))
-        look: dict[str, Any] = {"widget": st.selectbox, "width": 80}
+        layers = {at: f"layer {at + 1}" for at in range(config.n_layers)}
+        heads = {at: f"head {at + 1}" for at in range(config.n_heads)}
+        look: dict[str, Any] = {"widget": st.selectbox, "width": 110, "label_visibility": "collapsed"}
         layer = choose("layer", layers, 0, "Layer", key="principle_layer", **look)
         head = choose("head", heads, 0, "Head", key="principle_head", **look)
         st.page_link(
@@ -83,7 +84,8 @@ def _ask_source(checkpoint: Checkpoint) -> tuple[tuple[int, ...], str]:
         st.session_state["principle_input"] = wanted[:60]
     st.session_state.setdefault("principle_input", USUAL)
     carry("principle_input")
-    text = st.text_input(f"Up to {MOST_NUMBERS} numbers", key="principle_input", persist_state="session", width=200)
+    label = f"Up to {MOST_NUMBERS} numbers"
+    text = st.text_input(label, key="principle_input", persist_state="session", width=160, label_visibility="collapsed")
     task = checkpoint.task
     assert task is not None
     try:

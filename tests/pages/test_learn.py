@@ -258,7 +258,7 @@ def test_a_sentence_that_cannot_be_read_leaves_the_last_one_and_says_why(
 
 def test_the_variance_on_the_screen_was_measured(open_page: Open) -> None:
     app = open_page(PRINCIPLES, step="scale", dk="128", seed="4")
-    shown = re.search(r"At d = 128 the variance of q · k is ([\d.]+);", text(app))
+    shown = re.search(r"At d = 128 the variance of q · k over 2,000 pairs is ([\d.]+);", text(app))
     assert shown is not None
     measured = product_variances(seed=4).set_index("d").loc[128, "variance"]
     assert shown[1] == f"{measured:.4g}"

@@ -1,7 +1,7 @@
 // The matrices of an attention with their numbers. A click on a number shows how it is computed, with its factors; Play does
 // so for a whole row. Words and the numbers of their vectors can be changed where they stand.
 
-import { element, ink, luminance, palette, parse } from "../shared.js";
+import { contrast, element, luminance, palette, parse } from "../shared.js";
 import { actsOf, layOut, shownFrom, termsOf, written } from "./layout.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -19,6 +19,8 @@ const FRAME = `
       </div>
       <div class="sum"></div>
     </div>`;
+
+const ink = (rgb) => (contrast(rgb, [0, 0, 0]) > contrast(rgb, [255, 255, 255]) ? "#000000" : "#ffffff");
 
 function drawn(parent, tag, attributes, text) {
   const node = document.createElementNS(SVG, tag);
@@ -131,7 +133,7 @@ export class Matrices {
     }
     this.frames = drawn(this.svg, "g", { class: "frames" });
     const rows = Math.max(...matrices.map((one) => one.rows.length));
-    this.find(".sum").style.minHeight = `${1.65 * (rows + 1)}rem`;
+    this.find(".sum").style.setProperty("--least", `${1.65 * (rows + 1)}rem`);
     this.draw();
   }
 
