@@ -11,7 +11,7 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -38,39 +38,75 @@ IDLE_SECONDS = 600.0
 """Seconds for which a paused run keeps its process. Then it saves its state and ends; resuming starts a new process."""
 
 
-class CommandLoop:
-    """Connects one run with the run store."""
+def owned(db: Any, entry: Entry) -> Entry:
+    """Return a run as it stands in the store. Raises `RunStoreError` when another process has it."""
+    found = entry_of(db, entry.id)
+    if found.worker != entry.worker:
+        raise RunStoreError(f"The run “{entry.name}” has been given to another process.")
+    return found
+
+
+class WorkerLoop:
+    """What the loops of one run and of a sweep share: when they look, write and save, and why they end."""
 
     def __init__(self, store: RunStore, entry: Entry) -> None:
         self.store, self.entry = store, entry
-        self.run: Run | None = None
         self.reason = "stopped"
         """The state of the run when it is stopped."""
+        self.interrupted = False
+        self.looked = self.written = self.save_at = 0.0
+        self.written_step = 0
+
+    def interrupt(self) -> None:
+        """Stop before the next step, because the system ends the process."""
+        self.interrupted = True
+
+    def save(self) -> None:
+        """Save the states, except where a weight is not a number: then the last good state stays, and the next step raises."""
+        began = time.monotonic()
+        for run in self.unfinished():
+            if run.has_finite_weights():
+                run.save_state()
+        now = time.monotonic()
+        self.save_at = now + max(SAVE_SECONDS, (now - began) / SAVE_SHARE)
+
+    def unfinished(self) -> Iterable[Run]:
+        """Return the models that are trained."""
+        raise NotImplementedError
+
+    def _begin(self, step: int) -> None:
+        """Start the clocks, and record this process."""
+        self.written, self.written_step = time.monotonic(), step
+        self.save_at = self.written + SAVE_SECONDS
+        self.store.change(self.entry.id, pid=os.getpid())
+
+
+class CommandLoop(WorkerLoop):
+    """Connects one run with the run store."""
+
+    def __init__(self, store: RunStore, entry: Entry) -> None:
+        super().__init__(store, entry)
+        self.run: Run | None = None
         self.paused = False
         self.steps_allowed = 0
         self.unwritten: list[dict[str, Any]] = []
-        self.looked = self.looked_around = self.written = self.paused_since = 0.0
-        self.save_at = 0.0
-        self.written_step = 0
+        self.looked_around = self.paused_since = 0.0
         self.steps_per_second = 0.0
         self.figures: dict[str, float] = {}
         self.solved = False
         """Whether a report has had an exact match of 1."""
         self.is_awaited = False
         """Whether the unwritten metrics are to be written at once."""
-        self.interrupted = False
         self.full = ""
         """The last message about a full disk quota."""
 
     def drives(self, run: Run) -> None:
         """Set the run that is trained."""
-        self.run, self.written_step, self.written = run, run.step, time.monotonic()
-        self.save_at = self.written + SAVE_SECONDS
-        self.store.change(self.entry.id, pid=os.getpid())
+        self.run = run
+        self._begin(run.step)
 
-    def interrupt(self) -> None:
-        """Stop before the next step, because the system ends the process."""
-        self.interrupted = True
+    def unfinished(self) -> Iterable[Run]:
+        return () if self.run is None else (self.run,)
 
     def report(self, row: dict[str, Any]) -> None:
         """Keep a row of metrics for the next write. The first row with an exact match of 1 is written at once."""
@@ -94,7 +130,7 @@ class CommandLoop:
         if self.paused:
             self._wait()
         elif now >= self.save_at:
-            self._save_state()
+            self.save()
 
     def flush(self) -> None:
         """Write the metrics and the position. Raises `RunStoreError` when another process has the run."""
@@ -109,8 +145,7 @@ class CommandLoop:
         """Do the same in a given transaction, so that a change of state belongs to this step."""
         run = self.run
         assert run is not None
-        if entry_of(db, self.entry.id).worker != self.entry.worker:
-            raise RunStoreError(f"The run “{self.entry.name}” has been given to another process.")
+        owned(db, self.entry)
         now = time.monotonic()
         if run.step > self.written_step:
             self.steps_per_second = (run.step - self.written_step) / max(1e-9, now - self.written)
@@ -173,7 +208,7 @@ class CommandLoop:
         assert run is not None
         try:
             run.keep_snapshot()
-            self._save_state()
+            self.save()
         except QuotaExceededError as error:  # it waits all the same, with its state in memory
             self.full = str(error)
             self.store.change(self.entry.id, message=self.full)
@@ -194,16 +229,6 @@ class CommandLoop:
         """Return the message of a run, without one about the disk quota."""
         return "" if entry.message == self.full else entry.message
 
-    def _save_state(self) -> None:
-        """Save the state, unless a weight is not a number: then the last good state stays, and the next step raises."""
-        run = self.run
-        assert run is not None
-        began = time.monotonic()
-        if run.has_finite_weights():
-            run.save_state()
-        now = time.monotonic()
-        self.save_at = now + max(SAVE_SECONDS, (now - began) / SAVE_SHARE)
-
     def _should_make_room(self) -> bool:
         """Return whether another run waits for the device, or the pause has lasted for long."""
         self.looked_around = time.monotonic()
@@ -214,31 +239,24 @@ class CommandLoop:
         return bool(wanted) or time.monotonic() - self.paused_since > IDLE_SECONDS
 
 
-class SweepLoop:
+class SweepLoop(WorkerLoop):
     """Connects the models of a sweep with the run store, as a `CommandLoop` does with one run."""
 
     def __init__(self, store: RunStore, entry: Entry) -> None:
-        self.store, self.entry = store, entry
+        super().__init__(store, entry)
         self.runs: dict[str, Run] = {}
         """All models by their ids, ended ones too."""
         self.left: set[str] = set()
-        self.reason = "stopped"
-        self.interrupted = False
         self.at_each_step: Callable[[], object] = lambda: None
         self.unwritten: list[tuple[str, dict[str, Any]]] = []
-        self.looked = self.written = 0.0
-        self.save_at = 0.0
-        self.written_step = 0
 
     def drives(self, runs: dict[str, Run]) -> None:
         """Set the models that are trained."""
-        self.runs, self.written = runs, time.monotonic()
-        self.written_step, self.save_at = self._steps(), self.written + SAVE_SECONDS
-        self.store.change(self.entry.id, pid=os.getpid())
+        self.runs = runs
+        self._begin(self._steps())
 
-    def interrupt(self) -> None:
-        """Stop before the next step, because the system ends the process."""
-        self.interrupted = True
+    def unfinished(self) -> Iterable[Run]:
+        return (run for member, run in self.runs.items() if member not in self.left)
 
     def report(self, member: str, row: dict[str, Any]) -> None:
         """Keep a row of metrics of a model for the next write."""
@@ -256,15 +274,6 @@ class SweepLoop:
         if now >= self.save_at:
             self.save()
 
-    def save(self) -> None:
-        """Save the states of the models that have not ended."""
-        began = time.monotonic()
-        for member, run in self.runs.items():
-            if member not in self.left and run.has_finite_weights():
-                run.save_state()
-        now = time.monotonic()
-        self.save_at = now + max(SAVE_SECONDS, (now - began) / SAVE_SHARE)
-
     def position(self) -> dict[str, Any]:
         """Return the largest step and the sum of the seconds as columns of the run store."""
         if not self.runs:
@@ -278,8 +287,7 @@ class SweepLoop:
         """Write the metrics and the position. Raises `RunStoreError` when another process has the sweep."""
         now = time.monotonic()
         with self.store.database.writing() as db:
-            if entry_of(db, self.entry.id).worker != self.entry.worker:
-                raise RunStoreError(f"The run “{self.entry.name}” has been given to another process.")
+            owned(db, self.entry)
             for member, row in self.unwritten:
                 insert_rows(db, member, [row])
             rate = (self._steps() - self.written_step) / max(1e-9, now - self.written)
@@ -311,7 +319,7 @@ MOST_SECONDS = 30.0
 class Scoring:
     """Writes the progress of `evaluate` into the run store, and ends it early; see `Watch`."""
 
-    def __init__(self, store: RunStore, entry: Entry, command_loop: CommandLoop | SweepLoop) -> None:
+    def __init__(self, store: RunStore, entry: Entry, command_loop: WorkerLoop) -> None:
         self.store, self.entry, self.command_loop = store, entry, command_loop
         self.began, self.written = time.monotonic(), 0.0
         self.ended = ""
@@ -332,9 +340,7 @@ class Scoring:
         """Write the progress. Returns whether a stop was sent. Raises `RunStoreError` when another process has the run."""
         run = self.entry.id
         with self.store.database.writing() as db:
-            entry = entry_of(db, run)
-            if entry.worker != self.entry.worker:
-                raise RunStoreError(f"The run “{entry.name}” has been given to another process.")
+            entry = owned(db, self.entry)
             set_columns(db, run, live=json.dumps(entry.live | {SCORING: [done, samples, seconds]}))
             found = db.execute("SELECT 1 FROM commands WHERE run = ? AND kind = 'stop'", (run,)).fetchone()
         return found is not None
