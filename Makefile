@@ -4,7 +4,7 @@ PORT ?= 8501
 PYTEST_FLAGS ?=
 BIN := .venv/bin
 
-.PHONY: families app models bundle test faults attack floors lint bench gpu checkpoints scores docs pages gallery notebooks clean
+.PHONY: families app models bundle test faults attack floors lint bench gpu checkpoints scores docs pages gallery animation notebooks clean
 
 app: .venv/app
 	$(BIN)/python -m xformer app --port $(PORT) $(if $(HOST),--host $(HOST)) $(if $(MODEL),--model "$(MODEL)")
@@ -45,6 +45,10 @@ pages: .venv/app
 
 gallery: .venv/test
 	$(BIN)/python -m benchmarks.gallery $(MODELS_FOLDER)
+
+# The animation at the top of the README, recorded from the running app in half a minute: docs/animation.webp.
+animation: .venv/test
+	$(BIN)/python -m benchmarks.animation
 
 notebooks: .venv/docs
 	$(BIN)/python -m benchmarks.notebooks

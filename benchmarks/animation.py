@@ -1,0 +1,78 @@
+"""`make animation`: docs/animation.webp, which opens the README: a run in the scene of Home, then a mask imposed on Attention.
+
+    python -m benchmarks.animation [--out docs/animation.webp]
+
+The frames are screenshots of the running app; the scene is moved by its slider, so that each recording has the same frames.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page
+
+from benchmarks.chromium import chromium, server
+
+DOCS = Path(__file__).parents[1] / "docs"
+LINK = "model=reverse&input=3+7+12+9+1+5&embed=true"
+SIZE = (960, 540)
+MOST_BYTES = 2_000_000
+N_FRAMES = 56
+"""Of the scene."""
+FIRST = 60
+"""Where the slider is in the first of them, of 1000: a still of it shows the tokens already."""
+FRAME, ANSWER, VIEW = 110, 1800, 2400
+"""Milliseconds that a frame of the scene, its last one and a view of Attention are shown."""
+PATIENCE = 60_000
+MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input', { bubbles: true })) }"
+Frame = tuple[Image.Image, int]
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--out", type=Path, default=DOCS / "animation.webp", help="the file to write")
+    out = asked.parse_args().out
+    with server("app.py") as address, chromium() as browser:
+        page = browser.new_page(viewport={"width": SIZE[0], "height": SIZE[1]})
+        page.set_default_timeout(PATIENCE)
+        frames = [*scene(page, address), *attention(page, address)]
+    images, milliseconds = zip(*frames, strict=True)
+    images[0].save(out, save_all=True, append_images=images[1:], duration=milliseconds, loop=0, quality=80, method=6)
+    size = out.stat().st_size
+    print(f"{len(frames)} frames, {sum(milliseconds) / 1000:.0f} s, {size:,} bytes, written to {out}")
+    if size > MOST_BYTES:
+        sys.exit(f"That is more than {MOST_BYTES:,} bytes; record fewer frames.")
+
+
+def scene(page: Page, address: str) -> Iterator[Frame]:
+    """The run of the model, from its tokens to its answers."""
+    page.goto(f"{address}/?{LINK}")
+    time = page.locator(".st-key-scene .time")
+    time.wait_for()
+    page.wait_for_timeout(2000)
+    for number in range(N_FRAMES):
+        time.evaluate(MOVE, FIRST + round((1000 - FIRST) * number / (N_FRAMES - 1)))
+        page.wait_for_timeout(60)
+        yield shot(page), FRAME if number < N_FRAMES - 1 else ANSWER
+
+
+def attention(page: Page, address: str) -> Iterator[Frame]:
+    """The heads, and the same heads with a causal mask beside them."""
+    for mask in ("", "&mask=causal"):
+        page.goto(f"{address}/attention?{LINK}&head=3.2{mask}")
+        page.locator(".av .grid").wait_for()
+        page.wait_for_timeout(2500)
+        yield shot(page), VIEW
+
+
+def shot(page: Page) -> Image.Image:
+    return Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+
+
+if __name__ == "__main__":
+    main()
