@@ -31,7 +31,7 @@ from xformer.analysis.residual import WHOLE
 from xformer.errors import InputError
 from xformer.formatting import percent
 from xformer.reading import Reading
-from xformer.tasks.images import N_TEST, digit_images
+from xformer.tasks.images import N_TEST
 from xformer.tasks.rules.digits import Digits
 
 MOST_EDITED = 256
@@ -72,10 +72,8 @@ class InputKind:
         carry("input")
         st.text_input("Input", key="input", persist_state="session", help=of.typed)
         row = st.container(horizontal=True, gap="small")
-        with row, st.popover("Examples", width="stretch"):
-            st.caption("See how the model …")
-            for purpose, text in of.examples().items():
-                st.button(purpose, on_click=_set_input, args=(text,), width="stretch", type="tertiary")
+        with row:
+            _offer_examples(of.examples(), "See how the model …")
         row.button(
             "Random",
             on_click=_type_random,
@@ -149,6 +147,13 @@ class InputKind:
     def score(self, subject: ModelAdapter, figures: dict[str, Any]) -> tuple[str, str, str]:
         """How well it does on inputs that it never saw, as label, value and help of a tile."""
         return "Exact match", percent(figures["exact_match"]), "Whole sequences right."
+
+
+def _offer_examples(examples: dict[str, str], beginning: str) -> None:
+    with st.popover("Examples", width="stretch"):
+        st.caption(beginning)
+        for purpose, text in examples.items():
+            st.button(purpose, on_click=_set_input, args=(text,), width="stretch", type="tertiary")
 
 
 def _set_input(text: str) -> None:
@@ -394,8 +399,6 @@ def _take(content: bytes, file_name: str) -> str:
 
 PAD = "digit_pad"
 
-_ANY = "any digit"
-
 
 @kept
 def test_predictions(model: str) -> pd.DataFrame:
@@ -422,14 +425,11 @@ class ImageKind(InputKind):
             st.session_state["test_number"] = number
             st.caption(f"Test image {number}: a **{source[-1]}**. Draw on it, or clear it and draw your own.")
         st.session_state.setdefault("test_number", 0)
-        with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-            st.number_input("Test image", 0, N_TEST - 1, key="test_number", on_change=_show_number, width=110)
-            carry("of_digit")
-            st.selectbox("Random, of", [_ANY, *map(str, range(10))], key="of_digit", persist_state="session", width=120)
-        first, second = st.columns(2)
-        first.button("Random", on_click=_show_random, width="stretch", key="random_input")
+        st.number_input("Test image", 0, N_TEST - 1, key="test_number", on_change=_show_number)
+        row = st.container(horizontal=True, gap="small")
+        row.button("Random", on_click=_show_random, width="stretch", key="random_input")
         wrong = wrong_ones(test_predictions(model))["image"].tolist()
-        second.button(
+        row.button(
             "Mistake",
             on_click=_show_wrong,
             args=(wrong, number),
@@ -438,10 +438,7 @@ class ImageKind(InputKind):
             key="wrong_input",
             help=f"It gets {len(wrong)} of the {N_TEST} test images wrong; each click shows the next, the surest first.",
         )
-        with st.popover("Examples", width="stretch"):
-            st.caption("See what the model …")
-            for purpose, text in rule.examples().items():
-                st.button(purpose, on_click=_set_input, args=(text,), width="stretch", type="tertiary")
+        _offer_examples(rule.examples(), "See what the model …")
         if remark := rule.remark(source):
             st.caption(f":material/info: {remark}")
         resources.check_memory(model, source)
@@ -493,9 +490,7 @@ def _show_number() -> None:
 
 
 def _show_random() -> None:
-    digits = digit_images()[1].digits.tolist()
-    wanted = st.session_state["of_digit"]
-    _set_input(f"test {random.choice([i for i, digit in enumerate(digits) if wanted in (_ANY, str(digit))])}")
+    _set_input(f"test {random.randrange(N_TEST)}")
 
 
 def _show_wrong(wrong: list[int], now: int | None) -> None:

@@ -78,6 +78,9 @@ def test_on_a_projector_model_input_and_mask_are_in_view(app: str, visit: Visiti
         box = page.locator(f".st-key-{key}").first
         expect(box).to_be_in_viewport(ratio=1)
     expect(page.locator("h1")).to_be_in_viewport(ratio=1)
+    strip = page.locator(".st-key-strip").bounding_box()
+    assert strip is not None
+    assert strip["y"] + strip["height"] <= 166  # the picture can begin here
     cut = page.locator('[data-testid="stTopNavLink"] [data-testid="stMarkdownContainer"]')
     assert (
         cut.evaluate_all("all => all.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.innerText)")
@@ -100,6 +103,34 @@ def test_on_a_phone_the_controls_are_a_sheet_at_the_bottom(app: str, visit: Visi
     sheet.get_by_text("Attention", exact=True).click()
     page.wait_for_url("**/attention**")
     expect(sheet).to_be_hidden()
+
+
+def test_at_a_large_zoom_the_title_is_clear_of_what_stands_beside_it(app: str, visit: Visiting) -> None:
+    page = visit(app, "/residual?model=reverse-small&mask=causal", width=853).page
+    expect(page.locator(".st-key-chip_mask")).to_be_visible()
+    places = [page.locator(one).bounding_box() for one in ("h1 > span", ".st-key-chip_mask", ".st-key-share button")]
+    lefts = [place["x"] for place in places if place is not None]
+    rights = [place["x"] + place["width"] for place in places if place is not None]
+    assert len(lefts) == 3
+    assert all(right <= left for right, left in zip(rights[:-1], lefts[1:], strict=True))
+
+
+WAITS = "main => getComputedStyle(main, '::after').content"
+
+
+def test_a_grey_field_stands_for_the_first_picture_while_a_screen_computes(app: str, visit: Visiting) -> None:
+    page = visit(app, "/residual?model=reverse-small").page
+    page.emulate_media(reduced_motion="reduce")
+    expect(page.get_by_test_id("stVegaLiteChart").first).to_be_visible()
+    state = "(app, state) => { app.dataset.testScriptState = state }"
+    main, shown = page.get_by_test_id("stMainBlockContainer"), page.get_by_test_id("stApp")
+    shown.evaluate(state, "running")
+    assert main.evaluate(WAITS) == "none"  # its picture is there
+    page.evaluate("document.querySelectorAll('[data-testid=stVegaLiteChart]').forEach(chart => chart.remove())")
+    assert main.evaluate(WAITS) == '""'
+    assert main.evaluate("main => parseFloat(getComputedStyle(main, '::after').animationDuration)") < 0.001
+    shown.evaluate(state, "notRunning")
+    assert main.evaluate(WAITS) == "none"
 
 
 @pytest.mark.parametrize("screen", ["runs", "first_principles"])
