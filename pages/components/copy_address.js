@@ -2,6 +2,11 @@
 
 const SIZE = [1280, 720];
 const KINDS = { link: "Copy link", frame: "Copy as iframe" };
+const HERE = /^(localhost|127\.|\[::1\])/.test(location.hostname) ? " It works on this machine only." : "";
+const DONE = {
+  link: `The link is copied.${HERE}`,
+  frame: `The iframe is copied.${HERE} It needs this server; for slides without one, “⋯” at the picture has it as a file.`,
+};
 const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll('"', "&quot;").replaceAll("<", "&lt;");
 
 function isDark(element) {
@@ -39,11 +44,11 @@ export default function ({ data, parentElement }) {
       try {
         await navigator.clipboard.writeText(words.value);
         words.hidden = true;
-        said.textContent = kind === "link" ? "The link is copied." : "The iframe is copied.";
+        said.textContent = DONE[kind];
       } catch { // not allowed here, as on a server without TLS
         words.hidden = false;
         words.select();
-        said.textContent = "Press Ctrl+C.";
+        said.textContent = `Press Ctrl+C.${HERE}`;
       }
     });
     row.append(button);

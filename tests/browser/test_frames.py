@@ -88,7 +88,7 @@ def test_the_copied_iframe_shows_the_picture_alone_in_a_page_of_somebody_else(
     page.get_by_role("button", name="Share").click()
     page.get_by_role("button", name="Copy as iframe").focus()
     page.keyboard.press("Enter")
-    expect(page.get_by_text("The iframe is copied.")).to_be_visible()
+    expect(page.get_by_text("The iframe is copied. It works on this machine only.")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied.startswith(f'<iframe src="{app}/attention?')
     for part in ("mask=causal", "head=3.2", "embed=true", "embed_options=light_theme", 'width="1280" height="720"'):
