@@ -256,7 +256,7 @@ class TextKind(InputKind):
             return _span_sentence(run), ""
         if not original.subject.input.goes_on:
             return _likeliest(original, changed), "No right answer is known."
-        share, bits = f"**{percent(math.exp(-run.loss), 1)}**", f"{run.loss / math.log(2):.2f} bits per {one}"
+        share, bits = f"**{percent(math.exp(-run.loss), 1)}**", f"{run.loss / math.log(2):.2f} bits"
         if changed is not None:
             share += f" instead of {percent(math.exp(-original.loss), 1)}"
             bits += f" instead of {original.loss / math.log(2):.2f}"
@@ -270,8 +270,8 @@ class TextKind(InputKind):
 
 
 _MEAN = (
-    "The probability of the actual next tokens, as a geometric mean. A text may go on in many ways, so no prediction is right "
-    "or wrong."
+    "The mean over all tokens: geometric for the probability. A text may go on in many ways, so no prediction is right or "
+    "wrong."
 )
 
 

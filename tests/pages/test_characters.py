@@ -98,7 +98,7 @@ def test_every_panel_of_the_attention_screen(open_page: Open, panel: str) -> Non
     if panel == PANELS[0]:
         assert len(app.dataframe[0].value) == 2 * 4
         assert "averaged over the characters of this input" in words(app)
-    assert "bits per character" in words(app)
+    assert "Actual next character" in words(app)
 
 
 @pytest.mark.parametrize("changes", ["", "positions:off"])
