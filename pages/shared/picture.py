@@ -110,7 +110,7 @@ def footer(
     caption = _caption(charts)
     figures = Figures(specs, caption, _figure_title(charts)) if charts else None
     whole = None if page is None else lambda: page(caption())
-    code_and_data([*remark, *code(calls)], numbers, name, view.model, whole, figures)
+    _code_and_data([*remark, *code(calls)], numbers, name, view.model, whole, figures)
 
 
 def _caption(calls: Sequence[Call]) -> Callable[[], list[str]]:
@@ -124,7 +124,7 @@ def _figure_title(calls: Sequence[Call]) -> str:
     recipes = [one.recipe for call in calls for one in call.all_readings() if isinstance(one.recipe, Recipe)]
     models = " and ".join(dict.fromkeys(Path(recipe.where).name for recipe in recipes))
     typed = [recipe.typed if isinstance(recipe.typed, str) else " ".join(map(str, recipe.typed)) for recipe in recipes]
-    inputs = [f"“{textwrap.shorten(text, LONGEST_INPUT)}”" for text in dict.fromkeys(typed)]
+    inputs = [f"“{textwrap.shorten(text, _LONGEST_INPUT)}”" for text in dict.fromkeys(typed)]
     return " · ".join(filter(None, [models, next(filter(None, map(_place, calls)), ""), *inputs]))
 
 
@@ -161,7 +161,7 @@ def begin() -> None:
 
 
 def heading(text: str = "") -> None:
-    """The heading of a picture; the “⋯” of the next `footer` or `code_and_data` stands at its right.
+    """The heading of a picture; the “⋯” of the next `footer` or `_code_and_data` stands at its right.
 
     Without words it is an empty line for it, above a picture that has its own heading. `text` is Markdown. Both calls belong
     into the same fragment.
@@ -184,7 +184,7 @@ def toolbar() -> DeltaGenerator:
     return controls
 
 
-def code_and_data(
+def _code_and_data(
     lines: Sequence[str],
     table: Table | None,
     name: str,
@@ -256,31 +256,31 @@ class Figures:
     title: str = ""
 
 
-SIZES: dict[str, tuple[float | None, float | None]] = {
+_SIZES: dict[str, tuple[float | None, float | None]] = {
     "As on screen": (None, None),
     "1 column, 3.4 in": (3.4, 8),
     "2 columns, 7 in": (7, 9),
     "Slide, 13.3 in": (13.3, 20),
 }
 """The width of a figure in inches and the usual size of its labels in points."""
-FONT_SIZES = (6, 7, 8, 9, 10, 12, 14, 16, 20, 24)
-COLOURS = ("Light", "Dark", "Grey")
-LONGEST_INPUT = 80
+_FONT_SIZES = (6, 7, 8, 9, 10, 12, 14, 16, 20, 24)
+_COLOURS = ("Light", "Dark", "Grey")
+_LONGEST_INPUT = 80
 """Characters of an input in a title."""
 
 
 def figure_files(figures: Figures, name: str, file: str) -> None:
     """The options of a figure, and buttons for it as SVG, PDF and PNG; each file is made when it is requested."""
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom", key=f"figure_{name}"):
-        size = st.selectbox("Figure", list(SIZES), key=f"figure_size_{name}", width=170)
+        size = st.selectbox("Figure", list(_SIZES), key=f"figure_size_{name}", width=170)
         points = st.selectbox(
             "Labels",
-            [None, *FONT_SIZES],
+            [None, *_FONT_SIZES],
             format_func=lambda points: "usual" if points is None else f"{points} pt",
             key=f"figure_points_{name}",
             width=100,
         )
-        colours = st.selectbox("Colours", COLOURS, index=int(is_dark()), key=f"figure_colours_{name}", width=100)
+        colours = st.selectbox("Colours", _COLOURS, index=int(is_dark()), key=f"figure_colours_{name}", width=100)
         is_titled = st.checkbox("Title and source", value=True, key=f"figure_title_{name}", width=150)
         _figure_buttons(figures, name, file, size, points, colours, is_titled)
 
@@ -288,7 +288,7 @@ def figure_files(figures: Figures, name: str, file: str) -> None:
 def _figure_buttons(
     figures: Figures, name: str, file: str, size: str, points: float | None, colours: str, is_titled: bool
 ) -> None:
-    width, usual = SIZES[size]
+    width, usual = _SIZES[size]
 
     def drawn() -> str:
         dark = colours == "Dark"

@@ -66,7 +66,7 @@ def _code(url: str) -> str:
     return "\n".join(f"\033[97;40m{row}\033[0m" for row in drawn.getvalue().splitlines())
 
 
-COLUMNS = ("model", "kind", "parameters", "on disk", "memory", "path, or why it cannot be opened")
+_COLUMNS = ("model", "kind", "parameters", "on disk", "memory", "path, or why it cannot be opened")
 
 
 def run_models(options: Namespace) -> None:
@@ -89,7 +89,7 @@ def _list() -> None:
         else:
             rows.append((entry.title, "–", "–", "–", "–", entry.trouble))
     if rows:
-        say_table(COLUMNS, rows)
+        say_table(_COLUMNS, rows)
         return
     folder = models_folder()
     where = "XFORMER_MODELS is empty, so there are none." if folder is None else f"There are none in {folder}."

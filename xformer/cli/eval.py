@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from xformer.cli.output import check_samples, check_seed, figure, lengths_in, say_json, say_table
+from xformer.cli.output import check_samples, check_seed, figure, lengths_in, say_json, say_table, score_of
 from xformer.errors import InputError
 from xformer.task_limits import TASK_LIMITS
 
@@ -70,9 +70,5 @@ def _by_length(checkpoint: Checkpoint, lengths: range, options: Namespace) -> No
 
 def _bits(figures: dict[str, Any], task: Task) -> dict[str, float]:
     """For text also bits per character."""
-    from xformer.tasks import Score
-
-    if not (TASK_LIMITS[task.config.name].is_text and figures):
-        return {}
-    names = ("loss", "token_accuracy", "exact_match", "samples")
-    return {"bits_per_character": Score(**{name: figures[name] for name in names}).bits}
+    is_text = TASK_LIMITS[task.config.name].is_text
+    return {"bits_per_character": score_of(figures).bits} if is_text and figures else {}

@@ -85,7 +85,7 @@ def run_export(options: Namespace) -> None:
     say(f"{out.stat().st_size:,} bytes, written to {out}")
 
 
-Lists = tuple[tuple[str, "Sequence[str]"], ...]
+_Lists = tuple[tuple[str, "Sequence[str]"], ...]
 """The headings of a report, each with its lines."""
 
 
@@ -106,7 +106,7 @@ def run_doctor(options: Namespace) -> int:
     return int(any(finding.severity != "note" for finding in findings))
 
 
-def _examined(path: str) -> tuple[Sequence[Finding], str, Lists]:
+def _examined(path: str) -> tuple[Sequence[Finding], str, _Lists]:
     """Return the findings, a remark, and the lists of what was checked and what was not."""
     if path.endswith(".npz"):
         raise InputError("NumPy archives are not read; write the trace with --out trace.safetensors.")
@@ -137,7 +137,7 @@ def _examined(path: str) -> tuple[Sequence[Finding], str, Lists]:
     return report.findings, remark, lists
 
 
-def _external(path: str) -> tuple[Sequence[Finding], str, Lists]:
+def _external(path: str) -> tuple[Sequence[Finding], str, _Lists]:
     """The same of a model of the Transformers library, from a run of an example input."""
     from xformer.adapters.load import opened_from
     from xformer.diagnosis.external import check_reading
@@ -150,7 +150,7 @@ def _external(path: str) -> tuple[Sequence[Finding], str, Lists]:
     return report.findings, str(getattr(model, "verification", "")), (("Checked", lines), ("Not checked", [rest]))
 
 
-def _say(findings: Sequence[Finding], remark: str, lists: Lists) -> None:
+def _say(findings: Sequence[Finding], remark: str, lists: _Lists) -> None:
     from xformer.diagnosis.diagnose import findings_frame
 
     if findings:

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 ORDERS = ("delete", "stop", "pause", "resume")
 
 
-class Parser(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
     """An argument parser that escapes control characters in its error messages."""
 
     def error(self, message: str) -> NoReturn:
@@ -55,75 +55,82 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def parser() -> Parser:
+def parser() -> _Parser:
     """The parser of all commands."""
-    whole = Parser(prog="python -m xformer", description="Train, score and look into transformers.")
+    whole = _Parser(prog="python -m xformer", description="Train, score and inspect transformers.")
     commands = whole.add_subparsers(dest="command", required=True)
 
     train = commands.add_parser("train", help="train a preset")
-    train.add_argument("--preset", required=True, help="its name; the command presets lists them all")
+    train.add_argument("--preset", required=True, help="the name of a preset; the command presets lists them")
     train.add_argument("--out", required=True, help="the folder to write the checkpoint and its snapshots to")
-    train.add_argument("--steps", type=int, help="how many steps, in place of the preset's")
+    train.add_argument("--steps", type=int, help="the number of steps, in place of the preset's")
     train.add_argument("--seed", type=int, help="the seed, in place of the preset's")
     train.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER")
-    train.add_argument("--resume", action="store_true", help="go on where the run in --out stopped")
-    train.add_argument("--score", type=int, default=10_000, help="unseen inputs to score it on at the end; 0 for none")
-    train.add_argument("--text", help="a UTF-8 text file to learn the characters of, in place of the preset's text")
+    train.add_argument("--resume", action="store_true", help="continue the run in --out where it stopped")
+    train.add_argument(
+        "--score", type=int, default=10_000, help="the number of unseen inputs to score it on at the end; 0: none"
+    )
+    train.add_argument("--text", help="a UTF-8 text file to learn from, in place of the preset's text")
     train.add_argument("--no-snapshots", action="store_true", help="keep only the final checkpoint")
 
     train.add_argument(
-        "--seeds", type=int, help="so many models at once, of the seeds from 0 on, each in OUT/000, OUT/001 …"
+        "--seeds", type=int, help="train this many models at once, with seeds from 0 on, in OUT/000, OUT/001 …"
     )
     train.add_argument(
         "--sweep",
         action="append",
         metavar="NAME=VALUES",
-        help="a model for each value, e.g. peak_lr=0.001,0.003; twice for a grid",
+        help="train a model for each value, e.g. peak_lr=0.001,0.003; give it twice for a grid",
     )
 
-    commands.add_parser("presets", help="list what can be trained")
+    commands.add_parser("presets", help="list the presets")
 
     evaluate = commands.add_parser("eval", help="score a checkpoint on unseen sequences")
     evaluate.add_argument("dir", help="a checkpoint folder or a .safetensors file")
     evaluate.add_argument(
-        "--samples", type=int, default=10_000, help="unseen inputs; where there are fewer, each is scored once"
+        "--samples",
+        type=int,
+        default=10_000,
+        help="the number of unseen inputs; if there are fewer, each is scored once",
     )
-    evaluate.add_argument("--seed", type=int, default=1, help="what they are drawn from")
-    evaluate.add_argument("--lengths", help="one line for each of these lengths of input, e.g. 3-60")
-    evaluate.add_argument("--edge-cases", action="store_true", help="score its task's edge cases too, where it has any")
+    evaluate.add_argument("--seed", type=int, default=1, help="the seed of the inputs")
+    evaluate.add_argument("--lengths", help="score each of these input lengths, e.g. 3-60")
     evaluate.add_argument(
-        "--card", action="store_true", help="write the figures on its card, edge cases too, from its own seed + 1"
+        "--edge-cases", action="store_true", help="score the edge cases of its task too, if it has any"
+    )
+    evaluate.add_argument(
+        "--card", action="store_true", help="write the figures on its card, edge cases too, with its own seed + 1"
     )
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
 
     trace = commands.add_parser("trace", help="record every activation of one run")
     trace.add_argument("dir", help="a checkpoint folder, a .safetensors file, or an external model (written as .npz)")
-    trace.add_argument("--input", required=True, help='what the model reads, e.g. "3 7 12 9"')
+    trace.add_argument("--input", required=True, help='the input of the model, e.g. "3 7 12 9"')
     trace.add_argument("--out", required=True, help="the file to write: .safetensors, or .npz for NumPy")
 
-    export = commands.add_parser("export", help="write the attention view of one run as an HTML file that stands alone")
+    export = commands.add_parser("export", help="write the attention view of one run as a self-contained HTML file")
     export.add_argument("model", help="a checkpoint folder, a .safetensors file, or a model of Hugging Face")
-    export.add_argument("--input", required=True, help='what the model reads, e.g. "3 7 12 9"')
+    export.add_argument("--input", required=True, help='the input of the model, e.g. "3 7 12 9"')
     export.add_argument("--out", required=True, help="the file to write, ending in .html")
-    export.add_argument("--head", default="1.1", help="the layer and head that is enlarged, both from 1")
+    export.add_argument("--head", default="1.1", help="the enlarged layer and head, both from 1")
     export.add_argument(
-        "--changes", default="", help="what is changed beside it, as in a link: silence:encoder.1.attn.2"
+        "--changes", default="", help="changes to show beside it, as in a link: silence:encoder.1.attn.2"
     )
 
-    doctor = commands.add_parser("doctor", help="say what is wrong with a model, or with the run in a trace")
+    doctor = commands.add_parser("doctor", help="find errors in a model, or in the run of a trace")
     doctor.add_argument(
         "path",
         help="a checkpoint folder, a .safetensors file, an external model, or a trace that the command trace wrote",
     )
     doctor.add_argument("--json", action="store_true", help="print the findings as a JSON list")
 
-    runs = commands.add_parser("runs", help="list, show, delete, stop, pause or resume what was trained here")
+    runs = commands.add_parser("runs", help="list, show, delete, stop, pause or resume training runs")
     runs.add_argument("action", nargs="?", default="list", choices=["list", "show", *ORDERS])
-    runs.add_argument("run", nargs="?", help="the run to show, or to tell something")
+    runs.add_argument("run", nargs="?", help="the run")
     runs.add_argument(
         "--folder",
         default=str(runs_folder()),
-        help="where the runs are; by default where the app has them",
+        help="the folder of the runs; by default that of the app",
     )
 
     app = commands.add_parser("app", help="start the app")

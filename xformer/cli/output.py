@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 from xformer.config import TaskName
 from xformer.errors import InputError
 from xformer.formatting import percent
 from xformer.task_limits import TASK_LIMITS
 
-IN_ASCII = str.maketrans(
+if TYPE_CHECKING:
+    from xformer.tasks import Score
+
+_IN_ASCII = str.maketrans(
     {"–": "-", "—": "-", "−": "-", "…": "...", "“": '"', "”": '"', "’": "'", "‘": "'", "·": "-", "×": "x", "→": "->",
      "≤": "<=", "≥": ">=", "√": "sqrt ", "▸": ">", "‖": "|"}
 )  # fmt: skip
@@ -30,7 +33,7 @@ def fit(text: object, stream: TextIO | None = None) -> str:
     try:
         shown.encode(encoding)
     except UnicodeEncodeError:
-        return shown.translate(IN_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+        return shown.translate(_IN_ASCII).encode(encoding, "backslashreplace").decode(encoding)
     return shown
 
 
@@ -79,13 +82,13 @@ def _in_json(letter: str, encoding: str) -> str:
     return json.dumps(letter)[1:-1] if letter != "\x7f" else "\\u007f"
 
 
-MOST_SAMPLES = 10_000_000
+_MOST_SAMPLES = 10_000_000
 
 
 def check_samples(option: str, value: int, least: int) -> None:
     """Raise `InputError` for an invalid number of samples."""
-    if not least <= value <= MOST_SAMPLES:
-        raise InputError(f"{option} must be from {least} to {MOST_SAMPLES:,}, got {value}; for example 10000.")
+    if not least <= value <= _MOST_SAMPLES:
+        raise InputError(f"{option} must be from {least} to {_MOST_SAMPLES:,}, got {value}; for example 10000.")
 
 
 def check_seed(value: int) -> None:
@@ -105,8 +108,15 @@ def lengths_in(text: str) -> range:
     return range(first, last + 1)
 
 
-def how_good(score: Any, task: TaskName) -> str:
-    """The main figure of a task's score, in words; `score` is a `Score`."""
+def score_of(figures: Mapping[str, Any]) -> Score:
+    """The score whose figures these are."""
+    from xformer.tasks import Score  # only now: it waits for torch
+
+    return Score(**{name: figures[name] for name in ("loss", "token_accuracy", "exact_match", "samples")})
+
+
+def how_good(score: Score, task: TaskName) -> str:
+    """The main figure of a task's score, in words."""
     if TASK_LIMITS[task].is_text:
         return f"held-out loss {score.loss:.4f} nats, {score.bits:.3f} bits per character"
     return f"{percent(score.exact_match)} exact match"

@@ -19,8 +19,8 @@ from xformer.training.entry import DAMAGED, Entry, is_number
 from xformer.training.liveness import with_process_state
 from xformer.training.run_store import RunStore, exact_match, latest_rows
 
-COLUMNS = ("run", "name", "preset", "seed", "step", "state", "exact match", "seconds")
-MOST_NAMED = 20
+_COLUMNS = ("run", "name", "preset", "seed", "step", "state", "exact match", "seconds")
+_MOST_NAMED = 20
 
 
 def run_runs(options: Namespace) -> int:
@@ -33,7 +33,7 @@ def run_runs(options: Namespace) -> int:
             deleted = {entry.id for entry in store.entries(deleted=True)}
         except RunStoreError as error:
             trouble = str(error)
-    found = {one.name: one for one in found_in(folder) if one.name not in {*entries, *deleted}}
+    found = {one.name: one for one in _found_in(folder) if one.name not in {*entries, *deleted}}
     if options.action == "list":
         return _list(found, entries, store, trouble)
     if options.run in entries:
@@ -44,8 +44,8 @@ def run_runs(options: Namespace) -> int:
         raise RunStoreError(trouble)
     else:
         there = [*found, *entries]
-        more = f" and {len(there) - MOST_NAMED} more" if len(there) > MOST_NAMED else ""
-        names = ", ".join(there[:MOST_NAMED]) or "none"
+        more = f" and {len(there) - _MOST_NAMED} more" if len(there) > _MOST_NAMED else ""
+        names = ", ".join(there[:_MOST_NAMED]) or "none"
         asked = f"There is no run {options.run!r:.100} in" if options.run else f"runs {options.action} needs a run of"
         raise InputError(f"{asked} {folder}; the runs there: {names}{more}.")
     return 0
@@ -53,7 +53,7 @@ def run_runs(options: Namespace) -> int:
 
 def _act_on_entry(action: str, entry: Entry, store: RunStore) -> None:
     if action != "show":
-        say(send_command(action, entry, store))
+        say(_send_command(action, entry, store))
         return
     rows = store.rows(entry.id)
     words = {"id": entry.id, "tags": entry.tags, "state": entry.state, "model": entry.model, "task": entry.task}
@@ -62,7 +62,7 @@ def _act_on_entry(action: str, entry: Entry, store: RunStore) -> None:
     say_json(words | card_of(entry, rows, entry.step), indent=2)
 
 
-def _act_on_folder(action: str, found: Found) -> None:
+def _act_on_folder(action: str, found: _Found) -> None:
     if action == "show":
         if found.trouble:
             raise InputError(f"The run {found.name!r:.100} is damaged. {found.trouble}")
@@ -77,7 +77,7 @@ def _act_on_folder(action: str, found: Found) -> None:
         )
 
 
-def _list(found: dict[str, Found], entries: dict[str, Entry], store: RunStore, trouble: str) -> int:
+def _list(found: dict[str, _Found], entries: dict[str, Entry], store: RunStore, trouble: str) -> int:
     lines = [one.line() for one in found.values()]
     try:
         latest = latest_rows(store) if entries else {}
@@ -89,7 +89,7 @@ def _list(found: dict[str, Found], entries: dict[str, Entry], store: RunStore, t
         seed, seconds = entry.train.get("seed", ""), f"{entry.seconds:.1f}"
         lines.append((name, entry.name, entry.preset, seed, f"{entry.step:,}", entry.state, exact, seconds))
     if lines:
-        say_table(COLUMNS, lines)
+        say_table(_COLUMNS, lines)
     elif not trouble:
         start = "python -m xformer train --preset reverse --out …"
         say(f"Nothing has been trained in {store.folder} yet; start with: {start}")
@@ -99,7 +99,7 @@ def _list(found: dict[str, Found], entries: dict[str, Entry], store: RunStore, t
 
 
 @dataclass(frozen=True)
-class Found:
+class _Found:
     """A run of the command line: a folder with a model or the state of an interrupted run, which no run store knows."""
 
     path: Path
@@ -130,7 +130,7 @@ class Found:
         shutil.rmtree(self.path)
 
 
-def found_in(folder: Path) -> Iterator[Found]:
+def _found_in(folder: Path) -> Iterator[_Found]:
     """The runs in a folder, by name, damaged ones included."""
     if not folder.is_dir():
         return
@@ -138,12 +138,12 @@ def found_in(folder: Path) -> Iterator[Found]:
         if not path.is_dir() or not any((path / name).exists() for name in (FILE, STATE, "snapshots")):
             continue
         try:
-            yield Found(path, read_metadata(path))
+            yield _Found(path, read_metadata(path))
         except (XformerError, OSError) as error:
-            yield Found(path, trouble=str(error))
+            yield _Found(path, trouble=str(error))
 
 
-def send_command(action: str, entry: Entry, store: RunStore) -> str:
+def _send_command(action: str, entry: Entry, store: RunStore) -> str:
     """Send a command to a run and return its effect as one sentence. Raises `RunStoreError` if the run cannot obey."""
     called = f"{entry.id} ({entry.name})"
     if action == "delete":

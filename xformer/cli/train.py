@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from xformer.cli.output import check_samples, fit, how_good, say, say_table
+from xformer.cli.output import check_samples, fit, how_good, say, say_table, score_of
 from xformer.counting import n_parameters
 from xformer.errors import ConfigError, InputError
 from xformer.files import guarded
@@ -31,8 +31,8 @@ def run_train(options: Namespace) -> None:
     chosen = replace(chosen, train=chosen.train.replace(**changes))
     if options.text is not None:
         chosen = _with_text(chosen, options.text)
-    if settings := settings_of(options):
-        train_them(chosen, settings, options)
+    if settings := _settings_of(options):
+        _train_them(chosen, settings, options)
     else:
         _train(chosen, options)
 
@@ -95,21 +95,14 @@ def _score(chosen: Preset, options: Namespace) -> None:
     from xformer.training.evaluate import put_figures_on_card
 
     figures = put_figures_on_card(options.out, options.score, edge_cases=True)
-    say(f"{_how_good(figures, chosen)} on {figures['samples']:,} unseen inputs")
+    say(f"{how_good(score_of(figures), chosen.task.name)} on {figures['samples']:,} unseen inputs")
     if "edge_cases" in figures:
         edges = figures["edge_cases"]
-        say(f"{_how_good(edges, chosen)} on {edges['samples']:,} edge cases")
+        say(f"{how_good(score_of(edges), chosen.task.name)} on {edges['samples']:,} edge cases")
     sys.stdout.flush()
 
 
-def _how_good(figures: dict[str, Any], chosen: Preset) -> str:
-    from xformer.tasks import Score
-
-    names = ("loss", "token_accuracy", "exact_match", "samples")
-    return how_good(Score(**{name: figures[name] for name in names}), chosen.task.name)
-
-
-def settings_of(options: Namespace) -> dict[str, Sequence[Any]]:
+def _settings_of(options: Namespace) -> dict[str, Sequence[Any]]:
     """The settings of `--seeds` and `--sweep`; empty for one model. Raises `InputError` or `ConfigError`."""
     settings: dict[str, Sequence[Any]] = {}
     for text in options.sweep or ():
@@ -127,7 +120,7 @@ def settings_of(options: Namespace) -> dict[str, Sequence[Any]]:
     return settings
 
 
-def train_them(chosen: Preset, settings: dict[str, Sequence[Any]], options: Namespace) -> None:
+def _train_them(chosen: Preset, settings: dict[str, Sequence[Any]], options: Namespace) -> None:
     """Train the models with a progress bar, and print a line as each ends."""
     from rich.console import Console
     from rich.progress import Progress

@@ -28,17 +28,17 @@ from xformer.errors import InputError
 from xformer.files import write_atomically
 from xformer.viz.theme import BACKGROUND, DIVERGING, MASKED, TEXT, diverging, grey_of, pick
 
-SUFFIXES = (".svg", ".pdf", ".png", ".html")
+_SUFFIXES = (".svg", ".pdf", ".png", ".html")
 WIDTH = 760
 """CSS pixels of a chart that takes what room there is, as on a screen."""
-PIXELS_AN_INCH, POINTS_AN_INCH = 96, 72
-PRINTED_PIXELS_AN_INCH = 300
+_PIXELS_AN_INCH, _POINTS_AN_INCH = 96, 72
+_PRINTED_PIXELS_AN_INCH = 300
 FONT = "Roboto, DejaVu Sans, Helvetica, Arial, sans-serif"
-SIZE, LINE, MARGIN = 12, 17, 12
+_SIZE, _LINE, _MARGIN = 12, 17, 12
 """CSS pixels: of the letters of a caption, from line to line, and around everything."""
-LETTER = (0.517, 0.64)
+_LETTER = (0.517, 0.64)
 """The mean width of a letter beside its size, in a caption and in the bold title."""
-HEADING = 1.2
+_HEADING = 1.2
 """The size of the title beside that of the caption."""
 _LABELS = ("labelFontSize", "titleFontSize", "labelLimit", "titleLimit")
 _LABEL_LIMIT = 180
@@ -82,9 +82,9 @@ def save(
     path = Path(path)
     charts = list(pictures) if isinstance(pictures, list | tuple) else [pictures]
     suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
+    if suffix not in _SUFFIXES:
         raise InputError(
-            f"A picture is saved as one of {', '.join(SUFFIXES)}, got {path.name!r:.80}; for example lens.svg."
+            f"A picture is saved as one of {', '.join(_SUFFIXES)}, got {path.name!r:.80}; for example lens.svg."
         )
     if suffix == ".html":
         if len(charts) != 1:
@@ -110,37 +110,37 @@ def svg(
     grey: bool = False,
 ) -> str:
     """Charts of Altair, or their Vega-Lite as a dictionary, below each other as one SVG; the options are those of `save`."""
-    room = WIDTH if width is None else int(min(WIDTH, width * PIXELS_AN_INCH))
+    room = WIDTH if width is None else int(min(WIDTH, width * _PIXELS_AN_INCH))
 
     def drawn_with(enlarged: float) -> tuple[list[tuple[str, float, float]], float]:
         drawn = [_one_svg(chart, dark, grey, room, enlarged) for chart in charts]
-        return drawn, max([one[1] for one in drawn], default=0.0) + 2 * MARGIN
+        return drawn, max([one[1] for one in drawn], default=0.0) + 2 * _MARGIN
 
     enlarged = 1.0
     drawn, wide = drawn_with(enlarged)
     if font_size is not None:
         for _ in range(3):  # larger labels take room, so that the rest becomes smaller
-            scale = 1.0 if width is None else width * PIXELS_AN_INCH / wide
-            enlarged = font_size * PIXELS_AN_INCH / POINTS_AN_INCH / (SIZE * scale)
+            scale = 1.0 if width is None else width * _PIXELS_AN_INCH / wide
+            enlarged = font_size * _PIXELS_AN_INCH / _POINTS_AN_INCH / (_SIZE * scale)
             drawn, wide = drawn_with(enlarged)
-    parts, top, ink, weight = [], float(MARGIN), pick(TEXT, dark), ' font-weight="600"'
+    parts, top, ink, weight = [], float(_MARGIN), pick(TEXT, dark), ' font-weight="600"'
 
     def write(text: str, size: float, *, is_title: bool = False) -> None:
         nonlocal top
         for paragraph in text.splitlines():
-            for line in textwrap.wrap(paragraph, max(20, int(wide / (size * LETTER[is_title])))):
-                top += size * LINE / SIZE
+            for line in textwrap.wrap(paragraph, max(20, int(wide / (size * _LETTER[is_title])))):
+                top += size * _LINE / _SIZE
                 style = f'font-family="{FONT}" font-size="{size:g}"{weight if is_title else ""} fill="{ink}"'
-                parts.append(f'<text x="{MARGIN}" y="{top:g}" {style}>{escape(line)}</text>')
+                parts.append(f'<text x="{_MARGIN}" y="{top:g}" {style}>{escape(line)}</text>')
 
     if title:
-        write(title, SIZE * HEADING * enlarged, is_title=True)
-        top += MARGIN
+        write(title, _SIZE * _HEADING * enlarged, is_title=True)
+        top += _MARGIN
     for text, _, tall in drawn:
-        parts.append(re.sub(r"<svg\b", f'<svg x="{MARGIN}" y="{top:g}"', text, count=1))
-        top += tall + MARGIN
-    write(caption, SIZE * enlarged)
-    height = top + MARGIN
+        parts.append(re.sub(r"<svg\b", f'<svg x="{_MARGIN}" y="{top:g}"', text, count=1))
+        top += tall + _MARGIN
+    write(caption, _SIZE * enlarged)
+    height = top + _MARGIN
     sizes = (f"{wide:g}", f"{height:g}") if width is None else (f"{width:g}in", f"{height * width / wide:.4g}in")
     box = f'width="{sizes[0]}" height="{sizes[1]}" viewBox="0 0 {wide:g} {height:g}"'
     return (
@@ -172,7 +172,7 @@ def png_of(drawn: str) -> bytes:
     import vl_convert
 
     is_printed = re.match(r'<svg[^>]*\bwidth="[\d.]+in"', drawn)
-    return vl_convert.svg_to_png(drawn, scale=PRINTED_PIXELS_AN_INCH / PIXELS_AN_INCH if is_printed else 2.0)
+    return vl_convert.svg_to_png(drawn, scale=_PRINTED_PIXELS_AN_INCH / _PIXELS_AN_INCH if is_printed else 2.0)
 
 
 def _one_svg(chart: Any, dark: bool, grey: bool, room: int, enlarged: float) -> tuple[str, float, float]:

@@ -20,12 +20,12 @@ from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 """The headers that a reverse proxy adds to a request that it passes on."""
 COOKIE = "xformer_visitor"
-YEAR = 365 * 24 * 3600
-CONTENT_POLICY = (
+_YEAR = 365 * 24 * 3600
+_CONTENT_POLICY = (
     "default-src 'self'",
     # Streamlit loads components as inline scripts from blobs; Vega and Plotly compile expressions.
     "script-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' blob:",
@@ -45,15 +45,15 @@ _ORIGIN = re.compile(r"https?://[a-z0-9.*:\[\]-]+|\*", re.ASCII | re.IGNORECASE)
 
 def is_local_only() -> bool:
     """Whether the server listens on the loopback interface only."""
-    return st.get_option("server.address") in LOOPBACK
+    return st.get_option("server.address") in _LOOPBACK
 
 
 def is_forwarded(headers: Iterable[str]) -> bool:
     """Whether a request came through a proxy, so that a loopback address no longer identifies the sender."""
-    return not {name.lower() for name in headers}.isdisjoint(FORWARDED)
+    return not {name.lower() for name in headers}.isdisjoint(_FORWARDED)
 
 
-def name_in(host: str | None) -> str | None:
+def _name_in(host: str | None) -> str | None:
     """The name or address in a Host header, without its port; None where the header is missing or malformed."""
     if not host or re.search(r"[\s@/?#\\]", host):
         return None
@@ -73,10 +73,10 @@ def is_own(host: str | None) -> bool:
     because of DNS rebinding: the site evil.example can let its own name resolve to 127.0.0.1 and then read this app as a part
     of itself, but the browser still sends `Host: evil.example`. An IP address cannot be redirected in this way.
     """
-    name = name_in(host)
+    name = _name_in(host)
     if name is None:
         return False
-    if name in LOOPBACK or any(_fits(name, pattern) for pattern in _configured()):
+    if name in _LOOPBACK or any(_fits(name, pattern) for pattern in _configured()):
         return True
     return not is_local_only() and (_is_address(name) or name in _machine_names())
 
@@ -119,7 +119,7 @@ class HostGuard:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "Host not allowed"})
         else:
-            shown = name_in(host) or "(none)"
+            shown = _name_in(host) or "(none)"
             sentence = f"This server does not answer to the name {shown[:200]}. XFORMER_HOSTS can add it.\n"
             await PlainTextResponse(sentence, status_code=421)(scope, receive, send)
 
@@ -154,7 +154,7 @@ class SecurityHeaders:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 sites = framers(scope.get("query_string", b""))
-                policy = CONTENT_POLICY if sites is None else (*CONTENT_POLICY, f"frame-ancestors {sites}")
+                policy = _CONTENT_POLICY if sites is None else (*_CONTENT_POLICY, f"frame-ancestors {sites}")
                 headers["Content-Security-Policy"] = "; ".join(policy)
                 headers["X-Content-Type-Options"] = "nosniff"
                 headers["Referrer-Policy"] = "same-origin"
@@ -197,7 +197,7 @@ class VisitorCookie:
 
         async def with_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":
-                cookie = f"{COOKIE}={known}; Path=/; Max-Age={YEAR}; SameSite=Lax; HttpOnly"
+                cookie = f"{COOKIE}={known}; Path=/; Max-Age={_YEAR}; SameSite=Lax; HttpOnly"
                 MutableHeaders(scope=message).append("set-cookie", cookie)
             await send(message)
 

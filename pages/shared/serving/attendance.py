@@ -67,8 +67,8 @@ class Attendance:
             shared.sweep()
             loop.call_soon_threadsafe(lambda: self._in(EVERY_SECONDS, replace=False))
         else:
-            give_back()
-        trim()
+            _give_back()
+        _trim()
         self._tell()
 
     def _tell(self) -> None:
@@ -82,7 +82,7 @@ class Attendance:
             log.info("memory: %s, %s MB in the process", line, f"{resident_bytes() // MB:,}")
 
 
-def give_back() -> None:
+def _give_back() -> None:
     """Let go all that visitors shared."""
     from pages.shared.byte_cache import shared
 
@@ -90,7 +90,7 @@ def give_back() -> None:
     gc.collect()
 
 
-def trim() -> None:
+def _trim() -> None:
     """Return freed memory to the operating system.
 
     glibc keeps what is freed in the arena of each thread that took it: with many visitors that is more than all that is in use.

@@ -26,22 +26,22 @@ MB = 1024**2
 UPLOAD_PATH = "/_stcore/upload_file/"
 FILES_EACH = 16
 """Uploaded files that are held for one visitor; the screens ask for one at a time."""
-SizesBySession = dict[str, list[int]]
+_SizesBySession = dict[str, list[int]]
 _runs: dict[str, str] = {}
 """The address from which each run was started, since the server was started."""
 
 
-def max_waiting_runs() -> int:
+def _max_waiting_runs() -> int:
     """The number of runs from one address that may wait or be trained: half of all, since a class may share an address."""
     return _number_in("XFORMER_MAX_WAITING_BY_ADDRESS", 32)
 
 
-def max_connections() -> int:
+def _max_connections() -> int:
     """The number of connections that one address may have open; each tab of each visitor takes one."""
     return _number_in("XFORMER_MAX_CONNECTIONS_BY_ADDRESS", 64)
 
 
-def max_upload_bytes() -> int:
+def _max_upload_bytes() -> int:
     """The size in bytes of all uploaded files together; `XFORMER_MAX_UPLOADS` gives it in MB."""
     return _number_in("XFORMER_MAX_UPLOADS", 512) * MB
 
@@ -81,7 +81,7 @@ def run_limit(address: str) -> Callable[[Sequence[Entry]], None]:
         unfinished = {entry.id for entry in entries if entry.state == "queued" or entry.is_active}
         for run in [run for run in list(_runs) if run not in unfinished]:
             _runs.pop(run, None)
-        n, most = sum(_runs.get(run) == address for run in unfinished), max_waiting_runs()
+        n, most = sum(_runs.get(run) == address for run in unfinished), _max_waiting_runs()
         if n >= most:
             raise RunStoreError(
                 f"{n} runs from your address are waiting or in training, and {most} are allowed; "
@@ -108,7 +108,7 @@ class ConnectionGuard:
             await self.app(scope, receive, send)
             return
         address = _client(scope)
-        if self.open[address] >= max_connections():
+        if self.open[address] >= _max_connections():
             await send({"type": "websocket.close", "code": 1008, "reason": "Too many connections from your address"})
             return
         self.open[address] += 1
@@ -119,7 +119,9 @@ class ConnectionGuard:
             self.open += Counter()  # drops addresses without connections
 
 
-def upload_refusal(session: str, length: int | None, sizes: SizesBySession, addresses: Mapping[str, str]) -> str | None:
+def _upload_refusal(
+    session: str, length: int | None, sizes: _SizesBySession, addresses: Mapping[str, str]
+) -> str | None:
     """The reason to refuse an upload, or None.
 
     Args:
@@ -137,14 +139,14 @@ def upload_refusal(session: str, length: int | None, sizes: SizesBySession, addr
             "close some first."
         )
     there = [name for name in sizes if name in addresses and addresses[name] == addresses.get(session)]
-    if length + sum(sum(sizes[name]) for name in there) > max_upload_bytes() // 2:
+    if length + sum(sum(sizes[name]) for name in there) > _max_upload_bytes() // 2:
         return (
-            f"The uploads from your address take {max_upload_bytes() // 2 // MB} MB, which is the limit here; "
+            f"The uploads from your address take {_max_upload_bytes() // 2 // MB} MB, which is the limit here; "
             "close some first."
         )
-    if sum(map(sum, sizes.values())) + length > max_upload_bytes():
+    if sum(map(sum, sizes.values())) + length > _max_upload_bytes():
         return (
-            f"The uploads of all visitors take {max_upload_bytes() // MB} MB, which is the limit here. "
+            f"The uploads of all visitors take {_max_upload_bytes() // MB} MB, which is the limit here. "
             "Try again in a while."
         )
     return None
@@ -159,7 +161,7 @@ class UploadGuard:
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self.arriving: SizesBySession = {}
+        self.arriving: _SizesBySession = {}
         """Bytes of the uploads that are being read, by session."""
         self.addresses: dict[str, str] = {}
         """The address of each session that has files."""
@@ -175,7 +177,7 @@ class UploadGuard:
         sizes = self._sizes()
         self.addresses = {name: address for name, address in self.addresses.items() if name in sizes}
         self.addresses[session] = _client(scope)
-        refusal = upload_refusal(session, length, sizes, self.addresses)
+        refusal = _upload_refusal(session, length, sizes, self.addresses)
         if refusal is not None or length is None:
             await PlainTextResponse(refusal or "", status_code=413)(scope, receive, send)
             return
@@ -187,7 +189,7 @@ class UploadGuard:
             if not self.arriving[session]:
                 del self.arriving[session]
 
-    def _sizes(self) -> SizesBySession:
+    def _sizes(self) -> _SizesBySession:
         sizes = dict(uploaded_sizes())
         for name, arriving in self.arriving.items():
             sizes[name] = sizes.get(name, []) + arriving

@@ -21,11 +21,11 @@ ALLOWED = (
     "backend_operation_request.dataframe_chunk",
 )
 """Kinds of messages: run a screen, stop it, keep the connection, upload a file, download one, scroll in a table."""
-SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 """A lone surrogate, as JavaScript encodes it. A paste or a script can leave one in a text; it is not UTF-8."""
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 """As many bytes as a surrogate, so that the lengths in the message stay correct."""
-POLICY_VIOLATION = 1008
+_POLICY_VIOLATION = 1008
 """A close code: https://www.rfc-editor.org/rfc/rfc6455#section-7.4.1."""
 
 
@@ -36,7 +36,7 @@ def readable(data: bytes) -> bytes | None:
     """
     kind = message_kind(data)
     if kind is None:
-        data = SURROGATE.sub(REPLACEMENT, data)
+        data = _SURROGATE.sub(_REPLACEMENT, data)
         kind = message_kind(data)
     return data if kind in ALLOWED else None
 
@@ -63,9 +63,9 @@ class MessageGuard:
                 if (data := message.get("bytes")) is None:
                     is_closed = True
                     await send(
-                        {"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "Text is not understood"}
+                        {"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": "Text is not understood"}
                     )
-                    return {"type": "websocket.disconnect", "code": POLICY_VIOLATION}
+                    return {"type": "websocket.disconnect", "code": _POLICY_VIOLATION}
                 if (content := readable(data)) is not None:
                     return message if content is data else {**message, "bytes": content}
 
