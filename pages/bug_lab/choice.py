@@ -15,7 +15,7 @@ from pages.shared import models, resources
 from pages.shared.background_job import Job
 from pages.shared.byte_cache import kept, shared
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.link import asked, carry
+from pages.shared.link import carry
 from pages.shared.models import shown_path
 from pages.shared.patience import Step
 from pages.shared.session import choose_model
@@ -56,8 +56,8 @@ GROUP_TITLES = {
     "components": "components",
 }
 FIRST_BUG = "no-scale"
-GROUP, NAME, OWN = "bug_group", "bug_name", "bug_own"
-"""The session keys of the group, of the bug, and of whether a model is shown on which the bug has no effect."""
+NAME, OWN, TAB = "bug_name", "bug_own", "bug_tab"
+"""The session keys of the bug, of whether a model is shown on which it has no effect, and of the tab."""
 FITTING = {
     "softmax-over-queries": "reverse-seq2seq",
     "softmax-over-heads": "reverse",
@@ -97,6 +97,8 @@ class State:
 
     lessons: dict[str, Job[Lesson]] = field(default_factory=dict)
     """The trainings of both models, by model, bug, rate and steps."""
+    guesses: dict[int, Any] = field(default_factory=dict)
+    """The answers of the visitor, by the round of the game."""
     attention_of: tuple[str, str] | None = None
     """The model and the bug for which the head that changed most was enlarged last."""
 
@@ -106,33 +108,24 @@ def state() -> State:
     return st.session_state.setdefault("bug_lab", State())
 
 
-def ask_bug() -> Bug:
-    """Ask for a bug: its group, then the bug."""
-    wanted = asked("bug")
+def ask_bug(wanted: str | None) -> Bug:
+    """Ask for a bug, by groups; `wanted` is the one of the link."""
     if wanted is not None and wanted not in BUGS:
         not_here("bug")
     if wanted in BUGS or st.session_state.get(NAME) not in BUGS:
-        _choose_bug(wanted if wanted in BUGS else FIRST_BUG)
-    carry(GROUP)
+        st.session_state[NAME] = wanted if wanted in BUGS else FIRST_BUG
     carry(NAME)
-    look: dict[str, Any] = {"required": True, "persist_state": "session", "label_visibility": "collapsed"}
-    st.segmented_control(
-        "Kind", list(GROUPS), format_func=GROUP_TITLES.__getitem__, key=GROUP, on_change=_first_of_group, **look
+    groups = {bug.name: GROUP_TITLES[group] for group, bugs in GROUPS.items() for bug in bugs}
+    st.selectbox(
+        "Bug",
+        list(groups),
+        format_func=lambda name: f"{groups[name]}: {BUGS[name].title}",
+        key=NAME,
+        persist_state="session",
+        label_visibility="collapsed",
+        width=380,
     )
-    names = [bug.name for bug in GROUPS[st.session_state[GROUP]]]
-    if st.session_state[NAME] not in names:
-        st.session_state[NAME] = names[0]
-    st.pills("Bug", names, format_func=lambda name: escape_markdown(BUGS[name].title), key=NAME, **look)
     return BUGS[st.session_state[NAME]]
-
-
-def _choose_bug(name: str) -> None:
-    st.session_state[GROUP] = next(group for group, bugs in GROUPS.items() if BUGS[name] in bugs)
-    st.session_state[NAME] = name
-
-
-def _first_of_group() -> None:
-    st.session_state[NAME] = GROUPS[st.session_state[GROUP]][0].name
 
 
 def no_such_bug_here(view: View, bug: Bug) -> None:
@@ -192,23 +185,25 @@ def fitting(view: View, bug: Bug) -> tuple[View, str]:
     if not reason or name == view.model or name not in models.shipped() or models.usable(name) is not None:
         return view, ""
     other = _view_of(name, view)
-    if no_effect_reason(other, bug):  # on this input; on the model's example it has an effect
-        other = replace(other, source=other.input.read(other.input.default))
-    return other, reason
+    return example_of(name) if no_effect_reason(other, bug) else other, reason
 
 
 def _view_of(name: str, view: View) -> View:
     """Another model as trained, on the same input where it can read that, else on its example."""
-    subject = models.subject(name)
-    source = subject.input.read(subject.input.default)
-    if subject.input.name == view.input.name:
+    other = example_of(name)
+    if other.input.name == view.input.name:
         try:
-            subject.frame(view.source)
+            other.subject.frame(view.source)
         except InputError:
-            pass
-        else:
-            source = view.source
-    return View(name, source, resources.MASKS[0], subject, ())
+            return other
+        return replace(other, source=view.source)
+    return other
+
+
+def example_of(name: str) -> View:
+    """A model as trained, on its example."""
+    subject = models.subject(name)
+    return View(name, subject.input.read(subject.input.default), resources.MASKS[0], subject, ())
 
 
 def no_effect_reason(view: View, bug: Bug) -> str:

@@ -29,26 +29,24 @@ from xformer.viz.theme import RIGHT, WRONG
 KEY = "bug_attention"
 ICONS = {"error": ":material/error:", "warning": ":material/warning:", "note": ":material/info:"}
 _STYLE = """<style>
-.st-key-bug_wrong, .st-key-bug_right {
-  padding: 0.2rem 1rem; border-radius: 0.6rem; border: 1px solid; border-left-width: 6px; }
+.st-key-bug_wrong, .st-key-bug_right { padding: 0.4rem 1rem; border: 1px solid; border-left-width: 6px; border-radius: 0.6rem; }
 .st-key-bug_wrong { border-color: %s; }
 .st-key-bug_right { border-color: %s; }
-.st-key-bug_wrong [data-testid=stText], .st-key-bug_right [data-testid=stText] { font-size: 1.15rem; white-space: pre-wrap; }
 </style>"""
 
 
 def bug_card(bug: Bug) -> None:
-    """The mistake, the wrong equation and the right one."""
+    """The mistake, and two cards of one height: the wrong equation and the right one."""
     st.html(_STYLE % (WRONG.colour[is_dark()], RIGHT.colour[is_dark()]))
     st.text(bug.mistake)
-    left, right = st.columns(2, gap="small")
-    for place, key, name, equation in (
-        (left, "bug_wrong", f"{WRONG.mark} with the bug", bug.equation_wrong),
-        (right, "bug_right", f"{RIGHT.mark} as it should be", bug.equation_right),
-    ):
-        with place, st.container(key=key, horizontal=True, vertical_alignment="center", gap="small", height="stretch"):
-            st.caption(name, width="content")
-            st.text(equation, width="content")
+    cards = {
+        "bug_wrong": (f"{WRONG.mark} With the bug", bug.equation_wrong),
+        "bug_right": (f"{RIGHT.mark} As it should be", bug.equation_right),
+    }
+    for column, (key, (title, equation)) in zip(st.columns(2, gap="small"), cards.items(), strict=True):
+        with column, st.container(key=key, gap="xsmall", height="stretch"):
+            st.markdown(f":small[{title}]")
+            st.text(equation)
 
 
 def crashes_panel() -> None:
@@ -125,11 +123,10 @@ def hints(bug: Bug) -> list[str]:
     ]
 
 
-def bug_notes(view: View, bug: Bug, both: Sequence[Reading], alone: Written, lesson: Lesson | None) -> Iterator[str]:
+def bug_notes(bug: Bug, both: Sequence[Reading], lesson: Lesson | None) -> Iterator[str]:
     """What to notice, as Markdown."""
     yield from hints(bug)
     if both:
-        yield effect(view, bug, both, alone)
         if note := rows(both):
             yield note
         if not has_effect(both, bug):

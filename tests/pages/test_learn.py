@@ -10,8 +10,11 @@ import pytest
 import torch
 
 import xformer
+from pages.bug_lab.choice import example_of, has_effect, readings
+from pages.bug_lab.game import PLAYED, round_of
 from pages.first_principles import sentence
 from pages.first_principles.steps import WAYS
+from pages.shared.escape_markdown import escape_markdown
 from tests.pages.code_and_picture import assert_code_draws, assert_code_draws_what_is_shown, charts_shown, left_by
 from tests.pages.conftest import ROOT, Open
 from xformer.analysis.principles import Sentence, head_of, product_variances
@@ -264,19 +267,84 @@ def test_the_variance_on_the_screen_was_measured(open_page: Open) -> None:
     assert shown[1] == f"{measured:.4g}"
 
 
-def test_every_bug_opens_and_is_named(open_page: Open) -> None:
-    from pages.bug_lab.choice import GROUPS
+@pytest.mark.parametrize("number", range(1, len(PLAYED) + 1))
+def test_a_round_shows_both_runs_and_keeps_its_answer_to_itself(open_page: Open, number: int) -> None:
+    now = round_of(number)
+    app = open_page(BUG_LAB, round=str(number))
+    assert complaints(app) == []
+    assert dict(app.query_params) == {"round": str(number)}
+    assert len(app.get("vega_lite_chart") or app.get("arrow_vega_lite_chart")) == 2
+    everything = str(app.main)
+    assert now.bug not in everything
+    assert BUGS[now.bug].title not in everything
+    assert "loss" not in text(app)
+    assert has_effect(readings(example_of(now.model), BUGS[now.bug]), BUGS[now.bug])
+    app.button(key="bug_side_A").click().run()
+    assert f"{'Right' if now.broken == 0 else 'No'}, {'AB'[now.broken]} is broken" in text(app)
+    assert [app.button(key=f"bug_{i}").label for i in range(4)] == [escape_markdown(BUGS[c].title) for c in now.choices]
+    assert BUGS[now.bug].look_for not in str(app.main)
+    app.button(key=f"bug_{now.choices.index(now.bug)}").click().run()
+    assert complaints(app) == []
+    assert dict(app.query_params) == {"round": str(number)}
+    assert f"this bug: **{escape_markdown(BUGS[now.bug].title)}**" in text(app)
+    assert BUGS[now.bug].equation_wrong in text(app)
+    assert "named from its trace and its weights" in text(app)
 
+
+def test_rounds_are_the_same_for_everybody_and_each_bug_comes_up() -> None:
+    rounds = [round_of(number) for number in range(1, len(PLAYED) + 1)]
+    assert rounds == [round_of(number) for number in range(1, len(PLAYED) + 1)]
+    assert sorted(one.bug for one in rounds) == sorted(PLAYED)
+    assert {one.broken for one in rounds} == {0, 1}
+    assert all(one.bug in one.choices and len(set(one.choices)) == 4 for one in rounds)
+    assert len({one.choices.index(one.bug) for one in rounds}) == 4
+
+
+def test_the_score_counts_named_bugs_and_the_next_round_is_another(open_page: Open) -> None:
+    app = open_page(BUG_LAB)
+    for number, is_right, said in ((1, True, "1 of 1 named"), (2, False, "1 of 2 named")):
+        now = round_of(number)
+        app.button(key="bug_side_B").click().run()
+        index = next(i for i, name in enumerate(now.choices) if (name == now.bug) == is_right)
+        app.button(key=f"bug_{index}").click().run()
+        assert said in text(app)
+        app.button(key="bug_next").click().run()
+        assert app.query_params["round"] == str(number + 1)
+    app.toggle(key="bug_losses_3").set_value(True).run()
+    right, wrong = readings(example_of(round_of(3).model), BUGS[round_of(3).bug])
+    assert f"{right.loss:.4f}" in text(app)
+    assert f"{wrong.loss:.4f}" in text(app)
+
+
+def test_a_round_that_is_over_leads_to_its_bug(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = charts_shown(monkeypatch)
+    app = open_page(BUG_LAB, round="2")
+    assert not app.code  # it would name the bug
+    app.button(key="bug_side_A").click().run()
+    shown.clear()
+    app.button(key="bug_0").click().run()
+    assert_code_draws(app, shown, monkeypatch)
+    app.button(key="bug_browse").click().run()
+    assert complaints(app) == []
+    assert app.query_params["bug"] == round_of(2).bug
+    assert app.selectbox(key="bug_name").value == round_of(2).bug
+
+
+@pytest.mark.parametrize("link", [{"bug": "no-scale"}, {"show": "answer"}, {"model": "reverse"}])
+def test_links_to_a_bug_open_the_bugs(open_page: Open, link: dict[str, str]) -> None:
+    app = open_page(BUG_LAB, **link)
+    assert complaints(app) == []
+    assert app.query_params["bug"] == "no-scale"
+
+
+def test_every_bug_opens_and_is_named(open_page: Open) -> None:
     app = open_page(BUG_LAB, model="reverse-small", bug=next(iter(BUGS)), show="diagnosis")
     app.session_state["bug_loop"] = "diagnosis"
-    for group, bug in ((group, bug) for group, bugs in GROUPS.items() for bug in bugs):
-        app.session_state["bug_name"] = bug.name
-        app.session_state["bug_group"] = group
-        app.run()
+    for bug in BUGS.values():
+        app.selectbox(key="bug_name").set_value(bug.name).run()
         assert complaints(app) == [], bug.name
         assert app.query_params["bug"] == bug.name
         assert app.query_params["model"] == "reverse-small"  # what is chosen stays, whatever the bug is shown on
-        assert "What to notice" in text(app)
         said = "The diagnosis finds nothing" if bug.shows == "in training" else "named from its trace and its weights"
         assert said in text(app), bug.name
 
@@ -292,7 +360,7 @@ def view_of(model: str) -> Any:
 @pytest.mark.parametrize("bug", BUGS)
 @pytest.mark.parametrize("model", ["reverse-small", "digits"])
 def test_every_bug_has_an_effect_on_the_model_chosen_for_it(model: str, bug: str) -> None:
-    from pages.bug_lab.choice import FITTING, fitting, has_effect, readings
+    from pages.bug_lab.choice import FITTING, fitting
 
     view, why = fitting(view_of(model), BUGS[bug])
     assert bool(why) == (view.model != model)
@@ -303,7 +371,6 @@ def test_every_bug_has_an_effect_on_the_model_chosen_for_it(model: str, bug: str
 
 
 def test_equal_rows_have_no_note() -> None:
-    from pages.bug_lab.choice import readings
     from pages.bug_lab.panels import rows
 
     both = readings(view_of("reverse-small"), BUGS["init-too-large"])
@@ -327,7 +394,6 @@ def test_only_the_first_tokens_of_a_long_answer_are_decoded(monkeypatch: pytest.
 
 
 def test_the_loss_is_called_low_only_where_it_is() -> None:
-    from pages.bug_lab.choice import readings
     from pages.bug_lab.panels import effect
 
     view, bug = view_of("reverse-small"), BUGS["init-too-large"]

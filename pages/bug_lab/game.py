@@ -1,0 +1,170 @@
+"""Find the bug: two unlabelled runs, one of a broken model; the visitor says which one, then which bug it is."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+import streamlit as st
+
+from pages.bug_lab.choice import FITTING, FITTING_OTHERS, NAME, TAB, example_of, findings, moved, readings, state
+from pages.bug_lab.panels import bug_card, diagnosis_panel, hints
+from pages.components.prediction_strip import prediction_strip
+from pages.shared import frame, models
+from pages.shared.call import Call
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.layout import headline, what_to_notice
+from pages.shared.link import share
+from pages.shared.picture import footer, shown
+from pages.shared.view import View
+from pages.shared.widgets import seed
+from xformer import viz
+from xformer.bugs import BUGS
+from xformer.reading import Reading
+
+ROUNDS = range(1, 1000)
+ROUND = "bug_round"
+N_CHOICES = 4
+SIDES = "AB"
+PLAYED = tuple(name for name, bug in BUGS.items() if bug.shows != "in training")
+"""The bugs that a run shows."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of the game; its number in the link gives all of it, so that a link is the same round for everybody."""
+
+    bug: str
+    broken: int
+    """Which of the two runs has the bug: 0 or 1."""
+    choices: tuple[str, ...]
+    """The bugs that are offered, the right one among them."""
+
+    @property
+    def model(self) -> str:
+        """The shipped model on which the bug has an effect."""
+        return FITTING.get(self.bug, FITTING_OTHERS)
+
+
+@dataclass(frozen=True)
+class Guess:
+    """The visitor's answers in a round."""
+
+    broken: int
+    bug: str = ""
+
+
+def round_of(number: int) -> Round:
+    """The round of a number, from 1: every bug comes up once before any does again."""
+    cycle, at = divmod(number - 1, len(PLAYED))
+    order = random.Random(f"order {cycle}").sample(PLAYED, len(PLAYED))
+    bug = sorted(order, key=lambda name: BUGS[name].shows != "at once")[at]  # untrained models come last
+    draw = random.Random(f"round {number}")
+    config = models.checkpoint(FITTING.get(bug, FITTING_OTHERS)).config
+    others = [name for name in PLAYED if name != bug and BUGS[name].applies_to(config)]
+    choices = [bug, *draw.sample(others, N_CHOICES - 1)]
+    draw.shuffle(choices)
+    return Round(bug, draw.randrange(2), tuple(choices))
+
+
+def game_panel() -> None:
+    """Draw the round of the link, or the one that the visitor has come to."""
+    seed("round", ROUNDS, ROUNDS[0], key=ROUND)
+    number = st.session_state[ROUND]
+    now, guess = round_of(number), state().guesses.get(number)
+    share({"round": str(number)})
+    view, bug = example_of(now.model), BUGS[now.bug]
+    right, wrong = readings(view, bug)
+    runs = [wrong, right] if now.broken == 0 else [right, wrong]
+    is_over = guess is not None and bool(guess.bug)
+    headline(_question(now, guess))
+    if is_over:
+        with st.container(horizontal=True, gap="small"):
+            st.button("Next round", type="primary", on_click=_go, args=(number + 1,), key="bug_next", shortcut="N")
+            st.button("More about this bug", on_click=_browse, args=(now.bug,), key="bug_browse")
+    elif guess is not None:
+        with st.container(horizontal=True, gap="small", key="bug_choices"):
+            for index, name in enumerate(now.choices):
+                choice = Guess(guess.broken, name)
+                st.button(escape_markdown(BUGS[name].title), on_click=_take, args=(number, choice), key=f"bug_{index}")
+    has_loss = guess is not None or bool(st.session_state.get(f"bug_losses_{number}"))
+    with frame.picture():
+        *columns, last = st.columns([4, 4, 3], gap="medium")
+        calls = _patterns(view, runs, columns, number, guess, has_loss=has_loss)
+        with last:
+            state_of = " Both models are untrained." if bug.shows == "when fresh" else ""
+            st.markdown(f"{view.input.instruction}{state_of}")
+            _predictions(view, runs, marked=guess is not None)
+            if guess is None:
+                st.toggle("Show the losses", key=f"bug_losses_{number}")
+                st.button("Skip this round", on_click=_go, args=(number + 1,), type="tertiary", key="bug_skip")
+    if not is_over:
+        return
+    bug_card(bug)
+    with st.spinner("Examining both models …"):
+        diagnosis_panel(bug, *findings(view.model, bug.name))
+    what_to_notice(hints(bug))
+    footer(view, "bug-attention", calls, remark=["from xformer.bugs.lab import read_both"])
+
+
+def score() -> str:
+    """How many bugs of this visit were named, as text; "" before the first one."""
+    played = {number: guess for number, guess in state().guesses.items() if guess.bug}
+    named = sum(guess.bug == round_of(number).bug for number, guess in played.items())
+    return f"{named} of {len(played)} named" if played else ""
+
+
+def _question(now: Round, guess: Guess | None) -> str:
+    if guess is None:
+        return "One of these two models is broken. Which one?"
+    side = SIDES[now.broken]
+    if not guess.bug:
+        return f"{'Right' if guess.broken == now.broken else 'No'}, {side} is broken. Which bug is it?"
+    title = escape_markdown(BUGS[now.bug].title)
+    return f"{'Right' if guess.bug == now.bug else 'No'}, {side} has this bug: **{title}**."
+
+
+def _patterns(
+    view: View, runs: list[Reading], columns: list[Any], number: int, guess: Guess | None, *, has_loss: bool
+) -> list[Call]:
+    """The head that differs most in both runs; below each its loss, and the button that calls it broken."""
+    far = moved(runs)
+    path, head = max(far, key=far.__getitem__)
+    layer = [site.path for site in runs[0].attention].index(path)
+    calls = [Call(viz.attention, (run,), {"layer": layer, "head": head, "height": 290}) for run in runs]
+    for side, (column, call, run) in enumerate(zip(columns, calls, runs, strict=True)):
+        with column:
+            shown(view, call, f"bug_pattern_{SIDES[side]}")
+            if guess is None:
+                choice = {"on_click": _take, "args": (number, Guess(side)), "width": "stretch"}
+                st.button(f"{SIDES[side]} is broken", key=f"bug_side_{SIDES[side]}", **choice)
+            if has_loss:
+                loss = f"{run.loss:.4f}" if math.isfinite(run.loss) else "not a number"
+                st.markdown(f"**{SIDES[side]}** · loss {loss}", text_alignment="center")
+    return calls
+
+
+def _predictions(view: View, runs: list[Reading], *, marked: bool) -> None:
+    """What both models read and say; right and wrong are marked only after the first answer."""
+    lanes = view.kind.rows(runs[0], runs[1], "B says")
+    lanes[-2:] = [replace(lanes[-2], name="A says"), lanes[-1]]
+    for at, run in zip((-2, -1), runs, strict=True):
+        if not math.isfinite(run.loss):
+            lanes[at] = replace(lanes[at], tokens=("NaN",) * len(lanes[at].tokens), probability=())
+    if not marked:
+        lanes = [replace(lane, right=(), moved=(), probability=()) for lane in lanes]
+    prediction_strip(lanes, key="bug_strip")
+
+
+def _take(number: int, guess: Guess) -> None:
+    state().guesses[number] = guess
+
+
+def _go(number: int) -> None:
+    st.session_state[ROUND] = number if number in ROUNDS else ROUNDS[0]
+
+
+def _browse(name: str) -> None:
+    st.session_state[NAME], st.session_state[TAB] = name, "browse"
