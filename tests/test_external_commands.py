@@ -13,7 +13,6 @@ from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import folder_of, tokenizer
 from xformer.__main__ import main
 
-pytestmark = pytest.mark.xdist_group("transformers")
 TEXT = {"Llama": "the cat sat on the", "GPT-2": "the cat sat on the", "BERT": "the cat [MASK] on"}
 
 
