@@ -238,10 +238,12 @@ class TextKind(InputKind):
     outline = "a text has no right answer; the outline marks where the likeliest {one} is the real next one"
 
     def read_rows(self, run: Reading) -> list[Lane]:
-        """The tokens of a text that goes on have their probability, given those before them."""
+        """The tokens of a text that goes on have their probability, given those before them; a decoder's are a lane more."""
         lanes = super().read_rows(run)
         if not run.subject.input.goes_on:
             return lanes
+        if run.is_pair:
+            return [*lanes, Lane("comes next", run.answers, probability=run.probability_of_answer)]
         shares: list[float | None] = [None] * len(lanes[0].tokens)
         for position, share in zip(run.target_positions, run.probability_of_answer, strict=True):
             shares[position + 1] = share
