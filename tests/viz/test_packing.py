@@ -2,11 +2,14 @@
 
 import json
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from xformer.viz.packing import PatternLayer, apart, header_of, messages, pack, visible
+import xformer
+from xformer.viz.packing import PatternLayer, apart, header_of, is_causal, messages, pack, pattern_layers, visible
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
 
 HEADS, QUERIES, KEYS = 3, 7, 11
@@ -254,9 +257,32 @@ def test_what_does_not_fit_together_is_refused(layers: list, changed: list | Non
         pack(layers, changed, selected=selected)
 
 
-def test_bytes_from_elsewhere_are_refused():
-    with pytest.raises(ValueError, match="begin with"):
+def test_bytes_of_another_kind_are_refused():
+    with pytest.raises(ValueError, match="begins with b'XATT'"):
         header_of(b"PNG\x00\x00\x00\x00\x00")
+    with pytest.raises(ValueError, match="begins with b'XSC1'"):
+        header_of(pack([layer()]), b"XSC1")
+
+
+def test_a_change_of_the_residual_stream_is_sent_with_a_changed_run():
+    original = xformer.read("checkpoints/reverse-small", "3 7 12 9")
+    ablated = xformer.read("checkpoints/reverse-small", "3 7 12 9", changes="ablate:encoder.1.attn.0")
+    table = xformer.analysis.stream_moved(ablated, before=original)
+    first, last = header_of(pack(pattern_layers(original), pattern_layers(ablated)))["layers"]
+    assert first["stream"] == [0] * 5
+    assert last["stream"] == pytest.approx(table["moved"].tolist()[5:], abs=1e-4)
+    assert "stream" not in header_of(pack(pattern_layers(original)))["layers"][0]
+
+
+def test_a_causal_mask_that_was_not_recorded_is_seen_in_the_weights():
+    rows = torch.randn(1, 2, 4, 4, generator=torch.Generator().manual_seed(0))
+    causal = rows.masked_fill(~torch.ones(4, 4, dtype=torch.bool).tril(), -torch.inf).softmax(-1)
+    assert is_causal(causal[0].numpy())
+    assert not is_causal(rows.softmax(-1)[0].numpy())
+    reading = xformer.read("checkpoints/reverse-decoder", "3 7")
+    kept = {name: value for name, value in reading.trace.activations.items() if not name.endswith(".mask")}
+    [first, *_] = pattern_layers(replace(reading, trace=replace(reading.trace, activations=kept)))
+    assert first.is_masked
 
 
 def oklab(colour: str) -> np.ndarray:

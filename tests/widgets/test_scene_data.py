@@ -11,8 +11,9 @@ import torch
 import xformer
 from pages.components.scene import Opened, opened
 from xformer.reading import Reading
+from xformer.viz.packing import header_of
 from xformer.widgets import scene_data as module
-from xformer.widgets.scene_data import MOST_TOKENS, scene_data, scene_header
+from xformer.widgets.scene_data import MAGIC, MOST_TOKENS, scene_data
 
 
 def body(data: bytes) -> bytes:
@@ -37,7 +38,7 @@ def reading() -> Reading:
 
 def test_vectors_and_patterns_are_those_of_the_run(reading: Reading) -> None:
     data = scene_data(reading)
-    [stack] = scene_header(data)["stacks"]
+    [stack] = header_of(data, MAGIC)["stacks"]
 
     assert stack["tokens"] == ["3", "7", "12", "9", "1"]
     token, position, entering = (values(data, column, 5) for column in stack["columns"])
@@ -57,7 +58,7 @@ def test_vectors_and_patterns_are_those_of_the_run(reading: Reading) -> None:
 def test_of_a_wide_vector_some_dimensions_are_shown_as_they_are() -> None:
     reading = xformer.read("checkpoints/reverse-seq2seq", "3 7 1")
     data = scene_data(reading)
-    encoder, decoder = scene_header(data)["stacks"]
+    encoder, decoder = header_of(data, MAGIC)["stacks"]
 
     column = encoder["columns"][-1]
     assert column["width"] == 32
@@ -69,20 +70,20 @@ def test_of_a_wide_vector_some_dimensions_are_shown_as_they_are() -> None:
 
 
 def test_answers_are_the_likeliest_tokens_and_right_or_wrong(reading: Reading) -> None:
-    answers = scene_header(scene_data(reading))["answers"]
+    answers = header_of(scene_data(reading), MAGIC)["answers"]
     assert [answer["said"][0][0] for answer in answers] == ["1", "9", "12", "7", "3"]
     assert all(answer["is_right"] for answer in answers)
     assert answers[0]["said"][0][1] == pytest.approx(reading.probability[0], abs=1e-4)
 
     causal = xformer.read("checkpoints/reverse", "3 7 12 9 1", edits=[xformer.edits.set_causal(True)])
-    judged = [answer["is_right"] for answer in scene_header(scene_data(causal))["answers"]]
+    judged = [answer["is_right"] for answer in header_of(scene_data(causal), MAGIC)["answers"]]
     assert judged == list(causal.right)
     assert not all(judged)
 
 
 def test_of_a_long_text_the_last_tokens_are_shown_and_the_next_one_is_open() -> None:
     reading = xformer.read("checkpoints/characters", "To be, or not to be, that is the question")
-    header = scene_header(scene_data(reading))
+    header = header_of(scene_data(reading), MAGIC)
     [stack] = header["stacks"]
 
     assert stack["n"] == len(reading.tokens) > MOST_TOKENS == len(stack["tokens"])
@@ -95,15 +96,10 @@ def test_of_a_long_text_the_last_tokens_are_shown_and_the_next_one_is_open() -> 
 def test_of_too_many_heads_the_mean_of_a_layer_is_shown(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_HEADS", 15)
     data = scene_data(reading)
-    [part] = scene_header(data)["stacks"][0]["layers"][2]["attention"]
+    [part] = header_of(data, MAGIC)["stacks"][0]["layers"][2]["attention"]
     assert (part["heads"], part["drawn"]) == (4, 1)
     mean = reading["encoder.2.attn.pattern"][0].mean(dim=0, keepdim=True)
     torch.testing.assert_close(weights(data, part), mean, atol=0.5 / 255 + 1e-6, rtol=0)
-
-
-def test_other_bytes_are_no_scene() -> None:
-    with pytest.raises(ValueError, match="begins with"):
-        scene_header(b"XAV1abcd")
 
 
 @pytest.mark.parametrize(

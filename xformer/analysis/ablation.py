@@ -199,8 +199,8 @@ def heads_worth_seeing(reading: Reading, n: int = 5) -> pd.DataFrame:
     both = effects.merge(found, on=["layer", "head"], how="left").fillna({"pattern": ""})
     size = both["effect"].abs()
     matters, is_clear = size >= WORTH_SEEING, both["pattern"] != ""
-    order = both.assign(worth=2 * matters + (is_clear & matters), size=size)[matters | is_clear]
-    order = order.sort_values(["worth", "size"], ascending=False, kind="stable").index
+    order = both.assign(worth=2 * matters + (is_clear & matters), size=size).loc[matters | is_clear]
+    order = order.sort_values(by=["worth", "size"], ascending=False, kind="stable").index
     return both.loc[order, [*found.columns, "effect", "right"]].head(n).reset_index(drop=True)
 
 

@@ -157,9 +157,17 @@ def stream_moved(reading: Reading, *, before: Reading) -> pd.DataFrame:
         after, was = (run.get(f"{block}.resid_post") for run in (reading, before))  # [batch, pos, d_model]
         if after is None or was is None or after.shape != was.shape:
             continue
-        moved = (after[0] - was[0]).norm(dim=-1) / was[0].norm(dim=-1).clamp_min(1e-9)  # [pos]
+        moved = relative_change(after[0].float().numpy(force=True), was[0].float().numpy(force=True))  # [pos]
         rows += [(path, position, share) for position, share in enumerate(moved.tolist())]
     return pd.DataFrame(rows, columns=["layer", "position", "moved"])
+
+
+def relative_change(
+    after: Float[np.ndarray, "pos d_model"], before: Float[np.ndarray, "pos d_model"]
+) -> Float[np.ndarray, " pos"]:
+    """The length of each vector's change as a share of its length before; not a number counts as no change."""
+    lengths = np.maximum(np.linalg.norm(before, axis=-1), 1e-9)
+    return np.nan_to_num(np.linalg.norm(after - before, axis=-1) / lengths)
 
 
 def looks_back_only(reading: Reading, stack: str | None = None) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
 from xformer.adapters.on_demand import LEVELS, MASKED, NAN, OnDemand, Reduced, Thumbnail
-from xformer.analysis.attention_patterns import token_names
+from xformer.analysis.attention_patterns import relative_change, token_names
 from xformer.blocks import block_max, factor
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
@@ -41,6 +41,7 @@ class PatternLayer:
         query_labels: The tokens at the queries.
         key_labels: The tokens at the keys.
         z_size: The mean norm of each head's z over the queries; empty where z was not recorded.
+        stream: The residual stream after its layer, at the last attention of the layer; None where it was not recorded.
 
     Raises:
         ValueError: Where shapes or labels do not agree.
@@ -53,6 +54,7 @@ class PatternLayer:
     query_labels: tuple[str, ...]
     key_labels: tuple[str, ...]
     z_size: tuple[float, ...] = ()
+    stream: Float[np.ndarray, "query d_model"] | None = None
 
     @property
     def silenced(self) -> tuple[int, ...]:
@@ -117,6 +119,7 @@ class LaterLayer:
     run: OnDemand
     query_labels: tuple[str, ...]
     key_labels: tuple[str, ...]
+    stream: None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -226,6 +229,8 @@ POWER = 2
 """The root of a weight that a byte holds: see `planes_of`."""
 MOST_BYTES = 1_950_000
 """The most bytes of a message; an exact head that does not fit is pooled."""
+MOST_STREAM_CELLS = 4096
+"""Queries times layers up to which the change of the residual stream is sent."""
 _SHOWN = str.maketrans({" ": "·", "\n": "↵", "\r": "↵", "\t": "⇥"})
 
 
@@ -280,7 +285,10 @@ def pack(
             blocks += [small.planes.tobytes(), small.rest.tobytes()]
             offset += small.planes.size + small.rest.size
         if changed is not None:
-            record["moved"] = runs[1][index].moved_from(item).tolist()
+            after = runs[1][index]
+            record["moved"] = after.moved_from(item).tolist()
+            if item.stream is not None and after.stream is not None and queries * len(layers) <= MOST_STREAM_CELLS:
+                record["stream"] = [round(share, 4) for share in relative_change(after.stream, item.stream).tolist()]
         described.append(record)
 
     blocks.append(bytes(-offset % 4))
@@ -293,17 +301,25 @@ def pack(
         "hues": HEAD_HUES, "sequential": SEQUENTIAL, "diverging": DIVERGING,
         "content": zlib.crc32(body[:offset]), "whole": zlib.crc32(body),
     }  # fmt: skip
+    return joined(MAGIC, header, body)
+
+
+def joined(magic: bytes, header: Mapping[str, Any], *blocks: bytes) -> bytes:
+    """Packed data: 4 letters, the length of the header (uint32, little endian), the header as JSON, and the blocks."""
     text = json.dumps(header, ensure_ascii=True, separators=(",", ":")).encode("ascii")
-    text += b" " * (-(len(text) + 8) % 8)  # the planes, and so the floats, start on a multiple of 8
-    return MAGIC + struct.pack("<I", len(text)) + text + body
+    text += b" " * (-(len(text) + 8) % 8)  # what follows starts on a multiple of 8
+    return b"".join([magic, struct.pack("<I", len(text)), text, *blocks])
 
 
-def header_of(packed: bytes) -> dict[str, Any]:
-    """Return the header of packed patterns. Raises ValueError when the bytes do not come from `pack`."""
-    if packed[:4] != MAGIC or len(packed) < 8:
-        raise ValueError(f"Packed patterns begin with {MAGIC!r}; received {packed[:4]!r}.")
-    (length,) = struct.unpack_from("<I", packed, 4)
-    return json.loads(packed[8 : 8 + length])
+def header_of(packed: bytes, magic: bytes = MAGIC) -> dict[str, Any]:
+    """The header of packed data. Raises ValueError where the bytes do not begin with `magic`."""
+    if packed[:4] != magic or len(packed) < 8:
+        raise ValueError(f"This packed data begins with {magic!r}; received {packed[:4]!r}.")
+    return json.loads(packed[8 : _body_at(packed)])
+
+
+def _body_at(packed: bytes) -> int:
+    return 8 + int.from_bytes(packed[4:8], "little")
 
 
 def visible(text: str) -> str:
@@ -364,8 +380,8 @@ def _fitted(blocks: list[np.ndarray], room: int) -> tuple[list[np.ndarray], list
 def pattern_layers(reading: Reading) -> list[AnyLayer]:
     """The attention layers of a reading's first input, in the order in which they run.
 
-    Without recorded masks every cell counts as allowed. The patterns of a broken model keep their shapes, and NaN is shown also
-    where it is masked. The patterns of a large run are computed one at a time.
+    Without a recorded mask the weights tell whether it was causal; else every cell counts as allowed. The patterns of a broken
+    model keep their shapes, and NaN is shown also where it is masked. The patterns of a large run are computed one at a time.
     """
     layers: list[AnyLayer] = []
     known: dict[tuple[object, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -389,13 +405,25 @@ def pattern_layers(reading: Reading) -> list[AnyLayer]:
             mask = reading[f"{path}.mask"][0].numpy(force=True)  # [head, query, key]
             if np.broadcast_shapes(mask.shape[-2:], pattern.shape[-2:]) == pattern.shape[-2:]:
                 allowed = mask
+        elif is_causal(pattern):
+            allowed = np.tri(pattern.shape[-1], dtype=bool)[None]
         allowed = allowed & _real(reading, site, pattern.shape)
         broken = np.isnan(pattern)
         if broken.any():
             allowed = allowed | broken
         size = reading[f"{path}.z"][0].float().norm(dim=-1).mean(dim=-1).tolist() if f"{path}.z" in reading else ()
-        layers.append(PatternLayer(path, title, pattern, allowed, queries, keys, tuple(size)))
+        block = f"{site.stack}.{site.layer}"
+        is_last = all((one.stack, one.layer) != (site.stack, site.layer) for one in reading.sites[len(layers) + 1 :])
+        stream = reading.get(f"{block}.resid_post") if is_last else None
+        stream = None if stream is None else stream[0].float().numpy(force=True)
+        layers.append(PatternLayer(path, title, pattern, allowed, queries, keys, tuple(size), stream))
     return layers
+
+
+def is_causal(pattern: Float[np.ndarray, "head query key"]) -> bool:
+    """Whether every weight above the diagonal is exactly 0 in all heads, so that the layer had a causal mask."""
+    _, queries, keys = pattern.shape
+    return queries == keys > 1 and not pattern[:, *np.triu_indices(queries, 1)].any()
 
 
 def _real(reading: Reading, site: Site, shape: Sequence[int]) -> np.ndarray:
@@ -415,24 +443,21 @@ MAGIC_ORIGINAL = b"XATO"
 
 def messages(packed: bytes, view: str) -> tuple[bytes, bytes]:
     """The planes and the chosen head of what `pack` made, for the view of that name. Raises ValueError for other bytes."""
-    header = header_of(packed)
-    (length,) = struct.unpack_from("<I", packed, 4)
-    body = packed[8 + length :]
+    header, body = header_of(packed), packed[_body_at(packed) :]
     at, pool = header.pop("selected"), header.pop("exactPool")
     start = header.pop("exact")
     del header["whole"]
     chosen = header["layers"][at[0]]
     rows, cols = (-(-chosen[axis] // size) for axis, size in zip(("queries", "keys"), pool, strict=True))
     blocks = np.frombuffer(body, "<f4", offset=start).reshape(-1, rows, cols)  # [run, row, col]
-    planes = _joined(MAGIC, {"view": view, **header}, body[:start])
+    planes = joined(MAGIC, {"view": view, **header}, body[:start])
     return planes, head_message(blocks, at, view=view, content=header["content"], pool=pool)
 
 
 def apart(planes: bytes) -> tuple[bytes, bytes]:
     """The planes of `messages` as those of the original run, and the rest, which names them by their digest."""
     header = header_of(planes)
-    (length,) = struct.unpack_from("<I", planes, 4)
-    body, ends = planes[8 + length :], [0, 0]
+    body, ends = planes[_body_at(planes) :], [0, 0]
     blocks: tuple[list[bytes], ...] = ([], [])
     for layer in header["layers"]:
         size = layer["heads"] * layer["rows"] * (layer["cols"] + 1)  # and the first column once more
@@ -445,8 +470,8 @@ def apart(planes: bytes) -> tuple[bytes, bytes]:
     digest = zlib.crc32(first, zlib.crc32(json.dumps(about).encode()))
     rest = {"view": view, "content": content, "original": digest, "layers": layers}
     return (
-        _joined(MAGIC_ORIGINAL, {"view": view, "content": digest, **about}, first),
-        _joined(MAGIC, rest, b"".join(blocks[1])),
+        joined(MAGIC_ORIGINAL, {"view": view, "content": digest, **about}, first),
+        joined(MAGIC, rest, b"".join(blocks[1])),
     )
 
 
@@ -466,7 +491,7 @@ def head_message(
         "view": view, "content": content, "selected": list(at), "exactPool": list(pool),
         "exactSize": [rows, cols], "isTriangle": is_triangle,
     }  # fmt: skip
-    return _joined(MAGIC_HEAD, about, sent.astype("<f4").tobytes())
+    return joined(MAGIC_HEAD, about, sent.astype("<f4").tobytes())
 
 
 def rider(
@@ -489,9 +514,3 @@ def rider(
     query, key = (0 if index is None else index + 1 for index in cell)
     scale, shown, arcs = look
     return struct.pack("<IIIIIIII", height, query, key, order, scale + 4 * shown, sum(1 << one for one in arcs), *head)
-
-
-def _joined(magic: bytes, header: dict[str, Any], body: bytes) -> bytes:
-    text = json.dumps(header, ensure_ascii=True, separators=(",", ":")).encode("ascii")
-    text += b" " * (-(len(text) + 8) % 8)  # what follows starts on a multiple of 8
-    return magic + struct.pack("<I", len(text)) + text + body

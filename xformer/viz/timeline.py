@@ -8,8 +8,6 @@ mask forbids to look, 254 where it is not a number. Inputs beyond `SIDE` tokens 
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
@@ -29,7 +27,7 @@ from xformer.tasks.task import Example
 from xformer.viz import theme
 from xformer.viz.attention_patterns import HEAD_GRID_MOST_CELLS
 from xformer.viz.charts import CHIP, WIDE, Sheet
-from xformer.viz.packing import LEVELS, MASKED, NAN, planes_of, visible
+from xformer.viz.packing import LEVELS, MASKED, NAN, header_of, joined, planes_of, visible
 from xformer.viz.theme import HEAD_HUES, SEQUENTIAL
 
 MAGIC = b"XFLM"
@@ -194,17 +192,12 @@ def pack_film(
         "live": live, "judged": judged, "order": told[0], "told": told[1],
         "hues": HEAD_HUES, "sequential": SEQUENTIAL,
     }  # fmt: skip
-    text = json.dumps(header, separators=(",", ":")).encode("ascii")
-    text += b" " * (-(len(text) + 8) % 8)
-    return b"".join([MAGIC, struct.pack("<I", len(text)), text, *blocks])
+    return joined(MAGIC, header, *blocks)
 
 
 def film_header(packed: bytes) -> dict[str, Any]:
     """The header of a packed film. Raises ValueError when the bytes do not come from `pack_film`."""
-    if packed[:4] != MAGIC:
-        raise ValueError(f"A packed film begins with {MAGIC!r}, got {packed[:4]!r}.")
-    (length,) = struct.unpack_from("<I", packed, 4)
-    return json.loads(packed[8 : 8 + length])
+    return header_of(packed, MAGIC)
 
 
 def film_still(

@@ -22,7 +22,17 @@ from xformer.errors import InputError
 from xformer.files import write_atomically
 from xformer.installed import needed
 from xformer.reading import Reading
-from xformer.viz.packing import AnyLayer, PatternLayer, head_message, header_of, messages, pack, pattern_layers, rider
+from xformer.viz.packing import (
+    AnyLayer,
+    PatternLayer,
+    head_message,
+    header_of,
+    is_causal,
+    messages,
+    pack,
+    pattern_layers,
+    rider,
+)
 from xformer.widgets.page import about, recipe_of, view_page_of
 from xformer.widgets.scripts import script, style, themes
 
@@ -205,9 +215,7 @@ def layers_of(
             _names(query_tokens, queries, "queries", number),
             _names(key_tokens, keys, "keys", number),
         )
-        allowed = np.ones((1, 1, 1), dtype=bool)
-        if queries == keys > 1 and not pattern[:, *np.triu_indices(queries, 1)].any():
-            allowed = np.tri(queries, dtype=bool)[None]
+        allowed = np.tri(queries, dtype=bool)[None] if is_causal(pattern) else np.ones((1, 1, 1), dtype=bool)
         layers.append(PatternLayer(f"layer {number}", f"layer {number}", pattern, allowed, query_names, key_names))
     if not layers:
         raise InputError(

@@ -7,8 +7,6 @@ The scene shows at most `MOST_TOKENS` tokens and `MOST_VALUES` numbers of each v
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +17,7 @@ from torch import Tensor
 
 from xformer.reading import Reading
 from xformer.site import Site
-from xformer.viz.packing import visible
+from xformer.viz.packing import joined, visible
 from xformer.viz.theme import DIVERGING, HEAD_HUES, PART_HUES, RIGHT, SEQUENTIAL, WRONG
 
 MOST_TOKENS = 20
@@ -73,17 +71,7 @@ def scene_data(reading: Reading, typed: str | None = None) -> bytes:
         "typed": typed,
         "colours": COLOURS,
     }
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 4)
-    return MAGIC + struct.pack("<I", len(text)) + text + b"".join(arrays.parts)
-
-
-def scene_header(data: bytes) -> dict[str, Any]:
-    """The header of packed data. Raises ValueError when the bytes do not come from `scene_data`."""
-    if data[:4] != MAGIC:
-        raise ValueError(f"The data of a scene begins with {MAGIC!r}, got {data[:4]!r}.")
-    (length,) = struct.unpack_from("<I", data, 4)
-    return json.loads(data[8 : 8 + length])
+    return joined(MAGIC, header, *arrays.parts)
 
 
 def _stacks(reading: Reading) -> list[str]:
@@ -156,7 +144,7 @@ def _patterns(reading: Reading, site: Site, shown: range, arrays: _Arrays) -> di
     keys = _window(reading, pattern.shape[-1])
     pattern = pattern[:, shown.start : shown.stop, keys.start : keys.stop].nan_to_num(0.0).clamp(0, 1)
     n_heads = len(pattern)
-    if sum(len(reading[f"{one.path}.pattern"][0]) for one in reading.attention) > MOST_HEADS:
+    if sum(reading.subject.shape.heads.values()) > MOST_HEADS:
         pattern = pattern.mean(dim=0, keepdim=True)
     return {
         "heads": n_heads,
