@@ -31,7 +31,10 @@ sys.stdin.readline()
 assert torch.get_num_threads() == threads
 pickle.dumps(Kept())  # the main module is still that of the script
 print("as it was", flush=True)
+sys.stdin.readline()  # serves on
 """
+SHOWN = {"reverse": ["12", "9"], "GPT2LMHeadModel": ["15", "16"], "Own": ["3", "4"]}
+"""The titles of its models, each with some tokens of its input."""
 
 
 @pytest.fixture
@@ -49,8 +52,9 @@ def script(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_links_of_a_script_open_its_models(script: subprocess.Popen[str], visit: Callable[..., Visit]) -> None:
     assert script.stdin is not None
     assert script.stdout is not None
-    for title, tokens in (("reverse", ["12", "9"]), ("GPT2LMHeadModel", ["15", "16"]), ("Own", ["3", "4"])):
-        address, _, query = script.stdout.readline().removeprefix("Open ").strip().partition("/attention")
+    links = [script.stdout.readline().removeprefix("Open ").strip() for _ in SHOWN]
+    for link, (title, tokens) in zip(links, SHOWN.items(), strict=True):
+        address, _, query = link.partition("/attention")
         page = visit(address, f"/attention{query}").page
         expect(page.locator(".av .grid")).to_be_visible()
         expect(page.get_by_role("combobox", name="Model")).to_have_value(title)
@@ -58,5 +62,4 @@ def test_links_of_a_script_open_its_models(script: subprocess.Popen[str], visit:
             expect(page.locator(".av")).to_contain_text(token)
     script.stdin.write("\n")
     script.stdin.flush()
-    assert script.stdout.readline() == "as it was\n"
-    assert script.wait(20) == 0
+    assert "as it was\n" in iter(script.stdout.readline, "")
