@@ -1,4 +1,4 @@
-"""Where in a model a layer sits: in which stack, how deep, and what it does there. Written as a path like "encoder.2.attn".
+"""The place of a layer in a model: its stack, its depth and its kind, written as a path like "encoder.2.attn".
 
     Site.parse("decoder.0.cross_attn")  =  Site(stack="decoder", layer=0, kind="cross_attn")
 
@@ -16,7 +16,7 @@ from xformer.errors import InputError
 Stack = Literal["encoder", "decoder"]
 Kind = Literal["attn", "self_attn", "cross_attn", "ffn"]
 PATH = r"(?P<stack>encoder|decoder)\.(?P<layer>\d{1,3})\.(?P<kind>attn|self_attn|cross_attn|ffn)"
-"""A path as a regular expression, for what is written around one: "encoder.0.attn.pattern", "silence:encoder.0.attn.2"."""
+"""A path as a regular expression, to match texts with one in them: "encoder.0.attn.pattern", "silence:encoder.0.attn.2"."""
 _KIND_LABELS = {
     "attn": "attention",
     "self_attn": "self-attention",
@@ -35,10 +35,7 @@ class Site:
 
     @classmethod
     def parse(cls, path: str) -> Site:
-        """The site that a path names, or that lies in the name of one of its activations: "encoder.0.attn.pattern" too.
-
-        Raises `InputError` when it names none.
-        """
+        """The site of a path, or of the name of an activation like "encoder.0.attn.pattern". Raises `InputError` for other text."""
         site = cls.find(path)
         if site is None:
             raise InputError(f"A layer is written like 'encoder.0.attn' or 'decoder.1.ffn', got {path!r}.")
@@ -46,7 +43,7 @@ class Site:
 
     @classmethod
     def find(cls, path: str) -> Site | None:
-        """The same, and None for a name that is not of one of our layers."""
+        """As `parse`, but None for other text."""
         found = re.match(rf"{PATH}(\.|$)", path)
         if found is None:
             return None
@@ -54,7 +51,7 @@ class Site:
 
     @property
     def path(self) -> str:
-        """As a trace's names begin."""
+        """The path, with which the names of its activations begin."""
         return f"{self.stack}.{self.layer}.{self.kind}"
 
     @property
@@ -63,22 +60,22 @@ class Site:
 
     @property
     def is_cross(self) -> bool:
-        """Whether its queries are one stack's and its keys another's."""
+        """Whether its queries and its keys are from different stacks."""
         return self.kind == "cross_attn"
 
     @property
     def query_stack(self) -> Stack:
-        """The stack whose positions look, or are worked on."""
+        """The stack of the queries, or of the positions of a feed-forward layer."""
         return self.stack
 
     @property
     def key_stack(self) -> Stack:
-        """The stack whose positions are looked at."""
+        """The stack of the keys."""
         return "encoder" if self.is_cross else self.stack
 
     @property
     def kind_label(self) -> str:
-        """What it does, in a word: "attention", "cross-attention", "feed-forward"."""
+        """Its kind in words: "attention", "cross-attention", "feed-forward"."""
         return _KIND_LABELS[self.kind]
 
 
@@ -86,7 +83,7 @@ _AFTER = {"attn": "resid_mid", "self_attn": "resid_mid", "cross_attn": "resid_cr
 
 
 def after(site: Site) -> str:
-    """What the stream is called after a layer has added to it."""
+    """The name of the residual stream after a layer."""
     return f"{site.stack}.{site.layer}.{_AFTER[site.kind]}"
 
 
@@ -94,11 +91,11 @@ _KINDS = {"self_attn": " · self", "cross_attn": " · cross"}
 
 
 def layer_title(path: str, *, is_pair: bool = False) -> str:
-    """A layer in words: "layer 2", and in an encoder-decoder "encoder 1", "decoder 1 · cross"."""
+    """The title of a layer: "layer 2", and in an encoder-decoder "encoder 1", "decoder 1 · cross"."""
     site = Site.parse(path)
     return f"{site.stack} {site.layer + 1}{_KINDS.get(site.kind, '')}" if is_pair else f"layer {site.layer + 1}"
 
 
 def head_title(path: str, head: int, *, is_pair: bool = False) -> str:
-    """A head, counted from 0 in its layer, in words: "layer 2 · head 3"."""
+    """The title of a head, given from 0: "layer 2 · head 3"."""
     return f"{layer_title(path, is_pair=is_pair)} · head {head + 1}"
