@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -17,6 +18,8 @@ from xformer.training.entry import Entry
 from xformer.training.limits import n_models
 from xformer.training.run_store import exact_match
 
+MENU = 440
+"""CSS pixels: the height of a card's menu."""
 MOST = 12
 """The most cards; the table has all runs."""
 CHIPS = 3
@@ -25,7 +28,13 @@ SHIPPED = "reverse-small"
 """The shipped model whose card shows what a run will look like."""
 
 
-def cards(entries: Sequence[Entry], rows: Mapping[str, Rows], all_entries: Sequence[Entry], who: str) -> None:
+def cards(
+    entries: Sequence[Entry],
+    rows: Mapping[str, Rows],
+    all_entries: Sequence[Entry],
+    who: str,
+    chosen: Sequence[Entry] = (),
+) -> None:
     """Draw a card for each run.
 
     Args:
@@ -33,15 +42,20 @@ def cards(entries: Sequence[Entry], rows: Mapping[str, Rows], all_entries: Seque
         rows: The reports of each run by its id.
         all_entries: All runs, among them the models of sweeps.
         who: The visitor.
+        chosen: The runs whose metrics are offered together.
     """
     settings = settings_that_differ(entries)
     with st.container(horizontal=True, gap="small", key="cards"):
         for entry in entries:
             with st.container(border=True, width=run_thumbnail.CARD, gap="xsmall", key=f"card_{entry.id}"):
-                _card(entry, rows[entry.id], settings.loc[entry.id], all_entries, who)
+                menu = _card(entry, rows[entry.id], settings.loc[entry.id], all_entries)
+            with menu, st.container(height=MENU, width=380, border=False):  # a menu that grew would not find room
+                if menu.open:
+                    run_panel(entry, chosen or [entry], all_entries, who)
 
 
-def _card(entry: Entry, rows: Rows, settings: pd.Series, all_entries: Sequence[Entry], who: str) -> None:
+def _card(entry: Entry, rows: Rows, settings: pd.Series, all_entries: Sequence[Entry]) -> Any:
+    """Draw a card; returns its menu."""
     score = exact_match(entry, rows[-1] if rows else {})
     about = entry.state if score is None else f"{entry.state} · **{percent(score, 1)}** exact match"
     shown, shown_rows = entry, rows
@@ -57,13 +71,10 @@ def _card(entry: Entry, rows: Rows, settings: pd.Series, all_entries: Sequence[E
         st.markdown(chips)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.page_link(TRAIN, label="Open", icon=":material/movie:", query_params={"run": entry.id}, width="stretch")
-        menu = st.popover(
+        return st.popover(
             ":material/more_horiz:", help="Rename, open on a screen, download, delete", type="tertiary",
             key=f"runs_menu_{entry.id}", on_change="rerun",
         )  # fmt: skip
-    if menu.open:
-        with menu:
-            run_panel(entry, [entry], all_entries, who)
 
 
 def _chips(settings: pd.Series) -> str:

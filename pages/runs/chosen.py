@@ -132,19 +132,6 @@ def _ask_metrics() -> list[str]:
     return [name for name in METRICS if name in chosen]
 
 
-def selected_run(entries: Sequence[Entry], all_entries: Sequence[Entry], who: str) -> None:
-    """The panel of one of the chosen runs: its name and tags, its status, and what can be done with it."""
-    names, by_id, state = labels(entries), {entry.id: entry for entry in entries}, runs_state()
-    if state.to_select in by_id:
-        st.session_state["runs_one"] = state.to_select
-    if st.session_state.get("runs_one") not in by_id:
-        st.session_state["runs_one"] = entries[0].id
-    state.to_select = None
-    run = st.selectbox("Run", list(by_id), format_func=names.__getitem__, key="runs_one", persist_state="session")
-    with st.container(border=True):
-        run_panel(by_id[run], entries, all_entries, who)
-
-
 def run_panel(entry: Entry, entries: Sequence[Entry], all_entries: Sequence[Entry], who: str) -> None:
     """The name and tags of a run, its status, and what can be done with it; metrics are those of all `entries`."""
     mine = run_store.may_control(entry, who)
@@ -217,8 +204,6 @@ def _command(command: Callable[..., object], *arguments: Any) -> None:
 
 def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], mine: bool, who: str) -> None:
     run = entry.id
-    if st.button("Open in Train", type="primary", width="stretch", key=f"runs_train_{run}"):
-        st.switch_page(TRAIN, query_params={"run": run})
     again_at, files_at = st.columns(2, gap="small")
     is_ours = entry.wanted != ELSEWHERE  # only the program that started a run can continue it
     with again_at:
@@ -279,7 +264,7 @@ def _sweep(entry: Entry, entries: Sequence[Entry]) -> None:
         best = sorted(models, key=lambda one: -one.figures.get("exact_match", -1.0))[:MAX_DRAWN]
         words = "Choose its models" if len(models) <= MAX_DRAWN else f"Choose the {MAX_DRAWN} best of its models"
         runs = [one.id for one in best]
-        choose = partial(runs_state().choose, *runs, entry.id, select=runs[0])
+        choose = partial(runs_state().choose, *runs, entry.id)
         st.button(words, width="stretch", on_click=choose, key=f"runs_models_{entry.id}")
 
 
@@ -316,14 +301,19 @@ def _downloads(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) ->
         return {name: store.rows(one.id) for name, one in by_name.items()}
 
     st.download_button(
-        f"Metrics, CSV{which}", lambda: metrics_csv(rows()), f"{prefix}.csv", "text/csv", key="runs_csv", **look
+        f"Metrics, CSV{which}",
+        lambda: metrics_csv(rows()),
+        f"{prefix}.csv",
+        "text/csv",
+        key=f"runs_csv_{entry.id}",
+        **look,
     )
     st.download_button(
         f"Metrics for TensorBoard{which}",
         lambda: event_files(rows(), {name: one.created for name, one in by_name.items()}),
         f"{prefix}-tensorboard.zip",
         "application/zip",
-        key="runs_events",
+        key=f"runs_events_{entry.id}",
         help="Unpack it and run: tensorboard --logdir FOLDER",
         **look,
     )

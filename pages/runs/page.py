@@ -7,15 +7,14 @@ from typing import Any
 import streamlit as st
 
 from pages.runs.cards import MOST, cards, shipped_card
-from pages.runs.chosen import TRAIN, curves_panel, run_notes, selected_run
+from pages.runs.chosen import TRAIN, curves_panel, run_notes
 from pages.runs.table import (
-    ALWAYS,
     MAX_DRAWN,
-    Filtered,
-    filters,
+    find,
     fold,
     follow_the_link,
     messages,
+    nothing_found,
     runs_state,
     settings_that_differ,
     table,
@@ -65,27 +64,30 @@ def _body(who: str, was_alive: bool) -> None:
         return
     latest = latest_rows(store)
     follow_the_link(entries, latest)
-    every_setting = settings_that_differ(entries)
-    found_at = st.container(key="runs_headline")
+    finding_at = st.container(key="runs_headline")
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="runs_toolbar"):
         view = _ask_view()
-        shown = filters(
-            entries, [*ALWAYS, *[name for name in every_setting.columns if name not in ALWAYS]], has_order=view == TABLE
-        )
+        found = find(entries)
         st.space("stretch")
         _import(who)
-    folded = fold(shown, runs_state().chosen if view == TABLE else ())
-    if view == CARDS:
-        some = folded.entries[:MOST]
-        rows = {entry.id: store.rows(entry.id) for entry in some}
-        cards(some, rows, entries, who)
-        if len(some) < len(folded.entries):
-            st.caption(f"The first {MOST} of {len(folded.entries)} runs; the table has all of them.")
-        drawn, link = some, shown.link
+    some = fold(found, runs_state().chosen if view == TABLE else ())
+    drawn, rows, link = [], {}, {}
+    if not some:
+        nothing_found()
+    elif view == CARDS:
+        drawn = some[:MOST]
+        rows = {entry.id: store.rows(entry.id) for entry in drawn}
+        cards(drawn, rows, entries, who)
+        if len(drawn) < len(some):
+            st.caption(f"The first {MOST} of {len(some)} runs; the table has all of them.")
     else:
-        drawn, rows, link = _table(folded, len(entries), len(shown.entries), latest, who)
-    notes = list(run_notes(drawn, rows, every_setting))
-    with found_at:
+        table(some, latest, settings_that_differ(some), who)
+    if view == TABLE:
+        drawn, rows, more = _chosen(some, found, entries, who)
+        link = {"view": TABLE, "runs": ",".join(runs_state().chosen)} | more
+    link |= {"find": text} if (text := st.session_state["runs_text"]) else {}
+    notes = list(run_notes(drawn, rows, settings_that_differ(entries)))
+    with finding_at:
         headline("".join(notes[:1]))
     if notes[1:]:
         what_to_notice(notes[1:])
@@ -107,37 +109,29 @@ def _ask_view() -> str:
     return st.session_state["runs_view"]
 
 
-def _table(
-    folded: Filtered, n: int, n_found: int, latest: dict[str, Any], who: str
+def _chosen(
+    shown: list[Entry], found: list[Entry], entries: list[Entry], who: str
 ) -> tuple[list[Entry], dict[str, Any], dict[str, str]]:
-    """Draw the table and the curves of the chosen runs; returns these, their reports, and what the link keeps."""
-    store, state, entries = run_store.store(), runs_state(), run_store.entries()
-    settings = settings_that_differ(folded.entries)
-    table(folded, latest, settings, who)
+    """Draw the curves of the chosen runs; returns these, their reports, and what the link keeps of the curves."""
+    store, state, link = run_store.store(), runs_state(), {}
     by_id = {entry.id: entry for entry in entries}
     state.chosen = [run for run in state.chosen if run in by_id]
     chosen = [by_id[run] for run in state.chosen]
-    n_settings = len(settings.columns.drop("steps", errors="ignore"))
-    _caption(n, n_found, folded.entries, chosen, n_settings)
+    _caption(len(entries), len(found), shown, chosen)
     rows = {entry.id: store.rows(entry.id) for entry in chosen[:MAX_DRAWN]}
-    link = {"view": TABLE, "runs": ",".join(state.chosen)} | folded.link
     if chosen:
-        curves_at, one_at = st.columns([9, 5], gap="medium")
-        with curves_at, frame.picture():
-            link |= curves_panel(chosen, rows)
-        with one_at:
-            selected_run(chosen, entries, who)
+        with frame.picture():
+            link = curves_panel(chosen, rows)
+        cards(chosen[:MAX_DRAWN], rows, entries, who, chosen)
         if lost := sum(store.n_rows(run) - len(found) for run, found in rows.items()):
             words = "1 report of these runs is" if lost == 1 else f"{lost:,} reports of these runs are"
             st.caption(f":material/broken_image: {words} damaged in the run store and left out of the curves.")
     return chosen[:MAX_DRAWN], rows, link
 
 
-def _caption(n: int, n_found: int, found: list[Entry], chosen: list[Entry], n_settings: int) -> None:
+def _caption(n: int, n_found: int, found: list[Entry], chosen: list[Entry]) -> None:
     hidden = len({entry.id for entry in chosen} - {entry.id for entry in found})
     words = [f"{n_found} of {n} runs" if n_found < n else f"{n} run{'s' if n > 1 else ''}"]
-    if n_found > 1:
-        words.append(f"settings that differ: {n_settings}" if n_settings else "equal settings")
     if n_found > len(found):
         words.append(f"{n_found - len(found)} models of sweeps not shown, tick a sweep to see its own")
     words.append(f"{len(chosen)} chosen" if chosen else "tick the boxes on the left to see curves")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -13,23 +13,18 @@ import streamlit as st
 from pages.shared import run_commands, run_store
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import is_dark
-from pages.shared.widgets import not_here, seed, typed
+from pages.shared.widgets import typed
 from xformer.errors import InputError, XformerError
-from xformer.training.entry import DAMAGED, MOVES, Entry
+from xformer.training.entry import DAMAGED, Entry
 from xformer.training.tables import differing, overview
 from xformer.viz import theme
 from xformer.viz.training_curves import dot, run_colour
 
 MAX_DRAWN = 12
 """The number of run colours, and so of runs that are drawn."""
-ALWAYS = ("created", "name", "state", "step", "steps", "exact_match", "loss", "seconds")
-"""The columns of every table of runs."""
 MAX_FIND = 80
 FEW = 8
 """Up to so many runs there are no filters."""
-ORDERS = {"up": ":material/arrow_upward:", "down": ":material/arrow_downward:"}
-FILTERS = ("find", "state", "tag")
-"""The parameters of the link that filter runs."""
 BELOW = "↳ "
 STATE_HUES: dict[str, theme.Pair] = {
     "queued": ("#5a6376", "#a5afc2"),
@@ -50,8 +45,6 @@ class RunsState:
     has_begun: bool = False
     """Whether runs were chosen once, by the link or by default."""
     chosen: list[str] = field(default_factory=list)
-    to_select: str | None = None
-    """The chosen run that is selected in the next drawing."""
     generation: int = 0
     """How often runs were chosen outside of the table, which then needs a new key."""
     rows: list[str] = field(default_factory=list)
@@ -62,10 +55,9 @@ class RunsState:
     deleted: tuple[str, str] | None = None
     """The id and the name of the run that was deleted last and can be restored."""
 
-    def choose(self, *runs: str, select: str | None = None) -> None:
-        """Choose these runs and select one, the last by default."""
+    def choose(self, *runs: str) -> None:
+        """Choose these runs."""
         self.has_begun, self.chosen = True, list(dict.fromkeys(runs))
-        self.to_select = select or (runs[-1] if runs else None)
         self.generation += 1
 
     def attempt(self, what: Callable[[], object]) -> bool:
@@ -132,73 +124,26 @@ def follow_the_link(entries: Sequence[Entry], latest: Mapping[str, Any]) -> None
         if len(found) < len(wanted):
             words = "The link asks for runs that are not here; they may have been deleted."
             st.warning(words, icon=":material/link_off:")
-    state.choose(*found[:MAX_DRAWN], select=found[0] if found else None)
+    state.choose(*found[:MAX_DRAWN])
 
 
-@dataclass(frozen=True)
-class Filtered:
-    """The runs that match the filters, and their order."""
-
-    entries: list[Entry]
-    by: str
-    descending: bool
-    link: dict[str, str]
-    """The same as parameters of the link."""
-
-
-def filters(entries: Sequence[Entry], columns: Sequence[str], *, has_order: bool) -> Filtered:
-    """Ask for filters, and for the order of a table, where there are more than `FEW` runs or the link has a filter."""
-    states = [state for state in (*MOVES, DAMAGED) if any(entry.state == state for entry in entries)]
-    tags = sorted({tag for entry in entries for tag in entry.tags})
-    _begin_with_the_link(states, tags, columns)
-    session = st.session_state
-    n_shown = sum(not entry.sweep_of for entry in entries)
-    if n_shown > FEW or session["runs_text"] or session["runs_states"] or session["runs_tags"]:
-        look: dict[str, Any] = {"persist_state": "session"}
-        find: dict[str, Any] = {"placeholder": "name, tag, task …", "icon": ":material/search:", "width": 200}
-        st.text_input("Find", key="runs_text", label_visibility="collapsed", **find, **look)
-        with st.popover("Filter", icon=":material/filter_list:"):
-            st.multiselect("State", states, key="runs_states", placeholder="any state", **look)
-            st.multiselect("Tag", tags, key="runs_tags", placeholder="any tag", disabled=not tags, **look)
-            if has_order:
-                names = str.maketrans("_", " ")
-                st.selectbox("Sort by", columns, format_func=lambda one: one.translate(names), key="runs_sort", **look)
-                st.segmented_control(
-                    "Order", list(ORDERS), format_func=ORDERS.get, key="runs_order", required=True, **look
-                )
-    text, of_state, of_tags, by, order = (
-        session[f"runs_{name}"] for name in ("text", "states", "tags", "sort", "order")
-    )
+def find(entries: Sequence[Entry]) -> list[Entry]:
+    """Ask for words that runs contain, where there are more than `FEW` runs or the link has words; returns the runs."""
+    if "runs_text" not in st.session_state:  # older links filter by state and tag
+        words = " ".join(st.query_params.get(name, "") for name in ("find", "state", "tag")).replace(",", " ")
+        st.session_state["runs_text"] = words.strip()[:MAX_FIND]
+    text = st.session_state["runs_text"]
+    if text or sum(not entry.sweep_of for entry in entries) > FEW:
+        look: dict[str, Any] = {"label_visibility": "collapsed", "icon": ":material/search:", "width": 260}
+        text = st.text_input(
+            "Find", key="runs_text", placeholder="name, tag, task, state …", persist_state="session", **look
+        )
     try:
-        words = typed(text, MAX_FIND).lower().split()
+        words = typed(text or "", MAX_FIND).lower().split()
     except InputError as error:
         st.warning(escape_markdown(str(error)), icon=":material/search_off:")
         words = []
-    found = [
-        entry
-        for entry in entries
-        if (not of_state or entry.state in of_state)
-        and set(of_tags) <= set(entry.tags)
-        and all(word in _searched(entry) for word in words)
-    ]
-    filtered = {"state": ",".join(of_state), "tag": ",".join(of_tags), "find": text[:MAX_FIND]}
-    link = {"sort": by, "order": order} | {name: value for name, value in filtered.items() if value}
-    return Filtered(found, by, order == "down", link)
-
-
-def _begin_with_the_link(states: Sequence[str], tags: Sequence[str], columns: Sequence[str]) -> None:
-    for key, name, there in (("runs_states", "state", states), ("runs_tags", "tag", tags)):
-        if key not in st.session_state:
-            wanted = [word for word in st.query_params.get(name, "").split(",") if word]
-            st.session_state[key] = wanted
-            if set(wanted) - set(there):
-                not_here(name, there)
-        st.session_state[key] = [word for word in st.session_state[key] if word in there]
-    st.session_state.setdefault("runs_text", st.query_params.get("find", "")[:MAX_FIND])
-    if "runs_sort" not in st.session_state:
-        st.session_state["runs_order"] = "up" if st.query_params.get("order") == "up" else "down"
-    old = {"exact match": "exact_match"}
-    seed("sort", columns, ALWAYS[0], key="runs_sort", called="column to sort by", old=old)
+    return [entry for entry in entries if all(word in _searched(entry) for word in words)]
 
 
 def _searched(entry: Entry) -> str:
@@ -207,19 +152,24 @@ def _searched(entry: Entry) -> str:
 
 
 def _show_all() -> None:
-    """Reset the filters. A callback."""
+    """Reset the filter. A callback."""
     st.session_state["runs_text"] = ""
-    st.session_state["runs_states"] = st.session_state["runs_tags"] = []
 
 
-def fold(shown: Filtered, ticked: Sequence[str]) -> Filtered:
-    """Leave out the models of sweeps that are not ticked, unless a filter is set."""
-    if not shown.link.keys().isdisjoint(FILTERS):
-        return shown
-    there, chosen = {entry.id for entry in shown.entries}, set(ticked)
-    opened = chosen | {entry.sweep_of for entry in shown.entries if entry.id in chosen}
-    kept = [one for one in shown.entries if one.sweep_of not in there or one.sweep_of in opened]
-    return replace(shown, entries=kept)
+def fold(found: list[Entry], ticked: Sequence[str]) -> list[Entry]:
+    """Leave out the models of sweeps that are not ticked, unless words are searched."""
+    if st.session_state["runs_text"]:
+        return found
+    there, chosen = {entry.id for entry in found}, set(ticked)
+    opened = chosen | {entry.sweep_of for entry in found if entry.id in chosen}
+    return [one for one in found if one.sweep_of not in there or one.sweep_of in opened]
+
+
+def nothing_found() -> None:
+    """Say that no run has the words, and offer to show all."""
+    with st.container(border=True, horizontal=True, vertical_alignment="center", key="runs_none"):
+        st.markdown("No run matches.", width="stretch")
+        st.button("Show all runs", icon=":material/filter_alt_off:", on_click=_show_all, key="runs_show_all")
 
 
 def _below_their_sweeps(order: Sequence[str], entries: Sequence[Entry]) -> list[str]:
@@ -240,35 +190,23 @@ def _names_below(entries: Sequence[Entry]) -> dict[str, str]:
     }
 
 
-def lined_up(
-    entries: Sequence[Entry], latest: Mapping[str, Any], settings: pd.DataFrame, by: str, descending: bool
-) -> pd.DataFrame:
-    """The overview and the settings of runs, sorted by a column; missing values come last."""
+def lined_up(entries: Sequence[Entry], latest: Mapping[str, Any], settings: pd.DataFrame) -> pd.DataFrame:
+    """The overview and the settings of runs, the latest first, the models of each sweep right below it."""
     table = overview(entries, latest)
     settings = settings.drop(columns=["steps"], errors="ignore")  # already in the overview
-    equal = [name for name in ("device", "tags") if table.loc[:, name].astype(str).nunique() <= 1 and by != name]
+    equal = [name for name in ("device", "tags") if table.loc[:, name].astype(str).nunique() <= 1]
     table = pd.concat([table.drop(columns=equal), settings], axis=1)
     table["created"] = table.pop("created")
-    column = table.loc[:, by if by in table.columns else ALWAYS[0]]
-    if not pd.api.types.is_numeric_dtype(column) and column.name != "created":
-        column = column.astype("string").str.lower()
-    return table.loc[column.sort_values(ascending=not descending, kind="stable", na_position="last").index]
+    return table.loc[_below_their_sweeps([entry.id for entry in entries], entries)]
 
 
-def table(shown: Filtered, latest: Mapping[str, Any], settings: pd.DataFrame, who: str) -> None:
+def table(entries: Sequence[Entry], latest: Mapping[str, Any], settings: pd.DataFrame, who: str) -> None:
     """Draw the table; ticked rows are the chosen runs."""
-    state, entries = runs_state(), shown.entries
-    if not entries:
-        state.rows = []
-        with st.container(border=True, horizontal=True, vertical_alignment="center", key="runs_none"):
-            st.markdown("No run matches.", width="stretch")
-            st.button("Show all runs", icon=":material/filter_alt_off:", on_click=_show_all, key="runs_show_all")
-        return
-    lines = lined_up(entries, latest, settings, shown.by, shown.descending)
-    lines = lines.loc[_below_their_sweeps(list(lines.index), entries)]
+    state = runs_state()
+    lines = lined_up(entries, latest, settings)
     below, slots, dark = _names_below(entries), state.colour_slots(), is_dark()
-    lines["name"] = [below.get(run, name) for run, name in lines["name"].items()]
     state.rows = list(lines.index)
+    lines["name"] = [below.get(run, name) for run, name in zip(state.rows, lines["name"].tolist(), strict=True)]
     lines.insert(0, "●", [dot(run_colour(slots[run], dark) if run in slots else None) for run in lines.index])
     lines["state"] = [[state] for state in lines["state"]]
     if not run_store.is_open():

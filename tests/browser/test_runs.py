@@ -64,7 +64,7 @@ def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
     before = drawn(curve(page))
     tick(page, 0)
     chosen(page, [one, two])
-    see(page, "3 runs · settings that differ: 1")
+    see(page, "3 runs · 2 chosen")
     see(page, "The two differ in one setting only")
     until(lambda: curve(page).screenshot() != before, page)
     link = page.url
@@ -103,6 +103,8 @@ def test_a_downloaded_file_comes_back_through_import_and_a_bad_one_is_refused(
     run = with_weights(store, "mine")
     visitor = visit(app, f"/runs?runs={run}")
     page = visitor.page
+    menu = page.locator(f".st-key-runs_menu_{run} button").first
+    menu.click()
     page.get_by_text("Download", exact=True).click()
     with page.expect_download() as download:
         page.get_by_role("button", name=re.compile("Weights of step 12")).click()
@@ -110,6 +112,7 @@ def test_a_downloaded_file_comes_back_through_import_and_a_bad_one_is_refused(
     download.value.save_as(file)
     assert file.name == "mine.safetensors"
     page.keyboard.press("Escape")
+    menu.click()
     page.get_by_role("button", name="Delete").click()
     see(page, "Nothing has been trained here yet")
     page.get_by_text("Import", exact=True).click()

@@ -49,6 +49,12 @@ def with_weights(store: RunStore, name: str) -> str:
     return run
 
 
+def with_menu(app: AppTest, run: str) -> AppTest:
+    """The app with the menu of a run's card open."""
+    app.session_state[f"runs_menu_{run}"] = True
+    return app.run()
+
+
 def table(app: AppTest) -> Any:
     return app.dataframe[0].value
 
@@ -92,8 +98,7 @@ def test_each_run_has_a_card_with_its_picture_and_what_can_be_done(open_page: Op
     assert "`peak_lr 0.0001`" in words(app)
     assert [link.proto.query_string for link in app.get("page_link")] == [f"run={run}", f"run={bare}"]
     assert not app.text_input  # no filters over few runs, and what is behind “⋯” is not drawn
-    app.session_state[f"runs_menu_{run}"] = True
-    app.run()
+    with_menu(app, run)
     assert {f"runs_open_Home_{run}", f"runs_delete_{run}", f"runs_again_{run}"} <= {one.key for one in app.button}
     app.text_input(key=f"runs_name_{run}").set_value("renamed").run()
     assert store.entry(run).name == "renamed"
@@ -118,47 +123,42 @@ def test_the_table_has_every_run_and_only_the_settings_that_differ(open_page: Op
     assert found["exact_match"].tolist() == [1.0, 0.5]
     assert found["state"].tolist() == [["finished"], ["finished"]]
     assert not {"seed", "batch_size", "d_model", "device", "tags", "owner"} & set(found.columns)
-    assert "2 runs · settings that differ: 1" in words(app)
+    assert "2 runs · 2 chosen." in words(app)
 
 
-def test_a_link_restores_choice_order_and_filter(open_page: Open, runs: Path) -> None:
+def test_a_link_restores_choice_and_words(open_page: Open, runs: Path) -> None:
     store = RunStore(runs)
-    low, high, other = add(store, "zz low", last=0.25), add(store, "zz high", last=0.75), add(store, "other")
+    low, _, other = add(store, "zz low"), add(store, "zz high"), add(store, "other")
     store.tag(low, ["lecture"])
-    app = open_page(RUNS, runs=f"{low},{other}", sort="exact match", order="up", find="ZZ", x="seconds", smooth="0.6")
+    app = open_page(RUNS, runs=f"{low},{other}", find="ZZ", x="seconds", smooth="0.6")
     assert not app.exception
-    assert table(app)["name"].tolist() == ["zz low", "zz high"]
+    assert table(app)["name"].tolist() == ["zz high", "zz low"]
     assert app.query_params["runs"] == f"{low},{other}"
-    assert "1 of them hidden by the filter" in words(app)
-    spec = charts(app)[0]
-    assert "seconds" in json.dumps(spec)
-    app.multiselect(key="runs_tags").set_value(["lecture"]).run()
-    assert table(app)["name"].tolist() == ["zz low"]
-    assert app.query_params["tag"] == "lecture"
-    assert high not in app.query_params["runs"]
+    assert "2 of 3 runs · 2 chosen · 1 of them hidden by the filter." in words(app)
+    assert "seconds" in json.dumps(charts(app)[0])
+    for link in (
+        {"find": "lecture finished"},
+        {"find": "zz", "tag": "lecture", "state": "finished"},
+    ):  # the second is an older one
+        app = open_page(RUNS, **link, sort="exact match", order="up", view="table")
+        assert table(app)["name"].tolist() == ["zz low"]
 
 
-@pytest.mark.parametrize(
-    "link", [{"runs": "ffffffff"}, {"runs": "../x"}, {"sort": "gas"}, {"state": "gas"}, {"tag": "gas"}, {"x": "gas"}]
-)
-def test_what_a_link_asks_in_vain_is_said_in_one_sentence(open_page: Open, runs: Path, link: dict[str, str]) -> None:
-    store = RunStore(runs)
-    run = add(store, "one")
+@pytest.mark.parametrize("link", [{"runs": "ffffffff"}, {"runs": "../x"}, {"x": "gas"}])
+def test_a_link_to_something_missing_gets_one_sentence(open_page: Open, runs: Path, link: dict[str, str]) -> None:
+    run = add(RunStore(runs), "one")
     app = open_page(RUNS, **({"runs": run} | link))
     assert not app.exception
     assert [element.value.count("not here") for element in app.warning] == [1]
 
 
-@pytest.mark.parametrize("link", [{"find": "zzz"}, {"find": "one", "sort": "device"}])
-def test_a_filter_that_nothing_fits_leaves_the_screen_and_a_way_back(
-    open_page: Open, runs: Path, link: dict[str, str]
-) -> None:
+def test_words_that_no_run_has_leave_the_choice_and_a_way_back(open_page: Open, runs: Path) -> None:
     run = add(RunStore(runs), "only")
-    app = open_page(RUNS, **({"runs": run} | link))
+    app = open_page(RUNS, runs=run, find="zzz")
     assert not app.exception
     assert "No run matches." in words(app)
     assert "0 of 1 run" in words(app)
-    assert app.button(key=f"runs_train_{run}").label == "Open in Train"  # what was chosen stays in the hand
+    assert with_menu(app, run).button(key=f"runs_again_{run}").label == "Train again"
     app.button(key="runs_show_all").click().run()
     assert not app.exception
     assert table(app)["name"].tolist() == ["only"]
@@ -238,7 +238,7 @@ def test_a_text_has_no_exact_match_in_table_curves_and_notes(open_page: Open, ru
 def test_renaming_and_tags_reach_the_book(open_page: Open, runs: Path) -> None:
     store = RunStore(runs)
     run = add(store, "one")
-    app = open_page(RUNS, runs=run)
+    app = with_menu(open_page(RUNS, runs=run), run)
     app.text_input(key=f"runs_name_{run}").set_value("two\n  words").run()
     assert store.entry(run).name == "two words"
     assert app.text_input(key=f"runs_name_{run}").value == "two words"
@@ -256,7 +256,7 @@ def test_renaming_and_tags_reach_the_book(open_page: Open, runs: Path) -> None:
 def test_a_deleted_run_can_be_restored(open_page: Open, runs: Path) -> None:
     store = RunStore(runs)
     one, two = add(store, "one"), add(store, "![x](http://evil/x.png)")
-    app = open_page(RUNS, runs=f"{two},{one}")
+    app = with_menu(open_page(RUNS, runs=f"{two},{one}"), two)
     app.button(key=f"runs_delete_{two}").click().run()
     assert [entry.id for entry in store.entries()] == [one]
     assert table(app)["name"].tolist() == ["one"]
@@ -272,7 +272,7 @@ def test_runs_of_others_cannot_be_changed(open_page: Open, runs: Path, monkeypat
     monkeypatch.setattr("pages.shared.run_store.who", lambda: "b" * 32)
     store = RunStore(runs)
     run = add(store, "theirs", owner="a" * 32, state="stopped")
-    app = open_page(RUNS, runs=run)
+    app = with_menu(open_page(RUNS, runs=run), run)
     assert not app.exception
     assert table(app)["owner"].tolist() == ["others"]
     assert app.text_input(key=f"runs_name_{run}").disabled
@@ -284,7 +284,7 @@ def test_runs_of_others_cannot_be_changed(open_page: Open, runs: Path, monkeypat
 def test_open_on_another_screen_takes_the_step_along(open_page: Open, runs: Path) -> None:
     store = RunStore(runs)
     run = with_weights(store, "one")
-    app = open_page(RUNS, runs=run)
+    app = with_menu(open_page(RUNS, runs=run), run)
     app.select_slider(key=f"runs_step_{run}").set_value(8).run()
     app.button(key=f"runs_open_Home_{run}").click().run()
     assert not app.exception

@@ -14,6 +14,7 @@ from streamlit.testing.v1 import AppTest
 from pages.train import sweep as sweep_view
 from pages.train.sweep import sweep_finding, sweep_notes, time_left
 from tests.pages.conftest import Open
+from tests.pages.test_runs import RUNS, with_menu
 from tests.pages.test_train import PAGE, buttons, status_of, words
 from tests.training.test_sweeps import members, train
 from tests.training.tiny import tiny_preset
@@ -332,9 +333,6 @@ def test_only_what_is_new_is_read_again(runs: Path, monkeypatch: pytest.MonkeyPa
     assert set(StoredSweep(store, run, known).rows().groupby("member")["loss"].first()) == {-1.0}
 
 
-RUNS = "pages/runs/page.py"
-
-
 def test_the_models_of_a_sweep_stand_below_it_in_the_table_of_runs(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,11 +352,12 @@ def test_the_models_of_a_sweep_stand_below_it_in_the_table_of_runs(
     assert list(app.dataframe[0].value["name"]) == ["Many · seed 1", "Many · seed 0"]
     app = open_page(RUNS, runs=run)
     assert list(app.dataframe[0].value["name"]) == ["later", "Many", "↳ seed 1", "↳ seed 0"]
+    with_menu(app, run)
     assert "A sweep of 2 models; 2 of them are runs of their own" in words(app)
     app.button(key=f"runs_models_{run}").click().run()
     assert not app.exception
     assert set(app.query_params["runs"].split(",")) == {run, *(one.id for one in members(store, run))}
-    app = open_page(RUNS, runs=run)
+    app = with_menu(open_page(RUNS, runs=run), run)
     app.button(key=f"runs_delete_{run}").click().run()
     assert list(app.dataframe[0].value["name"]) == ["later"]
     app.button(key="runs_undo").click().run()
