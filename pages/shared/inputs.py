@@ -257,7 +257,7 @@ class TextKind(InputKind):
         if original.output == "answer_span":
             return _span_sentence(run), ""
         if not original.subject.input.goes_on:
-            return _likeliest(original, changed), "No right answer is known."
+            return _likeliest(original, changed), "There is no reference to compare it with."
         share, bits = f"**{percent(math.exp(-run.loss), 1)}**", f"{run.loss / math.log(2):.2f} bits"
         if changed is not None:
             share += f" instead of {percent(math.exp(-original.loss), 1)}"
@@ -370,7 +370,7 @@ class PictureKind(InputKind):
 
     def verdict(self, original: Reading, changed: Reading | None) -> tuple[str, str]:
         """The likeliest class with its probability."""
-        return class_sentence(original, changed), "No right answer is known for a photograph."
+        return class_sentence(original, changed), "The label of a photograph is not known here."
 
 
 def _likeliest_classes(run: Reading, name: str, before: Lane | None = None) -> Lane:

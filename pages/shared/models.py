@@ -17,7 +17,7 @@ from pages.shared import external_models, run_store
 from pages.shared.byte_cache import kept
 from pages.shared.run_weights import steps_of
 from xformer import Checkpoint, load
-from xformer.adapters import ModelAdapter, TaskModel
+from xformer.adapters import ModelAdapter, TaskModel, in_memory
 from xformer.errors import RunStoreError, UnavailableError, XformerError
 from xformer.model_files.models_here import PREFIX
 from xformer.training.card import believed
@@ -190,7 +190,7 @@ RUNS = Path("runs")
 
 def shown_path(name: str) -> str:
     """A model's path as code at a picture shows it: relative to the project, or to `RUNS`."""
-    if name in external_titles():
+    if external_models.is_external(name) or name.startswith(in_memory.PREFIX):
         return external_models.shown_path(name)
     path = path_of(name)
     if path.is_relative_to(ROOT):

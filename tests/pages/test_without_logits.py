@@ -37,7 +37,7 @@ def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     monkeypatch.setattr(models, "external_titles", lambda: {name: name for name in NAMES})
 
 
-CLASS_OF_TEXT = "It says LABEL_2 with probability"
+CLASS_OF_TEXT = "LABEL_2"
 SCREENS = [
     (ENCODER, "home", {}, 0, "it gives a vector of 24 numbers for each of the 6 positions"),
     (ENCODER, "attention", {}, 0, "Shares of a head's attention"),
@@ -59,7 +59,7 @@ SCREENS = [
     (ENCODER, "compare", {"edits": EDIT}, 0, "outputs vectors and no predictions"),
     (ENCODER, "bug_lab", {}, 0, ": it was not trained here"),
     (CLASSIFIER, "home", {}, 0, CLASS_OF_TEXT),
-    (CLASSIFIER, "attention", {"panel": "change the run", "edits": "token:0.10"}, 0, "Without the change: LABEL_2"),
+    (CLASSIFIER, "attention", {"panel": "change the run", "edits": "token:0.10"}, 0, "before LABEL_2"),
     (CLASSIFIER, "embeddings", {"show": "vocabulary"}, 1, "97 vectors of 24 numbers"),
     (CLASSIFIER, "positions", {}, 2, "How much of each head’s attention moves without positions"),
     (CLASSIFIER, "feed_forward", {"picture": "token"}, 0, "changes the loss the most"),
@@ -68,7 +68,7 @@ SCREENS = [
     (CLASSIFIER, "compare", {"edits": EDIT}, 0, "The likeliest classes of each"),
     (CLASSIFIER, "compare", {"with": TOKENS}, 0, "is no model that classifies a text"),
     (CLASSIFIER, "bug_lab", {}, 0, ": it was not trained here"),
-    (TOKENS, "home", {}, 0, "Its classes for 6 tokens"),
+    (TOKENS, "home", {}, 0, "Classes of 6 tokens"),
     (TOKENS, "residual", {}, 1, "so another class in an early row"),
     (TOKENS, "compare", {"edits": EDIT}, 1, "KL(A ‖ B)"),
     (SPAN, "home", {"input": "the cat >> the cat sat on the mat"}, 0, "nswer"),
