@@ -35,7 +35,7 @@ class Site:
 
     @classmethod
     def parse(cls, path: str) -> Site:
-        """The site of a path, or of the name of an activation like "encoder.0.attn.pattern". Raises `InputError` for other text."""
+        """The site of a path or of an activation's name ("encoder.0.attn.pattern"). Raises `InputError` for other text."""
         site = cls.find(path)
         if site is None:
             raise InputError(f"A layer is written like 'encoder.0.attn' or 'decoder.1.ffn', got {path!r}.")
