@@ -28,7 +28,7 @@ from pages.shared.script import script
 from pages.shared.view import ORIGINAL, View
 from xformer.errors import UnavailableError
 from xformer.reading import Reading, Recipe
-from xformer.site import head_title, layer_title
+from xformer.site import Site, head_title, layer_title
 from xformer.training.tables import to_csv
 from xformer.viz.export import pdf_of, png_of, svg
 
@@ -108,9 +108,14 @@ def footer(
         return [chart_spec(call.key(view), call.make) for call in (call.in_theme(dark) for call in charts)]
 
     caption = _caption(charts)
-    figures = Figures(specs, caption, _figure_title(charts)) if charts else None
-    whole = None if page is None else lambda: page(caption())
-    _code_and_data([*remark, *code(calls)], numbers, name, view.model, whole, figures)
+    with menu(name):
+        st.code(script([*remark, *code(calls)]), language="python", width=900)
+        with st.container(horizontal=True, gap="small", key=f"files_{name}"):
+            csv(numbers, name, view.model)
+            if page is not None:
+                html(lambda: page(caption()), name, view.model)
+        if charts:
+            figure_files(Figures(specs, caption, _figure_title(charts)), name, view.model)
 
 
 def _caption(calls: Sequence[Call]) -> Callable[[], list[str]]:
@@ -135,7 +140,7 @@ def _place(call: Call) -> str:
     if isinstance(layer, int) and isinstance(head, int) and of is not None:
         return head_title(of.attention[layer].path, head, is_pair=of.is_pair)
     if isinstance(layer, str):
-        return layer_title(layer, is_pair=of is not None and of.is_pair)
+        return layer_title(layer, is_pair=of is not None and of.is_pair) if Site.find(layer) else ""
     return "" if layer is None else f"layer {layer + 1}"
 
 
@@ -161,7 +166,7 @@ def begin() -> None:
 
 
 def heading(text: str = "") -> None:
-    """The heading of a picture; the “⋯” of the next `footer` or `_code_and_data` stands at its right.
+    """The heading of a picture; the “⋯” of the next `footer` stands at its right.
 
     Without words it is an empty line for it, above a picture that has its own heading. `text` is Markdown. Both calls belong
     into the same fragment.
@@ -182,30 +187,6 @@ def toolbar() -> DeltaGenerator:
         controls = st.container(horizontal=True, vertical_alignment="center", gap="small", width="stretch")
         st.session_state[_PLACE] = st.container(width="content")
     return controls
-
-
-def _code_and_data(
-    lines: Sequence[str],
-    table: Table | None,
-    name: str,
-    file: str,
-    page: Callable[[], str] | None = None,
-    figures: Figures | None = None,
-) -> None:
-    """The “⋯” of a picture, at the last `heading` that has none yet, else here: call it after the picture, or before.
-
-    It holds all the lines that draw the picture, as a script that shows it (see `script`), and its data as `file`-`name`.csv
-    where there is a table; its `figures` as SVG, PDF and PNG, and what can live in a page of its own as HTML.
-    """
-    with menu(name):
-        st.code(script(lines), language="python", width=900)
-        with st.container(horizontal=True, gap="small", key=f"files_{name}"):
-            if table is not None:
-                csv(table, name, file)
-            if page is not None:
-                html(page, name, file)
-        if figures is not None:
-            figure_files(figures, name, file)
 
 
 def menu(name: str) -> DeltaGenerator:
@@ -282,33 +263,26 @@ def figure_files(figures: Figures, name: str, file: str) -> None:
         )
         colours = st.selectbox("Colours", _COLOURS, index=int(is_dark()), key=f"figure_colours_{name}", width=100)
         is_titled = st.checkbox("Title and source", value=True, key=f"figure_title_{name}", width=150)
-        _figure_buttons(figures, name, file, size, points, colours, is_titled)
 
+        def drawn() -> str:
+            width, usual = _SIZES[size]
+            words = {"title": figures.title, "caption": "\n".join(figures.caption())} if is_titled else {}
+            style = {"width": width, "font_size": points or usual, "grey": colours == "Grey"}
+            return svg(figures.charts(colours == "Dark"), **words, **style, dark=colours == "Dark")
 
-def _figure_buttons(
-    figures: Figures, name: str, file: str, size: str, points: float | None, colours: str, is_titled: bool
-) -> None:
-    width, usual = _SIZES[size]
-
-    def drawn() -> str:
-        dark = colours == "Dark"
-        words = {"title": figures.title, "caption": "\n".join(figures.caption())} if is_titled else {}
-        style = {"width": width, "font_size": points or usual, "dark": dark, "grey": colours == "Grey"}
-        return svg(figures.charts(dark), **words, **style)
-
-    made: dict[str, tuple[str, Callable[[str], bytes]]] = {
-        "SVG": ("image/svg+xml", str.encode),
-        "PDF": ("application/pdf", pdf_of),
-        "PNG": ("image/png", png_of),
-    }
-    for kind, (mime, convert) in made.items():
-        st.download_button(
-            kind,
-            lambda convert=convert: convert(drawn()),
-            f"{file}-{name}.{kind.lower()}",
-            mime,
-            icon=":material/download:",
-            on_click="ignore",
-            key=f"{kind.lower()}_{name}",
-            help="This picture for a paper or a slide.",
-        )
+        made: dict[str, tuple[str, Callable[[str], bytes]]] = {
+            "SVG": ("image/svg+xml", str.encode),
+            "PDF": ("application/pdf", pdf_of),
+            "PNG": ("image/png", png_of),
+        }
+        for kind, (mime, convert) in made.items():
+            st.download_button(
+                kind,
+                lambda convert=convert: convert(drawn()),
+                f"{file}-{name}.{kind.lower()}",
+                mime,
+                icon=":material/download:",
+                on_click="ignore",
+                key=f"{kind.lower()}_{name}",
+                help="This picture for a paper or a slide.",
+            )
