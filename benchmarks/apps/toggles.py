@@ -23,12 +23,12 @@ def main() -> None:
     st.html(ROOT / "pages/shared/page.css")
     loading.wait()
 
-    from pages.shared import frame, link, picture
+    from pages.shared import frame, link, picture, screens
 
     navigation = st.navigation([st.Page(screen, title="screen", default=True)], position="hidden")
     link.begin("screen")
     picture.begin()
-    frame.begin()
+    frame.begin(screens.screens()["attention"])
     navigation.run()
     st.query_params["screen"] = "attention"
     link.finish()

@@ -33,10 +33,9 @@ SAFE = {"escape_markdown", "len", "int", "float", "duration", "percent", "megaby
 OURS = {
     "attention/change.py": {"label"},
     "attention/head_scores.py": {"name"},
-    "attention/heads.py": {"name"},
     "attention/one_cell.py": {"layer.title", "one.title", "title", "title_of(run, cell)"},
     "bug_lab/choice.py": {"name", "reason", "words"},  # escaped where it is made
-    "bug_lab/panels.py": {"name"},
+    "bug_lab/panels.py": {"title"},
     "bug_lab/training.py": {"curves.title"},
     "compare/minimal_pairs.py": {"about"},  # a key; what is shown of a cell is escaped where it is named
     "compare/panels.py": {"comparison.input.name", "name"},  # escaped where it is made
@@ -47,6 +46,7 @@ OURS = {
     "home/more.py": {"label", "published.title"},
     "positions/kinds.py": {"kind.title", "words"},
     "positions/page.py": {"name"},
+    "runs/cards.py": {"PRESETS[SHIPPED].title"},
     "runs/chosen.py": {"name", "words"},
     "runs/page.py": {"words"},
     "runs/table.py": {"words"},
@@ -55,18 +55,9 @@ OURS = {
     "shared/session.py": {"name", "title"},  # of a package that is known here
     "train/form.py": {"field.label", "words"},
     "train/run.py": {"words"},
-    "train/setup.py": {
-        "PRESETS[name].title",
-        "base.title",
-        "one.about",
-        "one.title",
-        "preset.about",
-        "preset.name",
-        "preset.title",
-        "words",
-    },
+    "train/setup.py": {"about", "title", "words"},  # of presets and sweeps
     "train/status.py": {"words"},
-    "train/sweep.py": {"title", "words"},  # the names of settings and of screens
+    "train/sweep.py": {"title"},  # of screens
     "train/timeline.py": {"curves.title", "title"},
 }
 """By file, expressions that hold words of this program, in spite of their names; each was looked at."""
