@@ -11,7 +11,7 @@ import streamlit as st
 
 from pages.bug_lab.choice import FITTING, FITTING_OTHERS, NAME, TAB, example_of, findings, moved, readings, state
 from pages.bug_lab.panels import bug_card, diagnosis_panel, hints
-from pages.components.prediction_strip import prediction_strip
+from pages.components.prediction_strip import Lane, prediction_strip
 from pages.shared import frame, models
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
@@ -91,7 +91,7 @@ def game_panel() -> None:
                 st.button(escape_markdown(BUGS[name].title), on_click=_take, args=(number, choice), key=f"bug_{index}")
     has_loss = guess is not None or bool(st.session_state.get(f"bug_losses_{number}"))
     with frame.picture():
-        *columns, last = st.columns([4, 4, 3], gap="medium")
+        *columns, last = st.columns(3, gap="medium")
         calls = _patterns(view, runs, columns, number, guess, has_loss=has_loss)
         with last:
             state_of = " Both models are untrained." if bug.shows == "when fresh" else ""
@@ -148,13 +148,15 @@ def _patterns(
 
 def _predictions(view: View, runs: list[Reading], *, marked: bool) -> None:
     """What both models read and say; right and wrong are marked only after the first answer."""
-    lanes = view.kind.rows(runs[0], runs[1], "B says")
-    lanes[-2:] = [replace(lanes[-2], name="A says"), lanes[-1]]
+    read = Lane("input", tuple(view.input.text(view.source).split()))
+    says = view.kind.rows(runs[0], runs[1], "B says")[-2:]
+    lanes = [read, replace(says[0], name="A says"), says[1]]
     for at, run in zip((-2, -1), runs, strict=True):
         if not math.isfinite(run.loss):
             lanes[at] = replace(lanes[at], tokens=("NaN",) * len(lanes[at].tokens), probability=())
     if not marked:
         lanes = [replace(lane, right=(), moved=(), probability=()) for lane in lanes]
+    lanes = [replace(lane, offset=0) for lane in lanes]  # for a narrow column
     prediction_strip(lanes, key="bug_strip")
 
 

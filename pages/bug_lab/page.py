@@ -67,11 +67,12 @@ def _ask_tab() -> None:
 def browse(chosen: View, wanted: str | None) -> None:
     """Any bug beside the right model: patterns, answers, the diagnosis, and training both."""
     _ask_tab()
-    finding = st.container()
-    controls = toolbar()
+    with st.container(gap="xsmall"):
+        finding = st.container()
+        controls = toolbar()
+        pictures, fit = st.container(), st.container()
     with controls:
         bug = ask_bug(wanted)
-    pictures, fit = st.container(), st.container()
     with fit:
         view, own = ask_fitting(chosen, bug)
     if not bug.applies_to(view.config):

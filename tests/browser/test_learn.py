@@ -1,44 +1,88 @@
-"""First principles and the Bug lab in a real Chromium: keys walk the steps, a word changes the numbers, both are trained."""
+"""First principles and the Bug lab in a real Chromium: numbers are computed on a click, words change, a bug is found."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, Page, expect
 
+from pages.bug_lab.game import round_of
 from tests.browser.conftest import Visit, see
+from xformer.analysis.principles import Sentence
+from xformer.bugs import BUGS
 
 pytestmark = pytest.mark.browser
 Visiting = Callable[..., Visit]
 
 
-def test_keys_walk_the_steps_and_words_are_words_whatever_is_in_them_in_both_themes(app: str, visit: Visiting) -> None:
+def cell(page: Page, name: str, row: int, column: int) -> Locator:
+    return page.locator(f".matrices [data-at='[\"{name}\",{row},{column}]']")
+
+
+def written(value: float) -> str:
+    return f"{value:.2f}".replace("-", "−")
+
+
+def test_a_click_computes_a_number_and_words_and_vectors_change_in_place(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/first_principles?text=to+be+or+not")
     page = visitor.page
-    see(page, "is its own mirror image")
-    expect(page.get_by_test_id("stVegaLiteChart")).to_have_count(4)
+    mixed = Sentence("to be or not").average()
+    says, terms = page.locator(".matrices .says"), page.locator(".matrices .sum .result")
+    expect(page.locator(".matrices .blank").first).to_be_attached()  # the row plays when it is first seen
+    page.emulate_media(reduced_motion="reduce")
+    page.reload()
+    expect(says).to_have_text("Y, row “1 be”: each row of X times its weight in A, added up")
+    expect(page.locator(".matrices .blank")).to_have_count(0)
+    cell(page, "S", 2, 0).click()
+    products = (mixed.x[2] * mixed.x[0]).tolist()
+    expect(terms).to_have_text([*map(written, products), written(sum(products))])
+    expect(says).to_contain_text(f"row “2 or” of X · row “0 to” of X = {written(mixed.scores[2, 0].item())}")
+    see(page, "“or” takes")
+    page.locator(".matrices svg").press("ArrowRight")
+    expect(says).to_contain_text("S[2 or, 1 be]")
+    cell(page, "A", 1, 1).click()
+    expect(page.locator(".matrices .sum .target")).to_have_text([written(one) for one in mixed.weights[1].tolist()])
+    cell(page, "X", 0, -1).click()
+    page.locator(".matrices .typed").fill("<b>to</b>")
+    page.locator(".matrices .typed").press("Enter")
+    page.wait_for_function("() => new URL(location).searchParams.get('text') === '<b>to</b> be or not'")
+    expect(cell(page, "X", 0, -1)).to_have_text("0 <b>to</b>")
+    cell(page, "X", 3, 1).click()
+    page.locator(".matrices .typed").fill("-2,5")
+    page.locator(".matrices .typed").press("Enter")
+    expect(cell(page, "X", 3, 1)).to_contain_text("−2.50")
     page.locator("h1").click()
     page.keyboard.press("n")
-    see(page, "is no longer a mirror image")
-    page.emulate_media(color_scheme="dark")
-    expect(page.get_by_test_id("stApp")).not_to_have_css("background-color", "rgb(255, 255, 255)")
-    page.keyboard.press("b")
-    see(page, "is its own mirror image")
-    box = page.get_by_label(re.compile("A sentence of 2 to 8 words"))
-    box.fill("<b>to</b> *be* nn")
-    box.press("Enter")
-    expect(page.get_by_test_id("stText").filter(has_text="0 <b>to</b> +")).to_be_visible()
-    page.wait_for_function("() => new URL(location).searchParams.get('step') === 'average'")
+    see(page, "S is no longer symmetric")
+    cell(page, "Q", 1, 2).click()
+    expect(says).to_contain_text("row “1 be” of X · column 3 of W_Q")
     assert visitor.problems == []
 
 
-def test_a_bug_is_seen_named_and_trained(app: str, visit: Visiting) -> None:
+def test_a_bug_is_found_and_named(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/bug_lab?round=2")
+    page = visitor.page
+    expect(page.get_by_test_id("stVegaLiteChart")).to_have_count(2)
+    now = round_of(2)
+    side = "AB"[now.broken]
+    page.get_by_role("button", name=f"{side} is broken").click()
+    see(page, f"Right, {side} is broken. Which bug is it?")
+    page.get_by_role("button", name=BUGS[now.bug].title).click()
+    see(page, "1 of 1 named")
+    see(page, "named from its trace and its weights")
+    page.get_by_role("button", name="Next round").click()
+    page.wait_for_function("() => location.search === '?round=3'")
+    see(page, "Which one?")
+    assert visitor.problems == []
+
+
+def test_any_bug_is_seen_named_and_trained(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/bug_lab?model=reverse-mirror&bug=no-scale&show=diagnosis&own=1")
     page = visitor.page
     see(page, "named from its trace and its weights")
-    page.get_by_text("Scaling after the softmax", exact=True).click()
+    page.locator(".st-key-bug_name input").click()
+    page.get_by_role("option", name="Scaling after the softmax").click()
     see(page, "A = softmax(Q Kᵀ) / √d_head", exact=True)
     page.get_by_text("Train both", exact=True).first.click()
     page.get_by_test_id("stBaseButton-primary").filter(has_text="Train both").click()
