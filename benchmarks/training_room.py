@@ -4,7 +4,7 @@
 
 toggles    click to new pixels on the Attention screen with one run training and four waiting, against the same with the worker
            stopped (SIGSTOP), in turns of five clicks
-watching   the worker's processor time a step with the Train screen open on it, against nobody watching, in turns of 3 seconds;
+watching   the worker's processor time a step with the Train screen open on it, without visitors, in turns of 3 seconds;
            and the plain loop in a process of its own, its snapshots written too
 newcomer   seconds from opening the Train screen to the first report of 100 % exact match, in the run store and on the screen,
            pressing nothing but Start, in a window that was open and at rest
@@ -34,7 +34,7 @@ from xformer.training.run_store import RunStore
 
 # Whether the figures on the screen are of that step or of a later one.
 SHOWN = """(step) => Array.from(document.querySelectorAll(".train-tiles div")).some((tile) =>
-  tile.textContent.startsWith("figures of step") && Number(tile.querySelector("b").textContent.replace(",", "")) >= step)"""
+  tile.textContent.startsWith("Step") && parseInt(tile.querySelector("b").textContent.replace(",", "")) >= step)"""
 THERE = """() => Array.from(document.querySelectorAll("button:enabled")).some((button) => button.innerText.endsWith("Start"))"""
 SERVERS = 5
 CLICKS = 5
@@ -126,7 +126,7 @@ def toggles(browser: Browser, store: RunStore, rounds: int) -> list[dict[str, An
     return [
         {
             "figure": name,
-            "nobody trains ms": figure(standing),
+            "idle ms": figure(standing),
             "one trains, four wait ms": figure(going),
             "ratio": figure(going) / figure(standing),
         }
@@ -157,7 +157,7 @@ def watching(browser: Browser, store: RunStore, rounds: int) -> list[dict[str, A
     ratio = statistics.median(a / b for a, b in zip(watched, unwatched, strict=True))
     return [
         {"who": "the plain loop in a process of its own", "processor ms a step": plain * 1e3, "ratio": None},
-        {"who": "worker, nobody watching", "processor ms a step": statistics.median(unwatched) * 1e3, "ratio": None},
+        {"who": "worker, no visitors", "processor ms a step": statistics.median(unwatched) * 1e3, "ratio": None},
         {"who": "worker, watched", "processor ms a step": statistics.median(watched) * 1e3, "ratio": ratio},
     ]
 

@@ -14,7 +14,7 @@ from pages.shared import run_store, run_thumbnail
 from pages.shared.escape_markdown import escape_markdown
 from xformer.formatting import percent
 from xformer.presets import PRESETS
-from xformer.training.entry import Entry
+from xformer.training.entry import DAMAGED, Entry
 from xformer.training.limits import n_models
 from xformer.training.run_store import exact_match
 
@@ -57,16 +57,18 @@ def cards(
 def _card(entry: Entry, rows: Rows, settings: pd.Series, all_entries: Sequence[Entry]) -> Any:
     """Draw a card; returns its menu."""
     score = exact_match(entry, rows[-1] if rows else {})
-    about = entry.state if score is None else f"{entry.state} · **{percent(score, 1)}** exact match"
+    status = entry.state if score is None else f"{entry.state} · **{percent(score, 1)}** exact match"
     shown, shown_rows = entry, rows
     if entry.sweep is not None:
-        about = f"{entry.state} · {n_models(entry)} models, one in the picture"
+        status = f"{entry.state} · {n_models(entry)} models, one in the picture"
         if models := [one for one in all_entries if one.sweep_of == entry.id]:
             shown = max(models, key=lambda one: one.figures.get("exact_match", -1.0))
             shown_rows = run_store.store().rows(shown.id)
     if not run_thumbnail.draw_run(shown, shown_rows):
         st.caption("Its picture comes with its first weights.")
-    st.markdown(f"**{escape_markdown(entry.name)}**  \n:small[{about}]")
+    st.markdown(f"**{escape_markdown(entry.name)}**  \n:small[{status}]")
+    if entry.message and entry.state in (DAMAGED, "failed"):
+        st.text(entry.message)
     if chips := _chips(settings):
         st.markdown(chips)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):

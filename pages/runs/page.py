@@ -10,6 +10,7 @@ from pages.runs.cards import MOST, cards, shipped_card
 from pages.runs.chosen import TRAIN, curves_panel, run_notes
 from pages.runs.table import (
     MAX_DRAWN,
+    MAX_FIND,
     find,
     fold,
     follow_the_link,
@@ -85,7 +86,7 @@ def _body(who: str, was_alive: bool) -> None:
     if view == TABLE:
         drawn, rows, more = _chosen(some, found, entries, who)
         link = {"view": TABLE, "runs": ",".join(runs_state().chosen)} | more
-    link |= {"find": text} if (text := st.session_state["runs_text"]) else {}
+    link |= {"find": text} if (text := st.session_state["runs_text"][:MAX_FIND]) else {}
     notes = list(run_notes(drawn, rows, settings_that_differ(entries)))
     with finding_at:
         headline("".join(notes[:1]))

@@ -167,7 +167,7 @@ class RunView:
             marks=list(self.marks.items()),
             best=head_to_enlarge(self.timeline.layers, self.timeline.frames[-1]),
             live=live,
-            told=target,
+            target=target,
         )
 
 

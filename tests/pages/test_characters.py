@@ -227,9 +227,8 @@ def test_a_text_of_ones_own_goes_into_the_form(
     monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))
     own = texts.keep("Wer reitet so spät durch Nacht und Wind? ".encode() * 60)
     app = open_page("pages/train/page.py")
-    app.session_state["presets_text"] = True
-    app = app.run()
-    app.button(key="change_characters").click().run()
+    app.button_group(key="train_group").set_value("own").run()
+    app.selectbox(key="own_base").set_value("characters").run()
     next(field for field in app.number_input if field.label == "Layers").set_value(3)
     assert not app.exception
     assert app.selectbox(key="text").value == "python"

@@ -39,7 +39,7 @@ from xformer.viz.timeline import (
 def film(frames: list[Frame], layers: list[FilmLayer], **changes: Any) -> bytes:
     values: dict[str, Any] = {
         "reads": {"reads": ["3", " "]}, "offset": 0, "score": "anti-diagonal", "steps": 70, "exact": [(20, 0.5)],
-        "marks": [(40, "here")], "best": (0, 1), "live": False, "told": (2, 40),
+        "marks": [(40, "here")], "best": (0, 1), "live": False, "target": (2, 40),
     }  # fmt: skip
     return pack_film(layers, frames, **(values | changes))
 
@@ -69,7 +69,7 @@ def test_every_weight_of_every_frame_is_in_the_bytes() -> None:
     assert header["frames"][2]["scores"] == [[], [0.2, 0.2, 0.3]]
     assert header["frames"][0]["right"] == [True, False]
     assert [(layer["heads"], layer["rows"], layer["cols"]) for layer in header["layers"]] == list(shapes.values())
-    assert (header["told"], header["order"], header["best"], header["steps"]) == (40, 2, [0, 1], 70)
+    assert (header["target"], header["order"], header["best"], header["steps"]) == (40, 2, [0, 1], 70)
     assert header["reads"] == [["reads", ["3", "·"]]]
 
 
@@ -190,7 +190,7 @@ def stills_film(frames: dict[int, Reading], **more: Any) -> bytes:
     layers = layers_of(task, reading.example, made)
     values = {
         "steps": 1000, "exact": [(0, 0.0), (400, 0.25), (1000, 1.0)], "marks": [(500, "a head passes 0.5")],
-        "best": head_to_enlarge(layers, made[-1]), "live": False, "told": (1, None),
+        "best": head_to_enlarge(layers, made[-1]), "live": False, "target": (1, None),
     }  # fmt: skip
     return pack_film(layers, made, **of_input(task, reading.example), **(values | more))
 

@@ -93,7 +93,7 @@ def film_of(readings: Mapping[int, Reading]) -> bytes:
     layers = layers_of(task, first.example, frames)
     return pack_film(
         layers, frames, **of_input(task, first.example), steps=max(readings), exact=(), marks=(),
-        best=head_to_enlarge(layers, frames[-1]), live=False, told=(1, None),
+        best=head_to_enlarge(layers, frames[-1]), live=False, target=(1, None),
     )  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def pack_film(
     marks: Sequence[tuple[int, str]],
     best: tuple[int, int],
     live: bool,
-    told: tuple[int, int | None],
+    target: tuple[int, int | None],
     judged: bool = True,
 ) -> bytes:
     """Pack the frames of a run; raises ValueError where a frame lacks a layer or has another shape.
@@ -159,7 +159,7 @@ def pack_film(
     `reads` are the lanes of the token strip by their names; the answer stands `offset` columns further right. `judged` says
     whether what the model says can be right or wrong at all: of a text it cannot. `score` names what the heads' scores
     measure; `exact` is the curve of exact match and `marks` are what the ruler from 0 to `steps` points out. `best` is the
-    (layer, head) enlarged until a visitor chooses one. `live` says that more frames will come; `told` is (order, step): with
+    (layer, head) enlarged until a visitor chooses one. `live` says that more frames will come; `target` is (order, step): with
     each new order the player goes to that step, or to the end where it is None.
     """
     shapes = [
@@ -189,7 +189,7 @@ def pack_film(
         ],
         "reads": [[name, [visible(text) for text in tokens]] for name, tokens in reads.items()],
         "offset": offset, "score": score, "steps": steps, "exact": list(exact), "marks": list(marks), "best": list(best),
-        "live": live, "judged": judged, "order": told[0], "told": told[1],
+        "live": live, "judged": judged, "order": target[0], "target": target[1],
         "hues": HEAD_HUES, "sequential": SEQUENTIAL,
     }  # fmt: skip
     return joined(MAGIC, header, *blocks)

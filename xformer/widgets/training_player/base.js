@@ -65,10 +65,10 @@ export class Base {
     if (this.chosen && !(this.chosen[0] < film.layers.length && this.chosen[1] < film.layers[this.chosen[0]].heads)) this.chosen = null;
     if (this.order !== film.order) { // Python says where to go: a link, another run, a button
       this.order = film.order;
-      this.follows = film.told === null;
-      this.want = film.told; // frames near it may still be on their way
+      this.follows = film.target === null;
+      this.want = film.target; // frames near it may still be on their way
       this.pause(false);
-      this.at = film.told === null ? film.last : film.nearest(film.told);
+      this.at = film.target === null ? film.last : film.nearest(film.target);
     } else if (step !== null) this.at = film.nearest(step); // frames may have come in between
     this.at = Math.max(0, Math.min(this.at, film.last));
     this.draw();
