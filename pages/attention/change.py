@@ -20,17 +20,13 @@ MOST_LISTED = 500
 
 
 def head_tools(view: View, layer: AnyLayer, chosen: Selection) -> None:
-    """The buttons at the picture: ablate or solo the enlarged head, cut the locked edge."""
+    """The buttons at the picture: ablate the enlarged head, cut the locked edge."""
     path, head, on = layer.name, chosen.head, view.on
     if view.shape.is_read_only:
         return
-    title = f"{layer.title} · head {head + 1}"
-    ablated, alone = f"ablate:{path}.{head}", f"solo:{path}.{head}"
-    words = f"Ablated: {title}" if ablated in on else f"Ablate {title} (set to zero)"
-    switch(words, ablated, on, "Sets its output z to 0.", width="content")
-    only = view.shape.heads[path] == 1
-    explained = "Sets the output z of all other heads of its layer to 0."
-    switch("Alone" if alone in on else "Solo", alone, on, explained, disabled=only, width="content")
+    title, ablated = f"{layer.title} · head {head + 1}", f"ablate:{path}.{head}"
+    words = f"Ablated: {title}" if ablated in on else f"Ablate {title}"
+    switch(words, ablated, on, "Sets its output z to zero.", width="content")
     if chosen.query is not None and chosen.key is not None:
         edge_button(layer, chosen, str(head), on, width="content")
 
@@ -43,13 +39,12 @@ def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
         if view.input.replacements:
             _replace_token(view)
         return
-    st.caption(
-        "The model runs again with each change; above are the original, the changed run and their difference. Active changes "
-        "are listed under the heading; a second click removes them."
-    )
     first, second, third = st.columns(3, gap="medium")
     with first:
-        st.markdown("**Positions**")
+        st.markdown("**Heads and positions**")
+        alone, is_only = f"solo:{layer.name}.{chosen.head}", view.shape.heads[layer.name] == 1
+        words = f"Only head {chosen.head + 1}" if alone in on else f"Solo head {chosen.head + 1}"
+        switch(words, alone, on, "Ablates all other heads of its layer.", disabled=is_only)
         words = "Positions are off" if "positions:off" in on else "Positions off"
         explained = "Removes all position information."
         switch(words, "positions:off", on, explained, disabled=not view.shape.can_drop_positions)
@@ -60,7 +55,7 @@ def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
         else:
             edge_button(layer, chosen, "*", on)
         explained = "A click on a cell cuts that edge in this head, or restores it."
-        st.toggle("A click cuts", key="click_cuts", persist_state="session", help=explained)
+        st.toggle("Click to cut a connection", key="click_cuts", persist_state="session", help=explained)
     with third:
         if view.shape.image:
             st.markdown("**One pixel**")
@@ -117,7 +112,7 @@ def _replace() -> None:
 
 
 def follow_cutting_click(layer: AnyLayer, chosen: Selection) -> None:
-    """While “A click cuts” is on, cut the edge of a newly clicked cell and run again."""
+    """While “Click to cut a connection” is on, cut the edge of a newly clicked cell and run again."""
     cell = (layer.name, chosen.head, chosen.query, chosen.key)
     before = st.session_state.get("last_cell")
     st.session_state["last_cell"] = cell

@@ -80,25 +80,17 @@ def scores_panel(view: View, run: Reading, chosen: Selection, attention: str) ->
     """The scores of every head of `run` and the effects of ablating them; a click on a row selects its head."""
     of = view.input
     options: dict[str, Any] = {}
-    if of.scored(run.example, "answer") != of.scored(run.example, "source"):
-        options["look"] = choose("look", SCOPES, "answer", "Look")
-    if _may_leave_out(run):
-        with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
-            sink = choose("sink", SINKS, "in", "The first token")
-            if view.input.goes_on:
-                st.button(
-                    "Random tokens, twice", on_click=_repeat_random, args=(view.input,), key="say_twice", help=_TWICE
-                )
-        if sink == "out":
-            options["without_first"] = True
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+    with st.popover("More", key="scores_more"):
         asked = ask_effects(run)
-    first = "and the first one " if options.get("without_first") else ""
-    changed = f", with {view.what_changed()}" if view.is_changed else ""
-    st.caption(
-        f"Shares of a head's attention, averaged over the {of.many} of this input; special tokens {first}are left out{changed}"
-        ". Click a row to enlarge that head, a column to sort."
-    )
+        if of.scored(run.example, "answer") != of.scored(run.example, "source"):
+            options["look"] = choose("look", SCOPES, "answer", "Look")
+        if _may_leave_out(run):
+            if choose("sink", SINKS, "in", "The first token") == "out":
+                options["without_first"] = True
+            if of.goes_on:
+                st.button("Random tokens, twice", on_click=_repeat_random, args=(of,), key="say_twice", help=_TWICE)
+        first = "and the first one " if options.get("without_first") else ""
+        st.caption(f"Shares are averaged over the {of.many} of this input; special tokens {first}are left out.")
     found = table(view, analysis.head_scores, run, **options)
     _strongest(run, found, view)
     if asked is not None and (job := effects_of(view, run, asked, chosen)).latest is not None:
@@ -140,7 +132,7 @@ def scores_panel(view: View, run: Reading, chosen: Selection, attention: str) ->
     footer(view, "scores", [Call(analysis.head_scores, (run,), options)])
 
 
-MEASURES = {"no": "not shown", "loss": "to the loss", "lead": "to one output’s lead"}
+MEASURES = {"no": "not shown", "loss": "on the loss", "lead": "on one answer’s margin"}
 AT_ONCE = 1.2
 """Seconds of measuring before the page shows a progress bar."""
 OLD_SCORES = {"the task’s": TASK, "anti-diagonal": "anti_diagonal"}

@@ -6,9 +6,9 @@ weights of the head that is enlarged; that part runs alone, so that nobody waits
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -21,12 +21,11 @@ from pages.shared.resources import mask_words
 from pages.shared.view import View
 from pages.shared.widgets import choose
 from xformer import analysis, viz
-from xformer.analysis.attention_patterns import MOST_TOKENS, REACH
+from xformer.analysis.attention_patterns import MOST_TOKENS, REACH, TASK
 from xformer.analysis.reactions import agreement_by_chance, atom_mapping
 from xformer.formatting import percent
 from xformer.interventions import join
 from xformer.reading import Reading
-from xformer.tasks import Task
 from xformer.viz.packing import AnyLayer, header_of, pack, pattern_layers
 from xformer.widgets.page import view_page
 
@@ -106,61 +105,74 @@ def standalone(view: View, chosen: Selection) -> Callable[[Sequence[str]], str]:
     return page
 
 
-CLEAR = 0.4
-"""How far a clear score is on the way from chance to 1."""
-TELLS_NOTHING = 0.9
-"""From this chance level on, a score is not informative."""
-
-
-@dataclass(frozen=True)
-class BestTaskHead:
-    """The head with the highest score for the task, its score, and the score of uniform attention."""
-
-    at: Selection
-    weight: float
-    chance: float
-
-    @property
-    def is_clear(self) -> bool:
-        return self.chance < TELLS_NOTHING and self.weight >= self.chance + CLEAR * (1 - self.chance)
-
-
 PATTERNS = {
-    "previous": ("previous token", "the token before"),
-    "next": ("next token", "the token after"),
-    "anti_diagonal": ("mirrored", "the mirrored token"),
-    "diagonal": ("itself", "its own token"),
-    "induction": ("induction", "what followed the same token earlier"),
+    "previous": ("previous token", "is on the token before"),
+    "next": ("next token", "is on the token after"),
+    "anti_diagonal": ("mirrored", "is on the mirrored token"),
+    "diagonal": ("itself", "is on its own token"),
+    "induction": ("induction", "is on what followed the same token earlier"),
+    "": ("matters", ""),
 }
-"""A pattern of `analysis.notable_heads` on a button, and in a sentence."""
-MOST_BUTTONS = 4
+"""A pattern of `analysis.heads_worth_seeing` on a button, and in a sentence."""
+MOST_BUTTONS = 3
 _NOTABLE = "notable_head"
 
 
-def notable_heads(view: View, run: Reading) -> pd.DataFrame:
-    """All heads with a clear pattern, see `analysis.notable_heads`."""
-    return table(view, analysis.notable_heads, run, n=10_000)
+def heads_worth_seeing(view: View, run: Reading) -> pd.DataFrame:
+    """All heads with a clear pattern or effect, see `analysis.heads_worth_seeing`."""
+    return table(view, analysis.heads_worth_seeing, run, n=10_000)
 
 
-def headline(found: pd.DataFrame, layer: AnyLayer, head: int) -> None:
-    """Say what the enlarged head attends to, where that is clear."""
-    name = f"{layer.title} · head {head + 1}"
+def pattern_words(view: View, pattern: str) -> tuple[str, str]:
+    """A pattern on a button, and in a sentence."""
+    if pattern != TASK:
+        return PATTERNS[pattern]
+    assert view.task is not None
+    return view.task.rule.score_name, view.task.rule.score_says
+
+
+def finding(view: View, run: Reading, found: pd.DataFrame, layer: AnyLayer, head: int) -> str:
+    """What the enlarged head attends to and what the model loses without it, as Markdown."""
+    name = f"**{layer.title} · head {head + 1}**"
+    if head in layer.silenced:
+        return f"{name} is ablated. {_downstream(view, run)}"
     for row in found.to_dict("records"):
         if (row["layer"], row["head"]) == (layer.name, head):
-            what = PATTERNS[row["pattern"]][1]
-            st.markdown(
-                f"**{name}** attends to **{what}**: {row['share']:.0%} of its attention, {row['even']:.0%} if it were even."
-            )
-            return
-    st.markdown(f"**{name}** follows no simple pattern on this input.")
+            says = pattern_words(view, row["pattern"])[1]
+            looks = f"{name}: {percent(row['share'], 0)} of its attention {says} ({percent(row['even'], 0)} if even)"
+            return (looks if says else f"{name} follows no simple pattern") + _cost(run, row)
+    return f"{name} follows no simple pattern on this input."
 
 
-def notable_buttons(found: pd.DataFrame, paths: Sequence[str]) -> None:
-    """A button for each of the clearest heads, which enlarges it."""
+def _cost(run: Reading, row: dict[str, Any]) -> str:
+    """What ablating a head does, where that was measured."""
+    if not math.isnan(row["right"]):
+        n, right = len(run.answer), int(row["right"])
+        same = "still " if right == run.n_correct else ""
+        return f". Without it, {right} of {n} answers {'is' if right == 1 else 'are'} {same}right."
+    if math.isnan(row["effect"]):
+        return "."
+    return f". Without it, the loss changes by {row['effect']:+.2f} nats."
+
+
+def _downstream(view: View, run: Reading) -> str:
+    """How far an ablation has moved the end of the residual stream, and how many predictions differ."""
+    original = view.original()
+    moved = table(view, analysis.stream_moved, run, before=original)
+    if moved.empty or not run.has_logits:
+        return ""
+    share = moved.loc[moved["layer"] == moved["layer"].iloc[-1], "moved"].mean()
+    differ = int((original.logits[0].argmax(dim=-1) != run.logits[0].argmax(dim=-1)).sum())
+    n = run.logits.shape[1]
+    return f"After the last layer, the residual stream has moved by {percent(share, 0)}; {differ} of {n} predictions differ."
+
+
+def notable_buttons(view: View, found: pd.DataFrame, paths: Sequence[str]) -> None:
+    """A button for each of the first heads worth seeing, which enlarges it."""
     heads = {}
     for row in found.head(MOST_BUTTONS).to_dict("records"):
         layer = paths.index(row["layer"])
-        heads[layer, row["head"]] = f"{layer + 1}.{row['head'] + 1} {PATTERNS[row['pattern']][0]}"
+        heads[layer, row["head"]] = f"{layer + 1}.{row['head'] + 1} {pattern_words(view, row['pattern'])[0]}"
 
     def show() -> None:
         if (at := st.session_state.get(_NOTABLE)) is not None:
@@ -168,45 +180,21 @@ def notable_buttons(found: pd.DataFrame, paths: Sequence[str]) -> None:
             st.session_state[_NOTABLE] = None
 
     st.pills("Heads worth seeing", list(heads), format_func=lambda at: heads[at], key=_NOTABLE, on_change=show,
-             label_visibility="collapsed", help="Layer and head of those whose attention follows a clear pattern.")  # fmt: skip
+             label_visibility="collapsed", width="content",
+             help="Layer and head of those that follow a clear pattern or that the answer needs.")  # fmt: skip
 
 
-def best_task_head(view: View, run: Reading, paths: Sequence[str]) -> BestTaskHead:
-    """The head of a run with the highest score for its task; without a task the clearest of the notable heads, else the first
-    head of the last layer."""
-    best = BestTaskHead(Selection(len(paths) - 1, 0), 0.0, 0.0)
-    if view.task is None:
-        clear = notable_heads(view, run).head(1).to_dict("records")
-        return replace(best, at=Selection(paths.index(clear[0]["layer"]), clear[0]["head"])) if clear else best
-    scores, chances = (of(run.trace, run.example) for of in (view.task.head_scores, view.task.chance_scores))
-    ablated = {path: _ablated(run, path) for path in scores}
-    for layer, path in enumerate(paths):
-        for head, weight in enumerate(scores.get(path, [])):
-            if weight > best.weight and head not in ablated[path]:
-                best = BestTaskHead(Selection(layer, head), weight, chances[path][head])
-    return best
+def first_head(found: pd.DataFrame, paths: Sequence[str]) -> Selection:
+    """The head to open on: the first one worth seeing, else the first head of the last layer."""
+    if found.empty:
+        return Selection(len(paths) - 1, 0)
+    return Selection(paths.index(found["layer"].iloc[0]), int(found["head"].iloc[0]))
 
 
-def attention_notes(
-    view: View, layers: Sequence[AnyLayer], run: Reading, best: BestTaskHead, *, all_seen: bool = True
-) -> None:
-    """What to notice: the best head for the task, and the mask; `all_seen`: the picture leaves out no key."""
-    task = [] if view.task is None else [view.task.rule.look_for + closest(view, view.task, layers, best)]
-    what_to_notice([*task, *_about_the_mask(view, layers if all_seen else (), run)])
-
-
-def closest(view: View, task: Task, layers: Sequence[AnyLayer], best: BestTaskHead) -> str:
-    """The best head for the task against chance; "" where no head has any of it."""
-    says, where = task.rule.score_says, f"With {view.what_changed()}" if view.is_changed else "Here"
-    even = f"a head that looks at everything alike has {percent(best.chance, 0)}"
-    if best.weight == 0:
-        return ""
-    if best.chance >= TELLS_NOTHING:
-        return f" On this input {even} of its attention there already, so it does not tell such a head from any other."
-    if not best.is_clear:
-        return f" {where} no head does that clearly: of the closest, {percent(best.weight, 0)} of its attention {says}; {even}."
-    name = f"{layers[best.at.layer].title} · head {best.at.head + 1}"
-    return f" {where} **{name}** comes closest: {percent(best.weight, 0)} of its attention {says} ({even})."
+def attention_notes(view: View, layers: Sequence[AnyLayer], run: Reading, *, all_seen: bool = True) -> None:
+    """What to notice: what to look for, and the mask; `all_seen`: the picture leaves out no key."""
+    task = [] if view.task is None else [view.task.rule.look_for]
+    what_to_notice([" ".join([*task, *_about_the_mask(view, layers if all_seen else (), run)])])
 
 
 def _about_the_mask(view: View, layers: Sequence[AnyLayer], run: Reading) -> list[str]:
@@ -229,12 +217,6 @@ def _other_mask(view: View, run: Reading) -> str:
     if view.task is None:
         return "Set the mask to **Causal**: a position then sees only itself and earlier ones."
     return f"Set the mask to **Causal**: {view.task.rule.about_causal_mask(run.example.source)}"
-
-
-def _ablated(run: Reading, path: str) -> set[int]:
-    """The heads of a layer whose z is 0 everywhere."""
-    z = run.trace[f"{path}.z"][0]  # [head, query, d_value]
-    return {head for head, one in enumerate(z) if not bool(one.any())}
 
 
 LAID = {"heads": "attention of every head", "rollout": "rollout"}

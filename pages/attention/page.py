@@ -14,12 +14,12 @@ from pages.attention.heads import (
     KEY,
     atom_mapping_panel,
     attention_notes,
-    best_task_head,
     call_of,
     draw_heads,
-    headline,
+    finding,
+    first_head,
+    heads_worth_seeing,
     notable_buttons,
-    notable_heads,
     over_image_panel,
     rollout_panel,
     standalone,
@@ -29,8 +29,9 @@ from pages.attention.one_cell import score_attribution_panel, steps_panel
 from pages.components.attention_view import OLD_SCALES, SCALES, SHOWN, Look, Selection, choose_attention
 from pages.shared import frame
 from pages.shared.call import Call
+from pages.shared.layout import headline
 from pages.shared.link import asked
-from pages.shared.picture import footer, panel
+from pages.shared.picture import footer, panel, toolbar
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_sidebar
 from pages.shared.view import View
@@ -65,23 +66,24 @@ def _attention(view: View) -> None:
     layers = pattern_layers(original)
     other = None if changed is None else pattern_layers(changed)
     paths = [layer.name for layer in layers]
-    best = best_task_head(view, changed or original, paths)
-    _follow_the_link(layers, best.at if changed is None else best_task_head(view, original, paths).at)
-    # Their place is above the picture, their content is known only below.
-    says = st.container()
-    tools = st.container(horizontal=True, gap="small", vertical_alignment="center", key="head_tools")
-    with frame.picture():
-        chosen, pooled = draw_heads(original, changed)
+    first = heads_worth_seeing(view, original)
+    found = first if changed is None else heads_worth_seeing(view, changed)
+    _follow_the_link(layers, first_head(first, paths))
+    with st.container(gap="xxsmall"):
+        says = st.container()  # its content is known only below
+        with st.container(key="head_tools"):
+            tools = toolbar()
+        with frame.picture():
+            chosen, pooled = draw_heads(original, changed)
     follow_cutting_click(layers[chosen.layer], chosen)
     run, layer = changed or original, (other or layers)[chosen.layer]
-    found = notable_heads(view, run)
     with says:
-        headline(found, layer, chosen.head)
+        headline(finding(view, run, found, layer, chosen.head))
     with tools:
         head_tools(view, layer, chosen)
         if len(found):
-            notable_buttons(found, paths)
-        _footer(view, chosen)
+            notable_buttons(view, found, paths)
+    _footer(view, chosen)
     if pooled > 1:
         zoom(view, chosen, pooled)
     if view.input.kind == "picture":
@@ -104,7 +106,7 @@ def _attention(view: View) -> None:
     view.share(
         head=_head_text(chosen), **_look_texts(chosen.looks), **{name: text for name, text in more.items() if text}
     )
-    attention_notes(view, other or layers, run, best, all_seen=chosen.looks.scale != "without_first_token")
+    attention_notes(view, other or layers, run, all_seen=chosen.looks.scale != "without_first_token")
 
 
 def _footer(view: View, chosen: Selection) -> None:
@@ -148,7 +150,7 @@ def _head_text(chosen: Selection) -> str:
 
 
 def _follow_the_link(layers: list[AnyLayer], best: Selection) -> None:
-    """Select what a link asks for; on a change of the model the best head for its task; else keep the selection."""
+    """Select what a link asks for; on a change of the model the head most worth seeing; else keep the selection."""
     heads = [item.shape[0] for item in layers]
     asks = {name: asked(name) for name in ("head", "scale", "view", "arcs")}
     is_link = any(value is not None for value in asks.values())

@@ -43,7 +43,7 @@ def test_the_file_of_a_view_is_drawn_and_every_head_of_it_is_exact(
     page.keyboard.press("]")
     expect(page.locator(".av .head .name")).to_have_text("layer 3 · head 3")
     expect(page.locator(".av")).to_have_attribute("data-exact", "2.2")
-    expect(page.locator(".av .head .tag", has_text="exact")).to_be_visible()
+    expect(page.locator(".av .tag", has_text="exact")).to_be_visible()
     page.locator(".av .stage .pane.matrix .base").first.click(position={"x": 80, "y": 80})
     weight = reading["encoder.2.attn.pattern"][0, 2, 0, 0].item()
     expect(page.locator(".av .readout .text")).to_have_text(f"query 0 '3' → key 0 '3': {weight:.4f}")

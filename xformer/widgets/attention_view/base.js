@@ -15,7 +15,7 @@ export class Base {
     this.build();
     parent.append(this.root);
     this.resizing = new ResizeObserver(() => {
-      if (this.patterns && Math.abs(this.root.clientWidth - this.width) > 0.5) this.draw();
+      if (this.patterns && (Math.abs(this.root.clientWidth - this.width) > 0.5 || Math.abs(this.findRoom() - this.room) > 4)) this.draw();
     });
     this.resizing.observe(this.root);
     this.watchDensity();
@@ -36,11 +36,15 @@ export class Base {
     this.density.addEventListener("change", this.onDensity);
   }
 
-  findRoom() { // in a frame for slides, which nobody scrolls: the height that it has below the top of this view; else 0
-    const framed = getComputedStyle(this.root).getPropertyValue("--in-frame").trim();
-    this.root.classList.toggle("framed", Boolean(framed));
-    this.root.style.setProperty("--av-room", framed ? `${innerHeight - this.root.getBoundingClientRect().top}px` : "");
-    return framed ? innerHeight - this.root.getBoundingClientRect().top : 0;
+  get scrolled() { return null; } // how far the page is scrolled, where the view is to fit the window; else null
+
+  findRoom() { // the height of a window or of a frame for slides below the top of this view; 0 where it need not fit
+    this.framed = Boolean(getComputedStyle(this.root).getPropertyValue("--in-frame").trim());
+    this.root.classList.toggle("framed", this.framed);
+    const scrolled = this.framed ? 0 : this.scrolled;
+    const room = scrolled === null ? 0 : Math.max(this.framed ? 0 : 380, innerHeight - this.root.getBoundingClientRect().top - scrolled - 8);
+    this.root.style.setProperty("--av-room", room ? `${room}px` : "");
+    return room;
   }
 
   draw() { // everything: new data, theme, size or switch
@@ -48,18 +52,19 @@ export class Base {
     this.room = this.findRoom();
     if (!this.width) return; // hidden: the observer calls again
     this.applyTheme();
-    this.drawLegends();
     this.drawGrid();
     this.drawHead();
   }
 
   drawHead() { // the chosen head, enlarged
+    this.drawLegends();
     this.drawTitle();
     this.revealThumb();
     this.fillStrips();
     this.layOut();
     for (const pane of this.matrices) if (!pane.node.hidden) this.drawMatrix(pane);
     for (const pane of this.arcs) if (!pane.node.hidden) { this.fillHeads(pane); this.drawArcs(pane); }
+    if (!this.flow.node.hidden) this.drawFlow(this.flow);
     this.drawFocus();
   }
 
@@ -132,6 +137,10 @@ export class Base {
   get layer() { return this.patterns.layers[this.current[0]]; }
   get focus() { return this.lock || this.hover; }
   get changed() { return this.patterns.runs > 1; }
+  get moved() { return this.changed && this.layer.moved[this.current[1]] > 1e-6; } // whether this head's attention is another one
+  get flows() { // the layers that know how far the residual stream of these queries moved
+    return this.patterns.layers.filter((layer) => layer.stream && layer.queryLabels === this.layer.queryLabels);
+  }
   get same() { return this.layer.queryLabels === this.layer.keyLabels; } // queries and keys are the same tokens
   labels(kind) { return this.patterns.labels[kind === "query" ? this.layer.queryLabels : this.layer.keyLabels]; }
   top(layer, head) { // the weight that has the last colour; one for both runs, so that they compare

@@ -12,10 +12,11 @@ export const Building = (Base) => class extends Base {
     this.bar = element("div", "bar");
     this.legend = element("div", "key"); this.signedLegend = element("div", "key"); this.maskedLegend = element("div", "key");
     this.movedLegend = element("span", "muted");
-    const views = this.segments("View", [["matrix", "matrix"], ["arcs", "arcs"], ["both", "both"]], () => this.show, (value) => { this.show = value; });
-    const scales = this.segments("Colour scale", [["0 … 1", "fixed"], ["scale per head", "own"], ["log", "log"], ["hide first token", "rest"]],
+    const views = this.menu("View", [["matrix and arcs", "both"], ["matrix", "matrix"], ["arcs", "arcs"]], () => this.show, (value) => { this.show = value; });
+    const scales = this.menu("Colour scale", [["scale 0 to 1", "fixed"], ["scale per head", "own"], ["logarithmic", "log"], ["hide first token", "rest"]],
       () => this.scale, (value) => { this.scale = value; });
-    this.bar.append(scales, this.legend, this.signedLegend, this.maskedLegend);
+    this.precision = element("span", "tag");
+    this.bar.append(scales, this.legend, this.signedLegend, this.maskedLegend, this.precision);
 
     this.grid = new Layered("grid");
     this.scroll = element("div", "scroll");
@@ -26,13 +27,13 @@ export const Building = (Base) => class extends Base {
     this.grid.base.addEventListener("click", (event) => { const t = this.thumbAt(event); if (t) this.choose(t.layer, t.head); });
 
     const line = element("div", "head");
-    this.dot = element("span", "dot"); this.title = element("span", "name"); this.path = element("span", "path");
-    this.precision = element("span", "tag"); this.silence = element("span", "tag silenced"); this.locked = element("button", "tag locked", "locked — Esc unlocks");
+    this.dot = element("span", "dot"); this.title = element("span", "name");
+    this.silence = element("span", "tag silenced"); this.locked = element("button", "tag locked", "locked — Esc unlocks");
     this.locked.addEventListener("click", () => this.setLock(null));
-    line.append(this.dot, this.title, this.silence, this.path, this.precision, this.locked, views);
     this.readout = element("div", "readout");
     this.text = element("span", "text");
     this.readout.append(this.text);
+    line.append(this.dot, this.title, this.silence, this.locked, this.readout);
 
     this.strips = ["query", "key"].map((kind) => {
       const node = element("div", "strip"), what = element("span", "what"), chips = element("div", "chips");
@@ -47,21 +48,22 @@ export const Building = (Base) => class extends Base {
     this.stage = element("div", "stage");
     this.matrices = ["original", "changed", "difference"].map((role) => this.pane(role, "matrix"));
     this.arcs = ["original", "changed"].map((role) => this.pane(role, "arcs"));
-    this.stage.append(...this.matrices.map((p) => p.node), ...this.arcs.map((p) => p.node));
+    this.flow = this.pane("change of the residual stream", "flow");
+    this.stage.append(...this.matrices.map((p) => p.node), this.flow.node, ...this.arcs.map((p) => p.node));
 
     this.live = element("div", "quiet");
     this.live.setAttribute("aria-live", "polite");
-    const help = element("div", "help");
-    help.append("Hover links a row, a column and the tokens; a click locks. ");
+    const help = element("details", "help");
+    help.append(element("summary", "", "View and keys"), views, " Hover links a row, a column and the tokens; a click locks. ");
     for (const [key, does] of [["Esc", "unlocks"], ["← ↑ → ↓", "move the cell"], ["[ ]", "other head"], [", .", "other layer"]]) {
       help.append(element("kbd", "", key), ` ${does} · `);
     }
     help.append("small numbers are positions", this.movedLegend);
     this.body = element("div", "body");
     const detail = element("div", "detail");
-    detail.append(line, this.readout, ...this.strips.map((s) => s.node), this.stage);
+    detail.append(line, this.stage, this.bar, ...this.strips.map((s) => s.node), help);
     this.body.append(this.scroll, detail);
-    root.append(this.body, this.bar, help, this.live);
+    root.append(this.body, this.live);
     root.addEventListener("keydown", (event) => this.onKey(event));
   }
 
@@ -70,19 +72,13 @@ export const Building = (Base) => class extends Base {
     canvas.setAttribute("role", "application");
   }
 
-  segments(label, options, get, set) {
-    const node = element("div", "seg");
-    node.setAttribute("role", "group");
+  menu(label, options, get, set) {
+    const node = element("select");
     node.setAttribute("aria-label", label);
-    const paint = () => buttons.forEach((b, i) => b.setAttribute("aria-pressed", String(options[i][1] === get())));
+    node.append(...options.map(([text, value]) => new Option(text, value)));
+    const paint = () => { node.value = get(); };
     (this.painters ||= []).push(paint);
-    const buttons = options.map(([text, value]) => {
-      const button = element("button", "", text);
-      button.type = "button";
-      button.addEventListener("click", () => { set(value); paint(); this.draw(); this.report(); });
-      return button;
-    });
-    node.append(...buttons);
+    node.addEventListener("change", () => { set(node.value); this.draw(); this.report(); });
     paint();
     return node;
   }
@@ -92,14 +88,15 @@ export const Building = (Base) => class extends Base {
     const pane = { role, kind, run: role === "changed" ? 1 : 0, node, caption, name, layered, heads: null };
     caption.append(name);
     if (kind === "arcs") {
-      pane.heads = element("div", "heads");
+      const pick = (pane.pick = element("details", "pick"));
+      pick.append(element("summary", "", "heads"), (pane.heads = element("div", "heads")));
       pane.heads.setAttribute("role", "group");
       pane.heads.setAttribute("aria-label", "Heads whose arcs are drawn; a double click shows one alone");
-      caption.append(pane.heads);
+      caption.append(pick);
     }
     node.append(caption, layered.node);
     this.focusable(layered.base);
-    const focusAt = (event) => (kind === "arcs" ? this.arcFocus(pane, event) : this.cellFocus(pane, event));
+    const focusAt = (event) => this[{ arcs: "arcFocus", matrix: "cellFocus", flow: "flowFocus" }[kind]](pane, event);
     layered.base.addEventListener("pointermove", (event) => { const f = focusAt(event); this.setHover(f); });
     layered.base.addEventListener("pointerleave", () => this.setHover(null));
     layered.base.addEventListener("click", (event) => this.toggleLock(focusAt(event)));
@@ -108,8 +105,9 @@ export const Building = (Base) => class extends Base {
 
   layOut() { // which panes, where, how large
     const { detail: width, theme, layer } = this, gap = 14;
-    const matrices = this.show === "arcs" ? 0 : this.changed ? 3 : 1;
-    let arcs = this.show === "matrix" ? 0 : 1;
+    const isSame = this.changed && !this.moved, flow = isSame && this.flows.length > 0;
+    const matrices = this.show === "arcs" && !flow ? 0 : this.moved ? 3 : 1;
+    let arcs = this.show === "matrix" || flow ? 0 : 1;
 
     const at = this.grid.base.getContext("2d");
     at.font = this.font(12.5);
@@ -122,29 +120,32 @@ export const Building = (Base) => class extends Base {
     const fixed = left + (matrices - 1) * (close + gap) + 2 * matrices; // all that is not a plot
     const arcsWidth = Math.max(arcsRoom, Math.min(460, width * 0.36)), beside = (width - fixed - arcsWidth - gap) / Math.max(1, matrices);
     const wrap = Boolean(matrices && arcs && beside < Math.min(220, layer.keys * 72));
-    if (wrap && this.show === "both" && this.room && this.room < 540) arcs = 0; // a low frame has no line for them
-    const high = this.room ? Math.max(110, wrap && arcs ? (this.room - 330) / 2 : this.room - 270) : 520; // of a plot
-    const tallest = this.patterns.height || high;
+    if (wrap && this.show === "both" && this.framed && this.room < 540) arcs = 0; // a low frame has no line for them
+    const fitsWindow = this.room && (this.framed || this.gridAt.beside);
+    const tallestBelow = (top) => this.patterns.height // all that is not a plot: the head's name, the captions, the colours
+      || (fitsWindow ? Math.max(110, this.framed && wrap && arcs ? (this.room - 330) / 2 : this.room - top - 116) : 520);
     if (arcs && this.changed && (wrap || !matrices)) arcs = 2; // a line of their own has room for both runs
     this.matrices.forEach((pane, i) => { pane.node.hidden = i >= matrices; });
+    this.flow.node.hidden = !flow;
     this.arcs.forEach((pane) => { pane.node.hidden = !arcs || (arcs === 1 && pane.run !== this.patterns.runs - 1); });
-    const fit = (spill) => {
+    const fit = (spill, top) => {
       const room = Math.max(90, (arcs && !wrap ? beside : (width - fixed) / Math.max(1, matrices)) - spill);
-      const cell = Math.min(this.room ? 110 : 72, room / layer.keys, tallest / layer.queries);
+      const cell = Math.min(this.room ? 110 : 72, room / layer.keys, tallestBelow(top) / layer.queries);
       return [Math.round(Math.max(Math.min(room, 48), cell * layer.keys)), Math.round(Math.max(48, cell * layer.queries))];
     };
-    let right = 2, [plotWidth, plotHeight] = fit(right);
+    let right = 2, top = 52, [plotWidth, plotHeight] = fit(right, top);
     const flat = plotWidth / layer.keys >= Math.max(18, wide); // key labels upright where they fit, else tilted
     if (!flat) {
       right = Math.max(2, Math.ceil(keyLabel / 2 + 8 - Math.min(10, plotWidth / layer.keys / 2)));
-      [plotWidth, plotHeight] = fit(right);
+      top = 20 + Math.ceil(Math.sin(Math.PI / 3) * keyLabel + 14);
+      [plotWidth, plotHeight] = fit(right, top);
     }
-    const tilt = flat ? 0 : -Math.PI / 3, top = 20 + (flat ? 32 : Math.ceil(Math.sin(Math.PI / 3) * keyLabel + 14));
+    const tilt = flat ? 0 : -Math.PI / 3;
 
     this.matrices.forEach((pane, i) => {
       pane.plot = { x: i ? close : left, y: top, w: plotWidth, h: plotHeight, flat, tilt, queryLabel, keyLabel, first: !i };
       pane.size = [pane.plot.x + plotWidth + right, top + plotHeight + 3];
-      pane.name.textContent = this.changed ? { original: "original", changed: "changed", difference: "changed − original" }[pane.role] : "matrix";
+      pane.name.textContent = isSame ? "attention, the same as before" : this.changed ? { original: "original", changed: "changed", difference: "changed − original" }[pane.role] : "matrix";
     });
     const used = fixed + matrices * (plotWidth + right);
     this.arcs.forEach((pane) => {
@@ -152,13 +153,17 @@ export const Building = (Base) => class extends Base {
       w = Math.floor(Math.max(Math.min(arcsRoom, width), Math.min(w, 620)));
       const most = Math.max(layer.queries, layer.keys);
       // Beside a matrix the rows of both line up.
-      const h = matrices && !wrap ? Math.max(plotHeight, Math.min(240, 26 * most)) : Math.min(tallest, Math.max(most * 26, 150));
+      const h = matrices && !wrap ? Math.max(plotHeight, Math.min(240, 26 * most)) : Math.min(tallestBelow(24), Math.max(most * 26, 150));
       const before = Math.max(46, queryLabel + 14), after = Math.max(34, keyLabel + 14); // room for the headings, too
       pane.plot = { x: before, y: matrices && !wrap ? top : 24, w: w - before - after, h, pitch: h / most, queryLabel, keyLabel };
       pane.size = [w, pane.plot.y + h + 4];
       pane.name.textContent = this.changed ? `arcs, ${pane.role}` : "arcs";
     });
-    for (const pane of [...this.matrices, ...this.arcs]) {
+    const columns = Math.max(1, this.flows.length), left0 = this.flow.node.hidden ? 0 : used + gap;
+    this.flow.plot = { x: 6, y: top, w: Math.max(60, Math.min(Math.max(290, 56 * columns), width - left0 - 22)), h: plotHeight };
+    this.flow.size = [this.flow.plot.w + 12, top + plotHeight + 3];
+    this.flow.name.textContent = "residual stream: change after each layer";
+    for (const pane of [...this.matrices, this.flow, ...this.arcs]) {
       if (pane.node.hidden) continue;
       pane.node.style.width = `${pane.size[0]}px`;
       pane.layered.resize(pane.size[0], pane.size[1], theme.dpr);

@@ -24,8 +24,9 @@ export const Detail = (Base) => class extends Base {
       for (let k = 1; k < layer.keys; k++) at.fillRect(plot.x + k * cw - 0.5, plot.y, 1, plot.h);
       for (let q = 1; q < layer.queries; q++) at.fillRect(plot.x, plot.y + q * ch - 0.5, plot.w, 1);
     }
-    if (cw >= 34 && ch >= 20 && source.pool[0] * source.pool[1] === 1) { // numbers in the cells
-      at.textAlign = "center"; at.textBaseline = "middle"; at.font = this.font(cw >= 52 ? 13 : 11.5);
+    const size = ch >= 18 && source.pool[0] * source.pool[1] === 1 && this.numberSize(at, cw, signed ? "+0.00" : "0.00");
+    if (size) { // numbers in the cells
+      at.textAlign = "center"; at.textBaseline = "middle"; at.font = this.font(size);
       for (let q = 0; q < layer.queries; q++) {
         for (let k = 0; k < layer.keys; k++) {
           const w = signed ? patterns.difference(l, h, q, k) : patterns.weight(pane.run, l, h, q, k);
@@ -49,6 +50,39 @@ export const Detail = (Base) => class extends Base {
       for (let q = 0, n = everyNth(ch, 15); q < layer.queries; q += n) this.drawLabel(at, plot, "query", q, false);
     }
     for (let k = 0, n = plot.flat ? 1 : everyNth(cw, 17); k < layer.keys; k += n) this.drawLabel(at, plot, "key", k, false);
+  }
+
+  numberSize(at, width, widest) { // the largest font in which a number has room in a cell; undefined where none has
+    return [13, 11.5, 10.5].find((size) => { at.font = this.font(size); return at.measureText(widest).width + 8 <= width; });
+  }
+
+  // How far the residual stream of each query moved, a column for each layer; a layer with an ablated head is marked.
+  drawFlow(pane) {
+    const { theme, layer } = this, { plot, layered } = pane, at = layered.clear(layered.base), columns = this.flows;
+    const cw = plot.w / columns.length, ch = plot.h / layer.queries;
+    const most = Math.max(1e-6, ...columns.flatMap((one) => one.stream)), size = ch >= 18 && this.numberSize(at, cw, "100%");
+    at.textBaseline = "middle"; at.textAlign = "center";
+    columns.forEach((column, c) => {
+      column.stream.forEach((share, q) => {
+        const code = Math.round(LEVELS * Math.min(1, share / most)), x = plot.x + c * cw, y = plot.y + q * ch, rgb = theme.sequential.rgb[code];
+        at.fillStyle = `rgb(${rgb.join(",")})`; at.fillRect(x, y, cw - (cw > 9 ? 1 : 0), ch - (ch > 9 ? 1 : 0));
+        if (!size) return;
+        at.font = this.font(size); at.fillStyle = ink(rgb); at.globalAlpha = share < 0.005 ? 0.4 : 1;
+        at.fillText(share < 0.005 ? "0" : `${Math.round(100 * share)}%`, x + cw / 2, y + ch / 2);
+        at.globalAlpha = 1;
+      });
+      const isAblated = column.runs.at(-1).silenced.length > 0;
+      if (c % everyNth(cw, 16)) return;
+      at.font = this.font(12.5, isAblated ? 700 : 400); at.fillStyle = theme.text;
+      const words = column.title.replace(/^layer /, cw > 50 ? "layer " : "");
+      at.fillText(fitted(at, `${isAblated ? "✕ " : ""}${words}`, Math.max(cw, 26)), plot.x + (c + 0.5) * cw, plot.y - 13);
+    });
+    at.strokeStyle = theme.line; at.lineWidth = 1; at.strokeRect(plot.x - 0.5, plot.y - 0.5, plot.w + 1, plot.h + 1);
+  }
+
+  flowFocus(pane, event) {
+    const { plot } = pane, part = (event.clientY - pane.layered.base.getBoundingClientRect().top - plot.y) / plot.h;
+    return part >= 0 && part < 1 ? { query: Math.floor(part * this.layer.queries), key: null, kind: "query" } : null;
   }
 
   focusMatrix(pane) {
@@ -105,6 +139,8 @@ export const Detail = (Base) => class extends Base {
 
   fillHeads(pane) {
     const { heads } = this.layer;
+    pane.pick.hidden = heads === 1;
+    pane.pick.firstChild.textContent = this.active.size > 1 ? `${this.active.size} heads` : this.headName([...this.active][0]);
     if (pane.heads.children.length !== heads) {
       pane.heads.replaceChildren(...Array.from({ length: heads }, (_, head) => {
         const button = element("button");
@@ -120,7 +156,7 @@ export const Detail = (Base) => class extends Base {
       button.textContent = String(head + this.patterns.firstHead);
       button.classList.toggle("silenced", silenced);
       button.title = "click: show or hide this head's arcs · double click: this head alone";
-      button.setAttribute("aria-label", this.headName(head) + (silenced ? ", silenced" : ""));
+      button.setAttribute("aria-label", this.headName(head) + (silenced ? ", ablated" : ""));
       button.setAttribute("aria-pressed", String(this.active.has(head)));
       button.style.setProperty("--hue", hue);
       button.style.setProperty("--ink", ink(parse(hue)));
@@ -281,7 +317,7 @@ export const Detail = (Base) => class extends Base {
     if (this.thumb) {
       const it = patterns.layers[this.thumb.layer], t = this.thumb, peak = patterns.peak(run, t.layer, t.head);
       const moved = this.changed ? ` · moved by ${it.moved[t.head].toFixed(3)} (0 the same, 1 wholly other)` : "";
-      return this.print(`${it.title} · ${this.headName(t.head)} (${it.name} [${t.head}]): ${patterns.isSilenced(t.layer, t.head) ? "silenced, its z is 0; " : ""}largest weight ${peak.toFixed(3)}${moved}`, "");
+      return this.print(`${it.title} · ${this.headName(t.head)} (${it.name} [${t.head}]): ${patterns.isSilenced(t.layer, t.head) ? "ablated, its z is 0; " : ""}largest weight ${peak.toFixed(3)}${moved}`, "");
     }
     if (!focus) return this.print("Point at a cell or a token to read its weight; click to lock it.", "", true);
     if (focus.kind === "cell") return this.print(`${this.token("query", focus.query)} → ${this.token("key", focus.key)}:`, this.words(focus.query, focus.key));

@@ -9,16 +9,16 @@ export const Overview = (Base) => class extends Base {
     const { layers } = this.patterns, at = this.grid.base.getContext("2d");
     at.font = this.font(12.5, 500);
     const titles = Math.ceil(Math.min(180, Math.max(...layers.map((l) => at.measureText(l.title).width)))) + 14;
-    const columns = Math.max(...layers.map((l) => l.heads)), below = this.changed ? 7 : 0;
+    const columns = Math.max(...layers.map((l) => l.heads)), below = !this.changed ? 0 : layers.length > 12 ? 3 : 7;
     const sideIn = (width, height, gap) => Math.floor(Math.min((width - titles - 4) / columns - gap, height / layers.length - gap - below, 124));
     // Beside the enlarged head where that leaves it room and the thumbnails a decent size; else above it. Of many layers the
     // thumbnails are small, so that all heads stand beside it; they scroll where even that is too high.
-    const room = this.room ? this.room - 80 : 560, rest = this.width - 28 - 520;
+    const room = this.room ? this.room - 26 : 560, rest = this.width - 28 - 520;
     const wide = columns > 8 ? 5 : 8, narrow = sideIn(this.width - 28 - 570, room, wide);
     const deep = narrow < 40 && sideIn(rest, 1e6, 2) >= 10, beside = narrow >= 40 || deep;
     const gap = deep ? 2 : wide;
     const above = Math.max(30, sideIn(this.width, 340, wide), Math.min(44, sideIn(this.width, 1e6, wide)));
-    const side = deep ? Math.min(sideIn(rest, 1e6, 2), Math.max(12, sideIn(rest, Math.min(room, 430), 2)), 44) : beside ? Math.min(narrow, 104) : above;
+    const side = deep ? Math.min(sideIn(rest, 1e6, 2), Math.max(this.room ? 8 : 12, sideIn(rest, this.room ? room : 430, 2)), 44) : beside ? Math.min(narrow, 104) : above;
     const longest = (l) => Math.max(l.queries, l.keys), thumbs = [];
     let y = 24;
     const rows = layers.map((l, layer) => {
@@ -51,7 +51,7 @@ export const Overview = (Base) => class extends Base {
       at.fillText(label, x + w / 2, 11);
     }
     at.textAlign = "left";
-    at.font = this.font(12.5, 500);
+    at.font = this.font(g.side + g.gap + g.below < 15 ? 11 : 12.5, 500);
     g.rows.forEach((row, layer) => {
       at.fillStyle = theme.text;
       at.fillText(fitted(at, patterns.layers[layer].title, g.titles - 8), 0, row.y + row.h / 2);
@@ -65,23 +65,24 @@ export const Overview = (Base) => class extends Base {
       at.strokeRect(t.x - 0.5, t.y - 0.5, t.w + 1, t.h + 1);
       if (patterns.isSilenced(t.layer, t.head)) this.strike(at, t);
       if (!this.changed) continue;
-      at.fillStyle = theme.line; at.fillRect(t.x, t.y + t.h + 3, t.w, 3);
-      at.fillStyle = theme.text; at.fillRect(t.x, t.y + t.h + 3, Math.max(it.moved[t.head] > 1e-6 ? 1 : 0, t.w * Math.min(1, it.moved[t.head])), 3);
+      const thick = g.below > 3 ? 3 : 2, y = t.y + t.h + (g.below > 3 ? 3 : 1); // how far it moved
+      at.fillStyle = theme.line; at.fillRect(t.x, y, t.w, thick);
+      at.fillStyle = theme.text; at.fillRect(t.x, y, Math.max(it.moved[t.head] > 1e-6 ? 1 : 0, t.w * Math.min(1, it.moved[t.head])), thick);
     }
   }
 
-  strike(at, t) { // a silenced head: veiled and crossed out, with its word where that fits
+  strike(at, t) { // an ablated head: veiled and crossed out, with its word where that fits
     const { theme } = this;
     at.fillStyle = theme.veil; at.fillRect(t.x, t.y, t.w, t.h);
     at.beginPath();
     at.moveTo(t.x, t.y); at.lineTo(t.x + t.w, t.y + t.h); at.moveTo(t.x + t.w, t.y); at.lineTo(t.x, t.y + t.h);
     markOut(at, theme, 1.5, 1);
     at.font = this.font(11, 650);
-    const wide = at.measureText("silenced").width + 8;
+    const wide = at.measureText("ablated").width + 8;
     if (wide > t.w || t.h < 34) return;
     at.fillStyle = theme.background; at.fillRect(t.x + (t.w - wide) / 2, t.y + t.h / 2 - 8, wide, 16);
     at.fillStyle = theme.text; at.textAlign = "center"; at.textBaseline = "middle";
-    at.fillText("silenced", t.x + t.w / 2, t.y + t.h / 2 + 0.5);
+    at.fillText("ablated", t.x + t.w / 2, t.y + t.h / 2 + 0.5);
     at.textAlign = "left";
   }
 
@@ -127,24 +128,25 @@ export const Overview = (Base) => class extends Base {
     const [layer, head] = this.current, it = this.layer;
     this.dot.style.background = this.hue(head);
     this.title.textContent = `${it.title} · ${this.headName(head)}`;
-    this.path.textContent = `${it.name} [${head}]`;
+    this.title.title = `${it.name} [${head}]`;
     const exact = this.patterns.isExact(layer, head);
     const [tall, wide] = this.patterns.exactPool;
     this.precision.textContent = exact ? (tall * wide > 1 ? `largest of ${tall} × ${wide} cells` : "exact values") : it.pool[0] * it.pool[1] > 1 ? "pooled preview" : "8-bit preview";
     const silenced = this.patterns.isSilenced(layer, head);
     const before = this.changed ? this.patterns.zSize(0, layer, head) : null;
     this.silence.hidden = !silenced;
-    this.silence.textContent = `silenced · |z| ${before ? `${before.toFixed(2)} → ` : ""}0`;
+    this.silence.textContent = `ablated · |z| ${before ? `${before.toFixed(2)} → ` : ""}0`;
     this.silence.title = "It still computes where to look, which is what the picture shows; but what it read there, its z, is replaced by 0, so it writes nothing. |z| is its length, averaged over the queries.";
     this.title.classList.toggle("struck", silenced);
-    const label = `${it.title}, ${this.headName(head)}${silenced ? ", silenced" : ""}: ${it.queries} queries by ${it.keys} keys. Arrow keys move the cell.`;
+    this.flow.layered.base.setAttribute("aria-label", "How far the residual stream moved after each layer.");
+    const label = `${it.title}, ${this.headName(head)}${silenced ? ", ablated" : ""}: ${it.queries} queries by ${it.keys} keys. Arrow keys move the cell.`;
     for (const pane of [...this.matrices, ...this.arcs]) pane.layered.base.setAttribute("aria-label", `${pane.kind}, ${pane.role}: ${label}`);
     const count = this.patterns.layers.reduce((sum, l) => sum + l.heads, 0);
     this.grid.base.setAttribute("aria-label", `All ${count} heads, one row per layer, one column per head. Chosen: ${it.title}, ${this.headName(head)}.`);
   }
 
   drawLegends() {
-    const shown = [this.themeKey, this.theme.dpr, this.scale, this.changed].join("|");
+    const shown = [this.themeKey, this.theme.dpr, this.scale, this.changed, this.moved].join("|");
     if (shown === this.legends) return;
     this.legends = shown;
     const { theme } = this, bar = (colours, width) => {
@@ -169,7 +171,8 @@ export const Overview = (Base) => class extends Base {
     const at = hatch.getContext("2d");
     at.fillStyle = theme.hatch; at.fillRect(0, 0, hatch.width, hatch.height);
     this.maskedLegend.replaceChildren(hatch, this.scale === "rest" ? "masked, or the first token" : "masked");
-    this.signedLegend.hidden = this.movedLegend.hidden = !this.changed;
+    this.signedLegend.hidden = !this.moved;
+    this.movedLegend.hidden = !this.changed;
     if (!this.changed) return;
     this.signedLegend.replaceChildren(this.isOwn ? "difference −largest" : "difference −1", bar(theme.diverging, 120), this.isOwn ? "+largest" : "+1");
     this.movedLegend.replaceChildren(" · small heads: the changed run; the bar below each: how far it moved");
