@@ -16,8 +16,9 @@ from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import show_image, test_predictions
 from pages.shared.layout import caption, is_dark
+from pages.shared.link import address
 from pages.shared.patience import patience
-from pages.shared.picture import footer, heading, shown
+from pages.shared.picture import footer, heading, html, menu, shown
 from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.analysis.images import wrong_ones
@@ -28,6 +29,7 @@ from xformer.tasks import texts
 from xformer.tasks.images import digit_images
 from xformer.tasks.rules.digits import Digits
 from xformer.viz.images import picture
+from xformer.widgets.page import scene_page
 from xformer.widgets.scene_data import scene_data
 
 Predictions = tuple[tuple[int, float], ...]
@@ -203,15 +205,18 @@ def mistakes_panel(view: View) -> None:
     footer(view, "wrong", [Call(analysis.mistakes, (view.original(),))], wrong)
 
 
-DRAWN = frozenset({"image", "picture"})
+NOT_TYPED = frozenset({"image", "picture", "given"})
 """The kinds of input that are no text."""
 
 
 def scene_panel(view: View) -> None:
     """The run of the model, the changed one where there are changes."""
     reading = view.changed() or view.original()
-    typed = None if view.input.kind in DRAWN else view.input.text(view.source)
+    typed = None if view.input.kind in NOT_TYPED else view.input.text(view.source)
     clicked = scene(scene_data(reading, typed), key="scene", typed=_type)
+    link = address()
+    with menu("scene"):
+        html(lambda: scene_page(scene_data(reading), [str(reading.recipe), *link()]), "scene", view.model)
     if clicked is not None:
         head = {"head": clicked.head} if clicked.head else {}
         st.switch_page(screens.file_of(clicked.screen), query_params=head)  # the sidebar keeps its model and input

@@ -11,7 +11,7 @@ from pages.home.more import how_long_panel, published_panel, show_parts, trainin
 from pages.shared import frame
 from pages.shared.call import Call
 from pages.shared.models import card_of_model
-from pages.shared.picture import footer, panel, shown
+from pages.shared.picture import footer, panel, shown, toolbar
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import View, open_page
 from pages.shared.widgets import choose
@@ -27,7 +27,8 @@ LEARNED = 0.5
 
 def page() -> None:
     view = open_page("See a transformer think", "Where does my input go?")
-    st.markdown(f"**{view.input.instruction}**{_has_it_learned(view)}")
+    with toolbar():
+        st.markdown(f"**{view.input.instruction}**{_has_it_learned(view)}")
     with frame.picture():
         panel(scene_panel, view)
     answer = st.container()

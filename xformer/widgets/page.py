@@ -99,6 +99,11 @@ def comparison_page(data: dict[str, object], caption: Sequence[str] = ()) -> str
     return _page("step_ruler", "ruler", {"data": json.dumps(whole).encode()}, caption)
 
 
+def scene_page(packed: bytes, caption: Sequence[str] = ()) -> str:
+    """A run as an animation, of what `xformer.widgets.scene_data` packed."""
+    return _page("scene", "scene", {"data": packed}, caption)
+
+
 def sum_page(packed: bytes, caption: Sequence[str] = ()) -> str:
     """Token + position = sum, of what `embedding_sum.embedding_sum_data` packed."""
     return _page("embedding_sum", "sum", {"data": packed}, caption)
