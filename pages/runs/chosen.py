@@ -233,25 +233,17 @@ def _on_deleting(entry: Entry, mine: bool) -> str:
 
 
 def _open_on(entry: Entry) -> None:
-    """Buttons that open a step of the run on the other screens."""
+    """Buttons that open the latest step of the run on the other screens; Train opens any step."""
     steps = run_weights.steps_of(entry.id)
     if not steps:
         st.caption("It has no weights yet.")
         return
-    step, key = steps[-1], f"runs_step_{entry.id}"
-    if len(steps) > 1:
-        before = st.session_state.get(key)
-        if before not in steps or before == st.session_state.get(f"{key}_latest"):
-            st.session_state[key] = steps[-1]  # follows the latest step until the visitor moves it
-        st.session_state[f"{key}_latest"] = steps[-1]
-        step = st.select_slider("Open its step", steps, key=key, persist_state="session", format_func="{:,}".format)
-    else:
-        st.caption(f"Open its step {step:,}")
-    columns = st.columns(2, gap="xsmall")
-    for number, (name, page) in enumerate(screens.of_a_model().items()):
-        if columns[number % 2].button(name, key=f"runs_open_{name}_{entry.id}", width="stretch"):
-            choose_model(f"{entry.id}@{step}")
-            st.switch_page(page)
+    st.markdown(f"**Open step {steps[-1]:,} on**")
+    with st.container(horizontal=True, gap="xsmall"):
+        for name, page in screens.of_a_model().items():
+            if st.button(name, key=f"runs_open_{name}_{entry.id}"):
+                choose_model(f"{entry.id}@{steps[-1]}")
+                st.switch_page(page)
 
 
 def _sweep(entry: Entry, entries: Sequence[Entry]) -> None:

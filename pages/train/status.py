@@ -221,7 +221,6 @@ _CSS = """<style>
 .train-tiles span { display: block; font-size: 0.75rem; opacity: 0.8; white-space: nowrap; }
 .train-tiles b { font-size: 1rem; font-weight: 650; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .st-key-run_headline { margin-bottom: -0.6rem; }
-.st-key-film_place { margin-top: -0.5rem; }
 @media (max-width: 640px) {
   .st-key-run_progress > :has(.train-tiles) { display: none; }
   .st-key-run_headline p { font-size: 1rem; }

@@ -90,8 +90,8 @@ def _live(run: str, who: str, moves: bool) -> None:
         drawn += _outcome(sweep, outcomes, _chosen_member(sweep))
     _files(sweep, outcomes, drawn)
     _members(sweep, outcomes)
-    if said := list(sweep_notes(sweep, outcomes)):
-        what_to_notice(said)
+    if found := list(sweep_notes(sweep, outcomes)):
+        what_to_notice(found)
     if moves != (entry.state in ACTIVE):
         st.rerun()
     share(run, None)

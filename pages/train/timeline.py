@@ -327,17 +327,17 @@ def _figures(view: RunView, calls: Sequence[Call]) -> None:
 
 def finding(view: RunView) -> str:
     """When the head with the task’s pattern appeared and when the answers became right; "" where neither has happened."""
-    said, timeline = [], view.timeline
+    sentences, timeline = [], view.timeline
     if not timeline.waiting and (found := emerged(timeline.table)) is not None:
         name = timeline.head_names[found.layer, found.head].replace(" · ", " ")
         gain = f"{percent(found.first, 0)} → {percent(found.last, 0)}"
-        said.append(f"The **{view.task.rule.score_name}** appears at step {found.step:,} ({name}: {gain}).")
+        sentences.append(f"The **{view.task.rule.score_name}** appears at step {found.step:,} ({name}: {gain}).")
     steps, shares = view.frame["step"].tolist(), view.frame["held_out_exact_match"].fillna(0.0).tolist()
     if not view.task.rule.is_open_ended and (step := settled(steps, shares, LEARNED)) is not None:
         share = min(share for at, share in zip(steps, shares, strict=True) if at >= step)
         which = "All" if share == 1 else f"{percent(share, 1)} of"
-        said.append(f"{which} held-out answers right from step {step:,.0f}.")
-    return " ".join(said)
+        sentences.append(f"{which} held-out answers right from step {step:,.0f}.")
+    return " ".join(sentences)
 
 
 def notes(view: RunView) -> list[str]:

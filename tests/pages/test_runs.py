@@ -281,15 +281,14 @@ def test_runs_of_others_cannot_be_changed(open_page: Open, runs: Path, monkeypat
     assert "you are looking on" in words(app)
 
 
-def test_open_on_another_screen_takes_the_step_along(open_page: Open, runs: Path) -> None:
+def test_the_latest_step_opens_on_another_screen(open_page: Open, runs: Path) -> None:
     store = RunStore(runs)
     run = with_weights(store, "one")
     app = with_menu(open_page(RUNS, runs=run), run)
-    app.select_slider(key=f"runs_step_{run}").set_value(8).run()
     app.button(key=f"runs_open_Home_{run}").click().run()
     assert not app.exception
     assert app.title[0].value.startswith("See a transformer think")
-    assert app.query_params["model"] == f"{run}@8"
+    assert app.query_params["model"] == f"{run}@12"
 
 
 def test_a_file_is_imported_chosen_and_not_taken_twice(open_page: Open, runs: Path, tmp_path: Path) -> None:

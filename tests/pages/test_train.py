@@ -325,7 +325,7 @@ def test_the_code_under_the_pictures_draws_what_is_shown(
     monkeypatch.chdir(runs.parent)
     (code,) = app.code
     assert "viz.film_still(" in code.value
-    assert str(runs) not in code.value  # where a server keeps its files is nobody's business
+    assert str(runs) not in code.value  # the server's path stays private
     *curves, _ = left_by(code.value)["picture"]
     shown = [
         one for one in shown if one[1]["height"] and "best" not in one[0].columns
@@ -521,7 +521,7 @@ def test_timelines_count_towards_the_shared_memory(open_page: Open, runs: Path) 
 
 
 def test_a_worker_that_was_killed_is_not_shown_as_training(open_page: Open, runs: Path) -> None:
-    """Nobody has written it into the run store yet; on a full disk nobody can."""
+    """Its end is not in the run store yet; on a full disk it cannot be."""
     run = finished(runs, state="running", worker="w", device="cpu", pid=1)
     lock = liveness.take(RunStore(runs).folder_of(run) / liveness.LOCK)
     assert lock is not None

@@ -19,7 +19,7 @@ class Reverse(Rule):
     score_says = "is on the mirrored token"
     look_for = (
         "Look for an **anti-diagonal**: the output at position i has to say the token at length − 1 − i, so somewhere it "
-        "has to look there. Unless the positions tell it, layers before have to work out how long the input is."
+        "has to look there. Unless the positions tell it, earlier layers must first work out the input’s length."
     )
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
