@@ -154,9 +154,9 @@ def _predictions(view: View, runs: list[Reading], *, marked: bool) -> None:
     for at, run in zip((-2, -1), runs, strict=True):
         if not math.isfinite(run.loss):
             lanes[at] = replace(lanes[at], tokens=("NaN",) * len(lanes[at].tokens), probability=())
+    lanes = [replace(lane, offset=0, moved=()) for lane in lanes]  # from the left of a narrow column
     if not marked:
-        lanes = [replace(lane, right=(), moved=(), probability=()) for lane in lanes]
-    lanes = [replace(lane, offset=0) for lane in lanes]  # for a narrow column
+        lanes = [replace(lane, right=(), probability=()) for lane in lanes]
     prediction_strip(lanes, key="bug_strip")
 
 

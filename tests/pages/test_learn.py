@@ -116,13 +116,12 @@ def test_each_way_to_mask_hides_and_sums_as_it_does(
 
 
 @pytest.mark.parametrize("step", ["scale", *MATRICES])
-def test_the_code_of_a_step_draws_its_matrices(open_page: Open, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_the_code_of_a_step_draws_its_matrices(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, drawn: list[dict[str, Any]], step: str
+) -> None:
     if step == "scale":
         assert_code_draws_what_is_shown(open_page, monkeypatch, PRINCIPLES, {"step": step})
         return
-    drawn: list[dict[str, Any]] = []
-    draw = sentence.matrices
-    monkeypatch.setattr(sentence, "matrices", lambda data, **more: drawn.append(dict(data)) or draw(data, **more))
     app = open_page(PRINCIPLES, step=step)
     pictures = run_codes(app, monkeypatch)[0]["picture"]
     shown = [one for one in drawn[0]["matrices"] if one["drawn"]]
@@ -246,15 +245,16 @@ def test_the_model_step_says_only_what_is_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"), [("one", "has 1"), ("", "has 0"), ("a " * 9, "has 9"), ("a " + "b" * 200, "at most 14 letters")]
+    ("typed", "message"),
+    [("one", "has 1"), ("", "has 0"), ("a " * 9, "has 9"), ("a " + "b" * 200, "at most 14 letters")],
 )
 def test_a_sentence_that_cannot_be_read_leaves_the_last_one_and_says_why(
-    open_page: Open, typed: str, said: str
+    open_page: Open, typed: str, message: str
 ) -> None:
     app = open_page(PRINCIPLES, text=typed)
     assert not app.exception
     [problem] = [element.value for element in app.error]
-    assert said in problem
+    assert message in problem
     assert app.query_params["text"] == "the cat saw the dog"
     assert complaints(app.run()) == []
 
@@ -302,12 +302,12 @@ def test_rounds_are_the_same_for_everybody_and_each_bug_comes_up() -> None:
 
 def test_the_score_counts_named_bugs_and_the_next_round_is_another(open_page: Open) -> None:
     app = open_page(BUG_LAB)
-    for number, is_right, said in ((1, True, "1 of 1 named"), (2, False, "1 of 2 named")):
+    for number, is_right, score in ((1, True, "1 of 1 named"), (2, False, "1 of 2 named")):
         now = round_of(number)
         app.button(key="bug_side_B").click().run()
         index = next(i for i, name in enumerate(now.choices) if (name == now.bug) == is_right)
         app.button(key=f"bug_{index}").click().run()
-        assert said in text(app)
+        assert score in text(app)
         app.button(key="bug_next").click().run()
         assert app.query_params["round"] == str(number + 1)
     app.toggle(key="bug_losses_3").set_value(True).run()
@@ -344,9 +344,13 @@ def test_every_bug_opens_and_is_named(open_page: Open) -> None:
         app.selectbox(key="bug_name").set_value(bug.name).run()
         assert complaints(app) == [], bug.name
         assert app.query_params["bug"] == bug.name
-        assert app.query_params["model"] == "reverse-small"  # what is chosen stays, whatever the bug is shown on
-        said = "The diagnosis finds nothing" if bug.shows == "in training" else "named from its trace and its weights"
-        assert said in text(app), bug.name
+        assert (
+            app.query_params["model"] == "reverse-small"
+        )  # the chosen model stays, also when the bug is shown on another
+        verdict = (
+            "The diagnosis finds nothing" if bug.shows == "in training" else "named from its trace and its weights"
+        )
+        assert verdict in text(app), bug.name
 
 
 def view_of(model: str) -> Any:
@@ -400,7 +404,7 @@ def test_the_loss_is_called_low_only_where_it_is() -> None:
     right, wrong = readings(view, bug)
     for loss, is_low in ((3.28, True), (9.0, False)):
         shown = replace(wrong)
-        vars(shown)["loss"] = loss  # as if the broken model had said that
+        vars(shown)["loss"] = loss  # as if that were the loss of the broken model
         assert ("in the patterns, not in the loss" in effect(view, bug, [right, shown], [])) == is_low
     assert "above ln" not in bug.look_for
 

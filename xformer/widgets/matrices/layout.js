@@ -1,7 +1,7 @@
 // Where each matrix stands, and how each of its numbers is computed: plain values in, plain values out.
 
 const GAP = 26, HEAD = 56, BETWEEN = 16, SUMS = 58;
-const LEAST = 36, NARROWEST = 30, WIDEST = 60; // widths of a cell
+const LEAST = 36, NARROWEST = 30, WIDEST = 88; // widths of a cell
 
 const labelWidth = (matrix) => Math.min(100, 14 + 7 * Math.max(...matrix.rows.map((name) => name.length)));
 const isNamed = (line, at) => !at || String(line[at].rows) !== String(line[at - 1].rows);
@@ -26,7 +26,7 @@ export function layOut(matrices, width) {
   const fits = (cell) => lines.every((line) => lineWidth(line, cell) <= width);
   let cell = lines.length > 1 ? 46 : WIDEST;
   while (cell > NARROWEST && !fits(cell)) cell -= 1;
-  const row = lines.length > 1 ? 26 : Math.min(34, Math.max(28, Math.round(cell * 0.68)));
+  const row = lines.length > 1 ? 26 : Math.min(42, Math.max(28, Math.round(cell * 0.58)));
   const places = new Map();
   let top = 0;
   for (const line of lines) {

@@ -146,7 +146,7 @@ export class Matrices {
     drawn(node, "title", {}, `${matrix.rows[r]}, ${matrix.columns[c]}: ${value === null ? (matrix.share ? "0, masked" : "−∞") : value.toFixed(5)}`);
     drawn(node, "rect", { x: x + c * cell + 0.5, y: y + r * row + 0.5, width: cell - 1, height: row - 1, rx: 3, fill: `rgb(${rgb.join(" ")})` });
     const text = value === null && matrix.share ? "0" : written(value, cell < 34 && matrix.share === false ? 1 : 2);
-    const size = text.length * 7 > cell - 4 ? 10.5 : 12.5;
+    const size = text.length * 7 > cell - 4 ? 10.5 : Math.max(12.5, Math.min(16, cell * 0.21));
     drawn(node, "text", { class: "number", x: x + (c + 0.5) * cell, y: y + (r + 0.5) * row, style: `fill: ${ink(rgb)}; font-size: ${size}px` }, text);
     return node;
   }
