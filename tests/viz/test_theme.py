@@ -1,4 +1,4 @@
-"""Colours keep their promises: readable, told apart by everyone, evenly spaced, and the same in the served theme."""
+"""Tests of the colours: contrast, distance for colour-blind readers, even steps, and equality with the served theme."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class _Found:
         return self.path.name
 
     def line(self) -> tuple[object, ...]:
-        """Its row of the list, whatever its card contains."""
+        """Its row of the list, also if its card is incomplete or wrong."""
         card, rows = self.card, self.card.get("curve") or self.card.get("rows")
         last = rows[-1] if isinstance(rows, list) and rows and isinstance(rows[-1], dict) else {}
         train = card.get("train") if isinstance(card.get("train"), dict) else {}

@@ -6,11 +6,11 @@ Each guard is an ASGI middleware (https://asgi.readthedocs.io) that `app.py` put
 from __future__ import annotations
 
 import logging
-import sys
 
 import streamlit as st
 from starlette.middleware import Middleware
 
+import __main__
 from pages.shared import loading
 from pages.shared.serving.access import HostGuard, SecurityHeaders, VisitorCookie
 from pages.shared.serving.attendance import Attendance
@@ -26,7 +26,7 @@ def guest_app() -> st.App:
     for name in ("uvicorn.access", "uvicorn.error", "xformer.memory"):  # their lines are for the operator of a server
         logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
     app = st.App(APP / "app.py", middleware=guards())
-    loading.begin(guest_of=sys.modules["__main__"])
+    loading.begin(guest_of=__main__)
     return app
 
 

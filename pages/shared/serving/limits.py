@@ -128,7 +128,7 @@ def _upload_refusal(
         session: The session that uploads.
         length: The size of the file in bytes, as the request states it.
         sizes: The sizes in bytes of the files in memory, by session.
-        addresses: The address of each session. One address gets at most half of the total, whatever its number of sessions.
+        addresses: The address of each session. One address gets at most half of the total, however many sessions it has.
     """
     if length is None:
         return "An upload must say how long it is (Content-Length)."
