@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 import streamlit as st
-import torch
-from jaxtyping import Float
 from torch import Tensor
 
+from pages.components.embedding_sum import embedding_sum
+from pages.embeddings.findings import about_alike, about_lengths, about_repeats, adds_none
 from pages.embeddings.vocabulary import about_waves, has_waves, number_waves_panel, vocabulary_notes, vocabulary_panel
 from pages.shared import frame
-from pages.shared.layout import what_to_notice
-from pages.shared.picture import heading, panel, picture, table
+from pages.shared.call import Call
+from pages.shared.layout import headline, run_title, what_to_notice
+from pages.shared.picture import footer, heading, panel, picture, shown, toolbar
 from pages.shared.session import open_sidebar
-from pages.shared.view import View
-from pages.shared.widgets import ask_side, ask_window, choose, every_nth, window_words
-from xformer import analysis, viz
-from xformer.analysis.embeddings import cosine_matrix, input_vectors, mean_cosines
+from pages.shared.view import ORIGINAL, View
+from pages.shared.widgets import ask_side, ask_window, choose
+from xformer import viz
+from xformer.analysis.embeddings import input_vectors
 from xformer.errors import UnavailableError
 from xformer.layers.embedding import PatchEmbedding
-from xformer.reading import Reading
-from xformer.viz import theme
-from xformer.viz.embeddings import every
+from xformer.widgets.embedding_sum import MOST_ROWS, embedding_sum_data
+from xformer.widgets.page import sum_page
 
-VECTORS, VOCABULARY, WAVES, FILTERS = "vectors", "vocabulary", "waves", "filters"
+VECTORS, COSINES, VOCABULARY, WAVES, FILTERS = "vectors", "cosines", "vocabulary", "waves", "filters"
+NAMES = {"tokens": "Tokens", "positions": "Positions", "sum": "Sum"}
 
 
 def page() -> None:
@@ -34,113 +34,112 @@ def page() -> None:
 
 
 def _embeddings(view: View) -> None:
-    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+    above, controls = st.container(), toolbar()
+    with controls:
         show = choose("show", _panels(view), VECTORS, "Show", key="embeddings_show", label_visibility="collapsed")
         stack = ask_side() if view.is_pair else None
-        if view.input.kind == "picture" and "embed" not in view.original():
-            raise UnavailableError(
-                "The patches of a picture become vectors by a convolution, and its output was not found in this model."
-            )
-        parts = input_vectors(view.original(), stack)
-        part = ask_part(list(parts)) if show == VECTORS else ""
-    if view.task is not None:
-        st.caption(where_patches_come_from(view) if view.shape.image else where_from(view, stack, parts))
-    elif text := which_table(view, stack):
-        st.caption(text)
+    if view.input.kind == "picture" and "embed" not in view.original():
+        raise UnavailableError(
+            "The patches of a picture become vectors by a convolution, and its output was not found in this model."
+        )
+    parts = input_vectors(view.original(), stack)
+    with above:
+        panel(_headline, view, parts, stack)
     with frame.picture():
-        if show == VECTORS:
-            vectors_panel(view, part, stack)
-        elif show == VOCABULARY:
-            panel(vocabulary_panel, view, stack)
-        elif show == WAVES:
-            number_waves_panel(view, stack)
-        else:
+        if show in (VECTORS, COSINES):
+            vectors_panel(view, parts, stack, show)
+        elif show == FILTERS:
             filters_panel(view)
-    if view.shape.image:
-        patch_notes(view, parts)
-    else:
-        panel(embedding_notes, view, parts, stack, show)
+        else:
+            with controls:
+                further = st.container(horizontal=True, width="content")
+            panel(vocabulary_panel if show == VOCABULARY else number_waves_panel, view, stack, further)
+    panel(embedding_notes, view, parts, stack, show)
     view.share()
 
 
 def _panels(view: View) -> dict[str, str]:
     """The panels of this model."""
     if view.shape.image:
-        return {VECTORS: "this image", FILTERS: "filters"}
-    waves = {WAVES: "numbers as waves"} if has_waves(view) else {}
-    return {VECTORS: "this input", VOCABULARY: "whole vocabulary", **waves}
+        return {VECTORS: "This image", COSINES: "Similarity", FILTERS: "Filters"}
+    waves = {WAVES: "Numbers as waves"} if has_waves(view) else {}
+    return {VECTORS: "This input", COSINES: "Similarity", VOCABULARY: "Vocabulary", **waves}
 
 
-def where_from(view: View, stack: str | None, parts: Mapping[str, Tensor]) -> str:
-    """The embedding matrix of one of our models, what shares it, and what is added."""
-    config = view.config
-    text = f"A token looks up its row of a learned matrix [{config.vocab_size} × {config.d_model}]"
-    text += f" × √{config.d_model}." if config.scale_embeddings else "."
-    if stack:
-        text += f" Source and target {'**share** one' if config.tied_source else 'do not share this'} embedding matrix."
-    text += f" The output uses {'the same matrix' if config.tied_output else 'a matrix of its own'}."
-    if "positions" not in parts:
-        is_causal = view.shape.is_causal or stack == "decoder"
-        without = "only its causal mask encodes the order" if is_causal else "nothing encodes the order"
-        why = config.position_kind.instead or without
-        text += f" This model adds no positions: {why}, so only token vectors enter layer 1."
-    return text
+def _headline(view: View, parts: Mapping[str, Tensor], stack: str | None) -> None:
+    one = "patch" if view.shape.image else "token"
+    finding = "" if view.shape.image else about_repeats(view.original(), parts, stack)
+    if not finding and not view.shape.image:
+        with suppress(UnavailableError):
+            finding = about_alike(view, stack)
+    headline(finding or about_lengths(parts, one) or adds_none(view, parts, stack))
 
 
-def which_table(view: View, stack: str | None) -> str:
-    """The embedding matrix of an external model, as far as it was found."""
+def vectors_panel(view: View, parts: Mapping[str, Tensor], stack: str | None, show: str) -> None:
+    """Token + position = sum, or how alike the vectors are; of the changed run too where that differs."""
+    original, changed = view.original(), view.changed()
+    n = len(parts["tokens"])
+    at = list(ask_window(range(n), "vectors_from", most=MOST_ROWS))
+    runs = {ORIGINAL: original}
+    if changed is not None:
+        after = input_vectors(changed, stack)
+        if all(after[name].equal(before) for name, before in parts.items()):
+            st.info(f"With {view.what_changed()} these vectors stay as they are.", icon=":material/equal:")
+        else:
+            runs[view.shown] = changed
+    look = {"stack": stack, "positions": None if len(at) == n else at}
+    draw, calls = (viz.vectors if show == VECTORS else viz.cosines), []
+    for name, run in runs.items():
+        if len(runs) > 1:
+            st.markdown(f"**{run_title(name)}**")
+        of_run = [Call(draw, (run,), {"part": part, **look}) for part in parts]
+        calls += of_run
+        if show == VECTORS:
+            embedding_sum(embedding_sum_data(run, stack=stack, positions=at), key=f"sum_{len(calls)}")
+            continue
+        for column, part, call in zip(st.columns(max(2, len(of_run))), parts, of_run, strict=False):
+            with column:
+                st.markdown(f"**{NAMES[part]}**", width="content")
+                shown(view, call, f"cosines_{part}_{len(calls)}")
+    last = list(runs.values())[-1]
+    page = (
+        (lambda text: sum_page(embedding_sum_data(last, stack=stack, positions=at), text)) if show == VECTORS else None
+    )
+    footer(view, show, calls, page=page)
+
+
+def embedding_notes(view: View, parts: Mapping[str, Tensor], stack: str | None, show: str) -> None:
+    """What to notice in a panel."""
+    if view.shape.image:
+        notes = [where_patches_come_from(view), about_blank_patches(view, parts)]
+    else:
+        matrix = "" if show == WAVES else where_from(view, stack)
+        notes = [matrix, *(vocabulary_notes(view, stack) if show == VOCABULARY else [])]
+        notes.append(about_waves(view, stack, show))
+        notes += [adds_none(view, parts, stack)] if show == VECTORS else []
+    if notes := [note for note in notes if note]:
+        what_to_notice(notes)
+
+
+def where_from(view: View, stack: str | None) -> str:
+    """The embedding matrix, and what shares it, as far as it was found."""
     weights = view.subject.weights
     try:
         table = weights.token_embedding(stack)
     except UnavailableError:
         return ""
-    text = f"A token looks up its row of a learned matrix [{table.shape[0]:,} × {table.shape[1]:,}]."
+    scale = f" × √{view.config.d_model}" if view.task is not None and view.config.scale_embeddings else ""
+    text = f"A token looks up its row of a learned matrix [{table.shape[0]:,} × {table.shape[1]:,}]{scale}."
+    if view.task is not None and stack:
+        text += f" Source and target {'**share** one' if view.config.tied_source else 'do not share this'} embedding matrix."
     with suppress(UnavailableError):
-        is_same = weights.unembedding().matrix.data_ptr() == table.data_ptr()
-        text += f" The output uses {'the same matrix' if is_same else 'a matrix of its own'}."
+        same = view.config.tied_output if view.task is not None else _is_tied(view, table)
+        text += f" The output uses {'the same matrix' if same else 'a matrix of its own'}."
     return text
 
 
-def embedding_notes(view: View, parts: Mapping[str, Tensor], stack: str | None, show: str) -> None:
-    """What to notice in a panel of the model's own run: "vectors", "vocabulary" or "waves"."""
-    notes = []
-    if show == "vectors":
-        notes += [about_lengths(parts, "token"), _about_repeats(view.original(), parts, stack)]
-    if show == "vocabulary":
-        notes += vocabulary_notes(view, stack)
-    notes.append(about_waves(view, stack, show))
-    if notes := [note for note in notes if note]:
-        what_to_notice(notes)
-
-
-def about_lengths(parts: Mapping[str, Tensor], what: str) -> str:
-    """The mean length of the vectors of tokens (or patches), and of their positions."""
-    if "positions" not in parts:
-        return ""
-    token, added = (parts[name].double().norm(dim=-1).mean().item() for name in ("tokens", "positions"))
-    times = f": {added / token:.1f} times as much" if token > 0 else ""
-    return (
-        f"A {what}’s vector has a length of {token:.3f} on average here, a position’s {added:.3f}{times}. "
-        "Compare **positions** with **sum** to see which of the two dominates."
-    )
-
-
-def _about_repeats(run: Reading, parts: Mapping[str, Tensor], stack: str | None) -> str:
-    """The cosine of the two vectors of the first repeated token, with and without positions."""
-    if "sum" not in parts:
-        return ""
-    tokens = run.ids(stack)
-    for first, token in enumerate(tokens):
-        if token in tokens[first + 1 :]:
-            second = tokens.index(token, first + 1)
-            before, after = (cosine_matrix(parts[name])[first, second].item() for name in ("tokens", "sum"))
-            apart = (parts["sum"][first] - parts["sum"][second]).norm() > 1e-3 * parts["sum"][first].norm()
-            return (
-                f"Positions {first} and {second} hold the same token. Their vectors are one and the same (cosine "
-                f"{before:.3f}); with positions added the cosine is {after:.3f}"
-                + (": now the model can **tell them apart**." if apart else ": they are still as good as the same.")
-            )
-    return "Type a symbol twice: its two rows are equal until positions are added."
+def _is_tied(view: View, table: Tensor) -> bool:
+    return view.subject.weights.unembedding().matrix.data_ptr() == table.data_ptr()
 
 
 MOST_NAMED = 6
@@ -154,144 +153,35 @@ def filters_panel(view: View) -> None:
     with left:
         heading("What they look for")
         picture(view, "components", viz.filter_components, run)
-        names = table(view, analysis.filter_components, run)["filter"].unique()
-        st.caption(
-            "The directions in which the filters differ most, and the share of their variance along each: "
-            + "; ".join(names)
-            + "."
-        )
     with right:
         heading(f"The {view.shape.d_model} filters")
         picture(view, "filters", viz.patch_filters, run)
-        st.caption(
-            "What each number of a patch’s vector adds up, the strongest first: blue pixels count for it, orange ones against "
-            "it. Hover for the dimension."
-        )
+        st.caption("A filter makes one number of a patch: blue pixels count for it, orange ones against it.")
 
 
 def where_patches_come_from(view: View) -> str:
     """How an image becomes vectors."""
     config = view.config
     return (
-        f"Each of the {config.n_patches} patches of {config.patch}×{config.patch} pixels is mapped to {config.d_model} numbers "
-        f"by one learned matrix [{config.d_model} × {config.patch**2}] and a bias. Before them stands a learned **class** "
-        "token, from which the answer is read."
+        f"Each of the {config.n_patches} patches of {config.patch}×{config.patch} pixels becomes {config.d_model} numbers by "
+        f"one learned matrix [{config.d_model} × {config.patch**2}]. A learned **class** token stands before them; the answer "
+        "is read there."
     )
 
 
-def patch_notes(view: View, parts: Mapping[str, Tensor]) -> None:
-    """What to notice in the vectors of this image."""
+def about_blank_patches(view: View, parts: Mapping[str, Tensor]) -> str:
+    """How many patches of this image are blank."""
     embedding = view.own.model.embedding
     assert isinstance(embedding, PatchEmbedding)
     patches = embedding.patches(view.original().example.stream)[0].tolist()
     names = view.original().tokens[1:]
     blank = [name for name, inside in zip(names, patches, strict=True) if not any(inside)]
     of = f"of the {view.config.n_patches} patches of this image"
-    shown = ", ".join(blank[:MOST_NAMED]) + (", …" if len(blank) > MOST_NAMED else "")
-    if len(blank) > 1:
-        apart = " Only their **positions** tell them apart." if "positions" in parts else ""
-        note = f"{len(blank)} {of} are blank ({shown}): their vectors are equal, the bias alone.{apart}"
-    else:
-        note = f"{len(blank) or 'None'} {of} {'is' if blank else 'are'} blank."
-    without_class = {name: vectors[1:] for name, vectors in parts.items()}
-    what_to_notice(filter(None, [note, about_lengths(without_class, "patch")]))
-
-
-SHOWN = {"tokens": "token vectors", "positions": "positions", "sum": "sum: enters layer 1"}
-
-ROWS_AT_A_TIME = 32
-"""Of a longer input, so many positions are drawn at a time: more rows could not be read."""
-
-_SAME = {"tokens": "token vectors are", "positions": "positions are", "sum": "sum is"}
-
-_ROWS = {
-    "tokens": "A row is what one {one} is to the model; equal {many} have equal rows.",
-    "positions": "A row is what is added to the {one} that stands there.",
-    "sum": "A row is what enters layer 1: the {one}’s own vector plus its position’s.",
-}
-
-_MIXED = "A row is what enters layer 1, which the model makes of the {one}’s own vector and its position’s."
-
-
-def ask_part(parts: list[str]) -> str:
-    """Which of a run's vectors to look at."""
-    return choose("part", {name: SHOWN[name] for name in parts}, "tokens", "Vectors", label_visibility="collapsed")
-
-
-def vectors_panel(view: View, part: str, stack: str | None) -> None:
-    """Draw one part (of `SHOWN`) of what enters a stack, and beside it what a change makes of it."""
-    original, changed = view.original(), view.changed()
-    before = input_vectors(original, stack)
-    after = before if changed is None else input_vectors(changed, stack)
-    every_one = [vectors.flatten() for vectors in (*before.values(), *after.values())]
-    limit = theme.signed_limit(torch.cat(every_one).numpy())  # one scale for all of them
-    n = len(before[part])
-    shown = ask_window(range(n), "vectors_from", most=ROWS_AT_A_TIME)
-    look = {"part": part, "stack": stack, "positions": None if len(shown) == n else shown}
-    if changed is None or after[part].equal(before[part]):
-        if changed is not None:
-            st.info(
-                f"With {view.what_changed()} these vectors stay as they are: the {_SAME[part]} the same in both runs.",
-                icon=":material/equal:",
-            )
-        left, right = st.columns([3, 2], gap="large")
-        with left:
-            _numbers(view, original, "", look, shown, limit)
-        with right:
-            _angles(view, original, "", look)
-        return
-    runs = [(" · the model’s own run", original), (f" · {view.what_changed()}", changed)]
-    for column, (name, run) in zip(st.columns(2, gap="large"), runs, strict=True):
-        with column:
-            _numbers(view, run, name, look, shown, limit)
-    for column, (name, run) in zip(st.columns(2, gap="large"), runs, strict=True):
-        with column:
-            _angles(view, run, name, look)
-
-
-def _numbers(view: View, run: Reading, name: str, look: dict[str, Any], shown: Sequence[int], limit: float) -> None:
-    """The vectors of one run as a heatmap."""
-    part = look["part"]
-    n, d = input_vectors(run, look["stack"])[part].shape
-    heading(f"{SHOWN[part].partition(':')[0].capitalize()}{name}")
-    picture(view, _file("vectors", view, run), viz.vectors, run, limit=limit, **look)
-    one, many = ("patch", "patches") if view.shape.image else ("token", "tokens")
-    parts = input_vectors(run, look["stack"])
-    row = _MIXED if part == "sum" and view.task is None and not _is_the_sum(parts) else _ROWS[part]
-    st.caption(
-        f"{window_words(shown, n)} × {d} numbers{every_nth(every(len(shown), d))}. {row.format(one=one, many=many)} "
-        f"One colour scale for every part, ±{limit:.3g}."
-    )
-
-
-def _is_the_sum(parts: dict[str, Float[Tensor, "pos d_model"]]) -> bool:
-    """Whether nothing but the two is added up: some models normalise that, or map it to another width."""
-    tokens, positions, whole = (parts[name] for name in ("tokens", "positions", "sum"))
-    return tokens.shape == whole.shape and bool(torch.allclose(tokens + positions, whole, atol=1e-5))
-
-
-def _angles(view: View, run: Reading, name: str, look: dict[str, Any]) -> None:
-    """The cosine of every two of the vectors on show."""
-    heading(f"How alike they are{name}")
-    picture(view, _file("cosines", view, run), viz.cosines, run, **look)
-    st.caption(_about_angles(input_vectors(run, look["stack"])[look["part"]]))
-
-
-def _file(name: str, view: View, run: Reading) -> str:
-    return name if run.recipe == view.original().recipe else f"{name}-changed"
-
-
-def _about_angles(vectors: Float[Tensor, "pos d_model"]) -> str:
-    """The cosine of neighbours beside that of all pairs, measured; where there are no vectors to speak of, that."""
-    if not vectors.any():
-        return "All these vectors are zero here, so they point nowhere: each cosine is given as 0."
-    if len(vectors) < 3:
-        return "Cosines: 1 is the same direction, 0 a right angle, −1 the opposite direction."
-    beside, all_pairs = mean_cosines(vectors)
-    return (
-        f"Cosines: 1 is the same direction, 0 a right angle. Of two positions side by side {beside:.3f} on average, of any "
-        f"two {all_pairs:.3f}."
-    )
+    if len(blank) < 2:
+        return f"{len(blank) or 'None'} {of} {'is' if blank else 'are'} blank."
+    named = ", ".join(blank[:MOST_NAMED]) + (", …" if len(blank) > MOST_NAMED else "")
+    apart = " Only their **positions** tell them apart." if "positions" in parts else ""
+    return f"{len(blank)} {of} are blank ({named}): their vectors are equal.{apart}"
 
 
 page()

@@ -6,27 +6,21 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import streamlit as st
-from jaxtyping import Float
-from torch import Tensor
+from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.patience import patience
 from pages.shared.picture import footer, heading, picture, shown
 from pages.shared.view import View
 from pages.shared.widgets import MOST_LISTED, ask_token, choose
 from xformer import analysis, viz
 from xformer.analysis.embeddings import (
-    MOST_PAIRED,
     N_SHUFFLES,
     Nearness,
-    cosines_with,
     kinds_together,
-    mean_alikeness,
     numbers_in_order,
     principal_axes,
-    random_cosine,
     token_labels,
     vocabulary_vectors,
 )
@@ -45,46 +39,37 @@ def once_a_model(view: View, stack: str | None, work: Callable[[Reading, str | N
     return shared.get((work.__qualname__, view.model, stack), lambda: work(view.original(), stack))
 
 
-def vocabulary_panel(view: View, stack: str | None) -> None:
-    """Draw both, side by side."""
+def vocabulary_panel(view: View, stack: str | None, controls: DeltaGenerator) -> None:
+    """The vocabulary along its principal axes, and beside it the nearest neighbours of one token."""
     run = view.changed() or view.original()
+    vectors = once_a_model(view, stack, vocabulary_vectors)
+    with controls:
+        options = AXES if min(vectors.shape) > 2 else {"2": "2-D"}
+        axes = int(choose("axes", options, "2", "Axes", label_visibility="collapsed"))
     left, right = st.columns([3, 2], gap="large")
     with right:
+        heading("Nearest neighbours")
         near = _neighbours(view, run, stack)
     with left:
-        _projection(view, run, stack, near)
-
-
-def _projection(view: View, run: Reading, stack: str | None, near: int) -> None:
-    vectors = once_a_model(view, stack, vocabulary_vectors)
-    heading("The whole vocabulary")
-    options = AXES if min(vectors.shape) > 2 else {"2": "2-D"}
-    axes = int(choose("axes", options, "2", "Axes", label_visibility="collapsed"))
-    if axes == 3:
-        call = Call(viz.projection, (run,), {"axes": 3, "stack": stack})
-        shown(view, call, "projection_3d")
-        hint = "Hover for their positions."
-    else:
-        call = Call(viz.projection, (run,), {"near": near, "stack": stack})
-        shown(view, call, "projection", on_select=_follow_click, selection_mode="point")
-        hint = "Names that would collide are left out: hover for them. Click a token for its neighbours (ringed)."
-    if len(vectors) > MOST_POINTS_DRAWN:
-        hint = f"About {MOST_POINTS_DRAWN:,} are drawn, the input’s and the neighbours among them. {hint}"
-    seen = sum(once_a_model(view, stack, principal_axes).explained.tolist()[:axes])
-    st.caption(
-        f"{len(vectors):,} vectors of {vectors.shape[1]} numbers, seen along the {axes} directions in which they differ most: "
-        f"{percent(seen, 1)} of their variance, so {percent(1 - seen, 1)} is not in the picture. The input’s tokens "
-        f"are large. {hint}"
-    )
-    footer(view, "projection", [call])
+        heading("The whole vocabulary")
+        if axes == 3:
+            call = Call(viz.projection, (run,), {"axes": 3, "stack": stack})
+            shown(view, call, "projection_3d")
+        else:
+            call = Call(viz.projection, (run,), {"near": near, "stack": stack})
+            shown(view, call, "projection", on_select=_follow_click, selection_mode="point")
+        few = f" About {MOST_POINTS_DRAWN:,} are drawn." if len(vectors) > MOST_POINTS_DRAWN else ""
+        seen = sum(once_a_model(view, stack, principal_axes).explained.tolist()[:axes])
+        st.caption(
+            f"{len(vectors):,} vectors of {vectors.shape[1]} numbers; {percent(seen, 1)} of their variance is seen.{few}"
+        )
+        footer(view, "projection", [call])
 
 
 def _neighbours(view: View, run: Reading, stack: str | None) -> int:
-    vectors, label, tokens = once_a_model(view, stack, vocabulary_vectors), token_labels(view.subject), run.ids(stack)
-    heading("Nearest neighbours")
+    label, tokens = token_labels(view.subject), run.ids(stack)
     if len(label) > MOST_LISTED:
         token = ask_token(label, "near", tokens[0], "of token")
-        near = label[token]
     else:
         names = {name: f"{name}{' · in the input' if token in tokens else ''}" for token, name in enumerate(label)}
         near = choose("near", names, label[tokens[0]], "of token", widget=st.selectbox, label_visibility="collapsed")
@@ -99,13 +84,6 @@ def _neighbours(view: View, run: Reading, stack: str | None) -> int:
             "distance": st.column_config.NumberColumn(format="%.6f", help="Length of the difference."),
         },
     )
-    others = cosines_with(vectors, token).abs()  # [vocab]
-    usual = (others.sum() - others[token]) / max(1, len(others) - 1)
-    st.caption(
-        f"By cosine, among the whole vocabulary. |cosine| of {escape_markdown(near)} with the others is {usual:.3f} on "
-        "average; "
-        f"directions drawn at random in {vectors.shape[1]} dimensions have {random_cosine(vectors.shape[1]):.3f}."
-    )
     footer(view, "neighbours", [call])
     return token
 
@@ -115,9 +93,6 @@ def _follow_click() -> None:
     for point in st.session_state["projection"]["selection"].get("point", []):
         st.session_state["near"] = point["token"]
 
-
-CLEAR_STANDARD_ERRORS = 4.0
-"""What is further from chance is said not to be chance."""
 
 FEWEST_OF_A_KIND = 3
 """Characters that an alphabet has to have of a kind, for it to be spoken of."""
@@ -131,14 +106,13 @@ KINDS = {
 
 
 def vocabulary_notes(view: View, stack: str | None) -> list[str]:
-    """What is known of the order of its numbers, how far apart they are, and which characters lie together."""
+    """Whether its numbers are in order, and which characters lie together."""
     if view.task is None:
         return []
     n, alphabet = view.task.rule.n_numbers, view.task.config.alphabet
     order = about_order(n, once_a_model(view, stack, _nearness_of_numbers)) if n else ""
-    distance = about_distance(once_a_model(view, stack, number_vectors)) if n > 2 else ""
     kinds = about_kinds(_nearness_of_kinds(view, stack, alphabet)) if alphabet else ""
-    return [order, distance, kinds]
+    return [order, kinds]
 
 
 def _nearness_of_numbers(reading: Reading, stack: str | None) -> Nearness:
@@ -156,21 +130,6 @@ def about_order(n: int, found: Nearness) -> str:
         "shuffles). "
         "Nothing in the input says that 7 comes before 8: training **put the numbers in order**."
     )
-
-
-def about_distance(numbers: Float[Tensor, "number d_model"]) -> str:
-    """Whether two numbers are more alike than random directions, or less."""
-    usual, errors = mean_alikeness(numbers)
-    n, d = numbers.shape
-    of = f" of {MOST_PAIRED:,} of the {n:,}" if n > MOST_PAIRED else ""
-    said = (
-        f"Two different numbers{of} have |cosine| {usual:.3f} on average; random directions in {d} "
-        f"dimensions have {random_cosine(d):.3f}"
-    )
-    if abs(errors) < CLEAR_STANDARD_ERRORS:
-        return f"{said}: no sign that the numbers are more, or less, alike than that."
-    way = "More alike" if errors > 0 else "Further apart"
-    return f"{said}. {way} than chance would have them, by {abs(errors):.1f} standard errors."
 
 
 def _nearness_of_kinds(view: View, stack: str | None, alphabet: str) -> dict[str, Nearness]:
@@ -209,28 +168,23 @@ def has_waves(view: View) -> bool:
     return view.task is not None and view.task.rule.n_numbers >= FEWEST_NUMBERS
 
 
-def number_waves_panel(view: View, stack: str | None) -> None:
+def number_waves_panel(view: View, stack: str | None, controls: DeltaGenerator) -> None:
     """Draw both, side by side."""
     found = _spectrum(view, stack)
     strongest = 1 + found.shares.argsort(descending=True)[: max(N_STRONGEST, len(found.peaks))]
     names = {str(k): f"{k}: {percent(float(found.shares[k - 1]), 0)}" for k in strongest.tolist()}
-    k = int(choose("wave", names, next(iter(names)), "Frequency", key="number_wave"))
+    with controls:
+        k = int(choose("wave", names, next(iter(names)), "Frequency", key="number_wave", label_visibility="collapsed"))
     left, right = st.columns([3, 2], gap="large")
     with left:
         heading("How much turns how often")
         picture(view, "spectrum", viz.spectrum, view.original(), stack=stack, chosen=k)
-        st.caption(
-            f"The vectors of the {found.n} numbers, read in their order, as a sum of waves (discrete Fourier transform over "
-            f"the numbers). {_verdict(found)}"
-        )
+        st.caption(_verdict(found))
     with right:
         heading(f"Frequency {k}")
         picture(view, "circle", viz.circle, view.original(), frequency=k, stack=stack)
         seen = circle_of(once_a_model(view, stack, number_vectors), k)
-        st.caption(
-            f"The same vectors seen where this wave turns: {percent(seen.explained, 1)} of their variance. The distance from "
-            f"the middle varies by {seen.uneven:.0%} around its mean (on a circle: 0%)."
-        )
+        st.caption(f"{percent(seen.explained, 1)} of the variance; radii vary by {seen.uneven:.0%} (a circle: 0%).")
 
 
 def _spectrum(view: View, stack: str | None) -> Spectrum:

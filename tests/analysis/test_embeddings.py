@@ -18,16 +18,15 @@ from xformer.analysis.embeddings import (
     cosine_matrix,
     cosines,
     input_vectors,
+    is_the_sum,
     kinds_together,
-    mean_alikeness,
-    mean_cosines,
+    most_alike,
     neighbours,
     numbers_in_order,
     pca,
     places_side_by_side,
     principal_axes,
     projection,
-    random_cosine,
     vectors,
     vocabulary_vectors,
 )
@@ -203,35 +202,26 @@ def test_the_axes_of_many_points_are_the_same_and_remembered_until_a_number_chan
     assert not pca(vectors, 3).mean.equal(many.mean)
 
 
-def test_mean_cosines_by_loops() -> None:
-    x = points(7, 5)
-    angle = cosine_matrix(x)
-    pairs = [(i, j) for i in range(7) for j in range(7) if i != j]
-    beside = [angle[i, i + 1].item() for i in range(6)]
-    assert mean_cosines(x) == pytest.approx((sum(beside) / 6, sum(angle[i, j].item() for i, j in pairs) / 42))
+def test_most_alike_names_a_pair_only_where_random_tokens_would_not_be_as_similar() -> None:
+    model = random_model("encoder")
+    table = model.embedding.token
+    with torch.no_grad():
+        table[7] = table[3] + 0.01 * table[1]
+    found = most_alike(xformer.read(model, TOKENS))
+    assert found is not None
+    assert found.tokens == (3, 7)
+    assert found.cosine == pytest.approx(F.cosine_similarity(table[3], table[7], dim=0).item(), abs=1e-6)
+    assert found.usual < found.cosine
+    assert most_alike(xformer.read(model, [1, 2, 3, 3])) is None
+    assert most_alike(xformer.read(model, [3, 3])) is None
 
 
-@pytest.mark.parametrize("d", [2, 3, 13])
-def test_random_directions_are_as_alike_as_the_formula_says(d: int) -> None:
-    x = torch.randn(200_000, d, generator=torch.Generator().manual_seed(d), dtype=torch.float64)
-    first = (x[:, 0] / x.norm(dim=1)).abs()  # the cosine with a fixed direction
-    assert random_cosine(d) == pytest.approx(first.mean().item(), abs=5 * first.std().item() / math.sqrt(200_000))
-    assert first.var().item() == pytest.approx(1 / d - random_cosine(d) ** 2, rel=0.02)
-    assert random_cosine(2) == pytest.approx(2 / math.pi, abs=1e-14)
-    assert random_cosine(3) == pytest.approx(1 / 2, abs=1e-14)
-
-
-def test_alikeness_in_standard_errors() -> None:
-    """Over many random vocabularies the errors are those of a standard score; vectors drawn together stand out."""
-    draw = torch.Generator().manual_seed(1)
-    errors = torch.tensor(
-        [mean_alikeness(torch.randn(19, 17, generator=draw, dtype=torch.float64))[1] for _ in range(400)]
-    )
-    assert abs(errors.mean().item()) < 5 / math.sqrt(400)
-    assert errors.std().item() == pytest.approx(1.0, abs=0.2)
-    assert mean_alikeness(torch.eye(17, dtype=torch.float64))[0] == 0.0
-    assert mean_alikeness(torch.eye(17, dtype=torch.float64))[1] < -5
-    assert mean_alikeness(torch.randn(19, 17, generator=draw) + 2.0)[1] > 5
+def test_is_the_sum_only_where_nothing_else_is_done() -> None:
+    x = torch.ones(2, 3)
+    assert is_the_sum({"tokens": x, "positions": x, "sum": 2 * x})
+    assert not is_the_sum({"tokens": x, "positions": x, "sum": 3 * x})
+    assert not is_the_sum({"tokens": torch.ones(2, 2), "positions": x, "sum": 2 * x})
+    assert not is_the_sum({"tokens": x})
 
 
 def arc(n: int) -> Tensor:
@@ -285,7 +275,6 @@ def test_the_size_of_a_block_changes_no_number(monkeypatch: pytest.MonkeyPatch) 
     even = names % 2 == 0
     kind_by_chance = (even & even[:, nearest]).sum(dim=1) / even.sum(dim=1)
     kinds = {"even": list(range(0, 40, 2))}
-    pairs = cosine_matrix(x)[tuple(torch.triu_indices(40, 40, offset=1))].abs().mean().item()
     for block in (1, 2_000, 10**8):
         monkeypatch.setattr(embeddings, "BLOCK_BYTES", block)
         monkeypatch.setattr(embeddings, "BLOCK_BYTES", block)
@@ -293,7 +282,6 @@ def test_the_size_of_a_block_changes_no_number(monkeypatch: pytest.MonkeyPatch) 
         assert found.share == pytest.approx(((nearest - torch.arange(40)).abs() == 1).double().mean().item())
         assert (found.chance, found.most_by_chance) == pytest.approx((by_chance.mean().item(), by_chance.max().item()))
         assert kinds_together(x, kinds)["even"].chance == pytest.approx(kind_by_chance.mean().item())
-        assert mean_alikeness(x)[0] == pytest.approx(pairs)
 
 
 def test_of_very_many_tokens_some_are_compared_in_little_memory() -> None:
@@ -303,4 +291,3 @@ def test_of_very_many_tokens_some_are_compared_in_little_memory() -> None:
     assert numbers_in_order(arc(3_000)).share == 1.0
     before = "x = torch.randn(20_000, 16)"
     assert peak_of("embeddings.numbers_in_order(x)", before) < 300 * 1024**2  # 3.2 GB as a matrix
-    assert peak_of("embeddings.mean_alikeness(x)", before) < 300 * 1024**2

@@ -21,8 +21,8 @@ PAGES = {name: f"pages/{name}/page.py" for name in ("embeddings", "positions", "
 VISITS = [
     (None, {}),
     (None, {"mask": "causal", "edits": "token:28.0"}),
-    ("embeddings", {}),
-    ("embeddings", {"edits": "token:3.16", "part": "sum"}),
+    ("embeddings", {"show": "cosines"}),
+    ("embeddings", {"edits": "token:3.16", "show": "cosines"}),
     ("positions", {"edits": "positions:off"}),
     ("attention", {"edits": "cut:encoder.0.attn.*.0-5", "laid": "rollout", "from": "r2 c3"}),
     ("attention", {"panel": "steps"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,8 @@ import streamlit as st
 import torch
 
 import xformer
-from pages.embeddings import vocabulary
-from pages.embeddings.vocabulary import _verdict, about_distance, about_order
+from pages.embeddings.findings import about_lengths
+from pages.embeddings.vocabulary import _verdict, about_order
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
 from xformer.analysis.embeddings import Nearness, neighbours
@@ -36,13 +37,7 @@ def test_every_model_shows_everything_there_is_to_see_of_it(open_page: Open, mod
     assert checkpoint.task is not None
     app = open_page(PAGE, model=model)
     assert complaints(app) == []
-    has_positions = checkpoint.config.positions in ("sinusoidal", "learned", "mirror")
-    assert len(app.segmented_control(key="part").options) == (3 if has_positions else 1)
-    for part in ("positions", "sum") if has_positions else ():
-        app.segmented_control(key="part").set_value(part).run()
-        assert complaints(app) == []
-        assert app.query_params["part"] == part
-    panels = ["filters"] if checkpoint.config.image else ["vocabulary"]
+    panels = ["cosines"] + (["filters"] if checkpoint.config.image else ["vocabulary"])
     panels += ["waves"] if checkpoint.task.rule.n_numbers else []
     assert len(app.segmented_control(key="embeddings_show").options) == 1 + len(panels)
     for show in panels:
@@ -54,7 +49,6 @@ def test_every_model_shows_everything_there_is_to_see_of_it(open_page: Open, mod
 def test_an_encoder_decoder_has_two_sides_and_says_that_they_share(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-seq2seq", input="4 9 2")
     assert "**share** one embedding matrix" in text(app)
-    assert "All 4 positions × 32 numbers" in text(app)
     app.segmented_control(key="embeddings_show").set_value("vocabulary").run()
     app.segmented_control(key="side").set_value("decoder").run()
     assert complaints(app) == []
@@ -75,24 +69,38 @@ def test_the_neighbours_on_screen_are_those_of_the_library(open_page: Open) -> N
     assert expected["cosine"][0] == pytest.approx(cosine.item(), abs=1e-12)
 
 
-def test_a_change_that_matters_stands_beside_the_original(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse", part="sum", edits="positions:off")
-    assert [element.value for element in app.subheader][:2] == ["Sum · the model’s own run", "Sum · 1 change"]
-    app = open_page(PAGE, model="reverse", part="positions", edits="positions:off")
-    assert "All these vectors are zero here" in text(app)
-    app = open_page(PAGE, model="reverse", part="tokens", edits="positions:off")
-    assert "token vectors are the same in both runs" in text(app)
-    app = open_page(PAGE, model="reverse", part="tokens", edits="token:0.9")
-    assert "Token vectors · 1 change" in [element.value for element in app.subheader]
+def sums(app: Any) -> list[Any]:
+    """What the animations on screen show."""
+    return [
+        json.loads(one.proto.bytes) for one in app.get("bidi_component") if one.proto.component_name.endswith("sum")
+    ]
 
 
-def test_repeats_are_told_apart_by_their_place(open_page: Open) -> None:
+def test_a_change_that_matters_stands_below_the_original(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse", edits="positions:off")
+    before, after = sums(app)
+    assert any(any(row) for row in before["columns"][1]["values"])
+    assert not any(any(row) for row in after["columns"][1]["values"])
+    app = open_page(PAGE, model="reverse", edits="ablate:encoder.1.attn.2")
+    assert "these vectors stay as they are" in text(app)
+    assert len(sums(app)) == 1
+
+
+def test_the_headline_says_what_positions_make_of_a_repeated_token(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="5 8 5")
-    assert "Positions 0 and 2 hold the same token" in text(app)
-    assert "(cosine 1.000)" in text(app)
-    assert "now the model can **tell them apart**" in text(app)
+    assert "**5** stands at positions 0 and 2: one token vector, told apart by its two positions" in text(app)
+    app = open_page(PAGE, model="induction", input="5 8 5")  # ALiBi or none: nothing is added
+    assert "enters layer 1 as the same vector: this model adds no positions" in text(app)
     app = open_page(PAGE, model="reverse", input="5 8 6")
-    assert "Type a symbol twice" in text(app)
+    assert "stands at positions" not in text(app)
+    assert "times as long as a token’s" in text(open_page(PAGE, model="reverse-small"))
+
+
+def test_the_headline_is_silent_where_lengths_are_close_or_zero() -> None:
+    close = {"tokens": torch.ones(3, 4), "positions": 1.4 * torch.ones(3, 4)}
+    assert about_lengths(close, "token") == about_lengths(close | {"positions": torch.zeros(3, 4)}, "token") == ""
+    assert about_lengths({"tokens": torch.ones(3, 4)}, "token") == ""
+    assert "A token’s vector is 2.0 times" in about_lengths(close | {"positions": 0.5 * torch.ones(3, 4)}, "token")
 
 
 def test_numbers_on_circles_are_said_to_be_and_no_others(open_page: Open) -> None:
@@ -119,19 +127,19 @@ def test_characters_of_a_kind_lie_together_only_where_they_do(open_page: Open) -
 
 
 def test_a_long_input_is_seen_through_a_window(open_page: Open) -> None:
-    app = open_page(PAGE, **LONG, **{"from": "20"})
+    app = open_page(PAGE, **LONG, **{"from": "25"})
     assert complaints(app) == []
-    assert "Positions 0 to 31 of 60" in text(app)  # the window that holds the position of the link
-    app.select_slider(key="vectors_from").set_value(32).run()
-    assert "Positions 32 to 59 of 60" in text(app)
-    assert app.query_params["from"] == "32"
+    assert [row["position"] for row in sums(app)[0]["rows"]] == list(range(20, 40))  # the window that holds position 25
+    app.select_slider(key="vectors_from").set_value(40).run()
+    assert [row["position"] for row in sums(app)[0]["rows"]] == list(range(40, 60))
+    assert app.query_params["from"] == "40"
     app = open_page(PAGE, model="reverse", input="5 8 5")
     assert "from" not in app.query_params
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("part", "gas"), ("show", "x"), ("axes", "4"), ("near", "banana"), ("near", ""), ("wave", "99"), ("from", "60")],
+    [("show", "x"), ("axes", "4"), ("near", "banana"), ("near", ""), ("wave", "99"), ("from", "60")],
 )
 def test_a_link_to_what_is_not_here_says_so(open_page: Open, name: str, value: str) -> None:
     show = {"axes": "vocabulary", "near": "vocabulary", "wave": "waves"}
@@ -153,14 +161,14 @@ def test_three_axes(open_page: Open) -> None:
 @pytest.mark.parametrize(
     "link",
     [
-        {"part": "sum"},
+        {"show": "cosines"},
         {"show": "vocabulary"},
         {"show": "vocabulary", "axes": "3"},
         {"show": "waves", "model": "modular", "wave": "17"},
         {"show": "vocabulary", "model": "reverse-seq2seq", "side": "decoder"},
         {"model": "digits", "show": "filters"},
-        {"model": "reverse", "part": "sum", "edits": "positions:off,token:1.9"},
-        LONG | {"from": "3"},
+        {"model": "reverse", "show": "cosines", "edits": "positions:off,token:1.9"},
+        LONG | {"from": "3", "show": "cosines"},
     ],
 )
 def test_the_code_of_each_picture_draws_that_very_picture(
@@ -186,13 +194,6 @@ def test_a_share_that_chance_never_reaches_is_not_rounded_below_it() -> None:
     assert "never more than 29.5%" in said
     assert about_order(300, Nearness(0.2941, 0.0101, 0.2941, 300)) == ""
     assert "For 29.4% of 50 of the 300 numbers" in about_order(300, Nearness(0.2944, 0.0101, 0.2941, 50))
-
-
-def test_it_is_said_where_only_some_vectors_were_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors = torch.randn(30, 8, generator=torch.Generator().manual_seed(0))
-    assert about_distance(vectors).startswith("Two different numbers have |cosine|")
-    monkeypatch.setattr(vocabulary, "MOST_PAIRED", 20)
-    assert about_distance(vectors).startswith("Two different numbers of 20 of the 30 have |cosine|")
 
 
 def test_no_shuffled_order_holds_more_than_is_said() -> None:

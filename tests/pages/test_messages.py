@@ -40,7 +40,7 @@ OURS = {
     "compare/minimal_pairs.py": {"about"},  # a key; what is shown of a cell is escaped where it is named
     "compare/panels.py": {"comparison.input.name", "name"},  # escaped where it is made
     "compare/texts.py": {"text", "title", "words"},  # counted, or escaped where it is made
-    "embeddings/page.py": {"name", "text"},
+    "embeddings/page.py": {"name"},
     "feed_forward/layers.py": {"choice.title", "name"},
     "feed_forward/neurons.py": {"title"},
     "home/more.py": {"label", "published.title"},

@@ -47,7 +47,7 @@ SCREENS = [
         "runs again with each change",
     ),
     ("attention", {"panel": "rollout", "mask": "full"}, 1, "The mask is **full** now"),
-    ("embeddings", {"show": "vectors"}, 2, "24 numbers"),
+    ("embeddings", {"show": "cosines"}, 1, "adds no positions"),
     ("embeddings", {"show": "vocabulary"}, 0, "unavailable"),
     ("positions", {"edits": "positions:off"}, 3, "causal mask"),
     ("feed_forward", {"picture": "map"}, 1, "32 neurons"),

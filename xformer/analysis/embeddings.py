@@ -55,6 +55,14 @@ def input_vectors(reading: Reading, stack: str | None = None) -> dict[str, Float
     return parts
 
 
+def is_the_sum(parts: Mapping[str, Float[Tensor, "pos d_model"]]) -> bool:
+    """Whether tokens and positions are just added: some models normalise the sum, or map it to another width."""
+    if "sum" not in parts:
+        return False
+    tokens, positions, whole = (parts[name] for name in ("tokens", "positions", "sum"))
+    return tokens.shape == whole.shape and bool(torch.allclose(tokens + positions, whole, atol=1e-5))
+
+
 def vectors(
     reading: Reading, *, part: str = "tokens", stack: str | None = None, positions: Sequence[int] | None = None
 ) -> pd.DataFrame:
@@ -221,9 +229,6 @@ def _part(
     return chosen, [tokens[position] for position in chosen], found[chosen]
 
 
-MOST_PAIRED = 4_096
-"""Of more vectors so many, evenly apart, are compared with each other."""
-
 BLOCK_BYTES = 16 * 1024**2
 """Memory that one block of cosines may take."""
 
@@ -256,36 +261,37 @@ def evenly(n: int, most: int) -> Int[Tensor, " chosen"]:
     return torch.arange(n) if n <= most else torch.linspace(0, n - 1, most, dtype=torch.float64).round().long()
 
 
-def mean_cosines(vectors: Float[Tensor, "pos d_model"]) -> tuple[float, float]:
-    """The mean cosine of two vectors that stand side by side, and of any two different ones. Takes two or more."""
-    unit, n = torch.nn.functional.normalize(vectors.double(), dim=-1), len(vectors)
-    own = unit.square().sum()  # of each with itself
-    return (unit[1:] * unit[:-1]).sum().item() / (n - 1), (
-        (unit.sum(dim=0).square().sum() - own) / (n * (n - 1))
-    ).item()
+@dataclass(frozen=True)
+class Alike:
+    """The two tokens of an input whose vectors point most nearly the same way."""
+
+    tokens: tuple[int, int]
+    """Their ids."""
+    cosine: float
+    usual: float
+    """What the cosine of two tokens of the vocabulary stays below, but for the share that chance alone would reach."""
 
 
-def mean_alikeness(vectors: Float[Tensor, "n d_model"]) -> tuple[float, float]:
-    """The mean |cosine| of two different vectors, and by how many standard errors it is above that of random directions.
-
-    Of more than `MOST_PAIRED` vectors so many are compared. Of random directions, cosine² has mean 1/d, so |cosine| has
-    variance 1/d − (mean |cosine|)²; different pairs are uncorrelated.
-    """
-    vectors = vectors[evenly(len(vectors), MOST_PAIRED)]
-    n, d_model = vectors.shape
-    if n < 2 or d_model < 2:
-        return 1.0, 0.0
-    total = 0.0
-    for first, block in cosine_blocks(vectors, vectors):
-        total += (block.abs().sum() - block.diagonal(first).abs().sum()).item()
-    mean = total / (n * (n - 1))
-    usual = random_cosine(d_model)
-    return mean, (mean - usual) / math.sqrt((1 / d_model - usual**2) / (n * (n - 1) / 2))
+SURE = 0.05
+"""Of all inputs of random tokens, so many would be said to have two that are alike."""
+MOST_PAIRED = 1_024
+"""Of a larger vocabulary so many tokens, evenly apart, are compared with each other."""
 
 
-def random_cosine(d_model: int) -> float:
-    """How large |cosine| is on average between random directions: Γ(d/2) / (√π Γ((d+1)/2)); 1 in one dimension."""
-    return math.exp(math.lgamma(d_model / 2) - math.lgamma((d_model + 1) / 2)) / math.sqrt(math.pi)
+def most_alike(reading: Reading, stack: str | None = None) -> Alike | None:
+    """The two most similar tokens of the input; None where two of so many random tokens would be as similar."""
+    every, ids = vocabulary_vectors(reading, stack), sorted(set(reading.ids(stack)))
+    n = len(ids)
+    if n < 2:
+        return None
+    found = cosine_matrix(every[ids]).fill_diagonal_(-math.inf)
+    best = found.max().item()
+    some = cosine_matrix(every[evenly(len(every), MOST_PAIRED)])
+    others = some[torch.ones_like(some, dtype=torch.bool).triu(1)].sort().values  # [pair]
+    among = math.floor((1 - SURE / (n * (n - 1) / 2)) * (len(others) - 1))
+    usual = others[among].item()
+    one, other = divmod(found.argmax().item(), n)
+    return Alike((ids[int(one)], ids[int(other)]), best, usual) if best > usual else None
 
 
 def cosines_with(vectors: Float[Tensor, "a d_model"], one: int) -> Float[Tensor, " a"]:

@@ -1,0 +1,44 @@
+"""The data of “token + position = sum”: every number is one of the run, and a sum is called one only where it is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import xformer
+from tests.training.tiny import random_model
+from xformer.analysis.embeddings import input_vectors
+from xformer.widgets.embedding_sum import MOST_ROWS, MOST_VALUES, embedding_sum, embedding_sum_data
+
+
+def test_every_number_is_one_of_the_run() -> None:
+    reading = xformer.read(random_model("encoder", d_model=2 * MOST_VALUES + 3), [3, 7, 1, 7])
+    data = json.loads(embedding_sum_data(reading, positions=[1, 3]))
+    assert data["rows"] == [{"position": 1, "token": "7", "id": 7}, {"position": 3, "token": "7", "id": 7}]
+    assert data["is_sum"]
+    parts = input_vectors(reading)
+    assert [column["name"] for column in data["columns"]] == ["tokens", "positions", "sum"]
+    for column in data["columns"]:
+        assert len(column["dimensions"]) == MOST_VALUES
+        vectors = parts[column["name"]][[1, 3]][:, column["dimensions"]]
+        assert column["values"] == [pytest.approx(row, rel=1e-4, abs=1e-12) for row in vectors.tolist()]
+
+
+def test_a_model_that_adds_no_positions_has_one_column() -> None:
+    reading = xformer.read(random_model("encoder", positions="rotary"), [3, 7, 1])
+    data = json.loads(embedding_sum_data(reading))
+    assert [column["name"] for column in data["columns"]] == ["tokens"]
+    assert data["titles"] == ["token vectors"]
+
+
+def test_at_most_so_many_rows_are_shown() -> None:
+    reading = xformer.read(random_model("encoder", max_len=40), [3] * (MOST_ROWS + 3))
+    data = json.loads(embedding_sum_data(reading))
+    assert (len(data["rows"]), data["n"]) == (MOST_ROWS, MOST_ROWS + 3)
+
+
+def test_a_notebook_shows_it_in_a_frame_of_its_own() -> None:
+    html = embedding_sum(xformer.read(random_model("encoder"), [3, 7, 1]))._repr_html_()
+    assert html.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
+    assert "<script" not in html  # the page is quoted

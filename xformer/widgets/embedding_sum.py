@@ -1,0 +1,97 @@
+"""The picture “token + position = sum”: how each token of an input becomes the vector that enters layer 1.
+
+    from xformer.widgets.embedding_sum import embedding_sum
+    embedding_sum(xformer.read("checkpoints/reverse", "3 7 12 9"))   # in a notebook
+
+It shows at most `MOST_ROWS` tokens and `MOST_VALUES` numbers of each vector; every one of them is a value of the run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import torch
+
+from xformer.analysis.embeddings import input_vectors, is_the_sum
+from xformer.reading import Reading
+from xformer.viz.packing import visible
+from xformer.viz.theme import DIVERGING, signed_limit
+from xformer.widgets.page import sum_page
+
+MOST_ROWS = 20
+MOST_VALUES = 64
+SUM, MADE = "sum: enters layer 1", "what enters layer 1"
+
+
+def embedding_sum_data(reading: Reading, *, stack: str | None = None, positions: Sequence[int] | None = None) -> bytes:
+    """Pack what the picture shows of the first input of a reading, as JSON.
+
+    Args:
+        reading: The run.
+        stack: "encoder" or "decoder", where a model has both.
+        positions: The positions, from 0; the first `MOST_ROWS` by default.
+    """
+    parts, tokens = input_vectors(reading, stack), reading.tokens_of(stack)
+    shown = list(range(len(tokens)) if positions is None else positions)[:MOST_ROWS]
+    is_image = bool(reading.subject.shape.image)
+    ids = [None] * len(tokens) if is_image else reading.ids(stack)
+    is_sum, what = is_the_sum(parts), "patch" if is_image else "token"
+    titles = {"tokens": f"{what} vectors", "positions": "position vectors", "sum": SUM if is_sum else MADE}
+    every_one = torch.cat([vectors[shown].detach().float().cpu().flatten() for vectors in parts.values()])
+    data = {
+        "rows": [{"position": at, "token": visible(tokens[at]), "id": ids[at]} for at in shown],
+        "columns": [_column(name, vectors[shown]) for name, vectors in parts.items()],
+        "titles": [titles[name] for name in parts],
+        "is_sum": is_sum,
+        "limit": signed_limit(every_one.numpy()),
+        "n": len(tokens),
+        "what": "patches" if is_image else "tokens",
+        "colours": DIVERGING,
+    }
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _column(name: str, vectors: torch.Tensor) -> dict[str, Any]:
+    """Some numbers of each vector, evenly spaced over its dimensions."""
+    width = vectors.shape[1]
+    n = min(width, MOST_VALUES)
+    dimensions = [index * width // n for index in range(n)]
+    values = vectors[:, dimensions].detach().double().nan_to_num(0.0).tolist()
+    return {
+        "name": name,
+        "dimensions": dimensions,
+        "width": width,
+        "values": [[float(f"{value:.5g}") for value in row] for row in values],
+    }
+
+
+@dataclass(frozen=True)
+class EmbeddingSum:
+    """The picture as a notebook shows it."""
+
+    page: str
+    height: int
+
+    def _repr_html_(self) -> str:
+        look = f"width:100%;height:{self.height}px;border:0"
+        return f'<iframe srcdoc="{escape(self.page)}" style="{look}" title="token + position = sum"></iframe>'
+
+
+def embedding_sum(
+    reading: Reading, *, stack: str | None = None, positions: Sequence[int] | None = None
+) -> EmbeddingSum:
+    """Show how tokens become vectors, as an animation in a notebook; the arguments are those of `embedding_sum_data`.
+
+    Example:
+        >>> import xformer
+        >>> from xformer.widgets.embedding_sum import embedding_sum
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9")
+        >>> "<iframe" in embedding_sum(reading)._repr_html_()
+        True
+    """
+    data = embedding_sum_data(reading, stack=stack, positions=positions)
+    return EmbeddingSum(sum_page(data), height=700)

@@ -1,0 +1,4 @@
+import { mounted } from "../streamlit.js";
+import { EmbeddingSum } from "./embedding_sum.js";
+
+export default mounted(EmbeddingSum, "act");
