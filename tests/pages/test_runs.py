@@ -201,6 +201,15 @@ def test_equal_settings_are_no_word_where_the_curves_differ_or_the_beginnings_di
     assert "same settings" not in noticed(store)
 
 
+def test_runs_of_different_tasks_are_not_compared(runs: Path) -> None:
+    store = RunStore(runs)
+    add(store, "one", last=1.0)
+    other = add(store, "other", last=1.0)
+    assert "needs the fewest steps" in noticed(store)
+    store.change(other, task=json.dumps(PRESETS["sort"].task.to_json()))
+    assert noticed(store) == ""
+
+
 def test_a_difference_is_put_down_to_a_setting_only_where_the_setting_can_make_it(runs: Path) -> None:
     store = RunStore(runs)
     add(store, "one", log_every=5)
