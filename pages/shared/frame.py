@@ -54,11 +54,6 @@ def picture(part: str = "") -> DeltaGenerator:
     return st.container(key=f"picture_{part}" if part else "picture", gap="small")
 
 
-def also(part: str) -> DeltaGenerator:
-    """A container beside the picture, which a frame shows where it is high enough for both."""
-    return st.container(key=f"picture_also_{part}", gap="small")
-
-
 def panels(below: Mapping[str, str]) -> dict[str, str]:
     """The panels to choose from below a picture; a frame has none until its link names one."""
     return ({ALONE: "the picture alone"} if is_framed() else {}) | dict(below)
