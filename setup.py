@@ -5,7 +5,7 @@ from setuptools import find_packages, setup
 setup(
     script_name="setup.py",  # which is no part of the app
     packages=[*find_packages(include=["xformer", "xformer.*"]), "xformer._app"],
-    package_dir={"xformer._app": "."},  # app.py and what stands beside it, where it is in nobody's way
+    package_dir={"xformer._app": "."},  # app.py and what stands beside it, as a package of its own
     package_data={
         "xformer": ["py.typed", "presets.toml", "widgets/**/*.js", "widgets/*/*.css"],
         "xformer._app": [

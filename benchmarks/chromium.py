@@ -28,7 +28,7 @@ def chromium() -> Iterator[Browser]:
 
 
 def window(browser: Browser) -> Page:
-    """A window of somebody who has not been here before, as it stands open before an address is typed: opening it, Chromium
+    """A window of a first-time visitor, open before an address is typed: opening it, Chromium
     loads pages of its own, a second of a core that is not ours."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.wait_for_timeout(RESTED)

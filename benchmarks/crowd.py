@@ -101,7 +101,7 @@ def row(when: str, n_bytes: int, seconds: int) -> dict[str, Any]:
 
 
 class Looking(threading.Thread):
-    """One visitor, from the first screen until told to leave."""
+    """One visitor, from the first screen until stopped."""
 
     def __init__(self, base: str, model: str, tokens: int, number: int) -> None:
         super().__init__(daemon=True)

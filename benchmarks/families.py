@@ -124,7 +124,7 @@ def made(auto: Any, config: Any) -> Any:
 
 
 def inputs_of(model: Any) -> dict[str, Any]:
-    """Something that the stock model reads. Raises whatever it makes of sizes that are not its own."""
+    """Inputs that the stock model accepts. Raises the model's own error for sizes that it does not support."""
     from xformer.adapters.huggingface_opening import example_inputs
 
     inputs = example_inputs(model, 0)
@@ -185,7 +185,7 @@ def _outcome(family: str, n_layers: int) -> Outcome:
     try:
         model = model_of(tiny(CONFIG_MAPPING[family], n_layers))
         inputs = inputs_of(model)
-    except Exception as error:  # whatever a family makes of sizes that are not its own
+    except Exception as error:  # any error of a model with unsupported sizes
         return Outcome(family, why=f"{type(error).__name__}: {error}".split("\n")[0][:160])
     name = type(model).__name__
     try:
@@ -214,9 +214,9 @@ def outcomes(families: list[str]) -> Iterator[Outcome]:
         process = forking.Process(target=_told, args=(family, theirs))
         process.start()
         theirs.close()
-        told = ours.poll(SECONDS)
+        has_answered = ours.poll(SECONDS)
         try:
-            yield ours.recv() if told else Outcome(family, why=f"took longer than {SECONDS} s")
+            yield ours.recv() if has_answered else Outcome(family, why=f"took longer than {SECONDS} s")
         except EOFError:
             yield Outcome(family, why="its process ended")
         process.kill()

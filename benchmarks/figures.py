@@ -2,7 +2,7 @@
 
     python -m benchmarks.figures        reads build/figures/*.json (a benchmark's --keep) and build/gpu.json (make gpu)
 
-A figure taken while the machine had other work says so; one that nobody has taken is said to be missing.
+A figure taken while the machine had other work is marked; a missing one is listed as missing.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def page(kept: Kept, gpu: dict[str, Any] | None) -> str:
         lines.append(f"| {one.what} | {' | '.join(amounts)} | {one.goal} | {measured} |")
     lines += ["", "## On a GPU", ""]
     if gpu is None or gpu["short"]:
-        return "\n".join([*lines, "Not measured: nobody has run `make gpu` yet.", ""])
+        return "\n".join([*lines, "Not measured yet: run `make gpu`.", ""])
     lines += [
         f"On {gpu['device']}, torch {gpu['torch']}, by `make gpu`.",
         "",

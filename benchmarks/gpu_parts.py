@@ -42,10 +42,10 @@ def tests(device: str, short: bool) -> Rows:
     """All tests with the mark cuda."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", "tests/training"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = done.stdout.strip().rpartition("\n")[2]
-    if done.returncode or (device == "cuda" and "skipped" in said):
-        raise RuntimeError(f"the tests: {said}")
-    return [row("tests", re.sub(r" in .*", "", said), "all passed")]
+    output = done.stdout.strip().rpartition("\n")[2]
+    if done.returncode or (device == "cuda" and "skipped" in output):
+        raise RuntimeError(f"the tests: {output}")
+    return [row("tests", re.sub(r" in .*", "", output), "all passed")]
 
 
 def hundred_percent(device: str, short: bool) -> Rows:
@@ -56,7 +56,7 @@ def hundred_percent(device: str, short: bool) -> Rows:
         began = time.perf_counter()
         run = run_of(name, device, **({"steps": 8, "log_every": 4} if short else {}))
         reached = next(
-            (time.perf_counter() - began for said in run.reports() if said.held_out.exact_match == 1.0), None
+            (time.perf_counter() - began for output in run.reports() if output.held_out.exact_match == 1.0), None
         )
         rows += [
             row(f"seconds to 100 % of {name}", "not reached" if reached is None else reached),
@@ -81,7 +81,9 @@ def many(device: str, short: bool) -> Rows:
     presets = sweep("reverse-small", seed=range(n), steps=[steps])
     runs = {number: Run(one, Task(one.task), choose_device(device), None) for number, one in enumerate(presets)}
     began = time.perf_counter()
-    solved = {said.number for said in reports(runs) if said.progress and said.progress.held_out.exact_match >= 0.999}
+    solved = {
+        output.number for output in reports(runs) if output.progress and output.progress.held_out.exact_match >= 0.999
+    }
     stacked = time.perf_counter() - began
     one = run_of("reverse-small", device, steps=10_000)
     alone = statistics.median(turns({"one": one.train_step}, min(steps, 100), device)["one"])
@@ -197,7 +199,7 @@ def brief(short: bool) -> Preset:
 
 @contextmanager
 def room() -> Iterator[RunStore]:
-    """A run store that nobody else knows of; what trains in it is stopped at the end."""
+    """A run store of its own; its runs are stopped at the end."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ["XFORMER_RUNS"] = folder
         store = RunStore(Path(folder))

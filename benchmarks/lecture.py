@@ -34,7 +34,7 @@ SENTENCES = (
     "When Mary and John went to the store, John gave a drink to",
     "The cat sat on the mat because it was",
     "The capital of France is Paris and the capital of Italy is",
-    "She said that she would come back after the",
+    "She hoped that she would come back after the",
     "One two three four five six seven",
     "The keys to the cabinet are on the",
     "My name is Anna. Hello, my name is",

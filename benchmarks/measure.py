@@ -1,6 +1,6 @@
 """Timing on a machine that is never quiet: variants take turns, and what counts is the median of their ratios.
 
-A shared machine slows down and speeds up by the second. Two programs timed one after the other differ by whatever happened in
+A shared machine slows down and speeds up by the second. Two programs timed one after the other differ by what happened in
 between; two that take turns meet the same weather, and the ratio of neighbours is what is left. One thread is timed by the
 processor time of the process, several by the wall clock.
 """
@@ -55,7 +55,7 @@ class Machine:
     @classmethod
     def start(cls, threads: int) -> Machine:
         """Settle the process, and start the two clocks."""
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what it starts is compiled once, as on anybody's machine
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what it starts is compiled once, as on a user's machine
         prepare_process(threads)
         return cls(threads, taken_by_others(), time.perf_counter(), time.process_time())
 

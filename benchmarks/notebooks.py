@@ -1,4 +1,4 @@
-"""`make notebooks`: run docs/notebooks and keep what they show, so that they look right where nobody runs them.
+"""`make notebooks`: run docs/notebooks and keep what they show, so that they look right without being run.
 
 What needs a kernel (a widget) is left out: the page that stands below each widget stays, and says the same.
 """

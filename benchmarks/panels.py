@@ -17,10 +17,10 @@ from playwright.sync_api import Browser, Page
 from benchmarks.chromium import chromium, server, window
 from benchmarks.measure import Machine, options, show
 
-# Keeps when the server was told something, and when the page changed last but for the ruler itself.
+# Keeps when a message went to the server, and when the page changed last but for the ruler itself.
 WATCH = """const send = WebSocket.prototype.send;
-window.told = [];
-WebSocket.prototype.send = function (...given) { window.told.push(performance.now()); return send.apply(this, given); };
+window.sent = [];
+WebSocket.prototype.send = function (...given) { window.sent.push(performance.now()); return send.apply(this, given); };
 new MutationObserver((changes) => {
   const ours = changes.some(({ target }) => {
     const at = target.nodeType === 1 ? target : target.parentElement;
@@ -31,7 +31,7 @@ new MutationObserver((changes) => {
 RESTS_MS = 1000
 """A page that has not changed for so long is complete."""
 COMPLETE = (
-    f"(n) => window.told.length > n && performance.now() - Math.max(window.told[n], window.changed ?? 0) > {RESTS_MS}"
+    f"(n) => window.sent.length > n && performance.now() - Math.max(window.sent[n], window.changed ?? 0) > {RESTS_MS}"
 )
 PANELS = {"attention": "where they looked", "rows": "heads", "lens": "when decided"}
 HEADS = ("decoder.0.attn.0", "decoder.1.attn.0", "decoder.1.attn.1")
@@ -80,10 +80,10 @@ def opened(browser: Browser, address: str) -> Page:
 
 def step(page: Page, turn: int) -> float:
     """Seconds from telling the server of another step to the last change that comes of it."""
-    n_told = page.evaluate("window.told.length")
+    n_sent = page.evaluate("window.sent.length")
     page.get_by_role("slider").last.press("ArrowLeft" if turn % 8 > 3 else "ArrowRight")
-    page.wait_for_function(COMPLETE, arg=n_told, timeout=60_000)
-    return page.evaluate("(n) => window.changed - window.told[n]", n_told) / 1e3
+    page.wait_for_function(COMPLETE, arg=n_sent, timeout=60_000)
+    return page.evaluate("(n) => window.changed - window.sent[n]", n_sent) / 1e3
 
 
 if __name__ == "__main__":

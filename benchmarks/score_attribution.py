@@ -54,12 +54,12 @@ def _of_model(model: str, n: int, draw: random.Random) -> str:
         cell = {"layer": layer, "head": head, "query": query, "key": int(pattern[head, query].argmax())}
         parts = score_parts(reading, **cell)
         worth += is_worth_a_word(parts)
-        said, found = deciding(parts), contributions(parts)
-        if not said:
+        deciding_parts, found = deciding(parts), contributions(parts)
+        if not deciding_parts:
             continue
-        named += len(said) == 1
-        pairs += len(said) == 2
-        above += any(one.adds > parts.total_advantage for one in said)
+        named += len(deciding_parts) == 1
+        pairs += len(deciding_parts) == 2
+        above += any(one.adds > parts.total_advantage for one in deciding_parts)
         tried = {one.title: one for one in [*found[:COMPARED], *sorted(found, key=lambda one: -one.removal)[:COMPARED]]}
         measured = {}
         for title, one in tried.items():
@@ -68,8 +68,10 @@ def _of_model(model: str, n: int, draw: random.Random) -> str:
             )
             table = check(reading, without, **cell).set_index("what").loc["advantage"]
             measured[title] = table["before"] - table["after"]
-        agree += all(measured[one.title] > 0 for one in said)
-        largest += set(sorted(measured, key=lambda title: -measured[title])[: len(said)]) == {one.title for one in said}
+        agree += all(measured[one.title] > 0 for one in deciding_parts)
+        largest += set(sorted(measured, key=lambda title: -measured[title])[: len(deciding_parts)]) == {
+            one.title for one in deciding_parts
+        }
     return (
         f"{n} cells, {worth} with a preference; {named} name one source, {pairs} one at the query and one at the key; "
         f"measured, {agree} of {named + pairs} agree in sign and {largest} are the largest; {above} add more than the whole "

@@ -2,7 +2,7 @@
 
     python -m benchmarks.screens [--rounds 5] [--json]
 
-by the sidebar   of somebody who is here, from another screen: what a visitor does most
+by the sidebar   of a visitor on another screen: what a visitor does most
 again            by its link, in a browser that keeps Streamlit's scripts from an earlier visit
 first            by its link, in a browser that has nothing of them yet: 2.7 to 4.6 MB to fetch and to compile
 

@@ -68,7 +68,7 @@ class SeedLoop:
 
     @torch.no_grad()
     def exact_match(self, pairs: list[Pair]) -> float:
-        """Share of the sequences of which every symbol is predicted right; what is said on padding does not matter."""
+        """Share of the sequences of which every symbol is predicted right; padding is ignored."""
         right = 0
         for start in range(0, len(pairs), 500):
             inputs, answers = collate(pairs[start : start + 500])

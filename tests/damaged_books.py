@@ -192,7 +192,7 @@ KINDS = (_cell, _cell, _cell, _row, _row, _shape, _bytes, _bytes, _file, _file, 
 
 
 def commands(folder: Path) -> list[list[str]]:
-    """What is asked of a damaged folder: everything is listed, shown, told something, and the last one deleted."""
+    """What is asked of a damaged folder: everything is listed and shown, gets a command, and the last one is deleted."""
     try:
         runs = [entry.id for entry in RunStore(folder).entries()] if (folder / BOOK).exists() else []
     except Exception:  # the command line is asked, and says it in a sentence or ends in a traceback

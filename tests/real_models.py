@@ -1,4 +1,4 @@
-"""Trained models of others for tests that mean nothing without one: where they were fetched; a skip that says how, elsewhere.
+"""Trained external models for the tests that need one; without them a skip that says how to fetch them.
 
     model = real_model("SmolLM2-135M-Instruct")     # the folder; `make models` fetches it into models/
 

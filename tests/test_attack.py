@@ -1,4 +1,4 @@
-"""A little of every attack (`make attack` tries all): each is refused with a sentence or borne, and nobody else notices."""
+"""A little of every attack (`make attack` tries all): each is refused with a sentence or has no effect on other visitors."""
 
 from __future__ import annotations
 

@@ -438,7 +438,7 @@ def test_a_file_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("part", ["header", "anywhere", "lengths and braces"])
 def test_flipped_bytes_are_refused_or_harmless(part: str) -> None:
-    """Whatever 150 damaged files hold: a sentence, or a model with finite weights."""
+    """150 damaged files: each gives a sentence, or a model with finite weights."""
     draw = random.Random(part)
     end = len(GOOD) if part == "anywhere" else 8 + int.from_bytes(GOOD[:8], "little")
     refusals: list[str] = []
@@ -474,7 +474,7 @@ def test_a_file_that_claims_too_much_is_refused_at_its_header(tmp_path: Path) ->
     length = int.from_bytes(GOOD[:8], "little")
     with path.open("wb") as file:
         file.write(GOOD[: 8 + length])
-        file.truncate(1_900_000_000)  # takes no disk, and all memory of whoever reads it
+        file.truncate(1_900_000_000)  # takes no disk, and all memory of a process that reads it
     tracemalloc.start()
     with pytest.raises(CheckpointError):
         load(path)

@@ -79,7 +79,7 @@ def kinds() -> Iterator[xformer.Trace]:
 
 def test_the_glossary_has_every_activation_and_no_other() -> None:
     there = {name for trace in kinds() for name in trace}
-    table = (DOCS / "glossary.md").read_text("utf-8").split("## Activations")[1].split("Models of others")[0]
+    table = (DOCS / "glossary.md").read_text("utf-8").split("## Activations")[1].split("External models")[0]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
     listed = {name for row in rows for cell in row for name in re.findall(r"`([\w.]+)`", cell)}
     assert len(rows) > 20
@@ -123,7 +123,7 @@ def cells(path: Path) -> list[dict]:
 
 
 def test_names_count_from_0_and_titles_from_1() -> None:
-    """As the glossary says of names in code and on the screen."""
+    """The glossary's names in code and on the screen."""
     assert layer_title("encoder.2.attn") == "layer 3"
 
 

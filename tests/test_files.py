@@ -1,4 +1,4 @@
-"""A file is the old one or the new one, whatever happens while it is written."""
+"""A file is the old one or the new one, also after an interrupted write."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_offsets_and_shapes_are_taken_over() -> None:
         pytest.param({"x": tensor(4, 8)}, 8, "leaves a gap", id="gap at the start"),
         pytest.param({"x": tensor(0, 4)}, 8, "take 4 bytes, but 8 follow", id="bytes left over"),
         pytest.param({"x": tensor(0, 8)}, 4, "take 8 bytes, but 4 follow", id="bytes missing"),
-        pytest.param({}, 1, "take 0 bytes, but 1 follow", id="bytes of nobody"),
+        pytest.param({}, 1, "take 0 bytes, but 1 follow", id="extra bytes"),
         pytest.param({"x": tensor(8, 0, [2])}, 8, "does not match its number of bytes", id="reversed"),
         pytest.param({"x": tensor(8, 0, [-2])}, 8, "impossible shape", id="reversed, and negative to match"),
         pytest.param({"x": tensor(-4, 0, [1])}, 4, "two data_offsets", id="negative offset"),

@@ -1,4 +1,4 @@
-"""What a run will take is told before it is made, and is about what it takes then."""
+"""The estimated memory of a run is close to the measured one."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_orders_go_the_way_of_the_screens(
         "xformer: The run “waiting” is stopped: there is nothing to stop.\n",
     )
     status, output = tell(tmp_path, capsys, "pause", waiting)
-    assert (status, "so it cannot be told to pause" in output) == (1, True)
+    assert (status, "so it cannot pause" in output) == (1, True)
     status, output = tell(tmp_path, capsys, "delete", at_work)
     assert (status, "stop it before you delete it" in output) == (1, True)
 

@@ -48,14 +48,14 @@ xformer.viz.save(xformer.viz.lens(reading), "lens.svg")
 xformer.save_html(reading, "view.html")
 assert xformer.attention_view(reading, layer=2).layer == 2
 assert main(["train", "--preset", "reverse-small", "--out", "mine", "--steps", "3", "--score", "0"]) == 0
-def said(make):
+def printed_by(make):
     try:
         make()
     except MissingLibraryError as error:
         return str(error)
-print(said(lambda: xformer.viz.projection(reading, axes=3)))
-print(said(xformer.tasks.images.digit_images))
-print(said(xformer.adapters.load.library))
+print(printed_by(lambda: xformer.viz.projection(reading, axes=3)))
+print(printed_by(xformer.tasks.images.digit_images))
+print(printed_by(xformer.adapters.load.library))
 sys.exit(main(["app"]))
 """
 
@@ -82,7 +82,7 @@ def site(wheel: Path) -> Path:
 
 @pytest.fixture
 def environment(site: Path, tmp_path: Path) -> dict[str, str]:
-    """Of somebody who has installed it, and stands in an empty folder."""
+    """A user who has installed it and works in an empty folder."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("XFORMER")}
     return ours | {"PYTHONPATH": str(site), "XDG_DATA_HOME": str(tmp_path / "data")}
 

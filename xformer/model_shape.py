@@ -55,7 +55,7 @@ class ModelShape:
     """Its attention and feed-forward layers, in the order the input meets them."""
     heads: Mapping[str, int]
     neurons: Mapping[str, int]
-    """A feed-forward layer without neurons that can be told apart is left out."""
+    """A feed-forward layer without separate neurons is left out."""
     norm: Literal["pre", "post", "none"]
     """Where a block normalises the stream: before each part, after it, or nowhere."""
     final_norm: bool

@@ -143,7 +143,7 @@ def test_a_word_that_a_tokenizer_does_not_know_is_a_sentence(folder: Path) -> No
     content["model"]["unk_token"] = "[NONE]"
     (folder / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="tokenizer cannot cut this text"):
-        xformer.read(folder, "nobody knows this")
+        xformer.read(folder, "an unknown token")
 
 
 def test_a_rule_that_multiplies_a_text_is_refused(folder: Path) -> None:

@@ -82,7 +82,7 @@ def test_each_block_adds_up(family: tuple[str, Any, OpenedModel]) -> None:
 
 
 def test_what_an_attention_reads_is_the_stream_behind_its_norm(family: tuple[str, Any, OpenedModel]) -> None:
-    """So it says of every attention that has the name, cross-attention too."""
+    """This holds for every attention with the name, cross-attention too."""
     _, stock, opened = family
     found = run(opened, example_inputs(stock, 6))
     before = {"attn": "resid_pre", "self_attn": "resid_pre", "cross_attn": "resid_mid"}

@@ -108,7 +108,7 @@ class Member:
 
     @property
     def reads_segments(self) -> bool:
-        """Whether a second sentence is told from the first."""
+        """Whether the model distinguishes a second sentence from the first."""
         return self.config_name in ("BertConfig", "AlbertConfig", "ElectraConfig")
 
     @property

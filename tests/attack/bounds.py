@@ -66,7 +66,7 @@ def disk(ground: Ground, texts: int, draw: random.Random) -> Iterator[str]:
 
 
 def runs(ground: Ground, n: int, draw: random.Random) -> Iterator[str]:
-    """Start as many runs as one can, with ever new cookies and with none: the limit of the address holds, nobody gets any."""
+    """Start runs with new cookies and without one: the limit of the address holds, and no run is without an owner."""
     store = RunStore(ground.folder / "runs")
     try:
         for number in range(n):
@@ -75,10 +75,10 @@ def runs(ground: Ground, n: int, draw: random.Random) -> Iterator[str]:
                 visitor.open("train")
                 visitor.press("start_induction")
             if any(entry.owner == "" for entry in store.entries()):
-                raise FindingError("there is a run that belongs to nobody")
+                raise FindingError("there is a run without an owner")
             if (found := len(_under_way(store))) > BY_ADDRESS:
                 raise FindingError(f"{found} runs are under way from one address, and {BY_ADDRESS} are allowed")
-            yield "nobody's was refused" if cookie == "" else f"{found} under way"
+            yield "refused without an owner" if cookie == "" else f"{found} under way"
         with Visitor(ground.base, headers={"X-Forwarded-For": "203.0.113.7"}) as visitor:  # as a proxy here says it
             visitor.open("train")
             visitor.press("start_induction")

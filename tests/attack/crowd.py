@@ -1,4 +1,4 @@
-"""Many visitors at once, each with secrets in what they type, draw, change and upload: nobody else may ever be sent one."""
+"""Many visitors at once, each with secrets in what they type, draw, change and upload: no other visitor may be sent one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xformer.training.run_store import RunStore
 
 
 def attempts(ground: Ground, visitors: int, rounds: int, draw: random.Random) -> Iterator[str]:
-    """Let visitors look and type at once; then compare what each was sent with what each had said."""
+    """Let visitors look and type at once; then compare what each received with what each typed."""
     crowd = [_One(ground, random.Random(draw.random()), rounds) for _ in range(visitors)]
     for one in crowd:
         one.start()
@@ -26,9 +26,9 @@ def attempts(ground: Ground, visitors: int, rounds: int, draw: random.Random) ->
             raise FindingError(f"visitor {one.number}: {one.problem}") from one.problem
     for one in crowd:
         for canary in one.seen:
-            if canary not in one.said:
+            if canary not in one.secrets:
                 raise FindingError(f"a visitor was sent {canary!r}, which is a secret of another")
-        yield from ("kept",) * len(one.said)
+        yield from ("kept",) * len(one.secrets)
     took = sorted(seconds for one in crowd for seconds in one.took)
     yield f"p95 of a page {took[len(took) * 95 // 100] * 1000:,.0f} ms"
     if not any(one.seen for one in crowd):
@@ -39,7 +39,7 @@ class _One(threading.Thread):
     def __init__(self, ground: Ground, draw: random.Random, rounds: int) -> None:
         super().__init__(daemon=True)
         self.ground, self.draw, self.rounds = ground, draw, rounds
-        self.said: set[bytes] = set()
+        self.secrets: set[bytes] = set()
         self.seen: set[bytes] = set()
         self.took: list[float] = []
         self.problem: Exception | None = None
@@ -56,7 +56,7 @@ class _One(threading.Thread):
 
     def _canary(self) -> str:
         word = f"canary{secrets.token_hex(6)}"
-        self.said.add(word.encode())
+        self.secrets.add(word.encode())
         return word
 
     def _look(self, visitor: Visitor, number: int) -> None:

@@ -43,7 +43,7 @@ RULES: tuple[dict[str, Any], ...] = (
     {"type": "Split", "pattern": {"Regex": "(a|aa)+$|(a*)*b"}, "behavior": "Isolated", "invert": False},
     {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False},
     {"type": "Split", "pattern": {"Regex": "(.*)*(.*)*(.*)*!"}, "behavior": "Removed", "invert": True},
-    {"type": "Nobody", "pattern": 3},
+    {"type": "Unknown", "pattern": 3},
 )
 _GROWS = {"type": "Replace", "pattern": {"String": "a"}, "content": "a " * 40}
 NORMALISERS: tuple[dict[str, Any], ...] = (
@@ -113,8 +113,8 @@ def _config(where: Path, draw: random.Random) -> None:
         config[draw.choice(keys)] = draw.choice((*SIZES, *ODD))
     extra = draw.choice(
         ({}, {}, {"return_dict": False}, {"is_encoder_decoder": True}, {"num_labels": 10**8}, {"torch_dtype": "int8"},
-         {"architectures": [draw.choice(("BertModel", "T5Model", "Nobody", "PreTrainedModel", "GPT2LMHeadModel"))]},
-         {"model_type": draw.choice(("bert", "t5", "gpt2", "vit", "nobody"))}, {"pad_token_id": 10**9})
+         {"architectures": [draw.choice(("BertModel", "T5Model", "Unknown", "PreTrainedModel", "GPT2LMHeadModel"))]},
+         {"model_type": draw.choice(("bert", "t5", "gpt2", "vit", "unknown"))}, {"pad_token_id": 10**9})
     )  # fmt: skip
     file.write_text(json.dumps(config | extra), errors="replace")
 

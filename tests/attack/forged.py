@@ -112,7 +112,7 @@ def garbage(base: str, n: int, draw: random.Random) -> Iterator[str]:
 def frames(ground: Ground, n: int, draw: random.Random) -> Iterator[str]:
     """Order runs about n times from where a frame of another site is, and as one that says that it is a frame.
 
-    A browser sends no cookie from such a frame, whatever the page in it says. The owner of a run by itself may do all of it.
+    A browser sends no cookie from such a frame, regardless of the page in it. The owner of a run by itself may do all of it.
     """
     store, cookie = RunStore(ground.folder / "runs"), secrets.token_hex(16)
     run = store.add(preset("reverse-small"), owner=cookie, state="stopped")

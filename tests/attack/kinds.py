@@ -12,7 +12,7 @@ from tests.attack.ground import Ground
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of attack: `attempts(ground, is_long, draw)` says of each attempt what came of it."""
+    """One kind of attack: `attempts(ground, is_long, draw)` yields the outcome of each attempt."""
 
     name: str
     attempts: Callable[[Ground, bool, random.Random], Iterator[str]]
@@ -41,7 +41,7 @@ SERVER = (
     Kind("orders from a frame", lambda g, is_long, draw: forged.frames(g, 12 if is_long else 3, draw)),
     Kind("idle connections", lambda g, is_long, draw: forged.crowds(g, 300 if is_long else 45, draw)),
     Kind("secrets of a crowd", lambda g, is_long, draw: crowd.attempts(g, *((20, 3) if is_long else (2, 1)), draw)),
-    Kind("runs of anybody and nobody", lambda g, is_long, draw: bounds.runs(g, 16 if is_long else 2, draw)),
+    Kind("runs with and without an owner", lambda g, is_long, draw: bounds.runs(g, 16 if is_long else 2, draw)),
     Kind(
         "models that would take all memory",
         lambda g, is_long, draw: bounds.memory(g, ((64, 256), (256, 256)), draw),

@@ -52,7 +52,7 @@ class Visitor:
     ) -> None:
         self.base, self.cookie = base, secrets.token_hex(16) if cookie is None else cookie
         self.is_embedded = is_embedded
-        """What it says of itself: that it stands in a frame."""
+        """Its header says that it is in a frame."""
         self.states: dict[str, WidgetState] = {}
         self.took: list[float] = []
         """Seconds that each run of the script took, until all of it had arrived."""

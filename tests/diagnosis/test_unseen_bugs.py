@@ -1,4 +1,4 @@
-"""What becomes of bugs that no check was written for, said as it is: those that are found must stay found."""
+"""Bugs that no check was written for: those that are found must stay found."""
 
 from __future__ import annotations
 

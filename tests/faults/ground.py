@@ -208,7 +208,7 @@ def undisturbed(zygote: Zygote, settings: Preset) -> dict[str, Any]:
 
 @contextmanager
 def fresh(zygote: Zygote, folder: Path | None = None) -> Iterator[Ground]:
-    """A run store that nobody has written in; gone afterwards, with all processes, unless something has failed."""
+    """An empty run store, removed afterwards with all processes unless a trial has failed."""
     memory = Path("/dev/shm")
     where = (
         Path(tempfile.mkdtemp(prefix="xformer-fault-", dir=memory if memory.is_dir() else None))
@@ -229,6 +229,6 @@ def fresh(zygote: Zygote, folder: Path | None = None) -> Iterator[Ground]:
 
 
 def change_settings(store: RunStore, run: str, **train: Any) -> None:
-    """Edit the recipe of a run in the run store, as somebody with a text editor would."""
+    """Edit the recipe of a run in the run store, as with a text editor."""
     entry = store.entry(run)
     store.change(run, train=json.dumps(entry.train | train))

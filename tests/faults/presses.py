@@ -11,8 +11,8 @@ from tests.faults.zygote import NONE, Fault
 
 
 def press(ground: Ground, n: int = 1, fault: Fault = NONE, **how: Any) -> list[dict[str, Any]]:
-    """What each of `n` tabs was told; nothing where it was killed."""
-    results = [aside(ground.store.folder) / f"said-{number}" for number in range(n)]
+    """The answers that `n` tabs got; none where it was killed."""
+    results = [aside(ground.store.folder) / f"answer-{number}" for number in range(n)]
     at = time.monotonic() + 0.3 if n > 1 else 0.0
     pids = [
         ground.zygote.start("press", fault, folder=str(ground.store.folder), at=at, result=str(result), **how)

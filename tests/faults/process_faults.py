@@ -53,9 +53,9 @@ def _stop(zygote: Zygote, fault: Fault, moment: float) -> None:
         pid = ground.pid(run)
         time.sleep(moment)
         jobs.stop(ground.store, run)
-        told = time.monotonic()
+        sent = time.monotonic()
         entry = ground.wait(run, "an end", lambda entry: not entry.is_active, reconcile=False)
-        took = time.monotonic() - told
+        took = time.monotonic() - sent
         assert entry.state == "stopped" or (entry.state, entry.step) == ("finished", 160), entry.state
         assert took < SECONDS, f"a stop took {took:.1f} s"
         ground.wait_until_gone(pid)
@@ -99,7 +99,7 @@ def _resume_at_once(zygote: Zygote) -> None:
 
 
 def pauses(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
-    """A paused run makes room for another one, and is told to resume, to step or killed at a random moment of that."""
+    """A paused run makes room for another one, and gets resume, step or a kill at a random moment."""
     for _ in range(n):
         what = draw.choice(("resume", "step", "kill"))
         yield Trial(f"{what} while a paused run makes room", partial(_pause, zygote, what, draw.uniform(0, 0.8)))
@@ -157,7 +157,7 @@ def clocks(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
     """The clock on the wall runs backwards, for the worker and for the server."""
     tries = {
         "a clock that runs backwards, and a kill": lambda: _clock(zygote, draw.uniform(0, 0.5)),
-        "a clock set back after a stop that nobody hears": lambda: _clock_and_stop(zygote),
+        "a clock set back after a stop without a worker": lambda: _clock_and_stop(zygote),
     }
     for name in in_turn(list(tries), n, draw):
         yield Trial(name, tries[name])
@@ -192,7 +192,7 @@ def _clock_and_stop(zygote: Zygote) -> None:
 
 
 def failures(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
-    """Runs that cannot go on: a huge learning rate, no memory, settings and states that somebody has edited."""
+    """Runs that cannot go on: a huge learning rate, no memory, settings and states edited by hand."""
     tries: dict[str, Callable[[Zygote], None]] = {
         "a learning rate of 1e9": _huge_rate,
         "a batch that no memory can hold": _giant_batch,

@@ -1,4 +1,4 @@
-"""A server that is killed while it writes down or starts a run, or in the middle of somebody's training, and comes back."""
+"""A server that is killed while it writes down or starts a run, or during a visitor's training, and comes back."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def _press(zygote: Zygote, way: str, at: int) -> None:
         entries = ground.store.entries()
         assert len(entries) <= 1, "one press, two runs"
         if "answer" in answer:
-            assert [entry.id for entry in entries] == [answer["answer"]], "said to be written down, and is not"
+            assert [entry.id for entry in entries] == [answer["answer"]], "confirmed, but not in the store"
         if "error" in answer:
-            assert not entries, "said to be refused, and is there"
+            assert not entries, "refused, but in the store"
             assert "Traceback" not in answer["error"]
         for entry in entries:
             found = ground.wait(entry.id, "an end", lambda entry: not entry.is_active and entry.state != "queued")
@@ -50,7 +50,7 @@ def _start(ground: Ground, fault: Fault) -> str:
 
 
 def restarts(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
-    """The server is killed while a run is trained and another one waits, and started again: nobody notices."""
+    """The server is killed while a run is trained and another one waits, and started again: the runs are unaffected."""
     for number in range(n):
         moments = draw.uniform(0, 1.5), draw.uniform(0, 1.0)
         yield Trial(f"restart {number} after {moments[0]:.2f} s", partial(_restart, zygote, moments))

@@ -27,7 +27,7 @@ WHO = ("its process", "its process, twice", "the server")
 
 
 def sweeps(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
-    """Whoever is killed, and whenever: resumed, all models become finished runs."""
+    """The worker or the server is killed at any moment: after a resume all models become finished runs."""
     whole: list[list[dict[str, Any]]] = []
     for who in in_turn(list(WHO), n, draw):
         moments = [draw.uniform(0, SECONDS) for _ in range(2 if who == WHO[1] else 1)]

@@ -126,7 +126,7 @@ def spawn_by(address: str, fault: Fault = NONE) -> Callable[..., None]:
 
 
 def serve(address: str) -> None:
-    """Fork whatever is asked for, as long as the process that started this one is there."""
+    """Fork the requested processes, as long as the process that started this one is there."""
     from tests.faults.ground import SHORT
     from tests.faults.tasks import TASKS
     from xformer.training.device import prepare_process
@@ -134,14 +134,14 @@ def serve(address: str) -> None:
 
     prepare_process()
     list(iter_train(SHORT))  # once here, so that what torch imports on first use is there in every process
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them, so they leave no zombies
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for them; this avoids zombies
     forked: list[int] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
         door.bind(address)
         door.listen(64)
         door.settimeout(1.0)
         parent = os.getppid()
-        while os.getppid() == parent:  # whoever started it may be killed, too
+        while os.getppid() == parent:  # its parent may be killed, too
             try:
                 connection, _ = door.accept()
             except TimeoutError:

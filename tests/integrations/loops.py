@@ -15,7 +15,7 @@ from xformer.training import dispatch, liveness
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_steps
 
-__all__ = ["Anybody", "AttentionSnapshots", "LitTransformer", "Watcher", "fit", "lightning"]
+__all__ = ["AttentionSnapshots", "DeepModule", "LitTransformer", "Watcher", "fit", "lightning"]
 
 
 def fit(module: Any, preset: Preset, *callbacks: Any, steps: int | None = None) -> Any:
@@ -34,8 +34,8 @@ def fit(module: Any, preset: Preset, *callbacks: Any, steps: int | None = None) 
     return trainer
 
 
-class Anybody(lightning.LightningModule):
-    """A module of somebody's own, with the model deep inside and data of its own."""
+class DeepModule(lightning.LightningModule):
+    """A user's module, with the model deep inside and its own data."""
 
     def __init__(self, preset: Preset, fail_at: int | None = None) -> None:
         super().__init__()

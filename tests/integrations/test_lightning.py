@@ -51,7 +51,7 @@ def test_lightning_follows_our_own_loop(their: ModuleType, tmp_path: Path, archi
 
 def test_any_module_leaves_a_run_that_can_be_watched(their: ModuleType, tmp_path: Path) -> None:
     preset, store = tiny_preset(), RunStore(tmp_path)
-    module, watcher = their.Anybody(preset), their.Watcher(RunStore(tmp_path))
+    module, watcher = their.DeepModule(preset), their.Watcher(RunStore(tmp_path))
     their.fit(
         module,
         preset,
@@ -80,7 +80,7 @@ def test_any_module_leaves_a_run_that_can_be_watched(their: ModuleType, tmp_path
 
 def test_a_failure_is_written_down_and_not_resumed_here(their: ModuleType, tmp_path: Path) -> None:
     preset, store = tiny_preset(), RunStore(tmp_path)
-    module = their.Anybody(preset, fail_at=7)
+    module = their.DeepModule(preset, fail_at=7)
     with pytest.raises(ZeroDivisionError):
         their.fit(module, preset, their.AttentionSnapshots(module.task, folder=tmp_path, every=5), steps=12)
     [entry] = store.entries()
@@ -96,7 +96,7 @@ def test_a_failure_is_written_down_and_not_resumed_here(their: ModuleType, tmp_p
 
 def test_the_app_can_stop_it(their: ModuleType, tmp_path: Path) -> None:
     preset, store = tiny_preset(), RunStore(tmp_path)
-    module = their.Anybody(preset)
+    module = their.DeepModule(preset)
 
     class Stop(their.lightning.Callback):
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
@@ -113,7 +113,7 @@ def test_the_app_can_stop_it(their: ModuleType, tmp_path: Path) -> None:
 
 def test_a_module_without_one_of_our_models_is_refused(their: ModuleType, tmp_path: Path) -> None:
     preset = tiny_preset()
-    module = their.Anybody(preset)
+    module = their.DeepModule(preset)
     module.inner["other"] = Transformer(preset.model)
     with pytest.raises(ConfigError, match=r"exactly one xformer\.Transformer, got 2"):
         their.fit(module, preset, their.AttentionSnapshots(module.task, folder=tmp_path), steps=3)

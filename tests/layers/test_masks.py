@@ -1,4 +1,4 @@
-"""Masks: who may look at whom, cell by cell, and a softmax that survives rows in which nobody may look at anything."""
+"""Masks, cell by cell, and a softmax that survives rows without a permitted key."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def folder_of(where: Path, files: dict[str, bytes | str | dict[str, Any]]) -> Pa
 
 
 def a_model(where: Path, **files: Any) -> Path:
-    """A folder that can be opened as far as anybody can tell: 12 parameters, and a tokenizer."""
+    """A folder that looks as if it could be opened: 12 parameters and a tokenizer."""
     usual = {"config.json": CONFIG, "model.safetensors": safetensors({"w": [3, 4]}), "tokenizer.json": {}}
     return folder_of(where, usual | files)
 
@@ -53,7 +53,7 @@ TOKENS = key("tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 2) + text("a") + 
 
 
 def tensor(name: str = "w", shape: tuple[int, ...] = (32, 2), kind: int = 3, offset: int = 0) -> bytes:
-    """What a GGUF header says of a tensor; of 64 numbers in blocks of 32 as Q4_1 it takes 40 bytes."""
+    """A GGUF header's entry for a tensor; of 64 numbers in blocks of 32 as Q4_1 it takes 40 bytes."""
     return text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
 
 

@@ -1,4 +1,4 @@
-"""What a folder holds is told from its headers, and each folder that is refused is refused with its reason."""
+"""The contents of a folder are read from its headers; a refused folder has a reason."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_some_published_configurations_have_infinity(tmp_path: Path) -> None:
         ({"config.json": CONFIG, "tf_model.h5": b""}, "of a kind that is not read here"),
         ({"config.json": CONFIG, "weights.safetensors": SAFE["model.safetensors"]}, "alone is not a model"),
         ({"a.gguf": gguf(), "b.gguf": gguf()}, r"has 2 GGUF files \(a.gguf, b.gguf\); give the path of one"),
-        (SAFE, "no config.json, so nobody can tell what they are"),
+        (SAFE, "no config.json, which describes them"),
         ({"config.json": {}, **SAFE}, "must name the model_type, like 'llama'"),
         ({"config.json": {"model_type": "../llama"}, **SAFE}, "must name the model_type"),
         ({"config.json": "{", **SAFE}, "config.json is not valid JSON"),

@@ -1,4 +1,4 @@
-"""The start of the app and of every command waits for nothing that only an open model of others needs."""
+"""The start of the app and of every command imports nothing that only an external model needs."""
 
 from __future__ import annotations
 

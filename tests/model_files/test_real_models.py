@@ -1,4 +1,4 @@
-"""The two trained models that packages carry, as they were fetched: what is said of them before they are opened holds."""
+"""The two trained models that packages carry, as they were fetched: their description before opening holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One copy of each open model: loaded once for all who ask, never taken from those who use it, given up when nobody does."""
+"""One copy of each open model: loaded once for all users, never removed while in use, removed when unused."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_what_is_used_is_never_given_up(machine: Machine, monkeypatch: pytest.Mo
         assert store.unload_unused() == []
         assert [model.id for model in models] == ["hf:a", "hf:b"]
         del models
-    with store.use("hf:c"):  # now somebody has to go
+    with store.use("hf:c"):  # now one has to go
         assert store.open_ids() == ["hf:a", "hf:c"]  # b was given back first
 
 
@@ -201,7 +201,9 @@ def test_a_strange_failure_becomes_a_sentence_and_keeps_nothing_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     logged: list[object] = []
-    monkeypatch.setattr(logging.getLogger("xformer.model_files.store"), "exception", lambda *said: logged.append(said))
+    monkeypatch.setattr(
+        logging.getLogger("xformer.model_files.store"), "exception", lambda *entry: logged.append(entry)
+    )
     half = Model("half")
     gone = weakref.ref(half)
 

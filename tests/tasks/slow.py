@@ -19,7 +19,7 @@ class SlowStream:
 
 @dataclass
 class SlowRows:
-    """Rows of cells, with what a layout says of each."""
+    """Rows of cells, with the layout's value for each."""
 
     tokens: list[list[int]] = field(default_factory=list)
     labels: list[list[int]] = field(default_factory=list)

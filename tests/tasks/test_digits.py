@@ -161,10 +161,10 @@ def test_the_loop_trains_and_scores_it(name: str) -> None:
 def test_scoring_takes_every_test_image_once() -> None:
     model = Transformer(preset("digits").model, torch.Generator().manual_seed(0)).eval()
     test = digit_images()[1]
-    said = model(test.pixels)[:, 0].argmax(dim=-1)
+    predicted = model(test.pixels)[:, 0].argmax(dim=-1)
     found = evaluate(model, task(), samples=10_000, seed=9)
     assert found.samples == N_TEST
-    assert found.exact_match == found.token_accuracy == float((said == test.digits).double().mean())
+    assert found.exact_match == found.token_accuracy == float((predicted == test.digits).double().mean())
 
 
 def test_the_shipped_model_reads_97_of_100_and_says_so_on_its_card() -> None:

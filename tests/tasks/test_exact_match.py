@@ -56,9 +56,9 @@ def test_teacher_forcing_finds_what_greedy_decoding_finds(architecture: str) -> 
             symbols = symbols[: len(symbols) // 2]
         example = task.example(symbols)
         wanted = [label for label in example.labels[0].tolist() if label >= 0]
-        said = [step.token for step in decode(run.model, example.tokens)]
-        longer += len(said) != len(wanted)
-        decoded.append(said == wanted)
+        decoded_tokens = [step.token for step in decode(run.model, example.tokens)]
+        longer += len(decoded_tokens) != len(wanted)
+        decoded.append(decoded_tokens == wanted)
     assert decoded == forced
     assert score(logits, batch).exact_match == pytest.approx(sum(decoded) / N)
     assert 0.05 < sum(decoded) / N < 0.95, "the model must be imperfect for this to say anything"

@@ -36,11 +36,11 @@ HALF = 0.5
         ("copy", "4 1 3", (3, 3), {(0, 0): 1.0, (1, 1): 0.5, (2, 0): 0.7, (2, 2): 0.3}, 0.6),
         # sorted: 1 1 4; the ones stand at 1 and 2
         ("sort", "4 1 1", (3, 3), {(0, 1): 0.5, (0, 2): 0.5, (1, 2): 0.4, (1, 0): 0.6, (2, 0): 0.1}, 0.5),
-        # stream 4 1 3 start 4 1 3: having said 4 (at 4) look at 1, having said 1 look at 3; the start token counts for nothing
+        # stream 4 1 3 start 4 1 3: after 4 (at 4) look at 1, after 1 look at 3; the start token counts for nothing
         ("induction", "4 1 3", (7, 7), {(3, 0): 1.0, (4, 1): 0.8, (5, 2): 0.2, (5, 3): 0.8, (6, 3): 1.0}, 0.5),
-        # stream 4 1 4 2 start …: after the second answer (1) look at place 2; after 4 (said at 5, 7) at what followed both 4s
+        # stream 4 1 4 2 start …: after the second answer (1) look at place 2; after 4 (at 5, 7) at what followed both 4s
         ("induction", "4 1 4 2", (9, 9), {(5, 1): 0.3, (5, 3): 0.7, (6, 2): 0.5, (7, 1): 0.0, (7, 3): 0.9}, 0.8),
-        # 4 1 at 0 1, start at 2: output i stands at 2 + i, and looks at 0 1 0 1; having said all of it (6) counts for nothing
+        # 4 1 at 0 1, start at 2: output i stands at 2 + i, and looks at 0 1 0 1; the end (6) counts for nothing
         ("copy-twice", "4 1", (7, 7), {(2, 0): 1.0, (3, 1): 0.5, (4, 0): 0.25, (5, 1): 0.25, (6, 0): 1.0}, 0.5),
         # bits 1 0 1 at 0 1 2, start at 3: output i stands at 3 + i
         ("parity", "101", (6, 6), {(3, 0): 1.0, (4, 1): 0.2, (5, 2): 0.3, (0, 0): 1.0}, 0.5),

@@ -61,7 +61,7 @@ def test_a_batch_of_answers_is_what_plain_python_gives(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "typed", "said"),
+    ("name", "typed", "answer"),
     [
         ("reverse", "4 1 3", "3 1 4"),
         ("sort", "4 1 3 1", "1 1 3 4"),
@@ -85,9 +85,9 @@ def test_a_batch_of_answers_is_what_plain_python_gives(name: str) -> None:
         ("modular", "6 7", "0"),
     ],
 )
-def test_answers_by_hand(name: str, typed: str, said: str) -> None:
+def test_answers_by_hand(name: str, typed: str, answer: str) -> None:
     task = of(name)
-    assert task.vocabulary.text(task.answer(task.vocabulary.read(typed))) == said
+    assert task.vocabulary.text(task.answer(task.vocabulary.read(typed))) == answer
 
 
 @pytest.mark.parametrize("paired", [False, True])
@@ -146,8 +146,8 @@ def test_the_edge_cases_of_addition_are_right_sums_and_the_ones_people_try() -> 
     for tokens, labels in zip(batch.tokens.tolist(), batch.labels.tolist(), strict=True):
         written = task.vocabulary.text(tokens[: tokens.index(13)])
         a, b = written.split("+")
-        said = [label - 1 for label in labels if label >= 0][:-1]
-        assert sum(digit * 10**place for place, digit in enumerate(said)) == int(a) + int(b)
+        digits = [label - 1 for label in labels if label >= 0][:-1]
+        assert sum(digit * 10**place for place, digit in enumerate(digits)) == int(a) + int(b)
         typed.add(written)
     assert len(typed) == len(batch.tokens)
     assert {"500+500", "999+001", "001+999", "99+01", "042+000", "000+042", "637+363", "200+080", "99+99"} <= typed

@@ -11,7 +11,7 @@ from xformer.model import Transformer
 
 
 class Crib(Transformer):
-    """A leak on purpose: it says whatever stands after each position, and the first symbol where nothing does."""
+    """A deliberate leak: it predicts the token after each position, and the first symbol at the end."""
 
     def forward(self, tokens: torch.Tensor, target: torch.Tensor | None = None, **given: Any) -> torch.Tensor:
         written = tokens if target is None else target

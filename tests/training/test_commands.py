@@ -84,7 +84,7 @@ def test_the_first_report_without_a_mistake_is_written_at_once(
 def test_a_state_is_never_in_the_book_without_its_step(
     store: RunStore, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """However rarely the step is written down otherwise: whoever reads “paused at step 8” can rely on both words."""
+    """“Paused at step 8” is written at once, however rarely the step is written otherwise."""
     run, committed, driven, handlers = add(store), [], [], []
     drives, writing = commands.CommandLoop.drives, Database.writing
 
@@ -112,9 +112,9 @@ def test_a_state_is_never_in_the_book_without_its_step(
         patch.setattr(worker.signal, "signal", lambda _, handler: handlers.append(handler))
         worker.work(store, run, claim(store, run))
     states = {"stop": "stopped", "resume": "finished", "kill": "failed", "ask": "interrupted"}
-    still = [(state, told, true) for state, told, true in committed if state != "running"]
+    still = [(state, written, true) for state, written, true in committed if state != "running"]
     assert [state for state, *_ in still] == ["paused", states[end]]
-    assert all(told == true for _, told, true in still), still
+    assert all(written == true for _, written, true in still), still
 
 
 def test_the_figures_of_a_run_that_pauses_at_a_report_are_those_of_the_report(
@@ -188,7 +188,7 @@ def test_a_stop(store: RunStore, monkeypatch: pytest.MonkeyPatch, paused: bool) 
 
 
 def test_a_stop_is_in_the_book_until_the_run_has_stopped(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Should the process hang while it saves, it is known that it was told, and since when."""
+    """If the process hangs while it saves, the store has the command and its time."""
     run, leave, seen = add(store), worker.leave, []
 
     def look_and_leave(*args: Any, **position: Any) -> None:
@@ -321,7 +321,7 @@ def test_nobody_comes_back(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("told", "state"),
+    ("sent", "state"),
     [
         (["resume"], "queued"),
         (["step"], "queued"),
@@ -332,13 +332,13 @@ def test_nobody_comes_back(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_what_is_told_to_a_run_while_it_leaves(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, told: list[str], state: str
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, sent: list[str], state: str
 ) -> None:
     """Between the last look at the commands and the run store saying that the process is gone."""
     run, leave = add(store), worker.leave
 
     def tell_and_leave(*args: Any, **position: Any) -> None:
-        for kind in told:
+        for kind in sent:
             store.send(run, kind)
         leave(*args, **position)
 
@@ -417,7 +417,7 @@ def test_a_run_that_was_given_to_another_process_is_let_go(store: RunStore, monk
 
 
 def test_a_book_that_is_gone_ends_the_worker(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would train on for ever, with nobody who could stop it."""
+    """Otherwise it would train forever, and no one could stop it."""
     run = add(store)
 
     def remove() -> None:

@@ -1,4 +1,4 @@
-"""Who is next: one run a device, everybody's first before anybody's second, and turns that cannot be gamed."""
+"""Which run is next: one per device, each visitor's first run before any second one."""
 
 from __future__ import annotations
 

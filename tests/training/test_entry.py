@@ -55,7 +55,7 @@ def test_one_garbled_cell_costs_nobody_anything(store: RunStore, sound: str, col
 
 def test_a_damaged_run_is_never_started_nor_said_to_be_trained(store: RunStore, sound: str) -> None:
     run = store.add(tiny_preset())
-    edit(store, run, train="{}", worker="somebody", state="running")
+    edit(store, run, train="{}", worker="other", state="running")
     dispatch.reconcile(store)
     entry = store.entry(run)
     assert (entry.state, entry.is_active, entry.train) == (DAMAGED, False, {})

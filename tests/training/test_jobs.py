@@ -32,7 +32,7 @@ UNANSWERED = "Its process ended before it had answered. Resume goes on from the 
 
 
 class Office:
-    """In place of processes: each start is written down, and the lock is held until the worker is said to die."""
+    """In place of processes: each start is recorded, and the lock is held until the worker dies."""
 
     def __init__(self, store: RunStore) -> None:
         self.store = store
@@ -166,7 +166,7 @@ def test_a_start_that_is_written_down_counts_even_if_the_worker_cannot_be_starte
 def test_a_worker_that_is_gone_is_noticed(store: RunStore, office: Office) -> None:
     run, other = jobs.submit(store, PRESET), jobs.submit(store, PRESET)
     dispatch.reconcile(store)
-    assert store.entry(run).is_active  # it holds its lock, though it has not said anything yet
+    assert store.entry(run).is_active  # it holds its lock, though it has not reported yet
     office.report(run)
     office.die(run)
     dispatch.reconcile(store)
@@ -203,7 +203,7 @@ def test_a_worker_that_dies_before_its_first_report_is_replaced_once(store: RunS
 
 
 def test_a_worker_that_leaves_by_itself_has_reported(store: RunStore, office: Office) -> None:
-    """One that lost its GPU has said so: the next one is the first of its kind."""
+    """A worker that lost its GPU has reported it: the next one is the first of its kind."""
     run = jobs.submit(store, PRESET)
     for _ in range(3):
         office.leave(run, "queued")
@@ -283,7 +283,7 @@ def test_what_was_deleted_is_not_resumed_behind_ones_back(store: RunStore, offic
 
 
 def holding(lock: int) -> subprocess.Popen[bytes]:
-    """A process that holds a lock and does nothing, whatever it is told."""
+    """A process that holds a lock and ignores commands."""
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", code], pass_fds=(lock,), stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -325,7 +325,7 @@ def test_a_process_that_is_gone_is_told_at_once_also_where_the_book_cannot_be_wr
     assert (halted.state, halted.is_active, halted.message) == ("running", True, liveness.HALTED)
     process.kill()
     process.wait()
-    assert store.entry(run).is_active  # nobody has tended it yet
+    assert store.entry(run).is_active  # before the first round of the queue
     seen = liveness.with_process_state(store, store.entry(run))
     assert (seen.state, seen.worker, seen.pid) == ("interrupted", None, None)
     assert seen.message == f"{GONE} Resume goes on from the last state it kept."
@@ -395,7 +395,7 @@ def test_a_worker_that_hangs_is_killed_some_seconds_after_a_stop(
     run, process = hanging()
     later(monkeypatch, 1000)
     dispatch.reconcile(store)
-    assert process.poll() is None  # nobody has told it to stop
+    assert process.poll() is None  # it got no order to stop
     jobs.stop(store, run)
     dispatch.reconcile(store)
     assert process.poll() is None  # it may still obey
@@ -496,7 +496,7 @@ def at_once(n: int, do: Callable[[int], Any]) -> Iterator[list[Any]]:
 
 @pytest.fixture
 def started(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Workers are started by several processes: each start is a line of this file; whoever started one holds its lock."""
+    """Workers are started by several processes: each start is a line of this file; its process holds the lock."""
     file = tmp_path / "started"
     file.touch()
 

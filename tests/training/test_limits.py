@@ -380,7 +380,7 @@ def test_a_stop_without_room_stops_and_says_what_is_missing(
 
 
 def test_a_run_without_a_room_is_not_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever trains by themselves, into a folder of their own."""
+    """Training from a script, into a folder of its own."""
     from xformer.training.loop import iter_train as train_here
 
     monkeypatch.setenv("XFORMER_MAX_DISK", "10")

@@ -79,7 +79,7 @@ def test_a_child_inherits_the_lock_and_its_death_drops_it(tmp_path: Path) -> Non
     mine = take(path)
     assert mine is not None
     child = child_with(mine)
-    os.close(mine)  # whoever started it lets go at once, and may end
+    os.close(mine)  # the parent closes it at once, and may end
     assert is_held(path)
     child.kill()
     child.wait()
@@ -189,7 +189,7 @@ def looks(clock: list[float], pid: int, n: int = 10, seconds: float = 0.5) -> fl
 
 @pytest.fixture
 def process(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs this code once it has said so."""
+    """A process that announces itself and then runs this code."""
     code = f"print('here', flush=True)\nimport time\n{request.param}"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -219,7 +219,7 @@ def test_a_process_that_sleeps_is_silent_and_one_that_is_halted_too(
     os.kill(process.pid, signal.SIGSTOP)
     os.waitpid(process.pid, os.WUNTRACED)
     assert looks(clock, process.pid) == 4.5
-    # Whoever looks after an hour was perhaps away for an hour.
+    # A server that looks after an hour may have been suspended.
     assert looks(clock, process.pid, n=2, seconds=3600.0) == liveness.LONGEST_LOOK
 
 

@@ -340,7 +340,7 @@ def test_weights_that_are_no_numbers_never_become_a_snapshot(tmp_path: Path) -> 
     for _ in range(3):
         next(reports)
     with torch.no_grad():
-        run.model.embedding.token[0] = math.nan  # padding, which nobody reads
+        run.model.embedding.token[0] = math.nan  # padding, which is never read
     with pytest.raises(
         TrainingError, match=r"The run stops at step 4\. The weights are not saved, because embedding\.token"
     ):

@@ -55,10 +55,10 @@ def assert_as_alone(run: Run) -> None:
 @pytest.mark.parametrize("batch_size", [4, 3], ids=["packed", "padded"])
 def test_each_is_what_it_would_be_alone(architecture: str, batch_size: int) -> None:
     settings = sweep(tiny_preset(architecture, batch_size=batch_size, weight_decay=0.1, clip_norm=0.5), **SETTINGS)
-    runs, said = trained_together(settings)
+    runs, reports = trained_together(settings)
     for run in runs:
         assert_as_alone(run)
-    assert [report.number for report in said if report.is_last] == [0, 1, 2, 3]
+    assert [report.number for report in reports if report.is_last] == [0, 1, 2, 3]
 
 
 @pytest.mark.cuda
@@ -119,8 +119,8 @@ def test_the_same_place_in_the_same_stack_gives_the_same_bits_whatever_the_other
 
 
 def test_finished_ones_leave_and_the_others_go_on() -> None:
-    runs, said = trained_together(sweep(tiny_preset(), steps=[5, 12, 7]))
-    assert [report.number for report in said if report.is_last] == [0, 2, 1]
+    runs, reports = trained_together(sweep(tiny_preset(), steps=[5, 12, 7]))
+    assert [report.number for report in reports if report.is_last] == [0, 2, 1]
     assert [run.step for run in runs] == [5, 12, 7]
     for run in runs:
         assert_as_alone(run)
@@ -129,8 +129,8 @@ def test_finished_ones_leave_and_the_others_go_on() -> None:
 def test_one_whose_loss_is_no_number_is_given_up_and_the_others_go_on() -> None:
     base = tiny_preset(model={"norm": "none"}, clip_norm=0.0)
     settings = [base, replace(base, train=base.train.replace(peak_lr=1e12, adam_eps=1.0, warmup=0.0)), base]
-    runs, said = trained_together(settings)
-    [failed] = [report for report in said if report.failure]
+    runs, reports = trained_together(settings)
+    [failed] = [report for report in reports if report.failure]
     assert failed.number == 1
     assert "no number" in failed.failure or "became" in failed.failure
     assert failed.is_last

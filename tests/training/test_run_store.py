@@ -1,4 +1,4 @@
-"""The run store: what may become what, what is kept, and pages of it that somebody has edited by hand."""
+"""The run store: which states follow which, what is kept, and rows edited by hand."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_there_is_no_such_run(store: RunStore) -> None:
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_commands_need_a_worker(store: RunStore, state: str, kind: str) -> None:
     run = store.add(PRESET, name="mine", state=state)
-    with pytest.raises(RunStoreError, match=f"The run “mine” is {state}, so it cannot be told to {kind}"):
+    with pytest.raises(RunStoreError, match=f"The run “mine” is {state}, so it cannot {kind}"):
         store.send(run, kind, 0.1)
 
 

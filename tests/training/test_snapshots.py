@@ -313,7 +313,7 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, full_at: int) -> None:
         self.calls, self.full_at = 0, full_at
-        self.real = getattr(os, name) if name != "fsync" else lambda _: None  # which nobody sees, and takes its time
+        self.real = getattr(os, name) if name != "fsync" else lambda _: None  # slow, and without a visible effect
         monkeypatch.setattr(os, name, self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A sweep in the run store: many models trained by one process, each of which becomes a run of its own, whatever happens."""
+"""A sweep in the run store: one process trains many models; each becomes a run of its own, also after a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker: whatever stops it, the run ends in a state that says why, in one sentence; and it never does another's work."""
+"""A worker: however it stops, the run's state has the reason in one sentence; it never touches another worker's run."""
 
 from __future__ import annotations
 

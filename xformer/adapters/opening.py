@@ -317,7 +317,7 @@ def heads_read(
 ) -> Float[Tensor, "part head pos d_head"]:
     """The queries or keys of an attention layer for streams `x`, as in a run of `inputs`.
 
-    Queries and keys are an affine function of the stream, whatever a family does to get them. So the contribution of a part of
+    Queries and keys are an affine function of the stream, in every family. So the contribution of a part of
     the stream is found by calling the attention module with that part alone. Differentiable with respect to `x`.
 
     Args:

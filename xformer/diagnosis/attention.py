@@ -227,7 +227,7 @@ def _all(sums: Tensor, value: float, pattern: Tensor, n: int) -> bool:
 FIT_LIMIT = 1e-3
 
 LEAST_CELLS = 3
-"""Cells from which a factor can be told from chance."""
+"""The fewest cells from which a factor is distinguishable from chance."""
 
 
 def check_scores(case: Case) -> Iterator[Finding]:

@@ -91,7 +91,7 @@ def _folder(folder: Path) -> Contents:
         raise ModelFileError(
             "config.json must name the model_type, like 'llama'; save the model again with save_pretrained."
             if "config.json" in names
-            else "The folder has weights and no config.json, so nobody can tell what they are; put its config.json beside them."
+            else "The folder has weights and no config.json, which describes them; put the model's config.json beside them."
         )
     if not found.n_parameters:
         raise ModelFileError("The weights' file has no tensors; save the model again with save_pretrained.")

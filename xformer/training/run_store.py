@@ -138,10 +138,10 @@ class RunStore:
         with self.database.writing() as db:
             entry = entry_of(db, run)
             if not entry.is_active:
-                raise RunStoreError(f"The run “{entry.name}” is {entry.state}, so it cannot be told to {kind}.")
+                raise RunStoreError(f"The run “{entry.name}” is {entry.state}, so it cannot {kind}.")
             if entry.sweep is not None and kind != "stop":
                 raise RunStoreError(
-                    f"The sweep “{entry.name}” trains many models at once and cannot be told to {kind}; stop it, and Resume "
+                    f"The sweep “{entry.name}” trains many models at once and cannot {kind}; stop it, and Resume "
                     "goes on from there."
                 )
             put_command(db, run, kind, value)
@@ -256,7 +256,7 @@ CREATE TABLE commands (
     run    TEXT NOT NULL,
     kind   TEXT NOT NULL,
     value  REAL,
-    sent   REAL NOT NULL                        -- on this machine's monotonic clock, which nobody can set back
+    sent   REAL NOT NULL                        -- on this machine's monotonic clock, which cannot be set back
 );
 CREATE INDEX commands_of ON commands (run, number);
 """

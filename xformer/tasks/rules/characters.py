@@ -160,14 +160,14 @@ class Characters(Rule):
 
     def frame(self, source: Sequences, lengths: Lengths, special: Specials) -> tuple[Stream, Stream | None]:
         """Sampled windows: every position has a label."""
-        answer, said = self.answer(source, lengths)
+        answer, n_answer = self.answer(source, lengths)
         if not self.is_pair:
-            return Stream(source[:, :-1], answer[:, :-1], said), None
+            return Stream(source[:, :-1], answer[:, :-1], n_answer), None
         assert special.start is not None
         read = int((lengths.max() + 1) // 2)
-        answer = answer[:, : int(said.max())]
+        answer = answer[:, : int(n_answer.max())]
         target = torch.nn.functional.pad(answer[:, :-1], (1, 0), value=special.start)  # start c_{n+1} … c_{2n−1}
-        return Stream(source[:, :read], source[:, :read], lengths - said), Stream(target, answer, said)
+        return Stream(source[:, :read], source[:, :read], lengths - n_answer), Stream(target, answer, n_answer)
 
     def frame_typed(self, source: Sequences, lengths: Lengths, special: Specials) -> tuple[Stream, Stream | None]:
         """Typed texts: the last character has no label."""

@@ -23,9 +23,7 @@ N_PIXELS = SIDE**2
 UNKNOWN = 0
 """The placeholder digit of a drawn image, never shown."""
 _INK = "0123456789abcdefg"
-_TEXT = re.compile(
-    rf"(?:drawn ?|[0-9]-)([{_INK}]{{0,{N_PIXELS}}})", re.ASCII
-)  # "7-…": links from when one said the digit
+_TEXT = re.compile(rf"(?:drawn ?|[0-9]-)([{_INK}]{{0,{N_PIXELS}}})", re.ASCII)  # "7-…": older links that name the digit
 _TEST = re.compile(r"test ([0-9]{1,4})", re.ASCII)
 
 

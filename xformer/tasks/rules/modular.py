@@ -41,7 +41,7 @@ class Modular(Rule):
     score_name = "the two numbers"
     score_says = "is on the two numbers"
     look_for = (
-        "Look at the row of **start**, where the answer is said: it has to gather **the two numbers**. More is not to be "
+        "Look at the row of **start**, where the answer is predicted: it has to gather **the two numbers**. More is not to be "
         "seen here: how they are added is a matter of the embeddings and the feed-forward layer."
     )
 
