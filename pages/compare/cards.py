@@ -56,15 +56,10 @@ def ask_variants(looked: LookedAt) -> tuple[ModelSettings, ...]:
     if ours.refused:
         st.warning(escape_markdown(ours.refused), icon=":material/block:")
         ours.refused = ""
-    row = st.container(key="compare_seats")
-    places = row.columns([*[1.0] * n, *([0.16 if n > 2 else 0.12] if n < len(LETTERS) else [])], gap="small")
-    for index, (place, variant) in enumerate(zip(places, ours.variants, strict=False)):
-        with place:
-            _card(index, variant, n)
+    for index, variant in enumerate(ours.variants):
+        _card(index, variant, n)
     if n < len(LETTERS):
-        places[-1].button(
-            "", icon=":material/add:", help="Add a model", on_click=_add, key="compare_add", width="stretch"
-        )
+        st.button("Add a model", icon=":material/add:", on_click=_add, key="compare_add", width="stretch")
     return tuple(ours.variants)
 
 
@@ -131,7 +126,6 @@ def _card(index: int, variant: ModelSettings, n: int) -> None:
     chosen = variant.model if of_run is None else of_run[0]
     shipped = [name for name in models.shipped() if incomparable_reason(name) is None]
     line: dict[str, Any] = {"horizontal": True, "wrap": False, "gap": "xsmall", "vertical_alignment": "center"}
-    is_one_line = n < 3 and of_run is None  # three and four cards are narrow, and a run also has its step
     with st.container(border=True, key=f"compare_seat_{index}", gap="xsmall"):
         row = st.container(**line)
         row.markdown(f"**{LETTERS[index]}**", width="content")
@@ -145,14 +139,13 @@ def _card(index: int, variant: ModelSettings, n: int) -> None:
             args=(index,),
             label_visibility="collapsed",
         )
-        second = row if is_one_line else st.container(**line)
+        second = st.container(**line)
         if of_run is not None:
             with second:
-                _ask_step(index, *of_run, narrow=n < 3)
+                _ask_step(index, *of_run)
         # The widgets inside are drawn only while it is open: a hidden widget would keep an outdated value.
         drawer = second.popover(
             escape_markdown(", ".join(variant.settings())) or "as trained",
-            icon=":material/tune:" if is_one_line else None,
             width="stretch",
             key=f"compare_settings_{index}",
             on_change="rerun",
@@ -170,7 +163,7 @@ def _card(index: int, variant: ModelSettings, n: int) -> None:
             row.button("", key=f"compare_remove_{index}", help=help, on_click=_remove, args=(index,), **look)
 
 
-def _ask_step(index: int, run: str, step: int | None, *, narrow: bool) -> None:
+def _ask_step(index: int, run: str, step: int | None) -> None:
     show(f"compare_step_{index}", step)
     st.selectbox(
         f"Step of model {LETTERS[index]}",
@@ -180,7 +173,7 @@ def _ask_step(index: int, run: str, step: int | None, *, narrow: bool) -> None:
         on_change=_choose_step,
         args=(index, run),
         label_visibility="collapsed",
-        width=116 if narrow else "stretch",
+        width=116,
     )
 
 

@@ -2,7 +2,7 @@
 
 Example:
     comparison = Comparison((ModelSettings("reverse"), ModelSettings("reverse", "causal")), (3, 7, 12), forced=False)
-    comparison.rollouts()
+    comparison.runs()
     comparison.readings(3)
 """
 
@@ -253,15 +253,15 @@ class Comparison:
         """The variants as the library compares them."""
         return [variant.loaded(name) for variant, name in zip(self.variants, self.names, strict=True)]
 
-    def rollouts(self) -> list[DecodedSteps]:
+    def runs(self) -> list[DecodedSteps]:
         """The predictions of each variant. Raises `XformerError` where a variant cannot read the input."""
         return [
             shared.get(key, partial(analysis.decode_steps, variant, self.source, forced=self.forced))
             for key, variant in self._keyed()
         ]
 
-    def iter_decode_steps(self) -> Iterator[Progress]:
-        """Decode step by step, for a progress bar; `rollouts` is quick afterwards."""
+    def iter_runs(self) -> Iterator[Progress]:
+        """Decode step by step, for a progress bar; `runs` is quick afterwards."""
         waiting = [(key, variant) for key, variant in self._keyed() if shared.peek(key) is None]
         for index, (key, variant) in enumerate(waiting):
             work = iter_decode_steps(variant, self.source, forced=self.forced)
@@ -276,19 +276,19 @@ class Comparison:
 
     def divergence(self) -> int | None:
         """The first step at which two variants predict different tokens."""
-        return first_divergence(self.rollouts())
+        return first_divergence(self.runs())
 
     def readings(self, step: int) -> dict[str, Reading]:
         """By letter, the reading from which each variant predicted a step; variants that ended before are left out."""
         return {
             letter: shared.get((*key, step), partial(rollout.__getitem__, step))
-            for letter, (key, _), rollout in zip(self.letters, self._keyed(), self.rollouts(), strict=True)
+            for letter, (key, _), rollout in zip(self.letters, self._keyed(), self.runs(), strict=True)
             if step < len(rollout)
         }
 
     def data(self) -> dict[str, Any]:
         """The data of the step ruler."""
-        return shared.get(("ruler", self.about), lambda: pack_steps(self.rollouts()))
+        return shared.get(("ruler", self.about), lambda: pack_steps(self.runs()))
 
     def _keyed(self) -> list[tuple[tuple[Any, ...], analysis.Variant]]:
         """Each loaded variant with the cache key of its rollout."""
@@ -481,9 +481,9 @@ def show(key: str, value: Any) -> None:
         st.session_state[key] = value
 
 
-def wait_for_rollouts(comparison: Comparison) -> bool:
+def wait_for_runs(comparison: Comparison) -> bool:
     """Whether all predictions are there; until then draw a progress bar, or the reason why there are none."""
-    job = state().begin_once("rollouts", comparison.about, comparison.iter_decode_steps)
+    job = state().begin_once("rollouts", comparison.about, comparison.iter_runs)
     if job.problem:
         st.error(escape_markdown(job.problem), icon=":material/error:")
         return False

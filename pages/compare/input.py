@@ -36,19 +36,15 @@ def ask_input(variants: Sequence[ModelSettings], looked: LookedAt) -> Comparison
     of, shares = variants[0].subject.input, is_shared(variants, looked)
     _begin(of, looked if shares else None)
     carry(INPUT)
-    row = st.container(horizontal=True, gap="small", vertical_alignment="bottom", key="compare_input_row")
-    row.text_input(
-        "Input", key=INPUT, persist_state="session", help=of.typed, label_visibility="collapsed",
-        icon=":material/input:", placeholder=of.typed,
-    )  # fmt: skip
+    st.text_input("Input", key=INPUT, persist_state="session", help=of.typed, placeholder=of.typed)
+    row = st.container(horizontal=True, gap="small", key="compare_input_row")
     with row.popover("Examples", key="compare_examples"):
         for purpose, text in of.examples().items():
             key = f"compare_ex_{purpose}"
             st.button(purpose, on_click=_type, args=(text,), width="stretch", type="tertiary", key=key)
     row.button("Random", on_click=_type_random, args=(of,), key="compare_random")
-    find_at = row.container(width="content")
-    with row:
-        forced = _ask_forced(variants)
+    find_at = st.container()
+    forced = _ask_forced(variants)
     source, is_as_typed = _source(variants, of)
     comparison = Comparison(tuple(variants), source, forced)
     if shares and is_as_typed:
@@ -85,7 +81,7 @@ def _ask_forced(variants: Sequence[ModelSettings]) -> bool:
         return False
     given = "the text up to it" if variants[0].subject.input.goes_on else "the right answer up to it"
     help = f"Free-running: each step is given the model’s own tokens. Teacher-forced: each step is given {given}."
-    look: dict[str, Any] = {"label_visibility": "collapsed", "width": "content", "help": help}
+    look: dict[str, Any] = {"help": help}
     return choose("mode", MODES, "free", "Decoding", key="compare_mode", **look) == "forced"
 
 
@@ -151,7 +147,7 @@ def _type_random(of: Input) -> None:
 
 
 def _ask_search(comparison: Comparison) -> None:
-    with st.popover("Find a difference", icon=":material/search:", key="compare_find_open"):
+    with st.popover("Find a difference", icon=":material/search:", key="compare_find_open", width="stretch"):
         seed("want", get_args(Want), get_args(Want)[0], key="compare_want")
         want = st.radio(
             "Find an input on which they differ",

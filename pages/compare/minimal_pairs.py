@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pandas as pd
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from pages.compare.comparison import PictureContext, state
 from pages.components.prediction_strip import Lane, prediction_strip
@@ -94,16 +93,14 @@ def one_model(looked: LookedAt, icon: str, draw: Callable[[ModelAdapter, str, di
     link_of_screen.share(replace(looked, model=model, input=text).link | link)
 
 
-def pairs_panel(looked: LookedAt, buttons_at: DeltaGenerator) -> None:
+def pairs_panel(looked: LookedAt) -> None:
     """Ask for the pair and draw its patching map."""
-    one_model(looked, ":material/compare_arrows:", partial(_pair, looked, buttons_at))
+    one_model(looked, ":material/compare_arrows:", partial(_pair, looked))
 
 
-def _pair(
-    looked: LookedAt, buttons_at: DeltaGenerator, subject: ModelAdapter, model: str, link: dict[str, str]
-) -> None:
+def _pair(looked: LookedAt, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
     try:
-        sources = _ask_inputs(subject, model, buttons_at)
+        sources = _ask_inputs(subject, model)
     finally:
         link["other"] = str(st.session_state[SECOND])
     one, other = (resources.run(model, source) for source in sources)
@@ -132,16 +129,13 @@ def _proposed() -> _Proposed:
     return st.session_state.setdefault("pair_inputs", _Proposed())
 
 
-def _ask_inputs(
-    subject: ModelAdapter, model: str, buttons_at: DeltaGenerator
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _ask_inputs(subject: ModelAdapter, model: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The two inputs as tokens. Raises `InputError` where one cannot be read."""
     _begin(subject, model)
-    one, other = st.columns(2, gap="small")
-    look: dict[str, Any] = {"persist_state": "session", "label_visibility": "collapsed", "help": subject.input.typed}
-    one.text_input("First input", key=FIRST, icon=":material/looks_one:", **look)
-    other.text_input("Second input", key=SECOND, icon=":material/looks_two:", **look)
-    with buttons_at:
+    look: dict[str, Any] = {"persist_state": "session", "help": subject.input.typed}
+    st.sidebar.text_input("First input", key=FIRST, **look)
+    st.sidebar.text_input("Second input", key=SECOND, **look)
+    with st.sidebar.container(horizontal=True, gap="small"):
         st.button("", icon=":material/swap_horiz:", key="pair_swap", help="Swap the two inputs", on_click=_swap)
         _examples(subject, model)
         if isinstance(subject, TaskModel) and not subject.input.missing and not subject.shape.image:

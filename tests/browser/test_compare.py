@@ -1,4 +1,4 @@
-"""The Compare screen in a real Chromium: step with the keyboard, the parting where it is, deep links, search, both themes."""
+"""The Compare screen in a real Chromium: step with the keyboard, the first difference, deep links, search, both themes."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ def greedy(silenced: bool) -> list[str]:
     return [checkpoint.task.vocabulary.labels[token] for token in read[len(INPUT) + 1 :]]
 
 
-def test_it_opens_at_the_parting_that_a_plain_greedy_loop_finds(app: str, visit: Visiting) -> None:
+def test_it_opens_at_the_first_difference_of_a_plain_greedy_loop(app: str, visit: Visiting) -> None:
     own, changed = greedy(False), greedy(True)
-    parting = next(step for step, (x, y) in enumerate(zip(own, changed, strict=False)) if x != y)
+    divergence = next(step for step, (x, y) in enumerate(zip(own, changed, strict=False)) if x != y)
     visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~ablate:{SILENCED}")
     page = visitor.page
-    at(page, parting)
+    at(page, divergence)
     said = ruler(page).get_attribute("aria-valuetext") or ""
-    assert said.startswith(f"step {parting} of {len(own) - 1}, they part here: A says {own[parting]}, ")
-    assert f"; B says {changed[parting]}, " in said
-    expect(page.get_by_role("button", name=f"First parting: {parting}")).to_be_visible()
-    flag = page.locator(".sr .flag").bounding_box()
-    column = page.locator(".sr .number").nth(parting).bounding_box()
-    assert flag is not None
-    assert column is not None
-    assert min(abs(flag["x"] - column["x"]), abs(flag["x"] + flag["width"] - column["x"])) < 3
+    assert said.startswith(f"step {divergence} of {len(own) - 1}, the first difference: A predicts {own[divergence]}, ")
+    assert f"; B predicts {changed[divergence]}, " in said
+    expect(page.get_by_role("button", name=f"First difference: {divergence}")).to_be_visible()
+    rule, cursor = (page.locator(f".sr .{name}").bounding_box() for name in ("rule", "cursor"))
+    assert rule is not None
+    assert cursor is not None
+    assert abs(rule["x"] - cursor["x"]) < 3
+    see(page, f"They first differ at step {divergence}.")
     assert visitor.problems == []
 
 
@@ -76,11 +76,11 @@ def test_the_keyboard_steps_without_the_server_which_follows_when_it_rests(app: 
     for key, step in (("ArrowRight", 1), ("ArrowRight", 2), ("End", len(own) - 1), ("Home", 0), ("ArrowUp", 1)):
         page.keyboard.press(key)
         at(page, step)
-        assert f"A says {own[step]}, " in (ruler(page).get_attribute("aria-valuetext") or "")
+        assert f"A predicts {own[step]}, " in (ruler(page).get_attribute("aria-valuetext") or "")
     in_link(page, "step", "1")
     see(page, "The row that predicts step 1")
     expect(ruler(page)).to_be_focused()  # the rerun left the ruler alone
-    page.keyboard.press("p")
+    page.keyboard.press("d")
     at(page, 5)
     page.keyboard.press("Home")
     page.keyboard.press(" ")
@@ -91,13 +91,13 @@ def test_the_keyboard_steps_without_the_server_which_follows_when_it_rests(app: 
     assert visitor.problems == []
 
 
-def test_a_deep_link_restores_step_panel_players_and_mode(app: str, visit: Visiting) -> None:
+def test_a_deep_link_restores_step_panel_models_and_mode(app: str, visit: Visiting) -> None:
     link = f"{LINK}&a=reverse-seq2seq&b=reverse-seq2seq~ablate:decoder.0.cross_attn.0~temperature-0.5~seed-3&c=reverse-decoder"
     visitor = visit(app, f"{link}&mode=forced&step=4&panel=lens&pair=AC", "dark")
     page = visitor.page
     at(page, 4)
     see(page, "what the residual stream would predict")
-    expect(page.locator(".sr .lane .dot")).to_have_count(3)
+    expect(page.locator(".sr .name .dot")).to_have_count(3)
     in_link(page, "pair", "AC")
     link = page.url
     visitor.leave()
@@ -108,22 +108,22 @@ def test_a_deep_link_restores_step_panel_players_and_mode(app: str, visit: Visit
     assert visitor.problems == other.problems == []
 
 
-def test_find_a_difference_types_an_input_and_goes_to_its_parting(app: str, visit: Visiting) -> None:
+def test_find_a_difference_types_an_input_and_goes_to_the_difference(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/compare?a=reverse-mirror&b=reverse-mirror~causal&input=5")
     page = visitor.page
     at(page, 0)
-    expect(page.get_by_role("button", name="They never part")).to_be_disabled()
+    expect(page.get_by_role("button", name="No difference")).to_be_disabled()
     page.get_by_role("button", name="Find a difference").click()
     page.get_by_role("button", name="Find", exact=True).click()
     see(page, "They differ on")
-    button = page.get_by_role("button", name=re.compile("First parting"))
+    button = page.get_by_role("button", name=re.compile("First difference"))
     expect(button).to_be_enabled()
     assert len(page.get_by_label("Input", exact=True).input_value().split()) > 1
     at(page, int((button.text_content() or "").rsplit(" ", 1)[1]))
     assert visitor.problems == []
 
 
-def test_a_player_is_changed_in_its_drawer(app: str, visit: Visiting) -> None:
+def test_a_model_is_changed_in_its_drawer(app: str, visit: Visiting) -> None:
     visitor = visit(app, f"{LINK}&a=reverse-small&b=reverse-small~causal")
     page = visitor.page
     at(page, 0)
@@ -132,7 +132,7 @@ def test_a_player_is_changed_in_its_drawer(app: str, visit: Visiting) -> None:
     expect(chosen).to_be_checked()
     page.get_by_test_id("stPopoverBody").get_by_text("as trained", exact=True).first.click()
     in_link(page, "b", "reverse-small")
-    expect(page.get_by_role("button", name="They never part")).to_be_visible()
+    expect(page.get_by_role("button", name="No difference")).to_be_visible()
     assert visitor.problems == []
 
 
@@ -145,7 +145,7 @@ def test_counting_runs_to_its_end_by_itself(app: str, visit: Visiting) -> None:
     assert visitor.problems == []
 
 
-def test_four_players_of_32_steps_arrive_in_less_than_a_megabyte(app: str, visit: Visiting) -> None:
+def test_four_models_of_32_steps_arrive_in_less_than_a_megabyte(app: str, visit: Visiting) -> None:
     tokens = "+".join(str(1 + i % 19) for i in range(31))
     players = "&".join(f"{letter}=reverse-decoder~temperature-3~seed-{seed}" for seed, letter in enumerate("abcd"))
     visitor = visit(app)
@@ -161,7 +161,7 @@ def test_the_figure_that_is_downloaded_says_what_the_screen_says(app: str, visit
     visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~ablate:{SILENCED}")
     page = visitor.page
     ruler(page)
-    shown = page.locator(".sr .lanes .token, .sr .lanes .number, .sr .lanes .sign, .sr .pair").all_inner_texts()
+    shown = page.locator(".sr svg .token, .sr svg .number, .sr svg .sign").all_text_contents()
     in_link(page, "panel", "steps")
     page.locator(".st-key-footer_steps button, [class*='st-key-below_steps'] button").first.click()
     assert len(shown) > 30

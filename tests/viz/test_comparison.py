@@ -110,7 +110,7 @@ def test_lines_are_the_frame_with_the_parting_marked(dark: bool, what: Any) -> N
         assert point[what] == row[what]
         assert point["place"] == f"{row['step']} · {row['answer']}"
         assert point["verdict"] == ("right" if row["right"] else "wrong")
-    notes = [row for row in rows(chart) if row.get("note") == "they part here"]
+    notes = [row for row in rows(chart) if row.get("note") == "first difference"]
     assert [note["place"] for note in notes] == [shown["seed 2", STEP]["place"]]
     grey = {row["place"] for row in rows(chart) if row.get("note") == "they have read different tokens"}
     assert grey == {row["place"] for row in shown.values() if not row["same_context"]}
@@ -122,7 +122,7 @@ def test_lines_are_the_frame_with_the_parting_marked(dark: bool, what: Any) -> N
     assert [name for name, _ in widths] == [variant.name for variant in CONTENDERS]  # drawn in this order, …
     assert [width for _, width in widths] == [9.0, 5.5, 3.0]  # … so that equal lines do not hide one another
     alone = rows(viz.predictions_by_step(ROLLOUTS[:1], what, dark=dark))
-    assert not [row for row in alone if row.get("note") == "they part here"]
+    assert not [row for row in alone if row.get("note") == "first difference"]
 
 
 def test_an_infinite_divergence_is_a_gap() -> None:

@@ -302,7 +302,7 @@ def _backdrop(frame: pd.DataFrame, places: dict[int, str], divergence: int | Non
     if divergence is not None and divergence in places:
         ink = theme.pick(theme.TEXT, dark)
         late = list(places).index(divergence) > len(places) / 2  # the note stays inside the chart
-        here = alt.Chart(pd.DataFrame({"place": [places[divergence]], "note": ["they part here"]})).encode(x)
+        here = alt.Chart(pd.DataFrame({"place": [places[divergence]], "note": ["first difference"]})).encode(x)
         text = here.mark_text(
             color=ink, fontSize=12, fontWeight="bold", baseline="bottom", align="right" if late else "left"
         )
@@ -400,7 +400,7 @@ def _behind(sheet: Sheet, bottom: float, data: dict[str, Any], steps: int, step:
         x, is_late = NAMES + parting * cell, parting > steps / 2 and parting * cell > 120
         sheet.line([(x, 4), (x, bottom)], sheet.ink, 2, dash="5 3", level=3)
         shift, align = (-6, "right") if is_late else (6, "left")
-        sheet.words(x + shift, 8, "they part here", sheet.ink, 12.5, bold=True, align=align, level=3)
+        sheet.words(x + shift, 8, "first difference", sheet.ink, 12.5, bold=True, align=align, level=3)
 
 
 NAMES, LANE, TRACK, PAD = 176, 32, 62, 8

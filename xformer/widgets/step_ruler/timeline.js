@@ -1,183 +1,196 @@
-// The lanes over the ruler: what is read, what is right, what each model says; entropy and divergence below them.
+// One picture of all steps: the input, the right answer, what each model predicts, how unsure it is, and how far two are apart.
 
 import { element } from "../shared.js";
-import { letter, shape } from "./base.js";
 
-const WIDE_NAME = 176, NARROW_NAME = 74; // pixels of the column of names: on a narrow screen their letters stand for them
-const NARROW = 560;
+export const letter = (name) => name.split(" ")[0]; // models are called "A · …"
 export const judged = (model, step) => model.has_right_answer && step < model.answer.length;
-export const isRight = (model, step) => model.predicted[step] === model.answer[step];
 
-const TRACK = 62, LOW_TRACK = 48, PAD = 8;
-const WORDS = { entropy: "how undecided each model is", KL: "how far apart what they believe is (Kullback–Leibler divergence of the first from the second)" };
+const svg = (tag, attributes, className = "", text) => {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  if (className) node.setAttribute("class", className);
+  if (text !== undefined) node.textContent = text;
+  return node;
+};
+const NARROW = 560, WIDE_NAME = 158, NARROW_NAME = 84; // pixels; in a narrow window letters stand for the names
+const MIN_CELL = 32, MAX_CELL = 150, LETTER = 8.2;
+const DASHES = ["", "8 3", "3 3", "8 3 2 3", "2 2", "12 4"];
+const SIZES = { flag: 18, rail: 40, given: 34, lane: 38, curve: 84 }, FRAMED = { flag: 18, rail: 36, given: 29, lane: 31, curve: 56 };
+const CURVES = {
+  entropy: ["uncertainty", "bits", "entropy of the prediction: 0 is certain, 1 bit a coin toss"],
+  kl: ["difference", "nats", "KL divergence of the second model's prediction from the first's: 0 where they are equal"],
+};
 
-export const Timeline = (Base) => class extends Base {
-  get name() { return this.width < NARROW ? NARROW_NAME : WIDE_NAME; }
-
-  drawTimeline() {
-    const { data } = this, labels = data.labels;
-    const answers = data.models.some((model) => model.answer.length); // after the end of a text nobody knows what comes
-    const columns = Math.max(this.steps, answers ? data.reads.length : 0), NAME = this.name;
-    this.sheet.style.setProperty("--name", `${NAME}px`);
-    this.tracks.hidden = this.now.hidden = !data.detail;
-    this.cell = Math.max(27, Math.min(100, Math.floor((this.width - NAME - 4) / columns)));
-    this.sheet.style.setProperty("--cell", `${this.cell}px`);
-    this.sheet.style.width = `${NAME + columns * this.cell}px`;
-    this.lanes.classList.toggle("narrow", this.cell < 44);
-    this.lanes.replaceChildren();
-    this.lanes.append(this.numbers());
-    if (answers) this.lanes.append(this.lane("input", data.reads.map((text) => this.chip(text, "read"))));
-    if (answers) this.lanes.append(this.lane(data.models.some((model) => model.has_right_answer) ? "right answer" : "the text", Array.from({ length: this.steps }, (_, step) => {
-      const found = new Set(data.models.filter((p) => step < p.answer.length).map((p) => labels[p.answer[step]]));
-      const chip = this.chip(found.size === 1 ? [...found][0] : found.size ? "≠" : "", "answer");
-      if (found.size > 1) chip.title = `the right answers differ: ${[...found].join(" and ")}`;
-      return chip;
-    })));
-    data.models.forEach((model, index) => {
-      const chips = model.predicted.map((token, step) => {
-        const known = judged(model, step), right = isRight(model, step), p = model.probability[step];
-        const chip = this.chip(labels[token], known ? (right ? "right" : "wrong") : "said"), bar = element("span", "bar");
-        if (known) chip.append(element("span", "sign", right ? "✓" : "✗"));
-        bar.style.width = `${100 * p}%`;
-        bar.style.background = this.hue(index);
-        chip.append(bar);
-        const other = step < model.answer.length ? `${labels[model.answer[step]]}, to which it gives ${model.answer_probability[step].toFixed(6)}` : "";
-        chip.title = `step ${step}: ${model.name} says ${labels[token]} with probability ${p.toFixed(6)}`
-          + (known ? (right ? ", which is right" : `, which is wrong; right is ${other}`) : other ? `; the text has ${other}` : "");
-        return chip;
-      });
-      this.lanes.append(this.lane(model.name, chips, this.hue(index)));
+export class Timeline {
+  constructor(go) {
+    this.root = element("div", "timeline");
+    this.names = element("div", "names");
+    this.scroller = element("div", "scroller");
+    this.sheet = element("div", "sheet");
+    this.slider = element("div", "slider");
+    this.slider.tabIndex = 0;
+    for (const [name, value] of [["role", "slider"], ["aria-label", "step that is shown"], ["aria-valuemin", "0"]]) this.slider.setAttribute(name, value);
+    this.picture = svg("svg", { "aria-hidden": "true" }); // the slider says it in words
+    this.sheet.append(this.picture, this.slider);
+    this.scroller.append(this.sheet);
+    this.root.append(this.names, this.scroller);
+    let dragging = false;
+    const stepAt = (event) => Math.floor((event.clientX - this.sheet.getBoundingClientRect().left) / this.cell);
+    this.sheet.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
+      dragging = event.target === this.slider;
+      if (dragging) this.sheet.setPointerCapture(event.pointerId);
+      this.slider.focus({ preventScroll: true });
+      event.preventDefault();
+      go(stepAt(event));
     });
-    this.drawTracks(columns);
-    this.ruler.style.left = `${NAME}px`;
-    this.ruler.style.width = `${this.steps * this.cell}px`;
-    this.ruler.replaceChildren(element("span", "rail"));
-    for (let step = 0; step < this.steps; step++) {
-      const tick = element("span", step === data.divergence ? "tick parts" : "tick");
-      tick.style.left = `${(step + 0.5) * this.cell}px`;
-      this.ruler.append(tick);
+    this.sheet.addEventListener("pointermove", (event) => { if (dragging && stepAt(event) !== this.at) go(stepAt(event)); });
+    for (const end of ["pointerup", "pointercancel"]) this.sheet.addEventListener(end, () => { dragging = false; });
+  }
+
+  draw(ruler) {
+    const { data } = ruler, steps = ruler.last + 1, size = ruler.isFramed ? FRAMED : SIZES;
+    const answers = data.models.some((model) => model.answer.length); // after the end of a text nothing is known to be right
+    const columns = Math.max(steps, answers ? data.reads.length : 0);
+    const name = ruler.width < NARROW ? NARROW_NAME : WIDE_NAME;
+    this.root.style.flexBasis = `${Math.max(560, name + 44 * columns)}px`;
+    this.names.style.width = `${name}px`;
+    this.cell = Math.max(MIN_CELL, Math.min(MAX_CELL, Math.floor((this.root.clientWidth - name) / columns)));
+    this.isNarrow = ruler.width < NARROW;
+    this.steps = steps;
+    const width = columns * this.cell;
+    this.sheet.style.width = `${width}px`;
+    this.names.replaceChildren();
+    this.picture.replaceChildren();
+    this.back = svg("g", {});
+    this.picture.append(this.back);
+    this.y = size.flag;
+    this.drawRail(data, size.rail);
+    if (answers) {
+      this.drawGiven("input", data.reads.map((text) => [text, ""]), size.given);
+      const isKnown = data.models.some((model) => model.has_right_answer);
+      this.drawGiven(isKnown ? "right answer" : "the text", Array.from({ length: steps }, (_, step) => {
+        const found = new Set(data.models.filter((m) => step < m.answer.length).map((m) => data.labels[m.answer[step]]));
+        return found.size > 1 ? ["≠", `the right answers differ: ${[...found].join(" and ")}`] : [[...found][0] ?? "", ""];
+      }), size.given, "answer");
     }
-    this.handle = element("span", "handle");
-    this.ruler.append(this.handle);
-    this.drawParting();
+    data.models.forEach((model, index) => this.drawModel(data, model, ruler.hue(index), size.lane));
+    this.values = {};
+    if (data.detail) {
+      this.drawCurve("entropy", size.curve, data.models.map((model, index) => ({ values: model.entropy, hue: ruler.hue(index), name: letter(model.name), thick: 5.5 - 1.3 * index, dash: "" })));
+      this.drawCurve("kl", size.curve, data.pairs.map((pair, index) => ({ values: pair.kl, hue: ruler.pairHue(index), name: `${letter(pair.one)}, ${letter(pair.other)}`, thick: 2.5, dash: DASHES[index % DASHES.length] })));
+    }
+    for (const [key, value] of [["width", width], ["height", this.y]]) this.picture.setAttribute(key, value);
+    this.drawBackground(data, width);
+    Object.assign(this.slider.style, { top: `${size.flag}px`, height: `${size.rail}px`, width: `${steps * this.cell}px` });
   }
 
-  numbers() {
-    const row = this.lane(this.data.is_decoder ? "step" : "position", []);
-    row.classList.add("numbers");
-    row.lastChild.append(...Array.from({ length: this.steps }, (_, step) => element("span", "number", String(step))));
+  label(height, text, hue, title) { // the name of a lane, at its left
+    const row = element("div", "name");
+    row.style.height = `${height}px`;
+    if (hue) { const dot = element("span", "dot"); dot.style.background = hue; row.append(dot); }
+    row.append(element("span", "words", text));
+    if (title) row.title = title;
+    this.names.append(row);
     return row;
   }
 
-  lane(name, chips, hue) {
-    const row = element("div", "lane"), called = element("div", "name");
-    if (hue) { const dot = element("span", "dot"); dot.style.background = hue; called.append(dot); }
-    const shown = hue && this.width < NARROW ? letter(name) : name;
-    const words = element("span", shown.length > 22 ? "words long" : "words", shown);
-    called.title = name;
-    called.append(words);
-    const track = element("div", "cells");
-    track.append(...chips);
-    row.append(called, track);
-    return row;
+  middle(step) { return (step + 0.5) * this.cell; }
+
+  drawRail(data, height) {
+    const y = this.y + height - 12, right = this.middle(this.steps - 1), unit = data.is_decoder ? "step" : "position";
+    this.label(this.y + height, unit).classList.add("low");
+    this.picture.append(svg("line", { x1: this.middle(0), x2: right, y1: y, y2: y }, "rail"));
+    for (let step = 0; step < this.steps; step++) {
+      const x = this.middle(step);
+      this.picture.append(svg("line", { x1: x, x2: x, y1: y - 4, y2: y + 4 }, "tick"), svg("text", { x, y: this.y + 12 }, "number", String(step)));
+    }
+    this.handle = svg("circle", { cy: y, r: 8 }, "handle");
+    this.picture.append(this.handle);
+    this.y += height;
   }
 
-  chip(text, kind) {
-    const chip = element("div", `chip ${kind}${text.length > 4 ? " long" : ""}`);
-    chip.append(element("span", "token", text));
+  chip(step, height, text, kind, title) {
+    const chip = svg("g", { transform: `translate(${step * this.cell + 2} ${this.y + 2})` }, `chip ${kind}`), width = this.cell - 4;
+    const most = Math.max(1, Math.floor((width - 6) / LETTER));
+    chip.append(svg("rect", { width, height: height - 4, rx: 6 }), svg("text", { x: width / 2, y: height / 2 + 3 }, "token", text.length > most + 1 ? `${text.slice(0, most)}…` : text));
+    if (title || text.length > most + 1) chip.append(svg("title", {}, "", title || text));
+    this.picture.append(chip);
     return chip;
   }
 
-  drawParting() {
-    const { divergence } = this.data;
-    this.flag.hidden = this.rule.hidden = divergence === null;
-    if (divergence !== null) {
-      const x = this.name + divergence * this.cell;
-      this.rule.style.left = `${x}px`;
-      this.flag.textContent = "they part here";
-      const late = divergence > this.steps / 2 && divergence * this.cell > 120;
-      this.flag.className = late ? "flag late" : "flag";
-      this.flag.style.left = late ? "auto" : `${x}px`;
-      this.flag.style.right = late ? `calc(100% - ${x}px)` : "auto";
-    }
-    const first = Math.min(...this.data.pairs.map((pair) => { const i = pair.same_context.indexOf(false); return i < 0 ? Infinity : i; }));
-    this.apart.hidden = !Number.isFinite(first);
-    if (Number.isFinite(first)) {
-      this.apart.style.left = `${this.name + first * this.cell}px`;
-      this.apart.style.width = `${(this.steps - first) * this.cell}px`;
-      this.apart.title = "from here on they have read different tokens";
-    }
+  drawGiven(name, chips, height, kind = "read") {
+    this.label(height, this.isNarrow && name === "right answer" ? "right" : name);
+    chips.forEach(([text, title], step) => { if (text) this.chip(step, height, text, kind, title); });
+    this.y += height;
   }
 
-  drawCursor() {
-    const { data, at } = this, NAME = this.name, x = NAME + at * this.cell;
-    this.cursor.style.left = `${x}px`;
-    this.cursor.style.width = `${this.cell}px`;
-    this.handle.style.left = `${(at + 0.5) * this.cell}px`;
-    const says = data.models.map((model) => at >= model.predicted.length ? `${letter(model.name)} has ended`
-      : `${letter(model.name)} says ${data.labels[model.predicted[at]]}, ${judged(model, at) ? (isRight(model, at) ? "right, " : "wrong, ") : ""}probability ${model.probability[at].toFixed(2)}`);
-    this.ruler.setAttribute("aria-valuemax", String(this.last));
-    this.ruler.setAttribute("aria-valuenow", String(at));
-    this.ruler.setAttribute("aria-valuetext", `step ${at} of ${this.last}${at === data.divergence ? ", they part here" : ""}: ${says.join("; ")}`);
-    const room = this.scroller;
-    if (x - NAME < room.scrollLeft) room.scrollLeft = x - NAME;
-    else if (x + this.cell > room.scrollLeft + room.clientWidth) room.scrollLeft = x + this.cell - room.clientWidth;
-  }
-
-  stepAt(event) {
-    const box = this.sheet.getBoundingClientRect();
-    return Math.max(0, Math.min(this.last, Math.floor((event.clientX - box.left - this.name) / this.cell)));
-  }
-
-  drawTracks(columns) {
-    const { data } = this;
-    this.tracks.replaceChildren();
-    if (!data.detail) return;
-    const bits = Math.max(0.1, ...data.models.flatMap((model) => model.entropy));
-    this.tracks.append(this.track("entropy", "bits", bits, columns, data.models.map((model, index) => ({
-      values: model.entropy, hue: this.hue(index), width: 5.5 - 1.3 * index,
-    }))));
-    const nats = Math.max(0.1, ...data.pairs.flatMap((pair) => pair.kl.filter((value) => value !== null)));
-    const row = this.track("KL", "nats", nats, columns, data.pairs.map((pair, index) => ({
-      values: pair.kl, hue: this.pairHue(index), width: 2.5, dash: ["", "8 3", "3 3", "8 3 2 3", "2 2", "12 4"][index % 6],
-    })));
-    const key = element("span", "pairs");
-    data.pairs.forEach((pair, index) => {
-      const one = element("span", "pair", `${letter(pair.one)}‖${letter(pair.other)}`);
-      one.style.color = this.pairHue(index);
-      key.append(one);
+  drawModel(data, model, hue, height) {
+    this.label(height, this.isNarrow ? letter(model.name) : model.name, hue, model.name);
+    model.predicted.forEach((token, step) => {
+      const known = judged(model, step), isRight = model.answer[step] === token, p = model.probability[step], width = this.cell - 4;
+      const other = step < model.answer.length ? `${data.labels[model.answer[step]]}, to which it gives ${model.answer_probability[step].toFixed(6)}` : "";
+      const title = `${model.name}, step ${step}: ${data.labels[token]} with probability ${p.toFixed(6)}`
+        + (known ? (isRight ? ", which is right" : `, which is wrong; right is ${other}`) : other ? `; the text has ${other}` : "");
+      const chip = this.chip(step, height, data.labels[token], known ? (isRight ? "right" : "wrong") : "predicted", title);
+      if (known && width >= 52) chip.append(svg("text", { x: width - 9, y: 14 }, "sign", isRight ? "✓" : "✗"));
+      chip.append(svg("line", { x1: 3, x2: 3 + (width - 6) * p, y1: height - 8, y2: height - 8, stroke: hue, "stroke-width": 4 }));
     });
-    row.firstChild.append(key);
-    this.tracks.append(row);
+    this.y += height;
   }
 
-  track(name, unit, top, columns, lines) {
-    const row = this.lane(name, []), width = columns * this.cell, tall = this.isLow ? LOW_TRACK : TRACK;
-    row.classList.add("track");
-    row.style.height = `${tall}px`;
-    row.firstChild.title = `${WORDS[name]}, in ${unit}, from 0 to ${top.toPrecision(3)}`;
-    row.firstChild.append(element("span", "unit", unit));
-    const y = (value) => tall - PAD - (tall - 2 * PAD) * (value / top), x = (step) => (step + 0.5) * this.cell;
-    const svg = shape("svg", { width, height: tall, "aria-hidden": "true" });
-    for (const value of [0, top]) svg.append(shape("line", { x1: 0, x2: this.steps * this.cell, y1: y(value), y2: y(value), class: "grid" }));
-    for (const { values, hue, width: wide, dash } of lines) {
-      let path = "";
-      values.forEach((value, step) => { if (value !== null) path += `${path && values[step - 1] !== null ? "L" : "M"}${x(step)} ${y(value)}`; });
-      const line = shape("path", { d: path, fill: "none", "stroke-width": wide, "stroke-linejoin": "round" });
-      line.style.stroke = hue;
-      if (dash) line.setAttribute("stroke-dasharray", dash);
-      svg.append(line);
-      values.forEach((value, step) => {
-        const mark = value === null ? shape("text", { x: x(step), y: PAD + 6, "text-anchor": "middle" }) : shape("circle", { cx: x(step), cy: y(value), r: wide / 2 + 1.2 });
-        if (value === null) mark.textContent = "∞";
-        mark.style.fill = hue;
-        svg.append(mark);
-      });
-    }
-    const ends = element("span", "ends");
+  drawCurve(what, height, lines) {
+    const [name, unit, title] = CURVES[what], values = lines.flatMap((line) => line.values.filter((value) => value !== null));
+    const top = Math.max(0.1, ...values), low = this.y + height - 10, high = this.y + 12, y = (value) => low - (low - high) * value / top;
+    const row = this.label(height, this.isNarrow ? name.slice(0, 6) : name, "", `${title}, in ${unit}`), now = element("div", "now"), ends = element("span", "ends");
+    row.classList.add("curve");
+    row.firstChild.append(element("span", "hint", "?"));
     ends.append(element("span", "", top >= 10 ? top.toFixed(0) : top.toPrecision(2)), element("span", "", "0"));
-    row.firstChild.append(ends);
-    row.lastChild.append(svg);
-    return row;
+    row.append(now, ends);
+    this.values[what] = { now, lines, unit };
+    for (const value of [0, top]) this.picture.append(svg("line", { x1: 0, x2: this.steps * this.cell, y1: y(value), y2: y(value) }, "grid"));
+    for (const { values, hue, thick, dash } of lines) {
+      let path = "";
+      values.forEach((value, step) => { if (value !== null) path += `${path && values[step - 1] !== null ? "L" : "M"}${this.middle(step)} ${y(value)}`; });
+      this.picture.append(svg("path", { d: path, fill: "none", stroke: hue, "stroke-width": thick, "stroke-linejoin": "round", ...(dash ? { "stroke-dasharray": dash } : {}) }));
+      values.forEach((value, step) => this.picture.append(value === null ? svg("text", { x: this.middle(step), y: high + 6, fill: hue }, "infinite", "∞")
+        : svg("circle", { cx: this.middle(step), cy: y(value), r: thick / 2 + 1.2, fill: hue })));
+    }
+    this.y += height;
   }
-};
+
+  drawBackground(data, width) { // the chosen step, where the models differ first, and where they have read different tokens
+    const first = Math.min(...data.pairs.map((pair) => { const i = pair.same_context.indexOf(false); return i < 0 ? Infinity : i; }));
+    if (Number.isFinite(first)) {
+      const hatch = svg("pattern", { id: "sr-hatch", width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
+      hatch.append(svg("line", { x1: 0, y1: 0, x2: 0, y2: 7 }, "hatch"));
+      const area = svg("rect", { x: first * this.cell, y: 18, width: (this.steps - first) * this.cell, height: this.y - 18, fill: "url(#sr-hatch)" }, "apart");
+      area.append(svg("title", {}, "", "from here on the models have read different tokens"));
+      this.back.append(hatch, area);
+    }
+    this.cursor = svg("rect", { y: 17, width: this.cell, height: this.y - 17, rx: 8 }, "cursor");
+    this.back.append(this.cursor);
+    if (data.divergence === null) return;
+    const x = data.divergence * this.cell, isLate = x + 110 > width;
+    this.picture.append(svg("line", { x1: x + 1, x2: x + 1, y1: 2, y2: this.y }, "rule"),
+      svg("text", { x: x + (isLate ? -5 : 7), y: 13, "text-anchor": isLate ? "end" : "start" }, "flag", "first difference"));
+  }
+
+  drawCursor(ruler) {
+    const { at } = ruler, x = at * this.cell, { scroller } = this;
+    this.at = at;
+    this.cursor.setAttribute("x", x);
+    this.handle.setAttribute("cx", this.middle(at));
+    for (const { now, lines, unit } of Object.values(this.values)) {
+      now.replaceChildren(...lines.slice(0, 4).map(({ values, hue, name }) => {
+        const value = values[at], text = value === undefined ? "–" : value === null ? "∞" : value.toPrecision(value >= 1 ? 3 : 2);
+        const node = element("span", "value", `${name} ${value !== undefined && value !== null && value < 0.005 ? "0.00" : text}`);
+        node.style.setProperty("--hue", hue);
+        return node;
+      }), element("span", "unit", unit));
+    }
+    for (const [name, value] of [["max", ruler.last], ["now", at], ["text", ruler.describe()]]) this.slider.setAttribute(`aria-value${name}`, String(value));
+    if (x < scroller.scrollLeft) scroller.scrollLeft = x;
+    else if (x + this.cell > scroller.scrollLeft + scroller.clientWidth) scroller.scrollLeft = x + this.cell - scroller.clientWidth;
+  }
+}
