@@ -1,19 +1,20 @@
 """The scene: a run of a model as an animation, from its tokens to its answers, in which the input can be changed.
 
-act = scene(scene_data(reading, typed="3 7 12 9"), key="scene")
-if act.opened: st.switch_page(…)
+clicked = scene(scene_data(reading), key="scene")
+if clicked: st.switch_page(…)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
 from streamlit.components.v2 import component
 
+from pages.components.prediction_strip import Editing, edit_sent
+from pages.shared.escape_markdown import escape_markdown
 from xformer.widgets.scripts import script, style
 
 _EVENT = "act"
@@ -30,19 +31,20 @@ class Opened:
     head: str = ""
 
 
-def scene(data: bytes, *, key: str, typed: Callable[[str], object]) -> Opened | None:
+def scene(data: bytes, *, key: str, editing: Editing | None = None) -> Opened | None:
     """Draw packed data of `xformer.widgets.scene_data` and return what was clicked just now.
 
     Args:
         data: What `scene_data` packed.
         key: The key of the widget.
-        typed: Called with the text that the visitor typed, before the page runs again.
+        editing: What takes a token that was changed in the scene.
     """
 
     def hear() -> None:
         sent = st.session_state[key].get(_EVENT)
-        if isinstance(sent, dict) and isinstance(text := sent.get("input"), str):
-            typed(text)
+        edit = edit_sent(sent.get("edit"), len(editing.texts)) if editing and isinstance(sent, dict) else None
+        if editing and edit and (problem := editing.take(*edit)):
+            st.toast(escape_markdown(problem))
 
     return opened(_component(key=key, data=data, on_act_change=hear).get(_EVENT))
 

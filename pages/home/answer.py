@@ -12,6 +12,7 @@ import streamlit as st
 from pages.components.prediction_strip import Lane, prediction_strip
 from pages.components.scene import scene
 from pages.shared import resources, screens
+from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import show_image, test_predictions
@@ -19,6 +20,7 @@ from pages.shared.layout import caption, is_dark
 from pages.shared.link import address
 from pages.shared.patience import patience
 from pages.shared.picture import footer, heading, html, menu, shown
+from pages.shared.prediction import editing
 from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.analysis.images import wrong_ones
@@ -205,22 +207,14 @@ def mistakes_panel(view: View) -> None:
     footer(view, "wrong", [Call(analysis.mistakes, (view.original(),))], wrong)
 
 
-NOT_TYPED = frozenset({"image", "picture", "given"})
-"""The kinds of input that are no text."""
-
-
 def scene_panel(view: View) -> None:
-    """The run of the model, the changed one where there are changes."""
-    reading = view.changed() or view.original()
-    typed = None if view.input.kind in NOT_TYPED else view.input.text(view.source)
-    clicked = scene(scene_data(reading, typed), key="scene", typed=_type)
+    """The run of the model, the changed one where there are changes; its tokens can be changed in it."""
+    reading, edit = view.changed() or view.original(), editing(view)
+    call = Call(scene_data, (reading,), {"edit": edit and (edit.texts, edit.first)})
+    clicked = scene(shared.get(("scene", *call.key(view)), call.make), key="scene", editing=edit)
     link = address()
     with menu("scene"):
         html(lambda: scene_page(scene_data(reading), [str(reading.recipe), *link()]), "scene", view.model)
     if clicked is not None:
         head = {"head": clicked.head} if clicked.head else {}
         st.switch_page(screens.file_of(clicked.screen), query_params=head)  # the sidebar keeps its model and input
-
-
-def _type(text: str) -> None:
-    st.session_state["input"] = text

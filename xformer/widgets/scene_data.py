@@ -51,12 +51,12 @@ class _Arrays:
         return at
 
 
-def scene_data(reading: Reading, typed: str | None = None) -> bytes:
+def scene_data(reading: Reading, edit: tuple[Sequence[str], int] | None = None) -> bytes:
     """Pack what the scene shows of the first input of a reading.
 
     Args:
         reading: The run.
-        typed: The input as a person types it, for a box in which it can be changed; None shows no box.
+        edit: The texts of the tokens that can be changed, "" at the end for a new one, and the position of the first of them.
 
     Returns:
         `XSC1`, the length of the header (4 bytes, little endian), the header as JSON, and the arrays that it refers to by their
@@ -68,7 +68,7 @@ def scene_data(reading: Reading, typed: str | None = None) -> bytes:
         "stacks": stacks,
         "answers": _answers(reading, stacks[-1]),
         "continues": reading.open_output is not None,
-        "typed": typed,
+        "edit": None if edit is None else {"texts": list(edit[0]), "first": edit[1]},
         "colours": COLOURS,
     }
     return joined(MAGIC, header, *arrays.parts)

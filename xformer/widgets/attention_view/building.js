@@ -120,7 +120,7 @@ export const Building = (Base) => class extends Base {
     const fixed = left + (matrices - 1) * (close + gap) + 2 * matrices; // all that is not a plot
     const arcsWidth = Math.max(arcsRoom, Math.min(460, width * 0.36)), beside = (width - fixed - arcsWidth - gap) / Math.max(1, matrices);
     const wrap = Boolean(matrices && arcs && beside < Math.min(220, layer.keys * 72));
-    if (wrap && this.show === "both" && this.framed && this.room < 540) arcs = 0; // a low frame has no line for them
+    if (wrap && this.show === "both" && this.room && (this.framed ? this.room < 540 : this.gridAt.beside)) arcs = 0; // no line for them
     const fitsWindow = this.room && (this.framed || this.gridAt.beside);
     const tallestBelow = (top) => this.patterns.height // all that is not a plot: the head's name, the captions, the colours
       || (fitsWindow ? Math.max(110, this.framed && wrap && arcs ? (this.room - 330) / 2 : this.room - top - 116) : 520);

@@ -1,7 +1,7 @@
 // The scene: one run of a model from its tokens to its answers, as an animation that can be played, paused and stepped through.
 //
 //   const scene = new Scene(element);
-//   scene.send = (event) => …;        // { open: { screen, head } } after a click, { input: text } after typing
+//   scene.send = (event) => …;        // { open: { screen, head } } after a click, { edit: { at, text } } after a token was changed
 //   scene.update(bytes);              // what `scene_data` packed
 //
 // Every number that is drawn is one of the run. `Clock` has the time, `layOut` the places, and `paint` draws a moment.
@@ -12,6 +12,7 @@ const SECONDS = { tokens: 0.6, embed: 0.9, position: 0.9, attention: 1.1, feed: 
 const FASTEST = 0.16; // seconds a part of a deep model takes at least
 const WHOLE = 16; // seconds that a run of a deep model takes at most
 const NARROW = 640; // px
+const GHOST = 0.13; // how much is seen of what the run has not reached yet
 
 function read(bytes) {
   const [header, packed] = headerOf(bytes);
@@ -87,7 +88,7 @@ function layOut(scene, width) {
   const rows = Math.max(...scene.stacks.map((stack) => stack.tokens.length), 1);
   const row = Math.max(13, Math.min(38, 270 / rows));
   const top = 26;
-  const place = { width, row, top, bottom: top + rows * row, rows, stacks: [], isNarrow };
+  const place = { width, row, top, bottom: top + rows * row, stacks: [], isNarrow };
   const longest = Math.max(...scene.stacks.flatMap((stack) => stack.tokens.map((token) => token.length)), 2);
   const chip = Math.min(isNarrow ? 60 : 92, Math.max(46, 18 + longest * 7.4));
   const answers = scene.answers.length ? (isNarrow ? (scene.continues ? 106 : 74) : 150) : 10;
@@ -168,38 +169,47 @@ function paint(context, scene, place, clock, look, pointed) {
       context.fillRect(x + d * size, middle(r) - high / 2, Math.max(1, size - (size > 3 ? 0.6 : 0)), high);
     }
     context.globalAlpha = 1;
-    if (alpha > 0.5) regions.push({ x, y: middle(r) - high / 2, width, height: high, column, r, ...region });
+    regions.push({ x, y: middle(r) - high / 2, width, height: high, column, r, ...region });
   };
 
   scene.stacks.forEach((stack, s) => {
     const at = place.stacks[s];
     const read = doneOf("tokens", s);
     stack.tokens.forEach((token, r) => {
-      const alpha = ease(Math.min(1, Math.max(0, read * stack.tokens.length - r)));
-      if (!alpha) return;
+      const alpha = Math.max(GHOST, ease(Math.min(1, Math.max(0, read * stack.tokens.length - r))));
+      const edit = s === 0 ? editOf(scene, stack.first + r) : null;
       context.globalAlpha = alpha;
       context.fillStyle = look.chip;
       context.beginPath();
       context.roundRect(at.chip, middle(r) - Math.min(row - 3, 24) / 2, at.chipWidth, Math.min(row - 3, 24), 5);
       context.fill();
       text(token, at.chip + at.chipWidth / 2, middle(r) + 0.5, { align: "center", alpha, most: at.chipWidth - 8 });
-      regions.push({ x: at.chip, y: middle(r) - row / 2, width: at.chipWidth, height: row, target: { screen: "embeddings" }, says: `Token ${stack.first + r}: ${token}` });
+      regions.push({ x: at.chip, y: middle(r) - row / 2, width: at.chipWidth, height: row, edit, target: { screen: "embeddings" }, says: `Token ${stack.first + r}: ${token}${edit ? ". Click to change it." : ""}` });
     });
+    const added = s === 0 && stack.tokens.length === stack.n ? editOf(scene, scene.edit?.first + scene.edit?.texts.length - 1) : null;
+    if (added) {
+      text("+ add", at.chip + at.chipWidth / 2, place.bottom + 12, { align: "center", colour: look.faint });
+      regions.push({ x: at.chip, y: place.bottom, width: at.chipWidth, height: 24, edit: added, says: "Click to add a token." });
+    }
     title(scene.stacks.length > 1 ? stack.name : "tokens", at.chip, at.chipWidth, read);
 
     // The stream: a line for each token, from its vector to its answer.
     const last = at.layers.at(-1);
     const from = at.columns.length ? at.columns.at(-1).x : at.chip + at.chipWidth;
-    const reached = streamEnd(scene, place, clock, s);
+    const reached = streamEnd(scene, place, clock, s), end = last ? last.x + last.width : from;
     context.strokeStyle = look.stream;
     context.lineWidth = 1.5;
-    stack.tokens.forEach((_, r) => {
-      if (reached <= from) return;
-      context.beginPath();
-      context.moveTo(from, middle(r));
-      context.lineTo(reached, middle(r));
-      context.stroke();
-    });
+    for (const [to, alpha] of [[Math.max(end, reached), 0.4], [reached, 1]]) {
+      context.globalAlpha = alpha;
+      stack.tokens.forEach((_, r) => {
+        if (to <= from) return;
+        context.beginPath();
+        context.moveTo(from, middle(r));
+        context.lineTo(to, middle(r));
+        context.stroke();
+      });
+    }
+    context.globalAlpha = 1;
 
     const embedded = doneOf("embed", s);
     const placed = stack.columns.length > 1 ? doneOf("position", s) : 1;
@@ -207,11 +217,11 @@ function paint(context, scene, place, clock, look, pointed) {
       const spot = at.columns[c];
       if (!spot.width) return;
       const isOwn = c === 0;
-      const alpha = isOwn ? embedded : c === 1 ? Math.min(1, placed * 2) : Math.max(0, placed * 2 - 1);
-      if (!alpha) return;
+      const shown = isOwn ? embedded : c === 1 ? Math.min(1, placed * 2) : Math.max(0, placed * 2 - 1);
+      const alpha = Math.max(GHOST, shown);
       const title_ = column.name === "token" ? "vector" : column.name === "position" ? "+ position" : "= sum";
-      title(stack.columns.length > 1 || !isOwn ? title_ : "vector", spot.x, spot.width, alpha);
-      const slide = isOwn ? (1 - ease(embedded)) * -26 : c === 2 ? (1 - ease(alpha)) * -40 : 0;
+      title(stack.columns.length > 1 || !isOwn ? title_ : "vector", spot.x, spot.width, Math.max(0.5, alpha));
+      const slide = !shown ? 0 : isOwn ? (1 - ease(embedded)) * -26 : c === 2 ? (1 - ease(shown)) * -40 : 0;
       const screen = column.name === "position" ? "positions" : "embeddings";
       stack.tokens.forEach((token, r) => cells(column, spot.x + slide, spot.width, r, alpha, { target: { screen }, token }));
     });
@@ -223,13 +233,13 @@ function paint(context, scene, place, clock, look, pointed) {
       layer.attention.forEach((part, a) => {
         const done = doneOf("attention", s, l, a);
         arcs(context, scene, place, part, s, spot, done, look, pointed, a / layer.attention.length);
-        if (part.added && done > 0) dots(context, place, part.added, spot.x + spot.width * 0.62, done, look.attention);
+        if (part.added) dots(context, place, part.added, spot.x + spot.width * 0.62, Math.max(0.35, done), look.attention, false, done ? 0.9 : GHOST);
         const [rows, keys] = part.shape;
         for (let head = 0; head < part.drawn; head += 1, n += 1) {
           const x = spot.x + 2 + (n % place.thumbColumns) * (place.thumb + 3);
           const y = place.headsTop + Math.floor(n / place.thumbColumns) * (place.thumb + 3);
           const lit = ease(Math.min(1, Math.max(0, done * 1.6 - (0.6 * head) / part.drawn)));
-          context.globalAlpha = 0.1 + 0.9 * lit;
+          context.globalAlpha = 0.22 + 0.78 * lit;
           context.imageSmoothingEnabled = false;
           context.drawImage(look.picture(part, head), x, y, place.thumb, place.thumb);
           const isPointed = pointed?.part === part && pointed.head === head;
@@ -248,13 +258,13 @@ function paint(context, scene, place, clock, look, pointed) {
           });
         }
       });
-      if (layer.fed && fed > 0) {
+      if (layer.fed) {
         const x = spot.x + spot.width * 0.86;
-        dots(context, place, layer.fed, x, fed, look.feed, true);
+        dots(context, place, layer.fed, x, Math.max(0.35, fed), look.feed, true, fed ? 0.9 : GHOST);
         regions.push({ x: x - 8, y: top, width: 16, height: place.bottom - top, target: { screen: "feed_forward" }, says: `Layer ${l + 1} · feed-forward. Click to see its neurons.` });
       }
-      if (layer.after && spot.stripWidth > 12 && fed > 0) {
-        stack.tokens.forEach((token, r) => cells(layer.after, spot.stripAt, spot.stripWidth, r, fed, { target: { screen: "residual" }, token, layer: l + 1 }));
+      if (layer.after && spot.stripWidth > 12) {
+        stack.tokens.forEach((token, r) => cells(layer.after, spot.stripAt, spot.stripWidth, r, Math.max(GHOST, fed), { target: { screen: "residual" }, token, layer: l + 1 }));
       }
       if (l % place.every === 0) title(place.isDeep ? `${l + 1}` : `layer ${l + 1}`, spot.x, spot.width, 1);
     });
@@ -265,18 +275,19 @@ function paint(context, scene, place, clock, look, pointed) {
   });
 
   const said = doneOf("answer", scene.stacks.length - 1);
-  if (scene.answers.length && said > 0) {
+  if (scene.answers.length) { // before the run has reached it, an answer is an empty bar
     const wide = place.width - place.answers - 4;
-    title(scene.continues ? "next token" : "answer", place.answers, wide, said);
+    title(scene.continues ? "next token" : "answer", place.answers, wide, Math.max(0.5, said));
     for (const answer of answersShown(scene)) {
       const lines = answer.isList ? answer.said : answer.said.slice(0, 1);
       const high = Math.min(row - 3, 22);
       lines.forEach(([token, p], index) => {
-        const y = answer.isList ? Math.max(top + high / 2, middle(Math.max(0, (answer.row ?? 0) - lines.length + 1)) + 0) + index * (high + 3) : middle(answer.row ?? 0);
+        const y = answer.isList ? Math.max(top + high / 2, middle(Math.max(0, (answer.row ?? 0) - lines.length + 1))) + index * (high + 3) : middle(answer.row ?? 0);
         const colour = answer.is_right === null ? look.attention : answer.is_right ? look.right : look.wrong;
-        context.globalAlpha = said;
+        context.globalAlpha = Math.max(0.5, said);
         context.fillStyle = look.chip;
         context.fillRect(place.answers, y - high / 2, wide, high);
+        if (!said) return;
         context.fillStyle = colour;
         context.globalAlpha *= 0.55;
         context.fillRect(place.answers, y - high / 2, wide * p * ease(said), high);
@@ -290,6 +301,12 @@ function paint(context, scene, place, clock, look, pointed) {
     }
   }
   return regions;
+}
+
+// The place in the input of a token that can be changed, with its text; null where it cannot.
+function editOf({ edit }, token) {
+  const at = edit ? token - edit.first : -1;
+  return at >= 0 && at < edit.texts.length ? { at, text: edit.texts[at] } : null;
 }
 
 // Of a text that goes on, the likeliest next tokens stand there as a list; of any other input, one answer a token.
@@ -319,7 +336,7 @@ function streamEnd(scene, place, clock, s) {
     if (part.kind === "attention") end = at.layers[part.l].x + at.layers[part.l].width * 0.7;
     if (part.kind === "feed") end = at.layers[part.l].x + at.layers[part.l].width;
     if (part.kind === "answer") end = place.answers;
-    x = Math.max(x, x + (Math.max(end, x) - x) * done);
+    x += Math.max(0, end - x) * done;
   }
   return x;
 }
@@ -354,13 +371,13 @@ function arcs(context, scene, place, part, s, spot, done, look, pointed, shift) 
 }
 
 // What a part adds to each vector: a dot as large as its share of the vector's length.
-function dots(context, place, shares, x, done, colour, isSquare = false) {
+function dots(context, place, shares, x, done, colour, isSquare, alpha) {
   const { row, top, isDeep } = place;
   const middle = (r) => top + (r + 0.5) * row;
   context.fillStyle = colour;
   shares.forEach((share, r) => {
     const size = Math.min(row * 0.36, isDeep ? 5 : 8, (isDeep ? 0.8 : 2) + (isDeep ? 2 : 3.4) * Math.sqrt(share)) * Math.min(1, done * 1.4);
-    context.globalAlpha = 0.9;
+    context.globalAlpha = alpha;
     context.beginPath();
     if (isSquare) context.roundRect(x - size, middle(r) - size, 2 * size, 2 * size, 2);
     else context.arc(x, middle(r), size, 0, 7);
@@ -418,10 +435,8 @@ function lookOf(root, scene) {
 }
 
 const FRAME = `
-    <form class="typed">
-      <input class="typed-text" autocomplete="off" spellcheck="false" aria-label="Input of the model"><button type="submit">Run</button>
-    </form>
-    <div class="stage"><canvas role="img" tabindex="0"></canvas><div class="tip" hidden></div></div>
+    <div class="stage"><canvas role="img" tabindex="0"></canvas><div class="tip" hidden></div>
+      <input class="edit" autocomplete="off" spellcheck="false" aria-label="Text of the token" hidden></div>
     <div class="controls">
       <button class="back" type="button" aria-label="One step back">‹</button>
       <button class="play" type="button">Play</button>
@@ -451,9 +466,15 @@ export class Scene {
       this.clock.now = (this.clock.end * event.target.value) / 1000;
       this.draw();
     };
-    this.find(".typed").onsubmit = (event) => {
-      event.preventDefault();
-      this.send({ input: this.find(".typed-text").value });
+    const field = this.find(".edit");
+    field.onkeydown = (event) => {
+      if (event.key === "Escape") this.editing = null;
+      if (event.key === "Enter" || event.key === "Escape") field.blur();
+    };
+    field.onblur = () => {
+      field.hidden = true;
+      if (this.editing && field.value !== this.editing.text) this.send({ edit: { at: this.editing.at, text: field.value } });
+      this.editing = null;
     };
     this.canvas.onkeydown = (event) => {
       const does = { ArrowRight: () => this.step(1), ArrowLeft: () => this.step(-1), " ": () => this.find(".play").click() }[event.key];
@@ -464,8 +485,9 @@ export class Scene {
     this.canvas.onpointermove = (event) => this.point(event);
     this.canvas.onpointerleave = () => this.point(null);
     this.canvas.onclick = (event) => {
-      const { target } = this.regionAt(event) ?? {};
-      if (target) this.send({ open: target });
+      const region = this.regionAt(event);
+      if (region?.edit) this.edit(region);
+      else if (region?.target) this.send({ open: region.target });
     };
     this.observer = new ResizeObserver(() => this.fit());
     this.observer.observe(this.root);
@@ -479,9 +501,6 @@ export class Scene {
     }
     this.bytes = bytes.slice();
     this.scene = read(bytes);
-    const { typed } = this.scene;
-    this.find(".typed").hidden = typed === null;
-    if (this.root.getRootNode().activeElement !== this.find(".typed-text")) this.find(".typed-text").value = typed ?? "";
     this.clock = new Clock(partsOf(this.scene));
     this.clock.now = this.clock.end;
     this.canvas.setAttribute("aria-label", `The run of the model, from its tokens to its answers. ${summary(this.scene)}.`);
@@ -512,7 +531,7 @@ export class Scene {
     context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
     this.regions = paint(context, this.scene, this.place, clock, this.look, this.pointed);
     this.find(".time").value = clock.end ? Math.round((1000 * clock.now) / clock.end) : 0;
-    this.find(".play").textContent = clock.isPlaying ? "⏸ Pause" : clock.isOver ? "↻ Again" : "▶ Play";
+    this.find(".play").textContent = clock.isPlaying ? "Pause" : clock.isOver ? "Again" : "Play";
     const says = clock.isOver ? summary(this.scene) : clock.part.says;
     if (this.find(".says").textContent !== says) this.find(".says").textContent = says;
   }
@@ -544,6 +563,17 @@ export class Scene {
     this.draw();
   }
 
+  edit(region) { // change a token in its place
+    const field = this.find(".edit");
+    this.pause();
+    this.find(".tip").hidden = true;
+    this.editing = region.edit;
+    field.value = region.edit.text;
+    Object.assign(field.style, { left: `${region.x}px`, top: `${region.y}px`, width: `${Math.max(64, region.width)}px`, height: `${Math.max(24, region.height - 4)}px` });
+    field.hidden = false;
+    field.select();
+  }
+
   regionAt(event) {
     const box = this.canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
@@ -558,7 +588,7 @@ export class Scene {
       this.pointed = pointed;
       if (!this.clock.isPlaying) this.draw();
     }
-    this.canvas.style.cursor = region?.target ? "pointer" : "default";
+    this.canvas.style.cursor = region?.edit ? "text" : region?.target ? "pointer" : "default";
     const tip = this.find(".tip");
     tip.hidden = !region;
     if (!region) return;
