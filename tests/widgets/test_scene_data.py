@@ -121,3 +121,9 @@ def test_a_browser_can_only_open_a_screen_of_the_scene(sent: object) -> None:
 def test_a_head_is_written_as_in_a_link() -> None:
     assert opened({"open": {"screen": "attention", "head": "3.2"}}) == Opened("attention", "3.2")
     assert opened({"open": {"screen": "attention", "head": "3.2&model=x"}}) == Opened("attention")
+
+
+def test_the_tokens_that_can_be_changed_are_sent_with_their_place(reading: Reading) -> None:
+    assert header_of(scene_data(reading), MAGIC)["edit"] is None
+    header = header_of(scene_data(reading, (("3", "7", ""), 1)), MAGIC)
+    assert header["edit"] == {"texts": ["3", "7", ""], "first": 1}

@@ -38,6 +38,8 @@ export const Building = (Base) => class extends Base {
     this.strips = ["query", "key"].map((kind) => {
       const node = element("div", "strip"), what = element("span", "what"), chips = element("div", "chips");
       node.append(what, chips);
+      chips.tabIndex = 0; // it may scroll
+      chips.setAttribute("role", "group"); chips.setAttribute("aria-label", kind === "query" ? "Tokens of the queries" : "Tokens of the keys");
       const index = (event) => { const chip = event.target.closest?.(".chip"); return chip ? Number(chip.dataset.i) : null; };
       chips.addEventListener("pointerover", (event) => { const i = index(event); if (i !== null) this.setHover(this.tokenFocus(kind, i)); });
       chips.addEventListener("pointerleave", () => this.setHover(null));
