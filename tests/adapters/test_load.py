@@ -19,8 +19,6 @@ from xformer.errors import CheckpointError, InputError, ModelFileError, XformerE
 from xformer.model_files.contents import check_sizes, inspect
 from xformer.model_files.models_here import catalogue
 
-pytestmark = pytest.mark.xdist_group("transformers")
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
