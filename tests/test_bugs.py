@@ -14,7 +14,7 @@ from tests.layers.reference import ARCHITECTURES, assert_close, build, inputs
 from tests.training.tiny import tiny_preset
 from xformer.bugs import BUGS, CRASHES, WHOLE_RUNS
 from xformer.bugs.bug import replace_modules
-from xformer.bugs.lab import lab_run
+from xformer.bugs.lab import lab_run, read_both
 from xformer.bugs.network import redrawn
 from xformer.errors import InputError, TrainingError
 from xformer.layers.attention import Attention
@@ -414,3 +414,12 @@ def test_training_bugs() -> None:
     assert torch.equal(right.labels[~padding], wrong.labels[~padding])
     with pytest.raises(TrainingError, match="nan"):
         list(lab_run(preset, BUGS["softmax-of-nothing"], device="cpu").reports())
+
+
+def test_weight_that_a_faulty_mask_lets_through_is_drawn() -> None:
+    right, wrong = read_both("checkpoints/reverse-decoder", "3 7 12", "masked-with-zero")
+    for reading, is_leaking in ((right, False), (wrong, True)):
+        cells = xformer.analysis.attention(reading, layer=0, head=0)
+        n = len(cells["query"].unique())
+        assert (cells["allowed"].sum() > n * (n + 1) / 2) == is_leaking
+        assert cells.groupby("query")["weight"].sum().tolist() == pytest.approx([1.0] * n, abs=1e-5)

@@ -56,6 +56,7 @@ def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int
         mask = reading[f"{site.path}.mask"][0].expand(pattern.shape)
         allowed = mask[head].numpy(force=True)  # [query, key]
     weights = pattern[head].float().numpy(force=True)  # [query, key]
+    allowed = allowed | (weights > 0)  # a faulty mask lets weight through
     queries, keys = (
         [f"{position} {name}" for position, name in enumerate(names)]
         for names in token_names(reading, site, weights.shape)
