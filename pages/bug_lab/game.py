@@ -95,7 +95,7 @@ def game_panel() -> None:
         calls = _patterns(view, runs, columns, number, guess, has_loss=has_loss)
         with last:
             state_of = " Both models are untrained." if bug.shows == "when fresh" else ""
-            st.markdown(f"{view.input.instruction}{state_of}")
+            st.markdown(f"**Task:** {view.input.instruction}{state_of}")
             _predictions(view, runs, marked=guess is not None)
             if guess is None:
                 st.toggle("Show the losses", key=f"bug_losses_{number}")
