@@ -13,7 +13,7 @@ from pages.shared.call import Call
 from pages.shared.link import asked, chose
 from pages.shared.picture import footer, heading, picture, table
 from pages.shared.view import ORIGINAL, View
-from pages.shared.widgets import ask_window, choose, every_nth, window_words
+from pages.shared.widgets import ask_window, every_nth, window_words
 from xformer import analysis, viz
 from xformer.analysis.embeddings import Nearness, places_side_by_side
 from xformer.analysis.images import place_cosines
@@ -125,7 +125,6 @@ def ask_waves(d_model: int) -> list[int]:
 
 
 MOST_ROWS_ON_A_CARD = 64
-DRAW = {"done": "what is done", "offset": "two positions, by how far apart"}
 HEIGHT, HEIGHT_OF_LINES = 150, 260
 """Pixels of a card's picture; lines have their legend below."""
 CARDS_IN_A_ROW = 3
@@ -133,25 +132,16 @@ CARDS_IN_A_ROW = 3
 
 def position_kinds_panel(view: View, side: str | None) -> None:
     """A card for each kind of positions; a learned kind is drawn only if the model has learned it."""
-    config = view.config
-    draw = choose("draw", DRAW, "done", "Draw", label_visibility="collapsed")
     n = max(2, view.longest_trained(side))
-    heads = f"{config.n_heads} head{'s' if config.n_heads > 1 else ''} of {config.d_head}"
-    seen = f"the {n} positions of the longest input of its task"
-    if draw == "done":
-        seen = (
-            f"the first {min(n, MOST_ROWS_ON_A_CARD)} positions, from the lowest (orange) to the highest value (blue)"
-        )
-    st.caption(f"With this model’s sizes: d_model {config.d_model}, {heads}, base {config.position_base:g}; {seen}.")
     kinds = list(POSITION_KINDS.values())
     for first in range(0, len(kinds), CARDS_IN_A_ROW):
         row = kinds[first : first + CARDS_IN_A_ROW]
         for column, kind in zip(st.columns(CARDS_IN_A_ROW, gap="small"), row, strict=False):
             with column, st.container(border=True, height="stretch", gap="small"):
-                _card(view, kind, draw, n, side)
+                _card(view, kind, n, side)
 
 
-def _card(view: View, kind: PositionKind, draw: str, n: int, side: str | None) -> None:
+def _card(view: View, kind: PositionKind, n: int, side: str | None) -> None:
     config, run = view.config, view.original()
     own = kind is config.position_kind
     heading(kind.title + (" :green-badge[:material/check: this model]" if own else ""))
@@ -161,16 +151,15 @@ def _card(view: View, kind: PositionKind, draw: str, n: int, side: str | None) -
     elif own or kind.can_be_drawn(config):
         n = n if kind.keeps_keys else len(run.tokens_of(side))
         of: dict[str, Any] = {"key": f"card_{kind.name}", "kind": kind.name, "stack": side}
-        if kind.is_drawn_by_offset or draw == "offset":
-            height = HEIGHT_OF_LINES if kind.is_drawn_by_offset else HEIGHT
-            picture(view, kind.name, viz.position_offsets, run, n=n, height=height, **of)
+        if kind.is_drawn_by_offset:
+            picture(view, kind.name, viz.position_offsets, run, n=n, height=HEIGHT_OF_LINES, **of)
         else:
             rows = range(min(n, MOST_ROWS_ON_A_CARD))
             picture(view, kind.name, viz.position_values, run, positions=rows, height=HEIGHT, legend=False, **of)
         st.caption(kind.does, help=kind.more)
-    elif not kind.keeps_keys and draw == "done":
+    elif not kind.keeps_keys:
         st.caption(kind.does, help=kind.more)
-        st.caption("This model has learned no such vectors. It would number its input like this:")
+        st.caption("It would number its input like this:")
         call = Call(analysis.position_counts, (run,), {"stack": side})
         st.dataframe(call.make(), hide_index=True, height=HEIGHT, key=f"{kind.name}_table")
         footer(view, kind.name, [call])

@@ -6,27 +6,38 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
-from pages.positions.kinds import TITLES, found_kind, offsets_panel, own_panel, places_panel, position_kinds_panel
+from pages.positions.guess import Guess, question, what_happened
+from pages.positions.kinds import (
+    TITLES,
+    found_kind,
+    offsets_panel,
+    own_panel,
+    places_panel,
+    position_kinds_panel,
+)
 from pages.shared import frame, resources
 from pages.shared.call import Call
-from pages.shared.layout import what_to_notice
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.layout import headline, what_to_notice
 from pages.shared.models import card_of_model
-from pages.shared.picture import footer, heading, panel, picture, shown, table
-from pages.shared.prediction import prediction_lanes, prediction_sentence
+from pages.shared.picture import footer, panel, shown, table, toolbar
+from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_sidebar
 from pages.shared.view import View, toggle_intervention
 from pages.shared.widgets import ask_side, choose
 from xformer import analysis, viz
 from xformer.analysis.attention_patterns import looks_back_only
 from xformer.analysis.positions import wavelengths
-from xformer.formatting import at_most
+from xformer.formatting import percent
 from xformer.interventions import join
 from xformer.reading import Reading
 from xformer.site import head_title
-from xformer.viz.attention_patterns import MOST_CELLS
-from xformer.viz.positions import MOST_HEADS_DRAWN
+from xformer.viz.attention_patterns import MOST_CELLS, pooled
+from xformer.viz.positions import attention_guess
 
+HEIGHT = 300
 ATTENTION, OWN, OFFSETS, PLACES, ALL_KINDS = "attention", "own", "offsets", "places", "kinds"
 
 
@@ -35,102 +46,129 @@ def page() -> None:
 
 
 def _positions(view: View) -> None:
-    positions_switch(view)
-    panels = _panels(view)
-    if not panels:
-        view.share()
-        return
-    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        show = choose("show", panels, next(iter(panels)), "Show", key="positions_show", label_visibility="collapsed")
-        side = ask_side() if show not in (ATTENTION, PLACES) and view.is_pair else None
-    by_side = {OWN: own_panel, OFFSETS: offsets_panel, ALL_KINDS: position_kinds_panel}
+    prediction_panel(view)
+    said, controls, panels = st.container(), toolbar(), _panels(view)
+    side, by_side = None, {OWN: own_panel, OFFSETS: offsets_panel, ALL_KINDS: position_kinds_panel}
+    show = ""
+    with controls:
+        if panels:
+            show = choose(
+                "show", panels, next(iter(panels)), "Show", key="positions_show", label_visibility="collapsed"
+            )
+            side = ask_side() if show in by_side and view.is_pair else None
+        if view.shape.can_drop_positions:
+            _switch(view)
+    if not view.shape.can_drop_positions:
+        found = f"Nothing was found that tells this model where a {view.input.one} is and could be switched off."
+        own = "This model has no positions that could be switched off."
+        st.info(found if view.task is None else own, icon=":material/info:")
     with frame.picture():
         if show in by_side:
             panel(by_side[show], view, side)
-        else:
-            panel(positions_off_panel if show == ATTENTION else places_panel, view)
-    if view.task is not None or show == ATTENTION:
+        elif show == PLACES:
+            panel(places_panel, view)
+        elif show:
+            panel(positions_off_panel, view, said, controls)
+    if show and (view.task is not None or show == ATTENTION):
         position_notes(view, side, show)
-    if view.task is None and OWN not in panels:
-        st.info("No position vectors, angles or biases were found in this model.", icon=":material/info:")
     view.share()
 
 
 def _panels(view: View) -> dict[str, str]:
     """The panels of this model."""
-    panels = {ATTENTION: "with and without"} if view.shape.can_drop_positions else {}
+    panels = {ATTENTION: "With and without"} if view.shape.can_drop_positions else {}
     if view.task is None:
         if how := found_kind(view):
-            panels[OWN] = f"its own kind: {TITLES[how]}"
-            panels |= {} if how == "biased" else {OFFSETS: "by how far apart"}
+            panels[OWN] = TITLES[how]
+            panels |= {} if how == "biased" else {OFFSETS: "By distance"}
         return panels
     kind = view.config.position_kind
-    own = f"its own kind: {kind.title}"
     if kind.acts_on != "nothing":
         if not kind.is_drawn_by_offset:
-            panels[OWN] = own
-        panels[OFFSETS] = own if kind.is_drawn_by_offset else "by how far apart"
+            panels[OWN] = kind.title
+        panels[OFFSETS] = kind.title if kind.is_drawn_by_offset else "By distance"
     if view.shape.image and kind.acts_on == "stream":
-        panels[PLACES] = "where a patch is"
-    return {**panels, ALL_KINDS: "all kinds"}
+        panels[PLACES] = "Patches"
+    return {**panels, ALL_KINDS: "All kinds"}
 
 
 OFF = "positions:off"
 FURTHEST = "most"
+GUESS, GUESS_MAP = "positions_guess", "positions_guess_map"
 
 
-def positions_switch(view: View) -> None:
-    """What the model says, with the positions' switch beside it."""
-    what = _what(view)
-    prediction_lanes(view, what)
-    if not view.shape.can_drop_positions:
-        found = f"Nothing was found that tells this model where a {view.input.one} is and could be switched off."
-        own = "This model has no positions that could be switched off."
-        st.info(found if view.task is None else own, icon=":material/info:")
-        return
+def _switch(view: View) -> None:
     is_off = OFF in view.on
-    with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
-        st.button(
-            "Switch the positions back on" if is_off else "Switch the positions off in the running model",
-            icon=":material/location_on:" if is_off else ":material/location_off:",
-            type="secondary" if is_off else "primary",
-            on_click=toggle_intervention,
-            args=(OFF,),
-            key="positions_off",
-        )
-        prediction_sentence(view, what)
+    st.button(
+        "Switch positions on" if is_off else "Switch positions off",
+        icon=":material/location_on:" if is_off else ":material/location_off:",
+        type="secondary" if is_off else "primary",
+        on_click=toggle_intervention,
+        args=(OFF,),
+        key="positions_off",
+    )
 
 
-def positions_off_panel(view: View) -> None:
-    """One head with and without positions, and how far each head's attention moves."""
-    original, changed = view.original(), view.changed()
+def positions_off_panel(view: View, said: DeltaGenerator, controls: DeltaGenerator) -> None:
+    """One head with positions, and after the switch without: until then an empty grid, in which a click is a guess."""
     on, off = with_and_without(view)
     moved = table(view, analysis.attention_moved, off, before=on)
-    layer, head = _ask_head(view, moved)
-    runs = {"This head’s attention": original}
-    if changed is not None:
-        runs = {"Own run": original, _what(view).capitalize(): changed}
-    *places, last = st.columns(len(runs) + 1, gap="medium")
-    for index, (place, (name, run)) in enumerate(zip(places, runs.items(), strict=True)):
-        with place:
-            heading(name)
-            call = Call(viz.attention, (run,), {"layer": layer, "head": head, "height": 190})
-            shown(view, call, f"pattern_{index}")
-            longest = max(run[f"{run.attention[layer].path}.pattern"].shape[-2:])
-            if longest > MOST_CELLS:
-                blocks = -(-longest // MOST_CELLS)
-                st.caption(f"{longest} positions in blocks of {blocks}: a cell is the largest weight of its block.")
-            footer(view, "pattern-changed" if index else "pattern", [call])
-    with last:
-        heading("How far heads move")
-        picture(view, "moved", viz.attention_moved, off, before=on)
-        others = ""
-        if len(moved) > MOST_HEADS_DRAWN:
-            rest = sorted(moved["moved"].tolist(), reverse=True)[MOST_HEADS_DRAWN]
-            others = f" The {MOST_HEADS_DRAWN} of {len(moved)} heads that move most; no other moves more than {at_most(rest)}."
+    with controls, st.popover("Head"):
+        layer, head = _ask_head(view, moved)
+    options = {"layer": layer, "head": head, "height": HEIGHT}
+    is_off, of = OFF in view.on, (view.model, view.source, layer, head)
+    with_call = Call(viz.attention, (on,), options)
+    query, one = question(on, off, layer, head)
+    left, right, *last = st.columns([1, 1, 0.8] if is_off else 2, gap="medium")
+    with left:
+        st.markdown("**With positions**")
+        shown(view, with_call, "pattern_0")
+    with right:
+        if is_off:
+            st.markdown("**Without positions**")
+            shown(view, Call(viz.attention, (off,), options), "pattern_1")
+            _verdict(of, off, layer, head)
+        else:
+            st.markdown("**Without positions: your guess**")
+            call = Call(attention_guess, (on,), {**options, "query": query})
+            shown(view, call, GUESS_MAP, on_select=lambda: _take_guess(of), selection_mode="cell")
+    for column in last:
+        with column:
+            st.markdown("**Attention that moved**")
+            shown(view, Call(viz.attention_moved, (off,), {"before": on}), "moved")
+    with said:
+        if is_off:
+            headline(what_happened(on, off, moved, layer, head, view.is_pair))
+        elif one:
+            headline(f"Where will **{escape_markdown(one)}** look without positions? Click a cell in its row.")
+    drawn = [with_call, Call(viz.attention, (off,), options), Call(viz.attention_moved, (off,), {"before": on})]
+    longest = max(on[f"{on.attention[layer].path}.pattern"].shape[-2:])
+    if longest > MOST_CELLS:
         st.caption(
-            f"How much of each head’s attention moves without positions, from 0 (none of it) to 1 (all of it).{others}"
+            f"{longest} positions in blocks of {-(-longest // MOST_CELLS)}: a cell is the largest weight of its block."
         )
+    footer(view, "pattern", drawn if is_off else drawn[:1])
+
+
+def _take_guess(of: tuple[Any, ...]) -> None:
+    """Keep the cell that was clicked, and switch the positions off."""
+    for cell in st.session_state[GUESS_MAP]["selection"].get("cell", []):
+        st.session_state[GUESS] = Guess(of, str(cell["query"]), str(cell["key"]))
+        toggle_intervention(OFF)
+
+
+def _verdict(of: tuple[Any, ...], off: Reading, layer: int, head: int) -> None:
+    guess = st.session_state.get(GUESS)
+    if not isinstance(guess, Guess) or guess.of != of:
+        return
+    cells = pooled(analysis.attention(off, layer=layer, head=head), MOST_CELLS)
+    row = cells[cells["query"] == guess.query].dropna(subset=["weight"])
+    if row.empty:
+        return
+    best = row.loc[row["weight"].idxmax()]
+    key, weight = escape_markdown(str(best["key"])), percent(float(best["weight"]), 0)
+    right = "You were right" if best["key"] == guess.key else f"You guessed {escape_markdown(guess.key)}"
+    st.markdown(f"{right}: {escape_markdown(guess.query)} now looks most at **{key}**, with {weight}.")
 
 
 def with_and_without(view: View) -> tuple[Reading, Reading]:
@@ -139,10 +177,6 @@ def with_and_without(view: View) -> tuple[Reading, Reading]:
     off = ",".join(word for word in (rest, OFF) if word)
     without, with_off = (resources.run(view.model, view.source, view.mask, changes) for changes in (rest, off))
     return without, with_off
-
-
-def _what(view: View) -> str:
-    return "positions off" if view.on == {OFF} and view.mask == resources.MASKS[0] else view.what_changed()
 
 
 def _ask_head(view: View, moved: pd.DataFrame) -> tuple[int, int]:
@@ -154,16 +188,16 @@ def _ask_head(view: View, moved: pd.DataFrame) -> tuple[int, int]:
     }
     names = {cell: head_title(path, head, is_pair=view.is_pair) for cell, (path, head) in cells.items()}
     furthest = list(cells)[int(moved["moved"].to_numpy().argmax())]
-    is_moved = bool(moved["moved"].max() > 0)
-    most = f"moves most: {names[furthest]}" if is_moved else f"none moves; the first: {names[furthest]}"
-    look: dict[str, Any] = {"widget": st.selectbox, "width": 420, "label_visibility": "collapsed"}
-    chosen = choose("watch", {FURTHEST: most, **names}, FURTHEST, "Attention of", **look)
+    look: dict[str, Any] = {"widget": st.selectbox, "width": 230, "label_visibility": "collapsed"}
+    chosen = choose("watch", {FURTHEST: f"changes most: {names[furthest]}", **names}, FURTHEST, "Attention of", **look)
     path, head = cells[furthest if chosen == FURTHEST else chosen]
     return paths.index(path), head
 
 
 def position_notes(view: View, side: str | None, show: str) -> None:
     """What to notice in the panel `show`, if anything."""
+    if show == ATTENTION and OFF not in view.on:
+        return  # the visitor is about to try it
     notes = {"attention": _about_loss, "own": _about_own, "offsets": _about_band, "kinds": _about_sums}
     if show in notes and (note := notes[show](view, side)):
         what_to_notice([note])

@@ -45,7 +45,6 @@ OURS = {
     "feed_forward/neurons.py": {"title"},
     "home/more.py": {"label", "published.title"},
     "positions/kinds.py": {"kind.title", "words"},
-    "positions/page.py": {"name"},
     "runs/cards.py": {"PRESETS[SHIPPED].title"},
     "runs/chosen.py": {"name", "words"},
     "runs/page.py": {"words"},

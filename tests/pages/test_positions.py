@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import xformer
+from pages.positions.guess import Guess, question, what_happened
 from tests.layers.reference import FITTING
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
@@ -78,7 +79,7 @@ def test_every_kind_of_positions_has_its_own_picture(open_page: Open, kind: str,
     app = open_page(PAGE, model=f"{architecture}-{kind}", input="3 1 2", show="kinds")
     assert complaints(app) == []
     panels = app.segmented_control(key="positions_show").options
-    assert any(option == f"its own kind: {POSITION_KINDS[kind].title}" for option in panels) == (kind != "none")
+    assert any(option == POSITION_KINDS[kind].title for option in panels) == (kind != "none")
     shown = [element.value for element in app.subheader]
     assert sum("this model" in title for title in shown) == 1
     assert ("no such vectors, so there are none" in text(app)) == (kind != "learned")
@@ -103,16 +104,42 @@ def _names(kind: str) -> list[str]:
     return {"none": [], "alibi": biases, "t5": biases}.get(kind, ["attention", "own", "offsets"])
 
 
-@pytest.mark.parametrize("drawn", range(1, 9))
-def test_no_head_left_out_moves_more_than_is_said(open_page: Open, monkeypatch: pytest.MonkeyPatch, drawn: int) -> None:
-    monkeypatch.setattr("xformer.viz.positions.MOST_HEADS_DRAWN", drawn)
-    app = open_page(PAGE, model="reverse", input="3 7 12 9", show="attention")
-    found = re.search(r"no other moves more than (\d\.\d+)\.", text(app))
-    assert found is not None
-    run = xformer.read("checkpoints/reverse", "3 7 12 9")
+def test_the_result_is_not_given_away_before_the_switch(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse-small", input="3 7 12 9 4 11")
+    assert "look without positions? Click a cell in its row." in text(app)
+    assert "moves" not in text(app)
+    assert "the loss goes" not in text(app)
+    assert len(app.get("vega_lite_chart")) == 2
+    app.button(key="positions_off").click().run()
+    assert "look without positions?" not in text(app)
+    run = xformer.read("checkpoints/reverse-small", "3 7 12 9 4 11")
     off = rerun(run, [xformer.edits.zero_positions()])
-    moved = sorted(analysis.attention_moved(off, before=run)["moved"], reverse=True)
-    assert moved[drawn] <= float(found[1]) < moved[drawn] + 0.01
+    share = analysis.attention_moved(off, before=run)["moved"].max()
+    assert f"**{share:.0%}** of what layer 2 · head 1 attends to moves, and **{off.n_correct}** of 7" in text(app)
+    assert len(app.get("vega_lite_chart")) == 3
+
+
+def test_nothing_is_asked_or_said_where_nothing_moves() -> None:
+    run = xformer.read("checkpoints/reverse-small", "3 7 12 9 4 11")
+    off = rerun(run, [xformer.edits.zero_positions()])
+    for after, says in ((off, True), (run, False)):
+        moved = analysis.attention_moved(after, before=run)
+        assert bool(question(run, after, 1, 0)[1]) == says
+        assert bool(what_happened(run, after, moved, 1, 0, False)) == says
+
+
+def test_a_guess_is_compared_with_what_happened(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse-small", input="3 7 12 9 4 11", edits="positions:off")
+    of = ("reverse-small", (3, 7, 12, 9, 4, 11), 1, 0)
+    run = xformer.read("checkpoints/reverse-small", "3 7 12 9 4 11", edits=[xformer.edits.zero_positions()])
+    cells = analysis.attention(run, layer=1, head=0)
+    row = cells.query("query == '6 end'").nlargest(1, "weight")
+    best = row["key"].iloc[0]
+    for guess in (best, "0 3"):
+        app.session_state["positions_guess"] = Guess(of, "6 end", guess)
+        app.run()
+        assert (f"You were right: 6 end now looks most at **{best}**" in text(app)) == (guess == best)
+        assert ("You guessed 0 3:" in text(app)) == (guess != best)
 
 
 @pytest.mark.parametrize(
@@ -143,12 +170,13 @@ def test_the_map_of_patches_is_said_to_be_there_only_above_chance(open_page: Ope
 
 
 def test_notes_hold_for_a_text_and_under_a_mask(open_page: Open) -> None:
-    app = open_page(PAGE, model="characters")
+    off = {"edits": "positions:off"}
+    app = open_page(PAGE, model="characters", **off)
     assert "Without positions the loss goes from" in text(app)
     assert "are right instead" not in text(app)
-    app = open_page(PAGE, model="reverse", mask="causal")
+    app = open_page(PAGE, model="reverse", mask="causal", **off)
     assert "comes from the **causal mask**" in text(app)
-    app = open_page(PAGE, model="reverse")
+    app = open_page(PAGE, model="reverse", **off)
     assert "only their **order** is lost" in text(app)
     assert "causal mask" not in text(app)
 
@@ -164,14 +192,11 @@ def test_another_head_and_other_waves_by_link(open_page: Open) -> None:
     assert complaints(app) == []
     assert app.multiselect(key="waves").value == [3, 0]
     assert app.query_params["waves"] == "3-0"
-    app = open_page(PAGE, model="reverse", show="kinds", draw="offset")
-    assert app.query_params["draw"] == "offset"
 
 
 @pytest.mark.parametrize(
     ("name", "value", "show"),
-    [("watch", "9.9", "attention"), ("watch", "x", "attention"), ("waves", "3-99", "own"), ("waves", "²", "own"),
-     ("draw", "x", "kinds")],
+    [("watch", "9.9", "attention"), ("watch", "x", "attention"), ("waves", "3-99", "own"), ("waves", "²", "own")],
 )  # fmt: skip
 def test_a_link_to_what_is_not_here_says_so(open_page: Open, name: str, value: str, show: str) -> None:
     app = open_page(PAGE, model="reverse", show=show, **{name: value})
@@ -206,11 +231,10 @@ def test_a_long_input_is_drawn_in_blocks(open_page: Open, tmp_path: Path, ship: 
     "link",
     [
         {"edits": "positions:off,token:1.9"},
-        {"mask": "causal"},
         {"show": "own"},
         {"show": "offsets", "model": "reverse-seq2seq", "side": "decoder"},
         {"show": "kinds"},
-        {"show": "kinds", "model": "reverse-mirror", "draw": "offset"},
+        {"show": "kinds", "model": "reverse-mirror"},
         {"show": "own", "model": "induction"},
         {"show": "places", "model": "digits"},
     ],

@@ -45,7 +45,7 @@ SCREENS = [
     (ENCODER, "attention", {"panel": "change the run", "edits": EDIT}, 0, "runs again with each change"),
     (ENCODER, "attention", {"panel": "rollout"}, 1, "ollout"),
     (ENCODER, "embeddings", {"show": "vocabulary"}, 1, "97 vectors of 24 numbers"),
-    (ENCODER, "positions", {"edits": "positions:off"}, 3, "How much of each head’s attention moves without positions"),
+    (ENCODER, "positions", {"edits": "positions:off"}, 3, "Attention that moved"),
     (
         ENCODER,
         "feed_forward",
@@ -61,7 +61,7 @@ SCREENS = [
     (CLASSIFIER, "home", {}, 0, CLASS_OF_TEXT),
     (CLASSIFIER, "attention", {"panel": "change the run", "edits": "token:0.10"}, 0, "before LABEL_2"),
     (CLASSIFIER, "embeddings", {"show": "vocabulary"}, 1, "97 vectors of 24 numbers"),
-    (CLASSIFIER, "positions", {}, 2, "How much of each head’s attention moves without positions"),
+    (CLASSIFIER, "positions", {"edits": "positions:off"}, 3, "Attention that moved"),
     (CLASSIFIER, "feed_forward", {"picture": "token"}, 0, "changes the loss the most"),
     (CLASSIFIER, "residual", {}, 0, "reads its classes off one pooled vector, so there are no logits at each position"),
     (CLASSIFIER, "residual", {"picture": "norms"}, 1, "the length of the residual stream"),

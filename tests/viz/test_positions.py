@@ -16,7 +16,7 @@ from xformer.positions.alibi import alibi_slopes
 from xformer.reading import Reading, from_trace
 from xformer.trace import record
 from xformer.viz import theme
-from xformer.viz.positions import MOST_HEADS_DRAWN
+from xformer.viz.positions import attention_guess
 
 
 def ran(model: Transformer, **options: Any) -> Reading:
@@ -84,28 +84,25 @@ def test_alibi_has_one_line_a_head_in_the_heads_hues() -> None:
     assert chart.to_dict()["layer"][0]["encoding"]["color"]["scale"]["range"] == theme.head_hues(3, dark=True)
 
 
-def test_the_bars_are_what_each_head_moved() -> None:
-    model = random_model("encoder")
-    before, after = ran(model), ran(model, edits=[zero_positions()])
-    chart = viz.attention_moved(after, before=before)
-    [rows] = datasets(chart)
-    assert [row["moved"] for row in rows] == analysis.attention_moved(after, before=before)["moved"].tolist()
-    spec = chart.to_dict()["encoding"]
-    assert spec["x"]["scale"]["domain"] == [0, 1]
-    assert spec["color"]["scale"]["range"] == theme.head_hues(3, dark=False)
-    assert spec["y"]["sort"] == [f"layer {layer} · head {head}" for layer in (1, 2) for head in (1, 2, 3)]
+def test_each_head_has_a_cell_with_the_share_that_moved() -> None:
+    for n_heads, with_numbers in ((3, True), (25, False)):
+        model = random_model("encoder", n_heads=n_heads)
+        before, after = ran(model), ran(model, edits=[zero_positions()])
+        chart = viz.attention_moved(after, before=before)
+        rows = datasets(chart)[0]
+        assert [row["moved"] for row in rows] == analysis.attention_moved(after, before=before)["moved"].tolist()
+        assert [(row["row"], row["column"]) for row in rows][::n_heads] == [("layer 1", 1), ("layer 2", 1)]
+        layers = chart.to_dict()["layer"]
+        assert layers[0]["encoding"]["color"]["scale"]["domain"][:: len(theme.sequential(False)) - 1] == [0, 1]
+        assert (len(layers) == 2) == with_numbers
 
 
-def test_of_many_heads_those_that_moved_furthest_are_drawn() -> None:
-    model = random_model("encoder", n_heads=17)
-    before, after = ran(model), ran(model, edits=[zero_positions()])
-    chart = viz.attention_moved(after, before=before)
-    [rows] = datasets(chart)
-    moved = analysis.attention_moved(after, before=before)["moved"].tolist()
-    assert [row["moved"] for row in rows] == sorted(moved, reverse=True)[:MOST_HEADS_DRAWN]
-    scale = chart.to_dict()["encoding"]["color"]["scale"]
-    hues = theme.head_hues(17, dark=False)
-    assert scale["range"] == [hues[head] for head in scale["domain"]]  # each head keeps its own
+def test_a_guess_is_made_in_an_empty_grid_of_the_same_cells() -> None:
+    chart = attention_guess(LEARNED, layer=1, head=2, query=3, height=190).to_dict()
+    cells = analysis.attention(LEARNED, layer=1, head=2)
+    assert chart["layer"][1]["transform"][0]["filter"]["equal"] == cells["query"].unique()[3]
+    assert chart["params"][0]["select"]["fields"] == ["query", "key"]
+    assert not any("weight" in str(layer["encoding"]) for layer in chart["layer"])
 
 
 def test_a_head_with_a_height_is_as_wide_as_its_place() -> None:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
+from xformer.analysis.attention_patterns import attention as attention_table
 from xformer.analysis.attention_patterns import attention_moved as moved_table
 from xformer.analysis.positions import are_turned
 from xformer.analysis.positions import position_curves as curves_table
@@ -22,11 +23,12 @@ from xformer.analysis.positions import position_values as values_table
 from xformer.reading import Reading
 from xformer.site import head_title
 from xformer.viz import theme
+from xformer.viz.attention_patterns import MOST_CELLS, pooled
 from xformer.viz.charts import layered
-from xformer.viz.embeddings import vector_heatmap
+from xformer.viz.embeddings import rows_height, vector_heatmap
 
-MOST_HEADS_DRAWN = 12
-"""So many bars can be read beside a picture."""
+MOST_WITH_NUMBERS = 48
+"""So many heads have their number in their cell."""
 MOST_POINTS_DRAWN = 600
 """Of the points that a line is drawn through, for each of up to 8 heads; of more heads fewer."""
 
@@ -168,10 +170,8 @@ def position_offsets(
     )
 
 
-def attention_moved(reading: Reading, *, before: Reading, dark: bool = False) -> alt.Chart:
-    """Draw `analysis.attention_moved` as bars from 0 to 1.
-
-    Of more than `MOST_HEADS_DRAWN` heads those that moved furthest are drawn, in that order.
+def attention_moved(reading: Reading, *, before: Reading, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
+    """Draw `analysis.attention_moved` from 0 to 1, a row a layer and a column a head.
 
     Args:
         reading: The run.
@@ -188,21 +188,52 @@ def attention_moved(reading: Reading, *, before: Reading, dark: bool = False) ->
         >>> chart = xformer.viz.attention_moved(ablated, before=reading)
     """
     table = moved_table(reading, before=before)
-    table = table if len(table) <= MOST_HEADS_DRAWN else table.nlargest(MOST_HEADS_DRAWN, "moved")
-    cells = list(zip(table["layer"].tolist(), table["head"].tolist(), strict=True))
-    table = table.assign(name=[head_title(path, head, is_pair=reading.is_pair) for path, head in cells])
-    heads = sorted({head for _, head in cells})
-    hues = theme.head_hues(max(heads) + 1, dark)
-    return (
-        alt.Chart(table, height=60 + max(60, 26 * len(table)))
-        .mark_bar()
-        .encode(
-            x=alt.X("moved:Q", title="share that moved", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(tickCount=5)),
-            y=alt.Y("name:N", title=None, sort=list(table["name"]), axis=alt.Axis(labelLimit=190, labelOverlap=False)),
-            color=alt.Color("head:N", scale=alt.Scale(domain=heads, range=[hues[head] for head in heads]), legend=None),
-            tooltip=[alt.Tooltip("name:N", title="head"), alt.Tooltip("moved:Q", format=".7f")],
-        )
+    titles = [
+        head_title(path, head, is_pair=reading.is_pair)
+        for path, head in zip(table["layer"].tolist(), table["head"].tolist(), strict=True)
+    ]
+    table = table.assign(name=titles, row=[title.rpartition(" · ")[0] for title in titles], column=table["head"] + 1)
+    rows = list(dict.fromkeys(table["row"]))
+    base = alt.Chart(table).encode(
+        x=alt.X("column:O", title="head", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("row:N", title=None, sort=rows, axis=alt.Axis(labelLimit=150, labelOverlap=True)),
+        tooltip=[alt.Tooltip("name:N", title="head"), alt.Tooltip("moved:Q", format=".7f")],
     )
+    scale = alt.Scale(**theme.vega_scale(theme.sequential(dark), 0, 1))
+    legend = None if len(table) <= MOST_WITH_NUMBERS else alt.Legend(format=".0%", gradientLength=105)
+    layers = [base.mark_rect().encode(color=alt.Color("moved:Q", title="moved", scale=scale, legend=legend))]
+    if len(table) <= MOST_WITH_NUMBERS:
+        stops = theme.resample(theme.sequential(dark), 101)
+        inks = [theme.ink(stops[round(100 * min(1.0, max(0.0, share)))]) for share in table["moved"].tolist()]
+        words = base.properties(data=table.assign(ink=inks)).mark_text(fontSize=12)
+        layers.append(words.encode(text=alt.Text("moved:Q", format=".0%"), color=alt.Color("ink:N", scale=None)))
+    return layered(*layers, height=60 + max(8 * len(rows), min(34 * len(rows), 240)))
+
+
+def attention_guess(
+    reading: Reading, *, layer: int, head: int, query: int, height: int, dark: bool = False
+) -> alt.LayerChart | alt.FacetChart:
+    """The empty grid of a head, the row of a query in a frame; a click on a cell is the selection "cell", with query and key.
+
+    It is as large as `viz.attention` of the same `height`.
+    """
+    frame = pooled(attention_table(reading, layer=layer, head=head), MOST_CELLS)
+    queries, keys = list(dict.fromkeys(frame["query"])), list(dict.fromkeys(frame["key"]))
+    asked = queries[query * len(queries) // reading[f"{reading.attention[layer].path}.pattern"].shape[-2]]
+    click = alt.selection_point(name="cell", fields=["query", "key"], on="click", clear=False)
+    axis = alt.Axis(labelOverlap=True, labelLimit=50)
+    base = alt.Chart(frame).encode(
+        x=alt.X("key:N", sort=keys, title="key", axis=axis),
+        y=alt.Y("query:N", sort=queries, title="query", axis=axis),
+        tooltip=["query:N", "key:N"],
+    )
+    empty = base.mark_rect(
+        color=theme.pick(theme.SECONDARY_BACKGROUND, dark), stroke=theme.pick(theme.MASKED, dark), strokeWidth=0.5
+    )
+    here = base.transform_filter(alt.FieldEqualPredicate(field="query", equal=asked)).mark_rect(
+        color=theme.pick(theme.PRIMARY, dark), opacity=0.35, cursor="pointer"
+    )
+    return layered(empty.add_params(click), here, height=rows_height(len(queries), height, around=100))
 
 
 def _lines(
