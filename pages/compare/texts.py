@@ -19,7 +19,7 @@ from pages.shared import models, resources
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import MOST_TYPED
-from pages.shared.layout import caption
+from pages.shared.layout import caption, headline
 from pages.shared.link import carry
 from pages.shared.patience import patience
 from pages.shared.picture import footer, panel, picture, table
@@ -119,19 +119,18 @@ def no_text_reason(model: str) -> str:
 def texts_panel(looked: LookedAt) -> None:
     """Ask for the other model and the text; compare what both predict."""
     a, link, others = TextVariant("A", looked.model), in_link(looked), _others(looked)
-    one, two = st.columns([2, 3], vertical_alignment="bottom")
-    one.markdown(f"**A** · {escape_markdown(models.title_of(a.model))}")
+    st.sidebar.markdown(f"**A** · {escape_markdown(models.title_of(a.model))}")
     if not others:
         st.info(
             f"There is no second model here that {_ability(a.model)}. Change something on another screen and come back."
         )
         link_of_screen.share(link)
         return
-    with two:
+    with st.sidebar:
         other = choose("with", others, next(iter(others)), "B", key="compare_with", widget=st.selectbox)
     b = TextVariant("B", a.model, looked.mask, looked.edits) if other == CHANGED else TextVariant("B", other)
     carry("input")
-    st.text_input("Text", key="input", persist_state="session")
+    st.sidebar.text_input("Text", key="input", persist_state="session")
     link |= {"with": other, "input": str(st.session_state["input"])}
     link_of_screen.share(link)
     if reason := models.usable(b.model):
@@ -186,14 +185,14 @@ def _continuations(both: Pair, sources: Sources, text: str) -> None:
             for variant, source in zip(both, sources, strict=True)
         ]
     lanes = [lane_of(one.subject, f"{one.letter} predicts", run) for one, run in zip(both, runs, strict=True)]
-    prediction_strip(lanes, key="compare_texts")
     one, other = (GeneratedText.of(variant.subject.input.plain, run) for variant, run in zip(both, runs, strict=True))
     at, n = first_difference(one, other), min(len(one.text), len(other.text))
     if at is None:
-        caption(f"The continuations are the same, as far as both go: {n} characters.")
+        headline(f"The continuations are the same, as far as both go: {n} characters.")
     else:
         same = f"after {at} equal character{'s' if at != 1 else ''}" if at else "at the first character"
-        caption(f"The continuations differ {same}. Decoding is greedy; a bar is the probability of the token.")
+        headline(f"The continuations differ {same}.")
+    prediction_strip(lanes, key="compare_texts")
     frame = pieces(one, other)
     if not frame.empty:
         for name in ("A says", "B says"):

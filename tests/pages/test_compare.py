@@ -511,6 +511,31 @@ def test_read_variant_inverts_text() -> None:
         read_variant("")
 
 
+def test_the_headline_counts_right_tokens_and_names_the_first_difference(open_page: Open) -> None:
+    app = open_page(COMPARE, a="reverse-small", b="reverse-small~causal", input=INPUT)
+    right = [
+        sum(a == b for a, b in zip(model["predicted"], model["answer"], strict=True)) for model in ruler(app)["models"]
+    ]
+    assert right[0] == 7 > right[1]
+    assert f"A · as trained: **7 of 7** right; B · causal mask: **{right[1]} of 7** right." in words(app)
+    assert f"They first differ at position **{ruler(app)['divergence']}**." in words(app)
+    same = words(open_page(COMPARE, a="reverse-small", b="reverse-small", input=INPUT))
+    assert "All models predict the same tokens here" in same
+    assert "first differ" not in same
+    text = words(open_page(COMPARE, a="characters", b="characters~positions:off"))
+    assert "They first differ at step" in text
+    assert "right" not in text.replace("the right answer", "")
+
+
+def test_a_panel_behind_more_joins_the_tabs(open_page: Open) -> None:
+    app = open_page(COMPARE, a="reverse-small", b="reverse-small~causal", input=INPUT)
+    assert app.button_group(key="compare_panel").options == ["Predictions", "Attention", "Patching"]
+    app.button(key="compare_open_lens").click().run()
+    assert in_link(app, "panel") == "lens"
+    assert app.button_group(key="compare_panel").options == ["Predictions", "Attention", "Patching", "Logit lens"]
+    assert in_link(open_page(COMPARE, compare="players"), "compare") == "models"  # an older link
+
+
 def test_names_show_only_the_settings_that_differ() -> None:
     own, masked, other = ModelSettings("reverse"), ModelSettings("reverse", "causal"), ModelSettings("sort")
     assert names_of([own, masked]) == ("A · as trained", "B · causal mask")
