@@ -164,7 +164,7 @@ export const Building = (Base) => class extends Base {
     const columns = Math.max(1, this.flows.length), left0 = this.flow.node.hidden ? 0 : used + gap;
     this.flow.plot = { x: 6, y: top, w: Math.max(60, Math.min(Math.max(290, 56 * columns), width - left0 - 22)), h: plotHeight };
     this.flow.size = [this.flow.plot.w + 12, top + plotHeight + 3];
-    this.flow.name.textContent = "residual stream: change after each layer";
+    this.flow.name.textContent = "change of the residual stream";
     for (const pane of [...this.matrices, this.flow, ...this.arcs]) {
       if (pane.node.hidden) continue;
       pane.node.style.width = `${pane.size[0]}px`;
