@@ -162,10 +162,10 @@ def _verdict(of: tuple[Any, ...], off: Reading, layer: int, head: int) -> None:
     if not isinstance(guess, Guess) or guess.of != of:
         return
     cells = pooled(analysis.attention(off, layer=layer, head=head), MOST_CELLS)
-    row = cells[cells["query"] == guess.query].dropna(subset=["weight"])
+    row = cells.loc[(cells["query"] == guess.query) & cells["weight"].notna()]
     if row.empty:
         return
-    best = row.loc[row["weight"].idxmax()]
+    best = row.nlargest(1, "weight").iloc[0]
     key, weight = escape_markdown(str(best["key"])), percent(float(best["weight"]), 0)
     right = "You were right" if best["key"] == guess.key else f"You guessed {escape_markdown(guess.key)}"
     st.markdown(f"{right}: {escape_markdown(guess.query)} now looks most at **{key}**, with {weight}.")
