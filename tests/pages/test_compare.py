@@ -547,7 +547,7 @@ def test_a_replaced_token_is_read_by_its_variant_only() -> None:
     comparison = Comparison(
         (ModelSettings("reverse-small"), ModelSettings("reverse-small", changes=("token:1.5",))), (3, 7, 12), False
     )
-    own, changed = comparison.rollouts()
+    own, changed = comparison.runs()
     assert (own.example.source, changed.example.source) == ((3, 7, 12), (3, 5, 12))
     assert own.predicted[1] == 7
     assert changed.predicted[1] == 5
