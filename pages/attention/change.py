@@ -24,7 +24,7 @@ def head_tools(view: View, layer: AnyLayer, chosen: Selection) -> None:
     path, head, on = layer.name, chosen.head, view.on
     if view.shape.is_read_only:
         return
-    title, ablated = f"{layer.title} · head {head + 1}", f"ablate:{path}.{head}"
+    title, ablated = f"{chosen.layer + 1}.{head + 1}", f"ablate:{path}.{head}"
     words = f"Ablated: {title}" if ablated in on else f"Ablate {title}"
     switch(words, ablated, on, "Sets its output z to zero.", width="content")
     if chosen.query is not None and chosen.key is not None:

@@ -139,7 +139,7 @@ def finding(view: View, run: Reading, found: pd.DataFrame, layer: AnyLayer, head
     for row in found.to_dict("records"):
         if (row["layer"], row["head"]) == (layer.name, head):
             says = pattern_words(view, row["pattern"])[1]
-            looks = f"{name}: {percent(row['share'], 0)} of its attention {says} ({percent(row['even'], 0)} if even)"
+            looks = f"{name}: {percent(row['share'], 0)} of attention {says} (even: {percent(row['even'], 0)})"
             return (looks if says else f"{name} follows no simple pattern") + _cost(run, row)
     return f"{name} follows no simple pattern on this input."
 

@@ -278,6 +278,17 @@ def test_tokens_are_edited_where_they_are_shown(app: str, visit: Visiting) -> No
     assert visitor.problems == []
 
 
+def test_on_a_phone_the_enlarged_head_stands_above_all_heads(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/attention?model=reverse", width=390)
+    attention_ready(visitor)
+    page, view = visitor.page, ".st-key-attention"
+    head, grid = (page.locator(f"{view} {part} canvas").first.bounding_box() for part in (".stage", ".grid"))
+    assert head is not None
+    assert grid is not None
+    assert head["y"] + head["height"] <= grid["y"]
+    assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= 390
+
+
 def test_on_a_phone_a_wide_picture_keeps_its_size_in_a_frame_of_its_own(app: str, visit: Visiting) -> None:
     """Squeezed into 390 pixels the cells of the lens lay on each other."""
     page = visit(app, "/residual?model=reverse-small", width=390).page

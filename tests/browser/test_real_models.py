@@ -38,7 +38,7 @@ def test_silencing_the_induction_head_of_smollm2_raises_the_loss_on_a_repeat(
     expect(page.locator(".st-key-attention .bar")).to_contain_text("largest without the first token")
     see(page, "Induction:")
     before = page.locator(".st-key-verdict").inner_text()
-    page.get_by_role("button", name="Ablate layer 19 · head 7").first.click()
+    page.get_by_role("button", name="Ablate 19.7").first.click()
     verdict = page.locator(".st-key-verdict", has_text="instead of")
     expect(verdict).to_be_visible()
     expect(page.locator(".st-key-attention .tag.silenced")).to_be_visible()

@@ -162,9 +162,9 @@ def test_an_opened_edge_is_closed_again(open_page: Open) -> None:
 
 def test_an_ablated_head_is_marked(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="4 9 2 9", head="3.2", panel="step by step")
-    assert switches(app, "ablate:encoder.2.attn.1")[0].label == "Ablate layer 3 · head 2"
+    assert switches(app, "ablate:encoder.2.attn.1")[0].label == "Ablate 3.2"
     switches(app, "ablate:encoder.2.attn.1")[0].click().run()
-    assert switches(app, "ablate:encoder.2.attn.1")[0].label == "Ablated: layer 3 · head 2"
+    assert switches(app, "ablate:encoder.2.attn.1")[0].label == "Ablated: 3.2"
     own, changed = drawn(app)["layers"][2]["runs"]
     assert (own["silenced"], changed["silenced"]) == ([], [1])
     assert changed["z"][1] == 0 < own["z"][1]

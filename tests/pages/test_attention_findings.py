@@ -42,13 +42,13 @@ def untrained(tmp_path: Path, ship: Callable[[Path], None]) -> None:
 @pytest.mark.parametrize(
     ("model", "typed", "finding"),
     [
-        ("reverse-small", "3 7 12 9 4 11", "**layer 2 · head 1**: 99.9% of its attention is on the mirrored token"),
+        ("reverse-small", "3 7 12 9 4 11", "**layer 2 · head 1**: 99.9% of attention is on the mirrored token"),
         (
             "digits",
             "test 0",
-            "of its attention goes from the class token to patches with ink (53% if even)",
+            "of attention goes from the class token to patches with ink (even: 53%)",
         ),
-        ("characters", "To be, or not", "of its attention is on the token before"),
+        ("characters", "To be, or not", "of attention is on the token before"),
     ],
 )
 def test_it_opens_on_a_head_with_a_pattern_and_says_what_it_is_for(
@@ -59,7 +59,7 @@ def test_it_opens_on_a_head_with_a_pattern_and_says_what_it_is_for(
 
 def test_the_headline_says_what_the_model_loses_without_the_head(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-small", input="3 7 12 9 4 11")
-    assert "(14% if even). Without it, 2 of 7 answers are right." in notes(app)
+    assert "(even: 14%). Without it, 2 of 7 answers are right." in notes(app)
     app = open_page(PAGE, model="characters", input="To be, or not")  # no answer is right or wrong
     assert re.search(r"Without it, the loss changes by \+\d\.\d\d nats", notes(app))
 
@@ -81,7 +81,7 @@ def test_an_untrained_model_has_no_head_with_a_pattern(open_page: Open, model: s
     app = open_page(PAGE, model=model, input=typed)
     assert not app.exception
     assert "follows no simple pattern" in notes(app)
-    assert "of its attention" not in notes(app)
+    assert "of attention" not in notes(app)
 
 
 def test_the_notes_are_about_the_mask_that_is_on(open_page: Open) -> None:
