@@ -238,7 +238,6 @@ def test_a_text_of_ones_own_goes_into_the_form(
     assert not app.exception
     assert [error.value for error in app.error] == []
     assert not app.button(key="start_own").disabled
-    assert "a text of your own" in words(app)
     assert next(field for field in app.number_input if field.label == "Layers").value == 3  # other edits stay
 
 

@@ -60,7 +60,7 @@ SCREENS = [
     (LOOKED_AT, "home", {}, 0, "can only be looked at"),
     (LOOKED_AT, "embeddings", {}, 0, "No embed was found"),
     (LOOKED_AT, "positions", {}, 0, "where a token is"),
-    (LOOKED_AT, "attention", {}, 0, "Shares of a head's attention"),
+    (LOOKED_AT, "attention", {}, 0, "Shares are averaged over the"),
     (LOOKED_AT, "attention", {"panel": "step by step"}, 0, "No decoder.1.attn."),
     (LOOKED_AT, "attention", {"panel": "why here?"}, 0, "No decoder.1.attn.scores was found"),
     (LOOKED_AT, "attention", {"panel": "change the run"}, 0, "it can be looked at"),

@@ -38,13 +38,13 @@ def test_nothing_of_ours_can_be_reached(name: str) -> None:
 
 SCREENS = [
     ("home", {}, 0, "Greedy decoding"),
-    ("attention", {"panel": "scores"}, 0, "Shares of a head's attention"),
+    ("attention", {"panel": "scores"}, 0, "Shares are averaged over the"),
     ("attention", {"panel": "steps"}, 4, "unavailable"),
     (
         "attention",
         {"panel": "change", "edits": "ablate:decoder.0.attn.1,token:1.99"},
         0,
-        "runs again with each change",
+        "Click a cell of the matrix to cut that edge",
     ),
     ("attention", {"panel": "rollout", "mask": "full"}, 1, "The mask is **full** now"),
     ("embeddings", {"show": "cosines"}, 1, "adds no positions"),

@@ -40,9 +40,9 @@ def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
 CLASS_OF_TEXT = "LABEL_2"
 SCREENS = [
     (ENCODER, "home", {}, 0, "it gives a vector of 24 numbers for each of the 6 positions"),
-    (ENCODER, "attention", {}, 0, "Shares of a head's attention"),
+    (ENCODER, "attention", {}, 0, "Shares are averaged over the"),
     (ENCODER, "attention", {"panel": "why here?"}, 1, "Its score is"),
-    (ENCODER, "attention", {"panel": "change the run", "edits": EDIT}, 0, "runs again with each change"),
+    (ENCODER, "attention", {"panel": "change the run", "edits": EDIT}, 0, "Click a cell of the matrix to cut that edge"),
     (ENCODER, "attention", {"panel": "rollout"}, 1, "ollout"),
     (ENCODER, "embeddings", {"show": "vocabulary"}, 1, "97 vectors of 24 numbers"),
     (ENCODER, "positions", {"edits": "positions:off"}, 3, "Attention that moved"),

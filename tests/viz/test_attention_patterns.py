@@ -86,13 +86,16 @@ def test_rows_of_a_pooled_rollout_still_sum_to_1() -> None:
 TOKENS = torch.tensor([[3, 7, 1, 9]])
 
 
-def test_without_its_masks_every_cell_of_a_trace_counts_as_allowed() -> None:
+def test_a_causal_mask_that_was_not_recorded_is_read_from_the_weights() -> None:
     model = random_model("decoder")
     whole, bare = (from_trace(model, record(model, TOKENS, keep=keep)) for keep in (("*",), ("*.pattern",)))
     for there, layer in zip(pattern_layers(whole), pattern_layers(bare), strict=True):
         assert (layer.pattern == there.pattern).all()
-        assert layer.allowed.all()
+        assert (layer.allowed == there.allowed).all()
         assert not there.allowed.all()
+    full = random_model("encoder")
+    [layer, *_] = pattern_layers(from_trace(full, record(full, TOKENS, keep=("*.pattern",))))
+    assert layer.allowed.all()
     assert attention(bare, layer=0, head=1)["allowed"].all()
     assert attention(whole, layer=0, head=1)["allowed"].sum() == 10
 
