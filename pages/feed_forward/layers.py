@@ -7,10 +7,11 @@ from typing import Any
 
 import streamlit as st
 import torch
+from streamlit.delta_generator import DeltaGenerator
 
 from pages.feed_forward.neurons import Choice, surveyed
 from pages.shared import models
-from pages.shared.layout import what_to_notice
+from pages.shared.layout import headline, what_to_notice
 from pages.shared.picture import heading, of_each_run, picture, table
 from pages.shared.view import View
 from pages.shared.widgets import ask_window, choose, shown_of
@@ -31,13 +32,12 @@ _OF_A_GATE = {
 }
 
 
-def activations_panel(view: View, choice: Choice) -> None:
+def activations_panel(view: View, choice: Choice, _: DeltaGenerator) -> None:
     """The activations of all neurons at all positions; every run in the order and on the scale of the original."""
-    heading("Every neuron at every position")
     path, relu = choice.site.path, view.shape.activation == "relu"
     n, function = view.shape.neurons[path], _FUNCTIONS.get(view.shape.activation, "the nonlinearity")
     positions = range(len(view.original().tokens_of(choice.site.stack)))
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+    with choice.more:
         kept = [name for name in GATED if f"{path}.{name}" in view.original()]
         is_gated = "up" in kept
         words, asks = (GATED, "Neurons as …") if is_gated else (STAGES, f"{function} …")
@@ -75,8 +75,7 @@ def activations_panel(view: View, choice: Choice) -> None:
     )
     beyond = beyond if limit < largest else ""
     st.caption(
-        f"{choice.title.capitalize()}: {n:,} neurons, one column each. {what}{mark} Ctrl and the wheel zoom, "
-        f"dragging moves, a double click returns.{beyond}{ablated}"
+        f"{choice.title.capitalize()}: {n:,} neurons, one column each. {what}{mark}{beyond}{ablated}"
         f"{shown_of(range(n), columns, 'columns')}{shown_of(positions, shown)}"
     )
     share = (view.original()[f"{path}.post"][0] > 0).double().mean().item()
@@ -99,31 +98,27 @@ FIRES = (
 OVER = {"sample": "many inputs", "input": "this input"}
 
 
-def firing_panel(view: View, choice: Choice) -> None:
+def firing_panel(view: View, choice: Choice, says: DeltaGenerator) -> None:
     """The shares of firing and dead neurons of all layers, on this input or over sampled inputs."""
-    heading("How many of them fire")
-    options = {name: words for name, words in OVER.items() if name == "input" or view.task is not None}
-    over = choose("over", options, next(iter(options)), "Counted over", key="ff_over")
-    place, original, changed = st.container(), view.original(), view.changed()
+    found = surveyed(view)
+    options = {name: words for name, words in OVER.items() if name == "input" or found is not None}
+    with choice.more:
+        over = choose("over", options, next(iter(options)), "Counted over", key="ff_over")
+    original, changed = view.original(), view.changed()
     counted, over_what, which = changed or original, "this input alone", ""
     before: dict[str, Any] = {} if changed is None else {"before": original}
-    relu = " The 0 of a ReLU writes nothing." if view.shape.activation == "relu" else ""
-    mean_of = " The mean peak is that of the first of them." if over == "sample" else ""
-    if over == "sample":
-        found = surveyed(view)
-        if found is None:
-            return
-        tokens = next(iter(found.n_positions.values()))
+    if over == "sample" and found is not None:
         kind = "test images" if view.shape.image else "inputs sampled from the task"
-        over_what = f"{found.n_inputs:,} {kind} (seed {found.seed}; {tokens:,} tokens in layer 1), the model as trained"
-        counted, before = found, {}
+        counted, before, over_what = found, {}, f"{found.n_inputs:,} {kind}, the model as trained"
     elif changed is not None:
         which = f", {view.shown}"
-    with place:
-        picture(view, "activity", viz.firing, counted, **before)
-        row = analysis.firing(counted).set_index("layer").loc[choice.site.path].to_dict()
-        st.caption(f"{MEASURES[row['measure']]} {FIRES}{relu} Counted on {over_what}.{mean_of}")
-    what_to_notice([firing_note(row, choice.title, which, view.input.one)])
+    picture(view, "activity", viz.firing, counted, **before)
+    row = analysis.firing(counted).set_index("layer").loc[choice.site.path].to_dict()
+    with says:
+        headline(firing_note(row, choice.title, which, view.input.one))
+    relu = " The 0 of a ReLU writes nothing." if view.shape.activation == "relu" else ""
+    with st.expander("How this is counted"):
+        st.markdown(f"{MEASURES[row['measure']]} {FIRES}{relu} Counted on {over_what}.")
 
 
 def firing_note(row: dict[str, Any], title: str, which: str = "", one: str = "token") -> str:

@@ -1,38 +1,37 @@
-"""The neurons of a feed-forward layer: the choice of one, the most active ones of a token, and one on sampled inputs."""
+"""The neurons of a feed-forward layer by name, and one of them: what it fires on, what it promotes, what ablating it does."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from functools import partial
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from pages.components.prediction_strip import Lane, prediction_strip
-from pages.shared.background_job import Job, follow, progress
 from pages.shared.call import Call
-from pages.shared.layout import is_dark, what_to_notice
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.layout import headline, is_dark, what_to_notice
 from pages.shared.link import chose
 from pages.shared.models import shown_path
-from pages.shared.picture import footer, heading, picture, shown, table
+from pages.shared.picture import footer, shown, table
 from pages.shared.view import View, toggle_intervention
 from pages.shared.widgets import ask_window, choose, seed, shown_of
 from xformer import analysis, viz
 from xformer.adapters import TaskModel
-from xformer.analysis.feed_forward import Survey, activity, fitting, speaks_directly, surveying
+from xformer.analysis.feed_forward import Survey, activity, fitting
 from xformer.formatting import percent
 from xformer.site import Site, layer_title
-from xformer.viz.feed_forward import MOST_TOKENS_DRAWN
+from xformer.viz.feed_forward import trigger_words
 from xformer.viz.images import picture as image_of
 
-PICTURES = {"map": "All neurons", "token": "One token", "neuron": "One neuron", "firing": "How many fire"}
-MOST_LAYERS_BESIDE = 8
-"""More layers are chosen from a list."""
-_PICTURE, NEURON = "ff_picture", "ff_neuron"
+PICTURES = {"ranked": "By name", "neuron": "One neuron", "map": "All neurons", "firing": "How many fire"}
+OLD_PICTURES = {"token": "ranked"}
+_PICTURE, NEURON, MAP = "ff_picture", "ff_neuron", "ff_ranked"
 
 
 @dataclass(frozen=True)
@@ -45,36 +44,27 @@ class Choice:
     title: str
     """As on screen: "layer 2"."""
     neuron: int
+    more: DeltaGenerator
+    """The popover for what is not needed at first."""
 
 
-def ask_picture() -> str:
-    """Ask for one of `PICTURES`."""
-    return choose("picture", PICTURES, "map", "Picture", key=_PICTURE, label_visibility="collapsed")
-
-
-def ask_choice(view: View) -> Choice:
-    """Ask for a layer, beside the button that ablates it. Without a chosen neuron, the most active one is taken."""
+def ask_choice(view: View) -> tuple[str, Choice]:
+    """Ask for one of `PICTURES` and a layer, in the row of controls. Without a chosen neuron, the most active one is taken."""
     run = view.original()
-    sites, is_pair = run.feed_forward, view.is_pair
-    titles = {
-        site.path.removesuffix(".ffn"): layer_title(site.path, is_pair=is_pair).removeprefix("layer ") for site in sites
-    }
-    few = len(sites) <= MOST_LAYERS_BESIDE
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        widget, width = (st.segmented_control, "content") if few else (st.selectbox, 180)
-        name = choose("layer", titles, list(titles)[-1], "Layer", key=f"ff_layer_{few}", widget=widget, width=width)
-        layer = list(titles).index(name)
-        path, title = sites[layer].path, layer_title(sites[layer].path, is_pair=is_pair)
+    titles = {site.path.removesuffix(".ffn"): layer_title(site.path, is_pair=view.is_pair) for site in run.feed_forward}
+    hidden: dict[str, Any] = {"label_visibility": "collapsed"}
+    picture = choose("picture", PICTURES, "ranked", "Picture", key=_PICTURE, old=OLD_PICTURES, **hidden)
+    look: dict[str, Any] = {"widget": st.selectbox, "width": 130, **hidden}
+    name = choose("layer", titles, list(titles)[-1], "Layer", key="ff_layer", **look)
+    layer = list(titles).index(name)
+    path, title = run.feed_forward[layer].path, titles[name]
+    more = st.popover("More")
+    with more:
         _ablate_button(view, f"ablate:{path}", title, "ablate_layer")
     mean = activity(run, layer=layer).mean(dim=0)  # [d_ff]
     seed("neuron", range(len(mean)), int(mean.argmax()), key=NEURON)
     chose("neuron", str(st.session_state[NEURON]))
-    return Choice(layer, sites[layer], title, int(st.session_state[NEURON]))
-
-
-def look_at(neuron: int) -> None:
-    """Show one neuron. A callback."""
-    st.session_state[NEURON], st.session_state[_PICTURE] = neuron, "neuron"
+    return picture, Choice(layer, run.feed_forward[layer], title, int(st.session_state[NEURON]), more)
 
 
 def _ablate_button(view: View, change: str, title: str, key: str) -> None:
@@ -90,224 +80,152 @@ def _ablate_button(view: View, change: str, title: str, key: str) -> None:
     )
 
 
-JOB = "ff_survey"
-AT_ONCE = 0.5
-"""Seconds of the survey before anything is drawn."""
-
-
-@dataclass
-class _Work:
-    """A running survey, shared and advanced by all visitors who wait for it."""
-
-    steps: Iterator[Survey]
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    latest: Survey | None = None
-    is_done: bool = False
-
-    def step(self) -> Survey:
-        """Run one more batch, if there is one, and return the counts so far."""
-        with self.lock:
-            found = None if self.is_done else next(self.steps, None)
-            self.is_done = found is None or found.is_final
-            self.latest = found or self.latest
-            assert self.latest is not None
-            return self.latest
-
-
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _work(model: str, _subject: TaskModel) -> _Work:
-    return _Work(replace(found, path=shown_path(model)) for found in surveying(_subject, fitting(_subject)))
-
-
-def _driven(work: _Work) -> Iterator[Survey]:
-    while True:
-        yield work.step()
+def _survey(model: str, _subject: TaskModel) -> Survey:
+    return replace(analysis.survey(_subject, fitting(_subject)), path=shown_path(model))
 
 
 def surveyed(view: View) -> Survey | None:
-    """The counts over sampled inputs so far; the rest runs while the page is open, and the result is shared by all visitors.
+    """What the neurons did over sampled inputs; None where no inputs can be sampled."""
+    return None if view.task is None or view.input.missing else _survey(view.model, view.own)
 
-    Shows why and returns None where no inputs can be sampled.
+
+MANY = 0.2
+"""A kind of trigger that so large a share of a layer has is worth a headline."""
+FEW = 0.15
+"""And so is a share of the neurons that holds half of the activity, where it is no larger."""
+_KINDS = {
+    "reads": "on a token that they **read**",
+    "says": "to **say** a token",
+    "position": "at a **position**",
+    "from_end": "at a distance **from the end**",
+}
+
+
+def layer_headline(known: pd.DataFrame, active: Sequence[float], title: str) -> str:
+    """What most neurons of a layer fire on, else how few hold half of its activity; "" where neither is clear.
+
+    `known` has the rows of `analysis.triggers`, `active` the activity of each neuron.
     """
-    if view.task is None or view.input.missing:
-        missing = view.input.missing or "The task of this model is not known."
-        st.info(f"No inputs can be sampled. {missing}", icon=":material/info:")
-        return None
-    job: Job[Survey] | None = st.session_state.get(JOB)
-    if job is None or job.about != view.model:
-        job = st.session_state[JOB] = Job(_driven(_work(view.model, view.own)), view.model)
-        job.advance(AT_ONCE)
-    found = job.latest
-    assert found is not None
-    with st.container(key="survey_bar"):
-        follow(job, partial(_bar, job))
-    return found
+    counts = known.loc[known["trigger"] != "none", "trigger"].value_counts()
+    if len(counts) and counts.iloc[0] >= MANY * len(known) and counts.index[0] in _KINDS:
+        return (
+            f"{title.capitalize()}: **{counts.iloc[0]} of {len(known):,}** neurons fire {_KINDS[str(counts.index[0])]}."
+        )
+    shares = np.sort(np.asarray(active, dtype=np.float64))[::-1].cumsum()
+    few = int((shares < shares[-1] / 2).sum()) + 1
+    if not shares[-1] or few > FEW * len(shares):
+        return ""
+    verb = "holds" if few == 1 else "hold"
+    return f"{title.capitalize()}: **{few} of {len(shares):,}** neurons {verb} half of the activity on this input."
 
 
-def _bar(job: Job[Survey]) -> None:
-    """The progress of the survey."""
-    if (found := job.latest) is not None and not found.is_final:
-        far = f"{found.n_inputs:,} of {found.n_asked:,}"
-        words = f"Running the model on sampled inputs: {far}"
-        progress(job, "survey", found.n_inputs / found.n_asked, words, f"Stopped after {far} inputs.")
+MOST_POSITIONS = 24
+
+
+def ranked_panel(view: View, choice: Choice, says: DeltaGenerator) -> None:
+    """The most active neurons by what they fire on; a click on one opens it."""
+    run, found = view.changed() or view.original(), surveyed(view)
+    with choice.more:
+        orders = {"distinct": "one of each trigger first", "activity": "by activity"}
+        order = choose("rank", orders, "distinct", "Neurons", key="ff_rank")
+        positions = range(len(run.tokens_of(choice.site.stack)))
+        window = ask_window(positions, "ff_from", most=MOST_POSITIONS)
+    of: dict[str, Any] = {"layer": choice.layer, "distinct": order == "distinct", "survey": found}
+    known = table(view, analysis.triggers, found or run, layer=choice.layer)
+    with says:
+        headline(layer_headline(known, activity(run, layer=choice.layer).mean(dim=0).tolist(), choice.title))
+    call = Call(viz.neurons, (run,), of | ({"positions": window} if len(window) < len(positions) else {}))
+    with st.container(key="wide_neurons"):
+        shown(view, call, MAP, on_select=_open_clicked, selection_mode="cell")
+    footer(view, "neurons", [call])
+    whose = f"{found.n_inputs:,} sampled inputs" if found else "this input alone"
+    with st.expander("How to read this"):
+        st.markdown(
+            f"A cell is one neuron’s activation at one position. Each row has its own colours. "
+            f"→ are the tokens whose logits it raises most, on the "
+            f"direct path. Names come from {whose}: at most three tokens or positions hold half of a neuron’s activation, "
+            f"and three times their even share. {len(known[known['trigger'] == 'none']):,} of {len(known):,} neurons of "
+            f"this layer have no clear trigger.{shown_of(positions, window)}"
+        )
+    what_to_notice(["Click a neuron to see the inputs that excite it most, and to ablate it."])
+
+
+def _open_clicked() -> None:
+    """Show the neuron that was clicked. A callback."""
+    cells = st.session_state[MAP].selection.get("cell", [])
+    if cells and "neuron" in cells[0]:
+        st.session_state[NEURON], st.session_state[_PICTURE] = int(cells[0]["neuron"]), "neuron"
 
 
 LITTLE_LOSS = 0.01
 """A change of the loss, in nats, that is too small to matter."""
-_NUMBER, _TEXT = st.column_config.NumberColumn, st.column_config.TextColumn
-_COLUMNS: dict[str, Any] = {
-    "neuron": _NUMBER("neuron", format="%d", width=60),
-    "activation": _NUMBER("activation", format="%.3f", width=80),
-    "activity": _NUMBER(
-        "activity", format="%.3f", width=70, help="|activation| × the norm of the output vector, if known."
-    ),
-    "originally": _NUMBER("originally", format="%.3f", width=80),
-    "promotes": _TEXT("promotes", width=90, help="The three logits that it raises most, on the direct path."),
-    "suppresses": _TEXT("suppresses", width=90, help="The three that it lowers most."),
-    "loss_change": _NUMBER("if ablated", format="%+.1e", width=85, help="Measured change of the loss, in nats."),
-    "flips": _NUMBER("flips", format="%d", width=50, help="How many predictions change."),
-}
-_DIRECT = {
-    "post": "This direct path ignores the norms and layers that follow, so signs tell more than sizes.",
-    "pre": "This direct path ignores the last norm and the layers that follow.",
-    "none": "This direct path ignores the layers that follow.",
-}
 
 
-def token_neurons_panel(view: View, choice: Choice) -> None:
-    """The most active neurons at one position: a table, what they promote, and whether ablating one matters."""
-    heading(f"The most active neurons of one {view.input.one}")
-    original, changed = view.original(), view.changed()
-    run = changed or original
-    reads = run.tokens_of(choice.site.stack)
-    seed("pos", range(len(reads)), 0, key="ff_pos", called="position")
-    position = st.select_slider(
-        "Position",
-        range(len(reads)),
-        format_func=lambda at: f"{at}: reads {reads[at]}",
-        key="ff_pos",
-        persist_state="session",
+def ablation_note(row: dict[str, Any], *, judged: bool) -> str:
+    """What ablating a neuron does, from its row of `analysis.neurons`; "" where that is not known."""
+    change, flips = float(row["loss_change"]), int(row["flips"])
+    if math.isnan(change):
+        return ""
+    outputs = "answer" if judged else "prediction"
+    if not flips and abs(change) < LITTLE_LOSS:
+        return (
+            f"Ablating **#{row['neuron']}** alone hardly matters on this input: the loss changes by {change:+.1g} nats."
+        )
+    moved = f" and {flips} {outputs}{'s' if flips != 1 else ''}" if flips else ""
+    return f"Ablating **#{row['neuron']}** changes the loss by {change:+.2g} nats{moved} on this input.".replace(
+        "-", "−"
     )
-    chose("pos", str(position))
-    of = {"layer": choice.layer, "position": position}
-    before = {} if changed is None else {"before": original}
-    calls = [Call(analysis.neurons, (run,), {**of, **before})]
-    frame = table(view, analysis.neurons, run, **of, **before)
-    is_direct = speaks_directly(run, choice.layer)
-    if is_direct and "promotes" in frame:
-        calls.append(Call(viz.promotion, (run,), of))
-        left, right = st.columns([5, 4] if changed is None else [3, 2])
-        with left:
-            _rows(view, frame, position)
-        with right:
-            shown(view, calls[1], "promotion")
-            n = len(view.subject.labels)
-            few = f" The {MOST_TOKENS_DRAWN} of {n:,} tokens that change most." if n > MOST_TOKENS_DRAWN else ""
-            direct = _DIRECT[view.shape.norm]
-            st.caption(
-                f"Direct effect on each logit: activation × its row of W₂, through the unembedding. {direct}{few}"
-            )
-    else:
-        _rows(view, frame, position)
-        if not run.has_logits:
-            st.caption("This model has no logits, so neurons promote no tokens and ablating one changes no loss.")
-        elif is_direct:
-            st.caption(
-                "No single matrix leads from these neurons to the logits, so the tokens they promote are unknown."
-            )
-        else:
-            st.caption(
-                "These neurons are in the encoder and reach the logits only through the decoder’s cross-attention."
-            )
-    footer(view, "neurons", calls, frame)
-    if notes := ablation_notes(frame, position, judged=view.original().has_right_answer):
-        what_to_notice(notes)
-
-
-def _rows(view: View, frame: pd.DataFrame, position: int) -> None:
-    """The table; a click on a row shows that neuron."""
-
-    def follow() -> None:
-        for row in st.session_state["ff_table"].selection.rows:
-            look_at(int(frame["neuron"].iloc[row]))
-
-    unknown = [] if bool(frame["flips"].any()) else ["flips"]
-    unknown += ["loss_change"] if bool(frame["loss_change"].isna().all()) else []
-    st.dataframe(
-        frame.drop(columns=unknown),
-        hide_index=True,
-        column_config=_COLUMNS,
-        on_select=follow,
-        selection_mode="single-row",
-        key="ff_table",
-    )
-    changed = f"With {view.shown}, position" if view.is_changed else "Position"
-    st.caption(f"{changed} {position}. Click a row to see that neuron.")
-
-
-def ablation_notes(frame: pd.DataFrame, position: int, *, judged: bool) -> list[str]:
-    """The largest measured effect of ablating one neuron of `analysis.neurons`; nothing where none was measured."""
-    known = frame.loc[frame["loss_change"].notna()]
-    if known.empty or not bool((known["activity"] > 0).any()):
-        return [] if bool((frame["activity"] > 0).any()) else [f"No neuron writes anything at position {position}."]
-    biggest = known.loc[known["loss_change"].abs().idxmax()]
-    change, flips = float(biggest["loss_change"]), int(biggest["flips"])
-    nats = f"{change:+.2g} nats".replace("-", "−")
-    outputs = "answers" if judged else "predictions"
-    moved = f" and changes {flips} {outputs[:-1] if flips == 1 else outputs}" if flips else ""
-    note = (
-        f"Of the {len(known)} most active neurons at position {position}, ablating **#{int(biggest['neuron'])}** changes the "
-        f"loss the most, by {nats}{moved}."
-    )
-    if not known["flips"].any() and abs(change) < LITTLE_LOSS:
-        note += " None of them matters by itself on this input. Ablate the whole layer for comparison."
-    return [note]
 
 
 MOST_POSITIONS_BESIDE = 12
 """The bars of more positions stand above the sampled inputs, not beside them."""
 
 
-def one_neuron_panel(view: View, choice: Choice) -> None:
-    """Ask for a neuron; show its activations on this input and the sampled inputs with the largest ones."""
-    heading("One neuron")
-    path, last = choice.site.path, view.shape.neurons[choice.site.path] - 1
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        look: dict[str, Any] = {"min_value": 0, "max_value": last, "step": 1, "width": 180}
+def one_neuron_panel(view: View, choice: Choice, says: DeltaGenerator) -> None:
+    """One neuron: what it fires on, its activations on this input, what it promotes, and the inputs that excite it most."""
+    path, found = choice.site.path, surveyed(view)
+    with choice.more:
+        last = view.shape.neurons[path] - 1
+        look: dict[str, Any] = {"min_value": 0, "max_value": last, "step": 1}
         number = st.number_input(f"Neuron (0 to {last})", key=NEURON, persist_state="session", **look)
         choice = replace(choice, neuron=int(number))
         _ablate_button(view, f"ablate:{path}.{choice.neuron}", f"#{choice.neuron}", "ablate_neuron")
-        fires = st.empty()
+        positions = range(len(view.original().tokens_of(choice.site.stack)))
+        window = ask_window(positions, "ff_from")
     original, changed = view.original(), view.changed()
     before: dict[str, Any] = {} if changed is None else {"before": original}
-    positions = range(len(original.tokens_of(choice.site.stack)))
-    window = ask_window(positions, "ff_from")
-    left, right = st.columns([3, 4]) if len(window) <= MOST_POSITIONS_BESIDE else (st.container(), st.container())
-    with left:
-        st.markdown(f"**#{choice.neuron} on this input**")
-        picture(
-            view,
-            "neuron",
-            viz.neuron,
-            changed or original,
-            layer=choice.layer,
-            neuron=choice.neuron,
-            positions=window if len(window) < len(positions) else None,
-            **before,
+    one: dict[str, Any] = {"layer": choice.layer, "only": [choice.neuron]}
+    row = table(view, analysis.neurons, original, **one, ablate=True, survey=found).iloc[0].to_dict()
+    with says:
+        words = escape_markdown(trigger_words(row["trigger"], row["on"]))
+        headline(
+            ""
+            if row["trigger"] == "none"
+            else f"**#{choice.neuron}** {words}: {percent(row['share'], 0)} of its activation, "
+            f"{percent(row['even'], 0)} if it were even."
         )
-        if more := shown_of(positions, window):
-            st.caption(more.strip())
+    left, right = st.columns([3, 4]) if len(window) <= MOST_POSITIONS_BESIDE else (st.container(), st.container())
+    of = {"positions": window if len(window) < len(positions) else None, **before}
+    calls = [Call(viz.neuron, (changed or original,), {"layer": choice.layer, "neuron": choice.neuron, **of})]
+    with left:
+        st.markdown(f"**#{choice.neuron} on this input**{shown_of(positions, window)}")
+        shown(view, calls[0], "neuron")
+    if "promotes" in row and row["activation"]:
+        calls.append(Call(viz.promotion, (original,), {**one, "position": int(row["peak"])}))
+        st.markdown(f"**What #{choice.neuron} promotes** at position {row['peak']}, on the direct path")
+        with st.container(key="wide_promotion"):
+            shown(view, calls[1], "promotion")
+    footer(view, "neuron", calls)
     with right:
-        st.markdown(f"**Where #{choice.neuron} writes most in the sampled inputs**, the position outlined")
-        found = surveyed(view)
+        st.markdown(f"**Where #{choice.neuron} fires most in sampled inputs**, the position outlined")
         if found is None:
-            return
-        exciting_inputs(view, choice, found)
-    fired, total = int(found.fired[path][choice.neuron]), found.n_positions[path]
-    most = f", most at an activation of **{found.peak[path][0, choice.neuron].item():.3f}**" if fired else ""
-    fires.markdown(
-        f"fires at **{percent(fired / total, 1)}** of the {total:,} tokens of {found.n_inputs:,} sampled inputs{most}"
-    )
+            missing = view.input.missing or "The task of this model is not known."
+            st.info(f"No inputs can be sampled. {missing}", icon=":material/info:")
+        else:
+            exciting_inputs(view, choice, found)
+    if note := ablation_note(row, judged=original.has_right_answer):
+        what_to_notice([note])
 
 
 TOKENS_AROUND = 12
@@ -319,9 +237,6 @@ def exciting_inputs(view: View, choice: Choice, found: Survey) -> None:
     """The sampled inputs with the largest activations of the neuron."""
     call = Call(analysis.exciting_inputs, (found,), {"layer": choice.layer, "neuron": choice.neuron})
     rows = call.make().to_dict("records")
-    if not rows and not found.is_final:
-        st.info(f"It writes nothing on the first {found.n_inputs:,} inputs.", icon=":material/hourglass:")
-        return
     if not rows:
         on = "them" if view.shape.image else "the sample"
         st.info(f"It writes nothing on any {view.input.sampled}: this neuron is dead on {on}.", icon=":material/block:")
@@ -357,8 +272,7 @@ def _images(view: View, found: Survey, rows: list[dict[str, Any]]) -> None:
                 image = image_of(np.array(found.inputs[row["input"]]), dark=is_dark(), scale=12)
                 st.image(framed(image, row["position"] - 1, size) if row["position"] else image, width=96)
                 st.caption(f"{row['activation']:.3f} at {row['token']}")
-    which = "all " if found.is_final else ""
-    st.caption(f"Searched {which}{found.n_inputs:,} test images; each counts once. “class” is the class token.")
+    st.caption(f"Searched {found.n_inputs:,} test images; each counts once. “class” is the class token.")
 
 
 def framed(image: np.ndarray, number: int, size: int) -> np.ndarray:

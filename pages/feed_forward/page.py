@@ -5,14 +5,14 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.feed_forward.layers import activations_panel, experts_panel, firing_panel, without_neurons
-from pages.feed_forward.neurons import ask_choice, ask_picture, one_neuron_panel, token_neurons_panel
+from pages.feed_forward.neurons import ask_choice, one_neuron_panel, ranked_panel
 from pages.shared import frame
-from pages.shared.picture import panel
+from pages.shared.picture import panel, toolbar
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_sidebar
 from pages.shared.view import View
 
-PANELS = {"map": activations_panel, "token": token_neurons_panel, "neuron": one_neuron_panel, "firing": firing_panel}
+PANELS = {"ranked": ranked_panel, "neuron": one_neuron_panel, "map": activations_panel, "firing": firing_panel}
 
 
 def page() -> None:
@@ -32,7 +32,10 @@ def _feed_forward(view: View) -> None:
     elif view.original().feed_forward:
         # The pictures that are not shown are not computed.
         with frame.picture():
-            panel(PANELS[ask_picture()], view, ask_choice(view))
+            says = st.container()
+            with toolbar():
+                picture, choice = ask_choice(view)
+            panel(PANELS[picture], view, choice, says)
     else:
         without_neurons(view)
     view.share()

@@ -39,8 +39,8 @@ def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
 SCREENS = [
     ("Llama", "home", {}, 0, "Greedy decoding"),
     ("Llama", "embeddings", {"show": "vocabulary"}, 1, "97 vectors of 24 numbers"),
-    ("Llama", "feed_forward", {"stage": "up"}, 1, "multiplied with the nonlinearity"),
-    ("Llama", "feed_forward", {"picture": "token"}, 1, "activation × its row"),
+    ("Llama", "feed_forward", {"picture": "map", "stage": "up"}, 1, "multiplied with the nonlinearity"),
+    ("Llama", "feed_forward", {"picture": "token"}, 1, "have no clear trigger"),
     ("Llama", "residual", {"picture": "parts", "token": "mat"}, 1, "logit of mat"),
     ("GPT-2", "embeddings", {"show": "cosines"}, 3, "Positions"),
     ("GPT-2", "positions", {"show": "own"}, 2, "vector added to the token"),

@@ -51,7 +51,7 @@ SCREENS = [
     ("embeddings", {"show": "vocabulary"}, 0, "unavailable"),
     ("positions", {"edits": "positions:off"}, 3, "causal mask"),
     ("feed_forward", {"picture": "map"}, 1, "32 neurons"),
-    ("feed_forward", {"picture": "token"}, 0, "No single matrix leads"),
+    ("feed_forward", {"picture": "ranked"}, 1, "have no clear trigger"),
     ("feed_forward", {"picture": "neuron"}, 1, "The task of this model is not known"),
     ("feed_forward", {"picture": "firing"}, 1, "on this input"),
     ("residual", {"picture": "lens", "edits": "ablate:decoder.1.ffn"}, 2, "Logit lens"),

@@ -15,7 +15,7 @@ from xformer.reading import Reading, from_trace
 from xformer.trace import record
 from xformer.viz import feed_forward
 from xformer.viz.export import svg
-from xformer.viz.feed_forward import DEAD, FIRES, RESTS, by_mean, clear_limit
+from xformer.viz.feed_forward import DEAD, FIRES, RESTS, by_mean, clear_limit, trigger_words
 
 PATH, LAYER = "encoder.1.ffn", 1
 MODEL = random_model("encoder")
@@ -145,3 +145,17 @@ def test_one_activation_that_dwarfs_all_others_does_not_take_their_colours() -> 
     sparse[2, 3] = 9.0  # nearly nothing fires: there is no usual activation
     assert clear_limit(sparse) == 9.0
     assert clear_limit(np.full((2, 3), np.nan)) == 1.0
+
+
+def test_named_neurons_are_drawn_with_what_they_fire_on() -> None:
+    chart = viz.neurons(RUN, layer=LAYER, n=5)
+    shown = [row for row in rows(chart) if "activation" in row]
+    assert len(shown) == 7 * 5
+    for row in shown:
+        assert row["name"].endswith(f"· #{row['neuron']}")
+        position = int(row["place"].split(" · ")[0])
+        assert row["activation"] == pytest.approx(float(POST[position, row["neuron"]]))
+        assert row["share"] == pytest.approx(row["activation"] / max(abs(POST[:, row["neuron"]]).max(), 1e-12))
+    assert trigger_words("says", ("3", "7")) == "fires to say 3 or 7"
+    assert trigger_words("from_end", (0,)) == "fires at the last position"
+    assert trigger_words("none", ()) == "no clear trigger"

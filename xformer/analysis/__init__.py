@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from xformer.analysis.feed_forward import neurons as neurons
     from xformer.analysis.feed_forward import promotion as promotion
     from xformer.analysis.feed_forward import survey as survey
+    from xformer.analysis.feed_forward import triggers as triggers
     from xformer.analysis.generation import decode_steps as decode_steps
     from xformer.analysis.generation import divergence_by_step as divergence_by_step
     from xformer.analysis.generation import likeliest_tokens as likeliest_tokens
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from xformer.analysis.images import over_image as over_image
     from xformer.analysis.images import patch_filters as patch_filters
     from xformer.analysis.images import patch_places as patch_places
+    from xformer.analysis.logit_lens import answer_path as answer_path
     from xformer.analysis.logit_lens import lens as lens
     from xformer.analysis.number_waves import circle as circle
     from xformer.analysis.number_waves import spectrum as spectrum

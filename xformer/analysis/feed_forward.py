@@ -155,7 +155,9 @@ def direct_logit_effect(
     return (written if own.factor == 1.0 else written * own.factor) @ matrix.T
 
 
-def promotion(reading: Reading, *, layer: int, position: int, n: int = 10) -> pd.DataFrame:
+def promotion(
+    reading: Reading, *, layer: int, position: int, n: int = 10, only: Sequence[int] | None = None
+) -> pd.DataFrame:
     """What the `n` most active neurons at a position add to each logit there: neuron, token, adds (activation × direct effect).
 
     Of a vocabulary of more than `MOST_TOKENS` the tokens are there that any of the neurons changes most. Raises `EditError`
@@ -166,6 +168,7 @@ def promotion(reading: Reading, *, layer: int, position: int, n: int = 10) -> pd
         layer: The layer, from 0.
         position: The position, from 0.
         n: The number of neurons.
+        only: These neurons instead of the most active ones.
 
     Returns:
         A table; the example shows its columns.
@@ -179,7 +182,8 @@ def promotion(reading: Reading, *, layer: int, position: int, n: int = 10) -> pd
     """
     if not speaks_directly(reading, layer):
         raise EditError(f"{reading.feed_forward_site(layer).path} writes to a stream that is not unembedded.")
-    chosen, labels = top_neurons(reading, layer=layer, position=position, n=n), reading.subject.labels
+    chosen = top_neurons(reading, layer=layer, position=position, n=n) if only is None else list(only)
+    labels = reading.subject.labels
     post = reading[f"{reading.feed_forward_site(layer).path}.post"][0, position, chosen]  # [neuron]
     effect = direct_logit_effect(reading, layer, chosen) * post[:, None]  # [neuron, vocab]
     tokens = torch.arange(effect.shape[1])
@@ -211,49 +215,65 @@ def neurons(
     reading: Reading,
     *,
     layer: int,
-    position: int,
+    position: int | None = None,
     n: int = 10,
+    only: Sequence[int] | None = None,
+    distinct: bool = False,
     favourites: int = 3,
-    before: Reading | None = None,
+    survey: Survey | None = None,
+    ablate: bool = False,
 ) -> pd.DataFrame:
-    """The `n` most active neurons at a position.
+    """The `n` most active neurons at a position, or on average over all of them: what they fire on and what they promote.
 
     Args:
         reading: The run.
         layer: The layer, from 0.
-        position: The position, from 0.
+        position: The position, from 0; by default the mean over all positions ranks them.
         n: The number of neurons.
+        only: These neurons instead of the most active ones.
+        distinct: Take the most active neuron of each trigger first, then the second of each; those without a clear one last.
         favourites: How many tokens to name that a neuron promotes, and suppresses.
-        before: The original run, to compare with.
+        survey: The inputs from which the triggers are found; by default the reading.
+        ablate: Whether to measure what ablating each neuron does; that runs the model once for each.
 
     Returns:
-        One row per neuron: neuron, activation, activity (see `activity`), originally (the activation in the run `before`,
-        where one is given), the tokens that it promotes and suppresses here (where the layer's stream is unembedded), and
-        what silencing it does, measured by running the model: loss_change, in nats, over the labelled outputs, and flips,
-        how many of their likeliest tokens change. A model without an output head has no loss: NaN, and 0 flips.
+        One row per neuron: neuron, peak (the position, if none is given, where it is most active), activation (there), activity
+        (see `activity`), the columns of `triggers`, and the tokens that it promotes and suppresses there (where the layer's
+        stream is unembedded). With `ablate`, loss_change, in nats, over the labelled outputs, and flips, how many of their
+        likeliest tokens change. A model without an output head has no loss: NaN, and 0 flips.
 
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
         >>> table = xformer.analysis.neurons(reading, layer=1, position=0)
         >>> list(table.columns)
-        ['neuron', 'activation', 'activity', 'promotes', 'suppresses', 'loss_change', 'flips']
+        ['neuron', 'peak', 'activation', 'activity', 'trigger', 'on', 'share', 'even', 'promotes', 'suppresses']
     """
-    name, labels = f"{reading.feed_forward_site(layer).path}.post", reading.subject.labels
-    chosen = top_neurons(reading, layer=layer, position=position, n=n)
-    found = {"activation": reading[name][0], "activity": activity(reading, layer=layer)}  # [pos, d_ff]
-    table = pd.DataFrame({"neuron": chosen} | {name: of[position, chosen].tolist() for name, of in found.items()})
-    if before is not None:
-        table["originally"] = before[name][0, position, chosen].tolist()
+    post, labels = reading[f"{reading.feed_forward_site(layer).path}.post"][0], reading.subject.labels
+    active = activity(reading, layer=layer)  # [pos, d_ff]
+    rank = active.mean(dim=0) if position is None else active[position]  # [d_ff]
+    known = triggers(survey or reading, layer=layer)
+    order = rank.argsort(descending=True, stable=True).tolist()
+    if distinct:
+        ranked = known.assign(none=known["trigger"] == "none").loc[order]
+        ranked["nth"] = ranked.groupby(["trigger", ranked["on"].str[0].astype(str)]).cumcount().mask(ranked["none"], 0)
+        order = ranked.sort_values(["none", "nth"], kind="stable")["neuron"].tolist()
+    chosen = order[:n] if only is None else list(only)
+    peak = active[:, chosen].argmax(dim=0) if position is None else torch.full((len(chosen),), position)
+    at = post[peak, chosen]  # [neuron]
+    numbers = {"peak": peak, "activation": at, "activity": rank[chosen]}
+    table = pd.DataFrame({"neuron": chosen} | {name: of.tolist() for name, of in numbers.items()})
+    table = table.merge(known, on="neuron")
     if speaks_directly(reading, layer):
         with suppress(UnavailableError):  # then its matrices are out of reach
-            sign = torch.where(found["activation"][position, chosen] < 0, -1.0, 1.0)  # [neuron]
-            effect = direct_logit_effect(reading, layer, chosen) * sign[:, None]  # [neuron, vocab]
+            effect = direct_logit_effect(reading, layer, chosen) * torch.where(at < 0, -1.0, 1.0)[:, None]
             most = min(favourites, effect.shape[1])
             for column, end in (("promotes", effect), ("suppresses", -effect)):
                 table[column] = [
                     " ".join(labels[token] for token in order) for order in end.topk(most).indices.tolist()
                 ]
+    if not ablate:
+        return table
     if not reading.has_logits:
         return table.assign(loss_change=math.nan, flips=0)
     answers = reading.example.labels[0]
@@ -268,18 +288,15 @@ def neurons(
 
 
 MOST_TOKENS_AT_ONCE = 4096
-"""Of a batch: so that a step takes a moment and little memory."""
+"""Of a batch: so that a step takes little memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What the neurons did over many inputs, or over those that were run so far; each dict is by the path of the layer."""
+    """What the neurons did over many inputs; each dict is by the path of the layer."""
 
     subject: TaskModel
     n_inputs: int
-    """How many inputs were run …"""
-    n_asked: int
-    """… of so many that were sampled."""
     seed: int
     n_positions: dict[str, int]
     fired: dict[str, Int[Tensor, " d_ff"]]
@@ -290,6 +307,8 @@ class Survey:
     """The activations of each neuron that are largest in size, one per input, largest first …"""
     where: dict[str, Int[Tensor, "best d_ff 2"]]
     """… and where: (input, position)."""
+    tallies: dict[str, dict[str, Tally]]
+    """For each kind of trigger, how much of each neuron's activation falls on each of its values."""
     inputs: tuple[tuple[int, ...], ...]
     """The tokens that the encoder's or the only stack's layers read."""
     targets: tuple[tuple[int, ...], ...]
@@ -298,22 +317,16 @@ class Survey:
     """Where the model was loaded from, if that is known."""
 
     @property
-    def is_final(self) -> bool:
-        """Whether all were run that were sampled."""
-        return self.n_inputs == self.n_asked
-
-    @property
     def recipe(self) -> str | None:
         """The call that counts it again."""
-        first = "" if self.is_final else f", first={self.n_inputs}"
-        return self.path and f"xformer.analysis.survey({self.path!r}, {self.n_asked}, {self.seed}{first})"
+        return self.path and f"xformer.analysis.survey({self.path!r}, {self.n_inputs}, {self.seed})"
 
     def read_by(self, site: Site) -> tuple[tuple[int, ...], ...]:
         """The tokens of every input that a layer reads."""
         return self.targets if self.targets and site.stack == "decoder" else self.inputs
 
 
-def fitting(subject: TaskModel, work: float = 2e11, most: int = 2000) -> int:
+def fitting(subject: TaskModel, work: float = 2e10, most: int = 500) -> int:
     """How many inputs of the task a survey may run for so much `work`, in floating-point operations; at least 16."""
     config, longest = subject.model.config, max(subject.task.longest)
     token = 2 * sum(parameter.numel() for parameter in subject.model.parameters())
@@ -322,18 +335,18 @@ def fitting(subject: TaskModel, work: float = 2e11, most: int = 2000) -> int:
 
 
 def survey(
-    where: str | Path | Checkpoint | TaskModel, n: int = 2000, seed: int = 0, *, best: int = 8, first: int | None = None
+    where: str | Path | Checkpoint | TaskModel, n: int = 500, seed: int = 0, *, best: int = 8, batch: int | None = None
 ) -> Survey:
     """Run a model on `n` inputs sampled from its task (the "test" stream, so never trained on) and count what fires.
 
-    The same (n, seed) gives the same inputs. `first` runs only so many of them. Raises `InputError` for a model without a task.
+    The same (n, seed) gives the same inputs. Raises `InputError` for a model without a task.
 
     Args:
         where: A checkpoint with a task, or its folder.
         n: The number of inputs.
         seed: The seed of the random numbers.
         best: How many inputs to keep for each neuron.
-        first: Run only so many of the inputs.
+        batch: How many inputs to run at once; it changes nothing but the memory.
 
     Returns:
         The survey.
@@ -343,28 +356,10 @@ def survey(
         >>> survey = xformer.analysis.survey("checkpoints/reverse", 50)
         >>> table = xformer.analysis.firing(survey)
     """
-    *_, found = surveying(where, n, seed, best=best, first=first)
-    return found
-
-
-def surveying(
-    where: str | Path | Checkpoint | TaskModel,
-    n: int = 2000,
-    seed: int = 0,
-    *,
-    best: int = 8,
-    batch: int | None = None,
-    first: int | None = None,
-) -> Iterator[Survey]:
-    """The same step by step: what was found so far, after each batch of inputs.
-
-    `batch` bounds the memory and the time of a step, and changes nothing else.
-    """
     subject = own_task_model(adapter_of(where))
     task, path = subject.task, str(where) if isinstance(where, str | Path) else None
-    n_asked = min(n, task.rule.unseen or n)
-    sample = task.sample(n_asked, seed=seed)
-    n = n_asked if first is None else min(n_asked, first)
+    n = min(n, task.rule.unseen or n)
+    sample = task.sample(n, seed=seed)
     batch = max(1, min(250, MOST_TOKENS_AT_ONCE // max(task.longest))) if batch is None else batch
     pad = task.vocabulary.special.pad
     inputs = _sequences(sample.tokens, -1 if subject.shape.image else pad)
@@ -375,18 +370,19 @@ def surveying(
     least: dict[str, Tensor] = {}
     peak: dict[str, Tensor] = {}
     place: dict[str, Tensor] = {}
+    tallies: dict[str, dict[str, Tally]] = {site.path: {} for site in sites}
     for start in range(0, n, batch):
-        end = min(start + batch, n)
-        rows = sample.rows(start, end)
+        rows = sample.rows(start, min(start + batch, n))
         valid = rows.valid  # [batch, pos], or None: no padding
         target_valid = None if rows.target is None else rows.target != pad
-        keep = [f"{layer}.post" for layer in positions]
+        keep = [*(f"{layer}.post" for layer in positions), "logits"]
         trace = record(
             subject.model, rows.tokens, rows.target, valid=valid, target_valid=target_valid, keep=keep, fused=True
         )
         for site in sites:
             layer = site.path
-            real = target_valid if target_valid is not None and site.stack == "decoder" else valid
+            of_target = rows.target is not None and site.stack == "decoder"
+            real = target_valid if of_target else valid
             post = trace[f"{layer}.post"]  # [batch, pos, d_ff]
             if real is None:
                 real = post.new_ones(post.shape[:2], dtype=torch.bool)
@@ -395,6 +391,13 @@ def surveying(
                 least[layer] = fires_above(size[0].amax(dim=0), written_norms(subject, layer))
             positions[layer] += int(real.sum())
             count = (size > least[layer]).flatten(0, 1).sum(dim=0, dtype=torch.int32)  # [d_ff]
+            read = None if subject.shape.image else rows.target if of_target else rows.tokens
+            says = trace.logits.argmax(dim=-1) if trace.logits.shape[1] == post.shape[1] else None  # [batch, pos]
+            for kind, key in _keys(real, read, says).items():
+                n_values = len(subject.labels) if kind in ("reads", "says") else max(task.longest) + 1
+                more = _tally(key[real], size[real], n_values)
+                old = tallies[layer].get(kind)
+                tallies[layer][kind] = more if old is None else (old[0] + more[0], old[1] + more[1])
             top = size.max(dim=1)  # [batch, d_ff]
             row = top.values.topk(min(best, len(post)), dim=0).indices  # [best, d_ff]
             at = top.indices.gather(0, row)  # [best, d_ff]
@@ -406,12 +409,85 @@ def surveying(
                 values, found = values.gather(0, row), found.gather(0, row[..., None].expand(-1, -1, 2))
             peak[layer], place[layer] = values, found
             fired[layer] = fired[layer] + count if layer in fired else count
-        counted = dict(positions), dict(fired), dict(least), dict(peak), dict(place)
-        yield Survey(subject, end, n_asked, seed, *counted, inputs, targets, path)
+    return Survey(subject, n, seed, positions, fired, least, peak, place, tallies, inputs, targets, path)
 
 
 def _sequences(tokens: Int[Tensor, "batch pos"], pad: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(token for token in row if token != pad) for row in tokens.tolist())
+
+
+Tally = tuple[Float[Tensor, "value d_ff"], Int[Tensor, " value"]]
+"""The summed |activation| of each neuron at each value of a trigger, and at how many positions that value stood."""
+CLEAR_SHARE, OVER_EVEN, MOST_VALUES, LEAST_FIRINGS = 0.5, 3.0, 3, 20
+"""A trigger is clear where at most so many values hold half of a neuron's activation, and three times their even share. In a
+survey the neuron has to fire at twenty positions."""
+
+
+def _keys(
+    real: Bool[Tensor, "batch pos"], read: Int[Tensor, "batch pos"] | None, says: Int[Tensor, "batch pos"] | None
+) -> dict[str, Int[Tensor, "batch pos"]]:
+    """The value of each kind of trigger at each position."""
+    position = torch.arange(real.shape[1]).expand(real.shape) - (~real).cumsum(dim=1)  # padding may stand first
+    from_end = real.sum(dim=1, keepdim=True) - 1 - position
+    found = {"reads": read, "says": says, "position": position, "from_end": from_end}
+    return {kind: key for kind, key in found.items() if key is not None}
+
+
+def _tally(key: Int[Tensor, " real"], size: Float[Tensor, "real d_ff"], n_values: int) -> Tally:
+    return size.new_zeros(n_values, size.shape[1]).index_add_(0, key, size), key.bincount(minlength=n_values)
+
+
+def triggers(of: Reading | Survey, *, layer: int) -> pd.DataFrame:
+    """What each neuron of a layer fires on: a token that is read, one that the model says there, or a position.
+
+    A kind of trigger is clear where up to three of its values hold half of the neuron's |activation| and at least three times
+    their even share: that of the positions at which they stand. Of several clear kinds the one furthest above its even
+    share is taken, the first of equal ones. A run is one input, in which only the tokens that are read are told apart.
+
+    Args:
+        of: A survey, or a run.
+        layer: The layer, from 0.
+
+    Returns:
+        One row per neuron: neuron, trigger ("reads", "says", "position", "from_end", or "none" where nothing is clear), on (the
+        tokens or positions, the strongest first), share (of the neuron's activation there) and even (the even share).
+
+    Example:
+        >>> import xformer
+        >>> survey = xformer.analysis.survey("checkpoints/reverse", 50)
+        >>> table = xformer.analysis.triggers(survey, layer=3)
+        >>> table["trigger"].value_counts().index[0]
+        'says'
+    """
+    if isinstance(of, Survey):
+        path = of.subject.shape.feed_forward[layer].path
+        tallies, is_known = of.tallies[path], of.fired[path] >= LEAST_FIRINGS
+        names = {"reads": of.subject.labels, "says": of.subject.labels}
+    else:
+        site = of.feed_forward_site(layer)
+        tokens, real = of.tokens_of(site.stack), of.trace.real(site.stack)
+        values = list(dict.fromkeys(tokens))
+        key, size = torch.tensor([values.index(token) for token in tokens]), of[f"{site.path}.post"][0].abs()
+        rows = slice(None) if real is None else real
+        tallies, is_known = {"reads": _tally(key[rows], size[rows], len(values))}, size.sum(dim=0) > 0
+        names = {"reads": tuple(values)}
+    kinds, best = ["none"] * len(is_known), is_known.new_zeros(len(is_known), dtype=torch.float32)
+    on: list[tuple[str | int, ...]] = [()] * len(best)
+    share, even = torch.zeros_like(best), torch.zeros_like(best)
+    for kind, (sums, count) in tallies.items():
+        order = (sums / count[:, None].clamp(min=1)).topk(min(MOST_VALUES, len(sums)), dim=0).indices  # [most, d_ff]
+        shares = (sums.gather(0, order) / sums.sum(dim=0).clamp(min=1e-12)).cumsum(dim=0)
+        evens = (count[order] / count.sum()).cumsum(dim=0)
+        clear = (shares >= CLEAR_SHARE) & (shares >= OVER_EVEN * evens) & is_known
+        first = clear.int().argmax(dim=0, keepdim=True)  # the fewest values that do
+        here, there = shares.gather(0, first)[0], evens.gather(0, first)[0]
+        for neuron in (clear.any(dim=0) & (here - there > best + 1e-6)).nonzero()[:, 0].tolist():
+            chosen = order[: int(first[0, neuron]) + 1, neuron].tolist()
+            found = [names[kind][value] if kind in names else value for value in chosen]
+            kinds[neuron], on[neuron] = kind, tuple(found)
+            best[neuron], share[neuron], even[neuron] = (here - there)[neuron], here[neuron], there[neuron]
+    found = {"trigger": kinds, "on": on, "share": share.tolist(), "even": even.tolist()}
+    return pd.DataFrame({"neuron": range(len(best))} | found)
 
 
 def firing(of: Reading | Survey) -> pd.DataFrame:

@@ -6,6 +6,7 @@ logit lens      logits(x) = W_U · norm(x) + b_U   for the stream x after each s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
@@ -13,7 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.residual import positions_of, stream
+from xformer.analysis.residual import attribution, positions_of, stream, stream_steps
+from xformer.errors import EditError, UnavailableError
 from xformer.memory import check_analysis
 from xformer.reading import Reading
 
@@ -86,6 +88,47 @@ def _probabilities(reading: Reading, counted: Sequence[int]) -> Iterator[tuple[s
         x = torch.cat([state[:1, counted] for _, state in some], dim=1)  # [1, point · asked, d_model]
         p = reading.subject.unembed(x)[0].softmax(dim=-1).cpu().unflatten(0, (len(some), len(counted)))
         yield from ((point, p[index]) for index, (point, _) in enumerate(some))
+
+
+@torch.no_grad()
+def answer_path(reading: Reading, *, position: int) -> pd.DataFrame:
+    """One output through the stream: how likely its answer is after each sublayer, and what the sublayer adds to its margin.
+
+    Args:
+        reading: The run.
+        position: The position, from 0.
+
+    Returns:
+        One row for each point of the stream: depth, point, token (the likeliest), answer, answer_probability, rank (of the
+        answer, from 1), and adds: what was added there to the answer's logit less that of the strongest other token (see
+        `attribution`; biases are in no row), NaN where that cannot be split.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.answer_path(reading, position=0)
+        >>> list(table.columns)
+        ['depth', 'point', 'token', 'answer', 'answer_probability', 'rank', 'adds']
+    """
+    names, answer, adds = reading.subject.labels, reading.explained(position), {}
+    try:
+        parts = attribution(reading, position=position, lead=True)
+        adds["embedding"] = parts.loc[parts["kind"].isin(["embedding", "positions"]), "contribution"].sum()
+        ends: dict[str, float] = {}
+        for step in stream_steps(reading):
+            head = step.title.removesuffix(" · attention") + " · head "
+            mine = (parts["part"] == step.title) | parts["part"].str.startswith(head)
+            ends[step.after] = ends.get(step.after, 0.0) + parts.loc[mine, "contribution"].sum()
+        adds |= dict(zip(list(stream(reading))[1:], ends.values(), strict=True))
+    except (EditError, UnavailableError):
+        adds = {}
+    rows = []
+    for depth, (point, probabilities) in enumerate(_probabilities(reading, [position])):
+        p = probabilities[0]
+        said = {"token": names[int(p.argmax())], "answer": names[answer], "answer_probability": float(p[answer])}
+        rank = 1 + int((p > p[answer]).sum())
+        rows.append({"depth": depth, "point": point, **said, "rank": rank, "adds": adds.get(point, math.nan)})
+    return pd.DataFrame(rows)
 
 
 def looked_at(reading: Reading, positions: Sequence[int] | None = None) -> list[int]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from xformer.viz.feed_forward import expert_weights as expert_weights
     from xformer.viz.feed_forward import firing as firing
     from xformer.viz.feed_forward import neuron as neuron
+    from xformer.viz.feed_forward import neurons as neurons
     from xformer.viz.feed_forward import promotion as promotion
     from xformer.viz.generation import divergence_by_step as divergence_by_step
     from xformer.viz.generation import likeliest_tokens as likeliest_tokens
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from xformer.viz.images import over_image as over_image
     from xformer.viz.images import patch_filters as patch_filters
     from xformer.viz.images import patch_places as patch_places
+    from xformer.viz.logit_lens import answer_path as answer_path
     from xformer.viz.logit_lens import lens as lens
     from xformer.viz.number_waves import circle as circle
     from xformer.viz.number_waves import spectrum as spectrum

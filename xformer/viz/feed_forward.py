@@ -21,6 +21,7 @@ from xformer.analysis.feed_forward import activations as activations_table
 from xformer.analysis.feed_forward import expert_weights as weights_table
 from xformer.analysis.feed_forward import firing as firing_table
 from xformer.analysis.feed_forward import neuron as neuron_table
+from xformer.analysis.feed_forward import neurons as neurons_table
 from xformer.analysis.feed_forward import promotion as promotion_table
 from xformer.reading import Reading
 from xformer.site import layer_title
@@ -33,6 +34,8 @@ ROWS_HEIGHT = 380
 """Pixels for the rows of a picture, so that it stands on a screen together with what changes it."""
 MOST_NEURONS_DRAWN, MOST_TOKENS_DRAWN = 512, 40
 """So many neurons have a column of the map at once, and so many tokens one of the promotions."""
+PROMOTES_WIDTH = 150
+"""Pixels for the tokens at the right of a row."""
 DWARFS = 20
 """An activation so many times larger than 99 of 100 others takes the colours from all of them."""
 FIRES, RESTS, DEAD = "fires at an average position", "silent there, fires elsewhere", "dead: writes nothing anywhere"
@@ -141,7 +144,12 @@ def activations(
         .encode(
             x,
             alt.X2("right:Q"),
-            alt.Y("place:N", sort=places, title="position · token", axis=alt.Axis(labelOverlap=True, grid=False)),
+            alt.Y(
+                "place:N",
+                sort=places,
+                title="position · token",
+                axis=alt.Axis(labelOverlap=True, grid=False, labelFlush=False),
+            ),
             colour,
             tooltip=[
                 alt.Tooltip("neuron:Q", format="d"),
@@ -239,8 +247,110 @@ def firing(
     )
 
 
+def trigger_words(trigger: str, on: Sequence[str | int]) -> str:
+    """What a neuron of `analysis.triggers` fires on, in words."""
+    if trigger == "none":
+        return "no clear trigger"
+    *first, last = map(str, on)
+    values = f"{', '.join(first)} or {last}" if first else last
+    if trigger == "from_end":
+        return "fires at the last position" if values == "0" else f"fires {values} before the end"
+    return {"reads": "fires on ", "says": "fires to say ", "position": "fires at position "}[trigger] + values
+
+
+def neurons(
+    reading: Reading,
+    *,
+    layer: int,
+    n: int = 14,
+    distinct: bool = True,
+    survey: Survey | None = None,
+    positions: Sequence[int] | None = None,
+    title: str = "",
+    dark: bool = False,
+) -> alt.LayerChart | alt.FacetChart:
+    """`analysis.neurons` by name: a row for each neuron, a column for each position, the tokens that it promotes at the right.
+
+    Each row has its own colour scale, up to its largest activation. A click on a row selects its `neuron`.
+
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        n: The number of neurons.
+        distinct: Whether to show neurons of different triggers first.
+        survey: The inputs from which the names come; by default the reading.
+        positions: The positions, from 0; all of them by default.
+        title: The title of the chart.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.neurons(reading, layer=3, survey=xformer.analysis.survey("checkpoints/reverse", 50))
+    """
+    table = neurons_table(reading, layer=layer, n=n, distinct=distinct, survey=survey)
+    table = table.sort_values(["peak", "activity"], ascending=[True, False], kind="stable")
+    rows = [f"{trigger_words(row['trigger'], row['on'])} · #{row['neuron']}" for row in table.to_dict("records")]
+    cells = activations_table(reading, layer=layer, positions=positions)
+    places = _places(cells)
+    values = cells[table["neuron"].tolist()].to_numpy(dtype=np.float64)  # [pos, neuron]
+    share = values / np.maximum(np.abs(values).max(axis=0), 1e-12)  # of the largest activation of its row
+    signed = bool((values < 0).any())
+    low, stops = (-1.0, theme.diverging(dark)) if signed else (0.0, theme.sequential(dark))
+    wide = len(places) <= 12
+    data = pd.DataFrame(
+        {
+            "neuron": np.tile(table["neuron"].to_numpy(), len(places)),
+            "name": rows * len(places),
+            "place": np.repeat(np.array(places, dtype=object), len(rows)),
+            "activation": values.flatten(),
+            "shown": [f"{value:.1f}" if abs(value) >= 0.05 else "" for value in values.flatten()],
+            "share": share.flatten(),
+            "ink": inks(stops, share.flatten(), low, 1.0),
+        }
+    )
+    axis = alt.Axis(
+        orient="top", labelAngle=0 if wide else -90, labelOverlap=len(places) > 24, ticks=False, labelFlush=False
+    )
+    x = alt.X("place:N", sort=places, title=None, axis=axis)
+    y = alt.Y(
+        "name:N",
+        sort=rows,
+        title=None,
+        axis=alt.Axis(labelLimit=280, labelOverlap=False, ticks=False, labelFlush=False),
+    )
+    click = alt.selection_point(name="cell", fields=["neuron"], on="click")
+    colour = alt.Color("share:Q", scale=alt.Scale(**theme.vega_scale(stops, low, 1.0)), legend=None)
+    hover = ["name:N", alt.Tooltip("place:N", title="position"), alt.Tooltip("activation:Q", format=".4f")]
+    base = alt.Chart(data).encode(x, y)
+    paper, ink = theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark)
+    layers = [base.mark_rect(stroke=paper, cursor="pointer").encode(colour, tooltip=hover).add_params(click)]
+    if wide:
+        layers.append(base.mark_text(fontSize=11).encode(color=written(), text="shown:N"))
+    if "promotes" in table:
+        said = alt.Chart(pd.DataFrame({"name": rows, "promotes": [f"→ {text}" for text in table["promotes"]]}))
+        look = {"align": "left", "dx": 8, "fontSize": 12, "color": ink, "limit": PROMOTES_WIDTH - 12}
+        layers.append(said.mark_text(**look).encode(y, x=alt.value("width"), text="promotes:N"))
+    room = PROMOTES_WIDTH if "promotes" in table else 5
+    return layered(
+        *layers,
+        height=(28 if wide else 26) * len(rows) + (40 if wide else 90),
+        padding={"left": 5, "right": room, "top": 5, "bottom": 5},
+        **({"title": title} if title else {}),
+    )
+
+
 def promotion(
-    reading: Reading, *, layer: int, position: int, n: int = 10, dark: bool = False
+    reading: Reading,
+    *,
+    layer: int,
+    position: int,
+    n: int = 10,
+    only: Sequence[int] | None = None,
+    dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
     """`analysis.promotion`: a row for each of the most active neurons, a column for each token; the strongest is written.
 
@@ -251,6 +361,7 @@ def promotion(
         layer: The layer, from 0.
         position: The position, from 0.
         n: The number of neurons.
+        only: These neurons instead of the most active ones.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -261,7 +372,7 @@ def promotion(
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
         >>> chart = xformer.viz.promotion(reading, layer=3, position=0, n=6)
     """
-    data = promotion_table(reading, layer=layer, position=position, n=n)
+    data = promotion_table(reading, layer=layer, position=position, n=n, only=only)
     limit = theme.signed_limit(data["adds"].to_numpy())
     n_tokens = len(data) // len(set(data["neuron"].tolist()))
     labels = data["token"].tolist()[:n_tokens]

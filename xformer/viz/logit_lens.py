@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
+from xformer.analysis.logit_lens import answer_path as path_table
 from xformer.analysis.logit_lens import lens as lens_table
 from xformer.reading import Reading
 from xformer.viz import theme
@@ -28,9 +29,10 @@ def lens(
     title: str = "",
     named: bool = True,
     legend: bool = True,
+    position: int | None = None,
     dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
-    """`analysis.lens`: rows from the embedding down to the output, the answers under them where outputs are asked for.
+    """`analysis.lens`: rows from the embedding up to the output, the answers above them where outputs are asked for.
 
     The colour is the probability of the likeliest token, which is written in the cell; where that is the answer it has an
     outline, and ✓ where answers are right or wrong. Under the output that says what follows a text stands "?". A cell whose
@@ -45,6 +47,7 @@ def lens(
         title: The title of the chart.
         named: Whether rows have names.
         legend: Whether there is a legend.
+        position: The position with a frame; a click on a cell selects its `position`.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -82,10 +85,10 @@ def lens(
         was = lens_table(before, positions).set_index(["depth", "position"])["token"]
         data["was"] = [was.get(cell) for cell in zip(data["depth"], data["position"], strict=True)]
         data["moved"] = data["was"] != data["token"]
-    rows = [*points, answer] if has_answers else points
+    rows = [answer, *reversed(points)] if has_answers else points[::-1]
     high, n = row_height(len(rows)), len(places)
     x = alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=flat_axis(n))
-    y = alt.Y("point:N", sort=rows, title="after …" if named else None, axis=point_axis(named))
+    y = alt.Y("point:N", sort=rows, title="after …" if named else None, axis=point_axis(named, n=len(points)))
     hover = [
         alt.Tooltip("point:N", title="after"),
         alt.Tooltip("place:N", title="position · reads"),
@@ -117,13 +120,18 @@ def lens(
             .mark_rect(filled=False, strokeWidth=1.5, strokeDash=[4, 3], width={"band": 0.92}, height={"band": 0.92})
             .encode(stroke=written(), tooltip=hover)
         )
+    if position is not None:
+        framed = base.transform_filter(alt.datum.position == position)
+        look = {"filled": False, "strokeWidth": 2.5, "stroke": theme.pick(theme.PRIMARY, dark)}
+        layers.append(framed.mark_rect(**look, width={"band": 1.0}, height={"band": 1.0}))
+        layers[0] = layers[0].add_params(alt.selection_point(name="cell", fields=["position"], on="click"))
     limit = max(WIDTH_OF_CELLS // n, 20)
     ink, two_lines = written(), n <= ROOMY and high >= 30
-    if n <= TIGHT and high >= 18:
+    if n <= TIGHT:
         layers.append(
             base.mark_text(
-                fontSize=15 if n <= ROOMY and legend and high >= 26 else 12,
-                fontWeight="bold",
+                fontSize=10 if high < 18 or n > ROOMY else 15 if legend and high >= 26 else 12,
+                fontWeight="bold" if high >= 18 else "normal",
                 dy=-6 if two_lines else 0,
                 limit=limit,
             ).encode(color=ink, text="says:N")
@@ -139,6 +147,69 @@ def lens(
             .encode(x, y, text="answer:N", tooltip=["place:N", "answer:N"])
         )
     return layered(*layers, height=high * len(rows) + around(title), title=title)
+
+
+def answer_path(
+    reading: Reading, *, position: int, before: Reading | None = None, title: str = "", dark: bool = False
+) -> alt.LayerChart | alt.FacetChart:
+    """`analysis.answer_path` from the embedding up to the output: a bar for what each step adds to the answer's margin.
+
+    Beside it stand the probability of the answer and its rank. Where the margin cannot be split the bars are the probability.
+
+    Args:
+        reading: The run.
+        position: The position, from 0.
+        before: The original run, whose probability is marked by a line.
+        title: The title of the chart.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.answer_path(reading, position=0)
+    """
+    whole = path_table(reading, position=position)
+    frame = thinned(whole)
+    is_split = bool(whole["adds"].notna().all())
+    value = "adds" if is_split else "answer_probability"
+    if is_split:  # a row holds what was added since the row below it
+        sums = whole["adds"].cumsum().loc[frame.index]
+        frame = frame.assign(adds=sums.diff().fillna(sums.iloc[0]))
+    data = frame.assign(
+        says=[f"{_share(p)} · #{rank:,}" for p, rank in zip(frame["answer_probability"], frame["rank"], strict=True)],
+        for_it=frame[value] >= 0,
+        first=frame["rank"] == 1,
+    )
+    if before is not None:
+        was = path_table(before, position=position).loc[frame.index, "answer_probability"]
+        data["says"] = [f"{text} (was {_share(p)})" for text, p in zip(data["says"], was, strict=True)]
+    rows, high = frame["point"].tolist()[::-1], row_height(len(frame))
+    stops = theme.diverging(dark)
+    colour = alt.Color("for_it:N", scale=alt.Scale(domain=[True, False], range=[stops[-4], stops[3]]), legend=None)
+    ink = theme.pick(theme.TEXT, dark)
+    what = f"adds to the margin of {frame['answer'].iloc[0]}" if is_split else "probability of the answer"
+    hover = ["point:N", "token:N", "answer:N", "rank:Q", alt.Tooltip("answer_probability:Q", format=".6f")]
+    hover += [alt.Tooltip("adds:Q", title="adds to the margin", format="+.4f")] if is_split else []
+    axis = alt.Axis(orient="top", tickCount=4, title=what)
+    y = alt.Y("point:N", sort=rows, title=None, axis=point_axis(True, len(rows)))
+    base = alt.Chart(data).encode(y, tooltip=hover)
+    text = base.mark_text(align="left", dx=8, fontSize=12 if high >= 18 else 10, color=ink)
+    return layered(
+        base.mark_bar(height={"band": 0.7}).encode(alt.X(f"{value}:Q", axis=axis), color=colour),
+        text.encode(
+            x=alt.value("width"), text="says:N", opacity=alt.condition("datum.first", alt.value(1), alt.value(0.7))
+        ),
+        height=high * len(rows) + around(title),
+        padding={"left": 5, "top": 5, "bottom": 5, "right": 100 if before is None else 190},
+        **({"title": title} if title else {}),
+    )
+
+
+def _share(p: float) -> str:
+    return "<1 %" if p < 0.005 else ">99 %" if p > 0.995 else f"{p:.0%}".replace("%", " %")
 
 
 def _answer_size(answers: Sequence[str], limit: int, n: int) -> int:

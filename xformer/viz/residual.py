@@ -22,10 +22,10 @@ from xformer.viz.charts import inks, layered, written
 
 ROOMY, TIGHT = 12, 24
 """Up to so many positions a cell has room for its probability, and for its token."""
-TALL = 350
+TALL = 410
 """Pixels for the rows of a heatmap, so that it stands on a projected screen together with what changes it."""
-MOST_POINTS = 33
-"""Of a deeper model's stream only so many points, evenly apart, are drawn."""
+MANY_POINTS, MOST_POINTS = 24, 33
+"""From more points on only some have a label; of a deeper model's stream only so many, evenly apart, are drawn."""
 _AROUND, _TITLE = 72, 34
 """Pixels for the axis of a chart and for its title, which its height includes."""
 
@@ -78,7 +78,7 @@ def norms(
     n = len(places)
     base = alt.Chart(data).encode(
         alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=flat_axis(n)),
-        alt.Y("point:N", sort=points, title="after …", axis=point_axis(True)),
+        alt.Y("point:N", sort=points, title="after …", axis=point_axis(True, len(points))),
     )
     layers = [
         base.mark_rect().encode(
@@ -104,13 +104,15 @@ def thinned(frame: pd.DataFrame) -> pd.DataFrame:
     depths = sorted(frame["depth"].unique())
     if len(depths) <= MOST_POINTS:
         return frame
+    if len(depths) % 2 and len(depths) // 2 < MOST_POINTS:  # after each layer of two sublayers
+        return frame.loc[frame["depth"].isin(depths[::2])]
     step = (len(depths) - 1) / (MOST_POINTS - 1)
     return frame.loc[frame["depth"].isin([depths[round(index * step)] for index in range(MOST_POINTS)])]
 
 
 def row_height(n: int) -> int:
     """The pixels of each of `n` rows: as high as the screen allows, and no higher than looks well."""
-    return max(18, min(42, TALL // n))
+    return max(13, min(42, TALL // n))
 
 
 def attribution(
@@ -201,14 +203,19 @@ def around(title: str) -> int:
     return _AROUND + (_TITLE if title else 0)
 
 
-def point_axis(named: bool) -> alt.Axis:
-    """The points of the stream beside their rows, or the rows without names."""
-    return alt.Axis(labelLimit=240, labelOverlap=False, labels=named, ticks=named)
+def point_axis(named: bool, n: int = 0) -> alt.Axis:
+    """The `n` points of the stream beside their rows, of many only every fifth layer; or the rows without names."""
+    layer = "replace(datum.label, ' · feed-forward', '')"
+    few = f"test(/^[a-z]+ [0-9]+ /, datum.label) ? test(/ [0-9]*[05] /, datum.label) ? {layer} : '' : datum.label"
+    shown = few if n > MANY_POINTS else "datum.label"
+    return alt.Axis(labelLimit=240, labelOverlap=False, labels=named, ticks=False, labelFlush=False, labelExpr=shown)
 
 
 def flat_axis(n: int) -> alt.Axis:
     """`n` positions above their columns, upright where there are too many to lie flat."""
-    return alt.Axis(labelAngle=0 if n <= ROOMY else -90, orient="top", labelOverlap=n > TIGHT, labelFontSize=11)
+    return alt.Axis(
+        labelAngle=0 if n <= ROOMY else -90, orient="top", labelOverlap=n > TIGHT, labelFontSize=11, labelFlush=False
+    )
 
 
 def _hue(row: dict[str, Any], dark: bool) -> str:
