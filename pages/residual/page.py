@@ -6,14 +6,14 @@ import streamlit as st
 
 from pages.residual.pictures import attribution_panel, lens_panel, norms_panel, similarity_panel
 from pages.shared import frame
-from pages.shared.picture import panel
+from pages.shared.picture import panel, toolbar
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_sidebar
 from pages.shared.view import View
 from pages.shared.widgets import choose
 from xformer.adapters.inputs import TokenizedText
 
-PICTURES = {"lens": "When it is decided", "parts": "Who adds what", "norms": "How long the stream is"}
+PICTURES = {"lens": "One answer", "parts": "Who adds what", "norms": "Length"}
 WITHOUT_LOGITS = {"similarity": "How alike texts are", "norms": PICTURES["norms"]}
 """The pictures of a model that gives vectors and predicts nothing."""
 PANELS = {"lens": lens_panel, "parts": attribution_panel, "norms": norms_panel, "similarity": similarity_panel}
@@ -32,9 +32,13 @@ def _residual(view: View) -> None:
         reads_texts = isinstance(view.input, TokenizedText)
         pictures = {name: words for name, words in WITHOUT_LOGITS.items() if reads_texts or name == "norms"}
     first = next(iter(pictures))
-    picture = choose("picture", pictures, first, "Picture", key="residual_picture", label_visibility="collapsed")
     with frame.picture():
-        panel(PANELS[picture], view)
+        says, controls = st.container(), toolbar()
+        with controls:
+            picture = choose(
+                "picture", pictures, first, "Picture", key="residual_picture", label_visibility="collapsed"
+            )
+        panel(PANELS[picture], view, controls, says)
     view.share()
 
 

@@ -8,14 +8,15 @@ from typing import Any, cast
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared import resources
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import MOST_TYPED, InputKind
-from pages.shared.layout import WIDE, caption, places, run_title, what_to_notice
+from pages.shared.layout import caption, headline, run_title, what_to_notice
 from pages.shared.link import asked, carry, chose
-from pages.shared.picture import footer, heading, of_each_run, picture, shown, table
+from pages.shared.picture import footer, of_each_run, picture, shown, table
 from pages.shared.view import ORIGINAL, View
 from pages.shared.widgets import ask_token, ask_window, choose, shown_of, typed
 from xformer import analysis, viz
@@ -33,29 +34,75 @@ MOST_NUMBERS = 100_000_000
 """Logits of a lens that are computed at a time; more would take seconds."""
 
 
-def lens_panel(view: View) -> None:
-    """The logit lens of every run, and when its outputs are decided."""
-    heading("What the stream would say if it stopped here")
-    positions = looked_at(view.original())
-    shown = ask_window(positions, "residual_from")
+SURE_OF = 0.9
+"""An answer is certain from such a probability on."""
+
+
+def lens_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator) -> None:
+    """The logit lens of the run, and one answer followed up through it; a click on a cell chooses its position."""
+    original, changed = view.original(), view.changed()
+    run, positions = changed or original, looked_at(original)
+    with controls:
+        position = _ask_position(view)
+        with st.popover("More"):
+            shown_positions = ask_window(positions, "residual_from")
+            st.caption("Click a cell to follow the answer of its position.")
+    before: dict[str, Any] = {} if changed is None else {"before": original}
+    some = {"positions": shown_positions} if len(shown_positions) < len(positions) else {}
+    is_followed = position in original.target_positions or position == original.open_output
+    path = table(view, analysis.answer_path, run, position=position) if is_followed else None
+    one = "answer" if original.has_right_answer else "prediction"
+    if path is not None:
+        with says:
+            headline(when_ahead(path, position, len(view.subject.labels), one))
+    framed = {"position": position} if is_followed else {}
+    calls = [Call(viz.lens, (run,), {**some, **before, **framed, "legend": False})]
+    if path is not None:
+        calls.append(Call(viz.answer_path, (run,), {"position": position, **before}))
+    for index, place in enumerate(st.columns([4, 3][: len(calls)], gap="small")):
+        with place.container(key=f"wide_lens_{index}"):
+            click = {"on_select": _follow_click, "selection_mode": "cell"} if framed and not index else {}
+            shown(view, calls[index], f"lens_{index}", **click)
+    footer(view, "lens", calls)
     is_large = len(positions) * len(view.shape.sites) * len(view.subject.labels) > MOST_NUMBERS
-    look = {"positions": shown} if is_large and len(shown) < len(positions) else {}
-    frames = {name: table(view, analysis.lens, run, **look) for name, run in view.runs().items()}
-    beside = len(shown) <= WIDE and len(frames) > 1
-    columns = enumerate(places(len(frames), len(shown)))
-    of_each_run(
-        view,
-        "lens",
-        viz.lens,
-        places=[place.container(key=f"wide_lens_{index}") for index, place in columns],
-        look=lambda index: {"named": index == 0, "legend": index == 1} if beside else {},
-        positions=shown if len(shown) < len(positions) else None,
-    )
-    caption(_what(view, frames[ORIGINAL], positions, shown))
-    if look:
-        caption("The notes cover these positions only.")
-    one = "class" if view.original().output == "token_class" else "token"
-    lens_notes(frames, len(view.subject.labels), judged=view.original().has_right_answer, one=one)
+    frames = {name: table(view, analysis.lens, of, **(some if is_large else {})) for name, of in view.runs().items()}
+    with st.expander("How to read this"):
+        margin = " Bars: what each step adds to the logit of the answer less that of the strongest other token."
+        st.markdown(_what(view, frames[ORIGINAL], positions, shown_positions) + margin * (path is not None))
+        if is_large and some:
+            st.markdown("The notes cover these positions only.")
+    one = "class" if original.output == "token_class" else "token"
+    lens_notes(frames, len(view.subject.labels), judged=original.has_right_answer, one=one)
+
+
+def _follow_click() -> None:
+    """Follow the output of the clicked cell. A callback."""
+    cells = st.session_state["lens_0"].selection.get("cell", [])
+    if cells and "position" in cells[0]:
+        st.session_state["residual_pos"] = int(cells[0]["position"])
+
+
+def when_ahead(path: pd.DataFrame, position: int, n_tokens: int, one: str = "answer") -> str:
+    """After which step the answer of `analysis.answer_path` leads for good, and after which it is certain.
+
+    "" where it is not ahead in the end, or hardly likelier than a guess.
+    """
+    least = max(SURE, min(OVER_CHANCE / n_tokens, 0.9))
+    last = path.iloc[-1]
+    if last["rank"] != 1 or last["answer_probability"] < least:
+        return ""
+
+    def since(holds: list[bool]) -> str:
+        return str(path["point"].iloc[max((at + 1 for at, ok in enumerate(holds) if not ok), default=0)])
+
+    answer, ahead = escape_markdown(str(last["answer"])), since([rank == 1 for rank in path["rank"]])
+    said = f"Position {position}’s {one} **{answer}** is ahead for good"
+    if last["answer_probability"] < SURE_OF:
+        return f"{said} after **{ahead}**, and ends with {percent(last['answer_probability'], 0)}."
+    sure = since([p >= SURE_OF for p in path["answer_probability"]])
+    if sure == ahead:
+        return f"{said} and certain (≥ {SURE_OF:.0%}) after **{ahead}**."
+    return f"{said} after **{ahead}**, certain (≥ {SURE_OF:.0%}) after **{sure}**."
 
 
 def _outline(view: View) -> str:
@@ -101,10 +148,12 @@ _IDENTITY = {
 }
 
 
-def attribution_panel(view: View) -> None:
+def attribution_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator) -> None:
     """The parts that sum to one output's logit, in every run."""
-    heading("Who adds what to one output")
-    position, goal, typed = _ask_output(view)
+    with controls:
+        position = _ask_position(view)
+        with st.popover("More"):
+            goal, typed = _ask_goal(view, position)
     original, changed = view.original(), view.changed()
     is_lead, label = goal == "lead", view.subject.labels
     # Without a known token, a changed run is explained for the token that the original predicts.
@@ -137,41 +186,44 @@ def attribution_panel(view: View) -> None:
     parts_notes(frames[view.shown], position)
 
 
-def _ask_output(view: View) -> tuple[int, str, int | None]:
-    """Ask for an output: its position, one of `GOALS`, and another token to explain, if one was typed."""
+def _ask_position(view: View) -> int:
+    """Ask for an output by its position; the first one where none can be followed."""
     run = view.original()
     labels = run.example.labels[0].tolist()
     positions = [index for index, token in enumerate(labels) if token != IGNORED]
     if run.open_output is not None:
         positions.append(run.open_output)  # the prediction of the next token, which is not known
+    if not positions:
+        return looked_at(run)[0]
     reads, token = run.tokens_of("decoder"), view.subject.labels
     verb = "has to say" if run.has_right_answer else view.kind.verb if view.input.goes_on else "says"
-    one = "class" if run.output in CLASSES else "token"
-
     names = {
         at: f"{at}: reads {reads[at]}, {'says' if labels[at] == IGNORED else verb} {token[run.explained(at)]}"
         for at in positions
     }
     usual = positions[0] if run.has_right_answer or run.open_output is None else run.open_output
-    where, what, which = (*st.columns([3, 2]), None) if view.task is not None else st.columns([4, 3, 4])
-    with where:
-        look: dict[str, Any] = {"widget": st.select_slider, "key": "residual_pos", "called": "position"}
-        position = choose("pos", names, usual, "Output at position", **look)
-    with what:
-        goal = choose(
-            "goal",
-            GOALS,
-            "logit",
-            f"Explain the {_meant(view)} {one}’s …",
-            key="residual_goal",
-            help=f"The lead is its logit minus that of the strongest other {one}. Only the lead decides which {one} wins.",
-        )
-    if which is None:
-        return position, goal, None
+    look: dict[str, Any] = {"widget": st.selectbox, "key": "residual_pos", "called": "position", "width": 260}
+    return choose("pos", names, usual, "Output at position", label_visibility="collapsed", **look)
+
+
+def _ask_goal(view: View, position: int) -> tuple[str, int | None]:
+    """Ask for one of `GOALS`, and for another token to explain."""
+    run = view.original()
+    one = "class" if run.output in CLASSES else "token"
+    goal = choose(
+        "goal",
+        GOALS,
+        "logit",
+        f"Explain the {_meant(view)} {one}’s …",
+        key="residual_goal",
+        help=f"The lead is its logit minus that of the strongest other {one}. Only the lead decides which {one} wins.",
+    )
+    if view.task is not None:
+        return goal, None
     explained = run.explained(position)
-    with which:
-        token_typed = ask_token(token, "token", explained, one.capitalize(), help=f"Type another {one} to explain it.")
-    return position, goal, None if token_typed == explained else token_typed
+    help_text = f"Type another {one} to explain it."
+    token_typed = ask_token(view.subject.labels, "token", explained, one.capitalize(), help=help_text)
+    return goal, None if token_typed == explained else token_typed
 
 
 def _meant(view: View) -> str:
@@ -184,13 +236,13 @@ def _meant(view: View) -> str:
 _WHAT = {"stream": "the stream", "added": "what each step adds"}
 
 
-def norms_panel(view: View) -> None:
+def norms_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator) -> None:
     """The lengths of the stream, or of what each step adds, on one scale for every run."""
-    heading("How long the stream is")
     frames = [table(view, analysis.norms, run) for run in view.runs().values()]
     positions = sorted(frames[0]["position"].unique().tolist())
-    what = choose("length", _WHAT, "stream", "The length of …", key="residual_length")
-    shown = ask_window(positions, "residual_from")
+    with controls:
+        what = choose("length", _WHAT, "stream", "Length of", key="residual_length", label_visibility="collapsed")
+        shown = ask_window(positions, "residual_from")
     of_each_run(
         view,
         "norms",
@@ -274,7 +326,7 @@ def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: boo
     settled = decided(frame)
     n_correct, settled = len(settled), settled.loc[settled["position"].isin(sure)]
     total, unsure = len(last), n_correct - len(settled)
-    what = "stay what they end as" if not judged else "become right for good"
+    what = "stay what they end as" if not judged else "are permanently correct"
     if settled.empty:
         mean = percent(last["probability"].mean(), 0)
         share = f"the likeliest {one} gets {mean}{' on average' if total > 1 else ''} in the end"
@@ -285,7 +337,7 @@ def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: boo
             return f"{prefix}{some}, so none counts as decided: {share}."
         return f"{prefix}No output is right in the end, so none is ever decided for good."
     if total == 1:
-        verb = "becomes right for good" if judged else "stays what it ends as"
+        verb = "is permanently correct" if judged else "stays what it ends as"
         return f"{prefix}The output {verb} after **{settled.iloc[0]['point']}**."
     counts = Counter(settled["point"])
     order = list(dict.fromkeys(frame.sort_values("depth")["point"]))
@@ -358,9 +410,8 @@ _MEANS = {
 }
 
 
-def similarity_panel(view: View) -> None:
+def similarity_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator) -> None:
     """The cosines of whole texts, with a choice of pooling and layer."""
-    heading("How alike texts are to this model")
     names = stream_names(view.subject)  # raises before any widget is drawn
     texts = _ask_texts(view)
     usual = default_pooling(view.subject)

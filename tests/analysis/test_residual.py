@@ -17,7 +17,7 @@ from tests.training.tiny import ARCHITECTURES, random_model
 from xformer import edits
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.huggingface_opening import example_inputs
-from xformer.analysis.logit_lens import decided, lens, lens_logits
+from xformer.analysis.logit_lens import answer_path, decided, lens, lens_logits
 from xformer.analysis.residual import attribution, norms, stream, stream_steps
 from xformer.edits import ablate_head
 from xformer.errors import EditError, UnavailableError
@@ -384,3 +384,19 @@ def test_what_follows_a_text_nobody_knows_so_the_lens_claims_nothing_there() -> 
     others = [row for row in rows if row["position"] != reading.open_output]
     assert {(row["answer"], row["right"], row["verdict"]) for row in last} == {("?", False, "nobody knows")}
     assert {row["verdict"] for row in others} == {"yes", "no"}
+
+
+def test_an_answer_is_followed_by_its_probability_its_rank_and_what_each_step_adds_to_its_margin() -> None:
+    model, trace = ran("decoder", "pre, biases")
+    reading = from_trace(model, trace)
+    path = answer_path(reading, position=3)
+    answer = reading.explained(3)
+    for row, logits in zip(path.to_dict("records"), lens_logits(reading).values(), strict=True):
+        p = logits[0, 3].softmax(dim=-1)
+        assert row["answer_probability"] == pytest.approx(p[answer].item(), rel=1e-5)
+        assert row["rank"] == p.argsort(descending=True).tolist().index(answer) + 1
+    parts = attribution(reading, position=3, lead=True)
+    of_steps = parts.loc[~parts["kind"].isin(["bias", "others"]), "contribution"].sum()
+    assert path["adds"].sum() == pytest.approx(of_steps)
+    second = parts.loc[(parts["layer"] == 1) & (parts["kind"] == "attention"), "contribution"].sum()
+    assert path.set_index("point")["adds"]["layer 2 · attention"] == pytest.approx(second)

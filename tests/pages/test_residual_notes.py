@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from pages.residual.pictures import norm_notes, when_decided, who_adds
+from pages.residual.pictures import norm_notes, when_ahead, when_decided, who_adds
 
 
 def frame(last: list[float], right: list[list[bool]]) -> pd.DataFrame:
@@ -21,7 +21,7 @@ def frame(last: list[float], right: list[list[bool]]) -> pd.DataFrame:
 
 def test_outputs_that_end_right_and_sure_are_decided() -> None:
     said = when_decided(frame([0.9, 0.8, 0.9, 0.2], [[True, False, False, False], [True, True, False, True]]), 20, "")
-    assert said.startswith("Of 4 outputs, these become right for good: 1 after **a**, 1 after **b**")
+    assert said.startswith("Of 4 outputs, these are permanently correct: 1 after **a**, 1 after **b**")
     assert "; 1 more, but with less than 50% in the end; 1 ends wrong." in said
 
 
@@ -29,7 +29,7 @@ def test_outputs_that_end_right_and_sure_are_decided() -> None:
 def test_a_model_that_guesses_decides_nothing(ok: bool) -> None:
     for judged in (True, False):
         said = when_decided(frame([0.06, 0.08], [[False, False], [ok, False]]), 20, "", judged=judged)
-        assert "for good: " not in said
+        assert "correct: " not in said
         assert "after **" not in said
         assert ("right" in said) == judged
     assert ("7% on average" in when_decided(frame([0.06, 0.08], [[False, False], [ok, False]]), 20, "")) == ok
@@ -37,8 +37,8 @@ def test_a_model_that_guesses_decides_nothing(ok: bool) -> None:
 
 def test_of_two_tokens_a_half_is_a_guess() -> None:
     coin = frame([0.52], [[True], [True]])
-    assert "becomes right for good" not in when_decided(coin, 3, "")
-    assert "becomes right for good after **a**" in when_decided(frame([0.97], [[True], [True]]), 3, "")
+    assert "is permanently correct" not in when_decided(coin, 3, "")
+    assert "is permanently correct after **a**" in when_decided(frame([0.97], [[True], [True]]), 3, "")
 
 
 def parts(*values: tuple[str, str, int, float]) -> pd.DataFrame:
@@ -74,3 +74,23 @@ def test_lengths_are_news_only_where_they_change() -> None:
     assert "shrinks" in norm_notes(lengths(9, 1, 1), "stream", "none")[0]
     assert norm_notes(lengths(9, 1, 1.1), "added", "pre") == []
     assert "**c** adds the most (9.0)" in norm_notes(lengths(1, 1, 9), "added", "pre")[0]
+
+
+def path(*steps: tuple[int, float]) -> pd.DataFrame:
+    """An answer followed through steps a, b, c with its rank and probability."""
+    return pd.DataFrame(
+        [
+            {"point": "abc"[at], "answer": "12", "rank": rank, "answer_probability": p}
+            for at, (rank, p) in enumerate(steps)
+        ]
+    )
+
+
+def test_headline_says_where_an_answer_leads_and_is_silent_where_it_never_does() -> None:
+    said = when_ahead(path((1, 0.3), (2, 0.2), (1, 0.95)), 3, 20)
+    assert said == "Position 3’s answer **12** is ahead for good and certain (≥ 90%) after **c**."
+    assert "for good after **b**, certain (≥ 90%) after **c**" in when_ahead(path((2, 0.3), (1, 0.6), (1, 0.95)), 3, 20)
+    assert "after **a**, and ends with 60%" in when_ahead(path((1, 0.3), (1, 0.4), (1, 0.6)), 3, 20)
+    assert when_ahead(path((1, 0.9), (1, 0.9), (2, 0.4)), 3, 20) == ""
+    assert when_ahead(path((1, 0.1), (1, 0.1), (1, 0.1)), 3, 20) == ""  # hardly more than a guess
+    assert when_ahead(path((1, 0.5), (1, 0.5), (1, 0.55)), 3, 2) == ""

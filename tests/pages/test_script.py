@@ -26,7 +26,7 @@ def test_the_last_expression_is_shown_and_what_prints_is_left_alone() -> None:
 
 
 def test_the_code_of_a_screen_shows_something_when_it_is_run(open_page: Open, tmp_path: Path) -> None:
-    code = open_page("pages/residual/page.py", model="reverse-small", input="4 9 2").code[0].value
+    code = open_page("pages/residual/page.py", model="reverse-small", input="4 9 2", picture="norms").code[0].value
     (tmp_path / "picture.py").write_text(code, encoding="utf-8")
     found = subprocess.run([sys.executable, tmp_path / "picture.py"], cwd=ROOT, capture_output=True, text=True, check=True,
                            env={"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"})  # fmt: skip
