@@ -32,9 +32,10 @@ def _feed_forward(view: View) -> None:
     elif view.original().feed_forward:
         # The pictures that are not shown are not computed.
         with frame.picture():
-            says = st.container()
-            with toolbar():
-                picture, choice = ask_choice(view)
+            with st.container(gap=None):
+                says = st.container()
+                with toolbar():
+                    picture, choice = ask_choice(view)
             panel(PANELS[picture], view, choice, says)
     else:
         without_neurons(view)

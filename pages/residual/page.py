@@ -33,7 +33,8 @@ def _residual(view: View) -> None:
         pictures = {name: words for name, words in WITHOUT_LOGITS.items() if reads_texts or name == "norms"}
     first = next(iter(pictures))
     with frame.picture():
-        says, controls = st.container(), toolbar()
+        with st.container(gap=None):
+            says, controls = st.container(), toolbar()
         with controls:
             picture = choose(
                 "picture", pictures, first, "Picture", key="residual_picture", label_visibility="collapsed"
