@@ -47,7 +47,9 @@ def page() -> None:
 
 def _positions(view: View) -> None:
     prediction_panel(view)
-    said, controls, panels = st.container(), toolbar(), _panels(view)
+    with st.container(gap="xxsmall"):
+        said, controls, panels = st.container(), toolbar(), _panels(view)
+        picture = frame.picture()
     side, by_side = None, {OWN: own_panel, OFFSETS: offsets_panel, ALL_KINDS: position_kinds_panel}
     show = ""
     with controls:
@@ -62,7 +64,7 @@ def _positions(view: View) -> None:
         found = f"Nothing was found that tells this model where a {view.input.one} is and could be switched off."
         own = "This model has no positions that could be switched off."
         st.info(found if view.task is None else own, icon=":material/info:")
-    with frame.picture():
+    with picture:
         if show in by_side:
             panel(by_side[show], view, side)
         elif show == PLACES:
@@ -76,7 +78,7 @@ def _positions(view: View) -> None:
 
 def _panels(view: View) -> dict[str, str]:
     """The panels of this model."""
-    panels = {ATTENTION: "With and without"} if view.shape.can_drop_positions else {}
+    panels = {ATTENTION: "On and off"} if view.shape.can_drop_positions else {}
     if view.task is None:
         if how := found_kind(view):
             panels[OWN] = TITLES[how]
@@ -94,7 +96,7 @@ def _panels(view: View) -> dict[str, str]:
 
 OFF = "positions:off"
 FURTHEST = "most"
-GUESS, GUESS_MAP = "positions_guess", "positions_guess_map"
+GUESS, GUESS_MAP, HEAD_MAP = "positions_guess", "positions_guess_map", "moved"
 
 
 def _switch(view: View) -> None:
@@ -113,41 +115,43 @@ def positions_off_panel(view: View, said: DeltaGenerator, controls: DeltaGenerat
     """One head with positions, and after the switch without: until then an empty grid, in which a click is a guess."""
     on, off = with_and_without(view)
     moved = table(view, analysis.attention_moved, off, before=on)
-    with controls, st.popover("Head"):
+    with controls:
         layer, head = _ask_head(view, moved)
     options = {"layer": layer, "head": head, "height": HEIGHT}
     is_off, of = OFF in view.on, (view.model, view.source, layer, head)
-    with_call = Call(viz.attention, (on,), options)
     query, one = question(on, off, layer, head)
-    left, right, *last = st.columns([1, 1, 0.8] if is_off else 2, gap="medium")
+    calls = [Call(viz.attention, (on,), {**options, "title": "With positions", "legend": not is_off})]
+    if is_off:
+        calls += [
+            Call(viz.attention, (off,), {**options, "title": "Without positions"}),
+            Call(
+                viz.attention_moved, (off,), {"before": on, "chosen": (layer, head), "title": "Attention moved (click)"}
+            ),
+        ]
+    left, right, *last = st.columns([1, 1.27, 0.9] if is_off else [1.2, 1], gap="medium")
     with left:
-        st.markdown("**With positions**")
-        shown(view, with_call, "pattern_0")
+        shown(view, calls[0], "pattern_0")
     with right:
         if is_off:
-            st.markdown("**Without positions**")
-            shown(view, Call(viz.attention, (off,), options), "pattern_1")
+            shown(view, calls[1], "pattern_1")
             _verdict(of, off, layer, head)
         else:
-            st.markdown("**Without positions: your guess**")
-            call = Call(attention_guess, (on,), {**options, "query": query})
-            shown(view, call, GUESS_MAP, on_select=lambda: _take_guess(of), selection_mode="cell")
+            empty = Call(attention_guess, (on,), {**options, "query": query, "title": "Without positions: your guess"})
+            shown(view, empty, GUESS_MAP, on_select=lambda: _take_guess(of), selection_mode="cell")
     for column in last:
         with column:
-            st.markdown("**Attention that moved**")
-            shown(view, Call(viz.attention_moved, (off,), {"before": on}), "moved")
+            shown(view, calls[2], HEAD_MAP, on_select=_take_head, selection_mode="head")
     with said:
         if is_off:
             headline(what_happened(on, off, moved, layer, head, view.is_pair))
         elif one:
             headline(f"Where will **{escape_markdown(one)}** look without positions? Click a cell in its row.")
-    drawn = [with_call, Call(viz.attention, (off,), options), Call(viz.attention_moved, (off,), {"before": on})]
     longest = max(on[f"{on.attention[layer].path}.pattern"].shape[-2:])
     if longest > MOST_CELLS:
         st.caption(
             f"{longest} positions in blocks of {-(-longest // MOST_CELLS)}: a cell is the largest weight of its block."
         )
-    footer(view, "pattern", drawn if is_off else drawn[:1])
+    footer(view, "pattern", calls)
 
 
 def _take_guess(of: tuple[Any, ...]) -> None:
@@ -155,6 +159,12 @@ def _take_guess(of: tuple[Any, ...]) -> None:
     for cell in st.session_state[GUESS_MAP]["selection"].get("cell", []):
         st.session_state[GUESS] = Guess(of, str(cell["query"]), str(cell["key"]))
         toggle_intervention(OFF)
+
+
+def _take_head() -> None:
+    """The head that was clicked in the grid of all heads becomes the one that is drawn."""
+    for cell in st.session_state[HEAD_MAP]["selection"].get("head", []):
+        st.session_state["watch"] = cell["cell"]
 
 
 def _verdict(of: tuple[Any, ...], off: Reading, layer: int, head: int) -> None:
@@ -188,8 +198,8 @@ def _ask_head(view: View, moved: pd.DataFrame) -> tuple[int, int]:
     }
     names = {cell: head_title(path, head, is_pair=view.is_pair) for cell, (path, head) in cells.items()}
     furthest = list(cells)[int(moved["moved"].to_numpy().argmax())]
-    look: dict[str, Any] = {"widget": st.selectbox, "width": 230, "label_visibility": "collapsed"}
-    chosen = choose("watch", {FURTHEST: f"changes most: {names[furthest]}", **names}, FURTHEST, "Attention of", **look)
+    look: dict[str, Any] = {"widget": st.selectbox, "width": 190, "label_visibility": "collapsed"}
+    chosen = choose("watch", {FURTHEST: f"{names[furthest]} (most)", **names}, FURTHEST, "Attention of", **look)
     path, head = cells[furthest if chosen == FURTHEST else chosen]
     return paths.index(path), head
 

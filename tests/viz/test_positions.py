@@ -16,6 +16,8 @@ from xformer.positions.alibi import alibi_slopes
 from xformer.reading import Reading, from_trace
 from xformer.trace import record
 from xformer.viz import theme
+from xformer.viz.attention_patterns import titled
+from xformer.viz.export import svg
 from xformer.viz.positions import attention_guess
 
 
@@ -92,9 +94,20 @@ def test_each_head_has_a_cell_with_the_share_that_moved() -> None:
         rows = datasets(chart)[0]
         assert [row["moved"] for row in rows] == analysis.attention_moved(after, before=before)["moved"].tolist()
         assert [(row["row"], row["column"]) for row in rows][::n_heads] == [("layer 1", 1), ("layer 2", 1)]
-        layers = chart.to_dict()["layer"]
+        spec = chart.to_dict()
+        layers = spec["layer"]
         assert layers[0]["encoding"]["color"]["scale"]["domain"][:: len(theme.sequential(False)) - 1] == [0, 1]
         assert (len(layers) == 2) == with_numbers
+        assert [row["cell"] for row in rows][::n_heads] == ["1.1", "2.1"]
+        assert [(one["name"], one["select"]["fields"]) for one in spec["params"]] == [("head", ["cell"])]
+        assert (f">{rows[0]['moved']:.0%}<" in svg([spec])) == with_numbers  # it can be drawn
+
+
+def test_the_chosen_head_is_framed_in_the_grid() -> None:
+    after = ran(random_model("encoder"), edits=[zero_positions()])
+    chart = viz.attention_moved(after, before=LEARNED, chosen=(1, 0), title="Moved").to_dict()
+    assert chart["layer"][-1]["transform"] == [{"filter": {"equal": "2.1", "field": "cell"}}]
+    assert chart["title"] == "Moved"
 
 
 def test_a_guess_is_made_in_an_empty_grid_of_the_same_cells() -> None:
@@ -111,3 +124,9 @@ def test_a_head_with_a_height_is_as_wide_as_its_place() -> None:
     assert "width" not in narrow
     assert narrow["height"] == 5 * 34 + 100  # five rows and the axes
     assert narrow["datasets"] == free["datasets"]
+
+
+def test_a_head_with_a_title_keeps_its_rows_and_can_go_without_a_legend() -> None:
+    chart = viz.attention(LEARNED, layer=1, head=2, height=190, title="On", legend=False).to_dict()
+    assert (chart["title"], chart["height"]) == ("On", 5 * 34 + 100 + titled("On"))
+    assert chart["encoding"]["color"]["condition"]["legend"] is None

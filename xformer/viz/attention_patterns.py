@@ -40,6 +40,8 @@ def attention(
     before: Reading | None = None,
     scale: str = "fixed",
     height: int | None = None,
+    title: str = "",
+    legend: bool = True,
     dark: bool = False,
 ) -> alt.TopLevelMixin:
     """Draw the weights of one head as a matrix, `analysis.attention`.
@@ -60,6 +62,8 @@ def attention(
         before: The original run, to compare with.
         scale: "fixed" from 0 to 1, "own" to the largest weight, "log", or "without_first_token".
         height: The height of the chart, in pixels.
+        title: The title of the chart of one run.
+        legend: Whether the chart of one run has a legend.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -72,16 +76,22 @@ def attention(
     """
     after = attention_table(reading, layer=layer, head=head, around=around)
     if before is None:
-        return head_chart(after, scale=scale, height=height, dark=dark)
+        return head_chart(after, scale=scale, height=height, title=title, legend=legend, dark=dark)
     return _changed_chart(attention_table(before, layer=layer, head=head, around=around), after, scale=scale, dark=dark)
 
 
 def head_chart(
-    frame: pd.DataFrame, *, scale: str = "fixed", height: int | None = None, dark: bool = False
+    frame: pd.DataFrame,
+    *,
+    scale: str = "fixed",
+    height: int | None = None,
+    title: str = "",
+    legend: bool = True,
+    dark: bool = False,
 ) -> alt.TopLevelMixin:
     """The cells of a head, as `analysis.attention` has them, as a heatmap."""
     frame = pooled(_left_out(frame, scale), MOST_CELLS)
-    return _heatmap(frame, "weight", _scale(frame["weight"].to_numpy(), scale, dark), "", dark, height)
+    return _heatmap(frame, "weight", _scale(frame["weight"].to_numpy(), scale, dark), title, dark, height, legend)
 
 
 def _left_out(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
@@ -149,8 +159,19 @@ def pooled(frame: pd.DataFrame, most: int, *, signed: bool = False) -> pd.DataFr
     return pattern_cells(np.where(seen, high, 0.0), seen, named(queries, tall), named(keys, wide))
 
 
+def titled(title: str) -> int:
+    """Pixels of a title above a chart."""
+    return 36 if title else 0
+
+
 def _heatmap(
-    frame: pd.DataFrame, what: str, scale: dict[str, Any], title: str, dark: bool, height: int | None = None
+    frame: pd.DataFrame,
+    what: str,
+    scale: dict[str, Any],
+    title: str,
+    dark: bool,
+    height: int | None = None,
+    has_legend: bool = True,
 ) -> alt.Chart:
     queries, keys = list(dict.fromkeys(frame["query"])), list(dict.fromkeys(frame["key"]))
     x, y, limit, legend = "key: what it looks at", "query: the position that looks", 180, alt.Legend()
@@ -158,8 +179,8 @@ def _heatmap(
     size = {"width": cell * len(keys), "height": cell * len(queries)}
     if height is not None:
         x, y, limit, legend = "key", "query", 50, alt.Legend(gradientLength=105, values=[0, 0.5, 1])
-        size = {"height": rows_height(len(queries), height, around=100)}
-    colour = alt.Color("shade:Q", scale=alt.Scale(**scale), title=what, legend=legend)
+        size = {"height": rows_height(len(queries), height, around=100 + titled(title))}
+    colour = alt.Color("shade:Q", scale=alt.Scale(**scale), title=what, legend=legend if has_legend else None)
     axis = alt.Axis(labelOverlap=True, labelLimit=limit)
     return (
         alt.Chart(frame, title=title)

@@ -23,8 +23,8 @@ from xformer.analysis.positions import position_values as values_table
 from xformer.reading import Reading
 from xformer.site import head_title
 from xformer.viz import theme
-from xformer.viz.attention_patterns import MOST_CELLS, pooled
-from xformer.viz.charts import layered
+from xformer.viz.attention_patterns import MOST_CELLS, pooled, titled
+from xformer.viz.charts import inks, layered, written
 from xformer.viz.embeddings import rows_height, vector_heatmap
 
 MOST_WITH_NUMBERS = 48
@@ -170,12 +170,18 @@ def position_offsets(
     )
 
 
-def attention_moved(reading: Reading, *, before: Reading, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
+def attention_moved(
+    reading: Reading, *, before: Reading, chosen: tuple[int, int] | None = None, title: str = "", dark: bool = False
+) -> alt.LayerChart | alt.FacetChart:
     """Draw `analysis.attention_moved` from 0 to 1, a row a layer and a column a head.
+
+    A click on a cell is the selection "head", with its `cell`: "2.1" is the first head of the second layer.
 
     Args:
         reading: The run.
         before: The original run, to compare with.
+        chosen: The layer and the head to frame, from 0.
+        title: The title of the chart.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -192,8 +198,11 @@ def attention_moved(reading: Reading, *, before: Reading, dark: bool = False) ->
         head_title(path, head, is_pair=reading.is_pair)
         for path, head in zip(table["layer"].tolist(), table["head"].tolist(), strict=True)
     ]
-    table = table.assign(name=titles, row=[title.rpartition(" · ")[0] for title in titles], column=table["head"] + 1)
-    rows = list(dict.fromkeys(table["row"]))
+    rows = [title.rpartition(" · ")[0] for title in titles]
+    table = table.assign(name=titles, row=rows, column=table["head"] + 1)
+    rows = list(dict.fromkeys(rows))
+    cells = [f"{rows.index(row) + 1}.{column}" for row, column in zip(table["row"], table["column"], strict=True)]
+    table = table.assign(cell=cells, ink=inks(theme.resample(theme.sequential(dark), 101), table["moved"], 0, 1))
     base = alt.Chart(table).encode(
         x=alt.X("column:O", title="head", axis=alt.Axis(labelAngle=0)),
         y=alt.Y("row:N", title=None, sort=rows, axis=alt.Axis(labelLimit=150, labelOverlap=True)),
@@ -201,17 +210,20 @@ def attention_moved(reading: Reading, *, before: Reading, dark: bool = False) ->
     )
     scale = alt.Scale(**theme.vega_scale(theme.sequential(dark), 0, 1))
     legend = None if len(table) <= MOST_WITH_NUMBERS else alt.Legend(format=".0%", gradientLength=105)
-    layers = [base.mark_rect().encode(color=alt.Color("moved:Q", title="moved", scale=scale, legend=legend))]
+    click = alt.selection_point(name="head", fields=["cell"], on="click", clear=False)
+    colour = alt.Color("moved:Q", title="moved", scale=scale, legend=legend)
+    layers = [base.mark_rect(cursor="pointer").encode(color=colour).add_params(click)]
     if len(table) <= MOST_WITH_NUMBERS:
-        stops = theme.resample(theme.sequential(dark), 101)
-        inks = [theme.ink(stops[round(100 * min(1.0, max(0.0, share)))]) for share in table["moved"].tolist()]
-        words = base.properties(data=table.assign(ink=inks)).mark_text(fontSize=12)
-        layers.append(words.encode(text=alt.Text("moved:Q", format=".0%"), color=alt.Color("ink:N", scale=None)))
-    return layered(*layers, height=60 + max(8 * len(rows), min(34 * len(rows), 240)))
+        layers.append(base.mark_text(fontSize=12).encode(text=alt.Text("moved:Q", format=".0%"), color=written()))
+    if chosen is not None:
+        here = alt.FieldEqualPredicate(field="cell", equal=f"{chosen[0] + 1}.{chosen[1] + 1}")
+        frame = {"filled": False, "stroke": theme.pick(theme.PRIMARY, dark), "strokeWidth": 3}
+        layers.append(base.transform_filter(here).mark_rect(**frame))
+    return layered(*layers, height=rows_height(len(rows), 240, around=70 + titled(title)), title=title)
 
 
 def attention_guess(
-    reading: Reading, *, layer: int, head: int, query: int, height: int, dark: bool = False
+    reading: Reading, *, layer: int, head: int, query: int, height: int, title: str = "", dark: bool = False
 ) -> alt.LayerChart | alt.FacetChart:
     """The empty grid of a head, the row of a query in a frame; a click on a cell is the selection "cell", with query and key.
 
@@ -233,7 +245,9 @@ def attention_guess(
     here = base.transform_filter(alt.FieldEqualPredicate(field="query", equal=asked)).mark_rect(
         color=theme.pick(theme.PRIMARY, dark), opacity=0.35, cursor="pointer"
     )
-    return layered(empty.add_params(click), here, height=rows_height(len(queries), height, around=100))
+    return layered(
+        empty.add_params(click), here, height=rows_height(len(queries), height, around=100 + titled(title)), title=title
+    )
 
 
 def _lines(
