@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.components.attention_view import Selection, choose_attention
+from pages.components.matrices import matrices
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
@@ -36,7 +36,8 @@ from xformer.formatting import percent
 from xformer.reading import Reading
 from xformer.site import head_title, layer_title
 from xformer.viz.packing import AnyLayer
-from xformer.viz.principles import MOST_KEYS, STEPS
+from xformer.viz.principles import STEPS
+from xformer.widgets.matrices_data import is_followed, row_data
 
 _KEY = "why_trail"
 _STEP = r"\d{1,3}\.\d{1,3}\.\d{1,5}-\d{1,5}"
@@ -319,39 +320,23 @@ def _check(found: Attribution) -> None:
 
 
 def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) -> None:
-    """Draw the steps of one cell, with the numbers of the trace."""
+    """Draw the steps of one query as an animation; of many keys, or where the layer computes otherwise, as charts."""
     head, (query, key) = chosen.head, cell_of(chosen, layer)
     at = {"layer": chosen.layer, "head": head, "query": query, "key": key}
     calls = {step: Call(viz.attention_steps, (run,), {**at, "step": step}) for step in STEPS}
-    cell, d_model = attention_cell(run, **at), view.shape.d_model
-    row = softmax_of_cell(cell)
+    cell = attention_cell(run, **at)
     name_q, name_k = (escape_markdown(text) for text in (layer.query_labels[query], layer.key_labels[key]))
     st.caption(
-        f"Query {query} “{name_q}” and key {key} “{name_k}” in {layer.title} · head {head + 1}. Click a cell of the matrix "
-        "above for its numbers."
+        f"Query {query} “{name_q}” and key {key} “{name_k}” in {layer.title} · head {head + 1}{_shared_sentence(cell)}. "
+        "Click a cell of the matrix above for its numbers."
     )
-    left, right = st.columns(2, gap="large")
-    with left:
-        _heading("1 · q, k and their product", f"q, k: [{cell.d_head}]", _shared_sentence(cell))
-        shown(view, calls["product"], "step_product")
-        _heading("2 · score", "a number", _score_sentence(cell))
-        shown(view, calls["scores"], "step_scores")
-        if len(row) > MOST_KEYS:
-            st.caption(f"The {MOST_KEYS} of {len(row)} keys with the largest weights; the CSV has them all.")
-    with right:
-        _heading("3 · mask", f"[{len(cell.allowed)}] of true and false", _mask_sentence(cell, key))
-        exps = row["exp"].tolist()
-        _heading("4 · softmax over the keys", f"[{len(row)}], sums to 1", _softmax_sentence(cell, exps, key))
-        shown(view, calls["weights"], "step_weights")
-        mixed = "the head is ablated: z is set to 0" if head in layer.silenced else "the values of all keys, weighted"
-        _heading("5 · z = Σ weight · v", f"[{len(cell.z)}]", mixed)
-        shown(view, calls["z"], "step_z")
-    adds = (
-        "nothing: the head is ablated" if head in layer.silenced else "what this head adds to the residual stream here"
-    )
-    _heading("6 · out = z · W_O", f"[{d_model}]", adds)
-    shown(view, calls["out"], "step_out")
-    footer(view, "steps", list(calls.values()), row)
+    if is_followed(cell):
+        data = row_data(cell, query=f"{query} {layer.query_labels[query]}", key=key, step=str(at))
+        matrices(data, key="steps", changed=lambda sent: None)
+        calls = {step: calls[step] for step in ("product", "out")}
+    for step, call in calls.items():
+        shown(view, call, f"step_{step}")
+    footer(view, "steps", list(calls.values()), softmax_of_cell(cell))
 
 
 def cell_of(chosen: Selection, layer: AnyLayer) -> tuple[int, int]:
@@ -362,34 +347,7 @@ def cell_of(chosen: Selection, layer: AnyLayer) -> tuple[int, int]:
     return query, int(layer.pattern[chosen.head, query].argmax())
 
 
-def _heading(title: str, shape: str, sentence: str) -> None:
-    st.markdown(f"**{title}** :gray[{shape}]  \n{sentence}")
-
-
 def _shared_sentence(cell: AttentionCell) -> str:
-    """Where q and k come from, and which heads share keys and values (grouped queries, Ainslie et al. 2023)."""
-    rows, heads = "one row of X·W_Q, one of X·W_K", cell.shared_by
-    if len(heads) < 2:
-        return rows
-    return f"{rows}; heads {heads[0] + 1} to {heads[-1] + 1} share these keys and values, with separate queries"
-
-
-def _score_sentence(cell: AttentionCell) -> str:
-    plain = cell.dot / math.sqrt(cell.d_head) + cell.bias
-    if abs(plain - cell.score) > 1e-3 * max(1.0, abs(plain)):
-        return f"this model makes **{cell.score:.4f}** of q·k = {cell.dot:.4f}"
-    bias = f" + {cell.bias:.4f} (ALiBi)" if cell.bias else ""
-    return f"q·k / √{cell.d_head}{bias} = {cell.dot:.4f} / {math.sqrt(cell.d_head):.4f}{bias} = **{cell.score:.4f}**"
-
-
-def _mask_sentence(cell: AttentionCell, key: int) -> str:
-    n = int(cell.allowed.sum())
-    verdict = "this key is allowed" if bool(cell.allowed[key]) else "this key is **masked**: its score becomes −∞"
-    return f"{n} of {len(cell.allowed)} keys are allowed for this query; {verdict}."
-
-
-def _softmax_sentence(cell: AttentionCell, raised: list[float], key: int) -> str:
-    total = sum(raised)
-    if total == 0:
-        return "No key is allowed, so every weight is 0."
-    return f"exp(score − largest) / Σ = {raised[key]:.4f} / {total:.4f} = **{cell.pattern[key].item():.4f}**"
+    """Which heads share keys and values (grouped queries, Ainslie et al. 2023)."""
+    heads = cell.shared_by
+    return f"; heads {heads[0] + 1} to {heads[-1] + 1} share these keys and values" if len(heads) > 1 else ""

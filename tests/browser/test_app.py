@@ -278,6 +278,20 @@ def test_tokens_are_edited_where_they_are_shown(app: str, visit: Visiting) -> No
     assert visitor.problems == []
 
 
+def test_the_steps_of_a_cell_play_and_without_motion_are_all_there(app: str, visit: Visiting) -> None:
+    page = visit(app, "/attention?model=reverse-small&input=3+7+12&panel=steps&head=2.1.1-2").page
+    blank, says = page.locator(".matrices .blank"), page.locator(".matrices .says")
+    expect(blank.first).to_be_attached()
+    page.emulate_media(reduced_motion="reduce")
+    page.reload()
+    expect(says).to_contain_text("S[1 7, 2 12] = row “1 7” of q · row “2 12” of K ÷ 5.66")
+    expect(page.locator(".matrices .sum")).to_contain_text("+ 24 smaller products")
+    expect(blank).to_have_count(0)
+    page.locator(".matrices .next").click()
+    expect(says).to_contain_text("S[1 7, 1 7]")
+    expect(blank.first).to_be_attached()
+
+
 def test_on_a_phone_the_enlarged_head_stands_above_all_heads(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/attention?model=reverse", width=390)
     attention_ready(visitor)

@@ -171,7 +171,7 @@ def test_one_press_says_random_tokens_twice(open_page: Open, served: Path) -> No
 def test_steps_say_which_heads_share_keys_and_values(open_page: Open, served: Path) -> None:
     app = open_page(PAGE, model=TINY, input="the cat sat", head="1.2", panel="step by step")
     assert not app.exception
-    assert any("heads 1 to 3 share these keys and values" in element.value for element in app.markdown)
+    assert any("heads 1 to 3 share these keys and values" in element.value for element in app.caption)
 
 
 def test_a_long_vocabulary_is_searched(open_page: Open, served: Path, monkeypatch: pytest.MonkeyPatch) -> None:

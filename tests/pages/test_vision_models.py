@@ -51,7 +51,7 @@ SCREENS = [
     (HEADLESS, "attention", {"head": "1.2.3-4"}, 1, "Where **r1 c3**, the query of the locked cell looks"),
     ("CLIPVisionModel", "attention", {"laid": "heads"}, 1, "Where **class** looks"),
     ("SiglipVisionModel", "attention", {}, 1, "Where **r1 c1** looks"),
-    (CLASSIFIER, "attention", {"panel": "steps"}, 1, "softmax over the keys"),
+    (CLASSIFIER, "attention", {"panel": "steps"}, 1, "Query 0 “class” and key"),
     (CLASSIFIER, "attention", {"panel": "change"}, 1, "One edge"),
     (CLASSIFIER, "attention", {"panel": "score_attribution"}, 2, "Its score is"),
     (HEADLESS, "attention", {"panel": "score_attribution"}, 2, "This model makes no predictions"),

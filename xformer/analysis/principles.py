@@ -242,6 +242,7 @@ class AttentionCell:
     """The query's masked scores: −inf where not allowed."""
     pattern: Float[Tensor, " key"]
     z: Float[Tensor, " d_value"]
+    keys: Float[Tensor, "key d_head"]
     values: Float[Tensor, "key d_value"]
     tokens: tuple[str, ...]
     """What stands at the keys."""
@@ -284,6 +285,7 @@ def attention_cell(reading: Reading, *, layer: int, head: int, query: int, key: 
         scores=reading[f"{at}.scores"][0, head, query],
         pattern=pattern[head, query],
         z=reading[f"{at}.z"][0, head, query],
+        keys=keys[head],
         values=values,
         tokens=token_names(reading, site, pattern.shape)[1],
         shared_by=tuple(

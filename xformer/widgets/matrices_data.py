@@ -13,7 +13,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.principles import AFTER, BEFORE, MOST_WORDS, Mixed, matrix
+from xformer.analysis.principles import AFTER, BEFORE, MOST_WORDS, AttentionCell, Mixed, matrix, numbered
 from xformer.viz.theme import DIVERGING, HEAD_HUES, MASKED, SEQUENTIAL, signed_limit
 
 COLOURS = {
@@ -24,10 +24,19 @@ COLOURS = {
     "right": HEAD_HUES[0],
 }
 
+MOST_KEYS = 12
+"""Up to so many keys a row of a head is drawn."""
+COLUMNS_OF_Z = 4
 
-def product(left: str, right: str, *, by: str = "rows", divide: float = 1.0) -> dict[str, Any]:
-    """Each number is a row of `left` times a row ("rows") or a column ("columns") of `right`, divided by a number."""
-    return {"op": "product", "left": left, "right": right, "by": by, "divide": divide}
+
+def product(
+    left: str, right: str, *, by: str = "rows", divide: float = 1.0, moved: str = "a later word"
+) -> dict[str, Any]:
+    """Each number is a row of `left` times a row ("rows") or a column ("columns") of `right`, divided by a number.
+
+    `moved` says why a number is another one than that.
+    """
+    return {"op": "product", "left": left, "right": right, "by": by, "divide": divide, "moved": moved}
 
 
 def softmax(of: str) -> dict[str, Any]:
@@ -116,11 +125,45 @@ def matrices_data(
         operands: Matrices that others are made of and that are not drawn.
         words: The words of the rows where they can be changed, else None.
     """
-    return {
-        "matrices": [*operands, *(one.data() for one in shown)],
-        "step": step,
-        "row": row,
-        "words": None if words is None else list(words),
-        "most": MOST_WORDS,
-        "colours": COLOURS,
-    }
+    drawn = [*operands, *(one.data() for one in shown)]
+    return _data(drawn, step) | {"row": row, "words": None if words is None else list(words)}
+
+
+def _data(drawn: list[dict[str, Any]], step: str) -> dict[str, Any]:
+    return {"matrices": drawn, "step": step, "row": 0, "words": None, "most": MOST_WORDS, "colours": COLOURS}
+
+
+def is_followed(cell: AttentionCell) -> bool:
+    """Whether the row of a cell is short enough, and its weights are the softmax of its scores and nothing else."""
+    return len(cell.tokens) <= MOST_KEYS and cell.scores.softmax(dim=-1).allclose(cell.pattern, atol=1e-3)
+
+
+def row_data(cell: AttentionCell, *, query: str, key: int, step: str) -> dict[str, Any]:
+    """The steps of one query of a head, with its own numbers: q·k / √d, mask, softmax, and the weighted sum of the values.
+
+    Args:
+        cell: One cell of the query.
+        query: What stands at the query.
+        key: The key of the cell, whose product is shown first.
+        step: Names the cell; a new one plays by itself.
+    """
+    keys = numbered(cell.tokens)
+    z = (cell.pattern @ cell.values)[:COLUMNS_OF_Z]
+
+    def row(name: str, values: list[float], title: str, about: str, **more: Any) -> dict[str, Any]:
+        numbers = [None if math.isinf(value) else value for value in values]
+        return _matrix(name, [numbers]) | {"rows": [query], "drawn": True, "title": title, "about": about, **more}
+
+    is_ablated = z.any() and not cell.z.any()
+    about = "ablated: set to 0" if is_ablated else f"{len(z)} of {len(cell.z)} numbers"
+    made = product("q", "K", divide=math.sqrt(cell.d_head), moved="with what else this model adds")
+    masked = f"{int((~cell.allowed).sum())} masked: −∞" if not cell.allowed.all() else "no key is masked"
+    drawn = [
+        operand("q", cell.q[None], [query]),
+        operand("K", cell.keys, keys),
+        operand("V", cell.values, keys),
+        row("S", cell.scores.tolist(), f"S = q Kᵀ / √{cell.d_head}", masked, columns=keys, made=made),
+        row("A", cell.pattern.tolist(), "A = softmax(S)", "sums to 1", columns=keys, made=softmax("S"), share=True),
+        row("Z", z.tolist(), "z = A V", about, columns=[f"z{at + 1}" for at in range(len(z))], made=mix("A", "V")),
+    ]
+    return _data(drawn, step) | {"at": ["S", key]}

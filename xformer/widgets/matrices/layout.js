@@ -51,13 +51,13 @@ export function termsOf(find, matrix, r, c) {
   return { terms, sum, divide };
 }
 
-// What is computed for a row, part by part: a cell of a product, or a whole row of a softmax or a mixture.
-export function actsOf(matrices, row) {
+// What is computed for a row, part by part: a cell of a product, the `slow` one in detail, or a whole row of a softmax or a mixture.
+export function actsOf(matrices, row, slow) {
   const acts = [];
   for (const matrix of matrices) {
     if (!matrix.made || !matrix.drawn || row >= matrix.rows.length) continue;
     if (matrix.made.op !== "product") acts.push({ matrix, r: row, c: null, seconds: matrix.made.op === "mix" ? 4 : 3.6 });
-    else matrix.columns.forEach((_, c) => acts.push({ matrix, r: row, c, seconds: c ? 0.4 : 2.6 }));
+    else matrix.columns.forEach((_, c) => acts.push({ matrix, r: row, c, seconds: c === slow ? 2.6 : 0.4 }));
   }
   return acts;
 }

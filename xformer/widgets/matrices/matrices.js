@@ -78,7 +78,8 @@ export class Matrices {
       const last = data.matrices.findLast((one) => one.drawn && one.made);
       const at = this.at && this.matrix(this.at.name);
       const isInside = at?.drawn && this.at.r < at.rows.length && this.at.c < at.columns.length && data.step === this.step_;
-      this.at = isInside ? this.at : { name: last.name, r: Math.min(row, last.rows.length - 1), c: 0 };
+      const [name, c] = data.at ?? [last.name, 0];
+      this.at = isInside ? this.at : { name, r: Math.min(row, last.rows.length - 1), c };
       this.step_ = data.step;
       this.place = null;
       this.show();
@@ -227,9 +228,11 @@ export class Matrices {
     else this.stop();
   }
 
+  actsOfRow() { return actsOf(this.data.matrices, this.at.r, this.data.at?.[1] ?? 0); }
+
   playRow() {
     if (this.now >= this.end) {
-      this.acts = actsOf(this.data.matrices, this.at.r);
+      this.acts = this.actsOfRow();
       this.now = this.isQuiet ? this.end : 0;
     }
     if (this.acts.length) this.run();
@@ -260,7 +263,7 @@ export class Matrices {
   // To the end of the act before, or of this one; from a single number to those of its row.
   step(by) {
     if (this.acts.length < 2) {
-      this.acts = actsOf(this.data.matrices, this.at.r);
+      this.acts = this.actsOfRow();
       this.now = by > 0 ? 0 : this.end;
     }
     let end = 0;
@@ -361,20 +364,28 @@ function inRow(...parts) {
   return node;
 }
 
+const MOST_TERMS = 8; // of more products the largest are written out
+
 // A cell of a product: the products of its factors, one by one, then their sum.
 function product(view, { matrix, r, c }, part) {
   const { terms, sum, divide } = termsOf(view.matrix, matrix, r, c);
   const { left, right, by } = matrix.made, [a, b] = [view.matrix(left), view.matrix(right)];
-  const nodes = terms.map(([x, y], k) => {
+  const bySize = [...terms].sort(([x, y], [v, w]) => Math.abs(v * w) - Math.abs(x * y));
+  const some = terms.length > MOST_TERMS ? bySize.slice(0, MOST_TERMS) : terms;
+  const nodes = some.map(([x, y], k) => {
     const node = inRow(k ? "+ " : "", chip(view, a, x, "left"), " × ", chip(view, b, y, "right"), " = ", element("b", "result", written(x * y)));
-    return on(node, part >= (0.7 * k) / terms.length);
+    return on(node, part >= (0.65 * k) / some.length);
   });
+  const rest = some.reduce((left_over, [x, y]) => left_over - x * y, sum);
+  if (some !== terms) nodes.push(on(inRow(`+ ${terms.length - some.length} smaller products: `, element("b", "result", written(rest))), part >= 0.68));
   nodes.push(on(inRow("= ", element("b", "result", written(sum))), part >= 0.75));
   const whole = divide === 1 ? sum : sum / divide;
   if (divide !== 1) nodes.push(on(inRow(`÷ ${written(divide)} = `, element("b", "result", written(whole))), part >= 0.82));
   const value = matrix.values[r][c];
-  if (value === null) nodes.push(on(inRow("→ a later word: ", element("b", "result", "−∞")), part >= 0.88));
-  else if (Math.abs(value - whole) > 0.005 + 1e-3 * Math.abs(whole)) nodes.push(on(inRow("→ a later word: ", element("b", "result", written(value))), part >= 0.88));
+  if (value === null || Math.abs(value - whole) > 0.005 + 1e-3 * Math.abs(whole)) {
+    const why = value === null ? "masked" : matrix.made.moved;
+    nodes.push(on(inRow(`→ ${why}: `, element("b", "result", written(value))), part >= 0.88));
+  }
   const other = by === "rows" ? `row ${quoted(b.rows[c])}` : `column ${c + 1}`;
   const text = `${matrix.name}[${matrix.rows[r]}, ${matrix.columns[c]}] = row ${quoted(a.rows[r])} of ${left} · ${other} of ${right}`;
   return [`${text}${divide === 1 ? "" : ` ÷ ${written(divide)}`} = ${written(value)}`, nodes];

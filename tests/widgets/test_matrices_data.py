@@ -1,0 +1,43 @@
+"""The row of a head as data: every number in it is one of the run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import xformer
+from tests.training.tiny import random_model
+from xformer.analysis.principles import AttentionCell, attention_cell
+from xformer.widgets.matrices_data import MOST_KEYS, is_followed, row_data
+
+
+def cell_of(n: int = 4) -> AttentionCell:
+    reading = xformer.read(random_model("decoder", max_len=16), [3, 7, 1, 4, 2, 5, 6, 8, 9, 3, 4, 5, 6][:n])
+    return attention_cell(reading, layer=1, head=1, query=2, key=1)
+
+
+def test_the_row_of_a_head_is_computed_from_its_own_numbers() -> None:
+    cell = cell_of()
+    data = row_data(cell, query="2 1", key=1, step="a")
+    found = {one["name"]: torch.tensor([[math.nan if v is None else v for v in row] for row in one["values"]])
+             for one in data["matrices"]}  # fmt: skip
+    scores = found["q"] @ found["K"].T / data["matrices"][3]["made"]["divide"]
+    assert found["S"][0, :3].tolist() == pytest.approx(scores[0, :3].tolist(), rel=1e-4)
+    assert data["matrices"][3]["values"][0][3] is None  # a later key is masked
+    assert found["A"][0].tolist() == cell.pattern.tolist()
+    assert found["Z"][0].tolist() == pytest.approx(cell.z[: found["Z"].shape[1]].tolist(), rel=1e-4, abs=1e-6)
+    assert (data["matrices"][3]["about"], data["at"]) == ("1 masked: −∞", ["S", 1])
+
+
+def test_of_an_ablated_head_z_is_said_to_be_set_to_0() -> None:
+    cell = replace(cell_of(), z=torch.zeros_like(cell_of().z))
+    assert row_data(cell, query="", key=0, step="")["matrices"][-1]["about"] == "ablated: set to 0"
+
+
+def test_a_long_row_and_one_that_is_no_softmax_are_not_followed() -> None:
+    assert is_followed(cell_of(MOST_KEYS))
+    assert not is_followed(cell_of(MOST_KEYS + 1))
+    assert not is_followed(replace(cell_of(), pattern=torch.tensor([0.0, 0.0, 1.0, 0.0])))
