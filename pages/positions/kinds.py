@@ -26,7 +26,7 @@ from xformer.viz.embeddings import every
 MOST_ROWS_DRAWN = 128
 """Positions drawn at a time."""
 MOST_WAVES = 8
-TITLES = {"added": "vectors that are added", "turned": "angles", "biased": "biases by distance"}
+TITLES = {"added": "Added vectors", "turned": "Angles", "biased": "Biases by distance"}
 _OFFSETS = {
     "added": "Dot product of the vectors of two positions, by distance; the band runs from the lowest to the highest pair.",
     "turned": "The factor that turning leaves of q · k for two equal vectors, by their distance: 1 is all of it.",

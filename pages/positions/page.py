@@ -134,7 +134,6 @@ def positions_off_panel(view: View, said: DeltaGenerator, controls: DeltaGenerat
     with right:
         if is_off:
             shown(view, calls[1], "pattern_1")
-            _verdict(of, off, layer, head)
         else:
             empty = Call(attention_guess, (on,), {**options, "query": query, "title": "Without positions: your guess"})
             shown(view, empty, GUESS_MAP, on_select=lambda: _take_guess(of), selection_mode="cell")
@@ -143,7 +142,7 @@ def positions_off_panel(view: View, said: DeltaGenerator, controls: DeltaGenerat
             shown(view, calls[2], HEAD_MAP, on_select=_take_head, selection_mode="head")
     with said:
         if is_off:
-            headline(what_happened(on, off, moved, layer, head, view.is_pair))
+            headline(_verdict(of, off, layer, head) or what_happened(on, off, moved, layer, head, view.is_pair))
         elif one:
             headline(f"Where will **{escape_markdown(one)}** look without positions? Click a cell in its row.")
     longest = max(on[f"{on.attention[layer].path}.pattern"].shape[-2:])
@@ -167,18 +166,19 @@ def _take_head() -> None:
         st.session_state["watch"] = cell["cell"]
 
 
-def _verdict(of: tuple[Any, ...], off: Reading, layer: int, head: int) -> None:
+def _verdict(of: tuple[Any, ...], off: Reading, layer: int, head: int) -> str:
+    """Whether the visitor's guess on this head was right; "" without a guess."""
     guess = st.session_state.get(GUESS)
     if not isinstance(guess, Guess) or guess.of != of:
-        return
+        return ""
     cells = pooled(analysis.attention(off, layer=layer, head=head), MOST_CELLS)
     row = cells.loc[(cells["query"] == guess.query) & cells["weight"].notna()]
     if row.empty:
-        return
+        return ""
     best = row.nlargest(1, "weight").iloc[0]
     key, weight = escape_markdown(str(best["key"])), percent(float(best["weight"]), 0)
     right = "You were right" if best["key"] == guess.key else f"You guessed {escape_markdown(guess.key)}"
-    st.markdown(f"{right}: {escape_markdown(guess.query)} now looks most at **{key}**, with {weight}.")
+    return f"{right}: {escape_markdown(guess.query)} now looks most at **{key}**, with {weight}."
 
 
 def with_and_without(view: View) -> tuple[Reading, Reading]:
@@ -198,7 +198,7 @@ def _ask_head(view: View, moved: pd.DataFrame) -> tuple[int, int]:
     }
     names = {cell: head_title(path, head, is_pair=view.is_pair) for cell, (path, head) in cells.items()}
     furthest = list(cells)[int(moved["moved"].to_numpy().argmax())]
-    look: dict[str, Any] = {"widget": st.selectbox, "width": 190, "label_visibility": "collapsed"}
+    look: dict[str, Any] = {"widget": st.selectbox, "width": 205, "label_visibility": "collapsed"}
     chosen = choose("watch", {FURTHEST: f"{names[furthest]} (most)", **names}, FURTHEST, "Attention of", **look)
     path, head = cells[furthest if chosen == FURTHEST else chosen]
     return paths.index(path), head

@@ -140,6 +140,7 @@ def test_a_guess_is_compared_with_what_happened(open_page: Open) -> None:
         app.run()
         assert (f"You were right: 6 end now looks most at **{best}**" in text(app)) == (guess == best)
         assert ("You guessed 0 3:" in text(app)) == (guess != best)
+        assert "attends to moves" not in text(app)
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,17 @@ def test_a_guess_is_made_in_an_empty_grid_of_the_same_cells() -> None:
     assert not any("weight" in str(layer["encoding"]) for layer in chart["layer"])
 
 
+def test_masked_cells_cannot_be_guessed() -> None:
+    decoder = ran(random_model("decoder"))
+    chart = attention_guess(decoder, layer=1, head=2, query=3, height=190, dark=True).to_dict()
+    [rows] = chart["datasets"].values()
+    assert len(rows) == 5 * 6 / 2
+    names = analysis.attention(decoder, layer=1, head=2)["key"].unique().tolist()
+    for layer in chart["layer"]:
+        assert [layer["encoding"][axis]["scale"]["domain"] for axis in ("x", "y")] == [names, names]
+    assert chart["view"]["fill"] == theme.MASKED[True]
+
+
 def test_a_head_with_a_height_is_as_wide_as_its_place() -> None:
     free, narrow = (viz.attention(LEARNED, layer=1, head=2, height=height).to_dict() for height in (None, 190))
     assert free["width"] == free["height"] == 5 * 30

@@ -209,17 +209,20 @@ def attention_moved(
         tooltip=[alt.Tooltip("name:N", title="head"), alt.Tooltip("moved:Q", format=".7f")],
     )
     scale = alt.Scale(**theme.vega_scale(theme.sequential(dark), 0, 1))
-    legend = None if len(table) <= MOST_WITH_NUMBERS else alt.Legend(format=".0%", gradientLength=105)
+    few = len(table) <= MOST_WITH_NUMBERS
+    legend = None if few else alt.Legend(format=".0%", gradientLength=105, orient="bottom", titleOrient="left")
     click = alt.selection_point(name="head", fields=["cell"], on="click", clear=False)
     colour = alt.Color("moved:Q", title="moved", scale=scale, legend=legend)
     layers = [base.mark_rect(cursor="pointer").encode(color=colour).add_params(click)]
-    if len(table) <= MOST_WITH_NUMBERS:
+    if few:
         layers.append(base.mark_text(fontSize=12).encode(text=alt.Text("moved:Q", format=".0%"), color=written()))
     if chosen is not None:
         here = alt.FieldEqualPredicate(field="cell", equal=f"{chosen[0] + 1}.{chosen[1] + 1}")
         frame = {"filled": False, "stroke": theme.pick(theme.PRIMARY, dark), "strokeWidth": 3}
         layers.append(base.transform_filter(here).mark_rect(**frame))
-    return layered(*layers, height=rows_height(len(rows), 240, around=70 + titled(title)), title=title)
+    return layered(
+        *layers, height=rows_height(len(rows), 270, around=(70 if few else 110) + titled(title)), title=title
+    )
 
 
 def attention_guess(
@@ -227,27 +230,25 @@ def attention_guess(
 ) -> alt.LayerChart | alt.FacetChart:
     """The empty grid of a head, the row of a query in a frame; a click on a cell is the selection "cell", with query and key.
 
-    It is as large as `viz.attention` of the same `height`.
+    Masked cells are grey and cannot be chosen. It is as large as `viz.attention` of the same `height`.
     """
     frame = pooled(attention_table(reading, layer=layer, head=head), MOST_CELLS)
     queries, keys = list(dict.fromkeys(frame["query"])), list(dict.fromkeys(frame["key"]))
     asked = queries[query * len(queries) // reading[f"{reading.attention[layer].path}.pattern"].shape[-2]]
     click = alt.selection_point(name="cell", fields=["query", "key"], on="click", clear=False)
     axis = alt.Axis(labelOverlap=True, labelLimit=50)
-    base = alt.Chart(frame).encode(
-        x=alt.X("key:N", sort=keys, title="key", axis=axis),
-        y=alt.Y("query:N", sort=queries, title="query", axis=axis),
+    base = alt.Chart(frame[frame["allowed"]]).encode(
+        x=alt.X("key:N", scale=alt.Scale(domain=keys), title="key", axis=axis),
+        y=alt.Y("query:N", scale=alt.Scale(domain=queries), title="query", axis=axis),
         tooltip=["query:N", "key:N"],
     )
-    empty = base.mark_rect(
-        color=theme.pick(theme.SECONDARY_BACKGROUND, dark), stroke=theme.pick(theme.MASKED, dark), strokeWidth=0.5
-    )
+    masked = theme.pick(theme.MASKED, dark)
+    empty = base.mark_rect(color=theme.pick(theme.SECONDARY_BACKGROUND, dark), stroke=masked, strokeWidth=0.5)
     here = base.transform_filter(alt.FieldEqualPredicate(field="query", equal=asked)).mark_rect(
         color=theme.pick(theme.PRIMARY, dark), opacity=0.35, cursor="pointer"
     )
-    return layered(
-        empty.add_params(click), here, height=rows_height(len(queries), height, around=100 + titled(title)), title=title
-    )
+    size = rows_height(len(queries), height, around=100 + titled(title))
+    return layered(empty.add_params(click), here, height=size, title=title, view=alt.ViewBackground(fill=masked))
 
 
 def _lines(
