@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from pages.compare.comparison import PictureContext, state
 from pages.components.prediction_strip import Lane, prediction_strip
@@ -20,9 +21,9 @@ from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import MOST_TYPED
-from pages.shared.layout import caption, what_to_notice
+from pages.shared.layout import caption, headline
 from pages.shared.link import asked, carry
-from pages.shared.picture import footer, shown, table
+from pages.shared.picture import footer, shown, table, toolbar
 from pages.shared.session import LookedAt, ask_model, wait_until_open
 from pages.shared.widgets import ask_token, choose, not_here, typed
 from xformer import analysis, viz
@@ -50,10 +51,10 @@ PARTS = {"stream": "stream × position", "head": "heads", "neurons": "neurons"}
 METHODS = {"exact": "measured", "quick": "estimated"}
 HOW = {
     "exact": "Measured by one run per cell.",
-    "quick": "Estimated for all cells from a few backward passes (integrated gradients); see above how accurate that is.",
+    "quick": "Estimated for all cells from a few backward passes (integrated gradients).",
 }
 WHAT = {
-    "stream": "A cell is the residual stream at one position, after one layer.",
+    "stream": "A cell is the residual stream at one position, after one layer; it carries the difference from ½ on.",
     "head": "A cell is one head, at all positions.",
     "neurons": "A cell is a group of neighbouring neurons, at all positions. All groups of a layer have the same size.",
 }
@@ -106,15 +107,17 @@ def _pair(looked: LookedAt, subject: ModelAdapter, model: str, link: dict[str, s
     one, other = (resources.run(model, source) for source in sources)
     if reason := pair_incompatibility(one, other):
         raise InputError(reason)
-    if looked.edits or looked.mask != resources.MASKS[0]:
-        st.caption(
-            "This panel shows the model as it was trained, without the mask and the changes of the other screens."
-        )
-    _show_tokens(one, other)
-    pair = _ask_measure(one, other)
+    finding, bar = st.container(), toolbar()
+    with bar:
+        part = cast(PartKind, choose("part", PARTS, "stream", "Part", key="pair_part", label_visibility="collapsed"))
+        cell_at = st.container(width=300)
+        with st.popover("More", key="pair_more"):
+            pair = _ask_measure(one, other)
+            method = choose("method", METHODS, "exact", "Values", key="pair_method")
     link["output"] = str(pair.position)
-    st.markdown(_both_values(pair))
-    link |= _map(PictureContext(model), pair)
+    link |= _map(PictureContext(model), pair, part, method, finding, cell_at)
+    if looked.edits or looked.mask != resources.MASKS[0]:
+        st.caption("The model as it was trained, without the mask and the changes of the other screens.")
 
 
 @dataclass
@@ -245,16 +248,12 @@ def _ask_measure(one: Reading, other: Reading) -> MinimalPair:
     n, after = one.logits.shape[1], "" if one.subject.shape.architecture == "encoder" else "after "
     names = tokens if len(tokens) == n else [""] * n
     positions = {str(at): f"{at} · {after}{name}" for at, name in enumerate(names)}
-    where, left, right = st.columns([2, 3, 3], gap="small", vertical_alignment="bottom")
-    with where:
-        at = int(choose("output", positions, str(default), "At output", widget=st.selectbox))
+    at = int(choose("output", positions, str(default), "At output", widget=st.selectbox))
     one_token, other_token = usual_answers(one, other, at)
-    with left:
-        answer = ask_token(labels, "answer", one_token, "Logit of", help="Empty: the first run’s likeliest token.")
-    with right:
-        other_answer = ask_token(
-            labels, "instead", other_token, "minus logit of", help="Empty: the second run’s likeliest other token."
-        )
+    answer = ask_token(labels, "answer", one_token, "Logit of", help="Empty: the first run’s likeliest token.")
+    other_answer = ask_token(
+        labels, "instead", other_token, "minus logit of", help="Empty: the second run’s likeliest other token."
+    )
     return MinimalPair.of(one, other, (answer, other_answer), at)
 
 
@@ -281,12 +280,18 @@ def _names(pair: MinimalPair) -> list[str]:
     return [escape_markdown(pair.reading.subject.labels[token]) for token in pair.answers]
 
 
-def _map(context: PictureContext, pair: MinimalPair) -> dict[str, str]:
-    """Measure and draw the patching map; returns what the link keeps. Raises `InputError` where there is nothing to patch."""
-    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        part = cast(PartKind, choose("part", PARTS, "stream", "Part", key="pair_part", label_visibility="collapsed"))
-        method = choose("method", METHODS, "exact", "Values", key="pair_method", label_visibility="collapsed")
-        cell_at = st.container()
+def _map(
+    context: PictureContext,
+    pair: MinimalPair,
+    part: PartKind,
+    method: str,
+    finding: DeltaGenerator,
+    cell_at: DeltaGenerator,
+) -> dict[str, str]:
+    """Measure and draw the patching map, its finding above it; returns what the link keeps.
+
+    Raises `InputError` where there is nothing to patch.
+    """
     of = cells(pair, part)
     options = {"part": part, "answers": pair.answers, "position": pair.position}
     estimated = table(context, analysis.patching_map, pair.reading, pair.source, **options)
@@ -294,25 +299,27 @@ def _map(context: PictureContext, pair: MinimalPair) -> dict[str, str]:
     job = _measure(pair, of, estimated["estimated"].tolist(), about)
     shares = {} if job.latest is None else job.latest.shares
     both = estimated.assign(measured=pd.Series(shares, dtype=float))
+    with finding:
+        headline(map_headline(pair, both, part))
     with cell_at:
         chosen = _ask_cell(both, part, pair)
-    st.markdown(_of_cell(pair, of[chosen], both.to_dict("records")[chosen], part, about))
-    st.markdown(estimates.how_far_to_trust(both, "cells"))
     if job.problem:
         st.info(escape_markdown(job.problem), icon=":material/grid_on:")
-    follow(job, partial(estimates.bar, job, "pair_exact", "cells"), BUDGET)
+    if job.latest is None or not job.latest.is_final:
+        follow(job, partial(estimates.bar, job, "pair_exact", "cells"), BUDGET)
     exact = True if len(shares) == len(of) else sorted(shares)
-    grey = " Dark grey cells are not measured." if method == "exact" and exact is not True else ""
     options |= {"exact": exact, "show": METHODS[method], "chosen": chosen, "table": both}
     call = Call(viz.patching_map, (pair.reading, pair.source), options)
     shown(context, call, MAP, on_select=_follow_click, selection_mode="cell")
-    caption(
-        f"{WHAT[part]} Each cell alone is replaced by its value in the second run: 0 leaves the logit difference as in the "
-        f"first run, 1 makes it the second’s; values beyond both are possible. {HOW[method]}{grey}"
-    )
     footer(context, "patching", [call], both)
-    if notes := list(map_notes(pair, both, part)):
-        what_to_notice(notes)
+    grey = " Dark grey: not measured." if method == "exact" and exact is not True else ""
+    caption(f"0: nothing changes; 1: the logit difference becomes that of the second input.{grey}")
+    st.markdown(_of_cell(pair, of[chosen], both.to_dict("records")[chosen], part, about))
+    _show_tokens(pair.reading, pair.source)
+    with st.expander("How it is measured", key="pair_details"):
+        st.markdown(_both_values(pair))
+        st.markdown(f"{WHAT[part]} Each cell alone is replaced by its value in the second run. {HOW[method]}")
+        st.markdown(estimates.how_far_to_trust(both, "cells"))
     return {"cell": str(chosen)}
 
 
@@ -380,42 +387,40 @@ def cell_name(row: Mapping[Hashable, Any], part: PartKind) -> str:
     return f"{row['where']} · position {row['position']} “{escape_markdown(str(row['token']))}”"
 
 
-def map_notes(pair: MinimalPair, table: pd.DataFrame, part: PartKind) -> Iterator[str]:
-    """What to notice in the measured cells of a map; a note is left out where it could be wrong."""
-    yield from _moves(pair, table) if part == "stream" else _largest(table, part)
+def map_headline(pair: MinimalPair, table: pd.DataFrame, part: PartKind) -> str:
+    """The finding in the measured cells of a map; "" where it could be wrong."""
+    return _moves(pair, table) if part == "stream" else _largest(table, part)
 
 
-def _largest(table: pd.DataFrame, part: PartKind) -> Iterator[str]:
+def _largest(table: pd.DataFrame, part: PartKind) -> str:
     """The component that carries most, where it stands out; else that none does. Only of measured components."""
     there = table.dropna(subset="measured")
     if len(there) < 2:
-        return
+        return ""
     rows = sorted(there.to_dict("records"), key=lambda row: -abs(row["measured"]))[:2]
     names, (share, rest) = [cell_name(row, part) for row in rows], [row["measured"] for row in rows]
     kind = "head" if part == "head" else "group of neurons"
     among = "" if len(there) == len(table) else f" of the {len(there)} that are measured"
     if abs(share) < SMALLEST_SHARE:
-        yield f"No {kind}{among} alone carries a tenth of the difference."
-    elif abs(share) < STANDS_OUT * abs(rest):
-        yield (
-            f"No {kind}{among} stands out: {names[0]} carries {signed(share)} of the difference, {names[1]} {signed(rest)}."
-        )
-    else:
-        ratio = f", {share / rest:.1f} times as much as the next" if share * rest >= SMALLEST_RATIO * abs(share) else ""
-        yield f"**{names[0]}** alone carries {signed(share)} of the difference{ratio}{among}."
+        return f"No {kind}{among} alone carries a tenth of the difference."
+    if abs(share) < STANDS_OUT * abs(rest):
+        return f"No {kind}{among} stands out: {names[0]} carries {signed(share)} of the difference, {names[1]} {signed(rest)}."
+    ratio = f", {share / rest:.1f} times as much as the next" if share * rest >= SMALLEST_RATIO * abs(share) else ""
+    return f"**{names[0]}** alone carries {signed(share)} of the difference{ratio}{among}."
 
 
-def _moves(pair: MinimalPair, table: pd.DataFrame) -> Iterator[str]:
+def _moves(pair: MinimalPair, table: pd.DataFrame) -> str:
     """The layer up to which the changed position carries the difference, and from which on the output position does."""
     changed = differing(pair.reading, pair.source, pair.reading.output_stack)
     if pair.reading.is_pair or len(changed) != 1 or changed[0] == pair.position:
-        return
+        return ""
     if bool(table.loc[table["position"].isin([changed[0], pair.position]), "measured"].isna().any()):
-        return
+        return ""
     begin, end = _carrying(table, changed[0], first=True), _carrying(table, pair.position, first=False)
-    if begin:
-        then = f"; the output position {pair.position} carries it from **{end[0]}** on." if end else "."
-        yield f"The changed position {changed[0]} carries half of the difference or more up to **{begin[-1]}**{then}"
+    if not begin:
+        return ""
+    then = f", position {pair.position} from **{end[0]}** on." if end else "."
+    return f"Position {changed[0]} carries the difference up to **{begin[-1]}**{then}"
 
 
 def _carrying(table: pd.DataFrame, position: int, *, first: bool) -> list[str]:

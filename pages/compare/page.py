@@ -106,7 +106,8 @@ def _variants(looked: LookedAt) -> None:
 def _stage(comparison: Comparison, link: dict[str, str], ticks: bool) -> None:
     """Draw the part that a step or a panel changes; it reruns by itself only while a job is running (`ticks`)."""
     headline(compare_headline(comparison))
-    with toolbar():
+    bar = toolbar()
+    with bar:
         panel = _ask_panel()
         pair = ask_pair(comparison)
     is_of_step = panel not in OF_ALL_STEPS
@@ -126,7 +127,7 @@ def _stage(comparison: Comparison, link: dict[str, str], ticks: bool) -> None:
                 f"Only one model takes {comparison.unit} {step}; the others have ended before.", icon=":material/flag:"
             )
         elif panel == "attention":
-            link |= patterns_panel(comparison, step, [readings[at] for at in two])
+            link |= patterns_panel(comparison, step, [readings[at] for at in two], bar)
         elif panel == "patching":
             link |= patching_panel(comparison, step, [readings[at] for at in two])
         else:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from pages.compare.comparison import Comparison, PictureContext, letter_of, state
 from pages.shared.background_job import progress
@@ -34,8 +35,6 @@ from xformer.site import Site, layer_title
 Context = Comparison | PictureContext
 ONE_LINE = 24
 """Maximum characters of a picture's title; a longer name is replaced by its letter."""
-MOST_BUTTONS = 12
-"""More layers than this are a list."""
 MAX_BLOCKS = 32
 """Larger patterns are drawn in this many blocks of rows and columns."""
 ROUNDING = 1e-5
@@ -53,21 +52,19 @@ DRAW = 1
 ACCURACIES = (("position", "token"), ("position", "exact"), ("length", "exact"))
 
 
-def patterns_panel(context: Context, step: int, two: Sequence[Reading]) -> dict[str, str]:
-    """Draw the attention patterns of a layer and their difference; returns what the link keeps."""
+def patterns_panel(context: Context, step: int, two: Sequence[Reading], bar: DeltaGenerator) -> dict[str, str]:
+    """Draw the attention patterns of a layer and their difference, chosen in `bar`; returns what the link keeps."""
     if reason := pattern_incompatibility(*two):
         st.info(f"{escape_markdown(reason)} “Heads” shows each model’s own.", icon=":material/compare_arrows:")
         return {}
     one = two[0]
     layers = {path: layer_title(path, is_pair=one.is_pair) for path in deciding_layers(one)}
-    look: dict[str, Any] = {"label_visibility": "collapsed", "width": "content"}
-    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        many = {"widget": st.selectbox, "width": 180} if len(layers) > MOST_BUTTONS else {}
-        path = choose("layer", layers, list(layers)[-1], "Layer", key="compare_layer", **(look | many))
-        n_heads = one[f"{path}.pattern"].shape[1]
-        numbers = {str(head): str(head) for head in range(1, n_heads + 1)}
-        heads = {"mean": "mean of heads"} | numbers if n_heads > 1 else numbers
-        chosen = choose("head", heads, next(iter(heads)), "Head", key="compare_head", **look)
+    look: dict[str, Any] = {"label_visibility": "collapsed", "widget": st.selectbox}
+    with bar:
+        path = choose("layer", layers, list(layers)[-1], "Layer", key="compare_layer", width=190, **look)
+        numbers = {str(head): f"head {head}" for head in range(1, one[f"{path}.pattern"].shape[1] + 1)}
+        heads = {"mean": "mean of heads"} | numbers if len(numbers) > 1 else numbers
+        chosen = choose("head", heads, next(iter(heads)), "Head", key="compare_head", width=160, **look)
     head = MEAN if chosen == "mean" else int(chosen) - 1
     layer = [site.path for site in one.attention].index(path)
     options = {"layer": layer, "head": head, "max_blocks": MAX_BLOCKS}
@@ -80,13 +77,12 @@ def patterns_panel(context: Context, step: int, two: Sequence[Reading]) -> dict[
         with place:
             st.markdown(f"**{escape_markdown(title)}**")
             shown(context, call, f"compare_cells_{call.options['show']}")
-    st.caption(_largest_difference(frame, letters, context.unit))
-    which = "the mean of its heads" if head == MEAN else f"head {head + 1}"
+    st.markdown(_largest_difference(frame, letters, context.unit))
     size = frame["key_end"].iloc[0] - frame["key"].iloc[0] + 1
-    blocks = f" A cell is a block of {size} queries and {size} keys: the mean over queries of the sum over keys."
+    blocks = f" A cell is {size} × {size}: the mean over queries of the sum over keys."
     st.caption(
-        f"Attention in {layers[path]}, {which}: the row with ▶ predicts {context.unit} {step}. In the difference, blue is "
-        f"more weight in the second model, orange less. Grey cells are masked.{blocks if size > 1 else ''}"
+        f"▶ predicts {context.unit} {step}. Blue: more weight in {letters[1]}; orange: less. Grey: masked."
+        f"{blocks if size > 1 else ''}"
     )
     footer(context, "patterns", calls, frame)
     return {"layer": path, "head": chosen}

@@ -14,9 +14,10 @@ from pages.shared import resources
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.inputs import MOST_TYPED
+from pages.shared.layout import headline
 from pages.shared.link import asked, carry
 from pages.shared.patience import Step, patience
-from pages.shared.picture import footer
+from pages.shared.picture import footer, toolbar
 from pages.shared.session import LookedAt
 from pages.shared.widgets import not_here, typed
 from xformer import analysis
@@ -46,27 +47,30 @@ def _steered(subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
         st.info("This model does not continue texts; choose one that does, like characters.", icon=":material/info:")
         return
     readings, asked_for = [], dict[str, str]()
-    for place, name in zip(st.columns(3, gap="small"), LABELS, strict=True):
-        with place:
-            asked_for[name] = _ask_text(subject, name)
+    for name in LABELS:
+        asked_for[name] = _ask_text(subject, name)
         readings.append(resources.run(model, subject.input.read(typed(asked_for[name], MOST_TYPED))))
-    layer, scale = _ask_strength(subject)
+    finding = st.container()
+    with toolbar():
+        layer, scale = _ask_strength(subject)
     asked_for |= {"layer": str(layer), "scale": f"{scale:g}"}
     with patience("Decoding with steering") as step:
         own = resources.decoded(model, tuple(readings[0].example.source))[:N]
         key = ("steered", model, repr(asked_for))
         steered: Continuation = shared.get(key, partial(_decode, *readings, layer=layer - 1, scale=scale, step=step))
     runs = {"as it is": own, "steered": steered}
-    prediction_strip([lane_of(subject, name, run) for name, run in runs.items()], key="compare_steered")
     at = first_difference(*(GeneratedText.of(subject.input.plain, run) for run in runs.values()))
-    what = "the continuation is the same" if at is None else f"the continuation differs from character {at + 1} on"
-    st.markdown(f"Steered after layer {layer} at scale {scale:g}, {what}.")
+    what = "the continuation is the same" if at is None else f"the continuation differs from character **{at + 1}** on"
+    with finding:
+        headline(f"Steered after layer {layer} at scale {scale:g}, {what}.")
+    prediction_strip([lane_of(subject, name, run) for name, run in runs.items()], key="compare_steered")
     call = Call(analysis.steered, tuple(readings), {"layer": layer - 1, "scale": scale, "n": N})
     footer(PictureContext(model), "steered", [call])
-    st.caption(
-        "After that layer, at every position and each step, scale × (stream after the last token of “Towards” − that of "
-        "“Away from”) is added to the residual stream (Turner et al. 2023; Rimsky et al. 2024). Decoding is greedy."
-    )
+    with st.expander("How it is steered", key="steering_details"):
+        st.markdown(
+            "After that layer, at every position and each step, scale × (stream after the last token of “Towards” − that of "
+            "“Away from”) is added to the residual stream (Turner et al. 2023; Rimsky et al. 2024). Decoding is greedy."
+        )
     link |= asked_for
 
 
@@ -81,12 +85,12 @@ def _ask_text(subject: ModelAdapter, name: str) -> str:
     if wanted is not None or not st.session_state.get(key):
         st.session_state[key] = wanted or texts.get(name, subject.input.default)
     carry(key)
-    return str(st.text_input(LABELS[name], key=key, persist_state="session"))
+    return str(st.sidebar.text_input(LABELS[name], key=key, persist_state="session"))
 
 
 def _ask_strength(subject: ModelAdapter) -> tuple[int, float]:
     """The layer, counted from 1, and the scale."""
-    visit, n, (left, right) = st.session_state, subject.shape.n_layers, st.columns(2, gap="small")
+    visit, n = st.session_state, subject.shape.n_layers
     layer, scale = asked("layer"), asked("scale")
     if layer is not None and layer.isdecimal() and 1 <= int(layer) <= n:
         visit["steering_layer"] = int(layer)
@@ -97,8 +101,8 @@ def _ask_strength(subject: ModelAdapter) -> tuple[int, float]:
     visit.setdefault("steering_scale", 1.0)
     if scale is not None:
         visit["steering_scale"] = _number(scale)
-    at = left.slider("After layer", 1, n, key="steering_layer") if n > 1 else 1
-    strength = right.slider("Scale", -MOST_SCALE, MOST_SCALE, step=0.25, key="steering_scale")
+    at = st.slider("After layer", 1, n, key="steering_layer", width=320) if n > 1 else 1
+    strength = st.slider("Scale", -MOST_SCALE, MOST_SCALE, step=0.25, key="steering_scale", width=320)
     return int(at), float(strength)
 
 

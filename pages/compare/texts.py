@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import streamlit as st
 
@@ -22,7 +23,7 @@ from pages.shared.inputs import MOST_TYPED
 from pages.shared.layout import caption, headline
 from pages.shared.link import carry
 from pages.shared.patience import patience
-from pages.shared.picture import footer, panel, picture, table
+from pages.shared.picture import footer, panel, picture, table, toolbar
 from pages.shared.session import LookedAt
 from pages.shared.widgets import choose, typed
 from xformer import analysis, viz
@@ -127,7 +128,9 @@ def texts_panel(looked: LookedAt) -> None:
         link_of_screen.share(link)
         return
     with st.sidebar:
-        other = choose("with", others, next(iter(others)), "B", key="compare_with", widget=st.selectbox)
+        other = choose(
+            "with", others, _usual_other(a.model, list(others)), "B", key="compare_with", widget=st.selectbox
+        )
     b = TextVariant("B", a.model, looked.mask, looked.edits) if other == CHANGED else TextVariant("B", other)
     carry("input")
     st.sidebar.text_input("Text", key="input", persist_state="session")
@@ -163,6 +166,12 @@ def _others(looked: LookedAt) -> dict[str, str]:
     own = models.shipped() if output == "next_token" else []
     own = [name for name in own if not models.usable(name) and _output(name) == output]
     return found | external | {name: models.title_of(name) for name in own}
+
+
+def _usual_other(model: str, others: Sequence[str]) -> str:
+    """The first of the other models that can be compared, else the first one."""
+    fits = (name for name in others if name == CHANGED or (not models.usable(name) and _output(name) == _output(model)))
+    return next(fits, others[0])
 
 
 def _output(model: str) -> str:
@@ -234,7 +243,8 @@ def _runs(both: Pair, sources: Sources) -> dict[str, str]:
         return {}
     has_divergence = prediction_incompatibility(*runs) is None
     panels = {name: title for name, title in PANELS.items() if has_divergence or name != "apart"}
-    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+    bar = toolbar()
+    with bar:
         shown = choose("panel", panels, next(iter(panels)), "Panel", key="texts_panel", label_visibility="collapsed")
         at = _ask_position(runs, has_divergence=has_divergence)
     link = {"panel": shown, "position": str(at)}
@@ -246,7 +256,7 @@ def _runs(both: Pair, sources: Sources) -> dict[str, str]:
     positions = (at, _aligned(runs, at))
     two = [one.named(at_position(run, place)) for one, run, place in zip(both, runs, positions, strict=True)]
     if shown == "attention":
-        panel(lambda: link.update(patterns_panel(CONTEXT, at, two)))
+        panel(lambda: link.update(patterns_panel(CONTEXT, at, two, bar)))
     else:
         panel(rows_panel if shown == "rows" else lens_panel, CONTEXT, at, two, (0, 1))
     return link
@@ -260,7 +270,8 @@ def _ask_position(runs: Sequence[Reading], *, has_divergence: bool) -> int:
         kl = table(CONTEXT, analysis.prediction_difference, runs)["kl"].tolist()
         default = kl.index(max(kl)) if max(kl) > ROUNDING else default
     names = {str(at): f"{at} · {token}" for at, token in enumerate(tokens)}
-    return int(choose("position", names, str(default), "Position", key="texts_position", widget=st.selectbox))
+    look: dict[str, Any] = {"label_visibility": "collapsed", "width": 160}
+    return int(choose("position", names, str(default), "Position", key="texts_position", widget=st.selectbox, **look))
 
 
 def _aligned(runs: Sequence[Reading], at: int) -> int:

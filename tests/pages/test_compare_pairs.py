@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.compare.minimal_pairs import map_notes
+from pages.compare.minimal_pairs import map_headline
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open, plain
 from xformer.analysis import patching_map
@@ -165,8 +165,18 @@ def test_slow_measuring_waits_for_a_click(open_page: Open, monkeypatch: pytest.M
     drawn = app.get("vega_lite_chart")
     assert drawn
     assert "Too few are measured to say how good the estimates are." in words(app)
-    assert "Dark grey cells are not measured." in words(app)
+    assert "Dark grey: not measured." in words(app)
     assert "grey" not in words(open_page(PAGE, **LINK, method="quick"))
+
+
+def test_the_headline_names_layers_only_where_one_position_changed(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse-small", compare="pairs", input=SIX, other="3 7 12 10 4 11")
+    up_to = "Position 3 carries the difference up to **layer 1**, position 2 from **layer 2** on."
+    assert any(element.value == up_to for element in app.markdown)
+    assert "What to notice" not in words(app)
+    app.text_input(key="pair_other").set_value("3 7 12 10 4 12").run()
+    assert not app.exception
+    assert not any("carries the difference up to" in element.value for element in app.markdown)  # two positions changed
 
 
 def test_changes_of_other_screens_are_left_out(open_page: Open) -> None:
@@ -182,7 +192,7 @@ def test_the_code_draws_what_is_shown(open_page: Open, monkeypatch: pytest.Monke
 
 
 def notes(pair: MinimalPair, table: pd.DataFrame, part: Any) -> str:
-    return plain(" ".join(map_notes(pair, table, part)))
+    return plain(map_headline(pair, table, part))
 
 
 def test_a_component_is_named_only_where_it_stands_out() -> None:
@@ -205,11 +215,11 @@ def test_the_note_on_positions_needs_all_cells_measured_and_one_stretch_of_layer
     pair = MinimalPair.of(*(read("checkpoints/reverse", text) for text in (SIX, "3 7 12 10 4 11")))
     stream = patching_map(pair.reading, pair.source, exact=True)
     message = notes(pair, stream, "stream")
-    assert message.startswith("The changed position 3 carries half of the difference or more up to **layer ")
-    assert "; the output position 2 carries it from **layer " in message
+    assert message.startswith("Position 3 carries the difference up to **layer ")
+    assert ", position 2 from **layer " in message
     missing = stream["measured"].where((stream["position"] != 2) | (stream["layer"] != 1))
     assert missing.isna().sum() == 1
-    assert "position" not in notes(pair, stream.assign(measured=missing), "stream")
+    assert "osition" not in notes(pair, stream.assign(measured=missing), "stream")
     elsewhere = stream["measured"].where(stream["position"].isin([2, 3]))
     assert elsewhere.isna().any()
     assert notes(pair, stream.assign(measured=elsewhere), "stream") == message
@@ -218,4 +228,4 @@ def test_the_note_on_positions_needs_all_cells_measured_and_one_stretch_of_layer
             0.0 if layer == 1 else share for layer, share in zip(stream["layer"], stream["measured"], strict=True)
         ]
     )
-    assert "position 3" not in notes(pair, holes, "stream")
+    assert "Position 3" not in notes(pair, holes, "stream")

@@ -183,7 +183,7 @@ def patching_map(
         ink=inks(stops, values, -limit, limit),
     )
     rows, columns = (list(dict.fromkeys(data[name])) for name in ("where", "column"))
-    n, high = len(columns), row_height(len(rows))
+    n, high = len(columns), max(row_height(len(rows)), min(60, 240 // len(rows)))
     title = {"stream": "position · token", "head": "head", "neurons": "neurons"}[part]
     flat = n * max(map(len, columns)) <= LETTERS
     axis = alt.Axis(labelAngle=0 if flat else -60, orient="top", labelOverlap=n > TIGHT, labelLimit=150)
@@ -199,7 +199,9 @@ def patching_map(
     colour = alt.Color(
         "value:Q",
         scale=alt.Scale(**theme.vega_scale(stops, -limit, limit)),
-        legend=alt.Legend(title=["share", kind], format="+.2f", gradientLength=160),
+        legend=alt.Legend(
+            title=["share", kind], format="+.2f", gradientLength=max(36, min(160, high * len(rows) - 36))
+        ),
     )
     shade = alt.condition("isValid(datum.value)", colour, alt.value(theme.pick(theme.MASKED, dark)))
     base = alt.Chart(data).encode(x, y)
