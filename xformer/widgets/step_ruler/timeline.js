@@ -17,8 +17,8 @@ const MIN_CELL = 32, MAX_CELL = 150, LETTER = 8.2;
 const DASHES = ["", "8 3", "3 3", "8 3 2 3", "2 2", "12 4"];
 const SIZES = { flag: 18, rail: 40, given: 34, lane: 38, curve: 84 }, FRAMED = { flag: 18, rail: 36, given: 29, lane: 31, curve: 56 };
 const CURVES = {
-  entropy: ["uncertainty", "bits", "entropy of the prediction: 0 is certain, 1 bit a coin toss"],
-  kl: ["difference", "nats", "KL divergence of the second model's prediction from the first's: 0 where they are equal"],
+  entropy: ["uncertainty", "bits", "entropy of the prediction: 0 is certain, 1 bit a coin toss", "entropy"],
+  kl: ["difference", "nats", "KL divergence of the second model's prediction from the first's: 0 where they are equal", "KL"],
 };
 
 export class Timeline {
@@ -140,9 +140,9 @@ export class Timeline {
   }
 
   drawCurve(what, height, lines) {
-    const [name, unit, title] = CURVES[what], values = lines.flatMap((line) => line.values.filter((value) => value !== null));
+    const [name, unit, title, short] = CURVES[what], values = lines.flatMap((line) => line.values.filter((value) => value !== null));
     const top = Math.max(0.1, ...values), low = this.y + height - 10, high = this.y + 12, y = (value) => low - (low - high) * value / top;
-    const row = this.label(height, this.isNarrow ? name.slice(0, 6) : name, "", `${title}, in ${unit}`), now = element("div", "now"), ends = element("span", "ends");
+    const row = this.label(height, this.isNarrow ? short : name, "", `${title}, in ${unit}`), now = element("div", "now"), ends = element("span", "ends");
     row.classList.add("curve");
     row.firstChild.append(element("span", "hint", "?"));
     ends.append(element("span", "", top >= 10 ? top.toFixed(0) : top.toPrecision(2)), element("span", "", "0"));
