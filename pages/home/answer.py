@@ -32,6 +32,7 @@ from xformer.tasks.images import digit_images
 from xformer.tasks.rules.digits import Digits
 from xformer.viz.images import picture
 from xformer.widgets.page import scene_page
+from xformer.widgets.scene_data import MOST_TOKENS as SCENE_TOKENS
 from xformer.widgets.scene_data import scene_data
 
 Predictions = tuple[tuple[int, float], ...]
@@ -53,12 +54,15 @@ def answer_panel(view: View) -> None:
         answer = [*task.answer(list(source)), *([] if end is None else [end])]
         right = tuple(i < len(answer) and token == answer[i] for i, (token, _) in enumerate(predictions))
         lanes.append(Lane(name, tuple(label[t] for t, _ in predictions), right, tuple(p for _, p in predictions)))
-    prediction_strip(lanes, key="prediction")
-    how = "all at once" if view.shape.architecture == "encoder" else "one token after the other"
+    is_encoder = view.shape.architecture == "encoder"
+    if view.is_changed or not is_encoder or len(view.source) >= SCENE_TOKENS:  # else the scene has this answer already
+        prediction_strip(lanes, key="prediction")
+    how = "all at once" if is_encoder else "one token after the other"
+    edit = " Click a token in the picture to change it." if editing(view) else ""
     is_all_right = len(right) == len(answer) and all(right)
     verdict = "Every token is right" if is_all_right else f"{sum(right)} of {len(answer)} right"
     under = f" with {view.what_changed()}" if view.is_changed else ""
-    st.caption(f"{verdict}{under}. The model predicted this just now, {how}; a bar is the probability of a token.")
+    st.caption(f"{verdict}{under}, predicted {how}.{edit}")
 
 
 def _typed_lane(view: View) -> Lane:
@@ -81,12 +85,8 @@ def continuation_panel(view: View) -> None:
     for name, predictions in _predictions(view).items():
         lanes.append(Lane(name, tuple(label[t] for t, _ in predictions), probability=tuple(p for _, p in predictions)))
     prediction_strip(lanes, key="prediction")
-    halves = "Its encoder read the first half of the text, and it continues from there. " if view.is_pair else ""
-    st.caption(
-        f"Greedy decoding, computed just now: the likeliest {view.input.one} each time; a bar is its probability. {halves}"
-        "There is no right answer: a text can continue in many ways. A dot is a space, ↵ a new line.",
-        width="stretch",
-    )
+    one = view.input.one
+    caption(f"Greedy decoding: the likeliest {one} each time; a bar is its probability. There is no right answer.")
     st.fragment(_sample)(view)
 
 
@@ -141,7 +141,7 @@ def filled_panel(view: View) -> None:
     if not run.target_positions:
         return
     if view.is_pair:
-        caption("Greedy decoding, computed just now; a bar is the probability of a token.")
+        caption("Greedy decoding; a bar is the probability of a token.")
         return
     if run.answer == tuple(run.ids()[position] for position in run.target_positions):
         caption("This text has no gaps: at each position stands the token that the model finds likeliest there.")
@@ -157,7 +157,7 @@ def filled_panel(view: View) -> None:
             st.dataframe(frame, hide_index=True, column_config={"probability": share}, key=f"gap_{position}")
     left = len(run.target_positions) - len(shown)
     more = f" {left} more gaps are not shown." if left else ""
-    caption(f"The likeliest tokens at each gap, computed just now; there is no right answer.{more}")
+    caption(f"The likeliest tokens at each gap; there is no right answer.{more}")
 
 
 def class_panel(view: View) -> None:
@@ -177,13 +177,12 @@ def class_panel(view: View) -> None:
 def _verdict(view: View, run: Reading) -> str:
     with_changes = f" with {view.what_changed()} (the frames are the original)" if view.is_changed else ""
     predicts = f"The model predicts **{run.predicted[0]}**{with_changes} with {percent(run.probability[0], 1)}"
-    where = "The prediction was computed just now, at the class token."
     if not run.has_right_answer:
-        return f"{predicts}. The digit of a drawn image is not known, so this is neither right nor wrong. {where}"
+        return f"{predicts}. The digit of a drawn image is not known, so this is neither right nor wrong."
     rule, [right], [of_right] = view.own.task.rule, run.answer, run.probability_of_answer
     assert isinstance(rule, Digits)
     verdict = "which is right" if run.right[0] else f"**which is wrong**: {right} gets {percent(of_right, 1)}"
-    return f"Test image {rule.test_number(view.source)} is a {right}. {predicts}, {verdict}. {where}"
+    return f"Test image {rule.test_number(view.source)} is a {right}. {predicts}, {verdict}."
 
 
 def mistakes_panel(view: View) -> None:
