@@ -39,7 +39,7 @@ def question(on: Reading, off: Reading, layer: int, head: int) -> tuple[int, str
 
 
 def what_happened(on: Reading, off: Reading, moved: pd.DataFrame, layer: int, head: int, is_pair: bool) -> str:
-    """How much of a head's attention moved, and how many answers are right; "" where nothing moved."""
+    """How much of a head's attention moved, and how many of several answers are right; "" where nothing moved."""
     path = on.attention[layer].path
     [share] = moved.loc[(moved["layer"] == path) & (moved["head"] == head), "moved"].tolist()
     if share < LEAST_MOVED:
@@ -47,6 +47,6 @@ def what_happened(on: Reading, off: Reading, moved: pd.DataFrame, layer: int, he
     name = head_title(path, head, is_pair=is_pair)
     sentence = f"**{percent(share, 0)}** of what {name} attends to moves"
     n = len(on.target_positions)
-    if on.has_right_answer and on.n_correct != off.n_correct:
+    if n > 1 and on.has_right_answer and on.n_correct != off.n_correct:
         return f"{sentence}, and **{off.n_correct}** of {n} answers are right instead of {on.n_correct}."
     return f"{sentence}."

@@ -63,7 +63,8 @@ def own_panel(view: View, side: str | None) -> None:
         with left:
             _curves(view, width, shown, side)
     with right:
-        heading("All dimensions" if how == "added" else "Cosine of the angle")
+        if how == "added":
+            heading("All dimensions")
         picture(view, "matrix", viz.position_values, view.original(), positions=shown, stack=side, height=330)
         what = "dimensions" if how == "added" else "pairs of dimensions"
         st.caption(f"{window_words(shown, n)} × {width} {what}{every_nth(every(len(shown), width))}. {_ROWS[how]}")
@@ -71,7 +72,6 @@ def own_panel(view: View, side: str | None) -> None:
 
 def offsets_panel(view: View, side: str | None) -> None:
     """The effect of the distance between two positions."""
-    heading("Two positions, by how far apart")
     if view.task is None:
         picture(view, "offsets", viz.position_offsets, view.original(), stack=side)
         st.caption(_OFFSETS[found_positions(view.original(), side)[0]])

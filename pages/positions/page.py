@@ -78,17 +78,17 @@ def _positions(view: View) -> None:
 
 def _panels(view: View) -> dict[str, str]:
     """The panels of this model."""
-    panels = {ATTENTION: "On and off"} if view.shape.can_drop_positions else {}
+    panels = {ATTENTION: "On/off"} if view.shape.can_drop_positions else {}
     if view.task is None:
         if how := found_kind(view):
             panels[OWN] = TITLES[how]
-            panels |= {} if how == "biased" else {OFFSETS: "By distance"}
+            panels |= {} if how == "biased" else {OFFSETS: "Distance"}
         return panels
     kind = view.config.position_kind
     if kind.acts_on != "nothing":
         if not kind.is_drawn_by_offset:
             panels[OWN] = kind.title
-        panels[OFFSETS] = kind.title if kind.is_drawn_by_offset else "By distance"
+        panels[OFFSETS] = kind.title if kind.is_drawn_by_offset else "Distance"
     if view.shape.image and kind.acts_on == "stream":
         panels[PLACES] = "Patches"
     return {**panels, ALL_KINDS: "All kinds"}

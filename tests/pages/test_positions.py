@@ -128,6 +128,12 @@ def test_nothing_is_asked_or_said_where_nothing_moves() -> None:
         assert bool(what_happened(run, after, moved, 1, 0, False)) == says
 
 
+def test_one_answer_is_not_counted(open_page: Open) -> None:
+    app = open_page(PAGE, model="digits", edits="positions:off")
+    assert "attends to moves." in text(app)
+    assert "of 1 answers" not in text(app)
+
+
 def test_a_guess_is_compared_with_what_happened(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-small", input="3 7 12 9 4 11", edits="positions:off")
     of = ("reverse-small", (3, 7, 12, 9, 4, 11), 1, 0)
