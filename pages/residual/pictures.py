@@ -14,7 +14,7 @@ from pages.shared import resources
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import MOST_TYPED, InputKind
-from pages.shared.layout import caption, headline, run_title, what_to_notice
+from pages.shared.layout import WIDE, caption, headline, run_title, what_to_notice
 from pages.shared.link import asked, carry, chose
 from pages.shared.picture import footer, of_each_run, picture, shown, table
 from pages.shared.view import ORIGINAL, View
@@ -59,7 +59,8 @@ def lens_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator) -> No
     calls = [Call(viz.lens, (run,), {**some, **before, **framed, "legend": False})]
     if path is not None:
         calls.append(Call(viz.answer_path, (run,), {"position": position, **before}))
-    for index, place in enumerate(st.columns([4, 3][: len(calls)], gap="small")):
+    wide = 1.7 if len(shown_positions) > WIDE else 1.3  # the lens has a column for each position
+    for index, place in enumerate(st.columns([wide, 1][: len(calls)], gap="small")):
         with place.container(key=f"wide_lens_{index}"):
             click = {"on_select": _follow_click, "selection_mode": "cell"} if framed and not index else {}
             shown(view, calls[index], f"lens_{index}", **click)

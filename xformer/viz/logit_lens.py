@@ -17,7 +17,7 @@ from xformer.viz import theme
 from xformer.viz.charts import inks, layered, written
 from xformer.viz.residual import ROOMY, TIGHT, around, flat_axis, place_labels, point_axis, row_height, thinned
 
-WIDTH_OF_CELLS = 620
+WIDTH_OF_CELLS = 540
 """Pixels for all columns in a window of usual width: what is longer than its share is cut."""
 
 
@@ -122,10 +122,10 @@ def lens(
         )
     if position is not None:
         framed = base.transform_filter(alt.datum.position == position)
-        look = {"filled": False, "strokeWidth": 2.5, "stroke": theme.pick(theme.PRIMARY, dark)}
+        look = {"filled": False, "strokeWidth": 2.5 if high >= 18 else 1, "stroke": theme.pick(theme.PRIMARY, dark)}
         layers.append(framed.mark_rect(**look, width={"band": 1.0}, height={"band": 1.0}))
         layers[0] = layers[0].add_params(alt.selection_point(name="cell", fields=["position"], on="click"))
-    limit = max(WIDTH_OF_CELLS // n, 20)
+    limit = max(WIDTH_OF_CELLS // n - 2, 20)
     ink, two_lines = written(), n <= ROOMY and high >= 30
     if n <= TIGHT:
         layers.append(

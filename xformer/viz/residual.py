@@ -112,7 +112,7 @@ def thinned(frame: pd.DataFrame) -> pd.DataFrame:
 
 def row_height(n: int) -> int:
     """The pixels of each of `n` rows: as high as the screen allows, and no higher than looks well."""
-    return max(13, min(42, TALL // n))
+    return max(12, min(42, TALL // n))
 
 
 def attribution(
