@@ -47,7 +47,7 @@ FIRST, SECOND = "input", "pair_other"
 """The keys of the text fields; the first is the input of the other screens."""
 IMAGES_TRIED = 20
 """Images that are tried to find one with another answer."""
-PARTS = {"stream": "stream × position", "head": "heads", "neurons": "neurons"}
+PARTS = {"stream": "stream", "head": "heads", "neurons": "neurons"}
 METHODS = {"exact": "measured", "quick": "estimated"}
 HOW = {
     "exact": "Measured by one run per cell.",
@@ -110,7 +110,7 @@ def _pair(looked: LookedAt, subject: ModelAdapter, model: str, link: dict[str, s
     finding, bar = st.container(), toolbar()
     with bar:
         part = cast(PartKind, choose("part", PARTS, "stream", "Part", key="pair_part", label_visibility="collapsed"))
-        cell_at = st.container(width=300)
+        cell_at = st.container(width=210)
         with st.popover("More", key="pair_more"):
             pair = _ask_measure(one, other)
             method = choose("method", METHODS, "exact", "Values", key="pair_method")
@@ -354,14 +354,9 @@ def _ask_cell(frame: pd.DataFrame, part: PartKind, pair: MinimalPair) -> int:
         ]
         st.session_state[CELL] = (here or order)[0]
     st.session_state[f"{CELL}_of"] = about
-    names = {at: f"{cell_name(row, part)}: {_value(row)}" for at, row in enumerate(rows)}
+    names = {at: cell_name(row, part) for at, row in enumerate(rows)}
     look: dict[str, Any] = {"label_visibility": "collapsed", "help": "Click a cell of the map, or choose one here."}
     return st.selectbox("Cell, the largest first", order, format_func=names.__getitem__, key=CELL, **look)
-
-
-def _value(row: Mapping[Hashable, Any]) -> str:
-    is_missing = pd.isna(row["measured"])
-    return f"estimated {signed(row['estimated'], 3)}" if is_missing else signed(row["measured"], 3)
 
 
 def _follow_click() -> None:

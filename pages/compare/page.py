@@ -50,7 +50,7 @@ PANELS = {
     "many": "Many inputs",
     "lengths": "Input lengths",
 }
-TABS = ("steps", "attention", "patching")
+TABS = ("steps", "attention")
 """The panels beside “More”, which has the others."""
 OF_ALL_STEPS = ("steps", "many", "lengths")
 """Panels that do not show one step."""

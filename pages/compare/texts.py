@@ -35,6 +35,7 @@ from xformer.analysis.differences import (
     at_position,
     bits_per_character,
     first_difference,
+    pattern_incompatibility,
     pieces,
     prediction_incompatibility,
     relabel,
@@ -128,9 +129,7 @@ def texts_panel(looked: LookedAt) -> None:
         link_of_screen.share(link)
         return
     with st.sidebar:
-        other = choose(
-            "with", others, _usual_other(a.model, list(others)), "B", key="compare_with", widget=st.selectbox
-        )
+        other = choose("with", others, usual_other(a.model, list(others)), "B", key="compare_with", widget=st.selectbox)
     b = TextVariant("B", a.model, looked.mask, looked.edits) if other == CHANGED else TextVariant("B", other)
     carry("input")
     st.sidebar.text_input("Text", key="input", persist_state="session")
@@ -168,9 +167,13 @@ def _others(looked: LookedAt) -> dict[str, str]:
     return found | external | {name: models.title_of(name) for name in own}
 
 
-def _usual_other(model: str, others: Sequence[str]) -> str:
-    """The first of the other models that can be compared, else the first one."""
-    fits = (name for name in others if name == CHANGED or (not models.usable(name) and _output(name) == _output(model)))
+def usual_other(model: str, others: Sequence[str]) -> str:
+    """The first of the other models that predicts the same of a text, else the first one."""
+
+    def kind(name: str) -> tuple[str, bool]:
+        return _output(name), models.subject(name).input.goes_on
+
+    fits = (name for name in others if name == CHANGED or (not models.usable(name) and kind(name) == kind(model)))
     return next(fits, others[0])
 
 
@@ -207,10 +210,6 @@ def _continuations(both: Pair, sources: Sources, text: str) -> None:
         for name in ("A says", "B says"):
             frame[name] = frame[name].str.replace(" ", "·").str.replace("\n", "↵")
         st.dataframe(frame, hide_index=True, column_config={"p of A": SHARE, "p of B": SHARE}, key="compare_pieces")
-        st.caption(
-            "The text cut where both have the end of a token, with the product of its tokens’ probabilities; in the last row "
-            "they differ."
-        )
     caption(_surprise(both, sources, text))
 
 
@@ -224,13 +223,9 @@ def _surprise(both: Pair, sources: Sources, text: str) -> str:
         n = len(text) - len(variant.subject.input.plain(source[: len(source) - len(run.answer)]))
         if n > 0:
             bits.append(f"{variant.letter} {bits_per_character(run.loss, len(run.answer), n):.2f}")
-    measured = f"Bits per character of the typed text, after its first token: {', '.join(bits)}. " if bits else ""
-    if both[0].subject.labels == both[1].subject.labels:
-        return measured + "Both have the same tokens."
-    return (
-        measured
-        + "Their tokens differ, so measures that need a common vocabulary, like the KL divergence, are left out."
-    )
+    measured = f"Bits per character of the typed text: {', '.join(bits)}. " if bits else ""
+    is_same = both[0].subject.labels == both[1].subject.labels
+    return measured + ("Both have the same tokens." if is_same else "Their tokens differ: no KL divergence.")
 
 
 def _runs(both: Pair, sources: Sources) -> dict[str, str]:
@@ -245,7 +240,8 @@ def _runs(both: Pair, sources: Sources) -> dict[str, str]:
     panels = {name: title for name, title in PANELS.items() if has_divergence or name != "apart"}
     bar = toolbar()
     with bar:
-        shown = choose("panel", panels, next(iter(panels)), "Panel", key="texts_panel", label_visibility="collapsed")
+        usual = "rows" if not has_divergence and pattern_incompatibility(*runs) else next(iter(panels))
+        shown = choose("panel", panels, usual, "Panel", key="texts_panel", label_visibility="collapsed")
         at = _ask_position(runs, has_divergence=has_divergence)
     link = {"panel": shown, "position": str(at)}
     if shown == "apart":

@@ -14,6 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.compare.comparison import Comparison, ModelSettings, names_of, read_variant
 from pages.compare.steps import places_of
+from pages.compare.texts import usual_other
 from pages.shared.background_job import follow
 from tests.pages.code_and_picture import (
     assert_code_draws,
@@ -529,11 +530,16 @@ def test_the_headline_counts_right_tokens_and_names_the_first_difference(open_pa
 
 def test_a_panel_behind_more_joins_the_tabs(open_page: Open) -> None:
     app = open_page(COMPARE, a="reverse-small", b="reverse-small~causal", input=INPUT)
-    assert app.button_group(key="compare_panel").options == ["Predictions", "Attention", "Patching"]
+    assert app.button_group(key="compare_panel").options == ["Predictions", "Attention"]
     app.button(key="compare_open_lens").click().run()
     assert in_link(app, "panel") == "lens"
-    assert app.button_group(key="compare_panel").options == ["Predictions", "Attention", "Patching", "Logit lens"]
+    assert app.button_group(key="compare_panel").options == ["Predictions", "Attention", "Logit lens"]
     assert in_link(open_page(COMPARE, compare="players"), "compare") == "models"  # an older link
+
+
+def test_a_text_model_is_first_compared_with_another_text_model() -> None:
+    assert usual_other("characters", ["reverse-small", "characters"]) == "characters"
+    assert usual_other("characters", ["reverse-small", "sort"]) == "reverse-small"
 
 
 def test_names_show_only_the_settings_that_differ() -> None:

@@ -170,10 +170,10 @@ def pattern_incompatibility(one: Reading, other: Reading) -> str | None:
     names = one.subject.name, other.subject.name
     layers = deciding_layers(one), deciding_layers(other)
     if layers[0] != layers[1]:
+        one_in, other_in = (", ".join(of) if len(of) < 4 else f"{len(of)} layers" for of in layers)
         return (
-            f"{names[0]} decides in {', '.join(layers[0])} and {names[1]} in {', '.join(layers[1])}, so there is no map of "
-            "differences; "
-            "compare two models of the same architecture and number of layers."
+            f"{names[0]} decides in {one_in} and {names[1]} in {other_in}, so there is no map of differences; compare two "
+            "models of the same architecture and number of layers."
         )
     for path in layers[0]:
         shapes = [tuple(reading[f"{path}.pattern"].shape[1:]) for reading in (one, other)]

@@ -186,7 +186,7 @@ def patching_map(
     n, high = len(columns), max(row_height(len(rows)), min(60, 240 // len(rows)))
     title = {"stream": "position · token", "head": "head", "neurons": "neurons"}[part]
     flat = n * max(map(len, columns)) <= LETTERS
-    axis = alt.Axis(labelAngle=0 if flat else -60, orient="top", labelOverlap=n > TIGHT, labelLimit=150)
+    axis = alt.Axis(labelAngle=0 if flat else -60, orient="top", labelOverlap=flat or n > TIGHT, labelLimit=150)
     x = alt.X("column:N", sort=columns, title=title, axis=axis)
     beside = alt.Axis(labelLimit=240, labelOverlap=False, labelFlush=False)
     y = alt.Y("where:N", sort=rows, title=None, axis=beside)
@@ -200,7 +200,7 @@ def patching_map(
         "value:Q",
         scale=alt.Scale(**theme.vega_scale(stops, -limit, limit)),
         legend=alt.Legend(
-            title=["share", kind], format="+.2f", gradientLength=max(36, min(160, high * len(rows) - 36))
+            title=["share", kind], format="+.2f", gradientLength=max(36, min(160, high * len(rows) - 48))
         ),
     )
     shade = alt.condition("isValid(datum.value)", colour, alt.value(theme.pick(theme.MASKED, dark)))
