@@ -50,7 +50,7 @@ digit = xformer.read("checkpoints/digits", "test 3")
             "viz.why(reading, layer=2, head=1, query=0, key=4)",
             'viz.head_effects(reading, score="anti_diagonal")',
             "viz.attention_moved(silenced, before=reading)",
-            "viz.run(reading)",
+            "viz.rollout(reading)",
             "viz.over_image(digit, query=0)",
         ),
     ),
@@ -80,6 +80,7 @@ modular = xformer.read("checkpoints/modular", "7 12")
     "Feed-forward": (
         "",
         (
+            "viz.neurons(reading, layer=3, n=8)",
             "viz.activations(reading, layer=1)",
             "viz.firing(reading)",
             "viz.promotion(reading, layer=3, position=0, n=6)",
@@ -91,6 +92,7 @@ modular = xformer.read("checkpoints/modular", "7 12")
         (
             "viz.model_diagram(reading)",
             "viz.lens(reading)",
+            "viz.answer_path(reading, position=0)",
             "viz.norms(reading)",
             "viz.attribution(reading, position=0)",
             "viz.classes(digit)",
@@ -207,7 +209,7 @@ def title_of(call: str) -> str:
 
 def file_of(call: str, screen: str) -> str:
     """Which file a picture has, without its ending; the attention view is there twice."""
-    return f"{title_of(call)}{'-others' if call.startswith('attention_view') and 'others' in screen else ''}"
+    return f"{title_of(call)}{'-others' if call.startswith('attention_view') and screen == 'External models' else ''}"
 
 
 def page() -> str:
