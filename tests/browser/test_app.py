@@ -340,6 +340,16 @@ def test_a_map_whose_numbers_go_to_the_browser_in_another_way_has_its_colours_th
     assert visitor.problems == []
 
 
+def test_a_click_in_the_grid_of_heads_chooses_that_head(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/positions?model=reverse&edits=positions:off")
+    page = visitor.page
+    page.wait_for_function("() => new URL(location).searchParams.get('watch') === 'most'")
+    quiet(page)
+    page.get_by_test_id("stVegaLiteChart").nth(2).get_by_text("6%", exact=True).first.click()
+    page.wait_for_function("() => new URL(location).searchParams.get('watch') === '1.2'")
+    assert visitor.problems == []
+
+
 def test_another_picture_brings_no_heading_and_takes_the_choices_of_the_last_one_out_of_the_link(
     app: str, visit: Visiting
 ) -> None:
@@ -351,7 +361,7 @@ def test_another_picture_brings_no_heading_and_takes_the_choices_of_the_last_one
     quiet(page)
     assert any("How does the model know" in frame for frame in came)
     came.clear()
-    page.get_by_test_id("stMain").get_by_text("its own kind").click()
+    page.get_by_test_id("stMain").get_by_text("Sinusoidal", exact=True).click()
     page.wait_for_function("() => new URL(location).searchParams.get('show') === 'own'")
     quiet(page)
     assert "watch=" not in page.url
