@@ -243,7 +243,7 @@ def _heatmap(
     seen = (
         base.transform_filter("datum.allowed").mark_rect().encode(alt.Color(f"{field}:Q", scale=scale, legend=legend))
     )
-    hidden = base.transform_filter("!datum.allowed").mark_rect(color=theme.pick(theme.MASKED, dark))
+    hidden = base.transform_filter("!datum.allowed").mark_rect(aria=False, color=theme.pick(theme.MASKED, dark))
     height = _CELL * len(rows) + _AROUND + (_TITLE if title else 0)
     return layered(seen, hidden, height=height, title=title)
 
