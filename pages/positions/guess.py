@@ -45,7 +45,7 @@ def what_happened(on: Reading, off: Reading, moved: pd.DataFrame, layer: int, he
     if share < LEAST_MOVED:
         return ""
     name = head_title(path, head, is_pair=is_pair)
-    sentence = f"**{percent(share, 0)}** of what {name} attends to moves"
+    sentence = f"**{percent(share, 0)}** of {name}’s attention moves"
     n = len(on.target_positions)
     if n > 1 and on.has_right_answer and on.n_correct != off.n_correct:
         return f"{sentence}, and **{off.n_correct}** of {n} answers are right instead of {on.n_correct}."

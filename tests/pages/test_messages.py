@@ -33,7 +33,7 @@ SAFE = {"escape_markdown", "len", "int", "float", "duration", "percent", "megaby
 OURS = {
     "attention/change.py": {"label"},
     "attention/head_scores.py": {"name"},
-    "attention/one_cell.py": {"layer.title", "one.title", "title", "title_of(run, cell)"},
+    "attention/one_cell.py": {"layer.title", "one.title", "title_of(run, cell)"},
     "bug_lab/choice.py": {"name", "reason", "words"},  # escaped where it is made
     "bug_lab/panels.py": {"title"},
     "bug_lab/training.py": {"curves.title"},

@@ -115,7 +115,7 @@ def test_the_result_is_not_given_away_before_the_switch(open_page: Open) -> None
     run = xformer.read("checkpoints/reverse-small", "3 7 12 9 4 11")
     off = rerun(run, [xformer.edits.zero_positions()])
     share = analysis.attention_moved(off, before=run)["moved"].max()
-    assert f"**{share:.0%}** of what layer 2 · head 1 attends to moves, and **{off.n_correct}** of 7" in text(app)
+    assert f"**{share:.0%}** of layer 2 · head 1’s attention moves, and **{off.n_correct}** of 7" in text(app)
     assert len(app.get("vega_lite_chart")) == 3
 
 
@@ -130,7 +130,7 @@ def test_nothing_is_asked_or_said_where_nothing_moves() -> None:
 
 def test_one_answer_is_not_counted(open_page: Open) -> None:
     app = open_page(PAGE, model="digits", edits="positions:off")
-    assert "attends to moves." in text(app)
+    assert "attention moves." in text(app)
     assert "of 1 answers" not in text(app)
 
 
@@ -146,7 +146,7 @@ def test_a_guess_is_compared_with_what_happened(open_page: Open) -> None:
         app.run()
         assert (f"You were right: 6 end now looks most at **{best}**" in text(app)) == (guess == best)
         assert ("You guessed 0 3:" in text(app)) == (guess != best)
-        assert "attends to moves" not in text(app)
+        assert "attention moves" not in text(app)
 
 
 @pytest.mark.parametrize(

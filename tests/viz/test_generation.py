@@ -38,7 +38,9 @@ def test_the_lanes_have_every_token_its_verdict_and_its_probability(dark: bool) 
     assert found["✗"] == wrong > 0
     assert found["✓"] == len(said) - wrong
     steps = max(map(len, PAIR))
-    assert not Counter([*(token for token, _ in said), *map(str, range(steps)), "A beside B", "first difference"]) - found
+    assert (
+        not Counter([*(token for token, _ in said), *map(str, range(steps)), "A beside B", "first difference"]) - found
+    )
     ground = theme.pick(theme.BACKGROUND, dark)
     assert drawn.count(f'fill="{mix(ground, "#d55e00", 0.18)}"') == wrong
     table = predictions_by_step(PAIR)
