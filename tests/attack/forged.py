@@ -127,6 +127,8 @@ def frames(ground: Ground, n: int, draw: random.Random) -> Iterator[str]:
                 ("runs", f"runs={run}", "runs_delete"),
             ):
                 visitor.open(page, query)
+                if page == "runs":
+                    visitor.open_menu(f"runs_menu_{run}")
                 if visitor.screen.find(key):
                     visitor.press(key)
             if [(entry.id, entry.state, entry.deleted) for entry in store.entries()] != before:
@@ -134,6 +136,7 @@ def frames(ground: Ground, n: int, draw: random.Random) -> Iterator[str]:
         yield "looked on"
     with Visitor(ground.base, cookie=cookie) as visitor:
         visitor.open("runs", f"runs={run}")
+        visitor.open_menu(f"runs_menu_{run}")
         visitor.press("runs_delete")
         if not store.entries(deleted=True):
             raise FindingError("the owner by itself may not delete its run: nothing was tried")

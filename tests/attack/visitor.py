@@ -101,6 +101,12 @@ class Visitor:
         self.states[state.id] = state
         return self.run()
 
+    def open_menu(self, key: str) -> Screen:
+        """Open a menu whose content is drawn when it is open."""
+        state = WidgetState(id=self._id(key), bool_value=True)
+        self.states[state.id] = state
+        return self.run()
+
     def press(self, key: str) -> Screen:
         """Press a button, whether or not it can be pressed."""
         return self.run(WidgetState(id=self._id(key), trigger_value=True))

@@ -152,7 +152,8 @@ def test_every_screen_is_quiet_in_both_themes(app: str, visit: Visiting, model: 
     def look(screen: str) -> None:
         background = expect(page.get_by_test_id("stApp"))
         (background.to_have_css if theme == "light" else background.not_to_have_css)("background-color", light)
-        see(page, "What to notice" if screen else "How it was trained")
+        ends_with = {"": "How it was trained", "positions": "look without positions"}  # a guess first, notes later
+        see(page, ends_with.get(screen, "What to notice"))
         if screen in PICTURES:
             expect(page.locator(f".st-key-{PICTURES[screen]}").locator("svg, canvas").first).to_be_visible()
         expect(page.get_by_test_id("stException")).to_have_count(0)

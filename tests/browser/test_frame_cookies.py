@@ -67,9 +67,10 @@ def test_a_connection_orders_only_with_the_cookie_and_without_the_claim(
     app: str, folder: Path, run: str, cookie: str | None, is_embedded: bool, may: bool
 ) -> None:
     with Visitor(app, cookie=cookie, is_embedded=is_embedded) as visitor:
-        screen = visitor.open("runs", f"runs={run}")
-        assert screen.find("runs_delete"), "the screen has the button, be it one that cannot be pressed"
-        visitor.press("runs_delete")
+        visitor.open("runs", f"runs={run}")
+        screen = visitor.open_menu(f"runs_menu_{run}")
+        assert screen.find(f"runs_delete_{run}"), "the screen has the button, be it one that cannot be pressed"
+        visitor.press(f"runs_delete_{run}")
     assert (RunStore(folder).entry(run).deleted is not None) == may
 
 
@@ -92,6 +93,7 @@ def test_in_a_browser_only_a_frame_of_the_same_site_has_the_cookie(
         page.wait_for_selector("h1")
         page.goto(f"http://{site}:{slides}/?{app}/runs?runs={run}")
         frame = page.frame_locator("iframe")
+        frame.locator(f".st-key-runs_menu_{run} button").first.click()
         key = f".st-key-runs_delete_{run} button"
         button = frame.locator(key).first
         expect(button).to_be_enabled(enabled=may)

@@ -402,6 +402,6 @@ def test_what_no_visitor_may_fetch(name: str, fetched: list[str]) -> None:
 def test_whoever_serves_decides(folder: str, fetched: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MODELS", folder)
     assert offered() == []
-    with pytest.raises(ModelFileError, match="has decided which models there are"):
+    with pytest.raises(ModelFileError, match="models of this server are fixed"):
         start_fetch(SMOL)
     assert fetched == []

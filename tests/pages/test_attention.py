@@ -168,8 +168,6 @@ def test_an_ablated_head_is_marked(open_page: Open) -> None:
     own, changed = drawn(app)["layers"][2]["runs"]
     assert (own["silenced"], changed["silenced"]) == ([], [1])
     assert changed["z"][1] == 0 < own["z"][1]
-    assert any("z is set to 0" in element.value for element in app.markdown)
-    assert not any("values of all keys, weighted" in element.value for element in app.markdown)
 
 
 def test_a_head_alone_has_ablated_neighbours(open_page: Open) -> None:

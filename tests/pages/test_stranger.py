@@ -39,7 +39,7 @@ def test_nothing_of_ours_can_be_reached(name: str) -> None:
 SCREENS = [
     ("home", {}, 0, "Greedy decoding"),
     ("attention", {"panel": "scores"}, 0, "Shares are averaged over the"),
-    ("attention", {"panel": "steps"}, 4, "unavailable"),
+    ("attention", {"panel": "steps"}, 1, "unavailable"),
     (
         "attention",
         {"panel": "change", "edits": "ablate:decoder.0.attn.1,token:1.99"},

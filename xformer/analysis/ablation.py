@@ -180,7 +180,7 @@ def heads_worth_seeing(reading: Reading, n: int = 5) -> pd.DataFrame:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1 15")
         >>> xformer.analysis.heads_worth_seeing(reading, n=1)[["layer", "head", "right"]].values.tolist()
-        [['encoder.2.attn', 1, 1.0]]
+        [['encoder.2.attn', 0, 5]]
     """
     found = notable_heads(reading, n=10_000)
     heads = [(site.path, head) for site in reading.attention for head in range(reading.subject.shape.heads[site.path])]
