@@ -393,6 +393,7 @@ def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
             and share >= max(NOTABLE_SHARE, min(NOTABLE_TIMES * chance, chance + NOTABLE_GAIN * (1 - chance)))
         ]
     table = pd.DataFrame(rows, columns=["layer", "head", "pattern", "share", "even"])
+    table = table.astype({"head": int, "share": float, "even": float})  # an empty table has no types of its own
     above = (table["share"] - table["even"]).round(3)  # the task's pattern first where another is as clear
     best = table.assign(above=above).sort_values("above", ascending=False, kind="stable")
     best = best.drop_duplicates(["layer", "head"])
