@@ -45,6 +45,12 @@ function fromOklab([L, a, b]) {
     -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s].map((c) => Math.round(255 * gamma(Math.max(0, Math.min(1, c)))));
 }
 
+export function theme(root) { // the host's colours and fonts by their variables; 1 in a dark theme, else 0
+  const style = getComputedStyle(root);
+  const variable = (name, otherwise) => style.getPropertyValue(name).trim() || otherwise;
+  return { variable, isDark: luminance(parse(variable("--st-background-color", "#ffffff"))) < 0.3 ? 1 : 0 };
+}
+
 // 256 colours: 0..253 along the stops (OKLab), then not-a-number (loud) and masked (see-through: hatching lies beneath).
 export function palette(stops) {
   const labs = stops.map((stop) => oklab(parse(stop))), rgb = [], words = new Uint32Array(256);

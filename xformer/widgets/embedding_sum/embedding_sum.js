@@ -5,7 +5,8 @@
 //
 // Above, one token: its numbers, those of its position, and their sum. Below, a row for each token. Every number is one of the run.
 
-import { element, ink, luminance, palette, parse } from "../shared.js";
+import { Animation } from "../animation.js";
+import { ink, palette, theme } from "../shared.js";
 
 const SECONDS = { tokens: 0.8, positions: 0.7, sum: 1.5 };
 const LATER = 0.3; // of the time of the first token
@@ -140,9 +141,7 @@ function paint(context, data, place, doneOf, shown, look) {
 }
 
 function lookOf(root, { colours, limit }) {
-  const style = getComputedStyle(root);
-  const variable = (name, otherwise) => style.getPropertyValue(name).trim() || otherwise;
-  const isDark = luminance(parse(variable("--st-background-color", "#ffffff"))) < 0.3 ? 1 : 0;
+  const { variable, isDark } = theme(root);
   const { rgb } = palette(colours[isDark]);
   return {
     text: variable("--st-text-color", "#131722"),
@@ -162,154 +161,65 @@ function sentence(data, part) {
   return data.is_sum ? "The sum enters layer 1" : "What the model makes of both enters layer 1";
 }
 
-const FRAME = `
-    <div class="stage"><canvas role="img" tabindex="0"></canvas><div class="tip" hidden></div></div>
-    <div class="controls">
-      <button class="back" type="button" aria-label="One step back">‹</button>
-      <button class="play" type="button">Play</button>
-      <button class="next" type="button" aria-label="One step on">›</button>
-      <span class="says" role="status"></span>
-    </div>`;
+export class EmbeddingSum extends Animation {
+  labels = { play: "▶ Play", again: "↻ Again" };
+  partsOf = partsOf;
+  layOut = layOut;
+  lookOf = lookOf;
 
-export class EmbeddingSum {
   constructor(parent) {
-    this.root = element("div", "embedding-sum");
-    this.root.innerHTML = FRAME; // no text of a visitor is in it
-    parent.append(this.root);
-    this.find = (name) => this.root.querySelector(name);
-    this.canvas = this.find("canvas");
-    this.context = this.canvas.getContext("2d");
-    this.isPlaying = false;
-    this.find(".play").onclick = () => (this.isPlaying ? this.stop() : this.play());
-    this.find(".back").onclick = () => this.step(-1);
-    this.find(".next").onclick = () => this.step(1);
-    this.canvas.onkeydown = (event) => {
-      const does = { ArrowRight: () => this.step(1), ArrowLeft: () => this.step(-1), " ": () => this.find(".play").click() }[event.key];
-      if (!does) return;
-      event.preventDefault();
-      does();
-    };
-    this.canvas.onpointermove = (event) => this.point(event);
-    this.canvas.onpointerleave = () => this.point(null);
-    this.canvas.onclick = (event) => {
-      const region = this.regionAt(event);
-      if (region) this.go(this.parts.findLast((part) => part.r === region.r));
-    };
-    this.observer = new ResizeObserver(() => this.fit());
-    this.observer.observe(this.root);
+    super(parent, "embedding-sum");
   }
 
-  // Show a run. The same bytes again change nothing: the animation goes on.
-  update(bytes) {
-    const text = new TextDecoder().decode(bytes);
-    if (text !== this.text) {
-      this.text = text;
-      this.data = JSON.parse(text);
-      this.parts = partsOf(this.data);
-      const last = this.parts.at(-1);
-      this.now = this.end = last.from + last.takes;
-      this.canvas.setAttribute("aria-label", `${this.data.titles.join(", ")}: the vectors of ${this.data.rows.map((row) => row.token).join(" ")}`);
-      if (!matchMedia("(prefers-reduced-motion: reduce)").matches) this.play();
-    }
-    this.fit(); // the theme may be another one
+  read(bytes) {
+    this.chosen = null; // the row that a visitor chose
+    return JSON.parse(new TextDecoder().decode(bytes));
   }
 
-  destroy() {
-    this.isPlaying = false;
-    this.observer.disconnect();
-    this.root.remove();
+  title() {
+    return `${this.data.titles.join(", ")}: the vectors of ${this.data.rows.map((row) => row.token).join(" ")}`;
   }
 
-  get part() {
-    return this.parts.find((part) => this.now < part.from + part.takes - 1e-6) ?? this.parts.at(-1);
+  says() {
+    const { data, clock } = this;
+    return clock.isOver ? `${data.rows.length} of ${data.n} ${data.what}, ${data.columns[0].width} numbers each` : sentence(data, clock.part);
   }
 
-  get isOver() {
-    return this.now >= this.end - 1e-6;
-  }
-
-  fit() {
-    const width = this.root.clientWidth;
-    if (!this.data || !width) return;
-    this.place = layOut(this.data, width);
-    this.canvas.style.height = `${this.place.height}px`;
-    this.canvas.width = Math.round(width * devicePixelRatio);
-    this.canvas.height = Math.round(this.place.height * devicePixelRatio);
-    this.look = lookOf(this.root, this.data);
-    this.draw();
-  }
-
-  draw() {
-    if (!this.place) return;
-    const { data, context, part } = this;
-    const n = data.columns.length;
-    const row = this.chosen ?? part.r;
-    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
-    const doneOf = (r, c) => {
-      const { from, takes } = this.parts[r * n + c];
-      return clamp((this.now - from) / takes);
-    };
-    this.regions = paint(context, data, this.place, doneOf, row, this.look);
-    this.find(".play").textContent = this.isPlaying ? "Pause" : this.isOver ? "↻ Again" : "▶ Play";
-    const says = this.isOver ? `${data.rows.length} of ${data.n} ${data.what}, ${data.columns[0].width} numbers each` : sentence(data, part);
-    if (this.find(".says").textContent !== says) this.find(".says").textContent = says;
+  paint() {
+    const { data, clock } = this, n = data.columns.length;
+    const doneOf = (r, c) => clock.done(clock.parts[r * n + c]);
+    return paint(this.context, data, this.place, doneOf, this.chosen ?? clock.part.r, this.look);
   }
 
   play() {
-    if (this.isOver) this.now = 0;
     this.chosen = null;
-    this.isPlaying = true;
-    const parts = this.parts;
-    let last = performance.now();
-    const tick = (time) => {
-      if (!this.isPlaying || parts !== this.parts) return;
-      this.now = Math.min(this.end, this.now + Math.min(0.1, Math.max(0, time - last) / 1000));
-      last = time;
-      this.isPlaying = !this.isOver;
-      this.draw();
-      requestAnimationFrame(tick);
-    };
-    requestAnimationFrame(tick);
-  }
-
-  stop() {
-    this.isPlaying = false;
-    this.draw();
+    super.play();
   }
 
   step(by) {
-    const ends = [0, ...this.parts.map((part) => part.from + part.takes)];
-    this.now = (by > 0 ? ends.find((end) => end > this.now + 1e-6) : ends.findLast((end) => end < this.now - 1e-6)) ?? this.now;
     this.chosen = null;
-    this.stop();
+    super.step(by);
   }
 
-  // Show the row of a part; what is not drawn yet is drawn up to there.
-  go({ r, from, takes }) {
-    this.now = Math.max(this.now, from + takes);
+  // Show the row of a region; what is not drawn yet is drawn up to there.
+  click({ r }) {
+    const { from, takes } = this.clock.parts.findLast((part) => part.r === r);
+    this.clock.now = Math.max(this.clock.now, from + takes);
     this.chosen = r;
-    this.stop();
-  }
-
-  regionAt(event) {
-    const box = this.canvas.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    const found = this.regions.find((one) => x >= one.x && x < one.x + one.width && y >= one.y && y < one.y + one.height);
-    return found && { ...found, at: [x, y] };
+    this.pause();
   }
 
   point(event) {
     const region = event && this.regionAt(event);
     this.canvas.style.cursor = region ? "pointer" : "default";
-    const tip = this.find(".tip");
-    tip.hidden = !region || region.c === undefined;
-    if (tip.hidden) return;
+    this.tell(region, region?.c === undefined ? "" : this.valueAt(region));
+  }
+
+  valueAt(region) {
     const { columns, titles, rows } = this.data;
     const i = Math.min(region.n - 1, Math.floor(((region.at[0] - region.x) / region.width) * region.n));
     const { dimensions, values } = columns[region.c];
     const { position, token } = rows[region.r];
-    tip.textContent = `${titles[region.c]} · ${position} ${token} · dimension ${dimensions[i]}: ${values[region.r][i]}`;
-    tip.style.left = `${Math.max(0, Math.min(region.at[0] + 12, this.place.width - 230))}px`;
-    tip.style.top = `${region.at[1] + 16}px`;
+    return `${titles[region.c]} · ${position} ${token} · dimension ${dimensions[i]}: ${values[region.r][i]}`;
   }
 }

@@ -1,7 +1,7 @@
 // The matrices of an attention with their numbers. A click on a number shows how it is computed, with its factors; Play does
 // so for a whole row. Words and the numbers of their vectors can be changed where they stand.
 
-import { contrast, element, luminance, palette, parse } from "../shared.js";
+import { contrast, element, palette, parse, theme } from "../shared.js";
 import { actsOf, layOut, shownFrom, termsOf, written } from "./layout.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -31,8 +31,7 @@ function drawn(parent, tag, attributes, text) {
 }
 
 function lookOf(root, colours) {
-  const ground = getComputedStyle(root).getPropertyValue("--st-background-color").trim() || "#ffffff";
-  const dark = luminance(parse(ground)) < 0.3 ? 1 : 0;
+  const { isDark: dark } = theme(root);
   const [signed, share] = [palette(colours.diverging[dark]).rgb, palette(colours.sequential[dark]).rgb];
   return {
     left: colours.left[dark], right: colours.right[dark], masked: colours.masked[dark],

@@ -4,9 +4,10 @@
 //   scene.send = (event) => …;        // { open: { screen, head } } after a click, { edit: { at, text } } after a token was changed
 //   scene.update(bytes);              // what `scene_data` packed
 //
-// Every number that is drawn is one of the run. `Clock` has the time, `layOut` the places, and `paint` draws a moment.
+// Every number that is drawn is one of the run. `partsOf` has the times, `layOut` the places, and `paint` draws a moment.
 
-import { element, headerOf, luminance, palette, parse } from "../shared.js";
+import { Animation } from "../animation.js";
+import { headerOf, palette, theme } from "../shared.js";
 
 const SECONDS = { tokens: 0.6, embed: 0.9, position: 0.9, attention: 1.1, feed: 0.7, answer: 0.9 };
 const FASTEST = 0.16; // seconds a part of a deep model takes at least
@@ -55,31 +56,6 @@ function partsOf(scene) {
     at += part.takes;
   }
   return parts;
-}
-
-class Clock {
-  constructor(parts) {
-    this.parts = parts;
-    this.end = parts.length ? parts.at(-1).from + parts.at(-1).takes : 0;
-    this.now = 0;
-    this.isPlaying = false;
-  }
-  // How much of a part is done, from 0 to 1.
-  done(part) {
-    return Math.min(1, Math.max(0, (this.now - part.from) / part.takes));
-  }
-  get isOver() {
-    return this.now >= this.end - 1e-6;
-  }
-  get part() {
-    return this.parts.find((part) => this.now < part.from + part.takes - 1e-6) ?? this.parts.at(-1);
-  }
-  step(by) {
-    this.isPlaying = false;
-    const ends = this.parts.map((part) => part.from + part.takes);
-    if (by > 0) this.now = ends.find((end) => end > this.now + 1e-6) ?? this.end;
-    else this.now = ends.findLast((end) => end < this.now - 1e-6) ?? 0;
-  }
 }
 
 // Where everything stands, in CSS pixels of the canvas.
@@ -409,9 +385,7 @@ function pictures(colour) {
 }
 
 function lookOf(root, scene) {
-  const style = getComputedStyle(root);
-  const variable = (name, otherwise) => style.getPropertyValue(name).trim() || otherwise;
-  const isDark = luminance(parse(variable("--st-background-color", "#ffffff"))) < 0.3 ? 1 : 0;
+  const { variable, isDark } = theme(root);
   const { sequential, diverging, heads, parts, right, wrong } = scene.colours;
   const scale = (stops) => {
     const { rgb } = palette(stops[isDark]);
@@ -434,33 +408,19 @@ function lookOf(root, scene) {
   };
 }
 
-const FRAME = `
-    <div class="stage"><canvas role="img" tabindex="0"></canvas><div class="tip" hidden></div>
-      <input class="edit" autocomplete="off" spellcheck="false" aria-label="Text of the token" hidden></div>
-    <div class="controls">
-      <button class="back" type="button" aria-label="One step back">‹</button>
-      <button class="play" type="button">Play</button>
-      <button class="next" type="button" aria-label="One step on">›</button>
-      <input class="time" type="range" min="0" max="1000" value="0" aria-label="How far the run is">
-      <span class="says" role="status"></span>
-    </div>`;
+const FIELD = `<input class="edit" autocomplete="off" spellcheck="false" aria-label="Text of the token" hidden>`;
+const TIME = `<input class="time" type="range" min="0" max="1000" value="0" aria-label="How far the run is">`;
 
-export class Scene {
+export class Scene extends Animation {
+  least = 280;
+  read = read;
+  partsOf = partsOf;
+  layOut = layOut;
+  lookOf = lookOf;
+
   constructor(parent) {
-    this.root = element("div", "scene");
-    this.root.innerHTML = FRAME; // no text of a visitor is in it
-    parent.append(this.root);
-    this.find = (name) => this.root.querySelector(name);
-    this.canvas = this.find("canvas");
-    this.context = this.canvas.getContext("2d");
-    this.clock = new Clock([]);
-    this.regions = [];
+    super(parent, "scene", FIELD, TIME);
     this.pointed = null;
-    this.isQuiet = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    this.send = () => {};
-    this.find(".play").onclick = () => (this.clock.isPlaying ? this.pause() : this.play());
-    this.find(".back").onclick = () => this.step(-1);
-    this.find(".next").onclick = () => this.step(1);
     this.find(".time").oninput = (event) => {
       this.clock.isPlaying = false;
       this.clock.now = (this.clock.end * event.target.value) / 1000;
@@ -476,91 +436,25 @@ export class Scene {
       if (this.editing && field.value !== this.editing.text) this.send({ edit: { at: this.editing.at, text: field.value } });
       this.editing = null;
     };
-    this.canvas.onkeydown = (event) => {
-      const does = { ArrowRight: () => this.step(1), ArrowLeft: () => this.step(-1), " ": () => this.find(".play").click() }[event.key];
-      if (!does) return;
-      event.preventDefault();
-      does();
-    };
-    this.canvas.onpointermove = (event) => this.point(event);
-    this.canvas.onpointerleave = () => this.point(null);
-    this.canvas.onclick = (event) => {
-      const region = this.regionAt(event);
-      if (region?.edit) this.edit(region);
-      else if (region?.target) this.send({ open: region.target });
-    };
-    this.observer = new ResizeObserver(() => this.fit());
-    this.observer.observe(this.root);
   }
 
-  // Show a run. The same bytes again change nothing: the animation goes on.
-  update(bytes) {
-    if (this.bytes?.length === bytes.length && this.bytes.every((byte, at) => byte === bytes[at])) {
-      this.fit(); // the theme may be another one
-      return;
-    }
-    this.bytes = bytes.slice();
-    this.scene = read(bytes);
-    this.clock = new Clock(partsOf(this.scene));
-    this.clock.now = this.clock.end;
-    this.canvas.setAttribute("aria-label", `The run of the model, from its tokens to its answers. ${summary(this.scene)}.`);
-    this.fit();
-    if (!this.isQuiet) this.play();
+  title() {
+    return `The run of the model, from its tokens to its answers. ${summary(this.data)}.`;
   }
 
-  destroy() {
-    cancelAnimationFrame(this.frame);
-    this.observer.disconnect();
-    this.root.remove();
+  says() {
+    return this.clock.isOver ? summary(this.data) : this.clock.part.says;
   }
 
-  fit() {
-    if (!this.scene) return;
-    const width = Math.max(280, this.root.clientWidth);
-    this.place = layOut(this.scene, width);
-    this.canvas.style.height = `${this.place.height}px`;
-    this.canvas.width = Math.round(width * devicePixelRatio);
-    this.canvas.height = Math.round(this.place.height * devicePixelRatio);
-    this.look = lookOf(this.root, this.scene);
-    this.draw();
-  }
-
-  draw() {
-    if (!this.place) return;
-    const { clock, context } = this;
-    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
-    this.regions = paint(context, this.scene, this.place, clock, this.look, this.pointed);
-    this.find(".time").value = clock.end ? Math.round((1000 * clock.now) / clock.end) : 0;
-    this.find(".play").textContent = clock.isPlaying ? "Pause" : clock.isOver ? "Again" : "Play";
-    const says = clock.isOver ? summary(this.scene) : clock.part.says;
-    if (this.find(".says").textContent !== says) this.find(".says").textContent = says;
-  }
-
-  play() {
+  paint() {
     const { clock } = this;
-    if (clock.isOver) clock.now = 0;
-    clock.isPlaying = true;
-    let last = performance.now();
-    const tick = (time) => {
-      if (clock !== this.clock || !clock.isPlaying) return;
-      clock.now = Math.min(clock.end, clock.now + Math.min(0.1, Math.max(0, time - last) / 1000));
-      last = time;
-      clock.isPlaying = !clock.isOver;
-      this.draw();
-      this.frame = requestAnimationFrame(tick);
-    };
-    cancelAnimationFrame(this.frame);
-    this.frame = requestAnimationFrame(tick);
+    this.find(".time").value = clock.end ? Math.round((1000 * clock.now) / clock.end) : 0;
+    return paint(this.context, this.data, this.place, clock, this.look, this.pointed);
   }
 
-  pause() {
-    this.clock.isPlaying = false;
-    this.draw();
-  }
-
-  step(by) {
-    this.clock.step(by);
-    this.draw();
+  click(region) {
+    if (region.edit) this.edit(region);
+    else if (region.target) this.send({ open: region.target });
   }
 
   edit(region) { // change a token in its place
@@ -574,13 +468,6 @@ export class Scene {
     field.select();
   }
 
-  regionAt(event) {
-    const box = this.canvas.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    const found = this.regions.findLast((one) => x >= one.x && x < one.x + one.width && y >= one.y && y < one.y + one.height);
-    return found && { ...found, at: [x, y] };
-  }
-
   point(event) {
     const region = event && this.regionAt(event);
     const pointed = region?.part ? { part: region.part, head: region.head } : null;
@@ -589,12 +476,7 @@ export class Scene {
       if (!this.clock.isPlaying) this.draw();
     }
     this.canvas.style.cursor = region?.edit ? "text" : region?.target ? "pointer" : "default";
-    const tip = this.find(".tip");
-    tip.hidden = !region;
-    if (!region) return;
-    tip.textContent = region.column ? valueAt(region) : region.says;
-    tip.style.left = `${Math.max(0, Math.min(region.at[0] + 12, this.place.width - 230))}px`;
-    tip.style.top = `${region.at[1] + 16}px`;
+    this.tell(region, region && (region.column ? valueAt(region) : region.says));
   }
 }
 

@@ -1,0 +1,159 @@
+// A picture on a canvas that plays, pauses and is stepped through: its frame, its clock, and the tip of what is pointed at.
+//
+//   class Scene extends Animation { … }   // it gives read, partsOf, layOut, lookOf, paint, title, says and click
+//
+// A part is { from, takes } in seconds, a region { x, y, width, height } in CSS pixels of the canvas.
+
+import { element } from "./shared.js";
+
+export class Clock {
+  constructor(parts) {
+    this.parts = parts;
+    this.end = parts.length ? parts.at(-1).from + parts.at(-1).takes : 0;
+    this.now = this.end;
+    this.isPlaying = false;
+  }
+  // How much of a part is done, from 0 to 1.
+  done(part) {
+    return Math.min(1, Math.max(0, (this.now - part.from) / part.takes));
+  }
+  get isOver() {
+    return this.now >= this.end - 1e-6;
+  }
+  get part() {
+    return this.parts.find((part) => this.now < part.from + part.takes - 1e-6) ?? this.parts.at(-1);
+  }
+  step(by) {
+    this.isPlaying = false;
+    const ends = this.parts.map((part) => part.from + part.takes);
+    if (by > 0) this.now = ends.find((end) => end > this.now + 1e-6) ?? this.end;
+    else this.now = ends.findLast((end) => end < this.now - 1e-6) ?? 0;
+  }
+}
+
+const frame = (inStage, inControls) => `
+    <div class="stage"><canvas role="img" tabindex="0"></canvas><div class="tip" hidden></div>${inStage}</div>
+    <div class="controls">
+      <button class="back" type="button" aria-label="One step back">‹</button>
+      <button class="play" type="button">Play</button>
+      <button class="next" type="button" aria-label="One step on">›</button>
+      ${inControls}<span class="says" role="status"></span>
+    </div>`;
+
+export class Animation {
+  least = 0; // px: it is not drawn narrower
+  labels = { play: "Play", again: "Again" };
+
+  // `inStage` and `inControls` are HTML of ours: no text of a visitor is in it.
+  constructor(parent, className, inStage = "", inControls = "") {
+    this.root = element("div", className);
+    this.root.innerHTML = frame(inStage, inControls);
+    parent.append(this.root);
+    this.find = (name) => this.root.querySelector(name);
+    this.canvas = this.find("canvas");
+    this.context = this.canvas.getContext("2d");
+    this.clock = new Clock([]);
+    this.regions = [];
+    this.send = () => {};
+    this.find(".play").onclick = () => (this.clock.isPlaying ? this.pause() : this.play());
+    this.find(".back").onclick = () => this.step(-1);
+    this.find(".next").onclick = () => this.step(1);
+    this.canvas.onkeydown = (event) => {
+      const does = { ArrowRight: () => this.step(1), ArrowLeft: () => this.step(-1), " ": () => this.find(".play").click() }[event.key];
+      if (!does) return;
+      event.preventDefault();
+      does();
+    };
+    this.canvas.onpointermove = (event) => this.point(event);
+    this.canvas.onpointerleave = () => this.point(null);
+    this.canvas.onclick = (event) => {
+      const region = this.regionAt(event);
+      if (region) this.click(region);
+    };
+    this.observer = new ResizeObserver(() => this.fit());
+    this.observer.observe(this.root);
+  }
+
+  // Show a run. The same bytes again change nothing: the animation goes on.
+  update(bytes) {
+    const isSame = this.bytes?.length === bytes.length && this.bytes.every((byte, at) => byte === bytes[at]);
+    if (!isSame) {
+      this.bytes = bytes.slice();
+      this.data = this.read(bytes);
+      this.clock = new Clock(this.partsOf(this.data));
+      this.canvas.setAttribute("aria-label", this.title());
+    }
+    this.fit(); // the theme may be another one
+    if (!isSame && !matchMedia("(prefers-reduced-motion: reduce)").matches) this.play();
+  }
+
+  destroy() {
+    cancelAnimationFrame(this.frame);
+    this.observer.disconnect();
+    this.root.remove();
+  }
+
+  fit() {
+    const width = Math.max(this.least, this.root.clientWidth);
+    if (!this.data || !width) return;
+    this.place = this.layOut(this.data, width);
+    this.canvas.style.height = `${this.place.height}px`;
+    this.canvas.width = Math.round(width * devicePixelRatio);
+    this.canvas.height = Math.round(this.place.height * devicePixelRatio);
+    this.look = this.lookOf(this.root, this.data);
+    this.draw();
+  }
+
+  draw() {
+    if (!this.place) return;
+    this.context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
+    this.regions = this.paint();
+    const { clock, labels } = this, says = this.says();
+    this.find(".play").textContent = clock.isPlaying ? "Pause" : clock.isOver ? labels.again : labels.play;
+    if (this.find(".says").textContent !== says) this.find(".says").textContent = says;
+  }
+
+  play() {
+    const { clock } = this;
+    if (clock.isOver) clock.now = 0;
+    clock.isPlaying = true;
+    let last = performance.now();
+    const tick = (time) => {
+      if (clock !== this.clock || !clock.isPlaying) return;
+      clock.now = Math.min(clock.end, clock.now + Math.min(0.1, Math.max(0, time - last) / 1000));
+      last = time;
+      clock.isPlaying = !clock.isOver;
+      this.draw();
+      this.frame = requestAnimationFrame(tick);
+    };
+    cancelAnimationFrame(this.frame);
+    this.frame = requestAnimationFrame(tick);
+  }
+
+  pause() {
+    this.clock.isPlaying = false;
+    this.draw();
+  }
+
+  step(by) {
+    this.clock.step(by);
+    this.draw();
+  }
+
+  regionAt(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const found = this.regions.findLast((one) => x >= one.x && x < one.x + one.width && y >= one.y && y < one.y + one.height);
+    return found && { ...found, at: [x, y] };
+  }
+
+  // Show a text where the pointer is in a region; without a text nothing.
+  tell(region, text) {
+    const tip = this.find(".tip");
+    tip.hidden = !text;
+    if (!text) return;
+    tip.textContent = text;
+    tip.style.left = `${Math.max(0, Math.min(region.at[0] + 12, this.place.width - 230))}px`;
+    tip.style.top = `${region.at[1] + 16}px`;
+  }
+}
