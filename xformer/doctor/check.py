@@ -1,0 +1,237 @@
+"""What a check is: a rule that two runs should obey, when it applies, and what it found.
+
+    @check("causality", "changing a later token changes no earlier output")
+    def causality(exam: Exam) -> Outcome:
+        ...
+        return exam.compare(pairs, "…", remedy="…")
+
+A file in `xformer/doctor/checks` registers its checks by being imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from xformer.doctor.subject import TENSORS, Run, Subject
+from xformer.errors import UnavailableError
+
+Verdict = Literal["holds", "broken", "not applicable", "could not run"]
+
+LIMIT = 20.0
+"""Runs that should agree may be this many rounding floors apart."""
+LEAST_FLOOR, MOST_FLOOR = 16, 512
+"""In units of the rounding of the weights' type. Without the upper bound a model that mixes its batch would hide that."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two calls of a model, and the positions at which they should agree.
+
+    Attributes:
+        first: The call as it should be.
+        second: The call beside it.
+        at: The positions of the first call that are compared, counted in `Run.read`.
+        at_second: The same positions in the second call; None: the same numbers.
+        row: The row of the first call.
+        row_second: The row of the second call.
+        in_batch: Whether the other rows of the calls matter.
+        title: What the second call changes, for people: "token 5 changed from 9 to 3".
+        second_subject: The model of the second call, where that is another one.
+    """
+
+    first: Run
+    second: Run
+    at: Sequence[int]
+    at_second: Sequence[int] | None = None
+    row: int = 0
+    row_second: int = 0
+    in_batch: bool = False
+    title: str = ""
+    second_subject: Subject | None = None
+
+    @property
+    def positions(self) -> tuple[list[int], list[int]]:
+        """The positions in the first and in the second call."""
+        return list(self.at), list(self.at if self.at_second is None else self.at_second)
+
+    def alone(self) -> Pair:
+        """The same with the compared rows alone, unless the others matter."""
+        if self.in_batch:
+            return self
+        return replace(
+            self, first=self.first.rows([self.row]), second=self.second.rows([self.row_second]), row=0, row_second=0
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a check found.
+
+    Attributes:
+        verdict: "holds", "broken", "not applicable" or "could not run".
+        sentence: What was found, or why nothing was looked at, in one sentence.
+        remedy: What to look at in the code, where the verdict is "broken".
+        size: The largest difference, relative to the outputs.
+        floor: What rounding alone made of runs that do agree.
+        pair: The two runs that show it; the place is looked for in them.
+        layer: The layer, from 0, where the check itself knows it; so are head, query and key.
+        cause: The first thing that is wrong in that layer: "mask", "q", "k", "v", "positions", "norm", …
+        pattern: The weights of that head.
+    """
+
+    verdict: Verdict
+    sentence: str
+    remedy: str = ""
+    size: float | None = None
+    floor: float | None = None
+    pair: Pair | None = None
+    layer: int | None = None
+    head: int | None = None
+    query: int | None = None
+    key: int | None = None
+    cause: str = ""
+    pattern: Float[Tensor, "query key"] | None = None
+
+
+def not_applicable(why: str) -> Outcome:
+    """The rule does not concern this model."""
+    return Outcome("not applicable", why)
+
+
+@dataclass(frozen=True, eq=False)
+class Exam:
+    """A model under examination, with what its checks share."""
+
+    subject: Subject
+
+    @cached_property
+    def floor(self) -> float:
+        """How far apart runs are that must agree, relative to the outputs: one row in other batches."""
+        subject, base = self.subject, self.subject.base
+        eps = torch.finfo(subject.dtype).eps
+        other = base.with_read(subject.other_tokens(base.read))
+        alone = subject.logits(base)
+        apart = [0.0]
+        for rows in ([base, other], [other, base], [other, other, base]):
+            whole = subject.logits(stacked(rows))
+            at = next(i for i, one in enumerate(rows) if one is base)
+            apart.append(distance(alone[0], whole[at]))
+        return min(max(*apart, LEAST_FLOOR * eps), MOST_FLOOR * eps)
+
+    @cached_property
+    def change_when_repeated(self) -> float:
+        """How far apart two calls with one input are."""
+        base = self.subject.base
+        return distance(self.subject.logits(base), self.subject.logits(replace(base, seed=1)))
+
+    @property
+    def outputs(self) -> range:
+        """The positions of all outputs."""
+        return range(self.subject.logits(self.subject.base).shape[1])
+
+    @property
+    def limit(self) -> float:
+        """The largest difference that is called rounding."""
+        return LIMIT * self.floor
+
+    def apart(self, pair: Pair, made: dict[int, Tensor] | None = None) -> float:
+        """How far apart the outputs of two runs are at the compared positions, relative to the outputs.
+
+        Args:
+            pair: The two runs.
+            made: Outputs of earlier runs, by the identity of the run; those of the first run are added.
+        """
+        made = {} if made is None else made
+        if id(pair.first) not in made:
+            made[id(pair.first)] = self.subject.logits(pair.first)
+        at, at_second = pair.positions
+        second = (pair.second_subject or self.subject).logits(pair.second)
+        return distance(made[id(pair.first)][pair.row][at], second[pair.row_second][at_second])
+
+    def compare(self, pairs: Sequence[Pair], holds: str, broken: str, remedy: str) -> Outcome:
+        """The outcome of pairs of runs that should agree: the worst of them is shown.
+
+        Args:
+            pairs: At least one.
+            holds: The sentence where all agree.
+            broken: The sentence where one does not; "{title}" stands for what it changes, "{size}" for the difference.
+            remedy: What to look at in the code.
+        """
+        made: dict[int, Tensor] = {}  # many pairs share a run
+        sizes = [self.apart(pair, made) for pair in pairs]
+        return self.judged(pairs, sizes, holds, broken, remedy)
+
+    def judged(self, pairs: Sequence[Pair], sizes: Sequence[float], holds: str, broken: str, remedy: str) -> Outcome:
+        """As `compare`, for differences that are known.
+
+        Raises:
+            UnavailableError: The model draws random numbers, so no two runs can be compared but one with itself.
+        """
+        if self.change_when_repeated > self.limit and self.change_when_repeated not in sizes:
+            raise UnavailableError("The same input twice gives different outputs, so other runs cannot be compared.")
+        worst = max(range(len(pairs)), key=lambda i: sizes[i])
+        size = sizes[worst]
+        if size <= self.limit:
+            return Outcome("holds", holds, size=size, floor=self.floor)
+        sentence = broken.format(title=pairs[worst].title, size=share(size))
+        return Outcome("broken", sentence, remedy, size, self.floor, pairs[worst].alone())
+
+
+def distance(first: Float[Tensor, "*shape"], second: Float[Tensor, "*shape"]) -> float:
+    """The largest difference, relative to the spread of the first; ∞ where one is not a number and the other is."""
+    if first.shape != second.shape:
+        return float("inf")
+    if first.numel() == 0:
+        return 0.0
+    first, second = first.double(), second.double().to(first.device)
+    if not torch.equal(first.isfinite(), second.isfinite()):
+        return float("inf")
+    first, second = first.nan_to_num(0.0, 0.0, 0.0), second.nan_to_num(0.0, 0.0, 0.0)
+    spread = float((first - first.mean(dim=-1, keepdim=True)).abs().max())
+    return float((first - second).abs().max()) / max(spread, 1e-30)
+
+
+def share(size: float) -> str:
+    """A relative difference for people: "12 %", "0.03 %"."""
+    return "not finite" if size == float("inf") else f"{100 * size:.2g} %" if size < 1 else f"{100 * size:.0f} %"
+
+
+def stacked(runs: Sequence[Run]) -> Run:
+    """Several calls of one shape as the rows of one call."""
+
+    def rows(name: str) -> Tensor | None:
+        values = [getattr(run, name) for run in runs]
+        return None if values[0] is None else torch.cat(values)
+
+    return replace(runs[0], **{name: rows(name) for name in TENSORS})
+
+
+@dataclass(frozen=True)
+class Check:
+    """One rule."""
+
+    name: str
+    rule: str
+    """What must hold, as the end of "It is checked whether …"."""
+    run: Callable[[Exam], Outcome]
+
+
+CHECKS: dict[str, Check] = {}
+"""All checks by name, in the order in which they run."""
+
+
+def check(name: str, rule: str) -> Callable[[Callable[[Exam], Outcome]], Callable[[Exam], Outcome]]:
+    """Register a check."""
+
+    def register(run: Callable[[Exam], Outcome]) -> Callable[[Exam], Outcome]:
+        CHECKS[name] = Check(name, rule, run)
+        return run
+
+    return register

@@ -1,0 +1,407 @@
+"""How positions enter attention: relative schemes, rotations, windows, and what half precision does to far positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from xformer.adapters.attention import for_each_head
+from xformer.doctor.check import Exam, Outcome, Pair, check, distance, not_applicable, share, stacked
+from xformer.doctor.checks.attention import loose, shortened, worst_cell
+from xformer.doctor.subject import Run, Subject
+from xformer.doctor.watch import Watched, watch, watch_outputs
+from xformer.model import Transformer
+
+N_TOKENS = 12
+SHIFTS = (1, 5, 32)
+LONGEST, FARTHEST, WIDEST = 512, 4096, 256
+SHORT = 5
+"""The window that a copy of a model with a very wide one gets."""
+WINDOWS = ("sliding_window", "window_size", "window")
+PAIRING = (
+    "Look at how cos and sin are paired with the dimensions: the two of one angle are either halves (i, i + d/2, with cos and "
+    "sin repeated as a block) or neighbours (2i, 2i + 1, with each repeated), for q and k alike."
+)
+HALF = "Make positions and angles in float32, and round cos and sin only; angles of far positions do not fit into bfloat16."
+
+
+def counted(run: Run, start: int = 0, step: int = 1) -> Run:
+    """The same with positions given: start, start + step, …"""
+    n = run.read.shape[1]
+    return replace(run, positions=(start + step * torch.arange(n))[None].expand(len(run.read), -1))
+
+
+def placed(one: Watched, apart: Tensor, sentence: str, remedy: str, size: float, cause: str) -> Outcome:
+    """A broken rule, at the cell of one attention where `apart` [batch, head, query, key] is largest."""
+    cell = worst_cell(apart)
+    weights = one.softmax if one.weights is None else one.weights
+    return Outcome(
+        "broken",
+        sentence,
+        remedy,
+        size,
+        layer=one.layer,
+        cause=cause,
+        pattern=weights[0, cell["head"]].detach(),
+        **cell,
+    )
+
+
+@check("position_shift", "with relative positions, moving all positions by the same number changes no output")
+def position_shift(exam: Exam) -> Outcome:
+    """The same tokens at later positions, for models that can be told positions and know only distances."""
+    subject = exam.subject
+    if not subject.can("positions"):
+        return not_applicable("The model cannot be given positions.")
+    base = shortened(subject, N_TOKENS)
+    n = base.read.shape[1]
+    shifts = [shift for shift in SHIFTS if shift + n <= subject.max_len]
+    if n < 2 or not shifts:
+        return not_applicable("The input is too short, or as long as the model can read.")
+    runs = [counted(base, shift) for shift in (0, *shifts)]
+    backwards = replace(base, positions=torch.arange(n).flip(0)[None])
+    seen, outputs = watch_outputs(subject, stacked([*runs, backwards]))
+    if distance(outputs[0], outputs[-1]) <= exam.limit:
+        return not_applicable("The outputs do not depend on the positions that are given.")
+    sizes = [distance(outputs[0], outputs[row]) for row in range(1, len(runs))]
+    worst = max(range(1, len(runs)), key=lambda row: sizes[row - 1])
+    size = sizes[worst - 1]
+    # Angles of larger positions are rounded more.
+    limit = exam.limit + 200 * torch.finfo(subject.dtype).eps * (n + shifts[-1])
+    if size <= limit:
+        return Outcome("holds", "Moving all positions changes no output.", size=size, floor=exam.floor)
+    kinds = set(getattr(subject.config, "layer_types", None) or ())
+    if not kinds <= {"full_attention", "sliding_attention", "linear_attention"}:
+        return not_applicable("Some layers divide the positions into blocks, so they are not relative.")
+    if not seen or seen[0].entered is None or len(seen[0].entered) != len(outputs):
+        return not_applicable("It could not be told whether positions are relative in this model.")
+    if distance(seen[0].entered[0], seen[0].entered[worst]) > limit:
+        return not_applicable("Positions are added to the tokens, so they are not relative.")
+    sentence = f"With all positions moved by {shifts[worst - 1]}, the outputs change by {share(size)}."
+    remedy = (
+        "Turn queries and keys by the same positions, and the values by none; count a bias from the distance alone."
+    )
+    for one, after in zip(seen, [*seen[1:], None], strict=True):
+        scores = one.key_scores.masked_fill(~one.allowed, 0.0).double()
+        apart = (scores[0] - scores[worst]).abs() / scores[0].abs().max().clamp(min=1e-30)
+        if float(apart.max()) > 10 * limit:
+            return placed(one, apart[None], sentence, remedy, size, "positions")
+        entered = None if after is None else after.entered
+        if entered is not None and distance(entered[0], entered[worst]) > 10 * limit:
+            return Outcome("broken", sentence, remedy, size, exam.floor, layer=one.layer, cause="v")
+    at = range(outputs.shape[1])
+    return Outcome("broken", sentence, remedy, size, exam.floor, Pair(runs[0], runs[worst], at))
+
+
+@check("rotary", "rotary positions turn queries and keys: lengths stay, and a score depends on the distance only")
+def rotary(exam: Exam) -> Outcome:
+    """One token at every position, so that queries and keys of a layer differ by their turn alone."""
+    subject = exam.subject
+    base = shortened(subject, N_TOKENS)
+    if base.read.shape[1] < 4 or (isinstance(subject.module, Transformer) and subject.module.config.image):
+        return not_applicable("The input is too short; give at least four tokens.")
+    same = replace(base.with_read(base.read[:, :1].expand_as(base.read)))
+    turned, limit = [], loose(subject)
+    for one in watch(subject, same):
+        if (pair := _turning(one, limit)) is not None:
+            turned.append(one)
+            if (found := _no_rotation(one, *pair, limit)) is not None:
+                return found
+    if not turned:
+        return not_applicable("Queries and keys are not turned by their positions.")
+    return _unscaled(subject, same) or Outcome(
+        "holds", f"Queries and keys are rotated in {len(turned)} layers, and scores depend on the distance only."
+    )
+
+
+def _spread(value: Tensor) -> float:
+    """How far the positions of a value [batch, …, pos, width] are apart, relative to its size."""
+    return float((value - value[..., :1, :]).abs().max() / value.abs().max().clamp(min=1e-30))
+
+
+def _turning(one: Watched, limit: float) -> tuple[Tensor, Tensor] | None:
+    """Queries and keys of the later positions, where they differ although the stream does not; None where they do not.
+
+    The first positions are left out, because a short convolution over queries and keys reads beyond the start there.
+    """
+    if one.q is None or one.k is None or one.entered is None or one.q.dim() != 4 or one.k.dim() != 4:
+        return None
+    is_one_stream = one.q.shape[-2] == one.k.shape[-2] == one.entered.shape[1] and one.q.shape[-1] == one.k.shape[-1]
+    if not is_one_stream or _spread(one.entered) > limit:
+        return None
+    start = _start(one)
+    q, k = one.q[..., start:, :].double(), for_each_head(one.k, one.q.shape[1])[..., start:, :].double()
+    return (q, k) if max(_spread(q), _spread(k)) > 10 * limit else None
+
+
+def _start(one: Watched) -> int:
+    return 4 if one.scores.shape[-2] >= 8 else 0
+
+
+def _no_rotation(one: Watched, q: Tensor, k: Tensor, limit: float) -> Outcome | None:
+    """Where queries or keys change their length, or scores depend on more than the distance."""
+    start, scores = _start(one), q @ k.transpose(-2, -1)  # [batch, head, query, key]
+    at = torch.arange(scores.shape[-1])
+    first = torch.minimum(at[:, None], at)  # the first query and key of this distance
+    size = float((q.norm(dim=-1).max() * k.norm(dim=-1).max()).clamp(min=1e-30))
+    apart = (scores - scores[..., at[:, None] - first, at - first]).abs() / size
+    apart = F.pad(apart, (start, 0, start, 0)).masked_fill(~one.allowed, 0.0)
+    if float(apart.max()) <= limit:
+        return None
+    sentence = "Scores of one token at all positions depend on more than the distance: q and k are not turned alike."
+    for name, x in (("queries", q), ("keys", k)):
+        lengths = x.norm(dim=-1)
+        change = float((lengths / lengths[..., :1].clamp(min=1e-30) - 1).abs().max())
+        if change > 10 * limit:
+            sentence = f"The {name} change their length by {share(change)} with the position: they are not rotated."
+            break
+    return placed(one, apart, sentence, PAIRING, float(apart.max()), "positions")
+
+
+def _scaling(config: Any, layer: int | None) -> Mapping[str, Any] | None:
+    """How the angles of a layer are scaled, by a kind that changes them at any length; None for no scaling."""
+    given = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    kinds = getattr(config, "layer_types", None)
+    if isinstance(given, Mapping) and kinds is not None and layer is not None and kinds[layer] in given:
+        given = given[kinds[layer]]
+    if not isinstance(given, Mapping) or given.get("factor") in (None, 1, 1.0):
+        return None
+    return given if given.get("rope_type", given.get("type", "linear")) in ("linear", "yarn", "llama3") else None
+
+
+def _unscaled(subject: Subject, same: Run) -> Outcome | None:
+    """A layer whose queries are turned by the usual angles, although its configuration scales them."""
+    config, n = subject.config, same.read.shape[1]
+    step = max(1, min(subject.max_len, 2048) // n) if subject.can("positions") else 1
+    far, limit = counted(same, 0, step) if step > 1 else same, loose(subject)
+    for one in watch(subject, far) if _scaling(config, 0) or _scaling(config, -1) else []:
+        scaling = _scaling(config, one.layer)
+        if scaling is None or one.q is None or _turning(one, limit) is None:
+            continue
+        theta = scaling.get("rope_theta") or getattr(config, "rope_theta", None) or 10_000.0
+        share_turned = scaling.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", None) or 1.0
+        width = int(one.q.shape[-1] * share_turned) // 2 * 2
+        rates = float(theta) ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)  # [pair]
+        old = scaling.get("original_max_position_embeddings") or 0
+        fewest = {"llama3": scaling.get("low_freq_factor", 1.0), "yarn": scaling.get("beta_slow") or 1.0}
+        kind = scaling.get("rope_type", scaling.get("type", "linear"))
+        if kind in fewest and float(rates[-1]) * old / (2 * torch.pi) >= fewest[kind]:
+            continue  # all of its waves are short ones, which are not scaled
+        q, positions = one.q[0].double(), step * torch.arange(n)
+        slower = torch.cat([rates[:-1], rates[-1:] / float(scaling["factor"])])
+        for halves in (True, False):
+            as_usual, as_scaled = (_turned(q[:, :1], positions, each, halves=halves) for each in (rates, slower))
+            visible = float((as_usual - as_scaled).abs().max() / q.abs().max())
+            if visible > 10 * limit and float((as_usual - q).abs().max() / q.abs().max()) <= limit:
+                return Outcome(
+                    "broken",
+                    f"Queries are turned as if no scaling were configured ({kind}, factor {scaling['factor']:g}).",
+                    "Make the angles from the configuration: rope_scaling has no effect here.",
+                    visible,
+                    layer=one.layer,
+                    cause="positions",
+                )
+    return None
+
+
+def _turned(x: Tensor, positions: Tensor, rates: Tensor, *, halves: bool) -> Float[Tensor, "head pos width"]:
+    """A query [head, 1, width] at position 0, turned to other positions; dimensions beyond the pairs stay."""
+    n = len(rates)
+    angles = positions[:, None] * rates  # [pos, pair]
+    first, second = (x[..., :n], x[..., n : 2 * n]) if halves else (x[..., 0 : 2 * n : 2], x[..., 1 : 2 * n : 2])
+    pair = first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()
+    turned = torch.cat(pair, dim=-1) if halves else torch.stack(pair, dim=-1).flatten(-2)
+    return torch.cat([turned, x[..., 2 * n :].expand(-1, len(positions), -1)], dim=-1)
+
+
+@check("window", "a sliding window of w reaches the query itself and exactly w − 1 keys back")
+def window(exam: Exam) -> Outcome:
+    """The farthest key that each layer may look at."""
+    subject = exam.subject
+    if subject.base.target is not None or not (subject.causal or isinstance(subject.module, Transformer)):
+        return not_applicable("Windows are checked in causal models with one stack.")
+    widths = {width for one in watch(subject, shortened(subject, 3)) if (width := _window_of(subject, one)) is not None}
+    if not widths:
+        return not_applicable("No layer has a sliding window.")
+    width, changed = max(widths), False
+    if width > WIDEST:
+        if not subject.is_transformers or len(widths) > 1:
+            return not_applicable(f"A window of {width} is too wide for this check.")
+        subject, changed = _with_window(subject, width, SHORT), True
+        width = SHORT
+    n = min(width + 4, subject.max_len)
+    if n <= width:
+        return not_applicable("The model reads no more tokens than its window holds.")
+    tokens = subject.base.tokens
+    run = Run(tokens.repeat(1, -(-n // tokens.shape[1]))[:, :n])
+    seen = [one for one in watch(subject, run) if one.is_square and one.scores.shape[-2] == n]
+    wanted = [_window_of(subject, one) for one in seen]
+    apart = (torch.arange(n)[:, None] - torch.arange(n)).abs()  # [query, key]
+    reaches = [(one.allowed[0] * apart).flatten(1).amax(dim=1) for one in seen]  # one number for each head
+    windows = [(one, w, reach) for one, w, reach in zip(seen, wanted, reaches, strict=True) if w is not None and w < n]
+    if not windows:
+        return not_applicable("No attention with a window could be seen.")
+    if changed and all(bool((reach == n - 1).all()) for _, _, reach in windows):
+        return not_applicable(
+            "The window is too wide for this check, and another one in the configuration has no effect."
+        )
+    for one, w, reach in windows:
+        if bool((reach != w - 1).any()):
+            head = int((reach != w - 1).nonzero()[0])
+            far = int(reach[head])
+            cell = (one.allowed[0, head] & (apart == far)).nonzero()[-1] if far >= w else torch.tensor([n - 1, n - w])
+            marked = torch.zeros_like(one.softmax[..., :n])
+            marked[0, head, cell[0], cell[1]] = 1.0
+            return placed(
+                one,
+                marked,
+                f"With a window of {w} (the query counts), a query should reach {w - 1} back and reaches {far}.",
+                "The mask is query − key < window; in flash attention's window_size=(left, 0), left is window − 1.",
+                float(abs(far - w + 1)),
+                "mask",
+            )
+    return Outcome("holds", f"Each window of {width} reaches exactly {width - 1} back, in {len(windows)} layers.")
+
+
+def _width(owner: Any) -> int | Literal["none"] | None:
+    """The window that a module or configuration says it has; "none" where it says that it has none."""
+    for name in WINDOWS:
+        if hasattr(owner, name):
+            value = getattr(owner, name)
+            if value is None or (isinstance(value, int) and value <= 0):
+                return "none"
+            if isinstance(value, int) and not isinstance(value, bool):
+                return value
+    return None
+
+
+def _window_of(subject: Subject, one: Watched) -> int | None:
+    """The window of one layer; None where it has none, or where that is not told."""
+    config, module = subject.config, subject.module
+    if isinstance(module, Transformer):
+        return config.window if config.mask == "sliding_window" else None
+    if getattr(config, "use_sliding_window", True) is False:
+        return None
+    parts = one.path.split(".") if one.path else []
+    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
+    if kinds is not None and one.layer is not None and one.layer < len(kinds):
+        is_sliding = "sliding" in kinds[one.layer] or kinds[one.layer] == "local"
+        said = _width(config) if is_sliding else None
+    else:
+        owners = (_part(module, parts[:end]) for end in range(len(parts), -1, -1))
+        said = next((found for owner in (*owners, config) if (found := _width(owner)) is not None), None)
+    return said if isinstance(said, int) else None
+
+
+def _part(module: nn.Module, parts: list[str]) -> nn.Module:
+    return module.get_submodule(".".join(parts))
+
+
+def _with_window(subject: Subject, old: int, new: int) -> Subject:
+    """A copy with a shorter window."""
+    subject = subject.shared()
+    for owner in (subject.config, *subject.module.modules()):
+        for name in WINDOWS:
+            if getattr(owner, name, None) == old:
+                setattr(owner, name, new)
+    return subject
+
+
+@check("precision", "in bfloat16, outputs at far positions are no less exact than near ones")
+def precision(exam: Exam) -> Outcome:
+    """A bfloat16 copy against float32 with the same rounded weights, near the start and far from it."""
+    subject = exam.subject
+    if isinstance(subject.module, Transformer) and subject.module.config.image:
+        return not_applicable("The model reads images, which have no far positions.")
+    half = _in_half(subject)
+    whole = half.copied(torch.float32)
+    base = shortened(subject, 8)
+    n = base.read.shape[1]
+    if subject.can("positions") and (far := _farthest(whole, base)) > 4 * n:
+        run, places = stacked([counted(base), counted(base, far)]), ((0, slice(None)), (1, slice(None)))
+    else:
+        for module in (half.module, whole.module):
+            if isinstance(module, Transformer) and module.config.position_kind.acts_on == "queries and keys":
+                module.config = module.config.replace(max_len=LONGEST)  # a rotation has no end
+        long = min(half.max_len, LONGEST)
+        if base.target is not None or long < 4 * n:
+            return not_applicable("The model cannot be given far positions, nor long inputs.")
+        tokens, far = subject.base.tokens, long - n
+        run = Run(tokens.repeat(1, -(-long // tokens.shape[1]))[:, :long])
+        places = ((0, slice(0, n)), (0, slice(far, long)))
+    others, exact = watch_outputs(whole, run)
+    try:
+        ones, output = watch_outputs(half, run)
+    except RuntimeError as error:  # some of PyTorch's kernels want sizes that tiny models do not have
+        return not_applicable(f"The model does not run in bfloat16 here: {' '.join(str(error).split())[:100]}.")
+    if not torch.equal(output.isfinite(), exact.isfinite()):
+        return Outcome(
+            "broken",
+            "In bfloat16 an output is not a finite number, and in float32 it is.",
+            "Look for a mask constant or a sum that leaves the range, such as a mask that is added twice.",
+            float("inf"),
+        )
+    for one, other in zip(ones, others, strict=True):
+        near, beyond = (_error(_seen_scores(one, *at), _seen_scores(other, *at)) for at in places)
+        if beyond > max(4 * near, 0.05) and not (one.layer and _is_worse_before(one, other, places)):
+            errors = f"{share(beyond)} at position {far}, and by {share(near)} at the start"
+            return Outcome(
+                "broken",
+                f"In bfloat16 the scores are off by {errors}.",
+                HALF,
+                beyond,
+                layer=one.layer,
+                cause="positions",
+            )
+    return Outcome("holds", f"In bfloat16 the scores are as exact at position {far} as at the start.")
+
+
+Places = tuple[tuple[int, slice], tuple[int, slice]]
+"""The rows and positions that are near the start, and those that are far from it."""
+
+
+def _is_worse_before(one: Watched, other: Watched, places: Places) -> bool:
+    """Whether what a layer reads is already less exact far from the start: where many values are summed up, it may be."""
+    if one.entered is None or other.entered is None or one.entered.shape[:2] != other.entered.shape[:2]:
+        return False
+    near, beyond = (_error(one.entered[at], other.entered[at]) for at in places)
+    return beyond > max(2 * near, 0.01)
+
+
+def _seen_scores(one: Watched, row: int, queries: slice) -> Tensor:
+    """The scores of some queries, 0 where they are masked."""
+    return one.key_scores.masked_fill(~one.allowed, 0.0)[row, :, queries]
+
+
+def _error(one: Tensor, other: Tensor) -> float:
+    """How far a value is from the exact one, relative to its size (root mean squares)."""
+    one, other = one.double(), other.double()
+    return float((one - other).square().mean().sqrt() / other.square().mean().sqrt().clamp(min=1e-30))
+
+
+def _farthest(subject: Subject, base: Run) -> int:
+    """The first of the farthest positions that a model can be given; a rotation has no end, and a table has."""
+    n, on_cpu = base.read.shape[1], next(subject.module.parameters()).device.type == "cpu"
+    if on_cpu and subject.max_len < FARTHEST:  # elsewhere an index out of range ends the process
+        with suppress(Exception):
+            subject.logits(counted(base, FARTHEST - n))
+            return FARTHEST - n
+    return min(subject.max_len, FARTHEST) - n
+
+
+def _in_half(subject: Subject) -> Subject:
+    """A bfloat16 copy; the frequencies of Transformers models stay in float32, as when such a model is loaded in bfloat16."""
+    kept = {name: one.clone() for name, one in subject.module.named_buffers() if subject.is_transformers}
+    half = subject.copied(torch.bfloat16)
+    for name, one in kept.items():
+        if one.is_floating_point() and "freq" in name:
+            owner, _, last = name.rpartition(".")
+            setattr(half.module.get_submodule(owner), last, one)
+    return half

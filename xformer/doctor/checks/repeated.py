@@ -1,0 +1,126 @@
+"""What is asked twice gets one answer: the same input again, and through another attention backend."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from xformer.doctor.check import Exam, Outcome, Pair, check, distance, not_applicable
+from xformer.doctor.subject import Subject
+from xformer.errors import XformerError
+from xformer.model import Transformer
+
+SWITCHES = ("flash", "use_flash", "use_flash_attention", "flash_attention", "use_sdpa", "fused")
+"""Attributes by which hand-written models choose between their own softmax and PyTorch's kernel."""
+BACKENDS = ("eager", "sdpa", "flex_attention")
+"""The attention implementations of Transformers that come with PyTorch."""
+
+
+@check("finite", "every activation is a finite number")
+def finite(exam: Exam) -> Outcome:
+    """The first activation with NaN or infinity; scores are −∞ where a mask forbids a key."""
+    subject, base = exam.subject, exam.subject.base
+    if bool(subject.logits(base).isfinite().all()):
+        return Outcome("holds", "Every output is a finite number.")
+    try:
+        recorded = subject.record(base)
+    except XformerError:
+        recorded = {}
+    masked = ("scores", "mask", "causal", "pos_bias")
+    wrong = (name for name, value in recorded.items() if not name.endswith(masked) and not bool(value.isfinite().all()))
+    name = next(wrong, "logits")
+    layer = re.search(r"coder\.(\d+)\.", name)
+    return Outcome(
+        "broken",
+        f"Outputs are not finite numbers; the first such activation is {name}.",
+        "Look for weights that are not finite, a division by 0, and numbers too large for the type of the weights.",
+        float("inf"),
+        exam.floor,
+        layer=None if layer is None else int(layer[1]),
+        cause=name.rpartition(".")[2],
+    )
+
+
+@check("determinism", "the same input twice gives the same output")
+def determinism(exam: Exam) -> Outcome:
+    """Two calls in eval mode agree, with other random numbers."""
+    base = exam.subject.base
+    again = replace(base, seed=1)
+    return exam.judged(
+        [Pair(base, again, exam.outputs)],
+        [exam.change_when_repeated],
+        "The same input twice gives the same output.",
+        "The same input twice gives outputs that differ by {size}.",
+        "Look for dropout or other random numbers that ignore eval mode (F.dropout without training=self.training), and for "
+        "state that a call leaves behind.",
+    )
+
+
+@check("backends", "every attention backend gives the same output")
+def backends(exam: Exam) -> Outcome:
+    """The model's own backend against the others that it has."""
+    subject, base = exam.subject, exam.subject.base
+    others, failed = _others(subject)
+    pairs = [Pair(base, other.base, exam.outputs, title=name, second_subject=other) for name, other in others.items()]
+    sizes = []
+    for pair, (name, other) in zip(list(pairs), others.items(), strict=True):
+        try:
+            sizes.append(distance(subject.logits(base)[0], _logits(name, other)[0]))
+        except Exception as error:  # a backend may need another machine or library
+            failed.append(f"{name} ({' '.join(str(error).split())[:60]})")
+            pairs.remove(pair)
+    if not pairs:
+        return not_applicable(
+            "The model has one attention backend." if not failed else f"Not run: {', '.join(failed)}."
+        )
+    names = ", ".join(pair.title for pair in pairs)
+    rest = f" Not run: {', '.join(failed)}." if failed else ""
+    return exam.judged(
+        pairs,
+        sizes,
+        f"Other backends ({names}) give the same output.{rest}",
+        "With the attention backend {title} the output changes by {size}.",
+        "Look at what that backend is given: the mask, the scale, is_causal, and dropout.",
+    )
+
+
+def _logits(name: str, subject: Subject) -> torch.Tensor:
+    if name == "the plain kernel":
+        with sdpa_kernel(SDPBackend.MATH):
+            return subject.logits(subject.base)
+    return subject.logits(subject.base)
+
+
+def _others(subject: Subject) -> tuple[dict[str, Subject], list[str]]:
+    """The same model with other backends, and those that could not be set."""
+    if isinstance(subject.module, Transformer):
+        recorded = replace(subject, base=replace(subject.base, recorded=True))
+        return {"the recorded steps": recorded}, []
+    if not subject.is_transformers:
+        switched = {"the plain kernel": subject}
+        for switch in SWITCHES:
+            if any(isinstance(getattr(one, switch, None), bool) for one in subject.module.modules()):
+                other = subject.shared()
+                for one in other.module.modules():
+                    if isinstance(getattr(one, switch, None), bool):
+                        setattr(one, switch, not getattr(one, switch))
+                switched[f"{switch} switched"] = other
+        return switched, []
+    others, failed = {}, []
+    own = getattr(subject.module.config, "_attn_implementation", None)
+    for name in BACKENDS:
+        if name == own:
+            continue
+        if name == "flex_attention" and next(subject.module.parameters()).device.type != "cuda":
+            failed.append("flex_attention (compiled on a GPU only)")
+            continue
+        other = subject.shared()
+        try:
+            other.module.set_attn_implementation(name)  # pyright: ignore[reportCallIssue]
+            others[name] = other
+        except (ValueError, ImportError, AttributeError, RuntimeError):
+            failed.append(name)
+    return others, failed

@@ -1,0 +1,268 @@
+"""What training and loading rely on: gradients, the mean of the loss, tied weights, the tokenizer, and a faithful copy."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from xformer.doctor.check import Exam, Outcome, Pair, check, distance, not_applicable
+from xformer.doctor.subject import Run, Subject
+from xformer.model import Transformer
+
+IGNORED = -100
+"""The label of a token that does not count (torch.nn.functional.cross_entropy)."""
+CHANCE = 0.9
+"""A loss above this share of ln(vocabulary) is no better than guessing."""
+UNUSED = r"expert|router|k_proj\.bias|key\.bias|mask_token|pooler"
+"""Parameters that may rightly get no gradient: experts that were not chosen; a bias of all keys cancels in the softmax."""
+USUAL = (
+    r"(attn|attention|mlp|ffn|feed_forward)\.(q|k|v|o|out|query|key|value|gate|up|down|fc\w*|c|dense|qkv|\d+)(_proj|_attn|_fc)?\."
+    r"(weight|bias)$"
+)
+"""Parameters that every input needs. Others may serve longer inputs only; they count where another layer's gets a gradient."""
+
+
+@check("gradients", "every parameter gets a gradient")
+def gradients(exam: Exam) -> Outcome:
+    """Of the cross-entropy on the input: the parameters of layers and embeddings whose gradient is missing or 0 throughout."""
+    subject = exam.subject
+    if not any(one.requires_grad for one in subject.module.parameters()):  # it was opened for reading
+        subject = subject.copied()
+        subject.module.requires_grad_(True)
+    named = {name: one for name, one in subject.module.named_parameters() if one.requires_grad}
+    with torch.enable_grad():
+        logits = _differentiable_logits(subject, subject.base)
+        labels = subject.base.read[:, : logits.shape[1]] % logits.shape[-1]
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+        if not loss.requires_grad:
+            return Outcome(
+                "broken",
+                "No parameter gets a gradient: the output does not depend on them in a way that can be differentiated.",
+                "Look for torch.no_grad or .detach() around the whole forward pass.",
+            )
+        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    silent = [
+        name
+        for name, gradient in zip(named, found, strict=True)
+        if (gradient is None or not bool(gradient.any())) and not re.search(UNUSED, name)
+    ]
+    tables = {id(one.weight) for one in subject.module.modules() if isinstance(one, nn.Embedding)}
+    got = {re.sub(r"\d+", "#", name) for name in named if name not in silent}
+    wrong = [
+        name
+        for name in silent
+        if id(named[name]) in tables
+        or (re.search(r"\.\d+\.", name) and (re.sub(r"\d+", "#", name) in got or re.search(USUAL, name)))
+    ]
+    if not wrong:
+        rest = f" (outside the layers {len(silent)} get none: {', '.join(silent[:3])})" if silent else ""
+        return Outcome("holds", f"All {len(named) - len(silent)} parameters of the layers get a gradient{rest}.")
+    number = re.search(r"\.(\d+)\.", wrong[0])
+    last = (
+        wrong[0] if number is None else [name for name in wrong if f".{number[1]}." in name][-1]
+    )  # the cut is behind it
+    return Outcome(
+        "broken",
+        f"{len(wrong)} parameters get no gradient: {', '.join(wrong[:4])}{' …' if len(wrong) > 4 else ''}.",
+        "Look for .detach(), .data, torch.no_grad or an argmax between these parameters and the loss, and for modules that are "
+        "built but not called.",
+        layer=None if number is None else int(number[1]),
+        cause=_part_of(last),
+    )
+
+
+def _differentiable_logits(subject: Subject, run: Run) -> Tensor:
+    if isinstance(subject.module, Transformer):
+        run = run.to(subject.device)
+        return subject.module(run.tokens, run.target).cpu()
+    return subject.output_of(subject.call(subject.arguments(run)), run).cpu()
+
+
+def _part_of(name: str) -> str:
+    """The cause that a parameter's name speaks of, as in `localise.CAUSES`."""
+    parts = {"q": r"q_proj|query", "k": r"k_proj|key", "v": r"v_proj|value", "norm": r"norm|ln"}
+    parts |= {"out": r"o_proj|out_proj|weight_out", "feed-forward": r"mlp|ffn|fc|feed"}
+    return next((part for part, words in parts.items() if re.search(words, name)), name)
+
+
+@check("accumulation", "the loss of a batch is the mean over its tokens, however they are split")
+def accumulation(exam: Exam) -> Outcome:
+    """Two rows of which one counts in part: by its own tokens, and in two steps where the model takes the number of tokens."""
+    subject = exam.subject
+    if not subject.can("labels") or subject.base.target is not None or not subject.has_output_by_position:
+        return not_applicable("The model computes no loss over tokens.")
+    tokens = torch.cat([subject.base.tokens, subject.other_tokens(subject.base.tokens)])
+    n = tokens.shape[1]
+    labels = tokens.clone()
+    errors = {shift: _loss_error(subject, tokens, labels, shift) for shift in (1, 0)}  # at random both may be close
+    shift = min(errors, key=lambda one: errors[one])
+    if errors[shift] > 1e-3 or n < 4:
+        return not_applicable("The loss is not the cross-entropy of its outputs.")
+    labels[1, n // 4 :] = IGNORED
+    expected, whole = _cross_entropy(subject, tokens, labels, shift), _loss(subject, tokens, labels)
+    size = abs(whole - expected) / max(abs(expected), 1e-12)
+    way = " in one batch"
+    if (
+        size <= exam.limit
+        and subject.is_transformers
+        and subject.causal
+        and getattr(subject.module, "accepts_loss_kwargs", True)
+    ):
+        n_items = int((labels[:, shift:] != IGNORED).sum())
+        steps = sum(_loss(subject, tokens[i : i + 1], labels[i : i + 1], num_items_in_batch=n_items) for i in range(2))
+        size, way = abs(steps - expected) / max(abs(expected), 1e-12), " in two steps of accumulation"
+    if size <= max(exam.limit, 1e-4):
+        return Outcome("holds", "The loss is the mean over all tokens that count.", size=size, floor=exam.floor)
+    return Outcome(
+        "broken",
+        f"With rows of unequal length the loss{way} differs by {100 * size:.2g} % from the mean over all tokens.",
+        "Divide the sum of the losses by the number of tokens that count in the whole batch (num_items_in_batch), not by row "
+        "and then by the number of rows.",
+        size,
+        exam.floor,
+    )
+
+
+def _loss(subject: Subject, tokens: Tensor, labels: Tensor, **more: Any) -> float:
+    named = subject.arguments(Run(tokens)) | {subject.takes["labels"]: labels} | more
+    returned = subject.call(named)
+    loss = getattr(returned, "loss", None)
+    if loss is None and isinstance(returned, tuple):
+        loss = next((one for one in returned if isinstance(one, Tensor) and one.dim() == 0), None)
+    return math.nan if loss is None else float(loss)
+
+
+def _cross_entropy(subject: Subject, tokens: Tensor, labels: Tensor, shift: int) -> float:
+    logits = subject.logits(Run(tokens)).float()
+    logits, labels = logits[:, : logits.shape[1] - shift], labels[:, shift:]
+    return float(F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED))
+
+
+def _loss_error(subject: Subject, tokens: Tensor, labels: Tensor, shift: int) -> float:
+    """How far the model's loss is from the cross-entropy, where all labels count; ∞ where it has none."""
+    expected = _cross_entropy(subject, tokens, labels, shift)
+    error = abs(_loss(subject, tokens, labels) - expected) / max(1.0, abs(expected))
+    return math.inf if math.isnan(error) else error
+
+
+@check("tied_weights", "weights that the configuration ties are one, and none were left at random")
+def tied_weights(exam: Exam) -> Outcome:
+    """The output layer against the embedding, and the loss on the text against guessing."""
+    subject = exam.subject
+    is_tied = _is_tied(subject)
+    tables = _ends_of(subject)
+    if is_tied and tables is not None and distance(*tables) > 0:
+        return Outcome(
+            "broken",
+            "The configuration ties the output layer to the embedding, and their weights differ.",
+            "Call tie_weights() after loading or resizing, and save both or neither.",
+            distance(*tables),
+            0.0,
+            cause="output",
+        )
+    tokens = subject.base.tokens
+    if subject.text and subject.causal and subject.base.target is None and tokens.shape[1] >= 5:
+        loss, guess = _cross_entropy(subject, tokens, tokens, 1), math.log(subject.n_tokens)
+        if loss > CHANCE * guess:
+            return Outcome(
+                "broken",
+                f"On the text the loss is {loss:.2f}, and guessing among {subject.n_tokens} tokens gives {guess:.2f}: some "
+                "weights are random, or the tokenizer belongs to another model.",
+                "Look at the loader's report of missing and unexpected weights, above all of the output layer.",
+                loss / guess,
+                CHANCE,
+                cause="output",
+            )
+        tied = "The tied weights are one, and the" if is_tied else "The"
+        return Outcome("holds", f"{tied} loss on the text is {loss:.2f}; guessing gives {guess:.2f}.")
+    if is_tied is None or tables is None:
+        return not_applicable("No configuration says that weights are tied, and there is no text to score.")
+    return Outcome("holds", "The tied weights are one." if is_tied else "No weights are tied.")
+
+
+def _is_tied(subject: Subject) -> bool | None:
+    """Whether the configuration ties the output layer to the embedding; None where it says nothing."""
+    name = "tied_output" if isinstance(subject.module, Transformer) else "tie_word_embeddings"
+    for owner in (subject.config, getattr(subject.module, "config", None)):
+        if isinstance(getattr(owner, name, None), bool):
+            return getattr(owner, name)
+    return None
+
+
+def _ends_of(subject: Subject) -> tuple[Tensor, Tensor] | None:
+    """The weights of the embedding and of the output layer, where both are matrices of one shape."""
+    module: Any = subject.module
+    if subject.is_transformers:
+        ends = [module.get_input_embeddings(), module.get_output_embeddings()]
+    else:
+        tables = [one for one in module.modules() if isinstance(one, nn.Embedding)]
+        layers = [one for one in module.modules() if isinstance(one, nn.Linear)]
+        ends = [*tables[:1], *layers[-1:]]
+    weights = [one.weight for one in ends if isinstance(getattr(one, "weight", None), Tensor)]
+    return (weights[0], weights[1]) if len(weights) == 2 and weights[0].shape == weights[1].shape else None
+
+
+@check("special_tokens", "the text begins once, and every special token is one token of the model")
+def special_tokens(exam: Exam) -> Outcome:
+    """The tokens of the input and of the chat template."""
+    subject, tokenizer = exam.subject, exam.subject.tokenizer
+    if tokenizer is None or not hasattr(tokenizer, "all_special_tokens"):
+        return not_applicable("There is no tokenizer.")
+    wrong = next(_wrong_tokens(subject, tokenizer), None)
+    if wrong is not None:
+        return Outcome("broken", *wrong)
+    return Outcome("holds", "The text begins once, and every special token is one token of the model.")
+
+
+def _wrong_tokens(subject: Subject, tokenizer: Any) -> Iterator[tuple[str, str]]:
+    """What is wrong, and what to look at."""
+    first = getattr(tokenizer, "bos_token_id", None)
+    ids = subject.base.tokens[0].tolist()
+    if first is not None and ids[:2] == [first, first]:
+        yield (
+            f"The input begins with {tokenizer.bos_token} twice.",
+            "A text from the chat template has its first token already: tokenize it with add_special_tokens=False.",
+        )
+    for token in tokenizer.all_special_tokens:
+        split = tokenizer(token, add_special_tokens=False)["input_ids"]
+        if len(split) != 1 or split[0] >= subject.n_tokens:
+            yield (
+                f"The special token {token} becomes {split[:6]}; the model has {subject.n_tokens} tokens.",
+                "Resize the embedding to the tokenizer, or take the tokenizer that the model was trained with.",
+            )
+    template = getattr(tokenizer, "chat_template", None)
+    if template and first is not None:
+        turn = [{"role": "user", "content": "Hello"}]
+        ids = tokenizer.apply_chat_template(turn, tokenize=True, return_dict=True)["input_ids"]
+        if ids[:2] == [first, first]:
+            yield f"A chat begins with {tokenizer.bos_token} twice.", "Take the first token out of the chat template."
+
+
+@check("conversion", "a converted or quantised copy computes what its original does")
+def conversion(exam: Exam) -> Outcome:
+    """Against the model given as `original`; a copy of fewer bits may differ by its own rounding."""
+    subject = exam.subject
+    if subject.original is None:
+        return not_applicable("No original was given; for example diagnose(model, inputs, original=other).")
+    other = Subject.of(subject.original, subject.base.tokens, causal=subject.causal)
+    eps = max(torch.finfo(one.dtype).eps for one in (subject, other))
+    at = range(subject.base.read.shape[1]) if subject.has_output_by_position else [0]
+    pair = Pair(subject.base, subject.base, at, second_subject=other)
+    size = exam.apart(pair)
+    limit = max(exam.limit, 64 * eps)
+    if size <= limit:
+        return Outcome("holds", "The model computes what its original does.", size=size, floor=exam.floor)
+    return Outcome(
+        "broken",
+        f"The outputs differ from the original's by {100 * size:.2g} %.",
+        "Compare module by module: xformer.compare_runs(original, model, inputs).",
+        size,
+        exam.floor,
+        pair,
+    )

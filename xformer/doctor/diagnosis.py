@@ -1,0 +1,293 @@
+"""`diagnose`: run the checks on a model, and say what was found, where, and what was not looked at."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+from xformer.doctor import checks as _registered  # noqa: F401  registers the checks
+from xformer.doctor.check import CHECKS, Check, Exam, Outcome, Pair, Verdict
+from xformer.doctor.localise import Place, localise
+from xformer.doctor.subject import Subject
+from xformer.errors import InputError, XformerError
+
+COLUMNS = ("check", "verdict", "size", "floor", "layer", "head", "query", "key", "sentence", "remedy")
+UNSEEN = (
+    "Whether the weights are good ones: no invariance knows that.",
+    "How the model was trained: data, labels, batches, learning rate.",
+    "Inputs that behave unlike the given one, and inputs longer than those tried.",
+)
+"""What no check looks at."""
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+        check: Its name.
+        verdict: "holds", "broken", "not applicable" or "could not run".
+        sentence: What was found, or why nothing was looked at.
+        remedy: What to look at in the code.
+        size: The largest difference, relative to the outputs.
+        floor: What rounding makes of runs that agree.
+        place: Where two runs that should agree part; None where nothing is broken or no place was found.
+        pair: The two runs.
+    """
+
+    check: str
+    verdict: Verdict
+    sentence: str
+    remedy: str = ""
+    size: float | None = None
+    floor: float | None = None
+    place: Place | None = None
+    pair: Pair | None = None
+
+    @property
+    def title(self) -> str:
+        """The name of the check in words."""
+        return self.check.replace("_", " ")
+
+    @property
+    def whole_sentence(self) -> str:
+        """What was found, and where: layers and heads count from 0."""
+        return self.sentence if self.place is None else f"{self.sentence} {self.place.sentence}"
+
+    def row(self) -> dict[str, Any]:
+        """The finding as a row of `Diagnosis.table`."""
+        place = self.place
+        values: dict[str, Any] = {"sentence": self.whole_sentence}
+        values |= {name: None if place is None else getattr(place, name) for name in ("layer", "head", "query", "key")}
+        return {name: values[name] if name in values else getattr(self, name) for name in COLUMNS}
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """What the checks found.
+
+    Attributes:
+        findings: One for each check, those that are broken first.
+        name: The name of the model.
+
+    Example:
+        >>> import xformer
+        >>> model = xformer.load("checkpoints/induction").model
+        >>> diagnosis = xformer.diagnose(model, [3, 7, 12, 9], checks=["causality", "cache"])
+        >>> diagnosis
+        0 of 2 checks are broken
+        >>> list(diagnosis.table["verdict"])
+        ['holds', 'holds']
+    """
+
+    findings: tuple[Finding, ...]
+    name: str = "model"
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check is broken."""
+        return not self.broken
+
+    @property
+    def broken(self) -> tuple[Finding, ...]:
+        """The findings to look at."""
+        return tuple(one for one in self.findings if one.verdict == "broken")
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each check; layers, heads and positions count from 0.
+
+        Columns: `check`, `verdict` ("holds", "broken", "not applicable", "could not run"), `size` and `floor` (relative to the
+        outputs), `layer`, `head`, `query`, `key`, `sentence`, `remedy`.
+        """
+        frame = pd.DataFrame([one.row() for one in self.findings], columns=list(COLUMNS))
+        whole = dict.fromkeys(("layer", "head", "query", "key"), "Int64")
+        return frame.astype({"size": "float64", "floor": "float64", **whole})
+
+    @property
+    def not_checked(self) -> list[str]:
+        """What was not looked at: checks that do not apply or could not run, and what no check sees."""
+        silent = [one for one in self.findings if one.verdict in ("not applicable", "could not run")]
+        return [f"{one.check}: {one.sentence}" for one in silent] + list(UNSEEN)
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{len(self.broken)} of {sum(f.verdict in ('holds', 'broken') for f in self.findings)} checks are broken"
+        ]
+        lines += [f"  {one.check}: {one.whole_sentence}" for one in self.broken]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(_html_row(one) for one in self.findings)
+        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("check", "verdict", "what was found"))
+        return f"<p><b>{html.escape(repr(self).splitlines()[0])}</b></p><table><tr>{head}</tr>{rows}</table>"
+
+
+def _html_row(finding: Finding) -> str:
+    picture = "" if finding.place is None else f"<br>{cell_picture(finding.place)}"
+    text = html.escape(finding.whole_sentence)
+    if finding.remedy:
+        text += f"<br><i>{html.escape(finding.remedy)}</i>"
+    return (
+        f"<tr><td>{finding.check}</td><td>{finding.verdict}</td><td style='text-align:left'>{text}{picture}</td></tr>"
+    )
+
+
+_COLOURS = {
+    None: ("#808080", "#3b7dd8", "#d62728"),
+    False: ("#50505a", "#3b7dd8", "#d62728"),
+    True: ("#d0d0d8", "#7db4ff", "#ff6b5e"),
+}
+"""Of the tokens, the weights and the offending cell, on a page that may be dark."""
+
+
+def cell_picture(place: Place, names: Sequence[str] = (), *, n_most: int = 16, dark: bool | None = None) -> str:
+    """The attention weights of the head to blame as SVG, with the offending cell outlined; empty where no cell is known.
+
+    Args:
+        place: Where two runs part.
+        names: The tokens of the run, for the axes; their numbers where none are given.
+        n_most: The largest number of rows and columns; of a larger pattern the part around the cell is drawn.
+        dark: Whether it stands on a dark page; None takes colours that suit both.
+    """
+    if place.pattern is None or place.query is None or place.key is None:
+        return ""
+    n_query, n_key = place.pattern.shape
+    top, left = (max(0, min(at - n_most // 2, n - n_most)) for at, n in ((place.query, n_query), (place.key, n_key)))
+    part, side, margin = place.pattern[top : top + n_most, left : left + n_most].float().clamp(0, 1), 20, 60
+    labels = list(names) or [str(number) for number in place.labels] or [str(number) for number in range(n_key)]
+    first_query = n_key - n_query  # with a cache the queries are the last positions
+    ink, blue, red = _COLOURS[dark]
+    text = f"font-size='11' font-family='sans-serif' fill='{ink}'"
+    shapes = [
+        f"<rect x='{margin + side * j}' y='{margin + side * i}' width='{side - 1}' height='{side - 1}' "
+        f"fill='{blue}' fill-opacity='{0.06 + 0.94 * float(part[i, j]):.3f}'/>"
+        for i in range(part.shape[0])
+        for j in range(part.shape[1])
+    ]
+    for i in range(part.shape[0]):
+        name = html.escape(labels[top + i + first_query][:8]) if top + i + first_query < len(labels) else ""
+        shapes.append(f"<text x='{margin - 4}' y='{margin + side * i + 14}' text-anchor='end' {text}>{name}</text>")
+    for j in range(part.shape[1]):
+        name = html.escape(labels[left + j][:8]) if left + j < len(labels) else ""
+        at = f"{margin + side * j + 13} {margin - 5}"
+        shapes.append(f"<text transform='translate({at}) rotate(-60)' {text}>{name}</text>")
+    x, y = margin + side * (place.key - left) - 1, margin + side * (place.query - top) - 1
+    shapes.append(
+        f"<rect x='{x}' y='{y}' width='{side + 1}' height='{side + 1}' fill='none' stroke='{red}' stroke-width='3'/>"
+    )
+    label = f"Layer {place.layer}, head {place.head}: query {place.query} attends to key {place.key}"
+    width, height = margin + side * part.shape[1] + 24, margin + side * part.shape[0] + 4
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' role='img' aria-label='{label}' width='{width}' height='{height}'>"
+        f"<title>{label}</title>{''.join(shapes)}</svg>"
+    )
+
+
+def diagnose(
+    model: nn.Module | str | Path,
+    inputs: Any = None,
+    tokenizer: Any = None,
+    checks: Sequence[str] | None = None,
+    *,
+    causal: bool | None = None,
+    original: nn.Module | None = None,
+) -> Diagnosis:
+    """Check that a model does what its kind of model must do, and find the layer, head and cell where it does not.
+
+    The model itself is left as it was found: mode, hooks, configuration, gradients and random numbers.
+
+    Args:
+        model: One of ours, one of Transformers, any module that maps token ids to logits, or a folder or file of a model.
+        inputs: A text, token ids, or named arguments; None takes an example.
+        tokenizer: For a text; a folder brings its own.
+        checks: The names of some checks; None runs all.
+        causal: Whether an output may depend on earlier tokens only; None finds out.
+        original: The model that this one was converted from, for the check `conversion`.
+
+    Returns:
+        The findings; `.ok`, `.table` and `.not_checked`.
+
+    Raises:
+        InputError: The model reads no tokens, or a check is not known.
+
+    Example:
+        >>> import xformer
+        >>> model = xformer.load("checkpoints/induction").model
+        >>> xformer.diagnose(model, [3, 7, 12, 9, 3, 7], checks=["causality"]).ok
+        True
+    """
+    wanted = _wanted(checks)
+    subject = subject_of(model, inputs, tokenizer, causal=causal, original=original)
+    found = tuple(iter_findings(subject, wanted))
+    order = {"broken": 0, "holds": 1, "could not run": 2, "not applicable": 3}
+    name = Path(model).name if isinstance(model, str | Path) else type(model).__name__
+    return Diagnosis(tuple(sorted(found, key=lambda one: order[one.verdict])), name)
+
+
+def subject_of(model: nn.Module | str | Path, inputs: Any = None, tokenizer: Any = None, **options: Any) -> Subject:
+    """The subject for a model in memory or on disk; see `diagnose`."""
+    if isinstance(model, nn.Module):
+        return Subject.of(model, inputs, tokenizer, **options)
+    from xformer.adapters.load import is_external, opened_from
+    from xformer.checkpoints import load
+
+    path = Path(model)
+    if is_external(path):
+        opened: Any = opened_from(path)
+        tokenizer = tokenizer or opened.tokenizer
+        if inputs is None and tokenizer is not None:  # an example, which says nothing about the quality of the weights
+            inputs = tokenizer(opened.input.default)["input_ids"]
+        return Subject.of(opened.opened.module, inputs, tokenizer, **options)
+    checkpoint = load(path)
+    if isinstance(inputs, str) and checkpoint.task is not None:
+        from xformer.reading import read
+
+        example = read(checkpoint, inputs).example
+        inputs = {"tokens": example.stream} | ({} if example.target is None else {"decoder_input_ids": example.target})
+    return Subject.of(checkpoint.model, inputs, tokenizer, **options)
+
+
+def _wanted(names: Sequence[str] | None) -> list[Check]:
+    for name in names or ():
+        if name not in CHECKS:
+            raise InputError(f"A check is one of {', '.join(CHECKS)}; got {name!r:.60}.")
+    return [one for one in CHECKS.values() if names is None or one.name in names]
+
+
+def iter_findings(subject: Subject, checks: Sequence[Check] | None = None) -> Iterator[Finding]:
+    """Run the checks one after the other; closing the iterator cancels the rest."""
+    exam = Exam(subject)
+    for one in CHECKS.values() if checks is None else checks:
+        yield examine(exam, one)
+
+
+def examine(exam: Exam, check: Check) -> Finding:
+    """Run one check, and look for the place where it is broken."""
+    try:
+        with torch.no_grad():
+            outcome = check.run(exam)
+            place = _place_of(exam, outcome)
+    except Exception as error:  # the model may raise anything
+        reason = (
+            str(error) if isinstance(error, XformerError) else f"{type(error).__name__}: {' '.join(str(error).split())}"
+        )
+        return Finding(check.name, "could not run", f"It could not be looked at: {reason[:200]}")
+    return Finding(
+        check.name, outcome.verdict, outcome.sentence, outcome.remedy, outcome.size, outcome.floor, place, outcome.pair
+    )
+
+
+def _place_of(exam: Exam, outcome: Outcome) -> Place | None:
+    if outcome.verdict != "broken":
+        return None
+    if outcome.layer is not None or outcome.cause:
+        return Place("", outcome.cause, outcome.layer, outcome.head, outcome.query, outcome.key, outcome.pattern)
+    return None if outcome.pair is None else localise(exam, outcome.pair)

@@ -1,0 +1,274 @@
+"""What a model's own code does in attention: its queries, keys, scores, softmax and weights, whoever wrote it.
+
+    for seen in watch(subject, run):
+        seen.layer, seen.q, seen.k, seen.scores, seen.weights
+
+`Subject.record` replaces the attention of Transformers models by ours; here the model's own attention runs, and PyTorch's
+functions are watched that it calls: the product of q and k, the softmax, the product with v, or one of PyTorch's kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from xformer.adapters import attention as written_out
+from xformer.adapters.attention import FORBIDDEN, for_each_head
+from xformer.doctor.subject import Run, Subject
+from xformer.model import Transformer
+
+PRODUCTS = (torch.matmul, torch.bmm, torch.baddbmm, Tensor.matmul, Tensor.bmm, Tensor.baddbmm, Tensor.__matmul__)
+SOFTMAXES = (F.softmax, torch.softmax, Tensor.softmax)
+
+
+@dataclass(eq=False)
+class Watched:
+    """One attention of a run.
+
+    Attributes:
+        path: The module that computes it.
+        layer: Its layer in its stack, from 0; None where no number is in the path.
+        entered: What the innermost module reads, [batch, pos, features]; None where that is no stream.
+        q: Queries as they are multiplied; None where they could not be told.
+        k: Keys, for each query head or each group.
+        scores: What enters the softmax, with the mask.
+        axis: The axis of the softmax; −1 is that of the keys.
+        softmax: What the softmax made.
+        weights: What is multiplied with the values; None where that was not seen.
+        is_kernel: Whether a kernel of PyTorch did it all; softmax and weights then follow from q and k.
+    """
+
+    path: str
+    layer: int | None
+    entered: Float[Tensor, "batch pos features"] | None
+    q: Float[Tensor, "batch head query d_head"] | None
+    k: Float[Tensor, "batch kv_head key d_head"] | None
+    scores: Float[Tensor, "batch head query key"]
+    axis: int
+    softmax: Float[Tensor, "batch head query key"]
+    weights: Float[Tensor, "batch head query key"] | None = None
+    is_kernel: bool = False
+
+    @property
+    def is_square(self) -> bool:
+        """Whether there are as many keys as queries."""
+        return self.scores.shape[-1] == self.scores.shape[-2] or self.has_sink
+
+    @property
+    def has_sink(self) -> bool:
+        """Whether one score beside those of the keys takes weight."""
+        return self.scores.shape[-1] == self.scores.shape[-2] + 1
+
+    @property
+    def key_scores(self) -> Float[Tensor, "batch head query key"]:
+        """The scores without that of a sink."""
+        return self.scores[..., :-1] if self.has_sink else self.scores
+
+    @property
+    def allowed(self) -> Tensor:
+        """True where the mask lets a query attend to a key."""
+        return self.key_scores > FORBIDDEN
+
+
+class Watch(TorchFunctionMode):
+    """Keeps the attentions of one run of a module, in the order of the computation."""
+
+    def __init__(self, module: nn.Module, n_batch: int) -> None:
+        super().__init__()
+        self.seen: list[Watched] = []
+        self.called: list[str] = []
+        """The paths of all modules that were called."""
+        self._n_batch, self._products = n_batch, []
+        self._open: Watched | None = None
+        self._stack: list[tuple[str, Tensor | None]] = []
+        self._hooks = [hook for path, one in module.named_modules() for hook in self._follow(path, one)]
+
+    def __exit__(self, *error: Any) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        super().__exit__(*error)
+
+    @property
+    def path(self) -> str:
+        """The innermost module that is being computed."""
+        return self._stack[-1][0] if self._stack else ""
+
+    def _follow(self, path: str, module: nn.Module) -> Sequence[Any]:
+        def enter(_: nn.Module, args: Any, options: Any) -> None:
+            given = [one for one in (*args, *options.values()) if isinstance(one, Tensor)]
+            stream = next((one for one in given if one.dim() == 3 and one.is_floating_point()), None)
+            self._stack.append((path, stream))
+            self.called.append(path)
+
+        def leave(*_: Any) -> None:
+            self._stack.pop()
+
+        return (
+            module.register_forward_pre_hook(enter, with_kwargs=True),
+            module.register_forward_hook(leave, always_call=True),
+        )
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            output = func(*args, **options)
+            self._kernel(*args, **options)
+            return output
+        if (
+            func is F.multi_head_attention_forward
+            and (given := written_out.multi_head_arguments(args, options)) is not None
+        ):
+            return written_out.multi_head_attention(self._written_out, given)
+        if func is torch.addmm and args[1].dim() == 2 and len(args[1]) % self._n_batch == 0:  # GPT-2's matrices
+            (read, _), _ = self.linear_reads((args[1].unflatten(0, (self._n_batch, -1)), args[2]), {})
+            output = func(args[0], read.flatten(0, 1), args[2], **options)
+            return self.linear_gives(output.unflatten(0, (self._n_batch, -1))).flatten(0, 1)
+        is_matrix = func is F.linear or (
+            func in PRODUCTS and len(args) == 2 and (args[0].dim(), args[1].dim()) == (3, 2)
+        )
+        if is_matrix:
+            args, options = self.linear_reads(args, options)
+        is_product = func is torch.einsum or func in PRODUCTS
+        if is_product and self._weights([*args, *options.values()]):
+            return func(*args, **options)
+        output = func(*args, **options)
+        if is_matrix:
+            return self.linear_gives(output)
+        if is_product:
+            factors = tuple(one for one in (*args, *options.values()) if isinstance(one, Tensor))[-2:]
+            self._products.append((output.shape, factors if func in PRODUCTS else ()))
+        elif func in SOFTMAXES:
+            self._softmax(args, options, output)
+        return output
+
+    def linear_reads(self, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What a matrix is given to read; for subclasses."""
+        return args, options
+
+    def linear_gives(self, output: Tensor) -> Tensor:
+        """What a matrix gives; for subclasses."""
+        return output
+
+    def _heads(self, value: Tensor) -> Tensor:
+        """Any layout of heads as [batch, head, …]."""
+        if value.dim() == 5:
+            return value.flatten(1, 2)
+        return value.unflatten(0, (self._n_batch, -1)) if value.dim() == 3 else value
+
+    def _softmax(self, args: tuple[Any, ...], options: dict[str, Any], output: Tensor) -> None:
+        scores = args[0] if args else options["input"]
+        axis = options.get("dim", args[1] if len(args) > 1 else None)
+        if scores.dim() not in (3, 4, 5) or axis is None or scores.shape[0] % self._n_batch:
+            return
+        n_query, n_key = scores.shape[-2:]
+        fitting = [
+            factors
+            for shape, factors in self._products
+            if shape.numel() in (scores.numel(), scores.numel() // n_key * (n_key - 1))
+            and tuple(shape[-2:]) in ((n_query, n_key), (n_query, n_key - 1))
+        ]
+        if not fitting:  # of a router, or of the output
+            return
+        self._products = []
+        q, k = (self._heads(one) for one in fitting[0]) if fitting[0] else (None, None)
+        if k is not None and k.dim() == 4 and q is not None:
+            k = k.transpose(-2, -1)
+        axis = axis - scores.dim() if axis >= 0 else axis
+        self._add(q, k, self._heads(scores), axis, self._heads(output))
+        self._open = self.seen[-1]
+
+    def _weights(self, args: Sequence[Any]) -> bool:
+        """Whether this product mixes the values; its factor then is the weights."""
+        if self._open is None:
+            return False
+        wanted = tuple(self._open.key_scores.shape[-2:])
+        for one in args:
+            fits = isinstance(one, Tensor) and one.dim() in (3, 4, 5) and tuple(one.shape[-2:]) == wanted
+            if fits and one.numel() == self._open.key_scores.numel():
+                self._open.weights, self._open = self._heads(one), None
+                return True
+        return False
+
+    def _add(self, q: Tensor | None, k: Tensor | None, scores: Tensor, axis: int, softmax: Tensor) -> None:
+        numbers = [int(word) for word in self.path.split(".") if word.isdigit()]
+        before = sum(one.path == self.path for one in self.seen)  # layers that share their weights
+        layer = numbers[0] + before if numbers else None
+        entered = next((stream for _, stream in reversed(self._stack) if stream is not None), None)
+        self.seen.append(Watched(self.path, layer, entered, q, k, scores, axis, softmax))
+
+    def _kernel(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> None:
+        q, k = self._heads(query), self._heads(key)
+        scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+        scores = q @ for_each_head(k, q.shape[1]).transpose(-2, -1) * scale
+        if is_causal:
+            scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -math.inf)
+        if attn_mask is not None:
+            mask = self._heads(attn_mask) if attn_mask.dim() != 2 else attn_mask
+            scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+        self._computed(q, k, scores)
+
+    def _computed(self, q: Tensor, k: Tensor, scores: Tensor) -> Tensor:
+        pattern = scores.softmax(dim=-1)
+        self._products = []
+        self._add(q, k, scores, -1, pattern)
+        self.seen[-1].weights, self.seen[-1].is_kernel = pattern, True
+        return pattern
+
+    def _written_out(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, added: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        scores = q @ k.transpose(-2, -1) * scale
+        pattern = self._computed(q, k, scores if added is None else scores + added)
+        return pattern @ v, pattern
+
+
+def watch(subject: Subject, run: Run, *, by_steps: bool = False) -> list[Watched]:
+    """The attentions of a run, in the order of the computation; empty where none was seen.
+
+    Args:
+        subject: The model.
+        run: What it is called with.
+        by_steps: Whether to take the path that computes the softmax itself, where the model has one.
+    """
+    if by_steps and isinstance(subject.module, Transformer):
+        subject = subject.shared()
+        with Watch(subject.module, len(run.tokens)) as watching:
+            subject.record(run)
+        return watching.seen
+    return watch_outputs(stepwise(subject) if by_steps else subject, run)[0]
+
+
+def watch_outputs(subject: Subject, run: Run) -> tuple[list[Watched], Float[Tensor, "batch out vocab"]]:
+    """As `watch`, with the outputs of the run."""
+    subject = subject.shared()
+    with Watch(subject.module, len(run.tokens)) as watching:
+        outputs = subject.logits(run)
+    return watching.seen, outputs
+
+
+def stepwise(subject: Subject) -> Subject:
+    """A copy whose attention is computed with a softmax of its own, where the model has one."""
+    subject = subject.shared()
+    if subject.is_transformers and getattr(subject.module.config, "_attn_implementation", "eager") != "eager":
+        subject.module.set_attn_implementation("eager")  # pyright: ignore[reportCallIssue]
+    return subject
