@@ -2,59 +2,25 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 import xformer
+from tests.adapters.test_attachment import Block, Written
 from xformer import edits
 from xformer.errors import EditError, InputError, UnavailableError
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
 
 
-class HandWritten(nn.Module):
-    """A causal block whose attention is three lines of arithmetic."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.LayerNorm(15), nn.LayerNorm(15)
-        self.qkv, self.back = nn.Linear(15, 45), nn.Linear(15, 15)
-        self.up, self.act, self.down = nn.Linear(15, 37), nn.GELU(), nn.Linear(37, 15)
-
-    def forward(self, x: Tensor) -> Tensor:
-        n = x.shape[1]
-        q, k, v = (part.unflatten(-1, (3, 5)).transpose(1, 2) for part in self.qkv(self.first(x)).chunk(3, dim=-1))
-        scores = (q @ k.transpose(-2, -1) / math.sqrt(5)).masked_fill(torch.ones(n, n).triu(1) > 0, -math.inf)
-        x = x + self.back((scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
-        return x + self.down(self.act(self.up(self.second(x))))
-
-
-class SmallGpt(nn.Module):
-    """Two of them under a table of tokens and one of places."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(31, 15), nn.Embedding(19, 15)
-        self.blocks = nn.ModuleList(HandWritten() for _ in range(2))
-        self.norm, self.head = nn.LayerNorm(15), nn.Linear(15, 31)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
-
-
 @pytest.fixture
-def gpt() -> SmallGpt:
+def gpt() -> Written:
     torch.manual_seed(0)
-    return SmallGpt().eval()
+    return Written().eval()
 
 
-def test_a_hand_written_gpt_is_a_decoder_with_everything_named(gpt: SmallGpt) -> None:
+def test_a_hand_written_gpt_is_a_decoder_with_everything_named(gpt: Written) -> None:
     ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
     reading = xformer.read(gpt, ids)
     assert torch.allclose(reading.logits, gpt(ids), **CLOSE)
@@ -71,11 +37,11 @@ def test_a_hand_written_gpt_is_a_decoder_with_everything_named(gpt: SmallGpt) ->
     assert torch.allclose(reading.subject.unembed(reading["decoder.1.resid_post"]), reading.logits, **CLOSE)
 
 
-def test_a_silenced_head_of_it_is_the_head_cut_out_of_its_weights(gpt: SmallGpt) -> None:
+def test_a_silenced_head_of_it_is_the_head_cut_out_of_its_weights(gpt: Written) -> None:
     ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
     found = xformer.read(gpt, ids, edits=[edits.ablate_head("decoder.1.attn", 2)])
     block = gpt.blocks[1]
-    assert isinstance(block, HandWritten)
+    assert isinstance(block, Block)
     block.back.weight.data[:, 10:] = 0
     assert torch.allclose(found.logits, gpt(ids), **CLOSE)
 
@@ -143,7 +109,7 @@ def test_a_module_without_attention_is_refused() -> None:
         xformer.read(nn.Sequential(nn.Linear(5, 7), nn.ReLU()), torch.randn(1, 3, 5))
 
 
-def test_other_inputs_are_read_without_opening_it_again(gpt: SmallGpt) -> None:
+def test_other_inputs_are_read_without_opening_it_again(gpt: Written) -> None:
     first = xformer.read(gpt, torch.tensor([[1, 2, 3]]))
     second = xformer.read(gpt, torch.tensor([[4, 5, 6, 7]]))
     assert second.tokens == ("4", "5", "6", "7")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
 from xformer import ModelConfig, Transformer, edits
 from xformer.adapters import ModelAdapter, huggingface
-from xformer.adapters.gradients import gradients
+from xformer.adapters.adapter import gradients
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.analysis import minimal_pairs
 from xformer.errors import EditError, InputError
@@ -118,22 +118,15 @@ def test_the_model_is_only_read_by_any_number_of_threads(monkeypatch: pytest.Mon
     flags = [weight.requires_grad for weight in module.parameters()]
     alone = gradients(subject, example, measure, ["*.z"])
     plain = subject.record(example).logits
-    results: list[Any] = []
 
-    def work(index: int) -> None:
-        for _ in range(3):
-            if index % 2:
-                results.append((subject.record(example).logits, plain))
-            else:
-                mine = gradients(subject, example, measure, ["*.z"])
-                results.extend((mine[name], alone[name]) for name in alone)
+    def work(index: int) -> list[tuple[Tensor, Tensor]]:
+        if index % 2:
+            return [(subject.record(example).logits, plain)]
+        mine = gradients(subject, example, measure, ["*.z"])
+        return [(mine[name], alone[name]) for name in alone]
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 2 * 3 * (1 + len(alone))
+    with ThreadPoolExecutor(4) as pool:
+        results = [pair for pairs in pool.map(work, range(12)) for pair in pairs]
     for got, wanted in results:
         torch.testing.assert_close(got, wanted)
         assert not got.requires_grad
@@ -178,7 +171,7 @@ def test_the_measures_are_those_of_a_reading() -> None:
     at = reading.logits[0, -1]
     assert float(minimal_pairs.Logit(-1, 5)(reading.logits)) == float(at[5])
     assert float(minimal_pairs.Logit(-1, 5, 8)(reading.logits)) == float(at[5] - at[8])
-    with pytest.raises(InputError, match="got position 6, token 5 against 8"):
+    with pytest.raises(InputError, match="There are logits at 6 positions of 97 tokens"):
         minimal_pairs.Logit(6, 5, 8)(reading.logits)
     example = own()[1]
     with pytest.raises(InputError, match="there is no loss; measure a logit"):

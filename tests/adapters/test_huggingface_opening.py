@@ -23,7 +23,6 @@ from xformer.reading import Reading
 BY_NAME = {member.name: member for member in ZOO}
 TOLERANCE = {
     torch.float32: 1e-5,
-    torch.float64: 1e-6,  # some families take the softmax in float32 in every type
     torch.bfloat16: 8 * torch.finfo(torch.bfloat16).eps,  # a rounding in each of some eight sums of two layers
     torch.float16: 8 * torch.finfo(torch.float16).eps,
 }
@@ -34,7 +33,6 @@ VARIANTS = [
     for dtype, attention in (
         (torch.float32, "eager"),
         (torch.float32, "sdpa"),
-        (torch.float64, "sdpa"),
         (torch.bfloat16, "sdpa") if number % 2 else (torch.float16, "eager"),  # not both, for the time it takes
     )
     if attention in member.attentions
@@ -232,15 +230,6 @@ def test_a_folder_that_lacks_a_weight_is_refused_by_the_weights_name(name: str, 
         xformer.read(folder, member.text or member.inputs(member.make()))
 
 
-def test_a_folder_whose_class_needs_more_than_it_holds_is_refused(tmp_path: Path) -> None:
-    """A language model's weights under a classifier's configuration: the classifier would be random."""
-    folder = BY_NAME["BertForMaskedLM"].save(tmp_path / "model")
-    config = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(config.replace("BertForMaskedLM", "BertForSequenceClassification"))
-    with pytest.raises(XformerError, match=r"classifier\.weight"):
-        xformer.read(folder, "the cat sat")
-
-
 def test_a_folder_whose_weights_have_another_shape_is_refused(tmp_path: Path) -> None:
     import json
 
@@ -273,33 +262,25 @@ def test_arguments_that_the_stock_model_refuses_are_refused(name: str, wrong: st
         xformer.read(model, WRONG[wrong])
 
 
-def test_tokens_in_a_list_are_read_or_refused() -> None:
-    try:
-        reading = xformer.read(BY_NAME["GPT2LMHeadModel"].make(), {"input_ids": [[5, 6]]})
-    except XformerError:
-        return
-    assert reading.ids() == [5, 6]
-
-
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "BertForMaskedLM"])
-def test_vectors_in_the_place_of_tokens_are_read_or_refused(name: str) -> None:
+def test_tokens_in_a_list_and_vectors_in_the_place_of_tokens_are_read(name: str) -> None:
     model = BY_NAME[name].make()
+    assert xformer.read(model, {"input_ids": [[5, 6]]}).ids() == [5, 6]
     given = {"inputs_embeds": torch.randn(1, 7, 24, generator=torch.Generator().manual_seed(3))}
-    try:
-        reading = xformer.read(model, given)
-    except XformerError:
-        return
-    assert distance(reading.logits, stock_output(model, given).logits) <= ROUNDING
+    assert distance(xformer.read(model, given).logits, stock_output(model, given).logits) <= ROUNDING
 
 
-@pytest.mark.parametrize("name", ["Wav2Vec2ForCTC", "WhisperForConditionalGeneration", "WhisperForAudioClassification"])
-def test_a_text_for_a_model_of_sound_is_refused_by_what_it_reads(name: str) -> None:
-    with pytest.raises(XformerError, match=r"(?i)sound|audio|speech") as refused:
+@pytest.mark.parametrize(
+    ("name", "reads"),
+    [
+        ("Wav2Vec2ForCTC", "sounds"),
+        ("WhisperForConditionalGeneration", "sounds"),
+        ("WhisperForAudioClassification", "sounds"),
+        ("CLIPModel", "pixel_values"),
+        ("SiglipModel", "pixel_values"),
+    ],
+)
+def test_a_text_for_a_model_of_something_else_is_refused_by_what_it_reads(name: str, reads: str) -> None:
+    with pytest.raises(XformerError, match=reads) as refused:
         xformer.read(BY_NAME[name].make(), "the cat sat", tokenizer=tokenizer())
     assert "picture" not in str(refused.value)
-
-
-@pytest.mark.parametrize("name", ["CLIPModel", "SiglipModel"])
-def test_a_text_alone_for_a_model_of_texts_and_images_is_refused(name: str) -> None:
-    with pytest.raises(XformerError, match=r"(?i)image|picture|pixel_values"):
-        xformer.read(BY_NAME[name].make(), "the cat sat", tokenizer=tokenizer())

@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import xformer
 from tests.adapters.test_huggingface import folder_of
-from xformer.adapters.load import open_model, plain_sentence
-from xformer.adapters.rehearsal import rehearse, try_out
+from xformer.adapters.load import open_model, plain_sentence, rehearse, try_out
 from xformer.errors import CheckpointError, InputError, ModelFileError, XformerError
 from xformer.model_files.contents import check_sizes, inspect
 from xformer.model_files.models_here import catalogue

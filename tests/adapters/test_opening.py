@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from tests.adapters.families import FAMILIES, cut_head, shown
 from xformer import edits
 from xformer.adapters.huggingface_opening import example_inputs, open_transformers
 from xformer.adapters.opening import OpenedModel
-from xformer.errors import EditError, InputError
+from xformer.errors import EditError
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
 """Rounding in float32 of two layers of 24 features, in another order."""
@@ -29,16 +28,12 @@ def family(request: pytest.FixtureRequest) -> tuple[str, Any, OpenedModel]:
     return name, stock, opened
 
 
-def run(opened: OpenedModel, inputs: dict[str, Any], **options: Any) -> dict[str, torch.Tensor]:
-    return opened.run(inputs, **options)
-
-
 def test_logits_patterns_and_stream_are_those_of_the_stock_model(family: tuple[str, Any, OpenedModel]) -> None:
     _, stock, opened = family
     inputs = example_inputs(stock, 5)
     with torch.no_grad():
         wanted = stock(**inputs, output_attentions=True, output_hidden_states=True)
-    found = run(opened, inputs)
+    found = opened.run(inputs)
     assert torch.allclose(found["logits"], shown(stock, wanted), **CLOSE)
     for stack, kind, given in patterns_of(wanted):
         names = [site.path for site in opened.layout.attention if (site.stack, site.kind) == (stack, kind)]
@@ -66,7 +61,7 @@ def patterns_of(output: Any) -> list[tuple[str, str, tuple[torch.Tensor, ...]]]:
 def test_each_block_adds_up(family: tuple[str, Any, OpenedModel]) -> None:
     """x + what attention adds = mid; mid + what the neurons add = y; with norms behind the sums, before the norm."""
     name, stock, opened = family
-    found = run(opened, example_inputs(stock, 6))
+    found = opened.run(example_inputs(stock, 6))
     norms = opened.layout.norms
     assert len(norms) == len({(site.stack, site.layer) for site in opened.layout.attention})
     for path, norm in norms.items():
@@ -84,7 +79,7 @@ def test_each_block_adds_up(family: tuple[str, Any, OpenedModel]) -> None:
 def test_what_an_attention_reads_is_the_stream_behind_its_norm(family: tuple[str, Any, OpenedModel]) -> None:
     """This holds for every attention with the name, cross-attention too."""
     _, stock, opened = family
-    found = run(opened, example_inputs(stock, 6))
+    found = opened.run(example_inputs(stock, 6))
     before = {"attn": "resid_pre", "self_attn": "resid_pre", "cross_attn": "resid_mid"}
     for site in opened.layout.attention:
         if f"{site.path}.in" not in found:
@@ -103,7 +98,7 @@ def test_a_silenced_head_is_the_head_cut_out_of_the_weights(family: tuple[str, A
     with torch.no_grad():
         before, wanted = shown(stock, stock(**inputs)), shown(cut, cut(**inputs))
     silenced = FAMILIES[name].silenced
-    found = run(opened, inputs, edits=[edits.ablate_head(silenced, 1)], keep=("logits",))["logits"]
+    found = opened.run(inputs, edits=[edits.ablate_head(silenced, 1)], keep=("logits",))["logits"]
     assert not torch.allclose(before, wanted, **CLOSE)
     assert torch.allclose(found, wanted, **CLOSE)
 
@@ -114,12 +109,12 @@ def test_a_stream_that_is_replaced_flows_on(family: tuple[str, Any, OpenedModel]
     one, other = example_inputs(stock, 8), example_inputs(stock, 9)
     last = opened.layout.attention[-1]
     name = f"{last.stack}.{last.layer}.resid_post"
-    source = run(opened, other)
-    moved = run(opened, one, edits=[edits.replace(name, source[name])], keep=("logits",))["logits"]
+    source = opened.run(other)
+    moved = opened.run(one, edits=[edits.replace(name, source[name])], keep=("logits",))["logits"]
     assert torch.allclose(moved, source["logits"], **CLOSE)
     middle = f"{last.stack}.{last.layer}.resid_mid"
     if middle in source and last.kind == "attn":
-        moved = run(opened, one, edits=[edits.replace(middle, source[middle])], keep=("logits",))["logits"]
+        moved = opened.run(one, edits=[edits.replace(middle, source[middle])], keep=("logits",))["logits"]
         assert torch.allclose(moved, source["logits"], **CLOSE)
 
 
@@ -127,8 +122,8 @@ def test_an_edge_that_is_cut_gets_no_weight_and_no_other_row_moves(family: tuple
     _, stock, opened = family
     inputs = example_inputs(stock, 4)
     path = opened.layout.attention[0].path
-    before = run(opened, inputs)[f"{path}.pattern"]
-    after = run(opened, inputs, edits=[edits.mask_edges(path, [(3, 1)], [2])])[f"{path}.pattern"]
+    before = opened.run(inputs)[f"{path}.pattern"]
+    after = opened.run(inputs, edits=[edits.mask_edges(path, [(3, 1)], [2])])[f"{path}.pattern"]
     assert before[0, 2, 3, 1] > 0
     assert after[0, 2, 3, 1] == 0
     rest = torch.ones_like(before, dtype=torch.bool)
@@ -148,33 +143,11 @@ def test_the_parts_found_in_half_precision_are_those_of_float32(name: str, dtype
     assert half.norms == whole.norms
 
 
-def test_eight_threads_change_one_model_at_once_and_nothing_mixes() -> None:
-    stock = FAMILIES["Llama"].make()
-    opened, _ = open_transformers(copy.deepcopy(stock))
-    inputs = example_inputs(stock, 3)
-    changes = [(), *([edits.ablate_head(f"decoder.{layer}.attn", head)] for layer in (0, 1) for head in range(3))]
-    alone = [run(opened, inputs, edits=change)["logits"] for change in changes]
-    assert len({round(float(logits.sum()), 4) for logits in alone}) == len(alone)
-    with ThreadPoolExecutor(8) as pool:
-        jobs = [index % len(changes) for index in range(160)]
-        found = list(pool.map(lambda index: run(opened, inputs, edits=changes[index])["logits"], jobs))
-    assert all(torch.equal(logits, alone[index]) for index, logits in zip(jobs, found, strict=True))
-
-
-def test_outside_of_a_run_the_model_does_what_it_always_did() -> None:
-    stock = FAMILIES["Gemma2"].make()
-    taken = copy.deepcopy(stock)
-    open_transformers(taken)
-    inputs = example_inputs(stock, 3)
-    with torch.no_grad():
-        assert torch.allclose(taken(**inputs).logits, stock(**inputs).logits, **CLOSE)
-
-
 def test_positions_off_is_the_model_without_its_position_table() -> None:
     stock = FAMILIES["GPT-2"].make()
     opened, _ = open_transformers(copy.deepcopy(stock))
     inputs = example_inputs(stock, 3)
-    found = run(opened, inputs, edits=[edits.zero_positions()])["logits"]
+    found = opened.run(inputs, edits=[edits.zero_positions()])["logits"]
     stock.transformer.wpe.weight.data.zero_()
     with torch.no_grad():
         assert torch.allclose(found, stock(**inputs).logits, **CLOSE)
@@ -184,7 +157,7 @@ def test_rotation_off_leaves_queries_and_keys_where_they_were() -> None:
     stock = FAMILIES["Llama"].make()
     opened, _ = open_transformers(stock)
     inputs = example_inputs(stock, 3)
-    found = run(opened, inputs, edits=[edits.zero_positions()])
+    found = opened.run(inputs, edits=[edits.zero_positions()])
     attention = stock.model.layers[0].self_attn
     with torch.no_grad():
         q = attention.q_proj(found["decoder.0.attn.in"]).unflatten(-1, (6, -1)).transpose(1, 2)
@@ -194,16 +167,16 @@ def test_rotation_off_leaves_queries_and_keys_where_they_were() -> None:
 def test_causality_lifted_lets_every_query_see_every_key() -> None:
     opened, _ = open_transformers(FAMILIES["Mistral"].make())
     inputs = example_inputs(opened.module, 3)
-    pattern = run(opened, inputs, edits=[edits.set_causal(False)])["decoder.0.attn.pattern"]
+    pattern = opened.run(inputs, edits=[edits.set_causal(False)])["decoder.0.attn.pattern"]
     assert (pattern.triu(1).sum(-1)[..., :-1] > 0).all()
 
 
-def test_a_causal_model_whose_mask_was_lost_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_causal_model_whose_mask_was_lost_is_opened_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.models.gpt2 import modeling_gpt2
 
     monkeypatch.setattr(modeling_gpt2, "create_causal_mask", lambda *args, **kwargs: None)
-    with pytest.raises(InputError, match="its attention lets early tokens see later ones"):
-        open_transformers(FAMILIES["GPT-2"].make())
+    _, verification = open_transformers(FAMILIES["GPT-2"].make())
+    assert "its attention lets early tokens see later ones" in str(verification)
 
 
 def test_where_our_attention_gets_no_mask_the_next_rung_is_taken() -> None:
@@ -218,10 +191,10 @@ def test_where_our_attention_gets_no_mask_the_next_rung_is_taken() -> None:
     finally:
         AttentionMaskInterface.register("xformer", ours)
     assert verification.backend == "softmax"
-    assert "decoder.0.attn.q" not in run(opened, example_inputs(model, 1))
+    assert "decoder.0.attn.q" not in opened.run(example_inputs(model, 1))
 
 
 def test_an_edit_that_fits_nothing_lists_what_there_is() -> None:
     opened, _ = open_transformers(FAMILIES["Llama"].make())
     with pytest.raises(EditError, match=r"decoder\.7\.attn.*decoder\.1\.attn\.z"):
-        run(opened, example_inputs(opened.module, 0), edits=[edits.ablate_head("decoder.7.attn", 0)])
+        opened.run(example_inputs(opened.module, 0), edits=[edits.ablate_head("decoder.7.attn", 0)])

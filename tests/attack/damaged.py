@@ -19,9 +19,9 @@ from xformer import load, record
 from xformer.checkpoints import from_bytes
 from xformer.errors import XformerError
 from xformer.trace import load_trace, save_trace
+from xformer.training.card import from_file, to_file
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
-from xformer.training.transfer import from_file, to_file
 
 ODD: tuple[Any, ...] = (
     None, True, -1, 0, 1e308, 2**63, 2**40, -(2**70), "", "=cmd|' /C calc'!A0", "\ud800", "a" * 5000, [], {}, [[[]]],

@@ -29,8 +29,8 @@ from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import WORDS, tokenizer
 from tests.attack.damaged import ODD
 from tests.attack.visitor import FindingError
-from xformer.adapters.load import library, open_model
-from xformer.adapters.rehearsal import limit_memory, limit_time, try_out
+from tests.model_files.small_files import tiny_gguf
+from xformer.adapters.load import library, limit_memory, limit_time, open_model, try_out
 from xformer.errors import XformerError
 from xformer.reading import read
 
@@ -60,40 +60,9 @@ def originals() -> Path:
         FAMILIES[name].make().save_pretrained(where / name)
         if name != "ViT":
             tokenizer().save_pretrained(where / name)
-    _write_gguf(where / "tiny.gguf")
-    return where
-
-
-def _write_gguf(path: Path) -> None:
-    """A Llama of one layer with a tokenizer in the file."""
-    import gguf
-
     words = [*WORDS[:5], *"abcdefghijklmnopqrstuvwxyzĠ", "th", "the"]
-    draw, d, ff, n = np.random.default_rng(0), 32, 64, len(words)
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(1)
-    writer.add_context_length(64)
-    writer.add_embedding_length(d)
-    writer.add_feed_forward_length(ff)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10_000.0)
-    writer.add_vocab_size(n)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(words)
-    writer.add_token_merges(["t h", "th e"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    shapes = {"token_embd": (n, d), "output_norm": (d,), "output": (n, d)}
-    block = {"attn_norm": (d,), "ffn_norm": (d,), "attn_q": (d, d), "attn_k": (d // 2, d), "attn_v": (d // 2, d)}
-    block |= {"attn_output": (d, d), "ffn_gate": (ff, d), "ffn_up": (ff, d), "ffn_down": (d, ff)}
-    for name, shape in (shapes | {f"blk.0.{name}": shape for name, shape in block.items()}).items():
-        writer.add_tensor(f"{name}.weight", draw.normal(0, 0.2, shape).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    tiny_gguf(where / "tiny.gguf", words, ["t h", "th e"], width=32)
+    return where
 
 
 def mutant(where: Path, draw: random.Random) -> str:

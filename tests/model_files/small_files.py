@@ -71,3 +71,36 @@ def gguf(
     counts = (len(tensors) if n_tensors is None else n_tensors, len(keys) if n_keys is None else n_keys)
     head = magic + struct.pack("<IQQ", version, *counts) + b"".join((*keys, *tensors))
     return head + bytes(-len(head) % 32 + data)
+
+
+def tiny_gguf(path: Path, words: list[str], merges: list[str], width: int = 8) -> Path:
+    """Write a Llama of one layer with a tokenizer of these words as a GGUF file."""
+    import gguf as library
+    import numpy as np
+
+    writer, half, inner, n = library.GGUFWriter(path, "llama"), width // 2, 2 * width, len(words)
+    writer.add_block_count(1)
+    writer.add_context_length(64)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_vocab_size(n)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(words)
+    writer.add_token_merges(merges)
+    writer.add_eos_token_id(0)
+    block = {"attn_norm": (width,), "ffn_norm": (width,), "attn_q": (width, width), "attn_k": (half, width)}
+    block |= {"attn_v": (half, width), "attn_output": (width, width), "ffn_gate": (inner, width)}
+    block |= {"ffn_up": (inner, width), "ffn_down": (width, inner)}
+    shapes = {"token_embd": (n, width), "output_norm": (width,)} | {f"blk.0.{name}": of for name, of in block.items()}
+    draw = np.random.default_rng(0)
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", draw.normal(0, 0.2, shape).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -53,7 +53,7 @@ def test_a_terminal_shows_the_address_as_a_code(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == ""  # a log file has no use for it
     rows = app._code("http://192.0.2.7:8613").splitlines()
     assert len(rows) > 10
-    # White on black, whatever the colours of the terminal are; a phone does not read the inverse.
+    # White on black with any colours of the terminal; a phone does not read the inverse.
     assert all(row.startswith("\x1b[97;40m") and row.endswith("\x1b[0m") for row in rows)
 
 

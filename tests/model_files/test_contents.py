@@ -65,7 +65,7 @@ def test_some_published_configurations_have_infinity(tmp_path: Path) -> None:
             r"only as a pickle \(pytorch_model.bin\).* save_pretrained",
         ),
         ({"config.json": CONFIG, "consolidated.00.pth": b""}, r"only as a pickle \(consolidated.00.pth\)"),
-        ({"config.json": CONFIG, "tf_model.h5": b""}, "of a kind that is not read here"),
+        ({"config.json": CONFIG, "tf_model.h5": b""}, "alone is not a model"),
         ({"config.json": CONFIG, "weights.safetensors": SAFE["model.safetensors"]}, "alone is not a model"),
         ({"a.gguf": gguf(), "b.gguf": gguf()}, r"has 2 GGUF files \(a.gguf, b.gguf\); give the path of one"),
         (SAFE, "no config.json, which describes them"),
@@ -175,7 +175,7 @@ def test_nothing_there_and_a_file_of_another_kind(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, {"model.pt": b"", "model.safetensors": b""})
     with pytest.raises(ModelFileError, match="only as a pickle"):
         inspect(folder / "model.pt")
-    with pytest.raises(ModelFileError, match="alone is not a model; give a folder"):
+    with pytest.raises(ModelFileError, match="alone is not a model that can be read; give a folder"):
         inspect(folder / "model.safetensors")
 
 

@@ -126,15 +126,6 @@ def test_what_is_used_is_never_given_up(machine: Machine, monkeypatch: pytest.Mo
         assert store.open_ids() == ["hf:a", "hf:c"]  # b was given back first
 
 
-def test_one_that_many_use_stays_until_the_last_is_done(machine: Machine) -> None:
-    store = machine.store()
-    with store.use("hf:a"):
-        with store.use("hf:a"):
-            pass
-        assert store.unload_unused() == []
-    assert store.unload_unused() == ["hf:a"]
-
-
 def test_one_that_somebody_waits_for_is_not_given_up_before_they_have_it(machine: Machine) -> None:
     store = machine.store()
     machine.gate.clear()
@@ -251,27 +242,6 @@ def test_whoever_goes_away_while_it_loads_leaves_it_to_the_others(machine: Machi
     with store.use("hf:a") as model:
         assert model.id == "hf:a"
     assert machine.loads == ["hf:a"]
-
-
-def test_threads_that_use_and_give_up_do_not_disturb_each_other(machine: Machine) -> None:
-    """More models than fit, eight threads: each gets the model that it asked for, and it is open while it is used."""
-    machine.room = 9
-    store = machine.store()
-
-    def visit(number: int) -> None:
-        for turn in range(6):
-            wanted = f"hf:{(number * 7 + turn * 3) % 12}"
-            with store.use(wanted) as model:
-                assert model.id == wanted
-                assert wanted in store.open_ids()
-            del model
-            if turn % 4 == number % 4:
-                store.unload_unused()
-
-    with ThreadPoolExecutor(8) as pool:
-        for visitor in [pool.submit(visit, number) for number in range(8)]:
-            visitor.result()
-    assert len(machine.alive) <= 9
 
 
 def test_jobs_are_joined_while_they_run_and_can_be_cancelled() -> None:

@@ -1,19 +1,88 @@
-"""The interface of every model that can be read and drawn, and of the inputs it accepts."""
+"""The interface of every model that can be read: its inputs, its runs, its weights, and gradients of its runs.
+
+    adapter.weights.token_embedding()              the vector of each token
+    adapter.weights.projection("decoder.3.attn")   from a layer's heads (or neurons) to the stream
+    adapter.weights.unembedding()                  from the stream to the logits
+
+Weights that a model does not have, or that were not located, raise `UnavailableError`. Gradients are those of a measure of the
+logits at each activation of a run, from one forward and one backward pass:
+
+    found = gradients(adapter, example, lambda logits: logits[0, -1, 7], ["*.z"])
+    found["decoder.0.attn.z"]           ∂ measure / ∂ z, shaped like z
+    found.activations, found.measure    the activations and the value of the measure
+
+Parameters get no gradient and keep their flags, so threads may share the model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from xformer.adapters.weights import Weights
 from xformer.decoding import Step
-from xformer.edits import AnyEdit
+from xformer.edits import AnyEdit, Watch
+from xformer.errors import EditError, InputError, UnavailableError
 from xformer.model_shape import ModelShape
 from xformer.tasks.task import Example
 from xformer.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """factor · norm(x W + b): from a layer's concatenated heads, or its neurons, to the stream."""
+
+    weight: Float[Tensor, "inside d_model"]
+    bias: Float[Tensor, " d_model"] | None = None
+    norm: nn.Module | None = None
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Readout:
+    """logits = cap · tanh(W norm(x) / cap) + b. The cap and the norm are optional."""
+
+    matrix: Float[Tensor, "vocab d_model"]
+    bias: Float[Tensor, " vocab"] | None = None
+    norm: nn.Module | None = None
+    softcap: float | None = None
+
+
+class Weights(Protocol):
+    """The weights of one model, read-only."""
+
+    def token_embedding(self, stack: str | None = None) -> Float[Tensor, "vocab width"]:
+        """The embedding of each token, for one stack."""
+        ...
+
+    def unembedding(self) -> Readout:
+        """The map from the final stream state to the logits."""
+        ...
+
+    def projection(self, path: str) -> Projection:
+        """The map from the inside of a layer to the stream."""
+        ...
+
+    def norm_after(self, path: str) -> nn.Module | None:
+        """The norm on the stream after a layer's output is added (post-norm), or None."""
+        ...
+
+    def norm_before(self, path: str) -> nn.Module | None:
+        """The norm between the stream and a layer's input (pre-norm), or None."""
+        ...
+
+    def last_norm(self, stack: str) -> nn.Module | None:
+        """The norm after a stack's last block, or None."""
+        ...
+
+    def n_parameters(self) -> int:
+        """The number of parameters; shared ones count once."""
+        ...
 
 
 @runtime_checkable
@@ -194,3 +263,121 @@ class OpenText(Input):
     kind: ClassVar[str] = "text"
     reference_label: ClassVar[str] = "really comes next"
     goes_on: ClassVar[bool] = True
+
+
+Measure = Callable[[Tensor], Tensor]
+"""Maps the logits [batch, pos, vocab] to one number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients(Mapping[str, Tensor]):
+    """Gradients by the names of their activations, in the order of the run."""
+
+    measure: float
+    activations: dict[str, Tensor] = field(repr=False)
+    gradients: dict[str, Tensor] = field(repr=False)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.gradients[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.gradients)
+
+    def __len__(self) -> int:
+        return len(self.gradients)
+
+
+def gradients(
+    subject: ModelAdapter, example: Example, measure: Measure, names: Sequence[str], edits: Sequence[AnyEdit] = ()
+) -> Gradients:
+    """The gradient of `measure` at each activation that matches a glob of `names`, in a run under `edits`.
+
+    Activations that the measure does not depend on have gradient 0.
+
+    Raises:
+        EditError: A glob matches no differentiable activation.
+        InputError: The measure is not a single number that depends on the logits.
+    """
+    seen: dict[str, Tensor] = {}
+    logits = subject.record(example, edits=[*edits, *(Watch(name, seen) for name in names)], keep=("logits",)).logits
+    if not seen:
+        raise EditError(f"Nothing that {', '.join(names)} names has a gradient; ask for one like '*.z'.")
+    with torch.enable_grad():
+        value = measure(logits)
+        if value.numel() != 1 or not value.requires_grad:
+            raise InputError(
+                f"A measure makes one number of the logits that depends on them, got {value}; for example logits[0, -1, 7]."
+            )
+        found = torch.autograd.grad(value.reshape(()), list(seen.values()), materialize_grads=True)
+    return Gradients(
+        float(value.detach()), {name: at.detach() for name, at in seen.items()}, dict(zip(seen, found, strict=True))
+    )
+
+
+@torch.no_grad()
+def before_norm(
+    norm: nn.Module, x: Float[Tensor, " d_model"], g: Float[Tensor, " d_model"]
+) -> tuple[Float[Tensor, " d_model"], Float[Tensor, ""]]:
+    """Pull a readout of a norm's output back to its input: g · norm(x) = g′ · x + c.
+
+    σ is frozen at its value at x; see `FrozenNorm`.
+
+    Returns:
+        g′ [d_model] and the constant c.
+
+    Raises:
+        UnavailableError: The norm has another form.
+    """
+    frozen = FrozenNorm.at(norm, x[None])
+    pulled = frozen.scale[0] * g
+    return pulled - pulled.mean() if frozen.is_centred else pulled, g @ frozen.shift
+
+
+_FAR = 1e4
+"""The ε of a norm is negligible beside numbers of this size."""
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenNorm:
+    """A norm as a linear map: its divisors σ are frozen at their values for x [pos, d_model].
+
+        norm(x) = γ (x − μ(x)) / σ(x) + β          LayerNorm; RMSNorm has no μ and no β
+        frozen(s) = γ (s − μ(s)) / σ(x)            so that Σ frozen(s) + β = norm(Σ s) for parts s with Σ s = x
+
+    γ, β, μ and σ are measured from outputs of the norm, so any implementation of these forms works.
+    """
+
+    scale: Float[Tensor, "pos d_model"]
+    """γ / σ at each position."""
+    shift: Float[Tensor, " d_model"]
+    """β."""
+    is_centred: bool
+
+    @classmethod
+    @torch.no_grad()
+    def at(cls, norm: nn.Module, x: Float[Tensor, "pos d_model"]) -> FrozenNorm:
+        """Measure a norm at x. Raises `UnavailableError` for a norm of another form."""
+        twin = copy.deepcopy(norm).double()
+        x = x.double()
+
+        def f(vector: Tensor) -> Tensor:
+            return twin(vector.reshape(1, -1, x.shape[-1]))[0].double()  # [pos, d_model]
+
+        given = f(x)
+        shift = (given[0] + f(-x)[0]) / 2
+        sign = torch.ones_like(x[0])
+        sign[1::2] = -1
+        centred = bool(torch.allclose(f(_FAR * (sign + 1)), f(_FAR * (sign - sign.mean())), atol=1e-4, rtol=1e-4))
+        probe = (sign - sign.mean() if centred else sign) * _FAR
+        gamma = (f(probe)[0] - shift) / probe * probe.square().mean().sqrt()
+        inside = gamma * (x - x.mean(dim=-1, keepdim=True) if centred else x)  # [pos, d_model]
+        per_sigma = (inside * (given - shift)).sum(-1, keepdim=True) / inside.square().sum(-1, keepdim=True)
+        if not torch.allclose(inside * per_sigma + shift, given, rtol=1e-3, atol=1e-4 * float(given.abs().max())):
+            raise UnavailableError(
+                f"{type(norm).__name__} is no norm that divides by one number a position, so what it gives is no sum of parts."
+            )
+        return cls(gamma * per_sigma, shift, centred)
+
+    def __call__(self, parts: Float[Tensor, "part pos d_model"]) -> Float[Tensor, "part pos d_model"]:
+        """The image of each part, without the shift β."""
+        return (parts - parts.mean(dim=-1, keepdim=True) if self.is_centred else parts) * self.scale.to(parts.dtype)

@@ -9,7 +9,7 @@ Integer inputs are its tokens; otherwise its positions are numbered.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -21,7 +21,7 @@ from xformer.adapters.adapter import Input
 from xformer.adapters.attachment import left_as_found, noting_draws, remembered
 from xformer.adapters.on_demand import lengths, recorded_bytes
 from xformer.adapters.opening import (
-    ExternalWeights,
+    ExternalAdapter,
     Inputs,
     OpenedModel,
     Verification,
@@ -29,6 +29,7 @@ from xformer.adapters.opening import (
     open_module,
     shape_of,
 )
+from xformer.adapters.own_models import numbered
 from xformer.decoding import Step
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
@@ -63,14 +64,10 @@ ModuleInputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class AnyModule:
+class AnyModule(ExternalAdapter):
     """A module with its located parts and the inputs it is called with. Read-only."""
 
-    opened: OpenedModel
-    inputs: Inputs
-    shape: ModelShape
-    verification: Verification
-    name: str = "module"
+    inputs: Inputs = field(default_factory=dict)
     output: str = "module"
 
     @classmethod
@@ -79,26 +76,13 @@ class AnyModule:
         named = _named(inputs)
         called = tuple((name, value.dim() if isinstance(value, Tensor) else None) for name, value in named.items())
 
-        def find() -> tuple[dict[str, Any], Verification, ModelShape]:
-            opened, verification, shape = _open(module, named)
-            return opened.parts, verification, shape
-
-        parts, verification, shape = remembered(module, called, find)
-        return cls(OpenedModel(module, **parts), named, shape, verification, name)
-
-    @property
-    def weights(self) -> ExternalWeights:
-        """The located weights."""
-        return ExternalWeights(self.opened, self.name)
+        parts, verification, shape = remembered(module, called, lambda: _open(module, named))
+        return cls(OpenedModel(module, **parts), shape, verification, name, named)
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Token ids."""
-        return self._labels
-
-    @cached_property
-    def _labels(self) -> tuple[str, ...]:
-        return tuple(str(number) for number in range(self.shape.vocab_size))
+        return numbered(self.shape.vocab_size)
 
     def frame(self, typed: Any = None) -> Example:
         """The inputs the module is called with; outputs have no references."""
@@ -106,10 +90,6 @@ class AnyModule:
         target = self._positions("decoder", 1) if self.shape.is_pair else None
         labels = torch.full_like(stream if target is None else target, IGNORED)
         return Example(tuple(stream[0].tolist()), (), stream, target, stream, labels, arguments=self.inputs)
-
-    def has_right_answer(self, example: Example) -> bool:
-        """False: there is no task."""
-        return False
 
     def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The ids of the tokens, or the numbers of the positions."""
@@ -148,10 +128,6 @@ class AnyModule:
         """Estimate the memory of a recorded run in bytes, from shapes alone."""
         return recorded_bytes(self.shape, *lengths(example))
 
-    def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
-        """Empty: there is no task."""
-        return {}
-
     def _positions(self, stack: str, index: int) -> Int[Tensor, "1 pos"]:
         """The tokens that a stack reads, or the numbers of its positions."""
         ids = _ids_of(self.inputs)
@@ -163,11 +139,8 @@ class AnyModule:
     @cached_property
     def _n_keys(self) -> dict[str, int]:
         """The number of keys of each attention with these inputs, measured in a run."""
-        return _n_keys(self.opened.run(self.inputs, n_batch=_n_batch(self.inputs), keep=("*.pattern",)))
-
-
-def _n_keys(run: Mapping[str, Tensor]) -> dict[str, int]:
-    return {name: value.shape[-1] for name, value in run.items() if name.endswith(".pattern")}
+        run = self.opened.run(self.inputs, n_batch=_n_batch(self.inputs), keep=("*.pattern",))
+        return {name: value.shape[-1] for name, value in run.items()}
 
 
 def _named(inputs: ModuleInputs | Sequence[Any]) -> Inputs:
@@ -196,12 +169,14 @@ def _call(module: nn.Module, inputs: Inputs) -> Any:
     return module(*args, **{name: value for name, value in inputs.items() if not name.isdigit()})
 
 
+def _named_tensors(inputs: Inputs) -> list[tuple[str, Tensor]]:
+    """The tensors that hold streams, with their names; a boolean one is a mask."""
+    named = [(name, value) for name, value in inputs.items() if isinstance(value, Tensor)]
+    return [(name, value) for name, value in named if value.dim() >= 2 and value.dtype != torch.bool]
+
+
 def _tensors(inputs: Inputs) -> list[Tensor]:
-    return [
-        value
-        for value in inputs.values()
-        if isinstance(value, Tensor) and value.dim() >= 2 and value.dtype != torch.bool
-    ]
+    return [value for _, value in _named_tensors(inputs)]
 
 
 def _ids_of(inputs: Inputs) -> tuple[Tensor, ...]:
@@ -214,12 +189,10 @@ def _n_batch(inputs: Inputs) -> int:
 
 def _lengthened(inputs: Inputs, extra: dict[int, int]) -> Inputs:
     """The inputs with the first position of some of their tensors repeated at the end."""
-    grown = dict(inputs)
-    for index, (name, value) in enumerate(
-        (n, v) for n, v in inputs.items() if any(v is one for one in _tensors(inputs))
-    ):
-        if extra.get(index):
-            grown[name] = torch.cat([value, *[value[:, :1]] * extra[index]], dim=1)
+    grown, named = dict(inputs), _named_tensors(inputs)
+    for index, n in extra.items():
+        name, value = named[index]
+        grown[name] = torch.cat([value, *[value[:, :1]] * n], dim=1)
     return grown
 
 
@@ -257,7 +230,7 @@ def _probed(module: nn.Module, inputs: Inputs) -> tuple[Inputs, int | None]:
     return inputs, None
 
 
-def _open(module: nn.Module, inputs: Inputs) -> tuple[OpenedModel, Verification, ModelShape]:
+def _open(module: nn.Module, inputs: Inputs) -> tuple[dict[str, Any], Verification, ModelShape]:
     probed, n_target = _probed(module, inputs)
     try:
         opened, verification = open_module(module, _call, first_tensor, [probed], _ids_of, n_target=n_target)
@@ -269,12 +242,10 @@ def _open(module: nn.Module, inputs: Inputs) -> tuple[OpenedModel, Verification,
     run = opened.run(probed, n_batch=_n_batch(probed))
     tables = [opened.module.get_submodule(tap.module) for tap in opened.layout.taps if tap.name.endswith("embed")]
     sizes = [table.num_embeddings for table in tables if isinstance(table, nn.Embedding)]
-    is_causal = (
-        opened.layout.attention[-1].stack == "decoder" and len({one.stack for one in opened.layout.attention}) == 1
-    )
+    is_causal = {one.stack for one in opened.layout.attention} == {"decoder"}
     n_inputs = max([*sizes[:1], *(int(ids.max()) + 1 for ids in _ids_of(inputs))], default=0)
     shape = shape_of(opened, run, is_causal=is_causal, max_len=None, n_inputs=n_inputs)
-    return opened, verification, shape
+    return opened.parts, verification, shape
 
 
 def first_tensor(output: Any) -> Tensor:

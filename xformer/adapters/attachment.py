@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -24,78 +24,55 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from xformer.adapters.capture_backends import Backend, register
-from xformer.adapters.layout import Layout, Side, dense, routing, sparse
+from xformer.adapters.layout import Layout, Side, Tap, routing
 from xformer.adapters.probe import ActiveRun, active_run, running
 
 T = TypeVar("T")
 SEED = 0
 """The seed for models that draw random numbers in eval mode, as masked autoencoders do: every read draws the same ones."""
 _LOCK = threading.RLock()
-_OWN = vars(nn.Module()).keys() - {"training"}
-"""What PyTorch itself keeps in a module: parameters, buffers, children, hooks."""
 
 
-@dataclass
 class _Held:
     """The saved state of a module or configuration, shared by all calls that use it."""
 
-    owner: Any
-    n_holders: int = 0
-    attributes: dict[str, Any] = field(default_factory=dict)
-    contents: list[tuple[Any, Any]] = field(default_factory=list)
-    """The containers among the attributes, each with a copy; a forward pass may add to them."""
-    members: set[str] = field(default_factory=set)
-    """The names of a module's parameters, buffers and children."""
-    buffers: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Each buffer and a copy of it."""
-    hooks: list[tuple[dict[Any, Any], set[Any]]] = field(default_factory=list)
-    """A module's hook dictionaries, each with its keys; Transformers adds hooks when attention is requested."""
-
-    def save(self) -> None:
-        self.attributes = _attributes_of(self.owner)
-        self.contents = list(_containers(list(self.attributes.values()), set()))
-        if isinstance(self.owner, nn.Module):
-            self.members = _members_of(self.owner)
-            own = {name: value for name, value in vars(self.owner).items() if name in _OWN and "hooks" in name}
-            self.hooks = [(value, set(value)) for value in own.values() if isinstance(value, dict)]
-            self.buffers = {name: (one, one.clone()) for name, one in self.owner.named_buffers(recurse=False)}
+    def __init__(self, owner: Any) -> None:
+        self.owner, self.n_holders = owner, 0
+        self.attributes = dict(vars(owner))
+        hooks = [value for name, value in self.attributes.items() if "hooks" in name and isinstance(value, dict)]
+        self.hooks = [(value, set(value)) for value in hooks]  # Transformers adds some when attention is requested
+        self.contents = list(_containers(list(self.attributes.values()), set(map(id, hooks))))
+        buffers = owner.buffers(recurse=False) if isinstance(owner, nn.Module) else ()
+        self.buffers = [(one, one.clone()) for one in buffers]
 
     @torch.no_grad()
     def restore(self) -> None:
-        if isinstance(self.owner, nn.Module):
-            for name in _members_of(self.owner) - self.members:
-                delattr(self.owner, name)
-            for hooks, before in self.hooks:
-                for key in hooks.keys() - before:
-                    del hooks[key]
+        """Put back what differs; what does not is left alone, as another thread may be using it."""
         now = vars(self.owner)
-        for name in _attributes_of(self.owner).keys() - self.attributes.keys():
+        for name in now.keys() - self.attributes.keys():
             del now[name]
         for name, value in self.attributes.items():
             if name not in now or now[name] is not value:
                 now[name] = value
+        for hooks, before in self.hooks:
+            for key in hooks.keys() - before:
+                del hooks[key]
         for container, before in self.contents:
+            if _ids(container) == _ids(before):
+                continue
             if isinstance(container, list):
                 container[:] = before
             else:
                 container.clear()
                 container.update(before)
-        for name, (buffer, copy) in self.buffers.items():
-            if getattr(self.owner, name, None) is not buffer:
-                setattr(self.owner, name, buffer)
+        for buffer, copy in self.buffers:
             if not torch.equal(buffer, copy):
                 buffer.copy_(copy)
 
 
-def _attributes_of(owner: Any) -> dict[str, Any]:
-    """All attributes of a configuration; of a module those that PyTorch does not manage."""
-    is_module = isinstance(owner, nn.Module)
-    return {name: value for name, value in vars(owner).items() if not (is_module and name in _OWN)}
-
-
-def _members_of(module: nn.Module) -> set[str]:
-    named = (module.named_parameters(recurse=False), module.named_buffers(recurse=False), module.named_children())
-    return {name for members in named for name, _ in members}
+def _ids(container: Any) -> list[int]:
+    """The identities of what a list, dictionary or set holds."""
+    return [id(one) for one in ((*container, *container.values()) if isinstance(container, dict) else container)]
 
 
 def _containers(values: list[Any], seen: set[int]) -> Iterator[tuple[Any, Any]]:
@@ -122,7 +99,6 @@ def left_as_found(module: nn.Module) -> Iterator[None]:
             held = _HELD.get(id(part))
             if held is None:
                 held = _HELD[id(part)] = _Held(part)
-                held.save()
             held.n_holders += 1
         module.eval()
     try:
@@ -141,19 +117,11 @@ def left_as_found(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def attached(module: nn.Module, layout: Layout, backend: Backend, run: ActiveRun) -> Iterator[None]:
     """Attach our attention function and hooks that serve `run` alone to a model."""
-
-    def run_of() -> ActiveRun | None:
-        return run if active_run() is run else None
-
     with left_as_found(module), running(run):
         with _LOCK:
             if backend == "attention_function":
                 set_function(module)
-            handles = (
-                set_taps(module, layout, run_of, by_softmax=backend == "softmax")
-                if backend != "returned_weights"
-                else []
-            )
+            handles = set_taps(module, layout, run) if backend != "returned_weights" else []
         try:
             yield
         finally:
@@ -199,9 +167,9 @@ class _Draws(TorchFunctionMode):
 
 @contextmanager
 def noting_draws(module: nn.Module) -> Iterator[None]:
-    """Find out whether a model draws random numbers in eval mode. Only such models are seeded."""
-    with _same_numbers(module) if memory_of(module).draws else nullcontext(), _Draws() as draws:
-        before = torch.get_rng_state()
+    """Find out within `left_as_found` whether a model draws random numbers in eval mode. Only such models are seeded."""
+    before = torch.get_rng_state()
+    with _Draws() as draws:
         yield
     if draws.noted and not memory_of(module).draws:
         memory_of(module).draws = True
@@ -260,118 +228,91 @@ def remembered(module: nn.Module, key: Any, find: Callable[[], T]) -> T:
         return memory.found[key]
 
 
-RunOf = Callable[[], ActiveRun | None]
-"""The run that a hook serves; None if the pass belongs to another caller."""
+def set_taps(model: nn.Module, layout: Layout, run: ActiveRun) -> list[RemovableHandle]:
+    """Register hooks that hand the activations of a layout to one run, and return their handles.
 
-
-def set_taps(model: nn.Module, layout: Layout, run_of: RunOf, *, by_softmax: bool) -> list[RemovableHandle]:
-    """Register hooks for the taps of a layout.
-
-    Another thread may run the model while hooks are added or removed; PyTorch then calls some of them without keyword
-    arguments. Such calls never belong to this run.
-
-    Args:
-        module: The model.
-        layout: Its layout.
-        run_of: Returns the run to serve.
-        by_softmax: Also count how many attention modules the run is inside.
-
-    Returns:
-        The handles.
+    Another thread may run the model meanwhile, so each hook asks whether the pass belongs to this run. While hooks are added
+    or removed PyTorch may call one without keyword arguments, but never in a pass of this run.
     """
-    handles: list[RemovableHandle] = []
-    by_place: dict[tuple[str, Side], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
-    factors = {tap.module: tap.factor for tap in layout.taps if tap.factor != 1.0}
-    copied = {tap.module for tap in layout.taps if tap.is_changed_later}
+    by_call: dict[tuple[str, Side, int], list[Tap]] = defaultdict(list)
     for tap in layout.taps:
-        by_place[tap.module, tap.side][tap.number].append(tap.name)
-    for (path, side), names in by_place.items():
+        by_call[tap.module, "out" if tap.side == "adds" else tap.side, tap.number].append(tap)
+
+    def hook(path: str, side: Side) -> Callable[..., Any]:
+        def called(module: nn.Module, args: tuple[Any, ...], last: Any = None) -> Any:
+            if active_run() is not run:
+                return None
+            taps = by_call.get((path, side, run.call_number(path, side)))
+            return _CHANGES[side](run, taps, args, last) if taps else None
+
+        return called
+
+    def entering(path: str) -> Callable[..., None]:
+        def called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+            if active_run() is run:
+                run.inside += 1
+                if run.catches is not None:
+                    run.catches(path, run.call_number(path, "catch"), args, kwargs or {})
+
+        return called
+
+    def leaving(module: nn.Module, *_: Any) -> None:
+        if active_run() is run:
+            run.inside -= 1
+
+    handles: list[RemovableHandle] = []
+    hooked: list[tuple[str, Side]] = [(path, side) for path, side, _ in by_call]
+    for path, side in dict.fromkeys(hooked):
         module = model.get_submodule(path)
-        found = _by_number(names)
         if side == "in":
-            handles.append(module.register_forward_pre_hook(_taking(run_of, path, found), with_kwargs=True))
-        elif side == "angles":
-            handles.append(module.register_forward_hook(_turning(run_of, path, found)))
-        elif side == "experts":
-            handles.append(module.register_forward_hook(_routing(run_of, path, found)))
-    for path in dict.fromkeys(path for path, side in by_place if side in ("out", "adds")):
-        adds, out = (_by_number(by_place.get((path, side), {})) for side in ("adds", "out"))
-        hook = _giving(run_of, path, adds, out, factors.get(path, 1.0), path in copied)
-        handles.append(model.get_submodule(path).register_forward_hook(hook))
+            handles.append(module.register_forward_pre_hook(hook(path, side), with_kwargs=True))
+        else:
+            handles.append(module.register_forward_hook(hook(path, side)))
     for path in layout.owners:
         owner = model.get_submodule(path)
-        handles.append(owner.register_forward_pre_hook(_catching(run_of, path), with_kwargs=True))
-        if by_softmax:
-            handles.append(owner.register_forward_pre_hook(_counting(run_of, 1)))
-            handles.append(owner.register_forward_hook(_counting(run_of, -1), always_call=True))
+        handles.append(owner.register_forward_pre_hook(entering(path), with_kwargs=True))
+        handles.append(owner.register_forward_hook(leaving, always_call=True))
     return handles
 
 
-def _by_number(names: dict[int, list[str]]) -> list[tuple[str, ...]]:
-    return [tuple(names.get(number, ())) for number in range(max(names, default=-1) + 1)]
-
-
-def _names(run: ActiveRun, path: str, side: Side, found: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    number = run.call_number(path, side)
-    return found[number] if number < len(found) else ()
-
-
-def _taking(run_of: RunOf, path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
-    """A hook for the first floating-point input of a module."""
-
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-        run = run_of()
-        names = () if run is None else _names(run, path, "in", found)
-        if run is None or not names or kwargs is None:
-            return None
-        at = next((i for i, value in enumerate(args) if _is_numbers(value)), None)
-        key = None if at is not None else next((name for name, value in kwargs.items() if _is_numbers(value)), None)
-        if at is not None:
-            changed = _through(run, names, args[at])
-            return None if changed is args[at] else ((*args[:at], changed, *args[at + 1 :]), kwargs)
-        if key is not None:
-            changed = _through(run, names, kwargs[key])
-            return None if changed is kwargs[key] else (args, {**kwargs, key: changed})
+def _take(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Pass the first floating-point input of a module through the tape."""
+    places: list[Any] = [*range(len(args)), *kwargs]
+    given = dict(zip(places, (*args, *kwargs.values()), strict=True))
+    at = next((one for one in places if isinstance(given[one], Tensor) and given[one].is_floating_point()), None)
+    if at is None:
         return None
+    changed = _through(run, taps, given[at])
+    if changed is given[at]:
+        return None
+    given[at] = changed
+    return tuple(given[one] for one in range(len(args))), {name: given[name] for name in kwargs}
 
-    return hook
 
-
-def _giving(
-    run_of: RunOf,
-    path: str,
-    adds: Sequence[tuple[str, ...]],
-    found: Sequence[tuple[str, ...]],
-    factor: float,
-    is_copied: bool,
-) -> Callable[..., Any]:
-    """A hook for the first output of a module, and for the stream once the output, times `factor`, is added to it."""
-
-    def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        run = run_of()
-        if run is None:
-            return None
-        number = run.call_number(path, "out")
-        names = found[number] if number < len(found) else ()
-        sums = adds[number] if number < len(adds) else ()
-        if not names and not sums:
-            return None
-        first = output if isinstance(output, Tensor) else output[0]
-        added = first * factor if factor != 1.0 else first.clone() if is_copied else first
-        changed = _through(run, names, added)
-        for name in sums:
-            changed = _onto_stream(run, name, changed)
-        changed = first if changed is added else changed / factor
-        for name in names:
-            if name.endswith(".resid_post"):
-                run.kept.pop(name.rpartition(".")[0], None)
-        if changed is first:
-            return None
-        if isinstance(output, Tensor):
-            return changed
-        return type(output)((changed, *output[1:])) if isinstance(output, tuple | list) else _first_of(output, changed)
-
-    return hook
+def _give(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) -> Any:
+    """Pass the first output of a module through the tape, and the stream once the output, times a factor, is added to it."""
+    factor = next((tap.factor for tap in taps if tap.factor != 1.0), 1.0)
+    first = output if isinstance(output, Tensor) else output[0]
+    added = first
+    if factor != 1.0:
+        added = first * factor
+    elif any(tap.is_changed_later for tap in taps):
+        added = first.clone()
+    changed = _through(run, [tap for tap in taps if tap.side == "out"], added)
+    for tap in taps:
+        if tap.side == "adds":
+            changed = _onto_stream(run, tap.name, changed)
+        elif tap.name.endswith(".resid_post"):
+            run.kept.pop(tap.name.rpartition(".")[0], None)
+    if changed is added:
+        return None
+    changed = changed / factor
+    if isinstance(output, Tensor):
+        return changed
+    if isinstance(output, tuple | list):
+        return type(output)((changed, *output[1:]))
+    output[next(iter(output.keys()))] = changed  # an output object of Transformers
+    return output
 
 
 def _onto_stream(run: ActiveRun, name: str, adds: Tensor) -> Tensor:
@@ -386,70 +327,39 @@ def _onto_stream(run: ActiveRun, name: str, adds: Tensor) -> Tensor:
     return adds if changed is total else (changed - stream).reshape(adds.shape)
 
 
-def _turning(run_of: RunOf, path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
-    """A hook for rotation angles, from cosines and sines."""
-
-    def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        run = run_of()
-        names = () if run is None else _names(run, path, "angles", found)
-        if run is None or not names:
-            return None
-        cosine, sine = output[0], output[1]
-        angles = torch.atan2(sine, cosine)
-        changed = _through(run, names, angles)
-        if changed is angles:
-            return None
-        length = torch.hypot(cosine, sine)
-        return (changed.cos() * length, changed.sin() * length)
-
-    return hook
+def _turn(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) -> Any:
+    """Pass rotation angles through the tape, from cosines and sines."""
+    cosine, sine = output[0], output[1]
+    angles = torch.atan2(sine, cosine)
+    changed = _through(run, taps, angles)
+    if changed is angles:
+        return None
+    length = torch.hypot(cosine, sine)
+    return (changed.cos() * length, changed.sin() * length)
 
 
-def _routing(run_of: RunOf, path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
-    """A hook for the weights of all experts, from a router's top-k choice."""
-
-    def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        run = run_of()
-        names = () if run is None else _names(run, path, "experts", found)
-        where = routing(output) if names else None
-        if run is None or where is None:
-            return None
-        scores, weights, numbers = (output[at] for at in where)
-        every = dense(weights, numbers, scores.shape[-1])
-        changed = _through(run, names, every)
-        if changed is every:
-            return None
-        given = list(output)
-        given[where[1]], given[where[2]] = sparse(changed, numbers.shape[-1])
-        return type(output)(given)
-
-    return hook
+def _route(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: Any) -> Any:
+    """Pass the weights of all experts through the tape, from a router's top-k choice."""
+    where = routing(output)
+    if where is None:
+        return None
+    scores, weights, chosen = (output[at] for at in where)
+    every = weights.new_zeros(*weights.shape[:-1], scores.shape[-1]).scatter(-1, chosen, weights)  # [token, expert]
+    changed = _through(run, taps, every)
+    if changed is every:
+        return None
+    given = list(output)
+    given[where[1]], given[where[2]] = changed.topk(chosen.shape[-1], dim=-1)
+    return type(output)(given)
 
 
-def _catching(run_of: RunOf, path: str) -> Callable[..., Any]:
-    """A hook that reports an attention module's arguments to the run."""
-
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-        run = run_of()
-        if run is not None and run.catches is not None and kwargs is not None:
-            run.catches(path, run.call_number(path, "catch"), args, kwargs)
-
-    return hook
+_CHANGES: dict[Side, Callable[..., Any]] = {"in": _take, "out": _give, "angles": _turn, "experts": _route}
+"""What is done at each kind of tap; None leaves the module's inputs or output as they are."""
 
 
-def _counting(run_of: RunOf, step: int) -> Callable[..., Any]:
-    """A hook that counts entering (+1) and leaving (−1) attention modules."""
-
-    def hook(module: nn.Module, *_: Any) -> None:
-        if (run := run_of()) is not None:
-            run.inside += step
-
-    return hook
-
-
-def _through(run: ActiveRun, names: tuple[str, ...], value: Tensor) -> Tensor:
+def _through(run: ActiveRun, taps: list[Tap], value: Tensor) -> Tensor:
     """Pass a value through the tape as [batch, pos, width]; some families flatten batch and position."""
-    for name in names:
+    for name in (tap.name for tap in taps):
         is_flat = value.dim() == 2 and name.rpartition(".")[2] != "pos_embed"
         shown = value.unflatten(0, (run.n_batch, -1)) if is_flat else value
         if name.endswith("pos_embed") and value.dim() == 3 and len(value) == 1:
@@ -460,14 +370,3 @@ def _through(run: ActiveRun, names: tuple[str, ...], value: Tensor) -> Tensor:
         if name.endswith((".resid_pre", ".resid_mid", ".resid_cross")):
             run.kept[name.rpartition(".")[0]] = value
     return value
-
-
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def _first_of(output: Any, changed: Tensor) -> Any:
-    """The model's output object with its first entry replaced."""
-    name = next(iter(output.keys()))
-    output[name] = changed
-    return output

@@ -13,7 +13,6 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -162,20 +161,21 @@ def _softmax(scores: Float[Tensor, "batch head query key"], sinks: Tensor | None
     return F.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1]
 
 
-Attend = Callable[[Tensor, Tensor, Tensor, Terms], tuple[Tensor, Tensor]]
-"""From q, k and v [batch, head, pos, d_head] to z and the pattern."""
+Attend = Callable[[Tensor, Tensor, Tensor, float, Tensor | None], tuple[Tensor, Tensor]]
+"""From q, k and v [batch, head, pos, d_head], the scale and the mask that is added to z and the pattern."""
 
 
-def can_be_written_out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call has no extra keys, static keys or zero attention."""
-    given = _named(args, kwargs)
-    unusual = ("bias_k", "bias_v", "static_k", "static_v")
-    return all(given.get(name) is None for name in unusual) and not given.get("add_zero_attn")
+def multi_head_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """The arguments of `F.multi_head_attention_forward` by name; None for extra keys, static keys and zero attention."""
+    bound = inspect.signature(F.multi_head_attention_forward).bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = dict(bound.arguments)
+    is_usual = all(given[name] is None for name in ("bias_k", "bias_v", "static_k", "static_v"))
+    return given if is_usual and not given["add_zero_attn"] else None
 
 
-def multi_head_attention(attend: Attend, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-    """What `F.multi_head_attention_forward` returns for the same call, without dropout, computed step by step with `attend`."""
-    given = _named(args, kwargs)
+def multi_head_attention(attend: Attend, given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+    """What `F.multi_head_attention_forward` returns for these arguments, without dropout, computed with `attend`."""
     query, key, value = given["query"], given["key"], given["value"]  # [pos, batch, d_model]
     is_batched = query.dim() == 3
     if not is_batched:
@@ -185,16 +185,13 @@ def multi_head_attention(attend: Attend, args: tuple[Any, ...], kwargs: dict[str
         F.linear(x, weight, bias).unflatten(-1, (n_heads, -1)).permute(1, 2, 0, 3)  # [batch, head, pos, d_head]
         for x, weight, bias in zip((query, key, value), *_projections(given, d_model), strict=True)
     )
-    added = _mask(given, n_heads, q)
-    is_causal = added is not None and q.shape[-2] == k.shape[-2] and not bool((added > -math.inf).triu(1).any())
-    z, pattern = attend(q, k, v, Terms(scale=1 / math.sqrt(q.shape[-1]), added=added, is_causal=is_causal))
-    out = F.linear(
-        z.permute(2, 0, 1, 3).flatten(2), given["out_proj_weight"], given["out_proj_bias"]
-    )  # [pos, batch, d_model]
-    if not given["need_weights"]:
-        return (out if is_batched else out[:, 0]), None
-    shown = pattern.mean(dim=1) if given["average_attn_weights"] else pattern
-    return (out if is_batched else out[:, 0]), (shown if is_batched else shown[0])
+    z, pattern = attend(q, k, v, 1 / math.sqrt(q.shape[-1]), _mask(given, n_heads, q))
+    out = F.linear(z.permute(2, 0, 1, 3).flatten(2), given["out_proj_weight"], given["out_proj_bias"])
+    shown = None
+    if given["need_weights"]:
+        shown = pattern.mean(dim=1) if given["average_attn_weights"] else pattern
+        shown = shown if is_batched else shown[0]
+    return (out if is_batched else out[:, 0]), shown  # [pos, batch, d_model]
 
 
 def _projections(given: dict[str, Any], d_model: int) -> tuple[list[Tensor], list[Tensor | None]]:
@@ -223,14 +220,3 @@ def _additive(mask: Tensor, like: Tensor) -> Tensor:
     if mask.dtype != torch.bool:
         return mask.to(like.dtype)
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -math.inf)
-
-
-@cache
-def _signature() -> inspect.Signature:
-    return inspect.signature(F.multi_head_attention_forward)
-
-
-def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    bound = _signature().bind(*args, **kwargs)
-    bound.apply_defaults()
-    return dict(bound.arguments)

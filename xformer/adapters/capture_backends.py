@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
@@ -13,7 +14,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from xformer.adapters.attention import FORBIDDEN, Limits, Terms, attend, can_be_written_out, fused, multi_head_attention
+from xformer.adapters.attention import (
+    FORBIDDEN,
+    Limits,
+    Terms,
+    attend,
+    fused,
+    multi_head_arguments,
+    multi_head_attention,
+)
 from xformer.adapters.layout import Layout
 from xformer.adapters.on_demand import DeferredAttention, SpyTape
 from xformer.adapters.probe import ActiveRun, active_run
@@ -76,35 +85,24 @@ def attention(
     if run is None:  # another caller's pass, perhaps in training
         return fused(query, key, value, terms, dropout).transpose(1, 2).contiguous(), None
     path = run.next_attention()
-    if run.observer is not None:
-        limits = run.limits_of(terms, query.shape[-2], key.shape[-2], query.device)
-        sees_later = bool(limits.allowed.triu(1).any())
-        run.observer.attention_begins(query.shape[-2], key.shape[-2], sees_later=sees_later)
-    if run.later is not None and path is not None:
-        return _kept_for_later(run, run.later, path, query, key, value, terms), None
     tape = SILENT if path is None else run.tape.at(path)
-    if tape is SILENT and run.observer is None:
+    if tape is SILENT and run.observer is None and run.later is None:
         return fused(query, key, value, terms).transpose(1, 2).contiguous(), None
     limits = run.limits_of(terms, query.shape[-2], key.shape[-2], query.device)
+    if run.later is not None and path is not None and isinstance(run.tape, Tape):
+        spy = SpyTape(run.tape.without_keeping().at(path))
+        z, _ = attend(query, key, value, terms, spy, limits)
+        run.tape.names.extend(f"{path}.{one}" for one in spy.names)
+        reduced = None if run.reduce is None else run.reduce(path, spy.seen)
+        run.later[path] = DeferredAttention(query, key, value, terms, limits, tuple(spy.names), reduced)
+        return z.transpose(1, 2).contiguous(), None
+    if run.observer is not None:
+        run.observer.attention_begins(query.shape[-2], key.shape[-2], sees_later=sees_later(limits.allowed))
     z, pattern = attend(query, key, value, terms, tape, limits)
     out = z.transpose(1, 2).contiguous()  # [batch, query, head, d_value]
     if run.observer is not None:
         run.observer.attention_ends(out)
     return out, pattern
-
-
-def _kept_for_later(
-    run: ActiveRun, later: dict[str, DeferredAttention], path: str, q: Tensor, k: Tensor, v: Tensor, terms: Terms
-) -> Tensor:
-    """Compute z, and store the inputs from which everything else can be recomputed."""
-    assert isinstance(run.tape, Tape)
-    limits = run.limits_of(terms, q.shape[-2], k.shape[-2], q.device)
-    tape = SpyTape(run.tape.without_keeping().at(path))
-    z, _ = attend(q, k, v, terms, tape, limits)
-    run.tape.names.extend(f"{path}.{one}" for one in tape.names)
-    reduced = None if run.reduce is None else run.reduce(path, tape.seen)
-    later[path] = DeferredAttention(q, k, v, terms, limits, tuple(tape.names), reduced)
-    return z.transpose(1, 2).contiguous()
 
 
 def _cut(added: Tensor | None, key: Tensor) -> Tensor | None:
@@ -140,12 +138,12 @@ class SoftmaxMode(TorchFunctionMode):
         options = kwargs or {}
         if not (self._everywhere or self._run.inside):
             return func(*args, **options)
-        if func is F.multi_head_attention_forward and can_be_written_out(args, options):
-            return multi_head_attention(self._attend, args, options)
+        if func is F.multi_head_attention_forward and (given := multi_head_arguments(args, options)):
+            return multi_head_attention(self._attend, given)
         if func is F.scaled_dot_product_attention:
             return self._sdpa(*args, **options)
-        if func in _SOFTMAX and self._is_over_keys(func, args, options):
-            return self._softmax(func, args, options)
+        if func in _SOFTMAX:
+            return self._softmax(func, *args, **options)
         if func in _PRODUCT and self._pattern is not None and _is_same(args[0], self._pattern):
             self._pattern = None
             return self._heads("z", func(*args, **options), is_end=True)
@@ -164,35 +162,34 @@ class SoftmaxMode(TorchFunctionMode):
     ) -> Tensor:
         if query.dim() != 4:
             return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
-        n_query, n_key = query.shape[-2], key.shape[-2]
-        allowed = attn_mask if attn_mask is not None and attn_mask.dtype == torch.bool else None
-        added = attn_mask if attn_mask is not None and allowed is None else None
+        mask = attn_mask
         if is_causal:
-            allowed = torch.ones(n_query, n_key, dtype=torch.bool, device=query.device).tril()
-        terms = Terms(
-            scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale,
-            added=added,
-            allowed=allowed,
-            is_causal=n_query == n_key and _is_causal(added, allowed),
-        )
-        return self._attend(query, key, value, terms)[0]
+            mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+        return self._attend(query, key, value, 1 / math.sqrt(query.shape[-1]) if scale is None else scale, mask)[0]
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
-        limits = Limits.of(terms, query.shape[-2], key.shape[-2], query.device)
-        self._begin(query.shape[-2], key.shape[-2], sees_later=_sees_later(limits.allowed))
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """z and the pattern; a mask that is not boolean is added to the scores."""
+        n_query, n_key = query.shape[-2], key.shape[-2]
+        is_boolean = mask is not None and mask.dtype == torch.bool
+        terms = Terms(scale, *((None, mask) if is_boolean else (mask, None)))
+        if mask is not None and n_query == n_key:
+            terms = replace(terms, is_causal=not sees_later(mask if is_boolean else mask > FORBIDDEN))
+        limits = Limits.of(terms, n_query, n_key, query.device)
+        self._begin(n_query, n_key, sees_later=sees_later(limits.allowed))
         z, pattern = attend(query, key, value, terms, self._tape, limits)
         self._end(z)
         return z, pattern
 
-    def _is_over_keys(self, func: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-        scores = args[0] if args else options["input"]
-        dim = options.get("dim", args[1] if len(args) > 1 else None)
-        return scores.dim() in (3, 4) and scores.is_floating_point() and dim in (-1, scores.dim() - 1)
-
-    def _softmax(self, func: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
-        scores = args[0] if args else options["input"]
+    def _softmax(
+        self, func: Callable[..., Any], input: Tensor, dim: int | None = None, *args: Any, **options: Any
+    ) -> Tensor:
+        scores = input
+        if scores.dim() not in (3, 4) or not scores.is_floating_point() or dim not in (-1, scores.dim() - 1):
+            return func(scores, dim, *args, **options)
         allowed = scores > FORBIDDEN  # what a mask added to the scores is all that is left of it here
-        self._begin(*scores.shape[-2:], sees_later=_sees_later(allowed))
+        self._begin(*scores.shape[-2:], sees_later=sees_later(allowed))
         wanted = self._heads("mask", allowed)
         if wanted is not allowed:
             if bool((wanted & ~allowed).any()):
@@ -202,8 +199,7 @@ class SoftmaxMode(TorchFunctionMode):
                 )
             scores = scores.masked_fill(~wanted, -math.inf)
         scores = self._heads("scores", scores)
-        pattern = func(scores, *args[1:], **{name: value for name, value in options.items() if name != "input"})
-        self._pattern = self._heads("pattern", pattern)
+        self._pattern = self._heads("pattern", func(scores, dim, *args, **options))
         return self._pattern
 
     def _begin(self, n_query: int, n_key: int, *, sees_later: bool) -> None:
@@ -232,13 +228,7 @@ def _is_same(one: Any, other: Tensor) -> bool:
     return isinstance(one, Tensor) and one.data_ptr() == other.data_ptr() and one.numel() == other.numel()
 
 
-def _is_causal(added: Tensor | None, allowed: Tensor | None) -> bool:
-    """Whether a mask hides every later key."""
-    sees = allowed if allowed is not None else None if added is None else added > FORBIDDEN
-    return sees is not None and not _sees_later(sees)
-
-
-def _sees_later(allowed: Tensor) -> bool:
+def sees_later(allowed: Tensor) -> bool:
     """Whether any query may attend to a later key."""
     return bool(allowed.triu(1).any())
 

@@ -12,19 +12,21 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.adapters.layout import (
+    CLOSE,
     BlockLayout,
     Layout,
     Side,
     Sublayer,
     Tap,
     block_layout,
+    equal,
     gives,
     grouped,
     heads_side_by_side,
     is_chain,
-    is_router,
     neuron_taps,
     projection_place,
+    routing,
 )
 from xformer.adapters.layout import blocks as blocks_of
 from xformer.adapters.probe import Attention, Call, Probe, running
@@ -129,7 +131,9 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site
             Tap(adds.path, "out", adds.number, f"{ffn.path}.out", parts.feed_forward.factor, adds.is_changed_later)
         )
         after_attention = 0 if parts.is_parallel else parts.attention[-1].adds.end
-        routers = (call for call in seen.inside(block) if after_attention < call.begin < adds.end and is_router(call))
+        routers = (
+            call for call in seen.inside(block) if after_attention < call.begin < adds.end and routing(call.outputs)
+        )
         layout.taps += [Tap(call.path, "experts", call.number, f"{ffn.path}.experts") for call in routers][:1]
         for module, side, number, name in neuron_taps(seen, block, adds, after_attention, members[-1][1]):
             layout.taps.append(Tap(module, side, number, f"{ffn.path}.{name}"))
@@ -138,9 +142,7 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site
                 _name_projection(layout, seen, ffn.path, parts.feed_forward, neurons.taken, after_attention)
 
 
-def _name_projection(
-    layout: Layout, seen: Probe, path: str, layer: Sublayer, inside: Tensor | None, after: int
-) -> None:
+def _name_projection(layout: Layout, seen: Probe, path: str, layer: Sublayer, inside: Tensor, after: int) -> None:
     place = projection_place(seen, inside, after, layer.adds, layer.factor)
     if place is not None:
         layout.projections[path] = place
@@ -154,25 +156,15 @@ def _norm_of(parts: BlockLayout) -> Literal["pre", "post"]:
 
 def _projection(seen: Probe, attention: Attention, block: Call) -> Call | None:
     """The module that maps z back to the stream: the first leaf with weights after the attention."""
-    if attention.z is None:
-        return None
-    for call in seen.calls:
-        if (
-            attention.end < call.begin < block.end
-            and call.is_leaf
-            and call.taken is not None
-            and call.given is not None
-        ):
-            return call
-    return None
+    after = (call for call in seen.calls if attention.end < call.begin < block.end and call.is_leaf)
+    return next((call for call in after if call.given.numel()), None) if attention.z.numel() else None
 
 
 def _attention_inputs(layout: Layout, seen: Probe, block: Call, members: list[tuple[Site, Attention]]) -> Iterator[Tap]:
     """Taps for the input of each query projection: the first matrix in the module that holds the attention."""
-    size = 0 if block.taken is None else block.taken.numel()
     for site, attention in members:
         for call in seen.inside(attention.parents[-1]):
-            reads = call.taken is not None and call.taken.is_floating_point() and call.taken.numel() == size
+            reads = call.taken.is_floating_point() and call.taken.numel() == block.taken.numel()
             if call.begin < attention.begin and reads and call.is_matrix:
                 layout.norm_before |= _norm_giving(seen, call, block, site)
                 yield Tap(call.path, "in", call.number, f"{site.path}.in")
@@ -227,12 +219,11 @@ def _embeddings(
     """The lookup tables, by token or by position."""
     used: set[str] = set()
     for call in seen.calls:
-        if not isinstance(call.module, nn.Embedding) or call.given is None or call.given.dim() < 2:
-            continue
-        if set(call.parents) & blocks:  # a table of biases
+        is_biases = set(call.parents) & blocks
+        if not isinstance(call.module, nn.Embedding) or call.given.dim() < 2 or is_biases:
             continue
         n = call.given.shape[-2]
-        by_token = [index for index, read in enumerate(ids) if any(_is_equal(value, read) for value in call.inputs)]
+        by_token = [index for index, read in enumerate(ids) if any(equal(value, read) for value in call.inputs)]
         stack: Stack = alone
         if is_pair:
             stack = "encoder" if n == ids[0].shape[-1] else "decoder"
@@ -242,15 +233,10 @@ def _embeddings(
             yield stack, call, name
 
 
-def _is_equal(value: Tensor, read: Tensor) -> bool:
-    return value.shape == read.shape and bool((value == read).all())
-
-
 def _is_by_place(call: Call, n: int) -> bool:
     """Whether the rows belong to consecutive positions, with any offset up to 3."""
-    table, rows = call.module.get_parameter("weight"), call.given
-    assert rows is not None
-    rows = rows.reshape(-1, n, rows.shape[-1])[0]
+    table = call.module.get_parameter("weight")
+    rows = call.given.reshape(-1, n, call.given.shape[-1])[0]
     return any(
         len(table) >= start + n and torch.allclose(rows, table[start : start + n], atol=1e-6) for start in range(4)
     )
@@ -264,12 +250,8 @@ def _is_rotation(call: Call) -> bool:
     if cosine.shape != sine.shape or not cosine.is_floating_point():
         return False
     length = cosine.double() ** 2 + sine.double() ** 2
-    close = max(1e-3, 4 * torch.finfo(cosine.dtype).eps)
-    return bool(torch.allclose(length, length.flatten()[0].expand_as(length), rtol=close))
-
-
-CLOSE = 1e-4
-"""The largest allowed difference of the logits, relative to the largest logit."""
+    tolerance = max(1e-3, 4 * torch.finfo(cosine.dtype).eps)
+    return bool(torch.allclose(length, length.flatten()[0].expand_as(length), rtol=tolerance))
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,15 +291,13 @@ class OutputHead:
 
 def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | None) -> OutputHead:
     """The head after the module `last`. Raises `InputError` if the logits do not follow from its output alone."""
-    calls = [call for call in seen.calls if call.path == last]
-    value = calls[-1].given if calls else None
-    if value is None:
-        raise InputError("This model's final stream state could not be located.")
+    end = [call for call in seen.calls if call.path == last][-1]
+    start = value = end.given
     parts: list[nn.Module] = []
-    start, after, factor = value, calls[-1].end, 1.0
+    after, factor = end.end, 1.0
     while value.shape != logits.shape:
         step = next((call for call in seen.calls if call.begin > after and _share(call, value) is not None), None)
-        if step is None or step.given is None:
+        if step is None:
             raise InputError("This model's logits do not follow from the last state of its stream alone.")
         factor *= _share(step, value) or 1.0
         if not torch.equal(step.given, value):  # a dropout does nothing here
@@ -331,7 +311,7 @@ def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | No
 
 def _share(call: Call, value: Tensor) -> float | None:
     """The constant c, mostly 1, for which a module reads c · value; None if it reads something else."""
-    if call.taken is None or call.taken.shape != value.shape:
+    if call.taken.shape != value.shape:
         return None
     if torch.equal(call.taken, value):
         return 1.0

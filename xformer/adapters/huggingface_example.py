@@ -1,4 +1,4 @@
-"""Lays out inputs for models of the Transformers library, with the reference token at each output.
+"""What models of the Transformers library read: inputs laid out, with the reference token at each output.
 
 causal             the token that follows
 masked             the token itself; at a mask the unchanged model's prediction
@@ -11,18 +11,31 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.adapters.adapter import Input
-from xformer.adapters.inputs import BETWEEN, PatchedImage, cut
-from xformer.adapters.opening import OpenedModel
+from xformer.adapters.huggingface_opening import OutputKind, main_input, text_config
+from xformer.adapters.inputs import (
+    BETWEEN,
+    ArgumentsOnly,
+    PatchedImage,
+    PlainText,
+    TextPair,
+    TextWithGaps,
+    TokenizedText,
+    TwoTexts,
+    cut,
+    purposes,
+    vocabulary,
+)
+from xformer.adapters.opening import ExternalAdapter, Inputs
+from xformer.adapters.own_models import NumbersInput, numbered
 from xformer.errors import InputError
-from xformer.model_shape import ModelShape
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 
@@ -30,48 +43,98 @@ N_WRITTEN = 24
 """The most tokens that an encoder-decoder generates where no target is given."""
 
 
-class ReadsInputs(Protocol):
-    """What the layout of inputs needs of a Hugging Face model."""
+TYPED: dict[str, tuple[type[TokenizedText], str]] = {
+    "next_token": (TokenizedText, "When Mary and John went to the store, John gave a drink to"),
+    "answer_span": (TwoTexts, "Where did the cat sit? >> The cat sat on the mat."),
+    "next_sentence": (TwoTexts, "The cat sat on the mat. >> Then it fell asleep."),
+}
+"""The kind of text that a model of one stack reads and a first one, by its output; for other outputs `PlainText`."""
+
+
+@dataclass(frozen=True, eq=False)
+class HuggingFaceInputs(ExternalAdapter):
+    """A `PreTrainedModel` whose parts are located, with its tokenizer or image processor, and what it reads."""
+
+    tokenizer: Any = None
+    """None: the model reads token ids and named arguments only."""
+    image_processor: Any = None
+    """Converts an image to pixel values, or None."""
+    pooling: Literal["mean", "last", "first"] | None = None
+    """How token vectors are pooled, if the folder says so (the `1_Pooling` of sentence-transformers)."""
 
     @property
-    def name(self) -> str: ...
+    def output(self) -> OutputKind:
+        """The kind of output: "next_token", "sequence_class", "vectors", …"""
+        return cast(OutputKind, self.opened.output)
 
     @property
-    def shape(self) -> ModelShape: ...
+    def reads_tokens(self) -> bool:
+        """Whether it reads token ids, not images or sounds."""
+        return main_input(self.opened.module) == "input_ids"
 
     @property
-    def input(self) -> Input: ...
+    def input(self) -> Input:
+        """The kind of input, as it is typed."""
+        if not self.reads_tokens:
+            main = main_input(self.opened.module)
+            if main != "pixel_values" or self.shape.is_pair:
+                return ArgumentsOnly(self.name, main)
+            return PatchedImage(self.shape, self.image_processor, self.opened.module)
+        if self.tokenizer is None:
+            return NumbersInput()
+        kind, default = TYPED.get(self.output, (PlainText, "The film was long, but I enjoyed every minute of it."))
+        if self.shape.is_pair:
+            kind, default = TextPair, "The house is small."
+        elif self.output == "masked_token" and self.tokenizer.mask_token_id is not None:
+            kind, default = TextWithGaps, f"Paris is the {self.tokenizer.mask_token} of France."
+        known = purposes(self.name)
+        return kind(self.tokenizer, self.shape.n_inputs, self.shape.max_len, known[0][1] if known else default, known)
 
-    @property
-    def tokenizer(self) -> Any: ...
+    def words(self, n: int) -> tuple[str, ...]:
+        """The text of each of the first `n` tokens; their ids without a tokenizer."""
+        return numbered(n) if self.tokenizer is None else vocabulary(self.tokenizer, n)
 
-    @property
-    def opened(self) -> OpenedModel: ...
+    def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
+        """The tokens as text, or the patches of an image."""
+        if isinstance(self.input, PatchedImage):
+            return self.input.names(len(tokens))
+        words = self.words(self.shape.n_inputs)
+        return tuple(words[token] if token < len(words) else f"#{token}" for token in tokens.tolist())
 
-    @property
-    def output(self) -> str: ...
+    def frame(self, typed: Any) -> Example:
+        """An input as an example: text, token ids, a pair of them, an image, a list of inputs (a batch), or named arguments.
 
-    @property
-    def reads_tokens(self) -> bool: ...
+        Raises:
+            InputError: The model cannot read it.
+        """
+        if isinstance(typed, Mapping):
+            return _of_arguments(self, typed)
+        if not self.reads_tokens:
+            return _of_pixels(self, typed)
+        pad = getattr(self.tokenizer, "pad_token_id", None)
+        return Example.batch([_single(self, one) for one in _rows(self, typed)], 0 if pad is None else pad)
 
-    def outputs(self, example: Example) -> Tensor: ...
+    def outputs(self, example: Example) -> Float[Tensor, "batch out vocab"]:
+        """The output of an unrecorded run."""
+        return self.opened.plain(self.inputs_of(example))
+
+    def inputs_of(self, example: Example) -> Inputs:
+        """The arguments of the model's forward pass."""
+        inputs: Inputs = {} if example.arguments is None else dict(example.arguments)
+        if self.reads_tokens and "inputs_embeds" not in inputs:
+            inputs["input_ids"] = example.stream
+        if example.valid is not None:
+            inputs["attention_mask"] = example.valid.long()
+        if example.target is not None:
+            inputs["decoder_input_ids"] = example.target
+            if example.target_valid is not None:
+                inputs["decoder_attention_mask"] = example.target_valid.long()
+        if getattr(text_config(self.opened.module), "use_cache", None) is not None:
+            inputs.setdefault("use_cache", False)
+        return inputs
 
 
-def example_of(model: ReadsInputs, typed: Any) -> Example:
-    """An input as an example: text, token ids, a pair of them, a list of inputs (a batch), or named arguments.
-
-    Raises:
-        InputError: The model cannot read it.
-    """
-    if isinstance(typed, Mapping):
-        return _of_arguments(model, typed)
-    if not model.reads_tokens:
-        return _of_pixels(model, typed)
-    pad = getattr(model.tokenizer, "pad_token_id", None)
-    return Example.batch([_single(model, one) for one in _rows(model, typed)], 0 if pad is None else pad)
-
-
-def _rows(model: ReadsInputs, typed: Any) -> list[Any]:
+def _rows(model: HuggingFaceInputs, typed: Any) -> list[Any]:
     """The inputs of a batch; a single input is a batch of one."""
     if isinstance(typed, Tensor):
         if typed.dim() not in (1, 2) or typed.is_floating_point():
@@ -79,8 +142,9 @@ def _rows(model: ReadsInputs, typed: Any) -> list[Any]:
                 f"Token ids are whole numbers [pos] or [batch, pos], got {list(typed.shape)} of {typed.dtype}."
             )
         return typed.tolist() if typed.dim() == 2 else [typed.tolist()]
-    is_pair = (model.shape.is_pair or _reads_two(model)) and isinstance(typed, tuple) and len(typed) == 2
-    if isinstance(typed, str) or (is_pair and not isinstance(typed[0], int)):
+    reads_two = model.shape.is_pair or model.output in ("answer_span", "next_sentence", "sequence_class")
+    is_two = reads_two and isinstance(typed, tuple) and len(typed) == 2 and not isinstance(typed[0], int)
+    if isinstance(typed, str) or is_two:
         return [typed]
     rows = list(typed)
     if not rows:
@@ -88,11 +152,7 @@ def _rows(model: ReadsInputs, typed: Any) -> list[Any]:
     return [rows] if all(isinstance(one, int) for one in rows) else rows
 
 
-def _reads_two(model: ReadsInputs) -> bool:
-    return model.output in ("answer_span", "next_sentence", "sequence_class")
-
-
-def _single(model: ReadsInputs, typed: Any) -> Example:
+def _single(model: HuggingFaceInputs, typed: Any) -> Example:
     if model.output == "similarity":
         raise InputError(
             f"{model.name} compares texts with images; give both by name, {{'input_ids': …, 'pixel_values': …}}."
@@ -115,7 +175,7 @@ def _single(model: ReadsInputs, typed: Any) -> Example:
     return _labelled(model, example)
 
 
-def _token_types(model: ReadsInputs, stream: Int[Tensor, "1 pos"]) -> Int[Tensor, "1 pos"] | None:
+def _token_types(model: HuggingFaceInputs, stream: Int[Tensor, "1 pos"]) -> Int[Tensor, "1 pos"] | None:
     """0 for the first of two texts, 1 for the second (Devlin et al. 2019); None if the model has no token types."""
     sep = getattr(model.tokenizer, "sep_token_id", None)
     config: Any = model.opened.module.config
@@ -125,39 +185,42 @@ def _token_types(model: ReadsInputs, stream: Int[Tensor, "1 pos"]) -> Int[Tensor
     return (is_after > 0).long()
 
 
-def _labelled(model: ReadsInputs, example: Example) -> Example:
+def _labelled(model: HuggingFaceInputs, example: Example) -> Example:
     """Add the reference at each output."""
     stream, kind = example.stream, model.output
-    labels = torch.full_like(stream, IGNORED)
+    labels, valid = torch.full_like(stream, IGNORED), example.valid
     if kind == "next_token":
-        labels[:, :-1] = stream[:, 1:]
-        if example.valid is not None:
-            labels[:, :-1][~example.valid[:, 1:]] = IGNORED
-            labels[~example.valid] = IGNORED
+        labels = _following(stream, valid)
     elif kind == "masked_token":
         labels = _filled(model, example)
     elif kind == "pair_next_token" and example.target is not None:
-        labels = torch.full_like(example.target, IGNORED)
-        labels[:, :-1] = example.target[:, 1:]
-        if example.target_valid is not None:
-            labels[~example.target_valid] = IGNORED
-            labels[:, :-1][~example.target_valid[:, 1:]] = IGNORED
+        labels = _following(example.target, example.target_valid)
     elif kind != "vectors":
         labels = model.outputs(example).argmax(dim=-1).cpu()
         if kind == "token_class":
             labels[_is_special(model, stream)] = IGNORED
-            if example.valid is not None:
-                labels[~example.valid] = IGNORED
+    if kind in ("masked_token", "token_class") and valid is not None:
+        labels[~valid] = IGNORED
     answer = tuple(label for label in labels[0].tolist() if label != IGNORED)
     return replace(example, labels=labels, answer=answer)
 
 
-def _check_tokenizer(model: ReadsInputs) -> None:
+def _following(tokens: Int[Tensor, "batch pos"], valid: Tensor | None) -> Int[Tensor, "batch pos"]:
+    """The token after each; none after the last, and none that is padding."""
+    labels = torch.full_like(tokens, IGNORED)
+    labels[:, :-1] = tokens[:, 1:]
+    if valid is not None:
+        labels[~valid] = IGNORED
+        labels[:, :-1][~valid[:, 1:]] = IGNORED
+    return labels
+
+
+def _check_tokenizer(model: HuggingFaceInputs) -> None:
     if model.tokenizer is None:
         raise InputError("A text is read with a tokenizer; give tokenizer=AutoTokenizer.from_pretrained(…).")
 
 
-def _ids(model: ReadsInputs, typed: str | Sequence[int]) -> list[int]:
+def _ids(model: HuggingFaceInputs, typed: str | Sequence[int]) -> list[int]:
     """The tokens of a text, with the tokenizer's special ones, or the given ids."""
     if isinstance(typed, str):
         if model.tokenizer is None and not typed.replace(" ", "").isdecimal():
@@ -175,7 +238,7 @@ def _ids(model: ReadsInputs, typed: str | Sequence[int]) -> list[int]:
     return ids
 
 
-def _is_special(model: ReadsInputs, stream: Int[Tensor, "batch pos"]) -> Tensor:
+def _is_special(model: HuggingFaceInputs, stream: Int[Tensor, "batch pos"]) -> Tensor:
     """Which tokens are special ones of the tokenizer, masks excepted."""
     if model.tokenizer is None:
         return torch.zeros_like(stream, dtype=torch.bool)
@@ -183,12 +246,10 @@ def _is_special(model: ReadsInputs, stream: Int[Tensor, "batch pos"]) -> Tensor:
     return torch.isin(stream, torch.tensor(sorted(special), dtype=torch.long))
 
 
-def _filled(model: ReadsInputs, example: Example) -> Int[Tensor, "batch pos"]:
+def _filled(model: HuggingFaceInputs, example: Example) -> Int[Tensor, "batch pos"]:
     """The references of a bidirectional model; special tokens have none."""
     labels = example.stream.clone()
     labels[_is_special(model, example.stream)] = IGNORED
-    if example.valid is not None:
-        labels[~example.valid] = IGNORED
     mask = getattr(model.tokenizer, "mask_token_id", None)
     masked = example.stream == (-1 if mask is None else mask)
     rows = masked.any(dim=1)
@@ -198,19 +259,16 @@ def _filled(model: ReadsInputs, example: Example) -> Int[Tensor, "batch pos"]:
     return labels
 
 
-def _pair(model: ReadsInputs, typed: Any) -> Example:
+def _pair(model: HuggingFaceInputs, typed: Any) -> Example:
     """Source and target of an encoder-decoder."""
-    source: Any
-    target: Any
+    parts: Any = [typed]
     if isinstance(typed, str):
-        source, between, target = typed.partition(BETWEEN)
-        between = bool(between)
-    else:
-        between = len(typed) == 2 and not isinstance(typed[0], int)
-        source, target = typed if between else (typed, ())
-    ids = _ids(model, source)
+        parts = typed.split(BETWEEN, 1)
+    elif len(typed) == 2 and not isinstance(typed[0], int):
+        parts = typed
+    ids, target = _ids(model, parts[0]), parts[-1]
     stream, start = torch.tensor([ids]), _start(model)
-    if not between:
+    if len(parts) == 1:
         target_ids = [start] if model.output == "vectors" else _written(model, stream, start)
     elif isinstance(target, str):
         _check_tokenizer(model)
@@ -223,15 +281,14 @@ def _pair(model: ReadsInputs, typed: Any) -> Example:
     return Example(tuple(ids), tuple(target_ids), stream, read, stream, labels)
 
 
-def _start(model: ReadsInputs) -> int:
+def _start(model: HuggingFaceInputs) -> int:
     """The token that a decoder starts with."""
-    config: Any = model.opened.module.config
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    start = getattr(config, "decoder_start_token_id", None)
-    return int((getattr(text, "bos_token_id", None) or 0) if start is None else start)
+    start = getattr(model.opened.module.config, "decoder_start_token_id", None)
+    bos = getattr(text_config(model.opened.module), "bos_token_id", None)
+    return int((bos or 0) if start is None else start)
 
 
-def _written(model: ReadsInputs, stream: Int[Tensor, "1 pos"], start: int) -> list[int]:
+def _written(model: HuggingFaceInputs, stream: Int[Tensor, "1 pos"], start: int) -> list[int]:
     written: list[int] = []
     while len(written) < N_WRITTEN:
         read = torch.tensor([[start, *written]])
@@ -241,18 +298,16 @@ def _written(model: ReadsInputs, stream: Int[Tensor, "1 pos"], start: int) -> li
     return written
 
 
-def _of_arguments(model: ReadsInputs, given: Mapping[str, Any]) -> Example:
+def _of_arguments(model: HuggingFaceInputs, given: Mapping[str, Any]) -> Example:
     """An example from named arguments of the model's forward pass."""
     arguments = {name: value for name, value in given.items() if value is not None and name != "return_dict"}
     arguments = {name: torch.tensor(one) if isinstance(one, list) else one for name, one in arguments.items()}
     _check_arguments(model, arguments)
-    ids, mask = arguments.pop("input_ids", None), arguments.get("attention_mask")
-    target = arguments.pop("decoder_input_ids", None)
-    valid = target_valid = None
-    if isinstance(mask, Tensor) and mask.dim() == 2:
-        valid = arguments.pop("attention_mask").bool()
-    if isinstance(target_mask := arguments.get("decoder_attention_mask"), Tensor) and target_mask.dim() == 2:
-        target_valid = arguments.pop("decoder_attention_mask").bool()
+    ids, target = arguments.pop("input_ids", None), arguments.pop("decoder_input_ids", None)
+    masks: list[Tensor | None] = []
+    for name in ("attention_mask", "decoder_attention_mask"):
+        is_padding = isinstance(arguments.get(name), Tensor) and arguments[name].dim() == 2
+        masks.append(arguments.pop(name).bool() if is_padding else None)
     if isinstance(ids, Tensor):
         ids = ids[None] if ids.dim() == 1 else ids
         for row in ids.tolist():
@@ -263,37 +318,34 @@ def _of_arguments(model: ReadsInputs, given: Mapping[str, Any]) -> Example:
         n = model.shape.max_len if vectors is None else vectors.shape[1]
         if isinstance(model.input, PatchedImage) and "pixel_values" in arguments:
             n = model.input.n_positions(arguments["pixel_values"])
-        stream = torch.arange(n)[None].expand(_n_batch(arguments), -1)
+        sizes = (len(value) for value in arguments.values() if isinstance(value, Tensor) and value.dim() > 1)
+        stream = torch.arange(n)[None].expand(next(sizes, 1), -1)
     if target is not None and target.dim() == 1:
         target = target[None]
     example = Example(
-        tuple(stream[0].tolist()), (), stream, target, stream, torch.full_like(stream, IGNORED), valid, target_valid,
-        arguments or None,
+        tuple(stream[0].tolist()), (), stream, target, stream, torch.full_like(stream, IGNORED),
+        valid=masks[0], target_valid=masks[1], arguments=arguments or None,
     )  # fmt: skip
     if model.shape.is_pair and target is None:
         example = replace(example, target=_own_target(model, example))
     return _labelled(model, example)
 
 
-def _check_arguments(model: ReadsInputs, arguments: Mapping[str, Any]) -> None:
+def _check_arguments(model: HuggingFaceInputs, arguments: Mapping[str, Any]) -> None:
     """Raise `InputError` if an argument is unknown, or the main one is missing."""
     takes = inspect.signature(model.opened.module.forward).parameters
     has_others = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values())
     unknown = [name for name in arguments if name not in takes and not has_others]
-    main = str(getattr(model.opened.module, "main_input_name", "input_ids"))
+    main = main_input(model.opened.module)
     wanted = [main] + (["pixel_values"] if model.output == "similarity" else [])
-    instead = {"input_ids": "inputs_embeds", "pixel_values": "", "input_features": "input_values"}.get(main, "")
-    missing = [name for name in wanted if name not in arguments and (instead not in arguments or not instead)]
+    instead = {"input_ids": "inputs_embeds", "input_features": "input_values"}.get(main)
+    missing = [name for name in wanted if name not in arguments and instead not in arguments]
     if unknown or missing:
         got = ", ".join(str(name)[:40] for name in list(arguments)[:6]) or "nothing"
         raise InputError(f"{model.name} is called with {' and '.join(wanted)} by name, got {got}.")
 
 
-def _n_batch(arguments: Mapping[str, Any]) -> int:
-    return next((len(value) for value in arguments.values() if isinstance(value, Tensor) and value.dim() > 1), 1)
-
-
-def _own_target(model: ReadsInputs, example: Example) -> Int[Tensor, "batch out"]:
+def _own_target(model: HuggingFaceInputs, example: Example) -> Int[Tensor, "batch out"]:
     """The decoder's input where none is given: the labels or the source, shifted by one.
 
     Raises `InputError` if the model requires a decoder input, or derives another one.
@@ -315,7 +367,7 @@ def _own_target(model: ReadsInputs, example: Example) -> Int[Tensor, "batch out"
     return shifted
 
 
-def _of_pixels(model: ReadsInputs, typed: Any) -> Example:
+def _of_pixels(model: HuggingFaceInputs, typed: Any) -> Example:
     """An image, or a batch of images."""
     if not isinstance(model.input, PatchedImage):
         model.input.read("")  # says what works instead

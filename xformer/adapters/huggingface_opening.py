@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, cast
@@ -26,14 +27,28 @@ OutputKind = Literal[
 """The kind of a model's output."""
 CLASSES = ("sequence_class", "token_class", "next_sentence", "image_class", "audio_class")
 """The kinds whose outputs are classes named in the configuration."""
+DESCRIBED: dict[OutputKind, str] = {
+    "next_token": "the next token",
+    "masked_token": "the token at a mask",
+    "pair_next_token": "the next token of the target",
+    "sequence_class": "a class of the text",
+    "token_class": "a class for each token",
+    "answer_span": "the start and the end of an answer",
+    "next_sentence": "whether the second sentence follows the first",
+    "image_class": "a class of the image",
+    "audio_class": "a class of the sound",
+    "ctc": "a character for each moment of the sound",
+    "similarity": "the similarity of text and image",
+    "vectors": "a vector for each position",
+}
+"""Each kind in a few words."""
 
 
 def open_transformers(model: nn.Module) -> tuple[OpenedModel, Verification]:
     """Locate the parts of a `PreTrainedModel`, once per model; concurrent threads get the same answer.
 
     Raises:
-        InputError: It does not run on an example input, its attention cannot be captured, or it is a causal model whose
-            attention sees later tokens.
+        InputError: It does not run on an example input, or its attention cannot be captured.
     """
 
     def find() -> tuple[dict[str, Any], Verification]:
@@ -61,11 +76,12 @@ def _open(model: nn.Module) -> tuple[OpenedModel, Verification]:
         output=kind,
     )
     if kind == "next_token" and opened.layout.attention[-1].stack == "encoder":
-        if _is_causal_class(model):
-            raise InputError(
-                f"{type(model).__name__} is a class of causal models, and its attention lets early tokens see later ones: its "
+        if is_causal_class(model):
+            lost = (
+                f"{type(model).__name__} is a class of causal models, but its attention lets early tokens see later ones: its "
                 "mask was lost, or its configuration is not a decoder's (is_decoder=True)."
             )
+            return opened, replace(verification, warnings=(*verification.warnings, lost))
         opened = replace(opened, output="masked_token")
     return opened, verification
 
@@ -99,7 +115,8 @@ def _decoder_path(model: nn.Module) -> str | None:
     return None
 
 
-def _is_causal_class(model: nn.Module) -> bool:
+def is_causal_class(model: nn.Module) -> bool:
+    """Whether a class of the Transformers library is one of causal language models only."""
     from transformers.models.auto import modeling_auto
 
     name = type(model).__name__
@@ -124,32 +141,21 @@ def _logits(returned: Any) -> Tensor:
     return returned.prediction_logits if logits is None else logits
 
 
-def _pooled(returned: Any) -> Tensor:
-    return _logits(returned)[:, None]
-
-
 def _by_token(returned: Any) -> Tensor:
     logits = _logits(returned)  # [batch, pos] where there is one score a token: its log-odds
     return logits if logits.dim() == 3 else torch.stack([torch.zeros_like(logits), logits], dim=-1)
 
 
-def _span(returned: Any) -> Tensor:
-    return torch.stack([returned.start_logits, returned.end_logits], dim=1)
-
-
-def _similarity(returned: Any) -> Tensor:
-    return returned.logits_per_text[:, None]
-
-
-def _last_state(returned: Any) -> Tensor:
-    return returned.last_hidden_state
-
-
-OUTPUT_OF = {
-    "next_token": _logits, "masked_token": _logits, "pair_next_token": _logits, "ctc": _logits, "token_class": _by_token,
-    "sequence_class": _pooled, "next_sentence": _pooled, "image_class": _pooled, "audio_class": _pooled,
-    "answer_span": _span, "similarity": _similarity, "vectors": _last_state,
-}  # fmt: skip
+OUTPUT_OF: dict[OutputKind, Callable[[Any], Tensor]] = {
+    **dict.fromkeys(("next_token", "masked_token", "pair_next_token", "ctc"), _logits),
+    **dict.fromkeys(
+        ("sequence_class", "next_sentence", "image_class", "audio_class"), lambda one: _logits(one)[:, None]
+    ),
+    "token_class": _by_token,
+    "answer_span": lambda one: torch.stack([one.start_logits, one.end_logits], dim=1),
+    "similarity": lambda one: one.logits_per_text[:, None],
+    "vectors": lambda one: one.last_hidden_state,
+}
 """Selects the shown output by its kind: [batch, out, vocab], or for "vectors" the last state [batch, pos, d_model]."""
 
 
@@ -163,7 +169,7 @@ def output_kind(model: nn.Module, returned: Any, inputs: Inputs) -> OutputKind:
     def has(name: str) -> bool:
         return isinstance(getattr(returned, name, None), Tensor)
 
-    name, main = type(model).__name__, str(getattr(model, "main_input_name", "input_ids"))
+    name, main = type(model).__name__, main_input(model)
     if has("start_logits"):
         return "answer_span"
     if has("logits_per_text"):
@@ -201,6 +207,11 @@ def n_tokens_of(model: nn.Module) -> int:
     return int(getattr(text_config(model), "vocab_size", 0) or 0)
 
 
+def main_input(model: nn.Module) -> str:
+    """The name of the model's main argument: "input_ids", "pixel_values", …"""
+    return str(getattr(model, "main_input_name", "input_ids"))
+
+
 def text_config(model: nn.Module) -> Any:
     """The text part of the configuration, or all of it."""
     config: Any = model.config
@@ -211,7 +222,7 @@ def example_inputs(model: nn.Module, seed: int = 0) -> Inputs:
     """Valid inputs: arbitrary tokens, an image or a sound of the right size."""
     config: Any = model.config
     text, draw = text_config(model), torch.Generator().manual_seed(seed)
-    main = str(getattr(model, "main_input_name", "input_ids"))
+    main = main_input(model)
     takes = inspect.signature(model.forward).parameters
     n_tokens = n_tokens_of(model)
     special = {getattr(text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}

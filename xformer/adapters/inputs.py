@@ -39,17 +39,19 @@ def cut(tokenizer: Any, *texts: str) -> tuple[int, ...]:
 
 
 class TokenizedText(OpenText):
-    """Text for a causal language model with a tokenizer."""
+    """Text for a causal language model with a tokenizer. Its class texts may name the {mask} and the {limit}."""
 
     continues: ClassVar[int] = 16
+    instruction = "Type the beginning of a text; it goes on with it, token by token."
+    typed = "A text of up to {limit} tokens. ↵ stands for a new line."
 
     def __init__(
         self, tokenizer: Any, n_tokens: int, max_len: int, default: str, purposes: tuple[tuple[str, str], ...] = ()
     ) -> None:
         self.tokenizer, self.n_tokens, self.max_len, self.purposes = tokenizer, n_tokens, max_len, purposes
         self.name = f"{type(self).__name__} {n_tokens}"
-        self.instruction = "Type the beginning of a text; it goes on with it, token by token."
-        self.typed = f"A text of up to {max_len:,} tokens. ↵ stands for a new line."
+        self.instruction = self.instruction.format(mask=getattr(tokenizer, "mask_token", None))
+        self.typed = self.typed.format(limit=f"{max_len:,}")
         self.default, self.replacements = default, range(n_tokens)
 
     def examples(self) -> dict[str, str]:
@@ -66,9 +68,9 @@ class TokenizedText(OpenText):
         """Special tokens that the tokenizer adds are left out."""
         ids = list(source)
         around = self.tokenizer("")["input_ids"]
-        if around and ids[: len(around) - 1] == around[:-1] and ids[-1:] == around[-1:] and len(around) > 1:
+        if len(around) > 1 and ids[: len(around) - 1] == around[:-1] and ids[-1] == around[-1]:
             ids = ids[len(around) - 1 : -1]
-        elif around and ids[: len(around)] == around:
+        elif ids[: len(around)] == around:
             ids = ids[len(around) :]
         text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return str(text).replace("\n", _LINE_BREAK)
@@ -91,28 +93,28 @@ class TokenizedText(OpenText):
         return source[-self.max_len :]
 
 
-_SMOLLM2 = (
-    ("… finds who is meant", "When Mary and John went to the store, John gave a drink to"),
-    (
-        "… says the same again",
-        "The cat sat on the mat. The dog ran in the park. The cat sat on the mat. The dog ran in the",
+_PURPOSES = {
+    "smollm": (
+        ("… finds who is meant", "When Mary and John went to the store, John gave a drink to"),
+        (
+            "… says the same again",
+            "The cat sat on the mat. The dog ran in the park. The cat sat on the mat. The dog ran in the",
+        ),
+        ("… knows a capital", "The capital of France is"),
     ),
-    ("… knows a capital", "The capital of France is"),
-)
-
-_REACTIONS = (
-    (
-        "… follows the atoms of a substitution",
-        "CC(C)S.CN(C)C=O.Fc1cccnc1F.O=C([O-])[O-].[K+].[K+]>>CC(C)Sc1ncccc1F",
+    "rxnmapper": (
+        (
+            "… follows the atoms of a substitution",
+            "CC(C)S.CN(C)C=O.Fc1cccnc1F.O=C([O-])[O-].[K+].[K+]>>CC(C)Sc1ncccc1F",
+        ),
+        ("… follows the atoms of an ester", "CC(=O)O.OCC>>CC(=O)OCC"),
     ),
-    ("… follows the atoms of an ester", "CC(=O)O.OCC>>CC(=O)OCC"),
-)
+}
 
 
 def purposes(name: str) -> tuple[tuple[str, str], ...]:
     """Example inputs with their purpose for known models, by name; otherwise empty."""
-    lower = name.lower()
-    return _SMOLLM2 if "smollm" in lower else _REACTIONS if "rxnmapper" in lower else ()
+    return next((known for model, known in _PURPOSES.items() if model in name.lower()), ())
 
 
 class PlainText(TokenizedText):
@@ -120,21 +122,14 @@ class PlainText(TokenizedText):
 
     reference_label: ClassVar[str] = "unchanged prediction"
     goes_on: ClassVar[bool] = False
-
-    def __init__(self, tokenizer: Any, *sizes: Any) -> None:
-        super().__init__(tokenizer, *sizes)
-        self.instruction = "Type a text; it says what it makes of it."
+    instruction = "Type a text; it says what it makes of it."
 
 
 class TwoTexts(PlainText):
     """Two texts in one input: question and context, or two sentences."""
 
-    def __init__(self, tokenizer: Any, n_tokens: int, max_len: int, default: str, *others: Any) -> None:
-        super().__init__(tokenizer, n_tokens, max_len, default, *others)
-        self.instruction = (
-            f"Type two texts with {BETWEEN} between them, a question and a text with its answer or two sentences."
-        )
-        self.typed = f"Two texts with {BETWEEN} between them, up to {max_len:,} tokens."
+    instruction = f"Type two texts with {BETWEEN} between them, a question and a text with its answer or two sentences."
+    typed = f"Two texts with {BETWEEN} between them, up to {{limit}} tokens."
 
     def read(self, text: str) -> tuple[int, ...]:
         """Both texts, with the tokenizer's special tokens around and between them."""
@@ -152,26 +147,16 @@ class TwoTexts(PlainText):
         return f"{self.plain(ids[:at]).strip()} {BETWEEN} {self.plain(ids[at:]).strip()}"
 
 
-class TextWithGaps(TokenizedText):
+class TextWithGaps(PlainText):
     """Text with or without masks, for a masked language model."""
 
-    reference_label: ClassVar[str] = "unchanged prediction"
-    goes_on: ClassVar[bool] = False
-
-    def __init__(self, tokenizer: Any, *sizes: Any) -> None:
-        super().__init__(tokenizer, *sizes)
-        self.instruction = f"Type a text with {tokenizer.mask_token} where a word is missing; it says which."
+    instruction = "Type a text with {mask} where a word is missing; it says which."
 
 
-class TextPair(TokenizedText):
+class TextPair(PlainText):
     """A source, and after >> an optional target."""
 
-    reference_label: ClassVar[str] = "unchanged prediction"
-    goes_on: ClassVar[bool] = False
-
-    def __init__(self, tokenizer: Any, *sizes: Any) -> None:
-        super().__init__(tokenizer, *sizes)
-        self.instruction = f"Type a text; it writes what belongs to it, or reads what you type after {BETWEEN}."
+    instruction = f"Type a text; it writes what belongs to it, or reads what you type after {BETWEEN}."
 
     def read(self, text: str) -> tuple[int, ...]:
         """The source alone."""

@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from xformer.adapters.probe import Attention, Call, Probe
@@ -34,58 +33,52 @@ class ProjectionPlace:
     factor: float = 1.0
 
 
-def projection_place(
-    seen: Probe, inside: Tensor | None, after: int, adds: Call, factor: float
-) -> ProjectionPlace | None:
+def projection_place(seen: Probe, inside: Tensor, after: int, adds: Call, factor: float) -> ProjectionPlace | None:
     """The matrix that reads `inside` [batch, pos, width] and yields what `adds` adds to the stream, or None."""
-    if inside is None or adds.given is None:
-        return None
-    for call in seen.calls:
-        if not (after < call.begin and call.end <= adds.end and call.is_matrix):
+    within = [call for call in seen.calls if after < call.begin and call.end <= adds.end]
+    for call in within:
+        side = _side(call) if call.is_matrix and close(call.taken, inside) else None
+        if side is None:
             continue
-        if call.taken is None or call.given is None or not _same(call.taken, inside):
-            continue
-        side = _side(call)
-        norm = None if _same(call.given, adds.given) else _norm_between(seen, call, adds)
-        if side is not None and (norm is not None or _same(call.given, adds.given)):
-            return ProjectionPlace(call.path, side, norm, factor)
+        if close(call.given, adds.given):
+            return ProjectionPlace(call.path, side, None, factor)
+        norms = [one for one in within if one.is_norm and call.begin < one.begin]
+        for one in norms:
+            if close(one.taken, call.given) and close(one.given, adds.given):
+                return ProjectionPlace(call.path, side, one.path, factor)
     return None
 
 
-def heads_side_by_side(z: Tensor | None, n_query: int) -> Tensor | None:
+def heads_side_by_side(z: Tensor, n_query: int) -> Tensor:
     """z as the projection reads it, [batch, query, head · d_value], from either axis order."""
-    if z is None or z.dim() not in (3, 4):
-        return None
+    if z.dim() not in (3, 4):
+        return z
     z = z[None] if z.dim() == 3 else z
     return (z if z.shape[1] == n_query and z.shape[2] != n_query else z.transpose(1, 2)).flatten(2)
 
 
-def _norm_between(seen: Probe, call: Call, adds: Call) -> str | None:
-    for one in seen.calls:
-        is_between = call.begin < one.begin and one.end <= adds.end and one.is_norm
-        if is_between and _same(one.taken, call.given) and _same(one.given, adds.given):
-            return one.path
-    return None
-
-
 def _side(call: Call) -> bool | None:
     """The orientation of a matrix; None if the module does more than multiply and add a bias."""
-    assert call.taken is not None
-    assert call.given is not None
-    weight, bias = call.module.get_parameter("weight"), getattr(call.module, "bias", None)
+    weight, bias = call.module.get_parameter("weight").detach(), getattr(call.module, "bias", None)
     for is_in_by_out, matrix in ((False, weight.T), (True, weight)):
         if matrix.shape == (call.taken.shape[-1], call.given.shape[-1]):
-            product = call.taken @ matrix.detach() + (0 if bias is None else bias.detach())
-            if _same(product, call.given):
+            product = call.taken @ matrix + (0 if bias is None else bias.detach())
+            if close(product, call.given):
                 return is_in_by_out
     return None
 
 
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None or one.numel() != other.numel():
+def close(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers but for rounding, in any shape; false for empty ones."""
+    if one.numel() != other.numel() or not other.numel() or not other.is_floating_point():
         return False
-    close = max(CLOSE, 4 * torch.finfo(other.dtype).eps)
-    return bool(torch.allclose(one.flatten(), other.flatten(), rtol=0, atol=close * float(other.abs().max())))
+    within = max(CLOSE, 4 * torch.finfo(other.dtype).eps) * float(other.abs().max())
+    return bool(torch.allclose(one.flatten(), other.flatten(), rtol=0, atol=within))
+
+
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold exactly the same, and something."""
+    return (one.shape, one.dtype) == (other.shape, other.dtype) and bool(one.numel()) and torch.equal(one, other)
 
 
 Side = Literal["in", "out", "adds", "angles", "experts"]
@@ -122,7 +115,7 @@ class Layout:
     """The module that outputs each stack's final stream state."""
     norm_before: dict[str, str] = field(default_factory=dict)
     """The norm between the stream and an attention, by the attention's path."""
-    final_norm: dict[Stack, str] = field(default_factory=dict)
+    final_norm: dict[str, str] = field(default_factory=dict)
     projections: dict[str, ProjectionPlace] = field(default_factory=dict)
     """The output projection of each layer's heads or neurons, by its path, where it is one matrix."""
     norm_after: dict[str, str] = field(default_factory=dict)
@@ -188,11 +181,10 @@ def block_layout(seen: Probe, index: int, attentions: list[Attention]) -> BlockL
 
     A and F are outputs of modules in the block, identified by x + A being the input of a later module, or the block's output.
     """
-    block = seen.calls[index]
-    x, y = block.taken, block.given
-    if x is None or y is None or x.shape != y.shape:
+    x, y = seen.calls[index].taken, seen.calls[index].given
+    if x.shape != y.shape:
         return None
-    parts = [call for call in seen.inside(index) if call.given is not None and call.given.numel() == x.numel()]
+    parts = [call for call in seen.inside(index) if call.given.numel() == x.numel()]
     return _serial(parts, x, y, attentions) or _parallel(parts, x, y, attentions)
 
 
@@ -217,9 +209,8 @@ def _walk(parts: list[Call], x: Tensor, y: Tensor, ends: list[int], after: int) 
             if factor is not None:
                 return [Sublayer(adds, None, factor)]
         for reads in following:
-            if reads.taken is None or reads.given is None or reads.taken.numel() != x.numel():
-                continue
-            factor = _factor(x, adds, reads.taken.reshape(x.shape))
+            same_size = reads.taken.numel() == x.numel()
+            factor = _factor(x, adds, reads.taken.reshape(x.shape)) if same_size else None
             if factor is None:
                 continue
             given = reads.given.reshape(x.shape)
@@ -260,7 +251,6 @@ def _factor(x: Tensor, adds: Call, total: Tensor) -> float | None:
 
 
 def _as(call: Call, x: Tensor) -> Tensor:
-    assert call.given is not None
     return call.given.reshape(x.shape)
 
 
@@ -286,7 +276,8 @@ def blocks(seen: Probe, *, n_square: int = 1) -> dict[int, int]:
     for index, attention in enumerate(seen.attentions):
         for parent in attention.parents:
             call = seen.calls[parent]
-            if holds[parent] <= n_square and _is_member_of_list(call.path) and _is_stream(call):
+            is_stream = bool(call.taken.numel()) and call.taken.shape == call.given.shape
+            if holds[parent] <= n_square and call.path.rpartition(".")[2].isdigit() and is_stream:
                 found[index] = parent
                 break
     return found
@@ -308,40 +299,29 @@ def grouped(blocks: dict[int, int]) -> dict[int, list[int]]:
 
 def gives(one: Call, other: Call) -> bool:
     """Whether the output of one call is the input of another."""
-    given, taken = one.given, other.taken
-    return given is not None and taken is not None and given.shape == taken.shape and torch.equal(given, taken)
-
-
-def _is_member_of_list(path: str) -> bool:
-    return path.rpartition(".")[2].isdigit()
-
-
-def _is_stream(call: Call) -> bool:
-    return call.taken is not None and call.given is not None and call.taken.shape == call.given.shape
-
-
-_IDLE = (nn.Dropout, nn.Identity)
+    return equal(one.given, other.taken)
 
 
 def neuron_taps(
     seen: Probe, block: int, adds: Call, after: int, attention: Attention
 ) -> Iterator[tuple[str, Literal["in", "out"], int, str]]:
     """The taps of the neurons whose sum is the output of `adds`: module, side, call number, name."""
-    excluded = _attention_only(seen, attention, block, adds)
+    inner = attention.parents[attention.parents.index(block) + 1 :]
+    only_attention = {index for index in inner if index not in adds.parents}
     parts = [
         call
         for call in seen.inside(block)
-        if call.begin > after and call.end <= adds.end and not excluded & {*call.parents}
+        if call.begin > after and call.end <= adds.end and not only_attention & {*call.parents}
     ]
-    rows = adds.given.shape[:-1].numel() if adds.given is not None else 0
-    mapped = [call for call in parts if call.is_matrix and call.taken is not None and _rows(call) == rows]
+    rows = adds.given.shape[:-1].numel()
+    parts = [call for call in parts if call.taken.dim() > 1 and call.taken.shape[:-1].numel() == rows]
+    mapped = [call for call in parts if call.is_matrix]
     if len(mapped) < 2:
         return
     down = mapped[-1]
-    assert down.taken is not None
     d_ff = down.taken.shape[-1]
     yield down.path, "in", down.number, "post"
-    ups = [call for call in mapped[:-1] if call.given is not None and call.given.shape[-1] in (d_ff, 2 * d_ff)]
+    ups = [call for call in mapped[:-1] if call.given.shape[-1] in (d_ff, 2 * d_ff)]
     if not ups:
         return
     yield ups[0].path, "in", ups[0].number, "in"
@@ -349,42 +329,20 @@ def neuron_taps(
         call
         for call in parts
         if call.is_leaf
-        and not isinstance(call.module, _IDLE)
+        and not isinstance(call.module, nn.Dropout | nn.Identity)
         and next(call.module.parameters(), None) is None
         and ups[0].begin < call.begin < down.begin
-        and _rows(call) == rows
-        and call.taken is not None
-        and call.given is not None
         and call.taken.shape[-1] == call.given.shape[-1] == d_ff
     ]
     if acts:
         act = acts[0]
         yield act.path, "in", act.number, "pre"
-        gate = next((call for call in ups if _is_same(call.given, act.taken)), None)
+        gate = next((call for call in ups if equal(call.given, act.taken)), None)
         if len(ups) == 2:
             other = next(call for call in ups if call is not gate)
             yield other.path, "out", other.number, "up"
-    elif len(ups) == 1 and ups[0].given is not None and ups[0].given.shape[-1] == d_ff:
+    elif len(ups) == 1 and ups[0].given.shape[-1] == d_ff:
         yield ups[0].path, "out", ups[0].number, "pre"
-
-
-def _attention_only(seen: Probe, attention: Attention, block: int, adds: Call) -> set[int]:
-    """The calls between the block and its attention that contain no feed-forward layer."""
-    inner = attention.parents[attention.parents.index(block) + 1 :]
-    return {index for index in inner if index not in adds.parents}
-
-
-def _is_same(one: Tensor | None, other: Tensor | None) -> bool:
-    return one is not None and other is not None and one.shape == other.shape and torch.equal(one, other)
-
-
-def _rows(call: Call) -> int:
-    return call.taken.shape[:-1].numel() if call.taken is not None else -1
-
-
-def is_router(call: Call) -> bool:
-    """Whether a call's output is that of a mixture-of-experts router."""
-    return routing(call.outputs) is not None
 
 
 def routing(output: Any) -> tuple[int, int, int] | None:
@@ -399,16 +357,3 @@ def routing(output: Any) -> tuple[int, int, int] | None:
     scores = [at for at, one in enumerate(output) if one.is_floating_point() and one.shape[-1] > chosen.shape[-1]]
     fits = len(weights) == 1 and len(scores) == 1 and int(chosen.max()) < output[scores[0]].shape[-1]
     return (scores[0], weights[0], numbers[0]) if fits else None
-
-
-def dense(
-    weights: Float[Tensor, "*token k"], chosen: Int[Tensor, "*token k"], n_experts: int
-) -> Float[Tensor, "*token expert"]:
-    """The weight of every expert."""
-    return weights.new_zeros(*weights.shape[:-1], n_experts).scatter(-1, chosen, weights)
-
-
-def sparse(every: Float[Tensor, "*token expert"], k: int) -> tuple[Float[Tensor, "*token k"], Int[Tensor, "*token k"]]:
-    """The k largest weights and their experts."""
-    found = every.topk(k, dim=-1)
-    return found.values, found.indices

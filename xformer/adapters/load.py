@@ -2,14 +2,30 @@
 
 Only safetensors and GGUF are read, and only from this machine. A weight that is missing in the file would be random: the model
 is refused, unless the weight does not affect the output.
+
+A server first tries an untrusted model in a process with limits:
+
+    rehearse(path)                            raises the problem as one sentence
+    python -m xformer.adapters.load PATH      the process that it runs
+
+Weights are not read there: the model's class is built on PyTorch's meta device and its parameters are compared with the file,
+and the tokenizer reads texts on which malicious rules hang.
+
+Models in the memory of this process have names: `xformer.show` keeps them here, and screens and `read` find them.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, suppress
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -45,7 +61,7 @@ def open_model(path: str | Path, *, step: Step | None = None) -> HuggingFaceMode
     tell(0, 3, "importing the library that knows its family")
     name = where.stem if where.suffix == ".gguf" else where.name
     try:
-        with _quietly():
+        with redirect_stderr(io.StringIO()):  # the library's progress bars
             transformers = library()
             tell(1, 3, "reading the weights")
             model, report = _loaded(transformers, contents)
@@ -71,9 +87,11 @@ def library() -> Any:
     return transformers
 
 
+_LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
+
 def _options(contents: Contents) -> dict[str, Any]:
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    return options if contents.gguf_file is None else options | {"gguf_file": contents.gguf_file}
+    return _LOCAL if contents.gguf_file is None else _LOCAL | {"gguf_file": contents.gguf_file}
 
 
 def config_of(transformers: Any, contents: Contents) -> Any:
@@ -180,9 +198,7 @@ def tokenizer_of(transformers: Any, contents: Contents) -> Any:
     """The folder's tokenizer, or the one in a .gguf file, which takes longer to unpack; None if there is none."""
     if not contents.has_tokenizer:
         return None
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    if contents.gguf_file is not None and not (contents.folder / "tokenizer.json").exists():
-        options["gguf_file"] = contents.gguf_file
+    options = _LOCAL if (contents.folder / "tokenizer.json").exists() else _options(contents)
     return transformers.AutoTokenizer.from_pretrained(contents.folder, **options)
 
 
@@ -191,9 +207,7 @@ def _image_processor(transformers: Any, folder: Path) -> Any:
     if not (folder / "preprocessor_config.json").exists():
         return None
     with suppress(Exception):  # a processor of sounds, or one that needs another library
-        return transformers.AutoImageProcessor.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, backend="pil"
-        )
+        return transformers.AutoImageProcessor.from_pretrained(folder, **_LOCAL, backend="pil")
     return None
 
 
@@ -217,13 +231,6 @@ def plain_sentence(error: BaseException) -> str:
     return text if len(text) <= 300 else f"{text[:300]}…"
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Hide the library's progress bars."""
-    with redirect_stderr(io.StringIO()):
-        yield
-
-
 def is_external(path: Path) -> bool:
     """Whether a path holds a model in the layout of Transformers, or a .gguf file."""
     return path.suffix == ".gguf" or (path / "config.json").is_file() or any(path.glob("*.gguf"))
@@ -234,9 +241,7 @@ def opened_from(path: Path) -> ModelAdapter:
     return _opened_from(path.resolve())
 
 
-@lru_cache(maxsize=1)
-def _opened_from(path: Path) -> ModelAdapter:
-    return open_model(path)
+_opened_from = lru_cache(maxsize=1)(open_model)
 
 
 def opened_module(module: nn.Module, inputs: Any, tokenizer: Any) -> ModelAdapter:
@@ -246,3 +251,174 @@ def opened_module(module: nn.Module, inputs: Any, tokenizer: Any) -> ModelAdapte
     if isinstance(inputs, str):
         raise InputError("This module reads tensors, not a text; give what it is called with.")
     return AnyModule.open(module, inputs, type(module).__name__)
+
+
+MEMORY_PREFIX = "memory:"
+"""Begins the names of models in memory, in links and in code."""
+_in_memory: dict[str, tuple[str, ModelAdapter]] = {}
+_lock = threading.Lock()
+_n_kept = 0
+
+
+def keep_in_memory(adapter: ModelAdapter, title: str) -> str:
+    """Keep a model, in place of the last one of that title. Returns its name, which no model had before.
+
+    The app caches what it reads by name, and a model may be trained further between two calls.
+    """
+    global _n_kept
+    with _lock:
+        for name in [name for name, (other, _) in _in_memory.items() if other == title]:
+            del _in_memory[name]
+        _n_kept += 1
+        name = f"{MEMORY_PREFIX}{title}" + (f".{_n_kept}" if _n_kept > 1 else "")
+        _in_memory[name] = (title, adapter)
+    return name
+
+
+def in_memory(name: str) -> ModelAdapter | None:
+    """The model in memory of that name, or None."""
+    return _in_memory[name][1] if name in _in_memory else None
+
+
+def titles_in_memory() -> dict[str, str]:
+    """The titles of the models in memory by their names, the latest first."""
+    return {name: title for name, (title, _) in reversed(list(_in_memory.items()))}
+
+
+CPU_SECONDS = 120
+"""Processor time of one rehearsal, imports included."""
+TOKENS_A_SECOND = 1_000
+"""Unpacking the tokenizer of a GGUF file: 49,152 tokens take twenty seconds."""
+WALL_SECONDS = 180
+"""On a busy machine."""
+MEMORY = 1024**3
+"""Memory beyond that of the imports; mapped files do not count."""
+STEP_SECONDS = 4
+"""Processor time for the tokenizer, and as much for the model, after the imports."""
+MOST_RATIO = 2.0
+"""A class may have this many times the parameters of its file, as tied weights are stored once."""
+SLACK = 1_000_000
+MOST_BESIDE = 512 * 1024**2
+"""Bytes of buffers, which are in no file: masks, tables of positions."""
+PROBES = ("a" * 2_000 + "!", " " * 2_000, "1" * 2_000, "\n" * 1_000, "é" * 500, "aB1 ,\t" * 300, "\u200b" * 300)
+MOST_TOKENS = 4
+"""Tokens per byte of text."""
+
+
+def rehearse(path: str | Path) -> None:
+    """Raise `CheckpointError` with one plain sentence if a model cannot be opened within the limits."""
+    where = Path(path)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", __name__, str(where)],
+            capture_output=True,
+            timeout=WALL_SECONDS,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise CheckpointError(f"{where.name[:80]} cannot be opened: trying it took over {WALL_SECONDS} s.") from None
+    try:
+        result = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        raise CheckpointError(
+            f"{where.name[:80]} cannot be opened: trying it took more than {STEP_SECONDS} s of processor time or "
+            f"{MEMORY // 1024**3} GB of memory, or ended the process that tried it."
+        ) from None
+    if result.get("error"):
+        raise CheckpointError(str(result["error"]))
+
+
+def try_out(path: Path, limit: Callable[[float], object] = lambda seconds: None) -> None:
+    """Build the class and try the tokenizer, in this process. Raises any error of the libraries.
+
+    `limit` is called before each step with the processor seconds that it may take; see `limit_time`.
+    """
+    contents = inspect(path)
+    transformers = library()
+    tokens = contents.config.get("tokenizer.ggml.tokens", 0)
+    seconds = STEP_SECONDS + (tokens / TOKENS_A_SECOND if isinstance(tokens, int) else 0)
+    limit(seconds)
+    config = config_of(transformers, contents)
+    _count(transformers, config, contents.n_parameters)
+    limit(seconds)
+    tokenizer = tokenizer_of(transformers, contents)
+    if tokenizer is not None:
+        _check_tokenizer(tokenizer)
+
+
+def _count(transformers: Any, config: Any, n_stored: int) -> None:
+    """Build the class without memory and count its parameters. Raises `CheckpointError` if the file has far fewer."""
+    kind = classes_of(transformers, config)[0]
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = kind.from_config(config) if hasattr(kind, "from_config") else kind(config)
+    n_wanted = sum(weight.numel() for weight in model.parameters())
+    if n_wanted > MOST_RATIO * n_stored + SLACK:
+        raise CheckpointError(
+            f"config.json describes a model of {n_wanted:,} numbers, and the weights are {n_stored:,}; take the config.json "
+            "that the model was saved with."
+        )
+    beside = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
+    if beside > MOST_BESIDE:
+        raise CheckpointError(
+            f"config.json asks for {beside // 1024**2:,} MB of tables beside the weights; at most {MOST_BESIDE // 1024**2} MB "
+            "are made."
+        )
+
+
+def _check_tokenizer(tokenizer: Any) -> None:
+    """Raise `CheckpointError` for rules that multiply a text. The limit on processor time ends rules that hang."""
+    for text in PROBES:
+        try:
+            n = len(tokenizer(text)["input_ids"])
+        except Exception:  # one that does not know every sign may still read a text
+            continue
+        if n > MOST_TOKENS * len(text.encode()) + 64:
+            raise CheckpointError(
+                f"The tokenizer makes {n:,} tokens of {len(text):,} characters; its rules multiply a text."
+            )
+
+
+def _limit(name: str, soft: float) -> None:
+    import resource  # not on Windows
+
+    what = getattr(resource, name)
+    resource.setrlimit(what, (int(soft) + 1, resource.getrlimit(what)[1]))
+
+
+def limit_time(seconds: float) -> None:
+    """Kill this process after so many more seconds of processor time."""
+    _limit("RLIMIT_CPU", min(time.process_time() + seconds, CPU_SECONDS))
+
+
+def limit_memory() -> None:
+    """Let this process take `MEMORY` more than now, if the system supports that."""
+    with suppress(OSError, ValueError, KeyError):
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+        _limit("RLIMIT_DATA", int(status["VmData"].split()[0]) * 1024 + MEMORY)
+
+
+def main() -> int:
+    """Try the model at the given path; print the problem as JSON."""
+    path, error = Path(sys.argv[1]), ""
+    _limit("RLIMIT_CORE", -1)
+    limit_time(CPU_SECONDS)
+    with suppress(ImportError):  # what the imports take is not the model's
+        import transformers
+        from transformers import AutoModel, AutoTokenizer, PreTrainedModel  # noqa: F401  they are imported when asked for
+
+        transformers.logging.set_verbosity_error()
+    limit_memory()
+    try:
+        try_out(path, limit_time)
+    except XformerError as problem:
+        error = plain_sentence(problem)
+    except BaseException as problem:  # a panic of a library in Rust is no Exception
+        error = f"{path.name[:80]} cannot be opened: {plain_sentence(problem)}"
+    print(json.dumps({"error": error}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
+from torch.nn import functional
 
 from xformer.adapters.attention import Limits, Terms, attend
 from xformer.edits import AnyEdit
@@ -240,21 +241,19 @@ def plane_side(n_heads: int, budget: int = 600_000) -> int:
 
 def reduced(path: str, seen: dict[str, Tensor], most: int) -> Reduced:
     """Reduce the mask, pattern and z of one layer to planes of at most `most` cells a side."""
-    pattern, mask = seen["pattern"][0], seen["mask"][0]  # [head, query, key]
-    mask = mask[:1] if mask.stride(0) == 0 else mask
+    pattern, mask = seen["pattern"][0].float(), seen["mask"][0]  # [head, query, key]
+    mask = (mask[:1] if mask.stride(0) == 0 else mask).float()
     tall, wide = (-(-cells // most) for cells in pattern.shape[1:])
-    high = _largest(_largest(pattern, tall, -2), wide, -1).float()  # [head, row, col]
-    allowed = _largest(_largest(mask.byte(), tall, -2), wide, -1).bool()
-    beside = pattern.new_zeros(*pattern.shape[:2], 1) if wide == 1 else pattern[:, :, 1:wide]
-    column = _largest(beside.amax(dim=-1), tall, -1).float()  # [head, row]
-    column_allowed = torch.zeros(1, 1, dtype=torch.bool)
+    high, allowed = _largest(pattern, tall, wide), _largest(mask, tall, wide) > 0  # [head, row, col]
+    column, column_allowed = torch.zeros_like(high[:, :, 0]), torch.zeros_like(allowed[:, :, 0])  # [head, row]
     if wide > 1:
-        column_allowed = _largest(mask[:, :, 1:wide].any(dim=-1).byte(), tall, -1).bool()
-    peaks = torch.where(allowed & high.isfinite(), high, 0.0).amax(dim=(1, 2))  # [head]
-    others = torch.where((allowed & high.isfinite())[:, :, 1:], high[:, :, 1:], 0.0)
+        column = _largest(pattern[:, :, 1:wide], tall, wide - 1)[:, :, 0]
+        column_allowed = _largest(mask[:, :, 1:wide], tall, wide - 1)[:, :, 0] > 0
+    weights = torch.where(allowed & high.isfinite(), high, 0.0)
+    peaks = weights.amax(dim=(1, 2))  # [head]
     rest = torch.where(column_allowed & column.isfinite(), column, 0.0).amax(dim=1)
-    if others.shape[2]:
-        rest = torch.maximum(rest, others.amax(dim=(1, 2)))
+    if weights.shape[2] > 1:
+        rest = torch.maximum(rest, weights[:, :, 1:].amax(dim=(1, 2)))
     size = seen["z"][0].float().norm(dim=-1).mean(dim=-1).tolist()
     return Reduced(
         tuple(pattern.shape),
@@ -277,15 +276,9 @@ def _codes(weights: Tensor, allowed: Tensor, peaks: Tensor) -> UInt8[np.ndarray,
     return torch.where(allowed, codes, float(MASKED)).to(torch.uint8).numpy(force=True)
 
 
-def _largest(x: Tensor, size: int, dim: int) -> Tensor:
-    """The maximum over every `size` neighbours along a dimension; the last block may be smaller."""
-    if size == 1:
-        return x
-    whole = x.shape[dim] // size * size
-    parts = [x.narrow(dim, 0, whole).unflatten(dim, (-1, size)).amax(dim=dim)] if whole else []
-    if whole < x.shape[dim]:
-        parts.append(x.narrow(dim, whole, x.shape[dim] - whole).amax(dim=dim, keepdim=True))
-    return torch.cat(parts, dim=dim)
+def _largest(x: Tensor, tall: int, wide: int) -> Tensor:
+    """The maximum of each block of [head, query, key]; blocks at the end may be smaller."""
+    return functional.max_pool2d(x, (tall, wide), ceil_mode=True)
 
 
 def lengths(example: Example) -> tuple[int, int]:

@@ -12,28 +12,29 @@ A backend counts only if the recorded output equals the model's own. The model i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from xformer.adapters.adapter import Projection, Readout
 from xformer.adapters.attachment import attached, left_as_found, noting_draws, set_function
 from xformer.adapters.capture_backends import BACKENDS, Backend, SoftmaxMode, asking, returned_layout, returned_patterns
 from xformer.adapters.find_layout import OutputHead, find_layout, find_output_head
 from xformer.adapters.layout import Layout
-from xformer.adapters.on_demand import Calls, DeferredAttention, EarlyStopTape, OnDemand, Reduce, StopForward
-from xformer.adapters.probe import ActiveRun, Catches, probe, running
-from xformer.adapters.weights import Projection, Readout
+from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand, Reduce, StopForward
+from xformer.adapters.probe import ActiveRun, probe, running
 from xformer.edits import AnyEdit
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.model_shape import READ_ONLY, ModelShape
 from xformer.site import Site, after
 from xformer.tape import Tape, graph_of
-from xformer.trace import first_nan
+from xformer.tasks.task import Example
+from xformer.trace import Trace, first_nan
 
 Inputs = dict[str, Any]
 """The arguments of a model's forward pass, by name."""
@@ -56,11 +57,15 @@ class Verification:
     difference: float
     """The largest difference between the outputs of a recorded run and of the model."""
     notes: tuple[str, ...] = ()
-    """Remarks, one sentence each: a weight missing in the file, an output that is NaN."""
+    """Remarks, one sentence each: a weight missing in the file."""
+    warnings: tuple[str, ...] = ()
+    """What looks wrong in the model itself, one sentence each: a mask that was lost, an output that is NaN."""
 
     def __str__(self) -> str:
         within = f" (largest difference {self.difference:.0e})" if self.difference else ""
-        return " ".join([f"Verified against the original model{within}: {_CAPTURED[self.backend]}.", *self.notes])
+        return " ".join(
+            [f"Verified against the original model{within}: {_CAPTURED[self.backend]}.", *self.warnings, *self.notes]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,23 +107,17 @@ class OpenedModel:
             raise EditError(READ_ONLY)
         tape = Tape(edits, keep, fused=True)
         with graph_of(edits):
-            self._once(inputs, n_batch, tape)
+            self._once(inputs, ActiveRun(tape, self.layout.paths, n_batch))
         if tape.never_matched():  # layers without a tape named nothing, and the error lists them all
             everything = Tape()
             with torch.no_grad():
-                self._once(inputs, n_batch, everything)
+                self._once(inputs, ActiveRun(everything, self.layout.paths, n_batch))
             tape.names = everything.names
         tape.check_all_fired()
         return tape.activations
 
     def run_on_demand(
-        self,
-        inputs: Inputs,
-        *,
-        n_batch: int = 1,
-        edits: Sequence[AnyEdit] = (),
-        keep: Sequence[str] = ("*",),
-        reduce: Reduce | None = None,
+        self, inputs: Inputs, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",), reduce: Reduce
     ) -> OnDemand:
         """Run a large model captured by `attention_function` and keep only what `keep` names; the rest is recomputed on demand.
 
@@ -126,14 +125,13 @@ class OpenedModel:
         """
         tape, later, calls = Tape(edits, keep, fused=True), {}, Calls()
         with torch.no_grad():
-            self._once(inputs, n_batch, tape, later, reduce, calls.keep)
+            run = ActiveRun(tape, self.layout.paths, later=later, reduce=reduce, catches=calls.keep)
+            self._once(inputs, run)
         if any(glob != "*" for glob in tape.never_matched()):
-            return OnDemand(
-                self.run(inputs, n_batch=n_batch, edits=edits), [], {}, (), lambda names: {}, calls
-            )  # raises
+            self.run(inputs, edits=edits)  # raises the error for an edit that matches nothing
 
         def record(names: Sequence[str]) -> dict[str, Tensor]:
-            return self.run(inputs, n_batch=n_batch, edits=edits, keep=names)
+            return self.run(inputs, edits=edits, keep=names)
 
         return OnDemand(tape.activations, tape.names, later, edits, record, calls)
 
@@ -146,27 +144,25 @@ class OpenedModel:
         with torch.no_grad(), running(None), left_as_found(self.module):
             return self.call(self.module, inputs)
 
-    def _once(
-        self,
-        inputs: Inputs,
-        n_batch: int,
-        tape: Tape,
-        later: dict[str, DeferredAttention] | None = None,
-        reduce: Reduce | None = None,
-        catches: Catches | None = None,
-    ) -> None:
-        run = ActiveRun(tape, self.layout.paths, n_batch, later=later, reduce=reduce, catches=catches)
-        watching = SoftmaxMode(run) if self.backend == "softmax" else nullcontext()
-        asked = asking(self.module, inputs) if self.backend == "returned_weights" else inputs
+    def attached_call(self, inputs: Inputs, run: ActiveRun) -> Any:
+        """Everything that the model returns while `run` records it."""
+        is_unknown = not self.layout.attention
+        watching = SoftmaxMode(run, everywhere=is_unknown) if self.backend == "softmax" else nullcontext()
         with attached(self.module, self.layout, self.backend, run), watching:
-            output = self.call(self.module, asked)
+            return self.call(self.module, inputs)
+
+    def _once(self, inputs: Inputs, run: ActiveRun) -> None:
+        tape = run.tape
         if self.backend == "returned_weights":
+            output = self.attached_call(asking(self.module, inputs), run)
             patterns = returned_patterns(output, self.layout.attention[0].stack)
             run.n_attentions = len(patterns)
             for site, pattern in patterns.items():
                 if site.stack == "decoder" and site.kind == "attn":  # no weight is on a later key in any layer
                     tape(f"{site.path}.mask", torch.ones_like(pattern, dtype=torch.bool).tril())
                 tape(f"{site.path}.pattern", pattern)
+        else:
+            output = self.attached_call(inputs, run)
         if run.n_attentions != len(self.layout.paths):
             raise ChangedLayoutError(
                 f"This run met {run.n_attentions} attention layers and there were {len(self.layout.paths)} when the model "
@@ -216,64 +212,48 @@ def open_module(
     Raises:
         InputError: No backend captures its attention; the sentence has the reason for each.
     """
+    unknown = OpenedModel(module, Layout((), ()), "attention_function", call, output_of, None, output)
     with left_as_found(module), torch.no_grad(), running(None), noting_draws(module):
         call(module, examples[0])
-    with left_as_found(module), torch.no_grad(), running(None):
-        stock = [output_of(call(module, inputs)) for inputs in examples]
+    stock = [unknown.plain(inputs) for inputs in examples]
     why: list[str] = []
     for backend in BACKENDS:
         if backend == "attention_function" and not _takes_a_function(module):
             continue
         try:
-            opened = _opened(module, call, output_of, examples[0], ids_of, backend, n_target, decoder, output)
+            opened = _located(replace(unknown, backend=backend), examples[0], ids_of(examples[0]), n_target, decoder)
             return opened, _verify(opened, examples, stock)
         except InputError as error:
             why.append(str(error))
     raise InputError(f"The attention of this model ({type(module).__name__}) cannot be read. {' '.join(why)}")
 
 
-def _opened(
-    module: nn.Module,
-    call: Callable[[nn.Module, Inputs], Any],
-    output_of: Callable[[Any], Tensor],
-    inputs: Inputs,
-    ids_of: Callable[[Inputs], tuple[Tensor, ...]],
-    backend: Backend,
-    n_target: int | None,
-    decoder: str | None,
-    output: str,
+def _located(
+    opened: OpenedModel, inputs: Inputs, ids: tuple[Tensor, ...], n_target: int | None, decoder: str | None
 ) -> OpenedModel:
-    if backend == "returned_weights":
-        with left_as_found(module), torch.no_grad(), running(None):
-            returned = call(module, asking(module, inputs))
-        return OpenedModel(module, returned_layout(returned), backend, call, output_of, None, output)
-
-    def watched(run: ActiveRun) -> Any:
-        watching = SoftmaxMode(run, everywhere=True) if backend == "softmax" else nullcontext()
-        with attached(module, Layout((), ()), backend, run), watching:
-            return call(module, inputs)
-
-    ids = ids_of(inputs)
-    seen = probe(module, watched, n_batch=ids[0].shape[0] if ids else 1)
+    """The model with its layout and its output head. Raises `InputError` if its backend sees no attention."""
+    module = opened.module
+    if opened.backend == "returned_weights":
+        return replace(opened, layout=returned_layout(opened.returned(asking(module, inputs))))
+    seen = probe(module, lambda run: opened.attached_call(inputs, run), n_batch=ids[0].shape[0] if ids else 1)
     if not seen.attentions:
         raise InputError(
             "It calls no attention that can be seen."
-            if backend == "softmax"
+            if opened.backend == "softmax"
             else "It does not call a registered attention."
         )
     layout = find_layout(seen, ids, n_target, decoder)
-    softcap = getattr(getattr(module, "config", None), "final_logit_softcapping", None)
-    last = layout.last.get(layout.attention[-1].stack)
-    head = None
-    if output != "vectors" and last is not None:
+    last, head = layout.last.get(layout.attention[-1].stack), None
+    if opened.output != "vectors" and last is not None:
+        softcap = getattr(getattr(module, "config", None), "final_logit_softcapping", None)
         with suppress(InputError):
-            head = find_output_head(seen, last, output_of(seen.output), softcap)
-    return OpenedModel(module, layout, backend, call, output_of, head, output)
+            head = find_output_head(seen, last, opened.output_of(seen.output), softcap)
+    return replace(opened, layout=layout, head=head)
 
 
 def _verify(opened: OpenedModel, examples: Sequence[Inputs], stock: list[Tensor]) -> Verification:
     """Compare recorded runs with the model's outputs. Raises `InputError` if they differ by more than rounding."""
-    worst, notes = 0.0, []
+    worst, warnings = 0.0, []
     dtypes = {weight.dtype for weight in opened.module.parameters() if weight.dtype in TOLERANCE}
     for inputs, wanted in zip(examples, stock, strict=True):
         run = opened.run(inputs, n_batch=len(wanted))
@@ -281,14 +261,14 @@ def _verify(opened: OpenedModel, examples: Sequence[Inputs], stock: list[Tensor]
         if not torch.equal(wanted.isnan(), found.isnan()):
             raise InputError("A recorded run is NaN in other places than the model itself.")
         if bool(wanted.isnan().any()):
-            notes.append(f"The model's output is NaN. {first_nan(run)}")
+            warnings.append(f"The model's output is NaN. {first_nan(run)}")
         difference = float((found.double() - wanted.double()).nan_to_num(0.0).abs().max())
         largest = float(wanted.double().nan_to_num(0.0).abs().max())
         tolerance = max(TOLERANCE.get(dtype, 1e-4) for dtype in {wanted.dtype, *dtypes})
         if not difference <= tolerance * max(1.0, largest):
             raise InputError(f"A recorded run differs from the model itself by {difference:.2g}.")
         worst = max(worst, difference)
-    return Verification(opened.backend, worst, tuple(dict.fromkeys(notes)))
+    return Verification(opened.backend, worst, warnings=tuple(dict.fromkeys(warnings)))
 
 
 def _takes_a_function(module: nn.Module) -> bool:
@@ -338,47 +318,37 @@ def heads_read(
     name, number = opened.layout.owner_calls[opened.layout.paths.index(path)]
     args, kwargs = (calls or {}).get((name, number)) or _call_of(opened, inputs, name, number)
     module = opened.module.get_submodule(name)
-    dtype = next(module.parameters()).dtype
+    x = x.to(next(module.parameters()).dtype)
+    if side == "k" and kwargs.get("key_value_states") is not None:
+        kwargs = {**kwargs, "key_value_states": x}
+    if args:
+        args = (x, *args[1:])
+    else:
+        kwargs = {**kwargs, "hidden_states": x}
     tape = EarlyStopTape((), (f"{path}.{side}",))
-    try:
-        run = ActiveRun(tape, (path,), n_batch=len(x))
-        with attached(opened.module, opened.layout, "attention_function", run), torch.set_grad_enabled(x.requires_grad):
-            stream = side == "q" or kwargs.get("key_value_states") is None
-            x = x.to(dtype)
-            module(*_with(args, x, as_stream=stream), **_with_names(kwargs, x, as_stream=stream, has_args=bool(args)))
-    except StopForward:
-        return tape.activations[f"{path}.{side}"]
-    raise UnavailableError(f"{path} was called by itself and handed no {side} over.")
+    run = ActiveRun(tape, (path,), n_batch=len(x))
+    with suppress(StopForward), attached(opened.module, opened.layout, opened.backend, run):
+        with torch.set_grad_enabled(x.requires_grad):
+            module(*args, **kwargs)
+        raise UnavailableError(f"{path} was called by itself and handed no {side} over.")
+    return tape.activations[f"{path}.{side}"]
 
 
 @torch.no_grad()
 def _call_of(opened: OpenedModel, inputs: Inputs, name: str, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a module's call in a run."""
-    caught: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    run = ActiveRun(Tape((), (), fused=True), opened.layout.paths)
+    calls = Calls()
 
     def catch(module: str, called: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if (module, called) == (name, number):
-            caught.append((args, kwargs))
+            calls.keep(module, called, args, kwargs)
             raise StopForward
 
-    run.catches = catch
-    try:
-        with attached(opened.module, opened.layout, opened.backend, run):
-            opened.call(opened.module, inputs)
-    except StopForward:
-        return caught[0]
-    raise UnavailableError(f"{name} was not called in this run.")
-
-
-def _with(args: tuple[Any, ...], x: Tensor, *, as_stream: bool) -> tuple[Any, ...]:
-    return (x, *args[1:]) if args and as_stream else args
-
-
-def _with_names(kwargs: dict[str, Any], x: Tensor, *, as_stream: bool, has_args: bool) -> dict[str, Any]:
-    if not as_stream:
-        return {**kwargs, "key_value_states": x}
-    return kwargs if has_args else {**kwargs, "hidden_states": x}
+    run = ActiveRun(Tape((), (), fused=True), opened.layout.paths, catches=catch)
+    with suppress(StopForward):
+        opened.attached_call(inputs, run)
+        raise UnavailableError(f"{name} was not called in this run.")
+    return calls[name, number]
 
 
 @dataclass(frozen=True, eq=False)
@@ -394,7 +364,7 @@ class ExternalWeights:
         wanted = ("embed", f"{stack or self.opened.layout.attention[0].stack}.embed")
         for tap in self.opened.layout.taps:
             if tap.name in wanted:
-                return self.opened.module.get_submodule(tap.module).get_parameter("weight").detach()
+                return self._module(tap.module).get_parameter("weight").detach()
         raise UnavailableError(f"{self.name} looks its tokens up in no table that could be found.")
 
     def unembedding(self) -> Readout:
@@ -416,33 +386,57 @@ class ExternalWeights:
         place = self.opened.layout.projections.get(path)
         if place is None:
             raise UnavailableError(f"No single matrix maps the inside of {path} of {self.name} to the stream.")
-        module = self.opened.module.get_submodule(place.module)
+        module = self._module(place.module)
         weight, bias = module.get_parameter("weight").detach(), getattr(module, "bias", None)
+        norm = None if place.norm is None else self._module(place.norm)
         return Projection(
-            weight if place.is_in_by_out else weight.T,
-            None if bias is None else bias.detach(),
-            None if place.norm is None else self.opened.module.get_submodule(place.norm),
-            place.factor,
+            weight if place.is_in_by_out else weight.T, None if bias is None else bias.detach(), norm, place.factor
         )
 
     def norm_before(self, path: str) -> nn.Module | None:
         """In pre-norm and parallel blocks."""
-        where = self.opened.layout.norm_before.get(path)
-        return None if where is None else self.opened.module.get_submodule(where)
+        return self._norm(self.opened.layout.norm_before, path)
 
     def last_norm(self, stack: str) -> nn.Module | None:
         """The located one."""
-        where = {str(name): module for name, module in self.opened.layout.final_norm.items()}.get(stack)
-        return None if where is None else self.opened.module.get_submodule(where)
+        return self._norm(self.opened.layout.final_norm, stack)
 
     def norm_after(self, path: str) -> nn.Module | None:
         """In post-norm blocks."""
-        where = self.opened.layout.norm_after.get(path)
-        return None if where is None else self.opened.module.get_submodule(where)
+        return self._norm(self.opened.layout.norm_after, path)
+
+    def _norm(self, norms: Mapping[str, str], path: str) -> nn.Module | None:
+        return self._module(norms[path]) if path in norms else None
+
+    def _module(self, path: str) -> nn.Module:
+        return self.opened.module.get_submodule(path)
 
     def n_parameters(self) -> int:
         """Shared parameters count once."""
         return sum(weight.numel() for weight in self.opened.module.parameters())
+
+
+@dataclass(frozen=True, eq=False)
+class ExternalAdapter:
+    """What the adapters of external models have in common."""
+
+    opened: OpenedModel
+    shape: ModelShape
+    verification: Verification
+    name: str = "model"
+
+    @property
+    def weights(self) -> ExternalWeights:
+        """The located weights."""
+        return ExternalWeights(self.opened, self.name)
+
+    def has_right_answer(self, example: Example) -> bool:
+        """False: there is no task."""
+        return False
+
+    def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
+        """Empty: there is no task."""
+        return {}
 
 
 WITHOUT_LIMIT = 2048

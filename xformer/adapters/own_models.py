@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from xformer.adapters.adapter import Input, ModelAdapter, OpenText
-from xformer.adapters.weights import Projection, Readout
+from xformer.adapters.adapter import Input, ModelAdapter, OpenText, Projection, Readout
 from xformer.decoding import Step, continue_text, decode
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
@@ -43,7 +42,7 @@ class BareModel:
     @property
     def labels(self) -> tuple[str, ...]:
         """The id of each token."""
-        return _numbered(self.model.config.vocab_size)
+        return numbered(self.model.config.vocab_size)
 
     @property
     def shape(self) -> ModelShape:
@@ -62,11 +61,12 @@ class BareModel:
         is_pair = self.model.config.architecture == "encoder-decoder"
         if isinstance(typed, Tensor):
             typed = typed.flatten().tolist()
-        is_both = is_pair and isinstance(typed, tuple) and len(typed) == 2 and not isinstance(typed[0], int)
-        source, _, target = typed.partition(">") if isinstance(typed, str) else (typed, "", "")
-        if is_both:
+        source, target = typed, ()
+        if isinstance(typed, str):
+            source, _, target = typed.partition(">")
+        elif is_pair and isinstance(typed, tuple) and len(typed) == 2 and not isinstance(typed[0], int):
             source, target = typed
-        if is_pair and (not target.strip() if isinstance(target, str) else not len(target)):
+        if is_pair and not len(target.strip() if isinstance(target, str) else target):
             raise InputError("An encoder-decoder reads two sequences, written like '3 7 12 > 1 12 7', got one.")
         tokens = self._numbers(source)
         written = self._numbers(target)[None] if is_pair else None
@@ -144,7 +144,8 @@ class NumbersInput(Input):
 
 
 @lru_cache(maxsize=16)
-def _numbered(n: int) -> tuple[str, ...]:
+def numbered(n: int) -> tuple[str, ...]:
+    """The ids of `n` tokens, as text."""
     return tuple(str(number) for number in range(n))
 
 
@@ -190,18 +191,14 @@ class OwnWeights:
         self, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
         """x W_Q + b_Q, or x W_K + b_K, rotated by the positions of the run where the model rotates."""
-        with torch.set_grad_enabled(x.requires_grad):
-            return self._heads_read(trace, path, x, side)
-
-    def _heads_read(self, trace: Trace, path: str, x: Tensor, side: Literal["q", "k"]) -> Tensor:
         attention, _ = self._parts(path)
-        which = 0 if side == "q" else 1
-        weight = attention.weight_in.split(attention.rows)[which].to(x.dtype)
-        bias = None if attention.bias_in is None else attention.bias_in.split(attention.rows)[which].to(x.dtype)
-        read = attention.split(F.linear(x, weight, bias), attention.n_kv_heads if which else None)
-        read = attention.kv.expand(read, attention.n_heads) if which else read
-        angles = f"{path}.pos_angles"
-        return attention.positions.turn(read, trace[angles].to(x.dtype)) if angles in trace else read
+        which, angles = 0 if side == "q" else 1, f"{path}.pos_angles"
+        with torch.set_grad_enabled(x.requires_grad):
+            weight = attention.weight_in.split(attention.rows)[which].to(x.dtype)
+            bias = None if attention.bias_in is None else attention.bias_in.split(attention.rows)[which].to(x.dtype)
+            read = attention.split(F.linear(x, weight, bias), attention.n_kv_heads if which else None)
+            read = attention.kv.expand(read, attention.n_heads) if which else read
+            return attention.positions.turn(read, trace[angles].to(x.dtype)) if angles in trace else read
 
     def n_parameters(self) -> int:
         """Shared parameters count once."""
@@ -234,14 +231,12 @@ class TaskModel(BareModel):
         object.__setattr__(self, "task", task)
         task.check_fits(model.config)
 
-    @cached_property
-    def _input(self) -> TaskInput:
-        return input_of(self.task, self.model.config.max_len)
-
     @property
     def input(self) -> TaskInput:
         """The task's input."""
-        return self._input
+        rule = self.task.rule
+        kind = ImageInput if rule.is_image else TextInput if rule.is_open_ended else TaskInput
+        return kind(self.task, self.model.config.max_len)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -351,13 +346,6 @@ class ImageInput(TaskInput):
     def scored(self, example: Example, look: str) -> tuple[Sequence[int], None]:
         """All patches; the class token is left out."""
         return range(1, 1 + self.task.n_patches), None
-
-
-def input_of(task: Task, max_len: int) -> TaskInput:
-    """The input of a task's model."""
-    rule = task.rule
-    kind = ImageInput if rule.is_image else TextInput if rule.is_open_ended else TaskInput
-    return kind(task, max_len)
 
 
 def own_model(subject: ModelAdapter) -> Transformer:

