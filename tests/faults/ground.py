@@ -18,11 +18,12 @@ import torch
 from tests.faults.zygote import NONE, Fault, Zygote, end, spawn_by
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
+from xformer.paths import STATE, snapshot_steps
 from xformer.presets import Preset
-from xformer.training import dispatch, jobs, liveness
+from xformer.training import jobs, liveness
 from xformer.training.entry import Entry
+from xformer.training.loop import read_state
 from xformer.training.run_store import RunStore
-from xformer.training.snapshots import STATE, read_state, snapshot_steps
 
 TIMES = ("seconds", "tokens_per_second")
 # With dropout and weight decay, and an end that falls on a snapshot, so that the state of the last step is written too.
@@ -53,17 +54,17 @@ class Ground:
     def reconcile(self) -> None:
         """What a server does every second."""
         with self.workers():
-            dispatch.reconcile(self.store)
+            jobs.reconcile(self.store)
 
     @contextmanager
     def workers(self, fault: Fault = NONE) -> Iterator[None]:
         """Workers are forked from the zygote."""
-        usual = dispatch._spawn
-        dispatch._spawn = spawn_by(self.zygote.address, fault)
+        usual = jobs._spawn
+        jobs._spawn = spawn_by(self.zygote.address, fault)
         try:
             yield
         finally:
-            dispatch._spawn = usual
+            jobs._spawn = usual
 
     def pid(self, run: str) -> int:
         """The process of a run, by its lock: known from the moment it is started."""
@@ -130,7 +131,7 @@ class Ground:
             elif path.name == "card.json":
                 json.loads(path.read_text())
             else:
-                assert path.name in (liveness.LOCK, dispatch.LOG), path
+                assert path.name in (liveness.LOCK, jobs.LOG), path
 
     def outcome(self, run: str) -> dict[str, Any]:
         """All that a finished run leaves, but for times."""

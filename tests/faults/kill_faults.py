@@ -12,7 +12,7 @@ from functools import partial
 from tests.faults.ground import LONG, fresh, undisturbed
 from tests.faults.trial import Trial
 from tests.faults.zygote import NONE, Fault, Zygote, end
-from xformer.training.snapshots import read_state
+from xformer.training.loop import read_state
 
 
 def kills(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:

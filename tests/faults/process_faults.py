@@ -17,9 +17,10 @@ from tests.faults.zygote import Fault, Zygote
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import load
 from xformer.errors import RunStoreError
+from xformer.paths import STATE, snapshot_file, snapshot_steps
 from xformer.training import jobs
 from xformer.training.entry import DAMAGED
-from xformer.training.snapshots import STATE, read_state, snapshot_file, snapshot_steps
+from xformer.training.loop import read_state
 
 HANGING = {
     "a worker that obeys": SLOW,

@@ -14,43 +14,43 @@ from typing import Any
 from tests.faults import ground
 from tests.faults.zygote import spawn_by
 from xformer.errors import XformerError
-from xformer.training import dispatch, jobs, snapshots, worker
+from xformer.paths import STATE
+from xformer.training import jobs, loop, worker
 from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore
-from xformer.training.snapshots import STATE
 
 LAST_STATE = "last-state.safetensors"
 
 
 def train(lock: int, *, address: str, folder: str, run: str, token: str, log: str) -> int:
     """Be the worker of a run. The last state, which a finished run has no use for, is kept beside the store to be compared."""
-    dispatch._spawn = spawn_by(address)
+    jobs._spawn = spawn_by(address)
     worker.lower_priority = lambda entry: None  # the machine may be busy
-    remove_state = snapshots.remove_state
+    finish = loop.Run._finish
 
-    def keep_and_remove(out: Path) -> None:
-        if (out / STATE).exists():
-            shutil.copy(out / STATE, ground.aside(Path(folder)) / f"{run}-{LAST_STATE}")
-        remove_state(out)
+    def keep_and_finish(one: loop.Run) -> None:
+        if one.out is not None and (one.out / STATE).exists():
+            shutil.copy(one.out / STATE, ground.aside(Path(folder)) / f"{run}-{LAST_STATE}")
+        finish(one)
 
-    snapshots.remove_state = keep_and_remove
+    loop.Run._finish = keep_and_finish
     return worker.main([run, "--folder", folder, "--token", token, "--lock", str(lock)])
 
 
 def reconcile(*, address: str, folder: str, seconds: float) -> int:
     """Be a server: tend the run store in a loop."""
-    dispatch._spawn = spawn_by(address)
+    jobs._spawn = spawn_by(address)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with suppress(XformerError, OSError):  # as the server's own loop
-            dispatch.reconcile(RunStore(folder))
+            jobs.reconcile(RunStore(folder))
         time.sleep(0.05)
     return 0
 
 
 def press(*, address: str, folder: str, button: str, at: float, result: str, **arguments: Any) -> int:
     """Be a tab: press a button at a moment, and write down what came of it."""
-    dispatch._spawn = spawn_by(address)
+    jobs._spawn = spawn_by(address)
     store = RunStore(folder)
     while time.monotonic() < at:
         time.sleep(0)
@@ -63,7 +63,7 @@ def press(*, address: str, folder: str, button: str, at: float, result: str, **a
         elif button == "fork":
             answer = jobs.fork(store, arguments["run"], arguments["step"], ground.SHORT)
         else:
-            answer = dispatch.reconcile(store)
+            answer = jobs.reconcile(store)
         result_text = {"answer": answer}
     except XformerError as error:
         result_text = {"error": str(error)}

@@ -106,8 +106,8 @@ def end(pid: int) -> None:
 
 
 def spawn_by(address: str, fault: Fault = NONE) -> Callable[..., None]:
-    """In place of `dispatch._spawn`: a worker from the zygote, with what goes wrong in it."""
-    from xformer.training import dispatch, liveness
+    """In place of `jobs._spawn`: a worker from the zygote, with what goes wrong in it."""
+    from xformer.training import jobs, liveness
 
     def spawn(folder: Path, store: Any, run: str, token: str, lock: int) -> None:
         pid = start(
@@ -118,7 +118,7 @@ def spawn_by(address: str, fault: Fault = NONE) -> Callable[..., None]:
             folder=str(store.folder),
             run=run,
             token=token,
-            log=str(folder / dispatch.LOG),
+            log=str(folder / jobs.LOG),
         )
         liveness.sign(lock, pid)
 
@@ -129,8 +129,7 @@ def serve(address: str) -> None:
     """Fork the requested processes, as long as the process that started this one is there."""
     from tests.faults.ground import SHORT
     from tests.faults.tasks import TASKS
-    from xformer.training.device import prepare_process
-    from xformer.training.loop import iter_train
+    from xformer.training.loop import iter_train, prepare_process
 
     prepare_process()
     list(iter_train(SHORT))  # once here, so that what torch imports on first use is there in every process

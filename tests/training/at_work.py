@@ -13,7 +13,7 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.presets import Preset
-from xformer.training import commands, dispatch, jobs, liveness, loop, worker
+from xformer.training import commands, jobs, liveness, loop, worker
 from xformer.training.entry import Entry
 from xformer.training.run_store import RunStore, entry_of, move
 
@@ -73,7 +73,7 @@ def train(store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, **what: An
 def resume_here(store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, **what: Any) -> Entry:
     """Press Resume, and have the run trained here."""
     with monkeypatch.context() as patch:
-        patch.setattr(dispatch, "reconcile", lambda _: None)
+        patch.setattr(jobs, "reconcile", lambda _: None)
         jobs.resume(store, run)
     return train(store, run, monkeypatch, **what)
 

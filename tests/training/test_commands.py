@@ -14,12 +14,11 @@ from tests.training.at_work import add, claim, happenings, resume_here, train
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
 from xformer.errors import RunStoreError
-from xformer.tasks import Task
-from xformer.training import commands, dispatch, evaluate, jobs, worker
+from xformer.paths import snapshot_steps
+from xformer.training import commands, evaluate, jobs, worker
 from xformer.training.entry import Entry
-from xformer.training.loop import Run
+from xformer.training.loop import read_state
 from xformer.training.run_store import Database, RunStore
-from xformer.training.snapshots import read_state, snapshot_steps
 
 TIMES = ("seconds", "tokens_per_second")
 
@@ -63,23 +62,6 @@ def test_pause_and_resume(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> N
     assert_same_run(store, run, undisturbed(store, monkeypatch, entry))
 
 
-def test_the_first_report_without_a_mistake_is_written_at_once(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commands, "WRITE_SECONDS", 1e9)
-    claim(store, name := add(store))
-    entry = store.entry(name)
-    run = Run(entry.settings(), Task(entry.settings().task), torch.device("cpu"), None)
-    loop, written = commands.CommandLoop(store, entry), []
-    loop.drives(run)
-    for exact in (0.5, 1.0, 1.0):
-        run.train_step()
-        loop.report(run.report().row() | {"held_out_exact_match": exact})
-        loop.between()
-        written.append([row["held_out_exact_match"] for row in store.rows(entry.id)])
-    assert written == [[], [0.5, 1.0], [0.5, 1.0]]
-
-
 @pytest.mark.parametrize("end", ["stop", "resume", "kill", "ask"])
 def test_a_state_is_never_in_the_book_without_its_step(
     store: RunStore, monkeypatch: pytest.MonkeyPatch, end: str
@@ -105,7 +87,9 @@ def test_a_state_is_never_in_the_book_without_its_step(
             raise OSError("no room")
         handlers[0](15, None) if end == "ask" else store.send(run, end)
 
-    monkeypatch.setattr(commands.CommandLoop, "drives", lambda self, run: (driven.append(run), drives(self, run))[1])
+    monkeypatch.setattr(
+        commands.CommandLoop, "drives", lambda self, runs: (driven.extend(runs.values()), drives(self, runs))[1]
+    )
     at = {2: begin, 7: lambda: store.send(run, "pause"), **({9: finish} if end == "kill" else {})}
     pauses = [lambda: store.send(run, "resume")] if end == "kill" else [finish]
     with happenings(monkeypatch, at=at, pauses=pauses), monkeypatch.context() as patch:
@@ -265,13 +249,6 @@ def test_a_rate_that_is_none_is_a_sentence_and_changes_nothing(
     assert_same_run(store, run, undisturbed(store, monkeypatch, entry))
 
 
-@pytest.mark.parametrize("rate", [None, float("nan")])
-def test_no_rate_at_all_is_no_command(store: RunStore, monkeypatch: pytest.MonkeyPatch, rate: float | None) -> None:
-    run = add(store)
-    entry = train(store, run, monkeypatch, at={4: lambda: store.send(run, "rate", rate)})
-    assert (entry.state, entry.train["lr_changes"]) == ("finished", [])
-
-
 def test_a_new_learning_rate_told_to_a_run_while_it_leaves_is_not_lost(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,19 +282,12 @@ def test_a_paused_run_makes_room_when_somebody_waits(store: RunStore, monkeypatc
 
 
 def test_it_makes_no_room_for_who_waits_for_another_device(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "devices", lambda: ["cuda:0", "cpu"])
+    monkeypatch.setattr(jobs, "devices", lambda: ["cuda:0", "cpu"])
     run, seen = add(store, device="cpu"), []
     add(store, owner="bob", device="cuda:0")
     pauses = [lambda: seen.append(store.entry(run).is_active), lambda: store.send(run, "resume")]
     assert train(store, run, monkeypatch, at={6: lambda: store.send(run, "pause")}, pauses=pauses).state == "finished"
     assert seen == [True]
-
-
-def test_nobody_comes_back(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "IDLE_SECONDS", 0.0)
-    run = add(store)
-    entry = train(store, run, monkeypatch, at={6: lambda: store.send(run, "pause")})
-    assert (entry.state, entry.worker) == ("paused", None)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +340,6 @@ def test_the_state_is_written_now_and_then_even_without_snapshots(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(commands, "SAVE_SHARE", 1e9)
     run = add(store, tiny_preset(steps=20, snapshot_every=0))
 
     def die() -> None:
@@ -391,9 +360,10 @@ def test_weights_that_are_no_numbers_do_not_replace_the_last_good_state(
     """A pause between the step that ruins the weights and the one that notices."""
     run = add(store, tiny_preset(steps=20, snapshot_every=snapshot_every))
     monkeypatch.setattr(commands, "SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(commands, "SAVE_SHARE", 1e9)
     drives, driven = commands.CommandLoop.drives, []
-    monkeypatch.setattr(commands.CommandLoop, "drives", lambda self, run: (driven.append(run), drives(self, run))[1])
+    monkeypatch.setattr(
+        commands.CommandLoop, "drives", lambda self, runs: (driven.extend(runs.values()), drives(self, runs))[1]
+    )
 
     def ruin() -> None:
         with torch.no_grad():
@@ -437,7 +407,7 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def scored(store: RunStore, monkeypatch: pytest.MonkeyPatch, during: Any = lambda run: None) -> tuple[str, list[Any]]:
     """Train a run here; what the run store says after each part of its scoring, and `during` happens after the first."""
-    run, seen, score = add(store), [], evaluate.score_batches
+    run, seen, score = add(store), [], evaluate.score
 
     def part(*args: Any) -> Any:
         seen.append(store.entry(run))
@@ -445,7 +415,7 @@ def scored(store: RunStore, monkeypatch: pytest.MonkeyPatch, during: Any = lambd
             during(run)
         return score(*args)
 
-    monkeypatch.setattr(evaluate, "score_batches", part)
+    monkeypatch.setattr(evaluate, "score", part)
     with happenings(monkeypatch):
         worker.work(store, run, claim(store, run))
     return run, [(entry.state, entry.step, *entry.live["scoring"][:2]) for entry in seen]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from xformer.training import dispatch, liveness
+from xformer.training import jobs, liveness
 from xformer.training.entry import Entry
 from xformer.training.run_store import RunStore
 
@@ -21,7 +21,7 @@ def entry(number: int, owner: str = "ada", **values: Any) -> Entry:
         "number": number, "id": f"run{number}", "name": "", "owner": owner, "tags": (), "preset": "", "title": "", "about": "",
         "model": {}, "task": {}, "train": {}, "wanted": "auto", "parent": None, "state": "queued", "device": None, "turn": 0,
         "worker": None, "pid": None, "step": 0, "seconds": 0.0, "live": {}, "message": "", "figures": {}, "created": 0.0,
-        "deleted": None,
+        "deleted": None, "private": 0,
     }  # fmt: skip
     return Entry(**(usual | values))
 
@@ -41,7 +41,7 @@ class Room:
 
     def start(self) -> None:
         for device in self.available:
-            for chosen in dispatch.next_for(device, self.entries, self.available)[:1]:
+            for chosen in jobs.next_for(device, self.entries, self.available)[:1]:
                 turn = 1 + max(other.turn for other in self.entries)
                 self._put(chosen.but(state="running", device=device, worker="w", turn=turn))
                 self.order.append(chosen.owner)
@@ -58,10 +58,6 @@ class Room:
 
     def _put(self, changed: Entry) -> None:
         self.entries = [changed if other.id == changed.id else other for other in self.entries]
-
-
-def test_who_asked_first_comes_first() -> None:
-    assert [e.number for e in dispatch.in_turn([entry(2), entry(1), entry(3)])] == [1, 2, 3]
 
 
 def test_three_people_with_long_lists_take_turns() -> None:
@@ -90,60 +86,21 @@ def test_somebody_who_comes_late_is_next() -> None:
     assert room.order[6:] == ["bob", "ada"]
 
 
-def test_somebody_who_always_asks_for_more_starves_nobody() -> None:
-    """Ada has one new run whenever one is finished; Bob's list goes on all the same, turn by turn."""
-    room = Room(ONE)
-    room.ask("bob", 5)
-    for _ in range(10):
-        room.ask("ada")
-        room.start()
-        room.finish()
-    assert room.order == ["bob", "ada"] * 5
-
-
-def test_deleting_what_is_finished_is_no_way_to_the_front() -> None:
-    room = Room(ONE)
-    room.ask("bob", 3)
-    for _ in range(6):
-        room.ask("ada")
-        room.start()
-        room.finish()
-        room.throw_away_finished("ada")
-    assert room.order == ["bob", "ada"] * 3
-
-
-def test_a_run_that_was_thrown_away_is_not_started() -> None:
-    assert dispatch.in_turn([entry(1, deleted=1.0)]) == []
-
-
 def test_who_has_a_device_waits_behind_who_has_none() -> None:
     room = Room(TWO)
     room.ask("ada", 3, wanted="cpu")
     room.start()
     room.ask("bob", wanted="cpu")
-    assert [e.owner for e in dispatch.in_turn(room.entries)] == ["bob", "ada", "ada"]
+    assert [e.owner for e in jobs.in_turn(room.entries)] == ["bob", "ada", "ada"]
 
 
 def test_a_device_trains_one_run_at_a_time() -> None:
     running = entry(1, state="running", worker="w", device="cpu")
-    assert dispatch.next_for("cpu", [running, entry(2)], ONE) == []
+    assert jobs.next_for("cpu", [running, entry(2)], ONE) == []
     paused = running.but(state="paused")
-    assert dispatch.next_for("cpu", [paused, entry(2)], ONE) == []
+    assert jobs.next_for("cpu", [paused, entry(2)], ONE) == []
     left = paused.but(worker=None)  # its process has made room
-    assert [e.number for e in dispatch.next_for("cpu", [left, entry(2)], ONE)] == [2]
-
-
-def test_two_devices_are_given_out_side_by_side() -> None:
-    room = Room(TWO)
-    room.ask("ada", 2)
-    room.ask("bob", wanted="cpu")
-    room.start()
-    assert {e.device: e.owner for e in room.entries if e.is_active} == {"cuda:0": "ada", "cpu": "bob"}
-    room.start()
-    assert sum(e.is_active for e in room.entries) == 2
-    room.finish("cuda:0")
-    room.start()
-    assert [e.state for e in room.entries] == ["finished", "running", "running"]
+    assert [e.number for e in jobs.next_for("cpu", [left, entry(2)], ONE)] == [2]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +116,7 @@ def test_two_devices_are_given_out_side_by_side() -> None:
     ],
 )
 def test_which_devices_a_run_may_have(wanted: str, available: list[str], devices: list[str]) -> None:
-    assert [device for device in available if dispatch.suits(entry(1, wanted=wanted), device, available)] == devices
+    assert [device for device in available if jobs.suits(entry(1, wanted=wanted), device, available)] == devices
 
 
 def test_the_place_counts_only_who_waits_for_the_same_device() -> None:
@@ -170,13 +127,13 @@ def test_the_place_counts_only_who_waits_for_the_same_device() -> None:
         entry(4, "ada"),
         entry(5, "dee", wanted="cpu"),
     ]
-    assert [dispatch.place(f"run{number}", entries, TWO) for number in range(1, 6)] == [0, 0, 1, 2, 1]
-    assert [dispatch.place(f"run{number}", entries, ONE) for number in range(1, 6)] == [0, 1, 2, 4, 3]
-    assert dispatch.place("unknown", entries, TWO) == 0
+    assert [jobs.place(f"run{number}", entries, TWO) for number in range(1, 6)] == [0, 0, 1, 2, 1]
+    assert [jobs.place(f"run{number}", entries, ONE) for number in range(1, 6)] == [0, 1, 2, 4, 3]
+    assert jobs.place("unknown", entries, TWO) == 0
 
 
 def test_the_processor_is_always_there() -> None:
-    assert dispatch.devices()[-1] == "cpu"
+    assert jobs.devices()[-1] == "cpu"
 
 
 def test_a_worker_is_started_detached_with_its_lock_and_keeps_its_memory(
@@ -195,9 +152,9 @@ def test_a_worker_is_started_detached_with_its_lock_and_keeps_its_memory(
     folder = store.folder_of("run")
     lock = liveness.take(folder / liveness.LOCK)
     assert lock is not None
-    monkeypatch.setattr(dispatch.subprocess, "Popen", Process)
+    monkeypatch.setattr(jobs.subprocess, "Popen", Process)
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "5")
-    dispatch._spawn(folder, store, "run", "token", lock)
+    jobs._spawn(folder, store, "run", "token", lock)
     os.close(lock)
     [(command, how)] = started
     assert command[1:] == [

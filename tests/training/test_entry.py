@@ -10,7 +10,7 @@ import pytest
 
 from tests.training.test_run_store import edit
 from tests.training.tiny import tiny_preset
-from xformer.training import dispatch, jobs
+from xformer.training import jobs
 from xformer.training.entry import DAMAGED, metrics_row
 from xformer.training.run_store import RunStore, exact_match, latest_rows
 from xformer.training.tables import differing, overview
@@ -40,8 +40,8 @@ def test_one_garbled_cell_costs_nobody_anything(store: RunStore, sound: str, col
     assert (hurt.id, whole.id, whole.state) == (run, sound, "finished")
     assert list(overview([hurt, whole], latest_rows(store)).index) == [run, sound]
     told_apart = differing([hurt, whole])
-    dispatch.in_turn(store.entries())
-    dispatch.reconcile(store)
+    jobs.in_turn(store.entries())
+    jobs.reconcile(store)
     if column in ("model", "task", "train", "state"):
         assert hurt.state == DAMAGED
         assert f"damaged ({column}" in hurt.message
@@ -56,7 +56,7 @@ def test_one_garbled_cell_costs_nobody_anything(store: RunStore, sound: str, col
 def test_a_damaged_run_is_never_started_nor_said_to_be_trained(store: RunStore, sound: str) -> None:
     run = store.add(tiny_preset())
     edit(store, run, train="{}", worker="other", state="running")
-    dispatch.reconcile(store)
+    jobs.reconcile(store)
     entry = store.entry(run)
     assert (entry.state, entry.is_active, entry.train) == (DAMAGED, False, {})
     assert (
@@ -74,7 +74,7 @@ def test_an_id_leads_nowhere_else(store: RunStore, sound: str, name: str) -> Non
     assert hurt.id == f"number-{hurt.number}"
     assert store.entry(hurt.id) == hurt
     store.delete(hurt.id)
-    dispatch.empty_bin(store, older_than=-60)
+    jobs.empty_bin(store, older_than=-60)
     assert store.entries(deleted=True) == []
     assert store.folder_of(sound).is_dir()
     assert [entry.id for entry in store.entries()] == [sound]
@@ -126,14 +126,14 @@ def test_a_folder_that_cannot_be_trained_in_keeps_no_other_run_waiting(
     store: RunStore, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    monkeypatch.setattr(dispatch, "_spawn", lambda folder, store, run, *_: started.append(run))
-    monkeypatch.setattr(dispatch, "devices", lambda: ["cpu"])
+    monkeypatch.setattr(jobs, "_spawn", lambda folder, store, run, *_: started.append(run))
+    monkeypatch.setattr(jobs, "devices", lambda: ["cpu"])
     hurt, other = store.add(tiny_preset()), store.add(tiny_preset())
     if name:
         (store.folder_of(hurt) / name).mkdir(parents=True)
     else:
         store.folder_of(hurt).write_text("")
-    dispatch.reconcile(store)
+    jobs.reconcile(store)
     assert started == [other]
     assert store.entry(hurt).state == "stopped"
     assert store.entry(hurt).message.startswith("Its folder cannot be used: ")
@@ -143,10 +143,10 @@ def test_a_dead_run_whose_lock_cannot_be_looked_at_keeps_no_other_run_waiting(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    monkeypatch.setattr(dispatch, "_spawn", lambda folder, store, run, *_: started.append(run))
-    monkeypatch.setattr(dispatch, "devices", lambda: ["cpu"])
+    monkeypatch.setattr(jobs, "_spawn", lambda folder, store, run, *_: started.append(run))
+    monkeypatch.setattr(jobs, "devices", lambda: ["cpu"])
     hurt, other = store.add(tiny_preset(), state="running"), store.add(tiny_preset())
     edit(store, hurt, worker="w", device="cuda:0")
     (store.folder_of(hurt) / "worker.lock").mkdir(parents=True)
-    dispatch.reconcile(store)
+    jobs.reconcile(store)
     assert started == [other]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
-import math
 import multiprocessing
 import os
 import sqlite3
@@ -15,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.training.tiny import tiny_preset
-from xformer.errors import ConfigError, RunStoreError
-from xformer.training.entry import MOVES, RESUMABLE
-from xformer.training.run_store import COMMANDS, VERSION, Database, RunStore, entry_of, move, plain, set_columns
+from xformer.errors import RunStoreError
+from xformer.training.entry import MOVES
+from xformer.training.run_store import COMMANDS, VERSION, Database, RunStore, entry_of, move, one_line, set_columns
 
 PRESET = tiny_preset(lr_changes=((3, 0.5),))
 
@@ -100,11 +98,6 @@ def test_every_move(store: RunStore, before: str, after: str) -> None:
     assert (entry.state, entry.message) == ((after, "why") if (before, after) in ALLOWED else (before, ""))
 
 
-def test_what_can_be_resumed() -> None:
-    assert {"paused", "stopped", "interrupted", "failed"} < set(RESUMABLE)
-    assert not {"queued", "finished"} & set(RESUMABLE)
-
-
 def test_there_is_no_such_run(store: RunStore) -> None:
     for ask in (
         store.entry,
@@ -163,7 +156,7 @@ def test_names_and_tags(store: RunStore) -> None:
         store.rename(run, " \n\t")
     store.tag(run, ["one", " two ", "one", "", *map(str, range(20))])
     assert store.entry(run).tags == ("one", "two", *map(str, range(10)))
-    assert len(plain("x" * 500)) == 80
+    assert len(one_line("x" * 500)) == 80
     assert store.entry(store.add(PRESET, name="\ud800")).name == "?"
 
 
@@ -179,53 +172,6 @@ def test_deleting_and_taking_back(store: RunStore) -> None:
     edit(store, run, worker="w", state="running")
     with pytest.raises(RunStoreError, match="is running; stop it before you delete it"):
         store.delete(run)
-
-
-DAMAGED = ["", "{", "null", "[]", "3", '"text"', "[" * 100_000, '{"a": }', "\x00"]
-
-
-@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
-def test_pages_edited_into_nonsense_are_empty_and_cannot_be_trained(store: RunStore, content: str) -> None:
-    run = store.add(PRESET)
-    edit(store, run, **dict.fromkeys(("model", "task", "train", "live", "figures", "tags"), content))
-    entry = store.entries()[0]
-    assert entry.model == entry.task == entry.train == entry.live == entry.figures == {}
-    assert entry.tags == ()
-    with pytest.raises(ConfigError) as caught:
-        entry.settings()
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"steps": -1},
-        {"peak_lr": math.nan},
-        {"unknown": 1},
-        {"lr_changes": [[5, 1], [2, 1]]},
-        {"lr_changes": 7},
-        {"steps": "x"},
-    ],
-)
-def test_settings_edited_into_impossible_ones(store: RunStore, settings: dict[str, Any]) -> None:
-    run = store.add(PRESET)
-    edit(store, run, train=json.dumps(PRESET.train.to_json() | settings))
-    with pytest.raises(ConfigError):
-        store.entry(run).settings()
-
-
-def test_damaged_rows_are_left_out(store: RunStore) -> None:
-    run = store.add(PRESET)
-    store.put_rows(run, [{"step": step} for step in (1, 2, 3)])
-    with store.database.writing() as db:
-        db.execute("UPDATE metrics SET row = '{' WHERE step = 2")
-    assert [row["step"] for row in store.rows(run)] == [1, 3]
-
-
-def test_a_state_that_is_none_goes_nowhere(store: RunStore) -> None:
-    run = store.add(PRESET, state="banana")
-    with pytest.raises(RunStoreError, match="is damaged, so it cannot become queued"), store.database.writing() as db:
-        move(db, entry_of(db, run), "queued")
 
 
 FORK = multiprocessing.get_context("fork")
@@ -306,7 +252,7 @@ def make_many(folder: Path, start: Any, n: int) -> None:
 
 
 def test_who_finds_the_book_half_made_waits_for_it(tmp_path: Path) -> None:
-    n_files, n_processes = 100, 4  # SQLite refuses one of two that switch its log on at once, in about 1 of 30 tries
+    n_files, n_processes = 40, 4  # SQLite refuses one of two that switch its log on at once, in about 1 of 30 tries
     start = FORK.Barrier(n_processes, timeout=20)
     processes = [FORK.Process(target=make_many, args=(tmp_path, start, n_files)) for _ in range(n_processes)]
     for process in processes:
@@ -359,12 +305,6 @@ def test_a_file_that_is_no_book_is_one_sentence(database: Database, content: byt
     with pytest.raises(RunStoreError, match=r"^The book of runs \(runs\.sqlite\) cannot be used: .*\.$"):
         database.reading().__enter__()
     assert database.file.read_bytes() == content
-
-
-def test_a_folder_where_a_file_should_be(database: Database) -> None:
-    database.file.mkdir(parents=True)
-    with pytest.raises(RunStoreError, match="cannot be used: unable to open database file"):
-        database.reading().__enter__()
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

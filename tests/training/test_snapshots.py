@@ -15,14 +15,14 @@ import safetensors.torch
 import torch
 
 from tests.training.tiny import ARCHITECTURES, tiny_preset
-from xformer.checkpoints import Checkpoint, load
+from xformer.checkpoints import Checkpoint, load, save
 from xformer.errors import TrainingError
+from xformer.paths import STATE, snapshot_file, snapshot_steps
 from xformer.presets import Preset
 from xformer.tasks import Task
-from xformer.training import loop, snapshots
-from xformer.training.loop import Run, iter_train
+from xformer.training import loop
+from xformer.training.loop import Run, iter_train, read_state
 from xformer.training.recipe import training_state
-from xformer.training.snapshots import STATE, read_state, snapshot_steps, write_snapshot
 
 # Reports at 5, 10, 12; snapshots at 0, 4, 8, 12.
 PRESET = tiny_preset(model={"dropout": 0.2}, weight_decay=0.1)
@@ -125,8 +125,8 @@ def test_an_interrupt_during_any_step(tmp_path: Path, monkeypatch: pytest.Monkey
         pytest.param((torch.Tensor, "backward"), id="backward"),
         pytest.param((loop, "score"), id="scoring"),
         pytest.param((Run, "probe_scores"), id="probe"),
-        pytest.param((snapshots, "write_snapshot"), id="snapshot"),
-        pytest.param((snapshots, "write_state"), id="state"),
+        pytest.param((Run, "_write_snapshot"), id="snapshot"),
+        pytest.param((loop, "write_atomically"), id="state"),
     ],
 )
 def test_an_interrupt_anywhere_but_in_an_update(
@@ -166,17 +166,6 @@ def test_closing_the_generator_writes_the_state(tmp_path: Path, architecture: st
     run = run_of(preset, out, resume=True)
     assert run.step == last.step == 4 * n_reports
     assert run.seconds == last.seconds
-    list(run.reports())
-    assert_ends_like_an_undisturbed_run(run, out)
-
-
-def test_stopping_where_a_report_and_a_snapshot_fall_together(tmp_path: Path) -> None:
-    preset, out = tiny_preset(steps=8, log_every=4, snapshot_every=4), tmp_path / "run"
-    reports = iter_train(preset, out=out)
-    next(reports)
-    reports.close()
-    assert snapshot_steps(out) == [0, 4]
-    run = run_of(preset, out, resume=True)
     list(run.reports())
     assert_ends_like_an_undisturbed_run(run, out)
 
@@ -302,7 +291,7 @@ def test_a_cut_state_is_one_sentence(tmp_path: Path) -> None:
 def test_snapshots_are_listed_in_the_order_of_their_steps(tmp_path: Path) -> None:
     checkpoint = run_of(PRESET).checkpoint()
     for step in (1_000_000, 20, 3, 999_999):
-        write_snapshot(tmp_path, step, checkpoint)
+        save(checkpoint, snapshot_file(tmp_path, step))
     (tmp_path / "snapshots" / "notes.safetensors").write_bytes(b"")
     assert snapshot_steps(tmp_path) == [3, 20, 999_999, 1_000_000]
     assert snapshot_steps(tmp_path / "nowhere") == []

@@ -18,12 +18,13 @@ import torch
 from tests.training.at_work import PRESET, add, claim, happenings, resume_here, train
 from tests.training.test_commands import assert_same_run, undisturbed
 from tests.training.tiny import tiny_preset
-from xformer.checkpoints import FILE, load
+from xformer.checkpoints import FILE, load, save
 from xformer.errors import RunStoreError
-from xformer.training import commands, dispatch, jobs, snapshots, worker
+from xformer.paths import STATE, snapshot_file, snapshot_steps
+from xformer.training import commands, jobs, worker
 from xformer.training.entry import Entry
+from xformer.training.loop import read_state
 from xformer.training.run_store import RunStore, entry_of, move
-from xformer.training.snapshots import STATE, read_state, snapshot_file, snapshot_steps
 
 
 def failing_with(error: BaseException) -> Any:
@@ -50,13 +51,6 @@ def test_a_run_from_its_start_to_its_end(store: RunStore, monkeypatch: pytest.Mo
     assert entry.figures == load(store.folder_of(run)).card["figures"]
     assert entry.figures["samples"] == 20
     assert snapshot_steps(store.folder_of(run)) == [0, 10, 20]
-
-
-def test_the_same_settings_give_the_same_run_again(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = add(store), add(store)
-    for run in (one, other):
-        train(store, run, monkeypatch)
-    assert_same_run(store, one, other)
 
 
 def test_a_worker_that_was_not_given_the_run_leaves_it_alone(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,19 +82,6 @@ def test_a_worker_that_is_quicker_than_the_transaction_it_was_started_in(
         worker.work(store, run, "token")
     starter.join()
     assert store.entry(run).state == "finished"
-
-
-def test_a_worker_lowers_its_priority_after_the_first_report(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, rows = add(store), []
-    with happenings(monkeypatch), monkeypatch.context() as patch:
-        patch.setattr(worker, "lower_priority", lambda entry: rows.append(reported[-1]))
-        reported: list[int] = []
-        report = commands.CommandLoop.report
-        patch.setattr(
-            commands.CommandLoop, "report", lambda self, row: (reported.append(row["step"]), report(self, row))
-        )
-        worker.work(store, run, claim(store, run))
-    assert rows[0] == reported[0] == 5
 
 
 def test_leaving_a_run_that_is_another_processs(store: RunStore) -> None:
@@ -197,7 +178,7 @@ def test_later_snapshots_and_rows_go_when_a_run_goes_on_from_an_earlier_step(
     run = add(store)
     with pytest.raises(SystemExit):
         train(store, run, monkeypatch, at={16: failing_with(SystemExit())})
-    snapshots.write_snapshot(store.folder_of(run), 15, load(snapshot_file(store.folder_of(run), 10)))
+    save(load(snapshot_file(store.folder_of(run), 10)), snapshot_file(store.folder_of(run), 15))
     assert [row["step"] for row in store.rows(run)] == [5, 10, 15]
     store.change(run, worker=None, state="interrupted")
     seen: list[Entry] = []
@@ -216,7 +197,7 @@ def test_later_snapshots_and_rows_go_when_a_run_goes_on_from_an_earlier_step(
 def test_a_fork_begins_with_the_weights_of_its_snapshot(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     parent = add(store)
     train(store, parent, monkeypatch)
-    monkeypatch.setattr(dispatch, "reconcile", lambda _: None)
+    monkeypatch.setattr(jobs, "reconcile", lambda _: None)
     other = tiny_preset(steps=10, peak_lr=1e-4, seed=3, snapshot_every=10, model={"dropout": 0.2})
     forks = [jobs.fork(store, parent, 10, other, owner="bob") for _ in range(2)]
     for run in forks:
@@ -232,7 +213,7 @@ def test_a_fork_that_was_stopped_goes_on_and_one_without_its_weights_does_not_be
 ) -> None:
     parent = add(store)
     train(store, parent, monkeypatch)
-    monkeypatch.setattr(dispatch, "reconcile", lambda _: None)
+    monkeypatch.setattr(jobs, "reconcile", lambda _: None)
     whole, stopped, robbed = (jobs.fork(store, parent, 10, PRESET) for _ in range(3))
     train(store, whole, monkeypatch)
     assert train(store, stopped, monkeypatch, at={7: lambda: store.send(stopped, "stop")}).state == "stopped"
@@ -279,14 +260,6 @@ def test_settings_that_are_none_are_refused_at_once_and_put_right_go_on(
         jobs.resume(store, run)
     store.change(run, train=json.dumps(stopped.train))
     assert_goes_on(store, run, monkeypatch)
-
-
-def test_a_rate_edited_ahead_of_the_step_is_obeyed(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = add(store)
-    stopped = train(store, run, monkeypatch, at={12: lambda: store.send(run, "stop")})
-    store.change(run, train=json.dumps(stopped.train | {"lr_changes": [[15, 0.01]]}))
-    assert_goes_on(store, run, monkeypatch)
-    assert store.entry(run).train["lr_changes"] == [[15, 0.01]]
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\xff" * 100])
@@ -380,7 +353,7 @@ def test_the_command_line_ends_when_the_book_is_none(
 SETTLE = """
 import os, torch
 from types import SimpleNamespace
-from xformer.training.device import prepare_process
+from xformer.training.loop import prepare_process
 from xformer.training.worker import lower_priority
 
 before = float(torch.tensor([1e-40]) * 1.0)
@@ -396,16 +369,3 @@ print(usual, torch.get_num_threads(), before > 0, float(torch.tensor([1e-40]) * 
 def test_a_worker_process_has_one_thread_no_denormals_and_the_lowest_priority() -> None:
     answer = subprocess.run([sys.executable, "-c", SETTLE], capture_output=True, text=True, check=True)
     assert answer.stdout.split() == ["True", "1", "True", "0.0", "True"]
-
-
-def test_where_the_idle_priority_is_not_allowed_a_worker_is_nice(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
-    asked: list[int] = []
-    monkeypatch.setattr(worker.os, "sched_setscheduler", refuse)
-    monkeypatch.setattr(worker.os, "nice", asked.append)
-    worker.lower_priority(store.entry(add(store)).but(device="cpu"))
-    assert asked == [19]

@@ -1,4 +1,7 @@
-"""The card of a checkpoint: how the model was trained, and how well it does.
+"""The card of a checkpoint: how the model was trained, and how well it does. Runs are exported and imported with their card.
+
+    content = to_file(store, run)                        # weights, settings, curve and figures as one safetensors file
+    imported = from_file(store, content, owner="me")     # a finished run with the tag “imported”
 
 A card from an imported file is untrusted. Values of a wrong type, size or order are left out, and `ImportedCard.left_out`
 names them in one sentence. The weights are checked by `xformer.checkpoints`.
@@ -7,30 +10,34 @@ names them in one sentence. The weights are checked by `xformer.checkpoints`.
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
 from xformer.config import TrainConfig
-from xformer.config.base import limits
-from xformer.errors import CheckpointError, ConfigError
+from xformer.config.base import limits as limits_of
+from xformer.counting import n_parameters
+from xformer.disk_quota import Room
+from xformer.errors import CheckpointError, ConfigError, RunStoreError
 from xformer.files import MAX_HEADER, guarded, parse_header, strict_json
-from xformer.paths import FILE, STATE
-from xformer.training.entry import Damage, Entry, or_else
+from xformer.paths import FILE, STATE, snapshot_file, snapshot_steps
+from xformer.presets import Preset
+from xformer.training.entry import Entry, without_damage
+from xformer.training.limits import Limits, promised
+from xformer.training.run_store import RunStore, new_id, one_line
+
+if TYPE_CHECKING:
+    from xformer.checkpoints import Checkpoint
 
 MAX_STEPS = 10_000_000
 MAX_ROWS = 2_000
 MAX_SCORES = 4_096
 """The most heads with a score in one row."""
-
-
-def one_line(text: Any, most: int) -> str:
-    """Return at most `most` printable characters on one line; an empty text for a value that is not text."""
-    if not isinstance(text, str):
-        return ""
-    text = text[: 4 * most].encode("utf-8", "replace").decode()  # a lone surrogate cannot be stored
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:most]
 
 
 def _few(scores: dict[str, list[float]]) -> dict[str, list[float]]:
@@ -54,7 +61,7 @@ class Part(BaseModel, frozen=True, strict=True, extra="ignore"):
     def of(cls, values: Any) -> dict[str, Any]:
         """Return the valid fields, or an empty dictionary when a required field is missing or damaged."""
         try:
-            return cls.model_validate(values, context=Damage()).model_dump(exclude_none=True)
+            return without_damage(cls, values)[0].model_dump(exclude_none=True)
         except ValidationError:
             return {}
 
@@ -73,39 +80,23 @@ class Row(Part, frozen=True):
     gradient_norm: Size
     seconds: Size
     tokens_per_second: Size
-    best_head_score: Annotated[Share | None, or_else(None)] = None
-    scores: Annotated[Annotated[dict[Site, list[Share]], AfterValidator(_few)] | None, or_else(None)] = None
+    best_head_score: Share | None = None
+    scores: Annotated[dict[Site, list[Share]], AfterValidator(_few)] | None = None
     """The score of each head, as {"encoder.0.attn": [0.1, …]}."""
     note: Note = ""
-    done: Annotated[bool, or_else(False)] = False
-
-
-class EdgeCases(Part, frozen=True):
-    """The score on the edge cases of the task."""
-
-    loss: Size
-    token_accuracy: Share
-    exact_match: Share
-    samples: Size
-
-
-class Figures(EdgeCases, frozen=True):
-    """The figures of a finished run."""
-
-    seed: Size
-    edge_cases: Annotated[EdgeCases | None, or_else(None)] = None
+    done: bool = False
 
 
 class Score(Part, frozen=True):
-    """A score as a screen shows it."""
+    """The score of a finished run."""
 
     loss: Size
     exact_match: Share
     samples: Size
-    token_accuracy: Annotated[Share | None, or_else(None)] = None
-    seed: Annotated[Annotated[int | float, Field(ge=0, le=2**63)] | None, or_else(None)] = None
-    edge_cases: Annotated[Score | None, or_else(None)] = None
-    at: Annotated[str | None, or_else(None)] = None
+    token_accuracy: Share | None = None
+    seed: Annotated[int | float, Field(ge=0, le=2**63)] | None = None
+    edge_cases: Annotated[Score | None, BeforeValidator(lambda values: Score.of(values) or None)] = None
+    at: str | None = None
 
 
 class Words(Part, frozen=True):
@@ -115,9 +106,9 @@ class Words(Part, frozen=True):
     title: Name = ""
     about: Story = ""
     preset: Name = ""
-    step: Annotated[int, Field(ge=0, le=MAX_STEPS), or_else(0)] = 0
-    seconds: Annotated[float, Field(ge=0, le=1e9), or_else(0.0)] = 0.0
-    device: Annotated[Literal["cpu", "cuda"] | None, or_else(None)] = None
+    step: Annotated[int, Field(ge=0, le=MAX_STEPS)] = 0
+    seconds: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    device: Literal["cpu", "cuda"] | None = None
 
 
 class ImportedCard(Words, frozen=True):
@@ -135,7 +126,7 @@ class ImportedCard(Words, frozen=True):
 def read_card(card: dict[str, Any]) -> ImportedCard:
     """Check a card and return its valid content."""
     problems, has_recipe = [], True
-    words = Words.model_validate(card, context=Damage())
+    words = without_damage(Words, card)[0]
     try:
         train = TrainConfig.from_json(card["train"])
     except (ConfigError, KeyError) as error:
@@ -152,7 +143,7 @@ def read_card(card: dict[str, Any]) -> ImportedCard:
     return ImportedCard.model_construct(
         **values,
         train=train,
-        figures=Figures.of(card.get("figures")),
+        figures=Score.of(card.get("figures")),
         rows=rows,
         left_out=f"Left out of the imported file: {' and '.join(problems)}." if problems else "",
         has_recipe=has_recipe,
@@ -188,10 +179,10 @@ def checked_rows(curve: Any, last: int) -> list[dict[str, Any]]:
             "steps": f"the number of steps in row {number} is none.",
         }
         try:
-            row = Row.model_validate(values, context=Damage())
+            row = without_damage(Row, values)[0]
         except ValidationError as error:
             name = str(error.errors()[0]["loc"][0])
-            rule = f"{name} in row {number} must be a number {limits(Row.model_fields[name])}."
+            rule = f"{name} in row {number} must be a number {limits_of(Row.model_fields[name])}."
             raise CheckpointError(rules.get(name, rule)) from None
         if not before < row.step <= last:
             raise CheckpointError(rules["step"])
@@ -258,3 +249,125 @@ def _said(path: Path, key: str, most: int) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"The file's {key} must be a JSON object.")
     return value
+
+
+TAG = "imported"
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """The step of a run that a file was imported as. `is_new` is False when the store had the weights before."""
+
+    run: str
+    name: str
+    step: int
+    is_new: bool
+
+
+def to_file(store: RunStore, run: str, step: int | None = None) -> bytes:
+    """Return a run at a step, by default the last, as a file that `from_file` and `xformer.load` read.
+
+    Raises `RunStoreError` or `CheckpointError` when there are no weights of that step.
+    """
+    from xformer.checkpoints import Checkpoint, load, to_bytes
+
+    entry, folder = store.entry(run), store.folder_of(run)
+    steps = snapshot_steps(folder)
+    if step is None:
+        step = steps[-1] if steps else entry.step
+    file = snapshot_file(folder, step)
+    if not file.exists():
+        file = folder / FILE
+        if step != entry.step or not file.exists():
+            raise RunStoreError(f"The run “{entry.name}” has no weights of step {step:,} yet.")
+    checkpoint = load(file)
+    card = card_of(entry, store.rows(run), step)
+    return to_bytes(Checkpoint(checkpoint.model, checkpoint.task, card))
+
+
+def from_file(
+    store: RunStore,
+    content: bytes,
+    *,
+    owner: str,
+    file_name: str = "",
+    limits: Limits | None = None,
+    private: bool = False,
+    sees: Callable[[Entry], bool] = lambda entry: True,
+) -> ImportResult:
+    """Import an untrusted file as a finished run with the weights of one step.
+
+    Weights that are in the store already, in a run that the owner `sees`, are not imported again. Raises `CheckpointError` or
+    `RunStoreError` when the file is refused; then nothing is kept.
+    """
+    from xformer.checkpoints import Checkpoint, from_bytes, save, to_bytes
+
+    checkpoint = from_bytes(content)
+    if checkpoint.task is None:
+        raise CheckpointError("The file names no task, so no screen would know what to let its model read.")
+    n, card = n_parameters(checkpoint.config), read_card(checkpoint.card)
+    limits = limits or Limits()
+    if n > limits.parameters:
+        raise RunStoreError(
+            f"The model in the file has {n:,} parameters, and this server allows {limits.parameters:,}."
+        )
+    clean = Checkpoint(checkpoint.model, checkpoint.task)
+    weights = to_bytes(clean)
+    if (there := _same(filter(sees, store.entries()), store, clean, weights, card.step)) is not None:
+        return there
+    Room(store.folder, limits.disk).check(
+        2 * len(content), "This model", promised=promised(store.entries(), store.folder)
+    )
+    run, name = new_id(), card.name or one_line(Path(file_name).stem, 80) or "imported"
+    folder = store.folder_of(run)
+    kept = {
+        **card.model_dump(include={"preset", "title", "about", "step", "seconds"}),
+        "name": name,
+        "seed": card.train.seed,
+        "train": card.train.to_json(),
+        "device": card.device or "cpu",
+        "curve": fitting(card.rows),
+        **({"figures": card.figures} if card.figures else {}),
+    }
+    columns = {"tags": json.dumps([TAG]), "message": card.left_out, "device": card.device}
+    settings = Preset(card.preset, card.title or name, card.about, clean.config, checkpoint.task.config, card.train)
+    try:  # the files and rows first, so that an entry never lacks them
+        save(clean, snapshot_file(folder, card.step))
+        save(Checkpoint(clean.model, clean.task, kept), folder)
+        store.put_rows(run, card.rows)
+        store.add(
+            settings,
+            owner=owner,
+            name=name,
+            state="finished",
+            figures=card.figures,
+            run=run,
+            private=private,
+            columns=columns | {"step": card.step, "seconds": card.seconds},
+        )
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise RunStoreError(f"The file could not be kept here: {error.strerror or 'the disk refuses'}.") from error
+        raise
+    return ImportResult(run, name, card.step, is_new=True)
+
+
+def _same(
+    entries: Iterable[Entry], store: RunStore, checkpoint: Checkpoint, weights: bytes, step: int
+) -> ImportResult | None:
+    """Return the run among `entries` with equal weights at this step, or None."""
+    assert checkpoint.task is not None
+    settings = checkpoint.config.to_json(), checkpoint.task.config.to_json()
+    for entry in entries:
+        file = snapshot_file(store.folder_of(entry.id), step)
+        with suppress(OSError):  # no such file, or it is being removed
+            same_shape = (entry.model, entry.task) == settings and file.stat().st_size == len(weights)
+            if same_shape and _numbers(file.read_bytes()) == _numbers(weights):
+                return ImportResult(entry.id, entry.name, step, is_new=False)
+    return None
+
+
+def _numbers(file: bytes) -> bytes:
+    """Return the tensors of a safetensors file as bytes. The order of metadata in its header varies."""
+    return file[8 + int.from_bytes(file[:8], "little") :]

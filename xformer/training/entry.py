@@ -1,7 +1,7 @@
 """One run as the run store has it: its settings, owner, state and progress.
 
-A cell of the store may be damaged, by a disk or by hand. It is replaced by an empty value and named in the `Damage` of its
-row, so a damaged cell does not hide the others.
+A cell of the store may be damaged, by a disk or by hand. It is replaced by a default and named in the message of its run, so a
+damaged cell does not hide the others.
 """
 
 from __future__ import annotations
@@ -10,22 +10,11 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-)
-from pydantic.functional_validators import WrapValidator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
-from xformer import notebook_html
 from xformer.config import Config, ModelConfig, TaskConfig, TrainConfig
 from xformer.errors import ConfigError
 from xformer.presets import Preset
@@ -39,32 +28,25 @@ SCORING = "scoring"
 """The live figure that is a list: examples scored, examples in all, and seconds."""
 
 
-@dataclass
-class Damage:
-    """The damage found in a row."""
-
-    columns: list[str] = field(default_factory=list)
-    why: str = ""
-    """The rule that the settings break."""
+M = TypeVar("M", bound=BaseModel)
 
 
-def or_else(nothing: Any) -> WrapValidator:
-    """Return a validator that replaces an unreadable value and notes it in the `Damage` of the context, if there is one."""
+def without_damage(kind: type[M], values: Any) -> tuple[M, list[str], str]:
+    """Validate values; fields that cannot be read get their defaults.
 
-    def read(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        try:
-            return handler(value)
-        except ValidationError as error:
-            damage = info.context
-            if damage is None:
-                raise
-            damage.columns.append(info.field_name)
-            rule = error.errors()[0].get("ctx", {}).get("error")
-            if isinstance(rule, ConfigError):
-                damage.why = damage.why or str(rule)[:300]
-            return nothing
-
-    return WrapValidator(read)
+    Returns the object, the names of these fields, and the rule that a configuration among them breaks. Raises
+    `ValidationError` when a field without a default cannot be read.
+    """
+    try:
+        return kind.model_validate(values), [], ""
+    except ValidationError as error:
+        if not isinstance(values, dict):
+            raise
+        found = error.errors()
+    wrong = list(dict.fromkeys(str(one["loc"][0]) for one in found))
+    causes = [one.get("ctx", {}).get("error") for one in found]
+    rule = next((str(cause)[:300] for cause in causes if isinstance(cause, ConfigError)), "")
+    return kind.model_validate({name: one for name, one in values.items() if name not in wrong}), wrong, rule
 
 
 def from_json(value: Any) -> Any:
@@ -198,40 +180,41 @@ SETTINGS: dict[str, type[Config]] = {"model": ModelConfig, "task": TaskConfig, "
 
 
 class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
-    """One run. Its configurations are plain JSON values."""
+    """One run. Its configurations are plain JSON values. A default stands for a cell that cannot be read."""
 
-    number: Annotated[Whole, or_else(0)]
-    id: Annotated[Id, or_else("")]
-    name: Annotated[Line, or_else("?")]
-    owner: Annotated[Text, or_else("")]
-    tags: Annotated[Tags, or_else(())]
-    preset: Annotated[Line, or_else("")]
-    title: Annotated[Line, or_else("")]
-    about: Annotated[Text, or_else("")]
-    model: Annotated[dict[str, Any], settings_of(ModelConfig), or_else({})]
-    task: Annotated[dict[str, Any], settings_of(TaskConfig), or_else({})]
-    train: Annotated[dict[str, Any], settings_of(TrainConfig), or_else({})]
-    wanted: Annotated[Line, or_else("auto")]
-    parent: Annotated[Line | None, or_else(None)]
-    state: Annotated[str, Field(pattern=rf"^(?:{'|'.join((*MOVES, DAMAGED))})\z"), or_else(DAMAGED)]
-    device: Annotated[Line | None, or_else(None)]
-    turn: Annotated[Whole, or_else(0)]
-    worker: Annotated[Text | None, or_else(None)]
-    pid: Annotated[Whole | None, or_else(None)]
-    step: Annotated[Whole, or_else(0)]
-    seconds: Annotated[Number, or_else(0.0)]
-    live: Annotated[StepFigures, or_else({})]
+    number: Whole = 0
+    id: Id = ""
+    name: Line = "?"
+    owner: Text = ""
+    tags: Tags = ()
+    preset: Line = ""
+    title: Line = ""
+    about: Text = ""
+    model: Annotated[dict[str, Any], settings_of(ModelConfig)] = {}
+    task: Annotated[dict[str, Any], settings_of(TaskConfig)] = {}
+    train: Annotated[dict[str, Any], settings_of(TrainConfig)] = {}
+    wanted: Line = "auto"
+    parent: Line | None = None
+    state: Annotated[str, Field(pattern=rf"^(?:{'|'.join((*MOVES, DAMAGED))})\z")] = DAMAGED
+    device: Line | None = None
+    turn: Whole = 0
+    worker: Text | None = None
+    pid: Whole | None = None
+    step: Whole = 0
+    seconds: Number = 0.0
+    live: StepFigures = {}
     """Figures of the latest step: loss, gradient_norm, learning_rate, steps_per_second, tokens_per_second."""
-    message: Annotated[Text, or_else("")]
-    figures: Annotated[ScoreFigures, or_else({})]
+    message: Text = ""
+    figures: ScoreFigures = {}
     """The score on unseen examples after the end."""
-    created: Annotated[Number, or_else(0.0)]
-    deleted: Annotated[Number | None, or_else(0.0)]
-    private: Annotated[int, Field(ge=0, le=1), or_else(1)] = 0
+    created: Number = 0.0
+    deleted: Number | None = 0.0
+    """When the run was deleted, in seconds since 1970; None while it is not."""
+    private: Annotated[int, Field(ge=0, le=1)] = 1
     """1 when only the owner sees the run."""
-    sweep: Annotated[Sweep, or_else(None)] = None
+    sweep: Sweep = None
     """For a sweep, the settings that differ and the ids of its models; see `sweeps`."""
-    unreported_starts: Annotated[Whole, or_else(0)] = 0
+    unreported_starts: Whole = 0
     """The number of workers started since the last report."""
 
     @property
@@ -257,6 +240,8 @@ class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
 
     def _repr_html_(self) -> str:
         """Show the settings, progress and scores in a notebook."""
+        from xformer import notebook_html  # only here: it needs numpy
+
         steps = self.train.get("steps")
         rows = [
             ("run", self.id),
@@ -276,12 +261,9 @@ class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
 
 def entry_from(cells: Mapping[str, Any]) -> Entry:
     """Return the run of a row. Damage is named at the end of its message."""
-    damage = Damage()
     there = cells.keys()  # `in` searches the values of an SQLite row
-    entry = Entry.model_validate(
-        {name: cells[name] if name in there else None for name in Entry.model_fields}, context=damage
-    )
-    wrong = damage.columns
+    values = {name: cells[name] if name in there else None for name in Entry.model_fields}
+    entry, wrong, rule = without_damage(Entry, values)
     if entry.worker is not None and entry.state not in AT_WORK:
         wrong.append("worker")
         entry = entry.but(worker=None, pid=None)
@@ -291,7 +273,7 @@ def entry_from(cells: Mapping[str, Any]) -> Entry:
         entry = entry.but(id=f"number-{entry.number}")
     if not {"id", "state", "sweep", *SETTINGS}.isdisjoint(wrong):
         entry = entry.but(state=DAMAGED, worker=None, pid=None)
-    message = f"Its entry in the book of runs is damaged ({', '.join(wrong)}). {damage.why}".rstrip()
+    message = f"Its entry in the book of runs is damaged ({', '.join(wrong)}). {rule}".rstrip()
     return entry.but(message=f"{entry.message} {message}".lstrip())
 
 
@@ -309,12 +291,9 @@ def metrics_row(step: Any, text: Any) -> dict[str, Any] | None:
     if type(step) is not int or not 0 <= step <= LARGEST or not isinstance(row, dict) or row.get("step") != step:
         return None
     kept = {name: value for name, value in row.items() if name not in FIGURES or value is None or is_number(value)}
-    if "scores" in kept and not _are_scores(kept["scores"]):
+    scores = kept.get("scores", {})
+    if not isinstance(scores, dict) or not all(map(are_numbers, scores.values())):
         del kept["scores"]
     if not isinstance(kept.get("note", ""), str):
         del kept["note"]
     return kept
-
-
-def _are_scores(scores: Any) -> bool:
-    return isinstance(scores, dict) and all(map(are_numbers, scores.values()))

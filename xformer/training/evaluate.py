@@ -6,7 +6,6 @@ and nothing of the answer, so a model whose outputs depend on later tokens does 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -18,7 +17,7 @@ import torch
 from xformer.checkpoints import Checkpoint, load, save
 from xformer.config import ModelConfig
 from xformer.counting import n_parameters
-from xformer.decoding import Question, is_right, questions
+from xformer.decoding import is_right, questions
 from xformer.errors import ConfigError, InputError
 from xformer.model import Transformer
 from xformer.tasks import Score, Task, score
@@ -29,8 +28,6 @@ PART = 2e9
 """Multiplications between two calls of a `Watch`: a few tenths of a second on one core."""
 Watch = Callable[[int, int], bool]
 """Called with the number of examples done and wanted. Returns False to end the evaluation."""
-TOGETHER = 4000
-"""Prompts of one length that are decoded at once, collected over several batches."""
 
 
 @torch.no_grad()
@@ -43,25 +40,23 @@ def evaluate(model: Transformer, task: Task, *, samples: int, seed: int, watch: 
     was_training = model.training
     model.eval()
     batches = _batches(task, samples, seed, model.device)
-    result = score_batches(model, task, batches) if watch is None else _watched(model, task, batches, samples, watch)
+    result = score_batches(model, task, batches if watch is None else _watched(model, batches, samples, watch))
     model.train(was_training)
     return result
 
 
-def _watched(model: Transformer, task: Task, batches: Iterator[Batch], samples: int, watch: Watch) -> Score:
-    """Score parts until `watch` ends it, one part at least."""
-    parts, cells, done = [], [], 0
+def _watched(model: Transformer, batches: Iterator[Batch], samples: int, watch: Watch) -> Iterator[Batch]:
+    """Yield small parts of the batches until `watch` ends it, one part at least."""
+    done = 0
     watch(done, samples)
     for batch in batches:
         n = rows_at_once(model, batch)
         for begin in range(0, len(batch.tokens), n):
             part = batch.rows(begin, begin + n)
-            parts.append(score_batches(model, task, iter([part])))
-            cells.append(int((part.labels != IGNORED).sum()))
-            done += parts[-1].samples
+            yield part
+            done += len(part.tokens)
             if not watch(done, samples):
-                return average(parts, cells)
-    return average(parts, cells)
+                return
 
 
 def rows_at_once(model: Transformer, batch: Batch) -> int:
@@ -82,50 +77,12 @@ def evaluate_edge_cases(model: Transformer, task: Task) -> Score | None:
 @torch.no_grad()
 def score_batches(model: Transformer, task: Task, batches: Iterator[Batch]) -> Score:
     """Score batches together, with exact match by greedy decoding where the task is decoded."""
-    parts, cells, decoded = [], [], Decoded(model)
+    parts, cells, n_right = [], [], 0
     for batch in batches:
         parts.append(score(batch.logits(model), batch))
         cells.append(int((batch.labels != IGNORED).sum()))
         if task.is_decoded:
-            decoded.add(batch)
-    result = average(parts, cells)
-    if not task.is_decoded:
-        return result
-    return Score(result.loss, result.token_accuracy, decoded.count_right() / result.samples, result.samples)
-
-
-class Decoded:
-    """Counts the examples that greedy decoding gets right, prompts of one length together."""
-
-    def __init__(self, model: Transformer) -> None:
-        self.model, self.right = model, 0
-        self.waiting: dict[tuple[int, int], list[Question]] = defaultdict(list)
-
-    def add(self, batch: Batch) -> None:
-        """Add a batch, one example per row."""
-        for question in questions(batch):
-            alike = self.waiting[question.prompt.shape[1], question.answer.shape[1]]
-            alike.append(question)
-            if sum(len(one.rows) for one in alike) >= TOGETHER:
-                self._decode(alike)
-
-    def count_right(self) -> int:
-        """Return how many of all examples were right."""
-        for alike in self.waiting.values():
-            self._decode(alike)
-        return self.right
-
-    def _decode(self, alike: list[Question]) -> None:
-        if alike:
-            prompt, answer, rows = (
-                torch.cat([getattr(one, name) for one in alike]) for name in ("prompt", "answer", "rows")
-            )
-            self.right += int(is_right(self.model, Question(prompt, answer, rows)).sum())
-            alike.clear()
-
-
-def average(parts: list[Score], cells: list[int]) -> Score:
-    """Average scores: loss and token accuracy weighted by labelled cells, exact match by examples."""
+            n_right += sum(int(is_right(model, question).sum()) for question in questions(batch))
     samples = [part.samples for part in parts]
 
     def mean(values: list[float], weights: list[int]) -> float:
@@ -134,7 +91,7 @@ def average(parts: list[Score], cells: list[int]) -> Score:
     return Score(
         loss=mean([part.loss for part in parts], cells),
         token_accuracy=mean([part.token_accuracy for part in parts], cells),
-        exact_match=mean([part.exact_match for part in parts], samples),
+        exact_match=n_right / sum(samples) if task.is_decoded else mean([part.exact_match for part in parts], samples),
         samples=sum(samples),
     )
 

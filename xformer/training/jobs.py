@@ -1,26 +1,43 @@
-"""Submit, fork, stop and resume runs, and change their learning rate.
+"""The queue of runs: submit, fork, stop and resume them, change their learning rate, and start their workers.
+
+Any process may call `reconcile` at any time: a server every second, a page, a worker that has finished. A start is one
+transaction of the run store, and a lock file tells whether a run has a process (see `liveness`).
+
+One run a device is trained at a time. The first waiting run of each owner comes before the second of any. Among equals the
+owner whose last turn is longest ago comes first, then the earlier request. Turns are counted, not timed, as a clock can be set
+back; turns of deleted runs count too, or deleting finished runs would be a way to the front. A run whose worker stopped before
+its first report is started again before all others.
 
 torch is imported only where a run is made or started, so `python -m xformer runs stop` answers at once.
 """
 
 from __future__ import annotations
 
+import os
+import secrets
 import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xformer.errors import ConfigError, RunStoreError, XformerError
 from xformer.paths import snapshot_file
 from xformer.presets import Preset
 from xformer.task_limits import TASK_LIMITS
-from xformer.training import dispatch
+from xformer.training import liveness
 from xformer.training.entry import DAMAGED, ELSEWHERE, MOVES, RESUMABLE, Entry
 from xformer.training.limits import Limits
-from xformer.training.liveness import mark_dead, with_process_state
-from xformer.training.run_store import RunStore, change_peak, entry_of, move, new_id, put_command
-from xformer.training.sweeps import spec
+from xformer.training.liveness import LOCK, RESTARTED, mark_dead, with_process_state
+from xformer.training.run_store import RunStore, all_entries, change_peak, entry_of, move, new_id, put_command, where
+from xformer.training.sweeps import check_alike, spec
+from xformer.training.sweeps import sweep as all_of
 
 if TYPE_CHECKING:
     from xformer.checkpoints import Checkpoint
@@ -51,41 +68,45 @@ def submit(
     """
     from xformer.checkpoints import Checkpoint, save
     from xformer.tasks import Task
-    from xformer.training.many import check_alike
-    from xformer.training.many import sweep as all_of
 
     Task(settings.task).check_fits(settings.model)
-    known = ["auto", "cuda", *dispatch.devices()]
+    known = ["auto", "cuda", *devices()]
     if device not in known:
         raise RunStoreError(f"The device must be one of {', '.join(known)}, got {device!r:.40}.")
     run = new_id()
-    how: dict[str, Any] = {"owner": owner, "name": name, "device": device, "parent": parent, "run": run}
-    n = 1
+    column = None if sweep is None else spec(sweep)
+    n = 1 if column is None else len(column["ids"])
+    if limits is not None:
+        limits.check_size(settings, n_models=n)  # before so many presets are made
     if sweep is not None:
-        how["sweep"] = spec(sweep)
-        n = len(how["sweep"]["ids"])
-        if limits is not None:
-            limits.check_size(settings, n_models=n)  # before so many presets are made
         check_alike(all_of(settings, **sweep))
 
     def check(entries: Sequence[Entry]) -> None:
         if limits is not None:
-            limits.check_again(settings, owner, entries, store.folder, n_models=n)
+            limits.check_queue(settings, owner, entries, store.folder, n_models=n)
         also(entries)
 
     try:
-        if limits is not None:
-            limits.check(settings, owner, store.entries(), store.folder, n_models=n)
         if start is not None:  # the weights exist before the run can start
             save(Checkpoint(start.model, start.task), store.folder_of(run) / START)
-        store.add(settings, **how, private=private, check=check)
+        store.add(
+            settings,
+            owner=owner,
+            name=name,
+            device=device,
+            parent=parent,
+            run=run,
+            sweep=column,
+            private=private,
+            check=check,
+        )
     except BaseException as error:
         shutil.rmtree(store.folder_of(run), ignore_errors=True)
         if isinstance(error, OSError):
             raise RunStoreError(f"The run could not be written down: {error.strerror or error}.") from error
         raise
     with suppress(XformerError, OSError):  # it is queued, and the next `reconcile` starts it
-        dispatch.reconcile(store)
+        reconcile(store)
     return run
 
 
@@ -135,7 +156,7 @@ def resume(store: RunStore, run: str) -> None:
         elif entry.state != "queued":
             raise RunStoreError(f"The run “{entry.name}” is {entry.state}: there is nothing left to resume.")
     with suppress(XformerError, OSError):
-        dispatch.reconcile(store)
+        reconcile(store)
 
 
 def change_rate(store: RunStore, run: str, peak: float) -> None:
@@ -175,10 +196,146 @@ def with_text(preset: Preset, name: str) -> Preset:
     task = Task(preset.task.replace(text=name, alphabet=alphabet, symbols=len(alphabet)))
     special = task.vocabulary.special
     model = preset.model.replace(
-        vocab_size=len(task.vocabulary),
-        pad_token=special.pad,
-        end_token=special.end,
-        start_token=special.start,
+        vocab_size=len(task.vocabulary), pad_token=special.pad, end_token=special.end, start_token=special.start
     )
     title = f"{preset.title.split(' of ')[0]} of {texts.title(name)}"
     return replace(preset, title=title, model=model, task=task.config)
+
+
+CPU = "cpu"
+LOG = "worker.log"
+UNDELETE_SECONDS = 3600.0
+"""Seconds during which a deleted run can be restored."""
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
+"""Environment of a worker: glibc keeps freed memory for the next step. Without it the kernel gives a sweep thousands of zeroed
+pages a step, which takes a quarter of its time."""
+
+
+def reconcile(store: RunStore) -> None:
+    """Record workers that died, kill workers that do not stop or never begin, and start the next run of each device."""
+    entries = store.entries()
+    for entry in entries:
+        if entry.is_active:
+            with suppress(RunStoreError, OSError):  # an error of one run must not hold up the others
+                mark_dead(store, entry)
+    if not any(entry.state == "queued" for entry in store.entries()):
+        return
+    available = devices()
+    for device in available:
+        _start_next(store, device, available)
+
+
+def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
+    """Start the next run of a device, if the device is free."""
+    if not next_for(device, store.entries(), available):
+        return
+    with store.database.writing() as db:
+        entries = all_entries(db)
+        for entry in next_for(device, entries, available):
+            if why := _unusable(store.folder_of(entry.id)):
+                move(db, entry, "stopped", message=f"Its folder cannot be used: {why}.")
+                continue
+            lock = liveness.take(store.folder_of(entry.id) / LOCK)
+            if lock is None:  # its last process is just leaving
+                continue
+            try:
+                token = secrets.token_hex(8)
+                turn = 1 + max(other.turn for other in entries)
+                values: dict[str, Any] = {"message": RESTARTED} if entry.unreported_starts else {}
+                values |= {"unreported_starts": entry.unreported_starts + 1, "pid": None}
+                move(db, entry, "running", device=device, turn=turn, worker=token, **values)
+                db.execute("DELETE FROM commands WHERE run = ?", (entry.id,))
+                _spawn(store.folder_of(entry.id), store, entry.id, token, lock)
+            finally:
+                os.close(lock)
+            return
+
+
+def _unusable(folder: Path) -> str:
+    """Return why a run cannot be trained in a damaged folder; empty where it can."""
+    if folder.exists() and not folder.is_dir():
+        return "a file is in its place"
+    taken = [name for name in (LOCK, LOG) if (folder / name).exists() and not (folder / name).is_file()]
+    return f"{taken[0]} is no file" if taken else ""
+
+
+def _spawn(folder: Path, store: RunStore, run: str, token: str, lock: int) -> None:
+    """Start the worker of a run as a detached process, which outlives this one and inherits the lock."""
+    arguments = [run, "--folder", str(store.folder.resolve()), "--token", token, "--lock", str(lock)]
+    with open(folder / LOG, "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "xformer.training.worker", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=Path(__file__).parents[2],
+            env=KEEP_MEMORY | os.environ,
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+    threading.Thread(target=process.wait, daemon=True).start()  # or it would stay as a zombie of this process
+    liveness.sign(lock, process.pid)
+
+
+def empty_bin(store: RunStore, older_than: float = UNDELETE_SECONDS) -> None:
+    """Remove runs for good that were deleted some time ago."""
+    for entry in store.entries(deleted=True):
+        with store.database.writing() as db:
+            condition, of = where(entry.id)
+            query = f"SELECT 1 FROM runs WHERE {condition} AND deleted < ?"
+            if db.execute(query, (of, time.time() - older_than)).fetchone() is None:  # too early, or restored meanwhile
+                continue
+            shutil.rmtree(store.folder_of(entry.id), ignore_errors=True)
+            db.execute(f"DELETE FROM runs WHERE {condition}", (of,))
+            for table in ("metrics", "commands"):
+                db.execute(f"DELETE FROM {table} WHERE run = ?", (entry.id,))
+            for member in (entry.sweep or {}).get("ids", ()):  # members that are runs keep their rows
+                query = "DELETE FROM metrics WHERE run = ?1 AND NOT EXISTS (SELECT 1 FROM runs WHERE id = ?1)"
+                db.execute(query, (member,))
+
+
+def devices() -> list[str]:
+    """Return the devices of this machine that each train one run at a time: every GPU, and the processor."""
+    import torch  # only here: a command to a run does not need it
+
+    return [*(f"cuda:{index}" for index in range(torch.cuda.device_count())), CPU]
+
+
+def suits(entry: Entry, device: str, available: Sequence[str]) -> bool:
+    """Return whether a run may be trained on a device: the device in `wanted`; a GPU, if there is one, for "auto" and "cuda".
+
+    A run that wants a GPU which does not exist is trained on the processor, with a message.
+    """
+    gpus = [name for name in available if name != CPU]
+    if entry.wanted in ("auto", "cuda"):
+        return device in (gpus or [CPU])
+    return device == entry.wanted if entry.wanted in available else device == CPU
+
+
+def in_turn(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the waiting runs among all entries, in the order in which they will be trained."""
+    last_turn: dict[str, int] = {}
+    for entry in entries:
+        last_turn[entry.owner] = max(last_turn.get(entry.owner, 0), entry.turn)
+    ahead = Counter(entry.owner for entry in entries if entry.is_active)
+    ranks = {}
+    waiting = [entry for entry in entries if entry.state == "queued" and entry.deleted is None]
+    for entry in sorted(waiting, key=lambda entry: entry.number):
+        ranks[entry.id] = (entry.unreported_starts == 0, ahead[entry.owner], last_turn[entry.owner], entry.number)
+        ahead[entry.owner] += 1
+    return sorted(waiting, key=lambda entry: ranks[entry.id])
+
+
+def next_for(device: str, entries: Sequence[Entry], available: Sequence[str]) -> list[Entry]:
+    """Return the waiting runs for a device, the next one first; none while the device is taken."""
+    if any(entry.is_active and entry.device == device for entry in entries):
+        return []
+    return [entry for entry in in_turn(entries) if suits(entry, device, available)]
+
+
+def place(run: str, entries: Sequence[Entry], available: Sequence[str]) -> int:
+    """Return how many waiting runs come before this one on its device; 0 is the next."""
+    waiting = in_turn(entries)
+    at = next((index for index, entry in enumerate(waiting) if entry.id == run), 0)
+    mine = [device for device in available if waiting and suits(waiting[at], device, available)]
+    return sum(any(suits(entry, device, available) for device in mine) for entry in waiting[:at])

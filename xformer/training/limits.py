@@ -61,20 +61,10 @@ class Limits:
                 changed[field.name] = int(text)
         return cls(**changed)
 
-    def check(self, settings: Preset, owner: str, entries: Sequence[Entry], folder: Path, *, n_models: int = 1) -> None:
-        """Raise `RunStoreError` when a run may not be added to the entries."""
-        self.check_size(settings, n_models=n_models)
-        self.check_again(settings, owner, entries, folder, n_models=n_models)
-
-    def check_again(
+    def check_queue(
         self, settings: Preset, owner: str, entries: Sequence[Entry], folder: Path, *, n_models: int = 1
     ) -> None:
-        """Check again the limits that depend on other runs, inside the transaction that adds the run."""
-        self.check_waiting(owner, entries)
-        self.check_disk(settings, entries, folder, n_models=n_models)
-
-    def check_waiting(self, owner: str, entries: Sequence[Entry]) -> None:
-        """Raise `RunStoreError` when the owner, or all owners together, have the most runs under way."""
+        """Raise `RunStoreError` when the owner or all owners have the most runs under way, or the disk is promised away."""
         under_way = [entry for entry in entries if entry.state == "queued" or entry.is_active]
         mine = sum(entry.owner == owner for entry in under_way)
         if mine >= self.waiting:
@@ -86,9 +76,6 @@ class Limits:
             raise RunStoreError(
                 f"{len(under_way)} runs are waiting on this server already; try again when some are finished."
             )
-
-    def check_disk(self, settings: Preset, entries: Sequence[Entry], folder: Path, *, n_models: int = 1) -> None:
-        """Raise `QuotaExceededError` when the files of the run do not fit beside the files that other runs will write."""
         needed = n_models * disk_needed(settings)
         Room(folder, self.disk).check(needed, "This run", promised=promised(entries, folder))
 

@@ -14,11 +14,10 @@ import signal
 import sqlite3
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from xformer.training.entry import Entry
-from xformer.training.run_store import RunStore, entry_of, move
+from xformer.training.run_store import RunStore, entry_of, has_stop, move
 
 LENGTH = 512
 """Bytes of a lock file that holds a process id."""
@@ -56,15 +55,20 @@ def sign(descriptor: int, pid: int, last_words: str = "") -> None:
 
 def holder(path: Path) -> int | None:
     """Return the process id in the lock file. It is meaningful only while the lock is held."""
-    try:
-        return int(_read(path)[0])
-    except ValueError:
-        return None
+    number = _read(path).partition("\n")[0]
+    return int(number) if number.isdecimal() else None
 
 
 def last_words(path: Path) -> str:
     """Return why the last holder ended, as it wrote into the lock file; empty if it wrote nothing."""
-    return _read(path)[1].strip()
+    return _read(path).partition("\n")[2].strip()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes()[:LENGTH].decode(errors="ignore")
+    except OSError:
+        return ""
 
 
 def is_held(path: Path) -> bool:
@@ -82,14 +86,6 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def is_halted(pid: int) -> bool:
-    """Return whether a process is halted by SIGSTOP. Always False on systems other than Linux."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "tT"
-    except (OSError, IndexError):
-        return False
-
-
 def activity(pid: int) -> tuple[str, ...] | None:
     """Return the state, processor time and context switches of a process; None on systems other than Linux.
 
@@ -101,13 +97,6 @@ def activity(pid: int) -> tuple[str, ...] | None:
         return stat[0], stat[11], stat[12], *switches
     except (OSError, IndexError):
         return None
-
-
-@dataclass(frozen=True)
-class _Look:
-    at: float
-    activity: tuple[str, ...] | None
-    silent: float
 
 
 class SilenceWatch:
@@ -122,35 +111,24 @@ class SilenceWatch:
     """
 
     def __init__(self) -> None:
-        self._looks: dict[str, _Look] = {}
+        self._looks: dict[str, tuple[float, tuple[str, ...] | None, float]] = {}
+        """The time of the last look at each name, what was seen, and the seconds of silence until then."""
         self._one_at_a_time = threading.Lock()
 
     def seconds(self, name: str, pid: int) -> float:
         """Return the seconds without a sign of life, as far as the looks at `name` tell; 0 at the first one."""
         with self._one_at_a_time:
             now, found = time.monotonic(), activity(pid)
-            last = self._looks.get(name)
-            silent = 0.0
-            if last is not None and found is not None and found[0] not in "RD" and found == last.activity:
-                silent = last.silent + min(now - last.at, LONGEST_LOOK)
-            self._looks[name] = _Look(now, found, silent)
+            before, seen, silent = self._looks.get(name, (now, None, 0.0))
+            is_silent = found is not None and found[0] not in "RD" and found == seen
+            silent = silent + min(now - before, LONGEST_LOOK) if is_silent else 0.0
+            self._looks[name] = now, found, silent
             return silent
 
     def forget(self, name: str) -> None:
         """Forget a process that has begun or ended."""
         with self._one_at_a_time:
             self._looks.pop(name, None)
-
-
-def _read(path: Path) -> tuple[str, str]:
-    """Return the process id in a lock file, as text, and the words after it."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return "", ""
-    text = content.decode(errors="ignore")
-    number, _, words = text.partition("\n") if len(content) == LENGTH else (text, "", "")
-    return number, words
 
 
 LOCK = "worker.lock"
@@ -187,8 +165,8 @@ def with_process_state(store: RunStore, entry: Entry) -> Entry:
     if not entry.is_active or not file.is_file():
         return entry
     if is_held(file):
-        pid = holder(file)
-        return entry.but(message=HALTED) if pid is not None and is_halted(pid) else entry
+        is_halted = (activity(holder(file) or 0) or " ")[0] in "tT"
+        return entry.but(message=HALTED) if is_halted else entry
     with store.database.reading() as db:
         now = entry_of(db, entry.id)
         if now.worker != entry.worker:  # the worker has recorded its end meanwhile
@@ -222,7 +200,7 @@ def mark_dead(store: RunStore, entry: Entry) -> None:
 
 def _how_it_ended(db: sqlite3.Connection, entry: Entry, file: Path, how: str = ENDED) -> tuple[str, str]:
     """Return the state and the message of a run whose process ended without recording it."""
-    stop_sent = db.execute("SELECT 1 FROM commands WHERE run = ? AND kind = 'stop'", (entry.id,)).fetchone()
+    stop_sent = has_stop(db, entry.id)
     words = last_words(file)
     if stop_sent or words or not entry.unreported_starts:
         words = words or ("Its process ended before it had answered." if stop_sent else f"Its process {how}")

@@ -2,10 +2,14 @@
 
 A step depends on nothing but the weights, the optimiser, the seed and the step number: data and dropout are drawn from
 (seed, step). A run that is stopped and resumed therefore ends, on a CPU, in the same bits as one that never stopped.
+
+    OUT/snapshots/000200.safetensors   a complete checkpoint of step 200
+    OUT/state.safetensors              weights, optimiser and step of an interrupted run
 """
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Generator
@@ -13,17 +17,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError
 from torch import Tensor
 
 from xformer.checkpoints import Checkpoint, save
-from xformer.config import TrainConfig
+from xformer.config import Config, TrainConfig
 from xformer.decoding import reads_ahead
 from xformer.disk_quota import Room
-from xformer.errors import CheckpointError, QuotaExceededError, TrainingError
+from xformer.errors import CheckpointError, ConfigError, QuotaExceededError, TrainingError
+from xformer.files import parse_header, strict_json, write_atomically
 from xformer.formatting import percent
 from xformer.model import Transformer
+from xformer.paths import STATE, snapshot_file, snapshot_steps
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
 from xformer.tasks import Batch, Score, Task, score
@@ -31,9 +39,7 @@ from xformer.tasks.batch import cross_entropy
 from xformer.tasks.framing import generator
 from xformer.tasks.task import CHUNK
 from xformer.trace import record
-from xformer.training import snapshots
-from xformer.training.card import fitting
-from xformer.training.device import choose_device
+from xformer.training.card import MAX_STATE_HEADER, fitting
 from xformer.training.evaluate import Progress, score_batches
 from xformer.training.limits import check_memory, weights_on_disk
 from xformer.training.recipe import (
@@ -118,6 +124,40 @@ def _run_of(preset: Preset | str, out: str | Path | None, device: str, resume: b
     if resume:
         run.restore()
     return run
+
+
+def choose_device(wanted: str = "auto") -> torch.device:
+    """Return the device named "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:1".
+
+    Raises:
+        ConfigError: There is no such device.
+    """
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if wanted == "cpu":
+        return torch.device("cpu")
+    kind, _, index = wanted.partition(":")
+    if kind != "cuda" or (index and not index.isdigit()):
+        raise ConfigError(f"device must be auto, cpu, cuda or cuda:NUMBER, got {wanted!r}; for example auto.")
+    if not torch.cuda.is_available():
+        raise ConfigError(f"device={wanted!r} was asked for, but this machine has no usable GPU; use auto or cpu.")
+    if index and int(index) >= torch.cuda.device_count():
+        raise ConfigError(f"This machine has {torch.cuda.device_count()} GPUs, got {wanted!r}; for example cuda:0.")
+    return torch.device(wanted)
+
+
+def prepare_process(threads: int = 1) -> None:
+    """Settle a process that trains small models. For the owner of a process to call, from the thread that trains.
+
+    The operations of a small model end before a second thread is awake, and denormal numbers (below 1e-38) take a processor
+    a hundred times as long as others, so they become zero.
+    """
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+
+
+MOST_ODD = 5
+"""The most snapshots at steps that are not a multiple of `snapshot_every`."""
 
 
 class Stopped(Exception):  # noqa: N818  no error, like StopIteration
@@ -286,11 +326,9 @@ class Run:
     def _remarks(self, progress: Progress) -> dict[str, Any]:
         """Return the note of a report, and whether it ends the run, as changes to the report."""
         config = self.config
-        if config.target and progress.held_out.exact_match >= config.target:
-            reached = (
-                f"Reached the target: {percent(progress.held_out.exact_match)} exact match at step {progress.step}."
-            )
-            return {"note": reached, "done": True}
+        exact = progress.held_out.exact_match
+        if config.target and exact >= config.target:
+            return {"note": f"Reached the target: {percent(exact)} exact match at step {progress.step}.", "done": True}
         is_late = progress.step >= 0.6 * config.steps
         if is_late and progress.loss > self.task.rule.stalled_above and not any(row["note"] for row in self.rows):
             return {
@@ -346,14 +384,16 @@ class Run:
         """Write the weights of this step, unless snapshots are off. Raises `QuotaExceededError`."""
         if self.out is None or not self.config.snapshot_every:
             return
-        if not snapshots.snapshot_file(self.out, self.step).exists():
+        if not snapshot_file(self.out, self.step).exists():
             self.take_room(weights_on_disk(self.preset), f"A snapshot of step {self.step:,}")
         self._write_snapshot(self.out)
-        snapshots.thin_out(self.out, self.config.snapshot_every)
+        single = [step for step in snapshot_steps(self.out) if step % self.config.snapshot_every]
+        for step in single[:-MOST_ODD]:
+            snapshot_file(self.out, step).unlink(missing_ok=True)
 
     def _write_snapshot(self, out: Path) -> None:
         try:
-            snapshots.write_snapshot(out, self.step, Checkpoint(self.model, self.task))
+            save(Checkpoint(self.model, self.task), snapshot_file(out, self.step))
         except CheckpointError as error:
             raise TrainingError(f"The run stops at step {self.step}. {error}") from None
 
@@ -373,7 +413,7 @@ class Run:
             if self.config.snapshot_every:
                 self._write_snapshot(self.out)
             save(self.checkpoint(), self.out)
-            snapshots.remove_state(self.out)
+            (self.out / STATE).unlink(missing_ok=True)
 
     def has_finite_weights(self) -> bool:
         """Return whether all weights are numbers."""
@@ -383,7 +423,7 @@ class Run:
         """Replace the state in the folder by that of this step. Raises `QuotaExceededError` the first time."""
         if self.out is None:
             return
-        if not (self.out / snapshots.STATE).exists():
+        if not (self.out / STATE).exists():
             self.take_room(3 * weights_on_disk(self.preset), "The state of this run")
         values = {
             "preset": self.preset.name,
@@ -395,14 +435,28 @@ class Run:
             "window": vars(self.window),
             "rows": self.rows,
         }
-        snapshots.write_state(self.out, snapshots.State(training_state(self.model, self.optimiser), values))
+        tensors = training_state(self.model, self.optimiser)
+        write_atomically(self.out / STATE, safetensors.torch.save(tensors, {"state": json.dumps(values)}))
 
     def restore(self) -> None:
-        """Continue the run in `out`. Raises `TrainingError` when its settings are not those of this run."""
+        """Continue the run in `out`. Raises `TrainingError` when its settings are not those of this run.
+
+        Changes of the learning rate after the step of the state may differ.
+        """
         if self.out is None:
             raise TrainingError("Resuming needs the folder of the run; give it as out.")
+        state = read_state(self.out)
+        step = state.values.get("step")
         settings = {"model": self.preset.model, "task": self.preset.task, "train": self.config}
-        state = snapshots.read_state_of(self.out, settings)
+        for name, config in settings.items():
+            try:
+                had = type(config).from_json(state.values.get(name))
+            except ConfigError:
+                had = None
+            if _until(step, had) != _until(step, config):
+                raise TrainingError(
+                    f"The run in {self.out} had other {name} settings, so it cannot be resumed as this one."
+                )
         try:
             restore_training_state(self.model, self.optimiser, state.tensors)
             self.step = state.values["step"]
@@ -411,3 +465,47 @@ class Run:
             self.rows = state.values["rows"]
         except (KeyError, TypeError, RuntimeError):
             raise TrainingError(f"The run in {self.out} cannot be resumed: its state is not a whole one.") from None
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of a run: tensors, and everything else as plain JSON values."""
+
+    tensors: dict[str, Tensor]
+    values: dict[str, Any]
+
+
+def forget_after(out: Path, step: int) -> None:
+    """Remove the snapshots after a step, from which the run resumes."""
+    for later in snapshot_steps(out):
+        if later > step:
+            snapshot_file(out, later).unlink(missing_ok=True)
+
+
+def forget_unfinished(out: Path) -> None:
+    """Remove half-written files of a killed process. No other process may write there."""
+    for file in out.rglob("*.part"):
+        file.unlink(missing_ok=True)
+
+
+def read_state(out: Path) -> State:
+    """Read the state of an interrupted run. Raises `TrainingError` when there is none, or it is damaged."""
+    if not (out / STATE).is_file():
+        raise TrainingError(f"There is no run to resume in {out}; start one without resuming.")
+    try:
+        content = (out / STATE).read_bytes()
+        header = parse_header(content, MAX_STATE_HEADER)
+        values = strict_json(header.metadata.get("state", ""), "state")
+        tensors = safetensors.torch.load(content)
+    except (CheckpointError, SafetensorError) as error:
+        raise TrainingError(f"The run in {out} cannot be resumed: {error}") from None
+    if not isinstance(values, dict):
+        raise TrainingError(f"The run in {out} cannot be resumed: its state is not a whole one.")
+    return State(tensors, values)
+
+
+def _until(step: Any, config: Config | None) -> Config | None:
+    """Return the configuration without the changes of the learning rate after a step."""
+    if not (isinstance(config, TrainConfig) and isinstance(step, int)):
+        return config
+    return config.replace(lr_changes=tuple(change for change in config.lr_changes if change[0] <= step))

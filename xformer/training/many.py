@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +19,17 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from xformer.checkpoints import Checkpoint, load
-from xformer.config import ModelConfig, TaskConfig
-from xformer.errors import ConfigError, QuotaExceededError, TrainingError
+from xformer.errors import QuotaExceededError, TrainingError
 from xformer.paths import is_finished
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
 from xformer.tasks import Batch, Task
 from xformer.tasks.batch import IGNORED, cross_entropy
-from xformer.training.device import choose_device
 from xformer.training.evaluate import Progress
 from xformer.training.limits import check_memory
-from xformer.training.loop import Run, Stopped
+from xformer.training.loop import Run, Stopped, choose_device
 from xformer.training.recipe import learning_rate, update
-
-ALIKE = ("batch_size",)
-"""Training settings that models trained together must share; all others may differ."""
-OF_THE_TASK = ("train_share",)
-"""Settings of the task that may differ, as they do not change the shape of a batch."""
+from xformer.training.sweeps import check_alike
 
 
 @dataclass(frozen=True)
@@ -52,46 +45,6 @@ class ReportOfOne:
     @property
     def is_last(self) -> bool:
         return bool(self.failure) or (self.progress is not None and self.progress.done)
-
-
-def sweep(of: Preset | str, **settings: Sequence[Any]) -> list[Preset]:
-    """Return a preset with every combination of training settings; the last setting changes fastest.
-
-    Args:
-        of: The name of a preset, or a `Preset` of your own.
-        settings: The values of each setting of `TrainConfig`, by its name.
-
-    Returns:
-        The presets, for `train_many` and `iter_train_many`.
-
-    Raises:
-        ConfigError: A setting does not exist, changes the shape of the model, or does not take a value.
-
-    Example:
-        >>> import xformer
-        >>> presets = xformer.sweep("reverse", peak_lr=(1e-3, 3e-3), seed=range(2))
-        >>> [(one.train.peak_lr, one.train.seed) for one in presets]
-        [(0.001, 0), (0.001, 1), (0.003, 0), (0.003, 1)]
-    """
-    of = preset_named(of) if isinstance(of, str) else of
-    for name in settings:
-        if name in ModelConfig.model_fields or (name in TaskConfig.model_fields and name not in OF_THE_TASK):
-            raise ConfigError(
-                "Settings that change the shape of a model, or what it reads, cannot be swept together: got "
-                f"{name!r}; for example seed=range(16) or peak_lr=(0.001, 0.003) can."
-            )
-        if name == "train_share" and of.task.name != "modular":
-            raise ConfigError(
-                f"The share of pairs is a setting of modular addition alone, got it for {of.task.name}; for example "
-                "sweep('modular', train_share=(0.6, 0.8))."
-            )
-    return [_with(of, dict(zip(settings, values, strict=True))) for values in product(*settings.values())]
-
-
-def _with(of: Preset, values: Mapping[str, Any]) -> Preset:
-    task = {name: value for name, value in values.items() if name in OF_THE_TASK}
-    train = {name: value for name, value in values.items() if name not in OF_THE_TASK}
-    return replace(of, task=of.task.replace(**task), train=of.train.replace(**train))
 
 
 def train_many(
@@ -175,33 +128,6 @@ def _runs_of(
         for run in runs.values():
             run.restore()
     return runs, folders
-
-
-def check_alike(presets: Sequence[Preset]) -> None:
-    """Raise `ConfigError` where presets cannot be trained together."""
-    if not presets:
-        raise ConfigError(
-            "Give at least one preset to train, got none; for example sweep('reverse-small', seed=range(16))."
-        )
-    first = presets[0]
-    for number, one in enumerate(presets[1:], start=1):
-        own = {name: getattr(first.task, name) for name in OF_THE_TASK}
-        if (one.model, one.task.replace(**own)) != (first.model, first.task):
-            raise ConfigError(
-                f"Models that are trained together have one shape and one task, and preset {number} has others than preset 0; "
-                "vary the training settings, for example sweep('reverse-small', seed=range(16))."
-            )
-        for name in ALIKE:
-            if getattr(one.train, name) != getattr(first.train, name):
-                raise ConfigError(
-                    f"Models that are trained together have the same {name}, got {getattr(first.train, name)} and "
-                    f"{getattr(one.train, name)}; train those of each {name} by themselves."
-                )
-    if first.model.dropout:
-        raise ConfigError(
-            f"Models with dropout are trained one by one, as each draws what it drops by itself; got dropout="
-            f"{first.model.dropout:g}, take dropout=0."
-        )
 
 
 def reports(runs: Mapping[int, Run], between: Callable[[], None] = lambda: None) -> Generator[ReportOfOne]:

@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from xformer import notebook_html
 from xformer.config import TrainConfig
 from xformer.errors import ConfigError, RunStoreError
 from xformer.presets import Preset
@@ -43,13 +42,11 @@ class RunStore:
 
     def _repr_html_(self) -> str:
         """Show the runs in a notebook, the latest first."""
-        rows = [
-            (one.id, one.name, one.preset, one.state, f"{one.step:,}", f"{one.seconds:.1f}") for one in self.entries()
-        ]
-        return notebook_html.card(
-            f"{len(rows)} runs in {self.folder}",
-            notebook_html.table(("run", "name", "preset", "state", "step", "seconds"), rows),
-        )
+        from xformer import notebook_html  # only here: it needs numpy
+
+        columns = ("run", "name", "preset", "state", "step", "seconds")
+        rows = [(r.id, r.name, r.preset, r.state, f"{r.step:,}", f"{r.seconds:.1f}") for r in self.entries()]
+        return notebook_html.card(f"{len(rows)} runs in {self.folder}", notebook_html.table(columns, rows))
 
     def folder_of(self, run: str) -> Path:
         """Return the folder with the weights of a run."""
@@ -79,7 +76,7 @@ class RunStore:
         run = run or new_id()
         values = {
             "id": run,
-            "name": plain(name) or settings.title,
+            "name": one_line(name) or settings.title,
             "owner": owner,
             "preset": settings.name,
             "title": settings.title,
@@ -98,7 +95,8 @@ class RunStore:
         }
         with self.database.writing() as db:
             check([entry for entry in all_entries(db) if entry.deleted is None])
-            insert_run(db, values)
+            marks = ", ".join("?" for _ in values)
+            db.execute(f"INSERT INTO runs ({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
         return run
 
     def entry(self, run: str) -> Entry:
@@ -110,15 +108,10 @@ class RunStore:
         """Return all runs, the latest first; with `deleted`, the deleted runs instead."""
         if not self.database.file.exists():
             return []
-        which = "NOT NULL" if deleted else "NULL"
-        with self.database.reading() as db:
-            found = [
-                entry_from(row)
-                for row in db.execute(f"SELECT * FROM runs WHERE deleted IS {which} ORDER BY number DESC")
-            ]
-        return list({entry.id: entry for entry in reversed(found)}.values())[
-            ::-1
-        ]  # a damaged run store can name one twice
+        query = f"SELECT * FROM runs WHERE deleted IS {'NOT NULL' if deleted else 'NULL'} ORDER BY number"
+        with self.database.reading() as db:  # a damaged run store can name one twice
+            found = {entry.id: entry for entry in map(entry_from, db.execute(query))}
+        return list(found.values())[::-1]
 
     def rows(self, run: str, after: int = -1) -> list[dict[str, Any]]:
         """Return the metrics of a run after a step, one dictionary a report. Damaged rows are left out."""
@@ -148,14 +141,14 @@ class RunStore:
 
     def rename(self, run: str, name: str) -> None:
         """Rename a run."""
-        name = plain(name)
+        name = one_line(name)
         if not name:
             raise RunStoreError("A run needs a name with at least one letter, got none; for example “first try”.")
         self.change(run, name=name)
 
     def tag(self, run: str, tags: Sequence[str]) -> None:
         """Replace the tags of a run."""
-        kept = list(dict.fromkeys(word for word in map(plain, tags) if word))[:12]
+        kept = list(dict.fromkeys(word for word in map(one_line, tags) if word))[:12]
         self.change(run, tags=json.dumps(kept))
 
     def delete(self, run: str) -> None:
@@ -167,9 +160,8 @@ class RunStore:
             entry = entry_of(db, run)
             if entry.is_active:
                 raise RunStoreError(f"The run “{entry.name}” is {entry.state}; stop it before you delete it.")
-            state = "stopped" if entry.state == "queued" else entry.state
             now = time.time()
-            set_columns(db, run, deleted=now, **({} if state == entry.state else {"state": state}))
+            set_columns(db, run, deleted=now, **({"state": "stopped"} if entry.state == "queued" else {}))
             if entry.sweep is not None:
                 query = "UPDATE runs SET deleted = ? WHERE parent LIKE ? AND deleted IS NULL AND worker IS NULL"
                 db.execute(query, (now, f"{run}/%"))
@@ -203,10 +195,12 @@ def new_id() -> str:
     return secrets.token_hex(4)
 
 
-def plain(text: str) -> str:
-    """Return typed text as one short printable line."""
-    text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be stored
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:80]
+def one_line(text: Any, most: int = 80) -> str:
+    """Return at most `most` printable characters on one line; an empty text for a value that is not text."""
+    if not isinstance(text, str):
+        return ""
+    text = text[: 4 * most].encode("utf-8", "replace").decode()  # a lone surrogate cannot be stored
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:most]
 
 
 VERSION = 4
@@ -261,18 +255,16 @@ CREATE TABLE commands (
 CREATE INDEX commands_of ON commands (run, number);
 """
 
-SINCE_3 = ("ALTER TABLE runs ADD COLUMN unreported_starts INTEGER NOT NULL DEFAULT 0",)
-"""Statements that update a run store of version 3."""
-
-SINCE_2 = (
-    "ALTER TABLE runs ADD COLUMN sweep TEXT",
+CHANGES = (
+    "ALTER TABLE runs ADD COLUMN private INTEGER NOT NULL DEFAULT 0",  # until version 1
+    "ALTER TABLE runs ADD COLUMN sweep TEXT",  # until version 2
     # A setting added since then: equal settings must have equal JSON.
     "UPDATE runs SET task = json_set(task, '$.train_share', 0.75) WHERE json_valid(task) AND json_type(task) = 'object'",
-    *SINCE_3,
+    "ALTER TABLE runs ADD COLUMN unreported_starts INTEGER NOT NULL DEFAULT 0",  # until version 3
 )
-"""Statements that update a run store of version 2."""
 
-SINCE_1 = ("ALTER TABLE runs ADD COLUMN private INTEGER NOT NULL DEFAULT 0", *SINCE_2)
+UPDATES = {0: TABLES.split(";\n"), 1: CHANGES, 2: CHANGES[1:], 3: CHANGES[3:]}
+"""Statements that bring a run store of each earlier version up to date; 0: a new file."""
 
 
 class Database:
@@ -310,12 +302,9 @@ class Database:
                 yield db
             finally:
                 db.close()
-        except UnicodeDecodeError as error:  # SQLite's own message, of a table whose name is damaged
-            raise RunStoreError(
-                f"The book of runs ({self.file.name}) cannot be used: its tables are damaged."
-            ) from error
-        except (sqlite3.Error, OSError) as error:
-            raise RunStoreError(f"The book of runs ({self.file.name}) cannot be used: {error}.") from error
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # of SQLite's own message, if a name is damaged
+            why = "its tables are damaged" if isinstance(error, UnicodeDecodeError) else error
+            raise RunStoreError(f"The book of runs ({self.file.name}) cannot be used: {why}.") from error
 
     def connect(self) -> sqlite3.Connection:
         """Open a connection; the tables exist.
@@ -328,7 +317,7 @@ class Database:
         db = sqlite3.connect(self.file, timeout=WAIT, isolation_level=None)
         try:
             db.row_factory = sqlite3.Row
-            db.text_factory = _text
+            db.text_factory = lambda cell: cell.decode("utf-8", "replace")  # a damaged text must not hide the others
             db.execute("PRAGMA synchronous = NORMAL")
             found = db.execute("PRAGMA user_version").fetchone()[0]
             if found < VERSION:
@@ -348,7 +337,7 @@ class Database:
         _write_ahead(db)
         db.execute("BEGIN IMMEDIATE")
         found = db.execute("PRAGMA user_version").fetchone()[0]
-        for statement in {0: TABLES.split(";\n"), 1: SINCE_1, 2: SINCE_2, 3: SINCE_3}.get(found, []):
+        for statement in UPDATES.get(found, ()):
             db.execute(statement)
         if found < VERSION:
             db.execute(f"PRAGMA user_version = {VERSION}")
@@ -367,11 +356,6 @@ def _write_ahead(db: sqlite3.Connection) -> None:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > given_up:
                 raise
         time.sleep(0.01)
-
-
-def _text(cell: bytes) -> str:
-    """Decode a text of the file. A cell that is not UTF-8 must not hide the others."""
-    return cell.decode("utf-8", "replace")
 
 
 def where(run: str) -> tuple[str, str | int]:
@@ -420,6 +404,11 @@ def put_command(db: sqlite3.Connection, run: str, kind: str, value: float | None
     )
 
 
+def has_stop(db: sqlite3.Connection, run: str) -> bool:
+    """Return whether a stop waits for the worker of a run."""
+    return db.execute("SELECT 1 FROM commands WHERE run = ? AND kind = 'stop'", (run,)).fetchone() is not None
+
+
 def change_peak(db: sqlite3.Connection, run: str, after: int, peak: float) -> bool:
     """Set another peak of the learning rate from a step on. For a peak that is not valid, the run's message says so."""
     from xformer.training.recipe import with_peak  # only here: its module needs torch, and a list of runs does not
@@ -433,20 +422,10 @@ def change_peak(db: sqlite3.Connection, run: str, after: int, peak: float) -> bo
     return True
 
 
-def insert_run(db: sqlite3.Connection, values: dict[str, Any]) -> None:
-    """Insert a run, given its columns."""
-    db.execute(f"INSERT INTO runs ({', '.join(values)}) VALUES ({marks(values)})", tuple(values.values()))
-
-
 def insert_rows(db: sqlite3.Connection, run: str, rows: Iterable[dict[str, Any]]) -> None:
     """Insert metrics; rows of the same steps are replaced."""
     values = [(run, row["step"], json.dumps(row)) for row in rows]
     db.executemany("INSERT OR REPLACE INTO metrics (run, step, row) VALUES (?, ?, ?)", values)
-
-
-def marks(values: Iterable[Any]) -> str:
-    """Return a question mark for each value of a statement."""
-    return ", ".join("?" for _ in values)
 
 
 Row = Mapping[str, Any]

@@ -110,20 +110,15 @@ class StoredSweep:
 
         Raises `RunStoreError` when there are no maps of that step.
         """
-        steps = self.map_steps()
-        chosen = steps[-1] if step is None and steps else step
+        chosen = max(self.map_steps(), default=-1) if step is None else step
         try:
-            found = read_maps(self.store.folder_of(self.entry.id), -1 if chosen is None else chosen)
+            found = read_maps(self.store.folder_of(self.entry.id), chosen)
         except (OSError, ValueError):
             raise RunStoreError(f"The sweep “{self.entry.name}” has no maps of that step yet.") from None
         if len(found) != len(self.members):
             raise RunStoreError(f"The maps of the sweep “{self.entry.name}” are those of other models.")
         solved = [self._solved_at(member.id) for member in self.members]
-        return (
-            found,
-            [member.label for member in self.members],
-            [at is not None and at <= (chosen or 0) for at in solved],
-        )
+        return found, [one.label for one in self.members], [at is not None and at <= chosen for at in solved]
 
     @property
     def is_judged(self) -> bool:

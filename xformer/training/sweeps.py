@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from xformer.config import TaskConfig, TrainConfig
+from xformer.config import ModelConfig, TaskConfig, TrainConfig
 from xformer.errors import ConfigError
 from xformer.presets import Preset, preset
 from xformer.training.run_store import new_id
@@ -25,6 +26,79 @@ if TYPE_CHECKING:
 
     from xformer.training.entry import Entry
     from xformer.training.run_store import RunStore
+
+
+ALIKE = ("batch_size",)
+"""Training settings that models trained together must share; all others may differ."""
+OF_THE_TASK = ("train_share",)
+"""Settings of the task that may differ, as they do not change the shape of a batch."""
+
+
+def sweep(of: Preset | str, **settings: Sequence[Any]) -> list[Preset]:
+    """Return a preset with every combination of training settings; the last setting changes fastest.
+
+    Args:
+        of: The name of a preset, or a `Preset` of your own.
+        settings: The values of each setting of `TrainConfig`, by its name.
+
+    Returns:
+        The presets, for `train_many` and `iter_train_many`.
+
+    Raises:
+        ConfigError: A setting does not exist, changes the shape of the model, or does not take a value.
+
+    Example:
+        >>> import xformer
+        >>> presets = xformer.sweep("reverse", peak_lr=(1e-3, 3e-3), seed=range(2))
+        >>> [(one.train.peak_lr, one.train.seed) for one in presets]
+        [(0.001, 0), (0.001, 1), (0.003, 0), (0.003, 1)]
+    """
+    of = preset(of) if isinstance(of, str) else of
+    for name in settings:
+        if name in ModelConfig.model_fields or (name in TaskConfig.model_fields and name not in OF_THE_TASK):
+            raise ConfigError(
+                "Settings that change the shape of a model, or what it reads, cannot be swept together: got "
+                f"{name!r}; for example seed=range(16) or peak_lr=(0.001, 0.003) can."
+            )
+        if name == "train_share" and of.task.name != "modular":
+            raise ConfigError(
+                f"The share of pairs is a setting of modular addition alone, got it for {of.task.name}; for example "
+                "sweep('modular', train_share=(0.6, 0.8))."
+            )
+    return [_with(of, dict(zip(settings, values, strict=True))) for values in product(*settings.values())]
+
+
+def _with(of: Preset, values: Mapping[str, Any]) -> Preset:
+    task = {name: value for name, value in values.items() if name in OF_THE_TASK}
+    train = {name: value for name, value in values.items() if name not in OF_THE_TASK}
+    return replace(of, task=of.task.replace(**task), train=of.train.replace(**train))
+
+
+def check_alike(presets: Sequence[Preset]) -> None:
+    """Raise `ConfigError` where presets cannot be trained together."""
+    if not presets:
+        raise ConfigError(
+            "Give at least one preset to train, got none; for example sweep('reverse-small', seed=range(16))."
+        )
+    first = presets[0]
+    for number, one in enumerate(presets[1:], start=1):
+        own = {name: getattr(first.task, name) for name in OF_THE_TASK}
+        if (one.model, one.task.replace(**own)) != (first.model, first.task):
+            raise ConfigError(
+                f"Models that are trained together have one shape and one task, and preset {number} has others than preset 0; "
+                "vary the training settings, for example sweep('reverse-small', seed=range(16))."
+            )
+        for name in ALIKE:
+            if getattr(one.train, name) != getattr(first.train, name):
+                raise ConfigError(
+                    f"Models that are trained together have the same {name}, got {getattr(first.train, name)} and "
+                    f"{getattr(one.train, name)}; train those of each {name} by themselves."
+                )
+    if first.model.dropout:
+        raise ConfigError(
+            f"Models with dropout are trained one by one, as each draws what it drops by itself; got dropout="
+            f"{first.model.dropout:g}, take dropout=0."
+        )
 
 
 WORDS = {"peak_lr": "learning rate", "train_share": "share of pairs"}
@@ -76,16 +150,11 @@ def spec(settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
             f"{', '.join(settings) or 'none'}; for example seed=range(16)."
         )
     n = math.prod(len(values) for values in settings.values())
-    return {
-        "settings": {name: list(values) for name, values in settings.items()},
-        "ids": [new_id() for _ in range(n)],
-    }
+    return {"settings": {name: list(values) for name, values in settings.items()}, "ids": [new_id() for _ in range(n)]}
 
 
 def members_of(entry: Entry) -> list[Member]:
     """Return the models of a sweep; an empty list for a run of one model. Raises `ConfigError` for a damaged entry."""
-    from xformer.training.many import sweep  # needs torch, which a list of runs does without
-
     if entry.sweep is None:
         return []
     settings, ids = entry.sweep["settings"], entry.sweep["ids"]
@@ -112,17 +181,14 @@ def goal(entry: Entry) -> float:
 SOLVED = 0.99
 """The goal of a run without a target."""
 
-SWEPT = (
-    "seed", "peak_lr", "weight_decay", "warmup", "steps", "clip_norm", "beta1", "beta2", "adam_eps", "final_lr", "train_share",
-)  # fmt: skip
-"""The settings that can be swept, the most used first."""
-
 USUAL = {
     "seed": "0-3", "peak_lr": "0.0003, 0.001, 0.003, 0.01, 0.03", "weight_decay": "0, 0.1, 1", "warmup": "0, 0.05, 0.2",
     "steps": "300, 600", "clip_norm": "0.3, 1, 3", "beta1": "0.8, 0.9, 0.95", "beta2": "0.9, 0.98, 0.999",
     "adam_eps": "1e-8, 1e-6, 1e-4", "final_lr": "0, 0.0003", "train_share": "0.3, 0.5, 0.7, 0.9",
 }  # fmt: skip
-"""Example values of each setting."""
+"""Example values of each setting that can be swept, the most used first."""
+
+SWEPT = tuple(USUAL)
 
 MOST_VALUES = 1_000
 
@@ -171,40 +237,32 @@ class ReadySweep:
     settings: Mapping[str, Sequence[Any]]
 
 
-def _seeds() -> ReadySweep:
-    base = preset("reverse-small")
-    return ReadySweep(
+def _ready() -> Iterator[ReadySweep]:
+    small = preset("reverse-small")
+    yield ReadySweep(
         "seeds",
         "Sixteen seeds of the reverser",
         "The same model and recipe, other dice: when does each find the anti-diagonal, and do all of them?",
-        replace(base, train=base.train.replace(target=1.0)),
+        replace(small, train=small.train.replace(target=1.0)),
         {"seed": range(16)},
     )
-
-
-def _rates() -> ReadySweep:
-    base = preset("reverse-small")
-    return ReadySweep(
+    yield ReadySweep(
         "rates",
         "Learning rate × seed",
         "Five learning rates, four seeds of each: where does the reverser learn in time, and where is it luck?",
-        replace(base, train=base.train.replace(target=1.0, steps=500)),
+        replace(small, train=small.train.replace(target=1.0, steps=500)),
         {"peak_lr": (0.0003, 0.001, 0.003, 0.01, 0.03), "seed": range(4)},
     )
-
-
-def _generalise() -> ReadySweep:
-    base = preset("modular")
-    p = 43
-    model = base.model.replace(vocab_size=p + 3, start_token=p + 2, end_token=p + 1)
-    train = base.train.replace(steps=1_500, batch_size=256, held_out=512, decay="none", target=0.9)
-    return ReadySweep(
+    modular, p = preset("modular"), 43
+    model = modular.model.replace(vocab_size=p + 3, start_token=p + 2, end_token=p + 1)
+    train = modular.train.replace(steps=1_500, batch_size=256, held_out=512, decay="none", target=0.9)
+    yield ReadySweep(
         "generalise",
         "Weight decay × share of pairs",
         f"Addition modulo {p}, scored on pairs that training never showed: when is the rule found, not only the pairs?",
-        replace(base, title=f"Addition modulo {p}", model=model, task=base.task.replace(symbols=p), train=train),
+        replace(modular, title=f"Addition modulo {p}", model=model, task=modular.task.replace(symbols=p), train=train),
         {"weight_decay": (0.0, 0.3, 1.0), "train_share": (0.6, 0.7, 0.8, 0.9)},
     )
 
 
-READY = {one.name: one for one in (_seeds(), _rates(), _generalise())}
+READY = {one.name: one for one in _ready()}

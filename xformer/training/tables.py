@@ -70,11 +70,8 @@ def settings_of(entry: Entry) -> dict[str, Any]:
     }
     chosen = {name: value for name, value in entry.train.items() if name not in REPORTING}
     chosen |= {TASK_NAMES.get(name, name): value for name, value in task.items() if name != "architecture"}
-    chosen |= {
-        name: value
-        for name, value in model.items()
-        if name not in FROM_TASK and not (name in follows and follows[name] == value)
-    }
+    own = {name: value for name, value in model.items() if name not in FROM_TASK}
+    chosen |= {name: value for name, value in own.items() if name not in follows or follows[name] != value}
     return chosen | {name: entry.train[name] for name in REPORTING if name in entry.train}
 
 
@@ -155,15 +152,9 @@ def folder_name(name: str) -> str:
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:
     """Return the finite numbers of a row by their TensorBoard tags."""
-    heads = {"step", "steps", "seconds", "done", "held_out_samples", *TAGS}
-    found = {
-        TAGS.get(name, f"heads/{name}"): value for name, value in flat(row).items() if name in TAGS or name not in heads
-    }
-    return {
-        tag: float(value)
-        for tag, value in found.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    }
+    left_out = {"step", "steps", "seconds", "done", "held_out_samples"}
+    numbers = {name: one for name, one in flat(row).items() if type(one) in (int, float) and math.isfinite(one)}
+    return {TAGS.get(name, f"heads/{name}"): float(one) for name, one in numbers.items() if name not in left_out}
 
 
 def _event_file(rows: Rows, created: float) -> bytes:

@@ -1,4 +1,4 @@
-"""The process that trains one run or sweep of the run store: `python -m xformer.training.worker RUN …`, started by `dispatch`.
+"""The process that trains one run or sweep of the run store: `python -m xformer.training.worker RUN …`, started by `jobs`.
 
 Between two steps it carries out the commands in the run store and writes its progress. At its end it records the state of the
 run, and why. If it is killed, the last saved state is whole and resuming continues from there.
@@ -27,17 +27,14 @@ from xformer.errors import ConfigError, QuotaExceededError, RunStoreError, Train
 from xformer.paths import STATE, is_finished
 from xformer.tasks import Task
 from xformer.training import liveness
-from xformer.training.commands import GOES_ON, CommandLoop, GpuGoneError, Scoring, SweepLoop, failure
-from xformer.training.device import choose_device, prepare_process
-from xformer.training.dispatch import reconcile
+from xformer.training.commands import GOES_ON, CommandLoop, GpuGoneError, Scoring, failure
 from xformer.training.entry import SCORING, Entry
 from xformer.training.evaluate import put_figures_on_card
-from xformer.training.jobs import START
+from xformer.training.jobs import START, reconcile
 from xformer.training.limits import check_memory
-from xformer.training.loop import Run, Stopped
+from xformer.training.loop import Run, Stopped, choose_device, forget_after, forget_unfinished, prepare_process
 from xformer.training.many import reports
 from xformer.training.run_store import RunStore, change_peak, entry_of, insert_rows, move, set_columns
-from xformer.training.snapshots import forget_after, forget_unfinished
 from xformer.training.stored_sweep import MapMaker
 from xformer.training.sweeps import Member, members_of
 
@@ -74,14 +71,14 @@ def work(store: RunStore, run: str, token: str, lock: int | None = None) -> None
         entry = entry_of(db, run)
     if entry.worker != token:
         return
-    command_loop = CommandLoop(store, entry) if entry.sweep is None else SweepLoop(store, entry)
+    command_loop = CommandLoop(store, entry)
     signal.signal(signal.SIGTERM, lambda _number, _frame: command_loop.interrupt())
     try:
-        if isinstance(command_loop, SweepLoop):
-            lower_priority(entry)
-            state, message = train_sweep(store, entry, command_loop, _device(store, entry), SAMPLES)
-        else:
+        if entry.sweep is None:
             state, message = _train(store, entry, command_loop)
+        else:
+            lower_priority(entry)
+            state, message = train_sweep(store, entry, command_loop, _device(store, entry))
     except Exception as error:  # every error ends as a failed run with a message
         state, message = failure(store, entry, error)
     try:
@@ -106,8 +103,10 @@ def leave(store: RunStore, run: str, token: str, state: str, message: str, **pos
             state = "queued"
         values = {"worker": None, "pid": None, "unreported_starts": 0, **position}
         values |= {"message": message} if message else {}
-        for row in found if state != "finished" else ():
-            if row["kind"] == "rate" and row["value"] is not None:  # or the latest choice would be lost
+        for row in found:
+            if (
+                row["kind"] == "rate" and row["value"] is not None and state != "finished"
+            ):  # or the latest choice would be lost
                 change_peak(db, run, values.get("step", entry.step), row["value"])
         if state == entry.state:
             set_columns(db, run, **values)
@@ -139,10 +138,10 @@ def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[st
         db.execute("DELETE FROM metrics WHERE run = ? AND step > ?", (entry.id, run.step))
         insert_rows(db, entry.id, run.rows)
         set_columns(db, entry.id, step=run.step, seconds=run.seconds, live="{}")
-    command_loop.drives(run)
+    command_loop.drives({entry.id: run})
     try:
         for progress in run.reports(between=command_loop.between):
-            command_loop.report(progress.row())
+            command_loop.report(entry.id, progress.row())
             lower_priority(entry)  # only now: the visitor who pressed Start waits for the first report
     except Stopped:
         message = ""
@@ -179,9 +178,8 @@ def _device(store: RunStore, entry: Entry) -> torch.device:
     except ConfigError as error:
         raise GpuGoneError(str(error)) from error
     if device.type == "cpu" and entry.wanted.startswith("cuda"):
-        store.change(
-            entry.id, message=f"The GPU that was asked for ({entry.wanted}) is not there: trained on the processor."
-        )
+        message = f"The GPU that was asked for ({entry.wanted}) is not there: trained on the processor."
+        store.change(entry.id, message=message)
     return device
 
 
@@ -195,19 +193,21 @@ def _finish_again(store: RunStore, entry: Entry, folder: Path, command_loop: Com
 
 
 def _finish(store: RunStore, entry: Entry, folder: Path, command_loop: CommandLoop) -> tuple[str, str]:
-    scoring = Scoring(store, entry, command_loop)
+    scoring = Scoring(command_loop)
     figures = put_figures_on_card(folder, SAMPLES, scoring)
     live = {name: value for name, value in store.entry(entry.id).live.items() if name != SCORING}
     store.change(entry.id, figures=json.dumps(figures), live=json.dumps(live))
     return "finished", scoring.ended if figures["samples"] < SAMPLES else ""
 
 
-def train_sweep(store: RunStore, entry: Entry, loop: SweepLoop, device: torch.device, samples: int) -> tuple[str, str]:
-    """Train the models of a sweep. Returns the state of the sweep afterwards and a message."""
+def train_sweep(store: RunStore, entry: Entry, loop: CommandLoop, device: torch.device) -> tuple[str, str]:
+    """Train the models of a sweep. Returns the state of the sweep afterwards and a message.
+
+    A model becomes a run when it ends: a finished one is scored, a failed one gets the reason as its message.
+    """
     folder, members = store.folder_of(entry.id), members_of(entry)
     forget_unfinished(folder)
-    become_runs_again(store, entry, members)
-    take_back(store, entry, members)
+    gather(store, entry, members)
     known = {one.id for deleted in (False, True) for one in store.entries(deleted=deleted)}
     waiting = [member for member in members if member.id not in known]
     check_memory(entry.settings(), device.type, n_models=len(waiting))
@@ -215,66 +215,54 @@ def train_sweep(store: RunStore, entry: Entry, loop: SweepLoop, device: torch.de
     ended = [member for member in waiting if is_finished(member.folder(store, entry.id))]
     loop.drives({members[number].id: run for number, run in runs.items()})
     maps = MapMaker(folder, members, runs)
-    loop.at_each_step = maps.look
-    state = _Leaving(store, entry, loop, maps, samples)
+    given_up = 0
+
+    def between() -> None:
+        maps.look()
+        loop.between()
+
+    def leave(member: Member, run: Run, failure: str = "") -> None:
+        loop.left.add(member.id)
+        maps.leave(member.number)
+        loop.flush()
+        if failure:
+            become_run(store, entry, member, run, "failed", message=failure)
+            return
+        scoring = Scoring(loop)
+        figures = put_figures_on_card(member.folder(store, entry.id), SAMPLES, scoring)
+        become_run(store, entry, member, run, "finished", figures=figures, message=scoring.ended)
+
     try:
         for member in ended:  # killed between its last step and becoming a run
-            state.leave(member, runs.pop(member.number))
-        for report in reports(runs, loop.between):
+            leave(member, runs.pop(member.number))
+        for report in reports(runs, between):
             member = members[report.number]
             if report.progress is not None:
                 loop.report(member.id, report.progress.row())
             if report.is_last:
-                state.leave(member, runs[report.number], report.failure)
+                given_up += bool(report.failure)
+                leave(member, runs[report.number], report.failure)
     except Stopped:
         maps.look(now=True)
-        return loop.reason, state.stop(members, runs) if loop.reason == "stopped" else ""
+        there = [(members[number], run) for number, run in runs.items() if members[number].id not in loop.left]
+        return loop.reason, _stop(store, entry, there) if loop.reason == "stopped" else ""
     finally:
         loop.flush()
     maps.look(now=True)
-    return "finished", state.message(len(members))
+    message = f"{given_up} of its {len(members)} models had no finite loss any more." if given_up else ""
+    return "finished", message
 
 
-class _Leaving:
-    """Turns models of a sweep into runs when they end."""
-
-    def __init__(self, store: RunStore, entry: Entry, loop: SweepLoop, maps: MapMaker, samples: int) -> None:
-        self.store, self.entry, self.loop, self.maps, self.samples = store, entry, loop, maps, samples
-        self.given_up = 0
-
-    def leave(self, member: Member, run: Run, failure: str = "") -> None:
-        """Make a run of a model that has ended: a finished one is scored, a failed one gets the reason as its message."""
-        self.loop.left.add(member.id)
-        self.maps.leave(member.number)
-        self.loop.flush()
-        place = {"step": run.step, "seconds": run.seconds}
-        if failure:
-            self.given_up += 1
-            become_run(self.store, self.entry, member, "failed", message=failure, **place)
-            return
-        scoring = Scoring(self.store, self.entry, self.loop)
-        figures = put_figures_on_card(member.folder(self.store, self.entry.id), self.samples, scoring)
-        become_run(self.store, self.entry, member, "finished", figures=figures, message=scoring.ended, **place)
-
-    def stop(self, members: list[Member], runs: dict[int, Run]) -> str:
-        """Make stopped runs of the models that have not ended. Returns a message."""
-        message = ""
-        for number, run in runs.items():
-            if members[number].id in self.loop.left:
-                continue
-            try:
-                run.keep_snapshot()
-            except QuotaExceededError as error:
-                message = f"No snapshots of this step were kept. {error}"
-            become_run(self.store, self.entry, members[number], "stopped", step=run.step, seconds=run.seconds)
-        return message
-
-    def message(self, n: int) -> str:
-        """Return the message of the finished sweep."""
-        if not self.given_up:
-            return ""
-        words = "was given up: its" if self.given_up == 1 else "were given up: their"
-        return f"{self.given_up} of its {n} models {words} loss is no number any more."
+def _stop(store: RunStore, entry: Entry, runs: Sequence[tuple[Member, Run]]) -> str:
+    """Make stopped runs of models that have not ended. Returns a message."""
+    message = ""
+    for member, run in runs:
+        try:
+            run.keep_snapshot()
+        except QuotaExceededError as error:
+            message = f"No snapshots of this step were kept. {error}"
+        become_run(store, entry, member, run, "stopped")
+    return message
 
 
 def _begin(store: RunStore, entry: Entry, member: Member, device: torch.device) -> Run:
@@ -299,7 +287,14 @@ TAKEN_BACK = ("stopped", "interrupted")
 
 
 def become_run(
-    store: RunStore, entry: Entry, member: Member, state: str, figures: dict[str, Any] | None = None, **columns: Any
+    store: RunStore,
+    entry: Entry,
+    member: Member,
+    run: Run,
+    state: str,
+    *,
+    figures: dict[str, Any] | None = None,
+    message: str = "",
 ) -> None:
     """Make a run of a model of a sweep, in this state."""
 
@@ -307,6 +302,7 @@ def become_run(
         with suppress(FileNotFoundError):  # moved before, by a process that was killed then
             os.rename(member.folder(store, entry.id), store.folder_of(member.id))
 
+    place = {"step": run.step, "seconds": run.seconds}
     store.add(
         member.preset,
         owner=entry.owner,
@@ -318,34 +314,22 @@ def become_run(
         run=member.id,
         private=bool(entry.private),
         check=move_files,
-        columns={"device": entry.device, "tags": json.dumps(list(entry.tags)), **columns},
+        columns=place | {"device": entry.device, "tags": json.dumps(list(entry.tags)), "message": message},
     )
 
 
-def become_runs_again(store: RunStore, entry: Entry, members: Sequence[Member]) -> None:
-    """Move files back where a process was killed between moving them and recording the run."""
+def gather(store: RunStore, entry: Entry, members: Sequence[Member]) -> None:
+    """Take members back into their sweep: stopped ones, and those whose files a killed process had moved already."""
     for member in members:
         moved, here = store.folder_of(member.id), member.folder(store, entry.id)
-        with store.database.reading() as db:
-            known = db.execute("SELECT 1 FROM runs WHERE id = ?", (member.id,)).fetchone()
-        if known is None and moved.is_dir() and not here.exists():
-            here.parent.mkdir(parents=True, exist_ok=True)
-            os.rename(moved, here)
-
-
-def take_back(store: RunStore, entry: Entry, members: Sequence[Member]) -> None:
-    """Take stopped members back into their sweep: remove their runs and move their files."""
-    for member in members:
         with store.database.writing() as db:
-            found = db.execute(
-                "SELECT 1 FROM runs WHERE id = ? AND worker IS NULL AND deleted IS NULL AND state IN (?, ?)",
-                (member.id, *TAKEN_BACK),
-            ).fetchone()
-            if found is None:
+            found = db.execute("SELECT worker, deleted, state FROM runs WHERE id = ?", (member.id,)).fetchone()
+            if found is not None and (found["worker"] or found["deleted"] or found["state"] not in TAKEN_BACK):
                 continue
             db.execute("DELETE FROM runs WHERE id = ?", (member.id,))
-            with suppress(FileNotFoundError):
-                os.rename(store.folder_of(member.id), member.folder(store, entry.id))
+            if moved.is_dir() and not here.exists():
+                here.parent.mkdir(parents=True, exist_ok=True)
+                os.rename(moved, here)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,12 @@ from tests.training.tiny import tiny_preset
 from xformer.checkpoints import Checkpoint, from_bytes, load, to_bytes
 from xformer.errors import CheckpointError, RunStoreError
 from xformer.model import Transformer
+from xformer.paths import snapshot_file, snapshot_steps
 from xformer.tasks import Task
-from xformer.training import transfer
-from xformer.training.card import read_card
+from xformer.training.card import card_of, from_file, read_card, to_file
 from xformer.training.limits import Limits
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
-from xformer.training.snapshots import snapshot_file, snapshot_steps
-from xformer.training.transfer import card_of, from_file, to_file
 
 
 def trained(folder: Path, architecture: str = "encoder", **settings: Any) -> tuple[RunStore, str]:
@@ -191,7 +189,7 @@ def test_a_refusal_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
-@pytest.mark.parametrize("fails", ["write_snapshot", "save", "insert_rows"])
+@pytest.mark.parametrize("fails", ["xformer.checkpoints.save", "xformer.training.run_store.insert_rows"])
 def test_when_the_disk_refuses_there_is_neither_a_row_nor_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
@@ -200,7 +198,7 @@ def test_when_the_disk_refuses_there_is_neither_a_row_nor_a_folder(
     def refuse(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(transfer, fails, refuse)
+    monkeypatch.setattr(fails, refuse)
     with pytest.raises(RunStoreError, match=r"The file could not be kept here|cannot be used"):
         from_file(store, file_of({}), owner="ben")
     assert store.entries() == []
