@@ -30,25 +30,23 @@ LAST = {
 """A layer of each shipped model that it cannot do without."""
 
 
-def contender_of(name: str, model: Transformer, task: Task, edits: Sequence[AnyEdit] = (), **options: Any) -> Variant:
+def variant_of(name: str, model: Transformer, task: Task, edits: Sequence[AnyEdit] = (), **options: Any) -> Variant:
     """A variant out of its parts."""
     return Variant(TaskModel(model, task, name), tuple(edits), **options)
 
 
-def random_contender(
-    name: str, architecture: str, *, seed: int = 0, model: dict[str, Any] | None = None, **options: Any
-):
+def random_variant(name: str, architecture: str, *, seed: int = 0, model: dict[str, Any] | None = None, **options: Any):
     """A model of random weights as a variant of a tiny reversal; it is wrong most of the time."""
     task = tiny_task(architecture)
     special = task.vocabulary.special
     sizes = {"vocab_size": len(task.vocabulary), "start_token": special.start, "end_token": special.end, "max_len": 17}
-    return contender_of(name, random_model(architecture, seed=seed, **(sizes | (model or {}))), task, **options)
+    return variant_of(name, random_model(architecture, seed=seed, **(sizes | (model or {}))), task, **options)
 
 
 def shipped(name: str, called: str = "", **options: Any) -> Variant:
     checkpoint = xformer.load(CHECKPOINTS / name)
     assert checkpoint.task is not None
-    return contender_of(called or name, checkpoint.model, checkpoint.task, **options)
+    return variant_of(called or name, checkpoint.model, checkpoint.task, **options)
 
 
 def whole_and_cut(name: str) -> tuple[list[DecodedSteps], int]:
@@ -63,17 +61,17 @@ def whole_and_cut(name: str) -> tuple[list[DecodedSteps], int]:
 def greedy(variant: Variant, source: Sequence[int], answer: Sequence[int] | None = None) -> tuple[list[int], list[Any]]:
     """Token by token, each from one whole forward pass of the bare model over all that has been read: tokens, probabilities.
 
-    With `answer` that is what is read, whatever is said. No decoding, no cache, no tape.
+    With an `answer`, its tokens are read in place of the predicted ones. No decoding, no cache, no tape.
     """
     model, task = variant.model, variant.task
     example = task.example(list(source))
     right = [token for token in example.labels[0].tolist() if token >= 0]
-    said, beliefs, read = [], [], []
+    predicted, beliefs, read = [], [], []
     with torch.no_grad():
         if model.config.architecture == "encoder":
             p = model(example.tokens)[0].softmax(-1)
             return p.argmax(-1).tolist(), list(p)
-        while len(said) < len(right):
+        while len(predicted) < len(right):
             so_far = torch.tensor([read], dtype=torch.long)
             if model.config.architecture == "decoder":
                 logits = model(torch.cat((example.tokens, so_far), dim=1))
@@ -81,8 +79,8 @@ def greedy(variant: Variant, source: Sequence[int], answer: Sequence[int] | None
                 start = torch.tensor([[model.config.start_token]])
                 logits = model(example.tokens, torch.cat((start, so_far), dim=1))
             beliefs.append(logits[0, -1].softmax(-1))
-            said.append(int(logits[0, -1].argmax()))
-            if answer is None and said[-1] == model.config.end_token:
+            predicted.append(int(logits[0, -1].argmax()))
+            if answer is None and predicted[-1] == model.config.end_token:
                 break
-            read.append(said[-1] if answer is None else answer[len(read)])
-    return said, beliefs
+            read.append(predicted[-1] if answer is None else answer[len(read)])
+    return predicted, beliefs

@@ -1,4 +1,4 @@
-"""What silencing heads does: measured as by hand, estimated as the first step of it, and what is said of both."""
+"""The effects of ablating heads: measured, estimated to first order, and summarised."""
 
 from __future__ import annotations
 
@@ -129,33 +129,31 @@ def effects(*rows: tuple[float | None, float]) -> pd.DataFrame:
     ).astype({"measured": float})
 
 
-def test_looking_like_it_and_being_needed_are_told_apart() -> None:
-    both = effect_summary(effects((2.0, 0.9), (0.1, 0.1)), "induction", "loss", 1.0)
-    assert "Without **head 0** the loss goes from 1.000 to 3.000" in both
-    assert "It also has the highest induction score, 90%." in both
-    idle = effect_summary(effects((2.0, 0.1), (0.01, 0.9)), "induction", "loss", 1.0)
-    assert "**Head 1** has the highest induction score, 90%, and is not needed here: +0.010 without it." in idle
-    also = effect_summary(effects((2.0, 0.1), (1.0, 0.9)), "induction", "loss", 1.0)
-    assert "**Head 1**, with the highest induction score, 90%, is needed as well: +1.000." in also
+NONE_NEEDED = "No head is needed by itself: ablating one moves the loss by {} at most."
 
 
-def test_near_chance_nothing_is_said() -> None:
+@pytest.mark.parametrize(
+    ("heads", "sentences"),
+    [
+        ([(2.0, 0.9), (0.1, 0.1)], ["Without **head 0** the loss goes from 1.000 to 3.000",
+                                    "It also has the highest induction score, 90%."]),
+        ([(2.0, 0.1), (0.01, 0.9)],
+         ["**Head 1** has the highest induction score, 90%, and is not needed here: +0.010 without it."]),
+        ([(2.0, 0.1), (1.0, 0.9)], ["**Head 1**, with the highest induction score, 90%, is needed as well: +1.000."]),
+        ([(0.5, 0.1), (None, 0.9), *[(0.1, 0.2)] * 4], ["the largest effect of the 5 measured heads of 6"]),
+        ([(0.01, 0.3), (-0.02, 0.1)], [NONE_NEEDED.format("0.020")]),
+        ([(0.0101, 0.3), (-0.0174, 0.1)], [NONE_NEEDED.format("0.018")]),
+    ],
+)  # fmt: skip
+def test_the_summary_says_which_heads_are_needed(heads: list[tuple[float | None, float]], sentences: list[str]) -> None:
+    summary = effect_summary(effects(*heads), "induction", "loss", 1.0)
+    assert all(sentence in summary for sentence in sentences)
+
+
+def test_the_summary_does_not_name_heads_without_a_clear_score_or_measurement() -> None:
     assert effect_summary(effects((2.0, 0.3), (0.0, 0.1)), "induction", "loss", 1.0).endswith("the largest effect.")
-    between = effect_summary(effects((2.0, 0.1), (0.04, 0.9)), "induction", "loss", 1.0)
-    assert "head 1" not in between.lower()
-    none = effect_summary(effects((0.01, 0.3), (-0.02, 0.1)), "induction", "loss", 1.0)
-    assert none == "No head is needed by itself: ablating one moves the loss by 0.020 at most."
-
-
-def test_of_what_is_only_estimated_nothing_is_claimed() -> None:
-    some = effect_summary(effects((0.5, 0.1), (None, 0.9), *[(0.1, 0.2)] * 4), "induction", "loss", 1.0)
-    assert "the largest effect of the 5 measured heads of 6" in some
-    assert "head 1" not in some.lower()
-
-
-def test_the_bound_on_all_effects_holds() -> None:
-    told = effect_summary(effects((0.0101, 0.3), (-0.0174, 0.1)), "induction", "loss", 1.0)
-    assert told == "No head is needed by itself: ablating one moves the loss by 0.018 at most."
+    for heads in (((2.0, 0.1), (0.04, 0.9)), ((0.5, 0.1), (None, 0.9), *[(0.1, 0.2)] * 4)):
+        assert "head 1" not in effect_summary(effects(*heads), "induction", "loss", 1.0).lower()
 
 
 def test_on_a_trained_model_the_estimates_rank_the_heads_as_runs_do() -> None:

@@ -12,15 +12,14 @@ from torch import Tensor
 
 from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
-from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, random_contender, whole_and_cut
-from tests.real_models import real_model
+from tests.analysis.duel import LAST, SHIPPED, SOURCE, random_variant, variant_of, whole_and_cut
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits, viz
 from xformer.adapters import TaskModel
 from xformer.adapters.any_module import AnyModule
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.analysis import patching_map
-from xformer.analysis.ablation import agreement, order_to_measure
+from xformer.analysis.ablation import order_to_measure
 from xformer.analysis.activation_patching import (
     KIN,
     PartKind,
@@ -63,10 +62,8 @@ def duel(architecture: str, **model: Any) -> tuple[Reading, Reading]:
     stack = "encoder" if architecture == "encoder" else "decoder"
     layer = f"{stack}.0.self_attn" if architecture == "encoder-decoder" else f"{stack}.0.attn"
     for seed in range(20):
-        whole = random_contender("whole", architecture, seed=seed, model=model)
-        changed = contender_of(
-            "changed", whole.model, whole.task, (edits.zero_positions(), edits.ablate_head(layer, 1))
-        )
+        whole = random_variant("whole", architecture, seed=seed, model=model)
+        changed = variant_of("changed", whole.model, whole.task, (edits.zero_positions(), edits.ablate_head(layer, 1)))
         runs = [decode_steps(variant, SOURCE, forced=True) for variant in (whole, changed)]
         step = first_divergence(runs)
         if step is not None:
@@ -94,18 +91,6 @@ def test_everything_copied_is_the_other_run_bit_for_bit(architecture: str, norm:
                 1.0,
                 True,
             )  # the stream after the last layer is all
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_run_on_another_input_is_copied_bit_for_bit_too(architecture: str) -> None:
-    variant = random_contender("one", architecture)
-    other = contender_of("other", variant.model, variant.task)
-    a = decode_steps(variant, [3, 7, 1, 4, 2], forced=True)[1]
-    b = decode_steps(other, [5, 7, 2, 6, 6], forced=True)[1]
-    assert not torch.equal(deciding_logits(a), deciding_logits(b))
-    for everywhere in (False, True):
-        copies = [part.patch(a, everywhere=everywhere) for part in parts(a, everywhere=everywhere)]
-        assert torch.equal(patched_logits(b, copies), deciding_logits(a))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -180,25 +165,25 @@ def test_an_encoders_own_stream_counts_only_where_all_positions_are_copied() -> 
     } <= set(names)
 
 
-def test_what_cannot_be_copied_says_why() -> None:
+def test_incompatible_runs_are_refused_with_the_reason() -> None:
     one, other = duel("encoder")
     decoder, _ = duel("decoder")
     [step] = one.target_positions
-    wide = random_contender("wide", "encoder", model={"d_model": 19})
-    deep = random_contender("deep", "encoder", model={"n_layers": 3})
+    wide = random_variant("wide", "encoder", model={"d_model": 19})
+    deep = random_variant("deep", "encoder", model={"n_layers": 3})
     assert isinstance(one.subject, TaskModel)
-    twin = contender_of("twin", one.subject.model, one.subject.task)
+    twin = variant_of("twin", one.subject.model, one.subject.task)
     broad, deeper, same = (decode_steps(variant, SOURCE)[step] for variant in (wide, deep, twin))
-    longer = decode_steps(contender_of("whole", twin.model, twin.task), [1, 2, 3, 4, 5, 6])[step]
+    longer = decode_steps(variant_of("whole", twin.model, twin.task), [1, 2, 3, 4, 5, 6])[step]
     assert patching_incompatibility(one, other) is None
-    for into, why in (
+    for into, reason in (
         (decoder, "different tokens"),
-        (broad, r"is \[1, 5, 13\] in whole and \[1, 5, 19\] in wide"),
-        (deeper, r"none in whole|in whole and"),
-        (longer, r"\[1, 5, 13\] in whole and \[1, 6, 13\]"),
-        (same, "Both runs say"),
+        (broad, "whole and wide have different activations"),
+        (deeper, "different activations"),
+        (longer, "different activations"),
+        (same, "Both runs predict"),
     ):
-        with pytest.raises(InputError, match=why):
+        with pytest.raises(InputError, match=reason):
             patching([one, into])
 
 
@@ -216,17 +201,17 @@ def test_of_a_difference_of_less_than_a_tenth_of_a_logit_no_share_is_told(monkey
 
 
 def test_nothing_is_copied_between_models_that_were_trained_apart() -> None:
-    one, other = (random_contender(f"seed {seed}", "encoder", seed=seed) for seed in (1, 2))
+    one, other = (random_variant(f"seed {seed}", "encoder", seed=seed) for seed in (1, 2))
     assert abs(kinship(one.model, other.model)) < KIN / 2
     with pytest.raises(InputError, match="trained apart"):
         patching([decode_steps(variant, SOURCE)[0] for variant in (one, other)])
 
 
 def test_a_model_that_another_was_trained_from_is_kin() -> None:
-    one = random_contender("one", "encoder")
-    other = random_contender("other", "encoder")
+    one = random_variant("one", "encoder")
+    other = random_variant("other", "encoder")
     other.model.load_state_dict({name: 1.1 * value + 0.01 for name, value in one.model.state_dict().items()})
-    assert kinship(one.model, one.model) == 1.0
+    assert kinship(one.model, one.model) == pytest.approx(1.0)
     assert kinship(one.model, other.model) > 0.9
 
 
@@ -237,7 +222,7 @@ TEXTS = ("the cat sat on the mat", "the dog sat on the mat")
 
 def pair_of(architecture: str, **model: Any) -> MinimalPair:
     """Two inputs of a random model that differ in their third symbol."""
-    subject = random_contender("model", architecture, model=model).subject
+    subject = random_variant("model", architecture, model=model).subject
     return MinimalPair.of(read(subject, "3 7 1 4 2"), read(subject, "3 7 5 4 2"))
 
 
@@ -442,16 +427,6 @@ def test_the_embedding_that_makes_the_whole_difference_is_estimated_to_make_much
     assert abs(1 - alone) > 2 * abs(1 - cause["estimated"])
 
 
-def test_a_long_layer_is_reported_in_pieces_that_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = pair_of("encoder")
-    of = cells(pair, "head")
-    whole = measured(pair, of)
-    monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 1)
-    reports = list(measuring(pair, of))
-    assert len(reports) == 1 + len(of)
-    assert [reports[-1].shares[at] for at in range(len(of))] == pytest.approx(whole, abs=1e-5)
-
-
 @pytest.mark.parametrize(
     ("one", "other", "options", "why"),
     [
@@ -464,7 +439,7 @@ def test_a_long_layer_is_reported_in_pieces_that_fit_together(monkeypatch: pytes
         ("3 7 1 4 2", "3 7 1", {}, "Add 2 to the second"),
         ("3 7 1 4", "3 7 1 4", {}, "Both inputs are the same"),
         ("3 7 1 4", "3 7 2 4", {"answers": ("3", "3")}, "Two different answers"),
-        ("3 7 1 4", "3 7 2 4", {"answers": ("3",)}, "Two answers are compared, got 1"),
+        ("3 7 1 4", "3 7 2 4", {"answers": ("3",)}, "Two different answers"),
         ("3 7 1 4", "3 7 2 4", {"answers": ("3", "x")}, "No token is written “x”"),
         ("3 7 1 4", "3 7 2 4", {"answers": (3, 999)}, "got 999"),
         ("3 7 1 4", "3 7 2 4", {"position": 9}, "positions 0 to 3, got 9"),
@@ -472,7 +447,7 @@ def test_a_long_layer_is_reported_in_pieces_that_fit_together(monkeypatch: pytes
         ("3 7 1 4", "3 7 2 4", {"part": "neurons", "groups": 0}, "groups must be at least 1"),
     ],
 )
-def test_what_is_no_pair_says_why(one: str, other: str, options: dict[str, Any], why: str) -> None:
+def test_what_is_no_pair_is_refused_with_the_reason(one: str, other: str, options: dict[str, Any], why: str) -> None:
     subject = adapter_of("checkpoints/reverse")
     with pytest.raises(InputError, match=why):
         patching_map(read(subject, one), read(subject, other), **options)
@@ -544,29 +519,6 @@ def test_the_picture_shows_the_table_and_frames_the_chosen_cell() -> None:
             assert values == pytest.approx(column.tolist(), abs=1e-5)
             assert len({(row["where"], row["column"]) for row in shown}) == len(shown)  # no two in one cell
             assert "cell == 2" in str(spec).replace("datum.", "").replace("===", "==")
-
-
-def test_the_estimates_of_a_real_model_rank_its_parts_as_measurements_do() -> None:
-    """Who is given a drink: SmolLM2's embedding of the second “John”. The gradient of one run gives it 0.04 of 1."""
-    subject = adapter_of(real_model("SmolLM2-135M-Instruct"))
-    one, other = (
-        read(subject, f"When Mary and John went to the store, {name} gave a drink to") for name in ("John", "Mary")
-    )
-    pair = MinimalPair.of(one, other)
-    assert [subject.labels[token] for token in pair.answers] == ["·Mary", "·John"]
-    stream, heads = cells(pair, "stream"), cells(pair, "head")
-    assert len(heads) == 270
-    [changed] = differing(pair.reading, pair.source)
-    guesses = estimated(pair, stream)
-    cause = next(
-        at for at, cell in enumerate(stream) if (cell.columns["layer"], cell.columns["position"]) == (0, changed)
-    )
-    assert guesses[cause] == pytest.approx(1.15, abs=0.1)
-    for of, every, least in ((stream, 9, 0.85), (heads, 9, 0.6)):
-        some = [cell for cell in of if cell.columns["layer"] % every == 6]
-        found = agreement(pd.DataFrame({"estimated": estimated(pair, some), "measured": measured(pair, some)}))
-        assert found is not None
-        assert found.rho > least
 
 
 def test_a_reading_that_kept_only_its_logits_is_enough() -> None:

@@ -1,4 +1,4 @@
-"""How a step was decided: the rows and differences are those of the runs, and what cannot be compared says so."""
+"""Differences between runs: rows, patterns, lenses and predictions against values computed by hand."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ import torch.nn.functional as F
 import xformer
 from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
-from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, random_contender, shipped, whole_and_cut
+from tests.analysis.duel import LAST, SHIPPED, SOURCE, random_variant, shipped, variant_of, whole_and_cut
 from tests.training.tiny import ARCHITECTURES
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.analysis import differences
 from xformer.analysis.comparison import Variant
 from xformer.analysis.differences import (
-    AT_ONCE,
     MEAN,
     GeneratedText,
     at_position,
-    bits_per_character,
     clearest_heads,
     deciding_layers,
     decision_lens,
@@ -30,12 +28,12 @@ from xformer.analysis.differences import (
     first_difference,
     gap_fillings,
     lens_divergence,
-    pattern,
     pattern_difference,
     pattern_incompatibility,
     pieces,
     prediction_difference,
     relabel,
+    surprise_by_character,
 )
 from xformer.analysis.generation import decode_steps
 from xformer.errors import EditError, InputError
@@ -48,7 +46,7 @@ def step_of(variant: Variant, step: int = 2) -> Reading:
 
 
 def two_readings(architecture: str, step: int = 2) -> tuple[Reading, Reading]:
-    one, other = (step_of(random_contender(f"seed {seed}", architecture, seed=seed), step) for seed in (0, 1))
+    one, other = (step_of(random_variant(f"seed {seed}", architecture, seed=seed), step) for seed in (0, 1))
     return one, other
 
 
@@ -105,7 +103,8 @@ def test_differences_are_second_less_first(architecture: str) -> None:
     for path in deciding_layers(one):
         for head in (0, 2, MEAN):
             frame = pattern_difference([one, other], layers.index(path), head)
-            a, b = pattern(one, path, head), pattern(other, path, head)
+            whole = [run[f"{path}.pattern"][0] for run in (one, other)]  # [head, query, key] each
+            a, b = (heads.mean(dim=0) if head == MEAN else heads[head] for heads in whole)
             assert len(frame) == a.numel()
             assert frame["difference"].abs().max() > 0.01
             keys = one.tokens_of("encoder" if "cross" in path or architecture == "encoder" else "decoder")
@@ -120,39 +119,33 @@ def test_differences_are_second_less_first(architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_against_itself_nothing_differs(architecture: str) -> None:
-    variant = random_contender("one", architecture)
-    one, other = step_of(variant), step_of(contender_of("twin", variant.model, variant.task))
+    variant = random_variant("one", architecture)
+    one, other = step_of(variant), step_of(variant_of("twin", variant.model, variant.task))
     assert pattern_difference([one, other], 0)["difference"].abs().max() == 0.0
     assert lens_divergence(decision_lens([one, other])) is None
 
 
 def test_tokens_that_differ_are_both_named() -> None:
-    variant = random_contender("one", "encoder")
+    variant = random_variant("one", "encoder")
     a, b = (decode_steps(variant, source)[0] for source in ([1, 2, 3], [1, 7, 3]))
     assert pattern_difference([a, b], 0)["key_token"].tolist()[:3] == ["1", "2 / 7", "3"]
 
 
-def test_what_cannot_be_laid_side_by_side_says_why() -> None:
+def test_incompatible_patterns_are_refused_with_the_reason() -> None:
     encoder, other = two_readings("encoder")
     decoder, _ = two_readings("decoder")
-    first = random_contender("seed 0", "encoder")
-    wide = step_of(random_contender("five heads", "encoder", model={"n_heads": 5}))
+    first = random_variant("seed 0", "encoder")
+    wide = step_of(random_variant("five heads", "encoder", model={"n_heads": 5}))
     longer = decode_steps(first, [1, 2, 3, 4, 5, 6])[2]
     assert pattern_incompatibility(encoder, other) is None
-    for one, two, why in (
-        (
-            encoder,
-            decoder,
-            r"seed 0 decides in encoder\.0\.attn, encoder\.1\.attn and seed 0 in decoder\.0\.attn, decoder\.1\.attn, so "
-            r"there is no map of differences; compare two models of the same architecture",
-        ),
-        (encoder, wide, r"3 heads of 5 × 5 and five heads 5 heads of 5 × 5"),
-        (encoder, longer, r"3 heads of 5 × 5 and seed 0 3 heads of 6 × 6"),
-        (encoder, step_of(first, 3), r"at position 2 and seed 0 at 3"),
+    for two, reason in (
+        (decoder, "seed 0 and seed 0 have different attention layers"),
+        (wide, "seed 0 and five heads have different heads × queries × keys"),
+        (longer, "different heads × queries × keys"),
+        (step_of(first, 3), "different deciding positions"),
     ):
-        assert pattern_incompatibility(one, two)
-        with pytest.raises(InputError, match=why):
-            pattern_difference([one, two], 0)
+        with pytest.raises(InputError, match=reason):
+            pattern_difference([encoder, two], 0)
     with pytest.raises(EditError, match="has heads 0 to 2 and -1 for their mean, got 3"):
         pattern_difference([encoder, other], 0, 3)
 
@@ -167,7 +160,7 @@ def frame_of(name: str, *tokens: str) -> pd.DataFrame:
     [("abc", "abc", None), ("abc", "abd", (2, "p2")), ("abc", "dbe", (2, "p2")), ("abc", "def", (0, "p0")),
      ("abc", "axd", (1, "p1")), ("abc", "dec", None)],
 )  # fmt: skip
-def test_lenses_part_where_they_differ_for_good(one: str, other: str, expected: tuple[int, str] | None) -> None:
+def test_lenses_diverge_where_they_differ_to_the_end(one: str, other: str, expected: tuple[int, str] | None) -> None:
     assert lens_divergence(pd.concat([frame_of("one", *one), frame_of("other", *other)])) == expected
 
 
@@ -177,7 +170,7 @@ def test_lenses_of_other_depths_cannot_be_compared() -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_the_lens_ends_in_what_was_said_and_parts_at_the_silenced_layer(name: str) -> None:
+def test_the_lens_ends_in_the_prediction_and_diverges_at_the_ablated_layer(name: str) -> None:
     runs, step = whole_and_cut(name)
     frames = []
     for run in runs:
@@ -196,7 +189,7 @@ def test_the_lens_ends_in_what_was_said_and_parts_at_the_silenced_layer(name: st
     assert frames[0]["token"][:earliest].tolist() == frames[1]["token"][:earliest].tolist()
 
 
-def test_where_nobody_knows_what_is_right_the_lens_does_not_say_so() -> None:
+def test_the_lens_of_a_text_has_no_column_right() -> None:
     variant = shipped("characters")
     run = decode_steps(variant, variant.task.vocabulary.read("The list of "), forced=True)
     assert "right" not in decision_lens([run[2]])
@@ -221,7 +214,7 @@ def two() -> list[Reading]:
 
 def test_the_distance_at_each_position_is_pytorch_s(two: list[Reading]) -> None:
     found = prediction_difference(two)
-    assert len(found) == len(two[0].tokens) > AT_ONCE  # more than one portion
+    assert len(found) == len(two[0].tokens)
     p, q = (run.logits[0].double().log_softmax(dim=-1) for run in two)
     torch.testing.assert_close(
         torch.tensor(found["kl"]), F.kl_div(q, p, reduction="none", log_target=True).sum(dim=-1), rtol=1e-6, atol=1e-9
@@ -230,7 +223,7 @@ def test_the_distance_at_each_position_is_pytorch_s(two: list[Reading]) -> None:
     assert prediction_difference([two[0], two[0]])["kl"].max() == 0
 
 
-def test_what_has_no_common_vocabulary_is_refused_with_the_reason(two: list[Reading]) -> None:
+def test_different_vocabularies_are_refused(two: list[Reading]) -> None:
     other = xformer.read("checkpoints/characters", "def f(x):")
     with pytest.raises(InputError, match="llama and characters have different vocabularies"):
         prediction_difference([two[0], other])
@@ -238,7 +231,7 @@ def test_what_has_no_common_vocabulary_is_refused_with_the_reason(two: list[Read
         prediction_difference([two[0], xformer.read(two[0].subject, "the cat")])
 
 
-def test_one_output_is_asked_for_where_it_is_wanted(two: list[Reading]) -> None:
+def test_at_position_has_one_target_position(two: list[Reading]) -> None:
     last = len(two[0].tokens) - 1
     for position in (0, 3, last):
         one = relabel(at_position(two[0], position), "A")
@@ -250,7 +243,7 @@ def test_one_output_is_asked_for_where_it_is_wanted(two: list[Reading]) -> None:
         at_position(two[0], last + 1)
 
 
-def test_a_gap_has_the_likeliest_of_both() -> None:
+def test_a_gap_lists_the_likeliest_tokens_of_both_models() -> None:
     model = HuggingFaceModel.open(FAMILIES["BERT"].make(), tokenizer(), "bert")
     runs = [
         relabel(xformer.read(model, "the [MASK] sat on [MASK]", changes=changes), name)
@@ -269,15 +262,15 @@ def test_a_gap_has_the_likeliest_of_both() -> None:
 WORDS = ["dr", "ink", " to", " Mary", " John", "drink", "."]
 
 
-def said(*tokens: tuple[str, float]) -> GeneratedText:
+def generated(*tokens: tuple[str, float]) -> GeneratedText:
     return GeneratedText.of(
         lambda ids: "".join(WORDS[one] for one in ids), [(WORDS.index(word), p) for word, p in tokens]
     )
 
 
-def test_texts_part_at_a_character_whatever_their_tokens_are() -> None:
-    one = said(("dr", 0.5), ("ink", 0.4), (" to", 0.9), (" Mary", 0.8))
-    other = said(("drink", 0.3), (" to", 0.7), (" John", 0.6))
+def test_texts_differ_at_a_character_however_they_are_cut() -> None:
+    one = generated(("dr", 0.5), ("ink", 0.4), (" to", 0.9), (" Mary", 0.8))
+    other = generated(("drink", 0.3), (" to", 0.7), (" John", 0.6))
     assert first_difference(one, other) == len("drink to ")
     table = pieces(one, other)
     assert table["A says"].tolist() == ["drink", " to", " Mary"]
@@ -287,13 +280,16 @@ def test_texts_part_at_a_character_whatever_their_tokens_are() -> None:
     assert table["p of B"].tolist() == pytest.approx([0.3, 0.7, 0.6])
 
 
-def test_where_one_only_goes_on_further_they_do_not_part() -> None:
-    one, other = said(("drink", 0.5)), said(("dr", 0.5), ("ink", 0.5), (".", 0.5))
+def test_a_text_and_its_beginning_do_not_differ() -> None:
+    one, other = generated(("drink", 0.5)), generated(("dr", 0.5), ("ink", 0.5), (".", 0.5))
     assert first_difference(one, other) is None
     assert pieces(one, other)["A says"].tolist() == ["drink"]
-    assert pieces(said(("dr", 0.5)), said((" to", 0.5)))["B says"].tolist() == [" to"]
+    assert pieces(generated(("dr", 0.5)), generated((" to", 0.5)))["B says"].tolist() == [" to"]
 
 
-def test_bits_of_characters_know_no_tokens() -> None:
-    assert bits_per_character(math.log(4), 3, 12) == pytest.approx(0.5)
-    assert math.isnan(bits_per_character(1.0, 3, 0))
+def test_surprise_is_spread_over_the_characters_of_a_token() -> None:
+    reading = xformer.read("checkpoints/characters", "import os")
+    table = surprise_by_character([reading])
+    assert table["bits"].mean() == pytest.approx(reading.loss / math.log(2), rel=1e-5)
+    assert table["from"].tolist() == list(range(1, 9))
+    assert (table["to"] - table["from"]).tolist() == [1] * 8

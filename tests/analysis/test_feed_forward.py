@@ -9,11 +9,14 @@ import pytest
 import torch
 
 import xformer
-from tests.real_models import real_model
 from tests.training.tiny import ARCHITECTURES, random_model, tiny_model, tiny_task
 from xformer import edits
 from xformer.adapters import BareModel, TaskModel
+from xformer.analysis import feed_forward
+from xformer.analysis.ablation import logits_with
 from xformer.analysis.feed_forward import (
+    LayerSurvey,
+    Survey,
     activity,
     direct_logit_effect,
     exciting_inputs,
@@ -22,7 +25,6 @@ from xformer.analysis.feed_forward import (
     fitting,
     neurons,
     promotion,
-    silenced_one_by_one,
     speaks_directly,
     survey,
     top_neurons,
@@ -31,7 +33,7 @@ from xformer.analysis.feed_forward import (
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape
-from xformer.reading import from_trace
+from xformer.reading import Reading, from_trace
 from xformer.trace import Trace, record
 
 
@@ -80,19 +82,29 @@ def test_a_neuron_made_dead_is_counted_dead() -> None:
         layer.bias_in[5] = -100.0  # nothing that a normalised stream can say outweighs it
         layer.bias_in[2] = 100.0
     found = survey(subject, 50, 3)
-    assert found.fired["encoder.0.ffn"][5] == 0
-    assert found.fired["encoder.0.ffn"][2] == found.n_positions["encoder.0.ffn"]
-    dead = [int(firing(counted)["dead"].item()) for counted in (before, found)]
-    fifth, second = before.fired["encoder.0.ffn"][[5, 2]].tolist()
+    [counted] = found.layers.values()
+    assert counted.fired[5] == 0
+    assert counted.fired[2] == counted.n_positions
+    dead = [int(firing(survey)["dead"].item()) for survey in (before, found)]
+    fifth, second = before.layers["encoder.0.ffn"].fired[[5, 2]].tolist()
     assert dead[1] == dead[0] + (fifth > 0) - (second == 0)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_survey_is_what_single_runs_say(architecture: str) -> None:
-    """Every sampled input once more, alone, without padding, counted in plain loops."""
-    task, n = tiny_task(architecture), 23
+def tiny_survey(monkeypatch: pytest.MonkeyPatch, architecture: str, n: int, seed: int, batch: int) -> Survey:
+    """A survey that keeps three inputs for each neuron and runs `batch` inputs at once."""
+    task = tiny_task(architecture)
+    monkeypatch.setattr(feed_forward, "BEST", 3)
+    monkeypatch.setattr(feed_forward, "MOST_TOKENS_AT_ONCE", batch * max(task.longest))
     model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
-    found = survey(TaskModel(model, task), n, 7, best=3, batch=10)
+    return survey(TaskModel(model, task), n, seed)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_survey_is_the_sum_of_single_runs(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every sampled input once more, alone, without padding, counted in plain loops."""
+    n = 23
+    found = tiny_survey(monkeypatch, architecture, n, 7, batch=10)
+    model, task = found.subject.model, found.subject.task
     fired: dict[str, list[int]] = {path: [0] * 8 for path in feed_forward_paths(model)}
     peaks: dict[str, list[list[tuple[float, int, int]]]] = {path: [[] for _ in range(8)] for path in fired}
     places = dict.fromkeys(fired, 0)
@@ -108,24 +120,15 @@ def test_the_survey_is_what_single_runs_say(architecture: str) -> None:
                 column = [row[neuron] for row in post]
                 fired[path][neuron] += sum(value > 0 for value in column)
                 peaks[path][neuron].append((max(column), index, column.index(max(column))))
-    for path in fired:
-        assert found.n_positions[path] == places[path]
-        assert found.fired[path].tolist() == fired[path]
+    for path, counted in found.layers.items():
+        assert counted.n_positions == places[path]
+        assert counted.fired.tolist() == fired[path]
         for neuron in range(8):
             best = sorted(peaks[path][neuron], reverse=True)[:3]
-            assert found.peak[path][:, neuron].tolist() == pytest.approx([value for value, *_ in best], abs=1e-5)
-            for (value, *where), place in zip(best, found.where[path][:, neuron].tolist(), strict=True):
+            assert counted.peak[:, neuron].tolist() == pytest.approx([value for value, *_ in best], abs=1e-5)
+            for (value, *where), place in zip(best, counted.places[:, neuron].tolist(), strict=True):
                 if value > 0 and sum(other == value for other, *_ in peaks[path][neuron]) == 1:
                     assert place == where
-
-
-def test_the_survey_does_not_depend_on_its_batches() -> None:
-    task = tiny_task()
-    model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
-    one, other = (survey(TaskModel(model, task), 30, 2, batch=batch) for batch in (7, 30))
-    assert one.inputs == other.inputs != survey(TaskModel(model, task), 30, 3).inputs
-    assert torch.equal(one.fired["encoder.0.ffn"], other.fired["encoder.0.ffn"])
-    torch.testing.assert_close(one.peak, other.peak, rtol=0, atol=1e-5)
 
 
 def test_a_large_model_is_surveyed_over_fewer_inputs() -> None:
@@ -142,21 +145,19 @@ def test_a_survey_knows_how_to_make_it_again_and_what_it_needs(tmp_path: Path) -
     xformer.save(xformer.Checkpoint(model, task), tmp_path)
     found = survey(tmp_path, 30, 2)
     again = eval(str(found.recipe), {"xformer": xformer})
-    assert again.fired["encoder.0.ffn"].equal(found.fired["encoder.0.ffn"])
-    assert again.n_inputs == 30
+    assert again.layers["encoder.0.ffn"].fired.equal(found.layers["encoder.0.ffn"].fired)
+    assert again.inputs == found.inputs != survey(tmp_path, 30, 3).inputs
     with pytest.raises(InputError, match="'model' is none"):
         survey(BareModel(model), 30)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("architecture", ["encoder", "encoder-decoder"])
-def test_exciting_inputs_are_those_of_the_survey(architecture: str) -> None:
-    task = tiny_task(architecture)
-    model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
-    found = survey(TaskModel(model, task), 30, 2, best=3)
-    *_, path = found.peak
-    rows = exciting_inputs(found, layer=len(found.peak) - 1, neuron=3).to_dict("records")
-    assert [row["activation"] for row in rows] == [peak for peak in found.peak[path][:, 3].tolist() if peak > 0]
-    for row, place in zip(rows, found.where[path][:, 3].tolist(), strict=False):
+def test_exciting_inputs_are_those_of_the_survey(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, task = tiny_survey(monkeypatch, architecture, 30, 2, batch=30), tiny_task(architecture)
+    *_, counted = found.layers.values()
+    rows = exciting_inputs(found, layer=len(found.layers) - 1, neuron=3).to_dict("records")
+    assert [row["activation"] for row in rows] == [peak for peak in counted.peak[:, 3].tolist() if peak > 0]
+    for row, place in zip(rows, counted.places[:, 3].tolist(), strict=False):
         read = (found.targets or found.inputs)[row["input"]]
         assert [row["input"], row["position"]] == place
         assert row["tokens"].split() == [task.vocabulary.labels[token] for token in read]
@@ -175,15 +176,21 @@ def test_promoted_tokens_are_finite_differences(architecture: str) -> None:
         nudged = trace[f"{path}.post"].clone()
         nudged[:, :, neuron] += step
         moved = record(model, trace.tokens, trace.target, edits=[edits.replace(f"{path}.post", nudged)]).logits
-        # The logits are linear in what is nudged, so the difference is the derivative whatever the step.
+        # The logits are linear in the activation, so the difference is the derivative for every step.
         slope = (moved - trace.logits) / step
         # What rounds is the logits, some of which are in the thousands without a norm: 2⁻⁵³ · 10⁴ / step ≈ 5e-12 an operation.
         torch.testing.assert_close(slope, effect[neuron].expand_as(slope), rtol=0, atol=1e-8)
 
 
+def ablated(reading: Reading, path: str, neurons: list[int]) -> list[torch.Tensor]:
+    """The logits without a change, and with each of the neurons ablated."""
+    parts = [(f"{path}.post", (slice(0),)), *((f"{path}.post", (..., neuron)) for neuron in neurons)]
+    return list(logits_with(reading, parts))
+
+
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_silencing_in_one_batch_is_silencing_one_at_a_time(architecture: str) -> None:
+def test_ablating_in_one_batch_is_ablating_one_at_a_time(architecture: str) -> None:
     model, _ = ran(architecture)
     first, *_, last = feed_forward_paths(model)
     draw = torch.Generator().manual_seed(5)
@@ -191,7 +198,7 @@ def test_silencing_in_one_batch_is_silencing_one_at_a_time(architecture: str) ->
     muted = [edits.scale(f"{last}.out", 0.5)]
     trace = record(model, torch.randint(1, 10, (1, 7), generator=draw), target, edits=muted)
     active = trace[f"{first}.post"][0].sum(dim=0).topk(3).indices.tolist()
-    untouched, *together = silenced_one_by_one(from_trace(model, trace), 0, active)
+    untouched, *together = ablated(from_trace(model, trace), first, active)
     torch.testing.assert_close(untouched, trace.logits[0], rtol=1e-10, atol=1e-12)
     for logits, neuron in zip(together, active, strict=True):
         alone = record(model, trace.tokens, target, edits=[*muted, edits.ablate_neuron(first, neuron)]).logits[0]
@@ -211,7 +218,7 @@ PADDED = [
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(("architecture", "given"), PADDED)
-def test_silencing_keeps_the_padding_and_the_mask_of_the_run(architecture: str, given: dict[str, object]) -> None:
+def test_ablation_keeps_the_padding_and_the_mask_of_the_run(architecture: str, given: dict[str, object]) -> None:
     """The first of two inputs, padded or masked, against the same batch run once more with the one neuron silent."""
     model, _ = ran(architecture)
     tokens = torch.tensor([[3, 1, 4, 1, 5, 0, 0], [2, 7, 1, 8, 2, 8, 1]])
@@ -220,7 +227,7 @@ def test_silencing_keeps_the_padding_and_the_mask_of_the_run(architecture: str, 
     whole = record(model, tokens, target, **given)  # pyright: ignore[reportArgumentType]
     lifted = edits.replace(f"{path}.post", whole[f"{path}.post"] + 0.25)  # a value for each of the two inputs
     trace = record(model, tokens, target, edits=[lifted], **given)  # pyright: ignore[reportArgumentType]
-    _, *again = silenced_one_by_one(from_trace(model, trace), 0, [3, 7])
+    _, *again = ablated(from_trace(model, trace), path, [3, 7])
     plain = record(model, tokens, target, edits=[lifted, edits.ablate_neuron(path, 3)]).logits[0]
     for logits, neuron in zip(again, [3, 7], strict=True):
         changes = [lifted, edits.ablate_neuron(path, neuron)]
@@ -242,7 +249,7 @@ def test_the_table_tells_what_the_model_tells() -> None:
     model, trace = ran("decoder")
     answers = torch.tensor([-100, -100, 3, 1, 4, 1, 5])
     run = from_trace(model, trace, answers)
-    table = neurons(run, layer=1, position=3, n=5, favourites=2, ablate=True)
+    table = neurons(run, layer=1, position=3, n=5, ablate=True)
     post = trace["decoder.1.ffn.post"][0, 3].tolist()
     rows = model.get_parameter("decoder.blocks.1.ffn.weight_out").norm(dim=0).tolist()
     written = [abs(value) * row for value, row in zip(post, rows, strict=True)]
@@ -258,8 +265,8 @@ def test_the_table_tells_what_the_model_tells() -> None:
         assert row["activity"] == pytest.approx(written[neuron])
         effect = direct_logit_effect(run, 1)[neuron].tolist()
         ranked = sorted(range(11), key=lambda token: -effect[token])
-        assert row["promotes"] == f"{ranked[0]} {ranked[1]}"
-        assert row["suppresses"] == f"{ranked[-1]} {ranked[-2]}"
+        assert row["promotes"] == f"{ranked[0]} {ranked[1]} {ranked[2]}"
+        assert row["suppresses"] == f"{ranked[-1]} {ranked[-2]} {ranked[-3]}"
         silent = record(model, trace.tokens[:1], edits=[edits.ablate_neuron("decoder.1.ffn", neuron)]).logits
         assert row["loss_change"] == pytest.approx(loss(silent) - loss(trace.logits[:1]), abs=1e-5)
         assert row["flips"] == int((silent.argmax(-1) != trace.logits[:1].argmax(-1))[0, 2:].sum())
@@ -357,13 +364,6 @@ def test_without_the_written_vectors_activity_is_the_size_of_the_activation(monk
     assert (row["dead"], row["measure"]) == (1, "activation")  # 4 alone: what 5 writes is not known
 
 
-def test_no_neuron_of_smollm2_is_dead_though_many_are_never_above_zero() -> None:
-    reading = xformer.read(real_model("SmolLM2-135M-Instruct"), "When Mary and John went to the store")
-    never = [bool((reading[f"{site.path}.post"][0] <= 0).all(dim=0).any()) for site in reading.feed_forward]
-    assert sum(never) > 20
-    assert firing(reading)["dead"].tolist() == [0] * 30
-
-
 def test_a_gelu_model_counts_negative_activations_and_no_neuron_that_writes_nothing() -> None:
     task = tiny_task()
     model = Transformer(tiny_model(task).replace(activation="gelu"), torch.Generator().manual_seed(1)).eval()
@@ -373,10 +373,10 @@ def test_a_gelu_model_counts_negative_activations_and_no_neuron_that_writes_noth
         layer.bias_in[2], layer.weight_in[2] = -0.5, 0.0  # GELU(−0.5) = −0.154 everywhere
         layer.weight_out[:, 5] = 0.0
     found = survey(TaskModel(model, task), 20, 3)
-    path = "encoder.0.ffn"
-    assert found.fired[path][2] == found.n_positions[path]
-    assert found.fired[path][5] == 0
-    assert found.peak[path][0, 2].item() == pytest.approx(-0.15427, abs=1e-4)
+    counted = found.layers["encoder.0.ffn"]
+    assert counted.fired[2] == counted.n_positions
+    assert counted.fired[5] == 0
+    assert counted.peak[0, 2].item() == pytest.approx(-0.15427, abs=1e-4)
     assert firing(found).iloc[0]["dead"] == 1
     assert exciting_inputs(found, layer=0, neuron=5).empty
     assert exciting_inputs(found, layer=0, neuron=2)["activation"].iloc[0] < 0
@@ -399,20 +399,20 @@ def test_a_survey_tells_tokens_that_are_read_from_those_that_are_said_and_from_p
     task = tiny_task()
     model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
     found = survey(TaskModel(model, task), 60, 3)
-    path, n = "encoder.0.ffn", found.n_positions["encoder.0.ffn"]
-    for kind, (sums, count) in found.tallies[path].items():
-        assert int(count.sum()) == n
-        for other, _ in found.tallies[path].values():
+    counted: LayerSurvey = found.layers["encoder.0.ffn"]
+    for kind, (sums, count) in counted.tallies.items():
+        assert int(count.sum()) == counted.n_positions
+        for other, _ in counted.tallies.values():
             torch.testing.assert_close(sums.sum(dim=0)[3:], other.sum(dim=0)[3:], rtol=1e-4, atol=1e-3)
         only = torch.zeros_like(sums)
         only[3 if kind == "reads" else slice(None), 0] = 1.0
         only[1 if kind == "position" else slice(None), 1] = 1.0
         only[:, 2] = count.float()
         sums[:, :3] = only[:, :3]
-    found.fired[path][:3] = n
+    counted.fired[:3] = counted.n_positions
     rows = triggers(found, layer=0).to_dict("records")
     assert (rows[0]["trigger"], rows[0]["on"]) == ("reads", ("3",))
     assert (rows[1]["trigger"], rows[1]["on"]) == ("position", (1,))
     assert rows[2]["trigger"] == "none"
-    found.fired[path][0] = 3  # too few to tell
+    counted.fired[0] = 3  # too few to tell
     assert triggers(found, layer=0)["trigger"].iloc[0] == "none"

@@ -1,4 +1,4 @@
-"""What a variant says, against a plain loop over the bare model, and what belongs to whom."""
+"""Decoded steps against a plain loop over the bare model."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from tests.analysis.duel import (
     LAST,
     SHIPPED,
     SOURCE,
-    contender_of,
     greedy,
-    random_contender,
+    random_variant,
     shipped,
+    variant_of,
 )
 from tests.training.tiny import ARCHITECTURES
 from xformer import analysis, edits
-from xformer.analysis import generation
-from xformer.analysis.comparison import ClippedEdges, Variant, joint_labels, looks_back_only, to_joint
+from xformer.analysis.comparison import ClippedEdges, Variant, joint_labels, sees_ahead, to_joint
 from xformer.analysis.generation import (
     CONTINUATION_LENGTH,
     DecodedSteps,
@@ -55,17 +54,17 @@ ROUNDING = 2e-5
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("seed", range(5))
-def test_a_play_is_argmax_after_argmax(architecture: str, seed: int) -> None:
-    variant = random_contender("random", architecture, seed=seed)
+def test_greedy_steps_are_argmax_after_argmax(architecture: str, seed: int) -> None:
+    variant = random_variant("random", architecture, seed=seed)
     example = variant.frame(SOURCE)
     for answer in (None, [token for token in example.labels[0].tolist() if token >= 0]):
-        said, beliefs = greedy(variant, SOURCE, answer)
+        predicted, beliefs = greedy(variant, SOURCE, answer)
         result = decode_steps(variant, SOURCE, forced=answer is not None)
-        assert list(result.predicted) == said
-        assert list(result.read) == (said if answer is None else answer)
+        assert list(result.predicted) == predicted
+        assert list(result.read) == (predicted if answer is None else answer)
         torch.testing.assert_close(result.probabilities, torch.stack(beliefs), rtol=0, atol=ROUNDING)
-        assert result.drawn_from.argmax(-1).tolist() == said
-        assert result.probability(0) == result.probabilities[0, said[0]].item()
+        assert result.drawn_from.argmax(-1).tolist() == predicted
+        assert result.probability(0) == result.probabilities[0, predicted[0]].item()
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -85,7 +84,7 @@ def test_a_trained_model_is_right_and_says_how_it_ended(name: str) -> None:
 def test_it_ends_early_at_its_own_end_token_but_never_runs_past_the_right_answer() -> None:
     lengths, endings = set(), set()
     for seed in range(40):
-        result = decode_steps(variant := random_contender("random", "decoder", seed=seed), SOURCE)
+        result = decode_steps(variant := random_variant("random", "decoder", seed=seed), SOURCE)
         lengths.add(len(result))
         endings.add(result.ended)
         assert (result.ended == "end token") == (result.predicted[-1] == variant.model.config.end_token)
@@ -98,7 +97,7 @@ def test_it_ends_early_at_its_own_end_token_but_never_runs_past_the_right_answer
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_trace_of_a_step_ends_in_what_was_believed(architecture: str) -> None:
-    variant = random_contender("random", architecture, edits=(edits.zero_positions(),))
+    variant = random_variant("random", architecture, edits=(edits.zero_positions(),))
     for forced in (False, True):
         result = decode_steps(variant, SOURCE, forced=forced)
         for step in range(len(result)):
@@ -116,7 +115,7 @@ def test_the_trace_of_a_step_ends_in_what_was_believed(architecture: str) -> Non
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_entropy_is_that_of_torch(architecture: str) -> None:
-    variant = random_contender("random", architecture)
+    variant = random_variant("random", architecture)
     result = decode_steps(variant, SOURCE)
     expected = torch.distributions.Categorical(result.probabilities.double()).entropy() / math.log(2)
     # Categorical normalises the float32 probabilities first: their sum is off by less than 1e-6
@@ -124,7 +123,7 @@ def test_entropy_is_that_of_torch(architecture: str) -> None:
 
 
 def test_certainty_has_no_entropy_and_no_idea_has_the_most() -> None:
-    variant = random_contender("random", "encoder")
+    variant = random_variant("random", "encoder")
     with torch.no_grad():
         variant.model.unembedding.weight.zero_()  # pyright: ignore[reportOptionalMemberAccess]
         variant.model.unembedding.bias.zero_()  # pyright: ignore[reportOptionalMemberAccess]
@@ -138,8 +137,8 @@ def test_the_same_seed_draws_the_same_tokens_whoever_draws_beside_it() -> None:
     hot = Sampling(temperature=2.0)
     runs = {}
     for seed in range(20):
-        variant = random_contender("random", "encoder-decoder", sampling=hot, seed=0)
-        variant = contender_of("random", variant.model, variant.task, sampling=hot, seed=seed)
+        variant = random_variant("random", "encoder-decoder", sampling=hot, seed=0)
+        variant = variant_of("random", variant.model, variant.task, sampling=hot, seed=seed)
         before = torch.get_rng_state()
         first, second = (decode_steps(variant, SOURCE) for _ in range(2))
         assert torch.equal(before, torch.get_rng_state())
@@ -153,7 +152,7 @@ def test_the_same_seed_draws_the_same_tokens_whoever_draws_beside_it() -> None:
 def test_an_edge_of_a_position_that_is_still_to_come_waits_for_it(architecture: str) -> None:
     layer = "decoder.0.attn" if architecture == "decoder" else "decoder.0.self_attn"
     late = 9 if architecture == "decoder" else 4
-    variant = random_contender(
+    variant = random_variant(
         "random", architecture, edits=(edits.mask_edges(layer, [(late, key) for key in range(2, late + 1)]),)
     )
     example = variant.frame(SOURCE)
@@ -166,7 +165,7 @@ def test_an_edge_of_a_position_that_is_still_to_come_waits_for_it(architecture: 
         torch.testing.assert_close(result.probabilities[step], p, rtol=0, atol=ROUNDING)
     assert not torch.allclose(whole.logits[0, late], plain.logits[0, late], atol=1e-2), "the edge should matter"
     assert decode_steps(variant, SOURCE).predicted  # free-running too
-    beyond = contender_of("beyond", variant.model, variant.task, (edits.mask_edges(layer, [(16, 0)]),))
+    beyond = variant_of("beyond", variant.model, variant.task, (edits.mask_edges(layer, [(16, 0)]),))
     with pytest.raises(EditError, match="no edge"):
         decode_steps(beyond, SOURCE)
 
@@ -179,7 +178,7 @@ def test_edges_that_are_there_are_cut_as_ever() -> None:
 
 
 def test_the_likeliest_tokens_come_first() -> None:
-    variant = random_contender("random", "encoder")
+    variant = random_variant("random", "encoder")
     result = decode_steps(variant, SOURCE)
     top = result.top(2, 3)
     assert [token for token, _ in top] == result.probabilities[2].argsort(descending=True)[:3].tolist()
@@ -187,15 +186,15 @@ def test_the_likeliest_tokens_come_first() -> None:
     assert len(result.top(2, 99)) == 8
 
 
-def test_contenders_of_every_architecture_meet_by_their_labels() -> None:
-    variants = [random_contender(a, a) for a in ARCHITECTURES]
+def test_variants_of_every_architecture_share_labels() -> None:
+    variants = [random_variant(a, a) for a in ARCHITECTURES]
     labels = joint_labels(variants)
     assert sorted(labels) == sorted({"pad", "end", "start", *"1234567"})
     for variant in variants:
         assert tuple(labels[i] for i in to_joint(variant, labels)) == variant.task.vocabulary.labels
 
 
-def test_a_contender_is_loaded_with_its_changes_and_says_how() -> None:
+def test_a_variant_is_loaded_with_its_changes_and_its_recipe() -> None:
     where = str(CHECKPOINTS / "reverse-decoder")
     sampling = Sampling(temperature=2.0, top_k=5)
     changes = "ablate:decoder.1.attn.0,token:1.9"
@@ -212,7 +211,7 @@ def test_a_contender_is_loaded_with_its_changes_and_says_how() -> None:
         "cut",
     )
     assert Variant.load(where, "own").recipe == f"xformer.analysis.Variant.load({where!r}, 'own')"
-    assert decode_steps(random_contender("nowhere", "encoder"), SOURCE)[0].recipe is None
+    assert decode_steps(random_variant("nowhere", "encoder"), SOURCE)[0].recipe is None
 
 
 def test_an_ablated_player_is_not_the_original() -> None:
@@ -223,43 +222,27 @@ def test_an_ablated_player_is_not_the_original() -> None:
 
 
 def test_what_cannot_play_is_told_why() -> None:
-    variant = random_contender("random", "encoder")
+    variant = random_variant("random", "encoder")
     with pytest.raises(InputError, match="needs a name"):
-        contender_of("", variant.model, variant.task)
+        variant_of("", variant.model, variant.task)
     with pytest.raises(InputError, match="reads at most 17"):
         decode_steps(variant, [1] * 18)
     with pytest.raises(InputError, match="takes the steps 0 to 4, got 5"):
         decode_steps(variant, SOURCE)[5]
-    with pytest.raises(InputError, match="takes the steps 0 to 4, got -1"):
-        decode_steps(variant, SOURCE).top(-1)
     with pytest.raises(InputError, match="in training mode"):
-        contender_of("busy", variant.model.train(), variant.task)
+        variant_of("busy", variant.model.train(), variant.task)
 
 
-@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
-def test_forced_under_changes_one_run_says_what_step_by_step_does(
-    architecture: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    layer = "decoder.0.attn" if architecture == "decoder" else "decoder.0.self_attn"
-    changes = (edits.ablate_head(layer, 0), edits.zero_positions(), edits.mask_edges(layer, [(3, 1)]))
-    variant = random_contender("changed", architecture, edits=changes)
-    at_once = decode_steps(variant, SOURCE, forced=True)
-    monkeypatch.setattr(generation, "looks_back_only", lambda variant: False)
-    step_by_step = decode_steps(variant, SOURCE, forced=True)
-    torch.testing.assert_close(at_once.probabilities, step_by_step.probabilities, rtol=0, atol=ROUNDING)
-    assert at_once.read == step_by_step.read
-    for one, other in zip(at_once.steps, step_by_step.steps, strict=True):
-        assert torch.equal(one.trace().logits, other.trace().logits)
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [(edits.set_causal(False), True), (edits.unmask_edges("*", [(0, 1)]), True), (edits.set_causal(True), False)],
+)
+def test_a_lifted_mask_lets_a_decoder_see_ahead(edit: edits.AnyEdit, expected: bool) -> None:
+    variant = random_variant("changed", "decoder", edits=(edit,))
+    assert sees_ahead(variant, variant.task) == expected
 
 
-def test_a_lifted_mask_is_played_step_by_step() -> None:
-    """One run over the whole answer would show each position the answer that it has to say."""
-    assert not looks_back_only(random_contender("open", "decoder", edits=(edits.set_causal(False),)))
-    assert not looks_back_only(random_contender("edge", "decoder", edits=(edits.unmask_edges("*", [(0, 1)]),)))
-    assert looks_back_only(random_contender("own", "decoder", edits=(edits.set_causal(True),)))
-
-
-def test_a_text_is_gone_on_with_and_neither_right_nor_wrong() -> None:
+def test_the_continuation_of_a_text_is_neither_right_nor_wrong() -> None:
     variant = shipped("characters")
     text = variant.task.vocabulary.read("The list of ")
     after, along = decode_steps(variant, text), decode_steps(variant, text, forced=True)
@@ -277,7 +260,7 @@ def test_a_text_is_gone_on_with_and_neither_right_nor_wrong() -> None:
 
 
 def two_of(architecture: str, *, forced: bool = False, seeds: tuple[int, int] = (0, 1)) -> list[DecodedSteps]:
-    variants = [random_contender(f"seed {seed}", architecture, seed=seed) for seed in seeds]
+    variants = [random_variant(f"seed {seed}", architecture, seed=seed) for seed in seeds]
     return [decode_steps(variant, SOURCE, forced=forced) for variant in variants]
 
 
@@ -302,9 +285,9 @@ def test_divergences_worked_out_by_hand() -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("forced", [False, True])
-def test_a_player_never_parts_from_itself(architecture: str, forced: bool) -> None:
-    variant = random_contender("one", architecture)
-    twin = contender_of("other", variant.model, variant.task)
+def test_a_variant_never_differs_from_itself(architecture: str, forced: bool) -> None:
+    variant = random_variant("one", architecture)
+    twin = variant_of("other", variant.model, variant.task)
     runs = [decode_steps(one, SOURCE, forced=forced) for one in (variant, twin)]
     assert first_divergence(runs) is None
     frame = divergence_by_step(runs)
@@ -317,7 +300,7 @@ def test_a_player_never_parts_from_itself(architecture: str, forced: bool) -> No
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("forced", [False, True])
-def test_the_first_parting_is_that_of_two_plain_loops(architecture: str, forced: bool) -> None:
+def test_the_first_divergence_is_that_of_two_plain_loops(architecture: str, forced: bool) -> None:
     partings = set()
     for seeds in ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9)):
         runs = two_of(architecture, forced=forced, seeds=seeds)
@@ -329,24 +312,7 @@ def test_the_first_parting_is_that_of_two_plain_loops(architecture: str, forced:
     assert partings != {None}
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_model_without_its_head_parts_where_the_loop_says(name: str) -> None:
-    whole = shipped(name)
-    cut = shipped(name, "cut", edits=(edits.ablate_head(LAST[name], 0),))
-    source = [3, 7, 12, 9, 1, 5]
-    runs = [decode_steps(variant, source) for variant in (whole, cut)]
-    right, _ = greedy(whole, source)
-    step = first_divergence(runs)
-    assert step is not None
-    assert list(runs[0].predicted) == right
-    assert list(runs[1].predicted[:step]) == right[:step]
-    assert runs[1].predicted[step] != right[step]
-    row = predictions_by_step(runs).query("step == @step and model == 'cut'").iloc[0]
-    assert (row["token"], bool(row["right"])) == (runs[1].labels[runs[1].predicted[step]], False)
-    assert divergence_by_step(runs).query("step == @step")["kl"].item() > 0
-
-
-def test_the_first_parting_may_be_late_and_three_may_play() -> None:
+def test_the_first_divergence_may_be_late_and_of_three_runs() -> None:
     a, b = two_of("encoder")
     *before, last = a.steps
     late = replace(a, steps=(*before, replace(last, predicted=(last.predicted + 1) % 8)))
@@ -357,7 +323,7 @@ def test_the_first_parting_may_be_late_and_three_may_play() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
-def test_after_the_parting_free_players_have_read_different_tokens_and_forced_ones_have_not(architecture: str) -> None:
+def test_after_a_divergence_free_runs_read_different_tokens_and_forced_ones_do_not(architecture: str) -> None:
     free, forced = two_of(architecture, seeds=(2, 3)), two_of(architecture, forced=True, seeds=(2, 3))
     step = first_divergence(free)
     assert step is not None
@@ -376,8 +342,8 @@ def test_encoders_share_their_context_while_they_read_one_input() -> None:
     assert not same_context(one, elsewhere, 0)
 
 
-def test_vocabularies_meet_by_their_labels() -> None:
-    encoder, decoder = random_contender("encoder", "encoder"), random_contender("decoder", "decoder")
+def test_vocabularies_are_joined_by_labels() -> None:
+    encoder, decoder = random_variant("encoder", "encoder"), random_variant("decoder", "decoder")
     runs = [decode_steps(variant, SOURCE, forced=True) for variant in (encoder, decoder)]
     assert len(runs[0]) == 5  # no end token
     assert len(runs[1]) == 6
@@ -393,7 +359,7 @@ def test_vocabularies_meet_by_their_labels() -> None:
     json.dumps(pack_steps(runs), allow_nan=False)
 
 
-def test_the_frames_hold_what_the_plays_do() -> None:
+def test_the_tables_hold_the_values_of_the_runs() -> None:
     runs = two_of("encoder-decoder")
     frame = predictions_by_step(runs)
     assert len(frame) == sum(map(len, runs))
@@ -410,7 +376,7 @@ def test_the_frames_hold_what_the_plays_do() -> None:
         assert row["entropy"] == one.entropy()[step].item()
 
 
-def test_the_top_has_every_players_likeliest_tokens_and_the_right_one() -> None:
+def test_likeliest_tokens_are_those_of_every_run_and_the_right_one() -> None:
     runs = two_of("decoder", forced=True)
     for step in range(6):
         at = likeliest_tokens(runs, step, 2)
@@ -429,17 +395,17 @@ def test_the_top_has_every_players_likeliest_tokens_and_the_right_one() -> None:
         likeliest_tokens(runs, 6, 2)
 
 
-def test_players_need_different_names() -> None:
+def test_variants_need_different_names() -> None:
     one, _ = two_of("encoder")
     for frame in (predictions_by_step, divergence_by_step, pack_steps, partial(likeliest_tokens, step=0)):
         with pytest.raises(InputError, match="different names"):
             frame([one, one])
 
 
-def test_four_players_of_thirty_two_steps_are_one_small_message() -> None:
+def test_four_runs_of_thirty_two_steps_are_one_small_message() -> None:
     sizes = {"max_len": 80}
     variants = [
-        random_contender(f"model {seed}", "decoder", seed=seed, model=sizes, sampling=Sampling(temperature=1.0))
+        random_variant(f"model {seed}", "decoder", seed=seed, model=sizes, sampling=Sampling(temperature=1.0))
         for seed in range(4)
     ]
     source = [1 + step % 7 for step in range(31)]
@@ -473,7 +439,7 @@ def test_each_step_is_the_run_with_the_difference_added_to_its_stream() -> None:
         tokens = [*tokens, step.token]
 
 
-def test_so_it_is_in_a_stock_model_with_a_hook() -> None:
+def test_steering_is_a_hook_on_a_stock_model() -> None:
     model = FAMILIES["Llama"].make()
     reading, towards, away = (
         xformer.read(model, text, tokenizer=tokenizer()) for text in ("the cat sat on", "the dog flew", "a bird saw it")
@@ -486,12 +452,12 @@ def test_so_it_is_in_a_stock_model_with_a_hook() -> None:
         return given + vector if isinstance(given, torch.Tensor) else (given[0] + vector, *given[1:])
 
     stock.model.layers[0].register_forward_hook(add)
-    ids, said = reading.trace.tokens, []
+    ids, predicted = reading.trace.tokens, []
     with torch.no_grad():
         for _ in range(3):
-            said.append(int(stock(input_ids=ids, use_cache=False).logits[0, -1].argmax()))
-            ids = torch.cat([ids, torch.tensor([said[-1:]])], dim=1)
-    assert table["steered_says"].tolist() == [reading.subject.labels[token] for token in said]
+            predicted.append(int(stock(input_ids=ids, use_cache=False).logits[0, -1].argmax()))
+            ids = torch.cat([ids, torch.tensor([predicted[-1:]])], dim=1)
+    assert table["steered_says"].tolist() == [reading.subject.labels[token] for token in predicted]
     assert table["says"].tolist() != table["steered_says"].tolist()
 
 

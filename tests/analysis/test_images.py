@@ -1,4 +1,4 @@
-"""What is said about a model of images, against loops over single images and patches."""
+"""Tables of a model of images, against loops over single images and patches."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_classes_are_the_probabilities_of_the_digits(model: Transformer) -> None
     assert table["digit"].tolist() == list("0123456789")
     assert table["probability"].tolist() == pytest.approx(p.tolist(), abs=1e-7)
     assert table.loc[table["right"], "digit"].tolist() == [str(digit_images()[1].digits[3].item())]
-    assert not classes(xformer.read(subject, "drawn 00g"))["right"].any()  # nobody knows what that is
+    assert not classes(xformer.read(subject, "drawn 00g"))["right"].any()  # no right answer is known
 
 
 def test_the_share_of_neighbours_counts_places_side_by_side() -> None:
@@ -101,7 +101,7 @@ def test_the_share_of_neighbours_counts_places_side_by_side() -> None:
 def test_a_survey_counts_blank_pixels_too_and_each_test_image_once(model: Transformer) -> None:
     found = survey(TaskModel(model, Task(preset("digits").task)), 2000, 1)
     assert found.n_inputs == N_TEST
-    assert found.n_positions == {"encoder.0.ffn": 17 * N_TEST, "encoder.1.ffn": 17 * N_TEST}
+    assert [layer.n_positions for layer in found.layers.values()] == [17 * N_TEST] * 2
     assert {len(image) for image in found.inputs} == {64}
     assert {*found.inputs} == {tuple(image) for image in digit_images()[1].pixels.tolist()}
 

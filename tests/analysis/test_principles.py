@@ -186,7 +186,7 @@ def test_each_stage_follows_from_the_one_before(run: tuple[xformer.Transformer, 
     frame = dimensions(cell)
     assert frame["product"].sum() == pytest.approx(cell.dot, rel=1e-12)
     assert cell.score == pytest.approx(cell.dot / math.sqrt(6) + cell.bias, rel=1e-12)
-    # float64: a sum of six products, whatever the kernel's order
+    # float64: a sum of six products, in any order
     assert trace["decoder.1.attn.scores"][0, 2, 7, 3].item() == pytest.approx(cell.score, rel=1e-10)
     row = softmax_of_cell(cell)
     assert row["token"].tolist() == list(reading.tokens)

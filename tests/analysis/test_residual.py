@@ -60,11 +60,10 @@ def ran(architecture: str, variant: str, **edit: object) -> tuple[Transformer, T
 @every_case
 def test_the_lens_ends_in_the_models_own_logits(architecture: str, variant: str) -> None:
     model, trace = ran(architecture, variant)
-    said = lens_logits(from_trace(model, trace))
-    *_, last = said.values()
+    points = lens_logits(from_trace(model, trace))
+    *others, last = points.values()
     assert torch.equal(last, trace.logits)  # the same operations on the same numbers: not one bit apart
-    assert len(said) == len(stream_steps(from_trace(model, trace))) + 1
-    others = list(said.values())[:-1]
+    assert len(points) == len(stream_steps(from_trace(model, trace))) + 1
     assert all(not torch.allclose(other, trace.logits, atol=0.1) for other in others)
 
 
@@ -94,14 +93,9 @@ def test_the_lens_frame_holds_the_probabilities() -> None:
 
 
 def test_decided_is_where_the_answer_stays_right() -> None:
-    story = {0: [0, 1, 1], 1: [1, 0, 1], 2: [1, 1, 1], 3: [1, 1, 0]}
-    frame = pd.DataFrame(
-        [
-            {"position": p, "depth": d, "point": "abc"[d], "right": bool(ok)}
-            for p, told in story.items()
-            for d, ok in enumerate(told)
-        ]
-    )
+    right = {0: [0, 1, 1], 1: [1, 0, 1], 2: [1, 1, 1], 3: [1, 1, 0]}
+    rows = [(position, depth, "abc"[depth], bool(ok)) for position, of in right.items() for depth, ok in enumerate(of)]
+    frame = pd.DataFrame(rows, columns=["position", "depth", "point", "right"])
     assert decided(frame).to_dict("list") == {"position": [0, 1, 2], "depth": [1, 2, 0], "point": ["b", "c", "a"]}
 
 
@@ -150,13 +144,6 @@ def test_in_low_precision_the_last_part_of_a_logit_is_the_rounding(dtype: torch.
     size, eps = exact["contribution"].abs().sum(), torch.finfo(dtype).eps
     assert abs(parts["contribution"].iloc[-1]) <= 2 * eps * size
     assert (parts["contribution"].iloc[:-1] - exact["contribution"]).abs().max() <= 8 * eps * size
-
-
-def test_the_parts_sum_to_the_logit_of_a_float32_run() -> None:
-    model, trace = ran("encoder", "post")
-    total = attribution(from_trace(model, trace), position=3, token=4)["contribution"].sum()
-    # The run rounds to 2⁻²⁴ relative at each of ~10 steps in sequence, with the norms amplifying by less than 10.
-    assert total == pytest.approx(trace.logits[0, 3, 4].item(), abs=1e-4)
 
 
 @pytest.mark.usefixtures("float64")
@@ -235,21 +222,13 @@ def test_the_parts_of_a_changed_run_sum_to_its_logit(architecture: str, variant:
         assert parts[(parts["layer"] == 0) & (parts["kind"] == "feed_forward")]["contribution"].item() == 0
 
 
-def test_a_stream_that_an_edit_changed_is_refused() -> None:
-    model, _ = ran("encoder", "post")
-    for name in ("encoder.0.resid_mid", "encoder.1.resid_post", "logits"):
-        _, trace = ran("encoder", "post", edits=[edits.scale(name, 2.0)])
-        with pytest.raises(EditError, match="stream itself"):
-            attribution(from_trace(model, trace), position=2, token=4)
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("glob", ["{stack}.*_mid", "*resid*", "{stack}.?.resid_mid", "*.1.r*", "log*"])
-def test_a_stream_that_a_glob_changed_is_refused_too(architecture: str, glob: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["{stack}.1.resid_post", "logits", "{stack}.*_mid", "*resid*", "{stack}.?.resid_mid", "*.1.r*", "log*"]
+)
+def test_a_stream_that_an_edit_changed_is_refused(architecture: str, name: str) -> None:
     stack = "encoder" if architecture == "encoder" else "decoder"
-    model = random_model(architecture)
-    changes = [edits.scale(glob.format(stack=stack), 1.0)]
-    model, trace = ran(architecture, "pre", edits=changes)
+    model, trace = ran(architecture, "pre", edits=[edits.scale(name.format(stack=stack), 1.0)])
     with pytest.raises(EditError, match="the stream itself"):
         attribution(from_trace(model, trace), position=2, token=4)
 
@@ -376,13 +355,14 @@ def test_the_parts_of_a_real_model_sum_to_its_logit() -> None:
     assert len(parts) == 30 * (9 + 1) + 1 + 3  # heads and feed-forward layers, the token, output bias, norms and biases
 
 
-def test_what_follows_a_text_nobody_knows_so_the_lens_claims_nothing_there() -> None:
+def test_the_lens_does_not_judge_the_token_after_a_text() -> None:
     reading = xformer.read("checkpoints/characters", "The list")
     chart = xformer.viz.lens(reading).to_dict()
     rows = [row for table in chart["datasets"].values() for row in table if "verdict" in row]
     last = [row for row in rows if row["position"] == reading.open_output]
     others = [row for row in rows if row["position"] != reading.open_output]
-    assert {(row["answer"], row["right"], row["verdict"]) for row in last} == {("?", False, "nobody knows")}
+    assert {(row["answer"], row["right"]) for row in last} == {("?", False)}
+    assert not {row["verdict"] for row in last} & {"yes", "no"}
     assert {row["verdict"] for row in others} == {"yes", "no"}
 
 

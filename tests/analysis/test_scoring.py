@@ -1,4 +1,4 @@
-"""The counts against one play after another, the figures against `evaluate`, the interval against numbers by hand."""
+"""The counts against one run after another, the figures against `evaluate`, the interval against scipy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from scipy import stats
 
 import xformer
-from tests.analysis.duel import SHIPPED, contender_of, random_contender, shipped
+from tests.analysis.duel import SHIPPED, random_variant, shipped, variant_of
 from tests.training.crib import Crib
 from tests.training.tiny import ARCHITECTURES, tiny_model, tiny_task
 from xformer import edits
@@ -46,27 +46,6 @@ def final(*variants: Variant, samples: int = 23, seed: int = 3) -> Agreement:
     return last
 
 
-@pytest.mark.parametrize(
-    ("hits", "trials", "low", "high"),
-    [  # by hand from the formula with z = 1.96, to four places
-        (8, 10, 0.4902, 0.9433),
-        (0, 10, 0.0, 0.2775),
-        (10, 10, 0.7225, 1.0),
-        (5, 10, 0.2366, 0.7634),
-        (1, 1, 0.2065, 1.0),
-        (50, 100, 0.4038, 0.5962),
-    ],
-)
-def test_wilson_by_hand(hits: int, trials: int, low: float, high: float) -> None:
-    assert wilson(hits, trials) == pytest.approx((low, high), abs=5e-5)
-
-
-@pytest.mark.parametrize(("hits", "trials"), [(1, 7), (3, 11), (97, 101), (4999, 5003)])
-def test_wilsons_ends_are_where_the_score_test_just_rejects(hits: int, trials: int) -> None:
-    for p in wilson(hits, trials):
-        assert abs(hits / trials - p) == pytest.approx(1.959963984540054 * (p * (1 - p) / trials) ** 0.5, rel=1e-9)
-
-
 @pytest.mark.parametrize("trials", [1, 2, 7, 60, 2_000, 100_000])
 def test_wilson_is_scipys(trials: int) -> None:
     for hits in {0, 1, trials // 3, trials // 2, trials - 1, trials}:
@@ -91,16 +70,16 @@ def table(frame, *columns: str) -> dict[tuple, tuple[int, int]]:  # pyright: ign
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_counts_are_those_of_one_play_after_another(architecture: str) -> None:
+def test_the_counts_are_those_of_one_run_after_another(architecture: str) -> None:
     stack = "encoder" if architecture == "encoder" else "decoder"
-    one = random_contender("one", architecture, seed=1)
-    muted = contender_of("muted", one.model, one.task, (edits.scale(f"{stack}.1.ffn.out", 0.0),))
-    other = random_contender("other", "encoder", seed=2)
+    one = random_variant("one", architecture, seed=1)
+    muted = variant_of("muted", one.model, one.task, (edits.scale(f"{stack}.1.ffn.out", 0.0),))
+    other = random_variant("other", "encoder", seed=2)
     variants = (one, muted, other)
     result = final(*variants)
     hits: Counter = Counter()
     trials: Counter = Counter()
-    said: Counter = Counter()
+    predicted: Counter = Counter()
 
     def count(key: tuple, right: bool) -> None:
         hits[key] += right
@@ -115,7 +94,7 @@ def test_the_counts_are_those_of_one_play_after_another(architecture: str) -> No
                 count(("position", name, "exact", place), all(this.right[: place + 1]))
                 count(("length", name, "token", len(source)), right)
                 count(("all", name, "token"), right)
-                said[name, this.labels[this.answer[place]], this.labels[this.predicted[place]]] += 1
+                predicted[name, this.labels[this.answer[place]], this.labels[this.predicted[place]]] += 1
             count(("length", name, "exact", len(source)), this.is_exact)
             count(("all", name, "exact"), this.is_exact)
         for a, b in ((0, 1), (0, 2), (1, 2)):
@@ -138,7 +117,7 @@ def test_the_counts_are_those_of_one_play_after_another(architecture: str) -> No
     found = {
         (row["model"], row["right"], row["predicted"]): row["count"] for row in confusion(result).to_dict("records")
     }
-    assert found == dict(said)
+    assert found == dict(predicted)
     assert 0 < hits["all", "one", "token"] < trials["all", "one", "token"]
     shares = confusion(result).groupby(["model", "right"])["share"].sum()
     assert shares.tolist() == pytest.approx([1.0] * len(shares))
@@ -158,8 +137,8 @@ def test_the_counts_are_those_of_one_play_after_another(architecture: str) -> No
 )
 def test_a_leak_of_the_answer_is_not_counted_as_knowing_it(architecture: str, lifted: AnyEdit) -> None:
     """Under changes that let a decoder see ahead, what is counted is what it says step by step."""
-    variant = random_contender("lifted", architecture, seed=3, edits=(lifted,))
-    result = final(variant, random_contender("untouched", architecture, seed=3))
+    variant = random_variant("lifted", architecture, seed=3, edits=(lifted,))
+    result = final(variant, random_variant("untouched", architecture, seed=3))
     right = exact = 0
     for source in sources_of(variant, 23, 3):
         one = decode_steps(variant, source, forced=True)
@@ -169,9 +148,9 @@ def test_a_leak_of_the_answer_is_not_counted_as_knowing_it(architecture: str, li
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
-def test_whoever_copies_the_answer_gets_nothing_right(architecture: str) -> None:
+def test_a_model_that_copies_the_answer_gets_nothing_right(architecture: str) -> None:
     task = tiny_task(architecture)
-    result = final(contender_of("crib", Crib(tiny_model(task)).eval(), task), samples=50)
+    result = final(variant_of("crib", Crib(tiny_model(task)).eval(), task), samples=50)
     figures = accuracy(result).set_index("measure")
     assert figures.loc["exact", "hits"] == 0
     assert figures.loc["token", "share"] < 0.5
@@ -186,7 +165,7 @@ def test_the_figures_are_those_of_evaluate(name: str) -> None:
     with torch.no_grad():
         for parameter in noisy.parameters():
             parameter.add_(parameter.std() * 0.25 * torch.randn(parameter.shape, generator=draw))
-    noisy_player = contender_of("noisy", noisy, variant.task)
+    noisy_player = variant_of("noisy", noisy, variant.task)
     result = accuracy(final(noisy_player, samples=700, seed=9)).set_index("measure")["share"]
     expected = evaluate(noisy, variant.task, samples=700, seed=9)
     assert 0 < expected.token_accuracy < 1
@@ -196,36 +175,16 @@ def test_the_figures_are_those_of_evaluate(name: str) -> None:
 
 def test_reports_come_chunk_by_chunk_and_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK", 7)
-    variant = random_contender("one", "encoder")
+    variant = random_variant("one", "encoder")
     reports = list(count_agreement([variant], samples=23))
     assert [report.done for report in reports] == [7, 14, 21, 23]
     assert [report.is_final for report in reports] == [False, False, False, True]
-    assert [report.trials["all", "one", "exact", 0] for report in reports] == [
-        7,
-        14,
-        21,
-        23,
-    ]  # each is its own snapshot
+    trials = [report.trials["all", "one", "exact", 0] for report in reports]
+    assert trials == [7, 14, 21, 23]  # each is its own snapshot
 
 
-def test_it_can_be_closed() -> None:
-    reports = count_agreement([random_contender("one", "encoder")], samples=10**9)
-    assert next(reports).done == 500
-    reports.close()  # pyright: ignore[reportAttributeAccessIssue]
-    assert list(reports) == []
-
-
-def test_a_player_agrees_with_itself() -> None:
-    one = random_contender("one", "decoder")
-    twin = contender_of("twin", one.model, one.task)
-    result = final(one, twin)
-    assert same_answers(result)["share"].tolist() == [1.0, 1.0]
-    ours, theirs = (accuracy(result).query("model == @name")["hits"].tolist() for name in ("one", "twin"))
-    assert ours == theirs
-
-
-def test_players_of_other_tokens_or_no_names_are_refused() -> None:
-    one = random_contender("one", "encoder")
+def test_variants_of_other_tokens_or_equal_names_are_refused() -> None:
+    one = random_variant("one", "encoder")
     with pytest.raises(InputError, match="different names"):
         next(count_agreement([one, one]))
     with pytest.raises(InputError, match="At least one input"):
@@ -235,7 +194,7 @@ def test_players_of_other_tokens_or_no_names_are_refused() -> None:
 
 
 def test_long_inputs_are_counted_in_portions_and_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    variants = [random_contender("a", "encoder"), random_contender("b", "encoder", seed=1)]
+    variants = [random_variant("a", "encoder"), random_variant("b", "encoder", seed=1)]
     whole = final(*variants)
     monkeypatch.setattr(predicting, "CELLS_AT_ONCE", 100)
     reports = list(count_agreement(variants, samples=23, seed=3))
@@ -312,7 +271,7 @@ def variant(name: str, called: str, **options: str) -> Variant:
     return Variant.load(str(CHECKPOINTS / name), called, **options)
 
 
-def test_players_compared_by_length_have_the_shares_of_inputs_of_that_length_alone() -> None:
+def test_lengths_compared_are_the_shares_of_inputs_of_one_length() -> None:
     models = [variant("reverse-small", "A"), variant("reverse-mirror", "B")]
     models.append(variant("reverse-small", "C", changes="ablate:encoder.0.attn.0"))
     table = lengths_compared(models, lengths=[5, 16], samples=40, seed=3).set_index(["model", "length"])
@@ -329,7 +288,7 @@ def test_players_compared_by_length_have_the_shares_of_inputs_of_that_length_alo
     assert table["trained"].tolist() == [True, True, True, False, False, False]
 
 
-def test_players_are_compared_at_the_lengths_that_all_of_them_read() -> None:
+def test_variants_are_compared_at_the_lengths_that_all_read() -> None:
     both = [variant("reverse-mirror", "A"), variant("reverse-long", "B")]
     assert lengths_of_all(both) == tuple(range(1, 41))
     assert max(lengths_of_all(both[1:])) == 64
@@ -337,7 +296,7 @@ def test_players_are_compared_at_the_lengths_that_all_of_them_read() -> None:
         lengths_compared(both, lengths=[41])
 
 
-def test_players_of_other_tasks_or_of_one_length_are_refused() -> None:
+def test_variants_of_other_tasks_or_of_one_length_are_refused() -> None:
     with pytest.raises(InputError, match="one task"):
         lengths_compared([variant("reverse-small", "A"), variant("addition", "B")], samples=2)
     with pytest.raises(UnavailableError, match="one length"):

@@ -79,15 +79,17 @@ def test_what_cannot_be_compared_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "pooling"),
+    ("folder_config", "pooling"),
     [({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "first"),
      ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
      ({"pooling_mode_lasttoken": True}, "last"),
      ({"pooling_mode_max_tokens": True}, None),
      ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, None)],
 )  # fmt: skip
-def test_the_pooling_of_a_sentence_transformers_folder_is_taken(tmp_path: Path, said: Any, pooling: str | None) -> None:
-    folder = _with_pooling(tmp_path, json.dumps({"word_embedding_dimension": 24, **said}))
+def test_the_pooling_of_a_sentence_transformers_folder_is_used(
+    tmp_path: Path, folder_config: Any, pooling: str | None
+) -> None:
+    folder = _with_pooling(tmp_path, json.dumps({"word_embedding_dimension": 24, **folder_config}))
     model = open_model(folder)
     assert model.pooling == pooling
     found = xformer.analysis.similarity(model, TEXTS)

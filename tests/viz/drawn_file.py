@@ -1,4 +1,4 @@
-"""What stands in a figure's file: the marks of an SVG where they are drawn, in their order, and the words of a PDF."""
+"""Read a figure: the rows of a chart, its small maps, the marks of an SVG in their order, and the words of a PDF."""
 
 from __future__ import annotations
 
@@ -6,9 +6,32 @@ import re
 import xml.etree.ElementTree as ET
 import zlib
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from xformer.viz.charts import GREY, LETTERS
 
 SVG = "{http://www.w3.org/2000/svg}"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
+
+
+def rows_of(chart: Any, column: str) -> list[dict[str, Any]]:
+    """The rows of the one table of a chart with that column."""
+    tables = [rows for rows in chart.to_dict(validate=False)["datasets"].values() if rows and column in rows[0]]
+    assert len(tables) == 1, f"{len(tables)} tables have {column}"
+    return tables[0]
+
+
+def maps_of(chart: Any) -> list[np.ndarray]:
+    """The values of the small maps of a chart, [row, col] each: NaN where masked, infinite where it is not a number."""
+    found = []
+    for row in rows_of(chart, "cells"):
+        values = [
+            np.nan if one == GREY else LETTERS.index(one) / 61 if one in LETTERS else np.inf for one in row["cells"]
+        ]
+        found.append(np.reshape(values, (-1, row["columns"])))
+    return found
 
 
 @dataclass(frozen=True)
@@ -80,7 +103,7 @@ def pdf_words(data: bytes) -> str:
     assert not [one for one in objects.values() if re.search(rb"/Subtype\s*/Image", one)], "a raster"
     fonts = dict(re.findall(rb"/(fo\d+) (\d+) 0 R", data))
     characters = {name: _characters(_stream(objects[_reference(objects[font])])) for name, font in fonts.items()}
-    said, font = "", b""
+    text, font = "", b""
     for one in objects.values():
         if b"/Type /CMap" in one or b" Tj" not in (content := _stream(one)):
             continue
@@ -88,8 +111,8 @@ def pdf_words(data: bytes) -> str:
             font = name or font
             codes = _bytes(literal)
             for at in range(0, len(codes), 2):
-                said += characters[font][codes[at : at + 2]]
-    return said.replace(" ", "")
+                text += characters[font][codes[at : at + 2]]
+    return text.replace(" ", "")
 
 
 def _reference(font: bytes) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +13,7 @@ import torch
 
 import xformer
 from tests.training.tiny import random_model
+from tests.viz.drawn_file import maps_of, rows_of
 from xformer import analysis, edits, viz
 from xformer.analysis.attention_patterns import MOST_TOKENS, REACH, attention, pattern_cells, rollout_matrices
 from xformer.errors import EditError
@@ -36,7 +36,7 @@ def frame(n: int, *, causal: bool = True) -> pd.DataFrame:
 
 
 def colour(spec: dict) -> dict:
-    return spec["encoding"]["color"]["condition"]
+    return spec["encoding"]["color"]
 
 
 def test_the_scale_is_fixed_or_the_heads_own() -> None:
@@ -139,33 +139,26 @@ def changed() -> Reading:
     return xformer.read("checkpoints/reverse", INPUT, edits=changes)
 
 
-def rows_of(chart: Any, name: str) -> list[dict[str, Any]]:
-    """The rows of the one dataset with that column."""
-    found = [rows for rows in chart.to_dict(validate=False)["datasets"].values() if rows and name in rows[0]]
-    assert len(found) == 1
-    return found[0]
-
-
 @pytest.mark.parametrize("scale", ["fixed", "own", "log", "without_first_token"])
 def test_the_grid_has_every_weight_on_its_scale(original: Reading, scale: str) -> None:
-    cells = np.array([row["share"] for row in rows_of(viz.attention_grid(original, scale=scale), "share")])
-    shown = cells.reshape(4, 4, 4, 4)  # layer, head, query, key
+    shown = np.reshape(maps_of(viz.attention_grid(original, scale=scale)), (4, 4, 4, 4))  # layer, head, query, key
     weights = np.stack([original[f"encoder.{layer}.attn.pattern"][0].numpy(force=True) for layer in range(4)])
     first = 1 if scale == "without_first_token" else 0
     top = weights[..., first:].max(axis=(2, 3), keepdims=True) if scale in ("own", "without_first_token") else 1.0
     expected = 1 + np.log10(weights) / 4 if scale == "log" else weights / top
-    error = 0.01 if scale != "log" else 0.05  # a small picture keeps a byte of each weight
+    error = 0.02 if scale != "log" else 0.05  # a small picture keeps a byte of each weight, and sends a letter
     seen = weights[..., first:] > 1e-3
     np.testing.assert_allclose(shown[..., first:][seen], expected[..., first:][seen], atol=error)
 
 
 def test_a_changed_run_says_what_is_masked_silenced_and_moved(original: Reading, changed: Reading) -> None:
-    grid = viz.attention_grid(changed, before=original).to_dict(validate=False)
-    cells, *others = (grid["datasets"][layer["data"]["name"]] for layer in grid["layer"])
-    assert sum(not cell["seen"] for cell in cells) == 4 * 6  # of one layer's heads all that is above the diagonal
+    chart = viz.attention_grid(changed, before=original)
+    assert np.isnan(maps_of(chart)).sum() == 4 * 6  # of one layer's heads all that is above the diagonal
+    grid = chart.to_dict(validate=False)
     marks = [layer["mark"]["type"] for layer in grid["layer"]]
-    assert len(others[marks.index("rule") - 1]) == 2  # one head is crossed out
-    moved = [bar["x2"] - bar["x"] for bar in others[1]]
+    bars, crossed = (grid["datasets"][grid["layer"][at]["data"]["name"]] for at in (2, marks.index("rule")))
+    assert len(crossed) == 1
+    moved = [bar["x2"] - bar["x"] for bar in bars]
     assert moved[:8] == [0] * 8
     assert min(moved[8:]) > 0
 
@@ -192,7 +185,8 @@ def test_of_very_many_arcs_the_weakest_are_left_out(original: Reading, monkeypat
 
 def test_large_pictures_are_pooled_to_so_many_cells(original: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_patterns, "HEAD_GRID_MOST_CELLS", 16)
-    assert len(rows_of(viz.attention_grid(xformer.read("checkpoints/reverse", "3 7 12 9 4 11")), "share")) == 16 * 9
+    maps = maps_of(viz.attention_grid(xformer.read("checkpoints/reverse", "3 7 12 9 4 11")))
+    assert [one.shape for one in maps] == [(3, 3)] * 16
 
 
 def test_what_is_saved_is_vectors_with_text_and_masked_cells_are_grey(changed: Reading, tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.viz.drawn_file import Mark, marks
-from xformer.viz.charts import SIDES, Sheet, layered, place_labels
+from tests.viz.drawn_file import Mark, maps_of, marks
+from xformer.viz import theme
+from xformer.viz.charts import SIDES, layered, pixel_axes, place_labels, small_maps, token_lanes
+from xformer.viz.diagram_figure import Sheet
 from xformer.viz.export import svg
 
 TABLE = pd.DataFrame({"x": [1, 2], "y": [0.5, 0.25]})
@@ -147,16 +149,25 @@ def test_two_lines_are_two_and_looks_tell_them_apart(sheet: Sheet) -> None:
     assert "rotate(-90)" in up.look["transform"] or "rotate(270)" in up.look["transform"]
 
 
-def test_a_chip_says_its_token_its_verdict_and_how_likely_it_was(sheet: Sheet) -> None:
-    sheet.chip(10, 20, 54, "seven", "wrong", share=0.25)
-    sheet.chip(100, 20, 54, "7", "right", share=1.0)
-    found = drawn(sheet)
-    wrong, right = [next(mark for mark in found if mark.text == text) for text in ("seven", "7")]
-    assert (wrong.middle[0], right.middle[0]) == (37, 127)
-    assert (wrong.look["font-weight"], right.look["font-weight"]) == ("bold", "normal")
-    dashes = {mark.look["stroke"]: mark.look.get("stroke-dasharray") for mark in found if len(mark.points) > 8}
-    assert dashes["#d55e00"] == "4,3", "whoever sees no colours sees it broken"
-    assert [value for hue, value in dashes.items() if hue != "#d55e00"] == [None]
-    assert [mark.text for mark in found if mark.text in "✓✗" and mark.text] == ["✗", "✓"]
-    bars = [mark.box[2] - mark.box[0] for mark in found if mark.points and round(mark.box[3] - mark.box[1], 3) == 4]
-    assert bars == pytest.approx([12, 48])
+def test_a_token_has_its_verdict_also_without_colour_and_its_probability() -> None:
+    rows = [("says", 0, "seven", "wrong", 0.25), ("says", 1, "7", "right", 1.0), ("reads", 0, "x", "plain", None)]
+    tokens = pd.DataFrame(rows, columns=["lane", "at", "token", "kind", "probability"]).astype({"probability": float})
+    found = marks(svg([layered(*token_lanes(tokens, columns=2, title="step", hues={"says": "#010101"}))]))
+    assert {"seven", "0.25 ✗", "7", "1.00 ✓", "x", "reads", "says"} <= {mark.text for mark in found}
+    boxes = {mark.look["stroke"]: mark.look.get("stroke-dasharray") for mark in found if "stroke" in mark.look}
+    assert boxes["#d55e00"] == "4,3", "without colours, the border is broken"
+    assert "#010101" in [mark.look.get("fill") for mark in found]
+
+
+def test_a_small_map_is_drawn_where_its_frame_is_with_masked_and_broken_cells() -> None:
+    frame = {"x": 20, "y": 10, "x2": 60, "y2": 40}
+    values = np.array([[0.0, 0.5, 1.0, np.nan], [np.inf, 0.25, 0.75, 1.0]])
+    sheet = layered(small_maps([frame], [values], pixel_axes(200, 100))).properties(width=200, height=100)
+    assert np.nan_to_num(maps_of(sheet)[0], posinf=9) == pytest.approx(np.nan_to_num(values, posinf=9), abs=0.01)
+    cells = [mark for mark in marks(svg([sheet])) if mark.look.get("stroke-width") == "0"][:8]
+    fills = [mark.look["fill"] for mark in cells]
+    assert (fills[3], fills[4]) == (theme.MASKED[False], theme.BROKEN)
+    assert len(set(fills)) == 7
+    left, top, _, _ = cells[0].box
+    assert [mark.box[0] - left for mark in cells] == [0, 10, 20, 30] * 2
+    assert [mark.box[1] - top for mark in cells] == [0] * 4 + [15] * 4

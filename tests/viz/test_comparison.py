@@ -1,4 +1,4 @@
-"""The charts of a comparison show the numbers of their frames, on fixed scales, told apart by more than colour."""
+"""The charts of a comparison show the numbers of their frames, on fixed scales, distinct without colours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.analysis.duel import SOURCE, contender_of, random_contender
+from tests.analysis.duel import SOURCE, random_variant, variant_of
 from tests.viz.test_theme import SEEN, as_seen, nearest
 from xformer import analysis, edits, viz
 from xformer.analysis.differences import lens_divergence
@@ -20,15 +20,13 @@ from xformer.viz.differences import DECIDES
 from xformer.viz.generation import SAYS, short_names
 
 DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-CONTENDERS = [random_contender(f"seed {seed}", "decoder", seed=seed) for seed in (2, 3)]
-CONTENDERS.append(
-    contender_of('hot "one"', CONTENDERS[0].model, CONTENDERS[0].task, sampling=Sampling(temperature=3.0))
-)
+CONTENDERS = [random_variant(f"seed {seed}", "decoder", seed=seed) for seed in (2, 3)]
+CONTENDERS.append(variant_of('hot "one"', CONTENDERS[0].model, CONTENDERS[0].task, sampling=Sampling(temperature=3.0)))
 ROLLOUTS = [decode_steps(variant, SOURCE) for variant in CONTENDERS]
 STEP, LEAST = first_divergence(ROLLOUTS[:2]), 0.15
 assert STEP is not None
 READINGS = [one[STEP] for one in ROLLOUTS[:2]]
-CHANGED = contender_of("changed", CONTENDERS[0].model, CONTENDERS[0].task, (zero_positions(),))
+CHANGED = variant_of("changed", CONTENDERS[0].model, CONTENDERS[0].task, (zero_positions(),))
 TWINS = [ROLLOUTS[0], decode_steps(CHANGED, SOURCE)]
 CHANGES_AT = first_divergence(TWINS)
 assert CHANGES_AT is not None
@@ -127,7 +125,7 @@ def test_lines_are_the_frame_with_the_parting_marked(dark: bool, what: Any) -> N
 
 def test_an_infinite_divergence_is_a_gap() -> None:
     """An encoder of this task can never say "end", which a decoder can."""
-    runs = [decode_steps(random_contender(kind, kind), SOURCE, forced=True) for kind in ("encoder", "decoder")]
+    runs = [decode_steps(random_variant(kind, kind), SOURCE, forced=True) for kind in ("encoder", "decoder")]
     for what, is_gap in (("kl", False), ("kl_back", True)):
         chart = viz.divergence_by_step(runs, what)
         shown = [row["shown"] for row in rows(chart) if "pair" in row]
@@ -156,7 +154,7 @@ def test_maps_have_fixed_scales_and_masked_cells_are_grey(dark: bool) -> None:
 
 
 def test_rows_over_other_tokens_are_not_mixed() -> None:
-    reading = decode_steps(random_contender("pair", "encoder-decoder"), SOURCE, forced=True)[2]
+    reading = decode_steps(random_variant("pair", "encoder-decoder"), SOURCE, forced=True)[2]
     frame = analysis.decision_rows([reading])
     with pytest.raises(ValueError, match="one by one"):
         viz.decision_rows([reading])
@@ -197,8 +195,8 @@ def test_names_are_short_where_that_tells_them_apart() -> None:
 def test_patches_are_sorted_bars_in_the_hues_of_their_heads(dark: bool) -> None:
     both = analysis.patching(PATCHED)
     frame = both[both["source"] == PATCHED[0].subject.name]
-    shown = [row for row in rows(viz.patching(PATCHED, max_parts=7, dark=dark)) if "part" in row]
-    assert [row["restored"] for row in shown] == frame["restored"].head(7).tolist()
+    shown = [row for row in rows(viz.patching(PATCHED, dark=dark)) if "part" in row]
+    assert [row["restored"] for row in shown] == frame["restored"].head(20).tolist()
     for row in shown:
         if row["head"]:
             assert row["hue"] == theme.head_hue(row["head"] - 1, dark)
@@ -246,7 +244,7 @@ def test_right_tokens_that_differ_between_players_are_left_out_of_the_axis() -> 
 
 
 def test_edited_players_are_drawn_like_any_other() -> None:
-    cut = contender_of("cut", CONTENDERS[0].model, CONTENDERS[0].task, (edits.ablate_head("decoder.0.attn", 1),))
+    cut = variant_of("cut", CONTENDERS[0].model, CONTENDERS[0].task, (edits.ablate_head("decoder.0.attn", 1),))
     drawn = rows(viz.predictions_by_step([ROLLOUTS[0], decode_steps(cut, SOURCE)], "entropy", dark=True))
     assert {row["model"] for row in drawn if "model" in row} == {"seed 2", "cut"}
 

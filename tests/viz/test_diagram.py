@@ -198,18 +198,3 @@ def test_cross_attention_reads_the_end_of_the_encoder(norm: str) -> None:
         ("encoder.final_norm" if norm == "pre" else "encoder.ffn_norm", "decoder.cross_attn")
     ]
     assert str(N_TOKENS) in made["decoder.cross_attn"].what
-
-
-@pytest.mark.parametrize("value", [0, 30, -1, True, 2.0, None])
-def test_a_length_that_does_not_fit_is_refused(value) -> None:
-    encoder = ModelConfig(architecture="encoder", **PRIMES | {"d_ff": 19})
-    both = ModelConfig(architecture="encoder-decoder", **PRIMES | {"d_ff": 19})
-    with pytest.raises(ValueError, match=r"n_tokens must be from 1 to max_len = 29, received"):
-        diagram(encoder, value)
-    with pytest.raises(ValueError, match=r"n_target must be from 1 to max_len = 29, received"):
-        diagram(both, 3, value)
-
-
-def test_only_an_encoder_decoder_has_a_target() -> None:
-    with pytest.raises(ValueError, match="leave n_target out, received n_target=3"):
-        diagram(ModelConfig(architecture="decoder", **PRIMES | {"d_ff": 19}), 3, 3)

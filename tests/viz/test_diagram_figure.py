@@ -11,8 +11,8 @@ import xformer
 from tests.viz.drawn_file import marks, pdf_words, words
 from tests.viz.test_diagram import drawn, every_config
 from xformer import ModelConfig, viz
-from xformer.viz.diagram import Arrow
-from xformer.viz.diagram_figure import Places, described
+from xformer.viz.diagram import Arrow, described
+from xformer.viz.diagram_figure import Places
 from xformer.viz.export import pdf_of, svg
 
 SHIPPED = {
@@ -71,16 +71,16 @@ def test_each_arrow_leads_from_the_edge_of_its_source_to_that_of_its_target(conf
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_every_part_is_there_in_words(name: str, dark: bool) -> None:
     reading = read(name)
-    parts, said = described(reading), words(svg([viz.model_diagram(reading, dark=dark)], dark=dark))
+    parts, texts = described(reading), words(svg([viz.model_diagram(reading, dark=dark)], dark=dark))
     for box in parts.boxes:
         if box.kind in ("norm", "sum"):
             continue
-        assert {box.title, box.shape_text, box.equation} - {""} <= set(said), box.id
+        assert {box.title, box.shape_text, box.equation} - {""} <= set(texts), box.id
         if box.parameters:
-            assert any(one.startswith(f"{box.parameters:,}") for one in said), box.id
-    assert said.count("+") == sum(box.kind == "sum" for box in parts.boxes)
-    assert f"{parts.title} · {parts.n_parameters:,} parameters" in said
-    assert ("keys and values" in said) == any(arrow.flow == "memory" for arrow in parts.arrows)
+            assert any(one.startswith(f"{box.parameters:,}") for one in texts), box.id
+    assert texts.count("+") == sum(box.kind == "sum" for box in parts.boxes)
+    assert f"{parts.title} · {parts.n_parameters:,} parameters" in texts
+    assert ("keys and values" in texts) == any(arrow.flow == "memory" for arrow in parts.arrows)
 
 
 def test_the_words_of_a_part_stand_within_it() -> None:
@@ -98,18 +98,18 @@ def test_the_words_of_a_part_stand_within_it() -> None:
 
 
 def test_a_pdf_has_its_words_as_text() -> None:
-    said = pdf_words(pdf_of(svg([viz.model_diagram(read("reverse-small"))])))
-    assert "Self-attention" in said
-    assert "26,517" in said
+    texts = pdf_words(pdf_of(svg([viz.model_diagram(read("reverse-small"))])))
+    assert "Self-attention" in texts
+    assert "26,517" in texts
 
 
 def test_a_model_of_somebody_else_is_drawn_by_what_its_run_showed() -> None:
     layer = torch.nn.TransformerEncoderLayer(12, 3, 24, batch_first=True)
     module = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
     reading = xformer.read(module, torch.randn(1, 5, 12, generator=torch.Generator().manual_seed(1)))
-    said = words(svg([viz.model_diagram(reading)]))
-    assert "× 2 layers" in said
-    assert described(reading).title in " ".join(said)
+    texts = words(svg([viz.model_diagram(reading)]))
+    assert "× 2 layers" in texts
+    assert described(reading).title in " ".join(texts)
 
 
 def test_what_flows_out_of_the_model_has_an_arrow_of_its_own() -> None:

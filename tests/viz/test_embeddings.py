@@ -9,10 +9,14 @@ import pytest
 import torch
 
 import xformer
+from tests.adapters.test_huggingface import tokenizer
+from tests.adapters.zoo import ZOO
 from tests.training.tiny import random_model
 from xformer import viz
 from xformer.adapters import BareModel
 from xformer.analysis.embeddings import input_vectors, principal_axes, vector_table
+from xformer.analysis.number_waves import circle_of, number_spectrum, number_vectors
+from xformer.errors import InputError
 from xformer.viz import theme
 from xformer.viz.embeddings import MOST_CELLS, every, rows_height, vector_heatmap
 
@@ -46,12 +50,6 @@ def test_the_heatmap_holds_the_vectors_of_the_run(dark: bool) -> None:
     assert domain[len(domain) // 2] == pytest.approx(0.0, abs=1e-12)
     assert spec["color"]["scale"]["range"] == theme.diverging(dark)
     assert {item["field"] for item in spec["tooltip"]} == {"position", "token", "dimension", "value"}
-
-
-def test_a_scale_that_is_given_is_kept() -> None:
-    chart = viz.vectors(xformer.read(random_model("encoder"), TOKENS), limit=7.0)
-    domain = chart.to_dict()["encoding"]["color"]["scale"]["domain"]
-    assert (domain[0], domain[-1]) == (-7.0, 7.0)
 
 
 def test_a_vector_too_wide_to_draw_loses_whole_columns() -> None:
@@ -113,3 +111,62 @@ def test_rows_are_neither_flat_nor_endless() -> None:
     assert rows_height(1, 300, around=0) == 34
     assert rows_height(20, 300, around=0) == 300
     assert rows_height(10_000, 300, around=0) == 40_000
+
+
+READING = xformer.read(random_model("encoder"), [3, 7])  # its eleven tokens are numbers
+
+
+def test_the_bars_are_the_shares_and_the_line_is_what_chance_does() -> None:
+    found = number_spectrum(READING)
+    spec = viz.spectrum(READING, chosen=2, dark=True).to_dict()
+    bars, line, _, framed = spec["layer"]
+    rows = spec["datasets"][bars["data"]["name"] if "data" in bars else spec["data"]["name"]]
+    assert [row["share"] for row in rows] == found.shares.tolist()
+    [chance] = spec["datasets"][line["data"]["name"]]
+    assert chance["chance"] == found.chance
+    assert framed["transform"] == [{"filter": "(datum.frequency === 2)"}]
+
+
+def test_the_plane_is_square_and_holds_every_number() -> None:
+    seen = circle_of(number_vectors(READING), 3)
+    spec = viz.circle(READING, frequency=3).to_dict()
+    [rows] = spec["datasets"].values()
+    assert [[row["cosine_axis"], row["sine_axis"]] for row in rows] == seen.points.tolist()
+    assert [row["number"] for row in rows] == [str(number) for number in range(11)]
+    dots = spec["layer"][0]
+    assert dots["mark"]["color"] == theme.pick(theme.PRIMARY, False)
+    x, y = (dots["encoding"][axis]["scale"]["domain"] for axis in "xy")
+    assert x == y
+    assert spec["width"] == spec["height"]
+
+
+TEXTS = ["the cat sat", "a dog", "the bird flew and then it sat", "the mat", "a cat"]
+MODEL = next(member for member in ZOO if member.name == "BertModel")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_map_has_the_cosines_of_a_layer_and_the_lines_those_of_all(dark: bool) -> None:
+    model = MODEL.make()
+    table = xformer.analysis.similarity(model, TEXTS[:3], tokenizer=tokenizer())
+    of = {"layer": 1, "tokenizer": tokenizer(), "dark": dark}
+    heat = viz.similarity(model, TEXTS[:3], **of).to_dict()
+    [cells] = heat["datasets"].values()
+    wanted = table.loc[table["layer"] == 1]
+    assert [cell["cosine"] for cell in cells] == wanted["cosine"].tolist()
+    assert [cell["shown"] for cell in cells] == [f"{one:.2f}".replace("-", "−") for one in wanted["cosine"]]
+    domain = heat["layer"][0]["encoding"]["color"]["scale"]["domain"]
+    assert (domain[0], domain[len(domain) // 2], domain[-1]) == (-1, pytest.approx(0), 1)
+    [rows] = viz.similarity(model, TEXTS[:3], what="layers", **of).to_dict()["datasets"].values()
+    assert {row["pair"] for row in rows} == {"1, 2", "1, 3", "2, 3"}
+    assert {row["layer"] for row in rows if row["is_shown"]} == {1}
+
+
+def test_many_texts_have_a_map_without_crowded_numbers() -> None:
+    spec = viz.similarity(MODEL.make(), TEXTS * 2, tokenizer=tokenizer()).to_dict()
+    assert [layer["mark"]["type"] for layer in spec["layer"]] == ["rect"]
+    assert len({row["one"] for rows in spec["datasets"].values() for row in rows}) == 10  # equal texts stay apart
+
+
+def test_a_layer_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match="layers 0 to 2, got 7"):
+        viz.similarity(MODEL.make(), TEXTS, layer=7, tokenizer=tokenizer())

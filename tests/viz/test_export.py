@@ -128,9 +128,9 @@ def test_a_notebook_keeps_charts_as_images() -> None:
 TABLE = pd.DataFrame({"x": [1, 2], "y": [3.5, 4.5]})
 
 
-def pages(said: str) -> list[str]:
+def pages(texts: str) -> list[str]:
     start = "The picture is in "
-    return [line.removeprefix(start) for line in said.splitlines() if line.startswith(start)]
+    return [line.removeprefix(start) for line in texts.splitlines() if line.startswith(start)]
 
 
 def test_charts_and_figures_are_written_to_a_page_each(capsys: pytest.CaptureFixture[str]) -> None:

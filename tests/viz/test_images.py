@@ -25,7 +25,7 @@ from xformer.presets import preset
 from xformer.reading import Reading
 from xformer.tasks import Task
 from xformer.viz import theme
-from xformer.viz.diagram_figure import described
+from xformer.viz.diagram import described
 from xformer.viz.images import (
     overlay_chart,
     overlay_frame,
@@ -190,7 +190,7 @@ def test_the_picture_of_a_vision_model_names_no_tokens() -> None:
     boxes = {box.title: str(box) for box in described(read("ViTModel")).boxes}
     assert "12 × 12 pixels" in boxes["Input"]
     assert "patches of 4 × 4 pixels" in boxes["Embedding"]
-    assert not [said for said in boxes.values() if "whole number" in said or "E[token]" in said]
+    assert not [texts for texts in boxes.values() if "whole number" in texts or "E[token]" in texts]
 
 
 def read_image(**options: object) -> Reading:

@@ -16,7 +16,6 @@ from xformer.positions.alibi import alibi_slopes
 from xformer.reading import Reading, from_trace
 from xformer.trace import record
 from xformer.viz import theme
-from xformer.viz.attention_patterns import titled
 from xformer.viz.export import svg
 from xformer.viz.positions import attention_guess
 
@@ -129,15 +128,11 @@ def test_masked_cells_cannot_be_guessed() -> None:
     assert chart["view"]["fill"] == theme.MASKED[True]
 
 
-def test_a_head_with_a_height_is_as_wide_as_its_place() -> None:
+def test_the_cells_of_a_head_with_a_height_are_squares_that_share_it() -> None:
     free, narrow = (viz.attention(LEARNED, layer=1, head=2, height=height).to_dict() for height in (None, 190))
     assert free["width"] == free["height"] == 5 * 30
-    assert "width" not in narrow
-    assert narrow["height"] == 5 * 34 + 100  # five rows and the axes
+    assert narrow["width"] == narrow["height"] == 190
     assert narrow["datasets"] == free["datasets"]
-
-
-def test_a_head_with_a_title_keeps_its_rows_and_can_go_without_a_legend() -> None:
-    chart = viz.attention(LEARNED, layer=1, head=2, height=190, title="On", legend=False).to_dict()
-    assert (chart["title"], chart["height"]) == ("On", 5 * 34 + 100 + titled("On"))
-    assert chart["encoding"]["color"]["condition"]["legend"] is None
+    chart = viz.attention(LEARNED, layer=1, head=2, height=900, title="On", legend=False).to_dict()
+    assert (chart["title"], chart["width"], chart["height"]) == ("On", 5 * 42, 5 * 42)
+    assert chart["encoding"]["color"]["legend"] is None

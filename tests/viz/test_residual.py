@@ -1,4 +1,4 @@
-"""The numbers in the charts of the stream are those of the run, and right is told by more than colour."""
+"""The numbers in the charts of the stream are those of the run, and a right token has a mark."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_the_lens_shows_the_likeliest_token_of_every_cell(dark: bool) -> None:
     for point, logits in lens_logits(from_trace(MODEL, trace)).items():
         for position, p in enumerate(logits[0].softmax(-1)):
             row = shown[point, position]
-            said = LABELS[int(p.argmax())]
+            token = LABELS[int(p.argmax())]
             assert row["place"] == f"{position} · {int(trace.tokens[0, position])}"
             assert row["probability"] == pytest.approx(p.max().item())
-            right = said == LABELS[answers[position]]
-            assert row["says"] == (f"{said} ✓" if right else said)
+            right = token == LABELS[answers[position]]
+            assert row["says"] == (f"{token} ✓" if right else token)
     assert [shown[ANSWER_ROW, position]["answer"] for position in range(7)] == [LABELS[a] for a in answers]
 
 
@@ -107,6 +107,15 @@ def test_norms_are_those_of_the_frame(what: str) -> None:
     for row in shown:
         at = (frame["what"] == what) & (frame["point"] == row["point"]) & (frame["position"] == row["position"])
         assert row["length"] == frame[at]["length"].item()
+
+
+def test_colours_of_norms_end_at_the_limit_or_at_the_largest() -> None:
+    reading = from_trace(MODEL, traced())
+    largest = analysis.norms(reading).query("what == 'added'")["length"].max()
+    for limit, end in ((None, largest), (9 * largest, 9 * largest)):
+        spec = viz.norms(reading, what="added", limit=limit).to_dict()
+        domain = spec["layer"][0]["encoding"]["color"]["scale"]["domain"]
+        assert (domain[0], domain[-1]) == (0, pytest.approx(end))
 
 
 @DARK

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from tests.viz.drawn_file import maps_of, rows_of
 from xformer import viz
+from xformer.viz import theme
 from xformer.viz.export import svg
-from xformer.viz.training_runs import LETTERS, thumbnail
+from xformer.viz.training_runs import thumbnail
 
 ROWS = pd.DataFrame(
     [(member, step, step / 100 * (member + 1) / 3) for member in range(3) for step in (0, 50, 100)],
@@ -41,13 +43,13 @@ def test_a_logarithmic_fan_leaves_out_what_is_not_above_zero() -> None:
     assert {row["step"] for row in drawn} == {50, 100}
 
 
-def test_an_outcome_says_how_many_solved_it_and_is_grey_where_nobody_has_finished() -> None:
+def test_an_outcome_says_how_many_solved_it_and_is_grey_where_no_member_has_finished() -> None:
     chart = viz.sweep_outcome(OUTCOMES, x="peak_lr").to_dict()
     cells = chart["datasets"][chart["data"]["name"]] if "data" in chart else data_of(chart, 0)
     assert [(cell["column"], cell["words"], cell["known"]) for cell in cells] == [
         ("0.1", "1 of 2", True), ("0.2", "…", False),
     ]  # fmt: skip
-    assert all(np.isfinite(cell["value"]) for cell in cells)  # a cell without a number would not be drawn at all
+    assert theme.MASKED[False] in svg([viz.sweep_outcome(OUTCOMES, x="peak_lr")])  # a cell without a number is drawn
     steps = viz.sweep_outcome(OUTCOMES, x="peak_lr", y="seed", measure="steps_to_solve").to_dict()
     cells = steps["datasets"][steps["data"]["name"]] if "data" in steps else data_of(steps, 0)
     assert [(cell["column"], cell["row"], cell["words"]) for cell in cells] == [
@@ -55,23 +57,17 @@ def test_an_outcome_says_how_many_solved_it_and_is_grey_where_nobody_has_finishe
     ]  # fmt: skip
 
 
-def test_maps_are_a_letter_a_cell_and_masked_where_all_of_a_block_is() -> None:
+def test_maps_are_pooled_and_masked_where_all_of_a_block_is() -> None:
     maps = np.zeros((2, 30, 30), np.uint8)  # pooled to 15 × 15
     maps[0, 0, 1] = 253
     maps[1] = 255
     maps[1, 29, 28] = 0
-    first, second = data_of(viz.map_grid(maps, ["seed 0", "seed 1"], [True, False]).to_dict(), 0)
-    assert first["cells"] == LETTERS[-1] + "0" * 224
-    assert second["cells"] == "." * 224 + "0"
-    assert [first["name"], second["name"]] == ["seed 0 ✓", "seed 1"]
-
-
-def test_maps_are_drawn_as_vectors_in_their_places() -> None:
-    maps = np.full((3, 5, 5), 253, np.uint8)
-    drawn = viz.map_grid(maps, ["a", "b", "c"]).to_dict()
-    xs = [row["x"] for row in data_of(drawn, 0)]
-    assert xs == sorted(set(xs))
-    assert "<image" not in svg([viz.map_grid(maps, ["a", "b", "c"])])
+    chart = viz.map_grid(maps, ["seed 0", "seed 1"], [True, False])
+    first, second = maps_of(chart)
+    assert (first[0, 0], first.sum(), first.shape) == (1, 1, (15, 15))
+    assert (second[14, 14], np.isnan(second).sum()) == (0, 224)
+    assert [row["name"] for row in rows_of(chart, "name")] == ["seed 0 ✓", "seed 1"]
+    assert "<image" not in svg([chart])
 
 
 def test_a_thumbnail_has_the_pattern_and_the_loss() -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from xformer.analysis.differences import pattern_difference as pattern_difference
     from xformer.analysis.differences import prediction_difference as prediction_difference
     from xformer.analysis.differences import relabel as relabel
+    from xformer.analysis.differences import surprise_by_character as surprise_by_character
     from xformer.analysis.embeddings import cosines as cosines
     from xformer.analysis.embeddings import neighbours as neighbours
     from xformer.analysis.embeddings import projection as projection
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from xformer.analysis.generation import likeliest_tokens as likeliest_tokens
     from xformer.analysis.generation import predictions_by_step as predictions_by_step
     from xformer.analysis.generation import steered as steered
+    from xformer.analysis.generation import steering_by_scale as steering_by_scale
     from xformer.analysis.images import classes as classes
     from xformer.analysis.images import filter_components as filter_components
     from xformer.analysis.images import mistakes as mistakes

@@ -22,8 +22,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.adapters import BareModel
+from xformer.adapters.adapter import Measure, gradients
 from xformer.adapters.any_module import AnyModule
-from xformer.adapters.gradients import Measure, gradients
 from xformer.adapters.on_demand import lengths, recorded_bytes
 from xformer.analysis import minimal_pairs
 from xformer.analysis.attention_patterns import notable_heads
@@ -64,34 +64,32 @@ class SilencedHeads:
         return self.done == self.to_do
 
     def silence(self, *heads: Head) -> None:
-        """Measure heads in one batch, one ablated in each row. Raises `EditError` where there is no such head."""
+        """Measure some heads. Raises `EditError` where there is no such head."""
         if wrong := [head for head in heads if head not in self.estimated]:
             raise EditError(f"There is no head {wrong[0][1]} in attention layer {wrong[0][0]}; for example (0, 0).")
-        heads = tuple(head for head in heads if head not in self.measured)
-        if not heads:
-            return
-        parts = [(f"{self.reading.attention[layer].path}.z", (head,)) for layer, head in heads]
-        for head, logits in zip(heads, logits_with(self.reading, parts), strict=True):
-            self.measured[head] = float(self.measure(logits[None])) - self.before
+        for _ in self._measuring(heads):
+            pass
 
     def silence_all(self) -> Iterator[SilencedHeads]:
-        """Measure all heads in the order of `order_to_measure`; yields itself before the first run and after each."""
+        """Measure all heads in the order of `order_to_measure`; yields itself before the first head and after each."""
         yield self
         heads = list(self.estimated)
-        left = [heads[at] for at in order_to_measure(list(self.estimated.values())) if heads[at] not in self.measured]
-        n_rows = rows_at_once(self.reading)
-        for begin in range(0, len(left), n_rows):
-            self.silence(*left[begin : begin + n_rows])
+        yield from self._measuring([heads[at] for at in order_to_measure(list(self.estimated.values()))])
+
+    def _measuring(self, heads: Sequence[Head]) -> Iterator[SilencedHeads]:
+        left = [head for head in heads if head not in self.measured]
+        parts = [(f"{self.reading.attention[layer].path}.z", (head,)) for layer, head in left]
+        for head, logits in zip(left, each_logits_with(self.reading, parts), strict=True):
+            self.measured[head] = float(self.measure(logits[None])) - self.before
             yield self
 
     def frame(self) -> pd.DataFrame:
         """See `head_effects`."""
         rows = [
-            {"layer": self.reading.attention[head[0]].path, "head": head[1], "estimated": estimated,
-             "measured": self.measured.get(head)}
-            for head, estimated in self.estimated.items()
-        ]  # fmt: skip
-        return pd.DataFrame(rows).astype({"measured": float})
+            (self.reading.attention[layer].path, head, estimated, self.measured.get((layer, head)))
+            for (layer, head), estimated in self.estimated.items()
+        ]
+        return pd.DataFrame(rows, columns=["layer", "head", "estimated", "measured"]).astype({"measured": float})
 
 
 def silenced_heads(
@@ -150,11 +148,7 @@ def head_effects(
         ['layer', 'head', 'estimated', 'measured']
     """
     found = silenced_heads(reading, position=position, token=token, against=against)
-    if exact is True:
-        for _ in found.silence_all():
-            pass
-    for head in () if isinstance(exact, bool) else exact:
-        found.silence(head)
+    found.silence(*(found.estimated if exact is True else exact or ()))
     return found.frame()
 
 
@@ -189,19 +183,18 @@ def heads_worth_seeing(reading: Reading, n: int = 5) -> pd.DataFrame:
         return found.assign(effect=math.nan, right=math.nan).head(n)
     measure, at = minimal_pairs.of_run(reading), list(reading.target_positions)
     before, labels = float(measure(reading.logits)), reading.example.labels[0, at]
-    rows, n_rows = [], rows_at_once(reading)
-    for begin in range(0, len(heads), n_rows):
-        some = heads[begin : begin + n_rows]
-        for (layer, head), logits in zip(some, logits_with(reading, [(f"{p}.z", (h,)) for p, h in some]), strict=True):
-            right = int((logits[at].argmax(dim=-1) == labels).sum()) if reading.has_right_answer else math.nan
-            rows.append((layer, head, float(measure(logits[None])) - before, right))
+    rows = []
+    runs = each_logits_with(reading, [(f"{path}.z", (head,)) for path, head in heads])
+    for (layer, head), logits in zip(heads, runs, strict=True):
+        right = int((logits[at].argmax(dim=-1) == labels).sum()) if reading.has_right_answer else math.nan
+        rows.append((layer, head, float(measure(logits[None])) - before, right))
     effects = pd.DataFrame(rows, columns=["layer", "head", "effect", "right"])
     both = effects.merge(found, on=["layer", "head"], how="left").fillna({"pattern": ""})
     size = both["effect"].abs()
     matters, is_clear = size >= WORTH_SEEING, both["pattern"] != ""
-    order = both.assign(worth=2 * matters + (is_clear & matters), size=size).loc[matters | is_clear]
-    order = order.sort_values(by=["worth", "size"], ascending=False, kind="stable").index
-    return both.loc[order, [*found.columns, "effect", "right"]].head(n).reset_index(drop=True)
+    worth = both.assign(worth=2 * matters + (is_clear & matters), size=size).loc[matters | is_clear]
+    worth = worth.sort_values(by=["worth", "size"], ascending=False, kind="stable", ignore_index=True)
+    return worth.loc[:, [*found.columns, "effect", "right"]].head(n)
 
 
 WORTH_SEEING = 0.1
@@ -221,6 +214,15 @@ def rows_at_once(reading: Reading) -> int:
     n_pos, n_tokens = max(reading.example.stream.shape[1], reading.logits.shape[1]), reading.logits.shape[2]
     widest = n_pos * max(n_tokens, 8 * shape.d_model, 4 * n_pos * shape.n_heads)
     return max(1, min(AT_ONCE // n_pos, LAYER_BYTES // (BYTES_PER_FLOAT * widest)))
+
+
+def each_logits_with(
+    reading: Reading, parts: Sequence[tuple[str, Where]], by: Mapping[str, Tensor] | None = None
+) -> Iterator[Float[Tensor, "pos vocab"]]:
+    """As `logits_with`, for many parts: one part after the other, computed `rows_at_once` at a time."""
+    n_rows = rows_at_once(reading)
+    for begin in range(0, len(parts), n_rows):
+        yield from logits_with(reading, parts[begin : begin + n_rows], by)
 
 
 def logits_with(

@@ -24,13 +24,14 @@ from typing import Any, Literal, get_args
 
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer import edits
 from xformer.adapters import own_model
-from xformer.adapters.gradients import gradients
-from xformer.analysis.ablation import Where, logits_with, order_to_measure, rows_at_once
+from xformer.adapters.adapter import gradients
+from xformer.analysis.ablation import Where, each_logits_with, order_to_measure
 from xformer.analysis.minimal_pairs import LEAST, MinimalPair, Token, stacks_of
 from xformer.edits import AnyEdit, patch_from
 from xformer.errors import InputError, UnavailableError
@@ -133,26 +134,22 @@ def patching(readings: Sequence[Reading], *, everywhere: bool = False) -> pd.Dat
 
 
 def copying(readings: Sequence[Reading], *, everywhere: bool = False) -> Iterator[Copied]:
-    """As `patching`, with a report after each copy; the last one has the table."""
+    """As `patching`, with a report before each copy; the last one has the table."""
     one, other = readings
-    directions = [(one, other), (other, one)]
-    for source, into in directions:
+    work = []
+    for source, into in ((one, other), (other, one)):
         if reason := patching_incompatibility(source, into):
             raise InputError(reason)
-    work = [(source, into, part) for source, into in directions for part in parts(source, everywhere=everywhere)]
+        work += [(source, into, part) for part in parts(source, everywhere=everywhere)]
     rows = []
     for source, into, part in work:
+        yield Copied(len(rows), len(work))
         rows.append(_row(source, into, part, everywhere))
-        if len(rows) < len(work):
-            yield Copied(len(rows), len(work))
-    frame = pd.DataFrame(rows).assign(
-        way=[source is other for source, _, _ in work], size=lambda it: -it["restored"].abs()
-    )
-    frame = frame.sort_values(["way", "size"], kind="stable", ignore_index=True).drop(columns=["way", "size"])
-    yield Copied(len(work), len(work), frame)
+    order = sorted(range(len(work)), key=lambda at: (work[at][0] is other, -abs(rows[at]["restored"])))
+    yield Copied(len(work), len(work), pd.DataFrame([rows[at] for at in order]))
 
 
-def _row(source: Reading, into: Reading, part: Part, everywhere: bool) -> dict[str, object]:
+def _row(source: Reading, into: Reading, part: Part, everywhere: bool) -> dict[str, Any]:
     """Copy one part and measure the answer again."""
     a, b = source.predicted[-1], into.predicted[-1]
     goal, start = (_difference(deciding_logits(run), a, b) for run in (source, into))  # goal ≥ 0 ≥ start
@@ -174,20 +171,15 @@ def _row(source: Reading, into: Reading, part: Part, everywhere: bool) -> dict[s
 
 @torch.no_grad()
 def kinship(one: nn.Module, other: nn.Module) -> float:
-    """The cosine of the angle between the matrices of two models; 0 where their shapes differ."""
-    if one is other:
-        return 1.0
-    mine, theirs = _matrices(one), _matrices(other)
-    if [x.shape for x in mine] != [y.shape for y in theirs]:
+    """The cosine of the angle between the matrices of two models; 0 where their shapes differ.
+
+    Vectors are left out: the gains of norms begin at 1 in every model.
+    """
+    matrices = [[one for one in model.parameters() if one.dim() > 1] for model in (one, other)]
+    if len({tuple(matrix.shape for matrix in of) for of in matrices}) > 1:
         return 0.0
-    product = sum((x * y).sum().item() for x, y in zip(mine, theirs, strict=True))
-    squares = [sum(x.square().sum().item() for x in matrices) for matrices in (mine, theirs)]
-    return product / (squares[0] * squares[1]) ** 0.5 if all(squares) else 0.0
-
-
-def _matrices(model: nn.Module) -> list[Tensor]:
-    """Vectors are left out: the gains of norms begin at 1 in every model."""
-    return [parameter.double() for parameter in model.parameters() if parameter.dim() > 1]
+    mine, theirs = (torch.cat([matrix.flatten() for matrix in of]).double() for of in matrices)
+    return F.cosine_similarity(mine, theirs, dim=0).item()
 
 
 def deciding_logits(reading: Reading) -> Float[Tensor, " vocab"]:
@@ -202,41 +194,33 @@ def patched_logits(into: Reading, patches: Sequence[AnyEdit]) -> Float[Tensor, "
 
 
 def patching_incompatibility(source: Reading, into: Reading) -> str | None:
-    """Why nothing can be copied from one run into another, in one sentence; None where it can."""
+    """The reason why nothing can be copied from one run into another, in one sentence; None where it can."""
     names, runs = (source.subject.name, into.subject.name), (source, into)
     labels = source.subject.labels
-    if labels != into.subject.labels:
-        return f"{names[0]} and {names[1]} have different tokens; compare two models of one task and architecture."
-    if source.target_positions[-1] != into.target_positions[-1]:
-        return (
-            f"{names[0]} decides at position {source.target_positions[-1]} and {names[1]} at {into.target_positions[-1]}; "
-            "compare the same step on inputs of one length."
-        )
-    shapes = [{part.name: tuple(run[part.name].shape) for part in parts(run, everywhere=True)} for run in runs]
-    for name in shapes[0] | shapes[1]:
-        here, there = shapes[0].get(name), shapes[1].get(name)
-        if here != there:
-            sizes = [f"{list(shape)}" if shape else "none" for shape in (here, there)]
+    shapes = [{part.name: run[part.name].shape for part in parts(run, everywhere=True)} for run in runs]
+    for what, has_one in (
+        ("tokens", labels == into.subject.labels),
+        ("activations", shapes[0] == shapes[1]),
+        ("deciding positions", source.target_positions[-1] == into.target_positions[-1]),
+    ):
+        if not has_one:
             return (
-                f"{name} is {sizes[0]} in {names[0]} and {sizes[1]} in {names[1]}, so it cannot be copied; "
-                "compare two models of the same architecture and sizes on inputs of one length."
+                f"{names[0]} and {names[1]} have different {what}, so nothing can be copied; compare the same step of two "
+                "models of one task, architecture and size, on inputs of one length."
             )
     if (kin := kinship(own_model(source.subject), own_model(into.subject))) < KIN:
         return (
-            f"{names[0]} and {names[1]} were trained apart: their weights have a cosine of {kin:+.2f}, so what a direction "
-            "means in one it does not mean in the other, and a copy would say nothing; compare two steps of one run, or one "
-            "model under different changes."
+            f"{names[0]} and {names[1]} were trained apart: their weights have a cosine of {kin:+.2f}, so they share no basis "
+            "and a copy means nothing; compare two steps of one run, or one model under different changes."
         )
     a, b = source.predicted[-1], into.predicted[-1]
     if a == b:
-        return (
-            f"Both runs say {labels[a]} here, so no activation carries a difference; choose a step at which they part."
-        )
+        return f"Both runs predict {labels[a]} here; choose a step at which they differ."
     apart = [_difference(deciding_logits(run), a, b) for run in runs]
     if abs(apart[0] - apart[1]) < LEAST:
         return (
-            f"{labels[a]} is about as far ahead of {labels[b]} in both runs: {apart[0]:+.2f} and {apart[1]:+.2f} logits, too "
-            "near to say what part of the difference a copy restores."
+            f"{labels[a]} is about as far ahead of {labels[b]} in both runs: {apart[0]:+.2f} and {apart[1]:+.2f} logits, so "
+            "there is no difference to restore."
         )
     return None
 
@@ -276,7 +260,7 @@ def cells(pair: MinimalPair, part: PartKind, groups: int = GROUPS) -> list[Cell]
         raise InputError(f"groups must be at least 1, got {groups}; for example {GROUPS}.")
     found = list({"stream": _stream, "head": _heads, "neurons": _neurons}[part](pair, groups))
     if not found:
-        what = {"stream": "residual stream", "head": "heads", "neurons": "neurons"}[part]
+        what = {"stream": "residual stream", "head": "heads"}.get(part, part)
         raise UnavailableError(f"{pair.reading.subject.name} has no {what} that could be patched.")
     return found
 
@@ -419,7 +403,7 @@ class Measured:
 
 
 def measuring(pair: MinimalPair, of: Sequence[Cell], estimates: Sequence[float] | None = None) -> Iterator[Measured]:
-    """Measure cells, with a report before the first run and after each; a run measures several.
+    """Measure cells, with a report before the first one and after each.
 
     With `estimates` the cells are measured in the order of `order_to_measure`.
     """
@@ -436,13 +420,9 @@ def measuring(pair: MinimalPair, of: Sequence[Cell], estimates: Sequence[float] 
     left = [at for at in range(len(of)) if at not in shares]
     if estimates is not None:
         left = [left[at] for at in order_to_measure([estimates[at] for at in left])]
-    n_rows = rows_at_once(pair.reading)
-    for begin in range(0, len(left), n_rows):
-        batch = left[begin : begin + n_rows]
-        runs = logits_with(pair.reading, [(of[at].name, of[at].where) for at in batch], there)
-        shares |= {
-            at: (pair.measure(logits[None]).item() - start) / gap for at, logits in zip(batch, runs, strict=True)
-        }
+    runs = each_logits_with(pair.reading, [(of[at].name, of[at].where) for at in left], there)
+    for at, logits in zip(left, runs, strict=True):
+        shares[at] = (pair.measure(logits[None]).item() - start) / gap
         yield Measured(dict(shares), len(of), n_equal)
 
 

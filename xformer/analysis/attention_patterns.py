@@ -51,11 +51,9 @@ def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int
     pattern = reading[f"{site.path}.pattern"][0]  # [head, query, key]
     if not 0 <= head < len(pattern):
         raise EditError(f"{site.path} has heads 0 to {len(pattern) - 1}, got {head}.")
-    allowed = np.ones(pattern.shape[1:], dtype=bool)
-    if f"{site.path}.mask" in reading:
-        mask = reading[f"{site.path}.mask"][0].expand(pattern.shape)
-        allowed = mask[head].numpy(force=True)  # [query, key]
     weights = pattern[head].float().numpy(force=True)  # [query, key]
+    mask = reading.get(f"{site.path}.mask")
+    allowed = np.True_ if mask is None else mask[0].expand(pattern.shape)[head].numpy(force=True)
     allowed = allowed | (weights > 0)  # a faulty mask lets weight through
     queries, keys = (
         [f"{position} {name}" for position, name in enumerate(names)]
@@ -64,8 +62,8 @@ def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int
     if around is None:
         check_analysis("attention", "ask for cells with around=", n=max(weights.shape))
         return pattern_cells(weights, allowed, queries, keys)
-    if not all(0 <= at < n for at, n in zip(around, weights.shape, strict=True)):
-        n_query, n_key = weights.shape
+    n_query, n_key = weights.shape
+    if not (0 <= around[0] < n_query and 0 <= around[1] < n_key):
         raise EditError(f"around is a cell of {n_query} queries and {n_key} keys, counted from 0, got {around}.")
     rows, cols = (slice(max(0, at - REACH), at + REACH + 1) for at in around)
     return pattern_cells(weights[rows, cols], allowed[rows, cols], queries[rows], keys[cols])
@@ -201,15 +199,9 @@ def rollout(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
         >>> list(table.columns)
         ['layer', 'query', 'key', 'share']
     """
-    names = np.array([f"{position} {label}" for position, label in enumerate(reading.tokens_of(stack))])
-    size = -(-len(names) // MOST_TOKENS)
-    begins = np.arange(0, len(names), size)
-    counts = np.diff(np.append(begins, len(names)))[:, None]  # [block, 1]
-    layers = (one.numpy(force=True) for one in _reached(reading.trace, stack))  # [query, key] each
-    if size > 1:
-        layers = (np.add.reduceat(np.add.reduceat(one, begins, axis=0) / counts, begins, axis=1) for one in layers)
-        names = np.array([f"{names[at]} … {names[min(at + size, len(names)) - 1]}" for at in begins])
-    reached = np.stack(list(layers))  # [layer, query, key]
+    names = [f"{position} {label}" for position, label in enumerate(reading.tokens_of(stack))]
+    names = np.array([span(names, *block) for block in blocks(len(names), MOST_TOKENS)])
+    reached = np.stack([pooled(one, MOST_TOKENS).numpy(force=True) for one in _reached(reading.trace, stack)])
     layer, query, key = np.meshgrid(*(np.arange(size) for size in reached.shape), indexing="ij")
     return pd.DataFrame(
         {
@@ -251,6 +243,11 @@ def blocks(n: int, most: int | None) -> list[tuple[int, int]]:
     return [(first, min(first + size, n) - 1) for first in range(0, n, size)]
 
 
+def span(texts: Sequence[str], first: int, last: int) -> str:
+    """The text of a position, or of the ends of a block of several."""
+    return texts[first] if first == last else f"{texts[first]} … {texts[last]}"
+
+
 def pooled(pattern: Float[Tensor, "*rest query key"], most: int | None) -> Float[Tensor, "*rest query_block key_block"]:
     """Pool a pattern to at most `most` × `most` blocks: keys are summed, queries averaged."""
     return _pooled(_pooled(pattern, most, -1, torch.sum), most, -2, torch.mean)
@@ -259,18 +256,6 @@ def pooled(pattern: Float[Tensor, "*rest query key"], most: int | None) -> Float
 def pooled_keys(rows: Float[Tensor, "*rest key"], most: int | None) -> Float[Tensor, "*rest key_block"]:
     """Pool the keys of single rows."""
     return _pooled(rows, most, -1, torch.sum)
-
-
-def any_allowed(mask: Bool[Tensor, "*rest key"], most: int | None) -> Bool[Tensor, "*rest key_block"]:
-    """Which blocks hold a key that the mask allows."""
-    return pooled_keys(mask.double(), most) > 0
-
-
-def any_allowed_cells(
-    mask: Bool[Tensor, "*rest query key"], most: int | None
-) -> Bool[Tensor, "*rest query_block key_block"]:
-    """Which blocks of a pattern hold a cell that the mask allows."""
-    return pooled(mask.double(), most) > 0
 
 
 def _pooled(values: Tensor, most: int | None, dim: int, reduce: Callable[..., Tensor]) -> Tensor:
@@ -331,14 +316,14 @@ def head_scores(
         scores = pattern_scores(pattern[0], positions, keys)  # [head, score]
         counted = positions
         if without_first and keys is None and not site.is_cross and pattern.shape[-1] > 1:
-            pattern, counted = renormalised(pattern), _others(positions, pattern.shape[2])
+            pattern = renormalised(pattern)
+            counted = [at for at in (range(pattern.shape[2]) if positions is None else positions) if at]
             first, scores = scores[:, SCORES.index("first")], pattern_scores(pattern[0], counted)
             scores[:, SCORES.index("first")] = first
         repeats = _induction(reading, site, pattern[0], counted) if keys is None else [math.nan] * len(scores)
         task = needed.get(path, [None] * len(scores))
         for head, (values, induction) in enumerate(zip(scores.tolist(), repeats, strict=True)):
-            row = {"layer": path, "head": head, TASK: task[head], **dict(zip(SCORES, values, strict=True))}
-            rows.append(row | {"induction": induction})
+            rows.append((path, head, task[head], *values, induction))
     return pd.DataFrame(rows, columns=["layer", "head", TASK, *SCORES, "induction"])
 
 
@@ -428,10 +413,6 @@ def renormalised(pattern: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*
     return others.div_(torch.where(total > 0, total, 1.0))
 
 
-def _others(positions: Sequence[int] | None, n: int) -> list[int]:
-    return [position for position in (range(n) if positions is None else positions) if position]
-
-
 def induction_scores(
     pattern: Float[Tensor, "head query key"], tokens: Int[Tensor, " pos"], positions: Sequence[int] | None = None
 ) -> list[float]:
@@ -465,7 +446,7 @@ def pattern_scores(
     return torch.stack(
         (
             _along(rows, 0),
-            _mirrored(rows),
+            _along(rows.flip(-1), 0),  # key = last − query
             _along(rows, -1),
             _along(rows, 1),
             rows[:, :, 0].mean(dim=-1),
@@ -473,13 +454,6 @@ def pattern_scores(
         ),
         dim=-1,
     )
-
-
-def _mirrored(pattern: Float[Tensor, "head query key"]) -> Float[Tensor, " head"]:
-    """Mean weight on key = last − query."""
-    n = min(pattern.shape[1:])
-    queries = torch.arange(n, device=pattern.device)
-    return pattern[:, queries, pattern.shape[2] - 1 - queries].mean(dim=-1)
 
 
 def _along(pattern: Float[Tensor, "head query key"], offset: int) -> Float[Tensor, " head"]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Literal, get_args
 
 import torch
@@ -130,17 +131,6 @@ def clip_edges_to_length(edits: Iterable[AnyEdit]) -> tuple[AnyEdit, ...]:
     )
 
 
-def looks_back_only(variant: Variant) -> bool:
-    """Whether none of the edits of a decoder lets a position see later ones."""
-    harmless = all(
-        isinstance(edit, AblateHead | AblateNeuron | Scale | ZeroPositions)
-        or (isinstance(edit, SetCausal) and edit.on)
-        or (isinstance(edit, SetEdges) and not edit.allowed)
-        for edit in variant.edits
-    )
-    return harmless and variant.model.config.position_kind.keeps_keys
-
-
 def check_names(variants: Sequence[Variant]) -> None:
     """Raise `InputError` unless all names differ."""
     names = [variant.name for variant in variants]
@@ -237,13 +227,19 @@ def portions(task: Task, n: int, variants: Sequence[Variant] = (), *, one_by_one
 
 
 def sees_ahead(variant: Variant, task: Task) -> bool:
-    """Whether a right answer that stands in its input would help it: by what is changed in it, or found by trying.
+    """Whether the variant can read a right answer in its input ahead of predicting it: by its edits, or found by trying.
 
     `task` is laid out for this variant.
     """
     if not variant.writes:
         return False
-    if not looks_back_only(variant):
+    looks_back_only = all(
+        isinstance(edit, AblateHead | AblateNeuron | Scale | ZeroPositions)
+        or (isinstance(edit, SetCausal) and edit.on)
+        or (isinstance(edit, SetEdges) and not edit.allowed)
+        for edit in variant.edits
+    )
+    if not (looks_back_only and variant.model.config.position_kind.keeps_keys):
         return True
     few = task.sample(TRIED, seed=0, device=variant.model.device)
     return reads_ahead(variant.model, few, places=TRIED)
@@ -256,8 +252,7 @@ def _predictions(variant: Variant, batch: Batch, labels: tuple[str, ...], one_by
     likeliest = logits.softmax(dim=-1).max(dim=-1)  # [input, out]
     sources, labels_typed = variant.task.rule.as_typed(batch.tokens, batch.labels, is_pair=batch.target is not None)
     labelled = labels_typed != IGNORED  # [input, out]
-    width = int(labelled.sum(dim=1).max())
-    # [input, out]: unlabelled ones go to a spare column
+    width = int(labelled.sum(dim=1).max())  # unlabelled ones go to a spare column
     place = (labelled.cumsum(dim=1) - 1).masked_fill(~labelled, width)
     joint = to_joint(variant, labels).to(batch.labels.device)
 
@@ -290,7 +285,7 @@ def _logits(variant: Variant, batch: Batch) -> Float[Tensor, "input out vocab"]:
 
 def _logits_one_by_one(variant: Variant, batch: Batch) -> Float[Tensor, "input out vocab"]:
     """The logits of every labelled output out of a run that ends there: 0 at the others."""
-    logits = torch.zeros_like(_logits(variant, batch))  # this run refuses an edge that not even the longest input has
+    logits = torch.zeros_like(_logits(variant, batch))  # this run refuses an edge beyond the longest input
     edits, model = clip_edges_to_length(variant.edits), variant.model
     for rows, place, read in prefixes(batch):
         run = record(model, *read, edits=edits, keep=("logits",)).logits if edits else model(*read)
@@ -357,12 +352,17 @@ def search(
     if within < 1:
         raise InputError(f"At least one input must be looked at, got {within}; for example 5000.")
     labels = joint_labels(variants)
+    rank = {
+        "first": lambda one: 0,
+        "shortest": lambda one: -len(one.source),
+        "most confident": lambda one: one.confidence,
+    }[want]
     best: Disagreement | None = None
     n_found = 0
     for done, chunk in predictions(variants, within, seed=seed, chunk=CHUNK):
         for found in _differing(variants, chunk, labels):
             n_found += 1
-            if best is None or _better(found, best, want):
+            if best is None or rank(found) > rank(best):
                 best = found
         # inputs are no shorter than min_len, so nothing shorter can follow
         enough = best is not None and (
@@ -386,29 +386,19 @@ def _differing(
         step = int(differs[index].long().argmax())
         here = tokens[:, index, step].tolist()
         p = [one.probability[index, step].item() for one in chunk]
-        best: dict[int, float] = {}  # the surest one of each token
-        for token, value in zip(here, p, strict=True):
-            best[token] = max(best.get(token, 0.0), value)
+        surest = dict(sorted(zip(here, p, strict=True), key=lambda pair: pair[1]))  # of each token
         yield Disagreement(
             source=_source(variants[0], chunk[0].sources[index].tolist()),
             step=step,
             predicted=tuple(labels[token] for token in here),
             probability=tuple(p),
             right=labels[int(right[0, index, step])],
-            confidence=sorted(best.values())[-2],
+            confidence=sorted(surest.values())[-2],
             in_free_running=bool((tokens[:, index, :step] == right[:, index, :step]).all()),
         )
 
 
 def _source(variant: Variant, tokens: list[int]) -> tuple[int, ...]:
-    """What stands before the first special token of an input."""
+    """The tokens before the first special token of an input."""
     special = variant.task.vocabulary.special
-    stops = {special.pad, special.end, special.start}
-    length = next((place for place, token in enumerate(tokens) if token in stops), len(tokens))
-    return tuple(tokens[:length])
-
-
-def _better(one: Disagreement, other: Disagreement, want: Want) -> bool:
-    if want == "shortest":
-        return len(one.source) < len(other.source)
-    return want == "most confident" and one.confidence > other.confidence
+    return tuple(takewhile(lambda token: token not in (special.pad, special.end, special.start), tokens))

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.attention_patterns import any_allowed, any_allowed_cells, blocks, pooled, pooled_keys
+from xformer.analysis.attention_patterns import blocks, pooled, pooled_keys, span
 from xformer.analysis.generation import kl, total_variation
-from xformer.analysis.logit_lens import lens
+from xformer.analysis.logit_lens import holds_from, lens
 from xformer.errors import EditError, InputError
 from xformer.reading import Reading
 from xformer.site import Site
@@ -135,60 +135,49 @@ def pattern_difference(
         for stack in (site.query_stack, site.key_stack)
     )
     rows, columns = blocks(len(queries), max_blocks), blocks(len(keys), max_blocks)
-    a, b = (pooled(pattern(reading, path, head).double(), max_blocks) for reading in readings)  # [query, key]
-    may = [any_allowed_cells(_allowed(reading, path, head), max_blocks).flatten().tolist() for reading in readings]
+    a, b = (pooled(_of_head(reading, f"{path}.pattern", head), max_blocks) for reading in readings)  # [query, key]
+    may = [pooled(_of_head(reading, f"{path}.mask", head), max_blocks) > 0 for reading in readings]
     return pd.DataFrame(
         {
             "query": [first for first, _ in rows for _ in columns],
             "query_end": [last for _, last in rows for _ in columns],
             "key": [first for first, _ in columns] * len(rows),
             "key_end": [last for _, last in columns] * len(rows),
-            "query_token": [_span(queries, *row) for row in rows for _ in columns],
-            "key_token": [_span(keys, *column) for column in columns] * len(rows),
+            "query_token": [span(queries, *row) for row in rows for _ in columns],
+            "key_token": [span(keys, *column) for column in columns] * len(rows),
             "one": a.flatten().tolist(),
             "other": b.flatten().tolist(),
             "difference": (b - a).flatten().tolist(),
-            "one_allowed": may[0],
-            "other_allowed": may[1],
+            "one_allowed": may[0].flatten().tolist(),
+            "other_allowed": may[1].flatten().tolist(),
             "decides": [first <= one.target_positions[-1] <= last for first, last in rows for _ in columns],
         }
     )
 
 
-def pattern(reading: Reading, path: str, head: int = MEAN) -> Float[Tensor, "query key"]:
-    """The weights of one head, or the mean of the layer's heads."""
-    heads = reading[f"{path}.pattern"][0]
-    if head == MEAN:
-        return heads.mean(dim=0)
-    if not 0 <= head < len(heads):
-        raise EditError(f"{path} has heads 0 to {len(heads) - 1} and {MEAN} for their mean, got {head}.")
-    return heads[head]
+def _of_head(reading: Reading, name: str, head: int) -> Float[Tensor, "query key"]:
+    """The weights (or the mask) of one head, or the mean of the layer's heads."""
+    heads = reading[name][0].float()
+    if not MEAN <= head < len(heads):
+        raise EditError(f"{name} has heads 0 to {len(heads) - 1} and {MEAN} for their mean, got {head}.")
+    return (heads.mean(dim=0) if head == MEAN else heads[head]).double()
 
 
 def pattern_incompatibility(one: Reading, other: Reading) -> str | None:
-    """Why two patterns cannot be laid over each other, in one sentence; None where they can."""
-    names = one.subject.name, other.subject.name
-    layers = deciding_layers(one), deciding_layers(other)
-    if layers[0] != layers[1]:
-        one_in, other_in = (", ".join(of) if len(of) < 4 else f"{len(of)} layers" for of in layers)
-        return (
-            f"{names[0]} decides in {one_in} and {names[1]} in {other_in}, so there is no map of differences; compare two "
-            "models of the same architecture and number of layers."
-        )
-    for path in layers[0]:
-        shapes = [tuple(reading[f"{path}.pattern"].shape[1:]) for reading in (one, other)]
-        if shapes[0] != shapes[1]:
-            sizes = [f"{n_heads} heads of {n_query} × {n_key}" for n_heads, n_query, n_key in shapes]
+    """The reason why the patterns of two runs have no difference, in one sentence; None where they have one."""
+    for what, of in (
+        ("attention layers", deciding_layers),
+        (
+            "heads × queries × keys",
+            lambda run: [tuple(run[f"{path}.pattern"].shape[1:]) for path in deciding_layers(run)],
+        ),
+        ("deciding positions", lambda run: run.target_positions[-1]),
+    ):
+        if of(one) != of(other):
             return (
-                f"In {path} {names[0]} has {sizes[0]} and {names[1]} {sizes[1]}, so there is no map of differences; "
-                "compare models with the same number of heads on inputs of one length."
+                f"{one.subject.name} and {other.subject.name} have different {what}, so there is no map of differences; "
+                "compare the same step of two models of one architecture and size, on inputs of one length."
             )
-    first, second = (reading.target_positions[-1] for reading in (one, other))
-    if first != second:
-        return (
-            f"{names[0]} decides at position {first} and {names[1]} at {second}, so there is no map of differences; compare "
-            "the same step."
-        )
     return None
 
 
@@ -204,11 +193,8 @@ def lens_divergence(table: pd.DataFrame) -> tuple[int, str] | None:
             f"The two models pass {len(one)} and {len(other)} points, so their layers cannot be laid side by side; "
             "compare two of the same architecture and number of layers."
         )
-    differs = (one["token"].to_numpy() != other["token"].to_numpy()).tolist()
-    if not differs[-1]:
-        return None
-    depth = len(differs) - next((i for i, d in enumerate(reversed(differs)) if not d), len(differs))
-    return depth, one["point"].iloc[depth]
+    depth = holds_from((one["token"].to_numpy() != other["token"].to_numpy()).tolist())
+    return None if depth is None else (depth, one["point"].iloc[depth])
 
 
 def _rows(reading: Reading, max_keys: int | None) -> pd.DataFrame:
@@ -218,7 +204,7 @@ def _rows(reading: Reading, max_keys: int | None) -> pd.DataFrame:
         weights = reading[f"{path}.pattern"][0, :, reading.target_positions[-1]].double()  # [head, key]
         mask = reading[f"{path}.mask"][0, :, reading.target_positions[-1]]  # [head, key]
         weights = pooled_keys(torch.cat((weights, weights.mean(dim=0, keepdim=True))), max_keys)
-        mask = any_allowed(torch.cat((mask, mask.any(dim=0, keepdim=True))), max_keys)
+        mask = pooled_keys(torch.cat((mask, mask.any(dim=0, keepdim=True))).double(), max_keys) > 0
         heads = [*range(len(weights) - 1), MEAN]
         texts = reading.tokens_of(Site.parse(path).key_stack)
         spans = blocks(len(texts), max_keys)
@@ -228,7 +214,7 @@ def _rows(reading: Reading, max_keys: int | None) -> pd.DataFrame:
             "head": [head for head in heads for _ in spans],
             "key": [first for first, _ in spans] * len(heads),
             "key_end": [last for _, last in spans] * len(heads),
-            "token": [_span(texts, *span) for span in spans] * len(heads),
+            "token": [span(texts, *block) for block in spans] * len(heads),
             "weight": weights.flatten().tolist(),
             "allowed": mask.flatten().tolist(),
         }
@@ -240,17 +226,6 @@ def _only(frame: pd.DataFrame, heads: Sequence[tuple[str, int]]) -> pd.DataFrame
     """The rows of some heads, in their order."""
     by_head = dict(list(frame.groupby(["layer", "head"], sort=False)))
     return pd.concat([by_head[head] for head in heads if head in by_head])
-
-
-def _allowed(reading: Reading, path: str, head: int) -> Bool[Tensor, "query key"]:
-    """What the mask lets through; for the mean, what it lets through in some head."""
-    mask = reading[f"{path}.mask"][0]  # [head, query, key]
-    return mask.any(dim=0) if head == MEAN else mask[head]
-
-
-def _span(texts: Sequence[str], first: int, last: int) -> str:
-    """The text of a position, or of the ends of a block of several."""
-    return texts[first] if first == last else f"{texts[first]} … {texts[last]}"
 
 
 def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
@@ -282,12 +257,8 @@ def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-AT_ONCE = 16
-"""Positions whose distributions are in memory at a time; a vocabulary may have 150,000 tokens."""
-
-
 def prediction_incompatibility(one: Reading, other: Reading) -> str | None:
-    """Why two runs cannot be compared token by token, in one sentence; None where they can."""
+    """The reason why two runs cannot be compared token by token, in one sentence; None where they can be."""
     names = f"{one.subject.name} and {other.subject.name}"
     if one.subject.labels != other.subject.labels:
         return f"{names} have different vocabularies, so there is no distance between what they believe."
@@ -324,29 +295,16 @@ def prediction_difference(readings: Sequence[Reading]) -> pd.DataFrame:
     one, other = readings
     if reason := prediction_incompatibility(one, other):
         raise InputError(reason)
-    labels, frames = one.subject.labels, []
-    tokens = one.tokens_of(one.output_stack)
-    for first in range(0, one.logits.shape[1], AT_ONCE):
-        p, q = (run.logits[0, first : first + AT_ONCE].double().softmax(dim=-1) for run in readings)  # [pos, vocab]
-        columns: dict[str, object] = {
-            "position": range(first, first + len(p)),
-            "token": tokens[first : first + len(p)],
-        }
+    labels, tokens = one.subject.labels, one.tokens_of(one.output_stack)
+    rows = []
+    for position in range(one.logits.shape[1]):
+        p, q = (run.logits[0, position].double().softmax(dim=-1) for run in readings)  # [vocab]
+        row: dict[str, object] = {"position": position, "token": tokens[position]}
         for name, of in (("one", p), ("other", q)):
-            best = of.max(dim=-1)
-            columns[f"{name}_says"] = [labels[token] for token in best.indices.tolist()]
-            columns[f"{name}_probability"] = best.values.tolist()
-        frames.append(
-            pd.DataFrame(
-                columns
-                | {
-                    "kl": kl(p, q).tolist(),
-                    "kl_back": kl(q, p).tolist(),
-                    "total_variation": total_variation(p, q).tolist(),
-                }
-            )
-        )
-    return pd.concat(frames, ignore_index=True)
+            row |= {f"{name}_says": labels[int(of.argmax())], f"{name}_probability": of.max().item()}
+        distances = {"kl": kl(p, q), "kl_back": kl(q, p), "total_variation": total_variation(p, q)}
+        rows.append(row | {name: value.item() for name, value in distances.items()})
+    return pd.DataFrame(rows)
 
 
 def relabel(reading: Reading, name: str) -> Reading:
@@ -490,6 +448,27 @@ def _row(one: GeneratedText, other: GeneratedText, start: int, end: int, other_e
     return row
 
 
-def bits_per_character(loss: float, n_tokens: int, n_characters: int) -> float:
-    """A mean loss in nats over some tokens as bits for each of the characters that they are: that knows no tokens."""
-    return loss * n_tokens / math.log(2) / n_characters if n_characters else math.nan
+def surprise_by_character(readings: Sequence[Reading]) -> pd.DataFrame:
+    """By how many bits models of text are surprised along a text; their tokens may differ.
+
+    Args:
+        readings: The runs on the same text.
+
+    Returns:
+        A row for each token but the first: model, token, from, to (characters), bits, bits_per_character.
+
+    Example:
+        >>> import xformer
+        >>> table = xformer.analysis.surprise_by_character([xformer.read("checkpoints/characters", "import os")])
+        >>> list(table.columns)
+        ['model', 'token', 'from', 'to', 'bits', 'bits_per_character']
+    """
+    rows = []
+    for reading in readings:
+        ids, plain = reading.ids(), reading.subject.input.plain
+        for position, token in zip(reading.target_positions, reading.answer, strict=True):
+            start, end = (len(plain(ids[: position + n])) for n in (1, 2))
+            bits = -reading.logits[0, position].log_softmax(dim=-1)[token].item() / math.log(2)
+            row = {"model": reading.subject.name, "token": reading.subject.labels[token], "from": start, "to": end}
+            rows.append(row | {"bits": bits, "bits_per_character": bits / max(1, end - start)})
+    return pd.DataFrame(rows)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.adapters import ModelAdapter
@@ -245,17 +245,6 @@ def cosine_matrix(
     return a @ b.T
 
 
-def cosine_blocks(
-    vectors: Float[Tensor, "a d_model"], others: Float[Tensor, "b d_model"]
-) -> Iterator[tuple[int, Float[Tensor, "row b"]]]:
-    """The rows of `cosine_matrix(vectors, others)` in blocks of `BLOCK_BYTES`, each with the number of its first row."""
-    others = torch.nn.functional.normalize(others.double(), dim=-1)
-    rows = max(1, BLOCK_BYTES // (8 * max(1, len(others))))
-    for first in range(0, len(vectors), rows):
-        block = torch.nn.functional.normalize(vectors[first : first + rows].double(), dim=-1)
-        yield first, block @ others.T
-
-
 def evenly(n: int, most: int) -> Int[Tensor, " chosen"]:
     """`most` of the numbers 0 … n − 1, evenly apart; all where there are no more."""
     return torch.arange(n) if n <= most else torch.linspace(0, n - 1, most, dtype=torch.float64).round().long()
@@ -273,7 +262,7 @@ class Alike:
 
 
 SURE = 0.05
-"""Of all inputs of random tokens, so many would be said to have two that are alike."""
+"""The share of inputs of random tokens in which two tokens would count as alike by chance."""
 MOST_PAIRED = 1_024
 """Of a larger vocabulary so many tokens, evenly apart, are compared with each other."""
 
@@ -321,11 +310,15 @@ def pca(vectors: Float[Tensor, "point d_model"], n_axes: int | None = None) -> P
     mean = vectors.double().mean(dim=0)
     centred = vectors.double() - mean  # [point, d_model]
     u, s, axes = torch.linalg.svd(centred, full_matrices=False)
-    largest = axes.gather(1, axes.abs().argmax(dim=1, keepdim=True))  # [axis, 1]
-    sign = torch.where(largest < 0, -1.0, 1.0)  # an axis has no direction of its own: make it the same every time
+    sign = _signs(axes)
     total = s.square().sum()
     explained = s.square() / total if total > 0 else torch.zeros_like(s)
     return Pca(mean, (axes * sign)[:n_axes], (u * s * sign.T)[:, :n_axes], explained[:n_axes])
+
+
+def _signs(axes: Float[Tensor, "axis d_model"]) -> Float[Tensor, "axis 1"]:
+    """The factors that make the largest entry of each axis positive: an axis has no direction of its own."""
+    return torch.where(axes.gather(1, axes.abs().argmax(dim=1, keepdim=True)) < 0, -1.0, 1.0)
 
 
 def _pca_of_many(vectors: Float[Tensor, "point d_model"], n_axes: int | None) -> Pca:
@@ -348,8 +341,7 @@ def _eigen_pca(vectors: Float[Tensor, "point d_model"], n_axes: int | None) -> P
     centred = vectors - mean
     values, columns = torch.linalg.eigh((centred.T @ centred).double())  # ascending
     axes = columns.T.flip(0)[:n_axes]
-    largest = axes.gather(1, axes.abs().argmax(dim=1, keepdim=True))
-    axes = axes * torch.where(largest < 0, -1.0, 1.0)
+    axes = axes * _signs(axes)
     points = (centred @ axes.T.to(centred.dtype)).double()
     return Pca(mean.double(), axes, points, values.flip(0)[: len(axes)].clamp(min=0) / values.clamp(min=0).sum())
 
@@ -383,8 +375,8 @@ def numbers_in_order(vectors: Float[Tensor, "number d_model"]) -> Nearness:
     if n < 2:
         return Nearness(0.0, 0.0, 1.0, n)
     tokens, nearest = _nearest(vectors)
-    beside = [(names[:, nearest] - names[:, tokens]).abs() == 1 for names in _names(n)]
-    return _against_shuffles(torch.cat(beside))
+    shares = [((names[:, nearest] - names[:, tokens]).abs() == 1).double().mean(dim=1) for names in _names(n)]
+    return _nearness(shares, len(tokens))
 
 
 def kinds_together(vectors: Float[Tensor, "token d_model"], kinds: Mapping[str, Sequence[int]]) -> dict[str, Nearness]:
@@ -399,7 +391,7 @@ def kinds_together(vectors: Float[Tensor, "token d_model"], kinds: Mapping[str, 
         for kind, is_one in inside.items():
             of_kind, beside = is_one[names[:, tokens]], is_one[names[:, nearest]]  # [1 + shuffle, compared]
             shares[kind].append((of_kind & beside).sum(dim=1).double() / of_kind.sum(dim=1).clamp(min=1))
-    return {kind: _of_shares(torch.cat(found), len(tokens)) for kind, found in shares.items()}
+    return {kind: _nearness(found, len(tokens)) for kind, found in shares.items()}
 
 
 def places_side_by_side(cosine: Float[Tensor, "patch patch"]) -> Nearness:
@@ -407,20 +399,22 @@ def places_side_by_side(cosine: Float[Tensor, "patch patch"]) -> Nearness:
     n = len(cosine)
     side = math.isqrt(n)
     nearest = cosine.clone().fill_diagonal_(-math.inf).argmax(dim=1)
-    beside = []
+    shares = []
     for place in _names(n):  # [order, patch]: where it would stand
         other = place[:, nearest]
-        beside.append((place // side - other // side).abs() + (place % side - other % side).abs() == 1)
-    return _against_shuffles(torch.cat(beside))
+        beside = (place // side - other // side).abs() + (place % side - other % side).abs() == 1
+        shares.append(beside.double().mean(dim=1))
+    return _nearness(shares, n)
 
 
 def _nearest(vectors: Float[Tensor, "token d_model"]) -> tuple[Int[Tensor, " compared"], Int[Tensor, " compared"]]:
     """Tokens, `MOST_COMPARED` at most, and the nearest other one of each."""
     tokens, nearest = evenly(len(vectors), MOST_COMPARED), []
-    for first, block in cosine_blocks(vectors[tokens], vectors):
-        row = torch.arange(len(block))
-        block[row, tokens[first + row]] = -math.inf
-        nearest.append(block.argmax(dim=1))
+    directions = torch.nn.functional.normalize(vectors.double(), dim=-1)
+    for some in tokens.split(max(1, BLOCK_BYTES // (8 * len(vectors)))):
+        cosine = directions[some] @ directions.T
+        cosine[torch.arange(len(some)), some] = -math.inf
+        nearest.append(cosine.argmax(dim=1))
     return tokens, torch.cat(nearest)
 
 
@@ -432,10 +426,7 @@ def _names(n: int) -> Iterator[Int[Tensor, "order token"]]:
         yield torch.rand(min(at_once, N_SHUFFLES - done), n, generator=generator).argsort(dim=-1)
 
 
-def _against_shuffles(is_so: Bool[Tensor, "order compared"]) -> Nearness:
-    """The first row is what is, the others are what chance makes of it."""
-    return _of_shares(is_so.double().mean(dim=1), is_so.shape[1])
-
-
-def _of_shares(shares: Float[Tensor, " order"], n_compared: int) -> Nearness:
+def _nearness(blocks: Sequence[Float[Tensor, " order"]], n_compared: int) -> Nearness:
+    """The first share is that of the true order, the others are those of shuffles."""
+    shares = torch.cat([*blocks])
     return Nearness(shares[0].item(), shares[1:].mean().item(), shares[1:].max().item(), n_compared)

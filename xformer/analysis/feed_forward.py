@@ -9,7 +9,7 @@ memories), which through the unembedding favours some tokens. Its activity is th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,21 +18,23 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from xformer.adapters import BareModel, ModelAdapter, TaskModel, own_task_model
+from xformer.adapters import ModelAdapter, TaskModel, own_task_model
 from xformer.analysis.ablation import logits_with
 from xformer.checkpoints import Checkpoint
 from xformer.errors import EditError, UnavailableError
 from xformer.memory import check_analysis
 from xformer.reading import Reading, adapter_of
 from xformer.site import Site
-from xformer.trace import record
+from xformer.trace import Trace, record
 
 FIRING_SHARE = 1e-6
 """A neuron fires where its activity is more than this share of the layer's mean peak: the mean over its neurons of the largest
 activity of each. One that never fires is dead. The 0 of a ReLU writes nothing."""
+FAVOURITES = 3
+"""How many tokens are named that a neuron promotes, and that it suppresses."""
 MOST_TOKENS = 2048
 """The most tokens in a table of promotions; of larger vocabularies those that change most."""
 
@@ -199,18 +201,6 @@ def promotion(
     )
 
 
-def silenced_one_by_one(reading: Reading, layer: int, neurons: Sequence[int]) -> Iterator[Float[Tensor, "pos vocab"]]:
-    """The logits as the run was, and then with each of `neurons` silenced; the edits, padding and mask of the run stay on.
-
-    Of a model of ours they run as one batch, so that they round alike; of another one by one: a large vocabulary is held once.
-    """
-    name = f"{reading.feed_forward_site(layer).path}.post"
-    silent = [(slice(0),), *((..., neuron) for neuron in neurons)]  # first nothing
-    at_once = len(silent) if isinstance(reading.subject, BareModel) else 1
-    for begin in range(0, len(silent), at_once):
-        yield from logits_with(reading, [(name, where) for where in silent[begin : begin + at_once]])
-
-
 def neurons(
     reading: Reading,
     *,
@@ -219,7 +209,6 @@ def neurons(
     n: int = 10,
     only: Sequence[int] | None = None,
     distinct: bool = False,
-    favourites: int = 3,
     survey: Survey | None = None,
     ablate: bool = False,
 ) -> pd.DataFrame:
@@ -232,7 +221,6 @@ def neurons(
         n: The number of neurons.
         only: These neurons instead of the most active ones.
         distinct: Take the most active neuron of each trigger first, then the second of each; those without a clear one last.
-        favourites: How many tokens to name that a neuron promotes, and suppresses.
         survey: The inputs from which the triggers are found; by default the reading.
         ablate: Whether to measure what ablating each neuron does; that runs the model once for each.
 
@@ -267,48 +255,70 @@ def neurons(
     if speaks_directly(reading, layer):
         with suppress(UnavailableError):  # then its matrices are out of reach
             effect = direct_logit_effect(reading, layer, chosen) * torch.where(at < 0, -1.0, 1.0)[:, None]
-            most = min(favourites, effect.shape[1])
             for column, end in (("promotes", effect), ("suppresses", -effect)):
-                table[column] = [
-                    " ".join(labels[token] for token in order) for order in end.topk(most).indices.tolist()
-                ]
+                best = end.topk(min(FAVOURITES, effect.shape[1])).indices.tolist()
+                table[column] = [" ".join(labels[token] for token in order) for order in best]
     if not ablate:
         return table
     if not reading.has_logits:
         return table.assign(loss_change=math.nan, flips=0)
-    answers = reading.example.labels[0]
-    labelled: Bool[Tensor, " out"] = answers >= 0
-    right = answers[labelled]
+    answers, name = reading.example.labels[0], f"{reading.feed_forward_site(layer).path}.post"
     losses, predicted = [], []
-    for logits in silenced_one_by_one(reading, layer, chosen):
-        losses.append(F.cross_entropy(logits[labelled], right).item())
-        predicted.append(logits[labelled].argmax(dim=-1))  # [right]
+    for where in ((slice(0),), *((..., neuron) for neuron in chosen)):  # first nothing is ablated
+        logits = logits_with(reading, [(name, where)])[0, answers >= 0]  # [right, vocab]
+        losses.append(F.cross_entropy(logits, answers[answers >= 0]).item())
+        predicted.append(logits.argmax(dim=-1))
     changes = [loss - losses[0] for loss in losses[1:]]
     return table.assign(loss_change=changes, flips=[int((one != predicted[0]).sum()) for one in predicted[1:]])
 
 
+BEST = 8
+"""How many inputs are kept for each neuron: those at which it is most active."""
 MOST_TOKENS_AT_ONCE = 4096
-"""Of a batch: so that a step takes little memory."""
+"""Tokens of one batch of a survey."""
+
+
+Tally = tuple[Float[Tensor, "value d_ff"], Int[Tensor, " value"]]
+"""The summed |activation| of each neuron at each value of a trigger, and at how many positions that value stood."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSurvey:
+    """What the neurons of one layer did over many inputs."""
+
+    n_positions: int
+    fired: Int[Tensor, " d_ff"]
+    """At how many positions each neuron fired."""
+    least: Float[Tensor, " d_ff"]
+    """The |activation| above which each neuron fires; the layer's mean peak is that of the first input."""
+    peak: Float[Tensor, "best d_ff"]
+    """The activations of each neuron that are largest in size, one per input, largest first …"""
+    places: Int[Tensor, "best d_ff 2"]
+    """… and where: (input, position)."""
+    tallies: dict[str, Tally]
+    """For each kind of trigger, how much of each neuron's activation falls on each of its values."""
+
+    def joined(self, other: LayerSurvey, start: int) -> LayerSurvey:
+        """The survey of the inputs of both; those of `other` are numbered from `start` on."""
+        peak = torch.cat((self.peak, other.peak))
+        places = torch.cat((self.places, other.places + torch.tensor([start, 0])))
+        row = peak.abs().topk(min(BEST, len(peak)), dim=0).indices
+        peak, places = peak.gather(0, row), places.gather(0, row[..., None].expand(-1, -1, 2))
+        both = [(kind, tally, other.tallies[kind]) for kind, tally in self.tallies.items()]
+        tallies = {kind: (one[0] + more[0], one[1] + more[1]) for kind, one, more in both}
+        n_positions, fired = self.n_positions + other.n_positions, self.fired + other.fired
+        return LayerSurvey(n_positions, fired, self.least, peak, places, tallies)
 
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What the neurons did over many inputs; each dict is by the path of the layer."""
+    """What the neurons did over many inputs."""
 
     subject: TaskModel
     n_inputs: int
     seed: int
-    n_positions: dict[str, int]
-    fired: dict[str, Int[Tensor, " d_ff"]]
-    """At how many positions each neuron fired."""
-    least: dict[str, Float[Tensor, " d_ff"]]
-    """The |activation| above which each neuron fires; the layer's mean peak is that of the first input."""
-    peak: dict[str, Float[Tensor, "best d_ff"]]
-    """The activations of each neuron that are largest in size, one per input, largest first …"""
-    where: dict[str, Int[Tensor, "best d_ff 2"]]
-    """… and where: (input, position)."""
-    tallies: dict[str, dict[str, Tally]]
-    """For each kind of trigger, how much of each neuron's activation falls on each of its values."""
+    layers: dict[str, LayerSurvey]
+    """By the path of the layer."""
     inputs: tuple[tuple[int, ...], ...]
     """The tokens that the encoder's or the only stack's layers read."""
     targets: tuple[tuple[int, ...], ...]
@@ -334,9 +344,7 @@ def fitting(subject: TaskModel, work: float = 2e10, most: int = 500) -> int:
     return max(16, min(most, int(work / (token * longest))))
 
 
-def survey(
-    where: str | Path | Checkpoint | TaskModel, n: int = 500, seed: int = 0, *, best: int = 8, batch: int | None = None
-) -> Survey:
+def survey(where: str | Path | Checkpoint | TaskModel, n: int = 500, seed: int = 0) -> Survey:
     """Run a model on `n` inputs sampled from its task (the "test" stream, so never trained on) and count what fires.
 
     The same (n, seed) gives the same inputs. Raises `InputError` for a model without a task.
@@ -345,8 +353,6 @@ def survey(
         where: A checkpoint with a task, or its folder.
         n: The number of inputs.
         seed: The seed of the random numbers.
-        best: How many inputs to keep for each neuron.
-        batch: How many inputs to run at once; it changes nothing but the memory.
 
     Returns:
         The survey.
@@ -360,77 +366,59 @@ def survey(
     task, path = subject.task, str(where) if isinstance(where, str | Path) else None
     n = min(n, task.rule.unseen or n)
     sample = task.sample(n, seed=seed)
-    batch = max(1, min(250, MOST_TOKENS_AT_ONCE // max(task.longest))) if batch is None else batch
+    batch = max(1, min(250, MOST_TOKENS_AT_ONCE // max(task.longest)))
     pad = task.vocabulary.special.pad
-    inputs = _sequences(sample.tokens, -1 if subject.shape.image else pad)
-    targets = () if sample.target is None else _sequences(sample.target, pad)
-    sites = subject.shape.feed_forward
-    positions = {site.path: 0 for site in sites}
-    fired: dict[str, Tensor] = {}
-    least: dict[str, Tensor] = {}
-    peak: dict[str, Tensor] = {}
-    place: dict[str, Tensor] = {}
-    tallies: dict[str, dict[str, Tally]] = {site.path: {} for site in sites}
+    keep = [*(f"{site.path}.post" for site in subject.shape.feed_forward), "logits"]
+    layers: dict[str, LayerSurvey] = {}
     for start in range(0, n, batch):
         rows = sample.rows(start, min(start + batch, n))
-        valid = rows.valid  # [batch, pos], or None: no padding
-        target_valid = None if rows.target is None else rows.target != pad
-        keep = [*(f"{layer}.post" for layer in positions), "logits"]
+        valid, target_valid = rows.valid, None if rows.target is None else rows.target != pad
         trace = record(
             subject.model, rows.tokens, rows.target, valid=valid, target_valid=target_valid, keep=keep, fused=True
         )
-        for site in sites:
-            layer = site.path
-            of_target = rows.target is not None and site.stack == "decoder"
-            real = target_valid if of_target else valid
-            post = trace[f"{layer}.post"]  # [batch, pos, d_ff]
-            if real is None:
-                real = post.new_ones(post.shape[:2], dtype=torch.bool)
-            size = post.abs().masked_fill(~real[..., None], -1.0)  # what is padding is never the largest
-            if layer not in least:
-                least[layer] = fires_above(size[0].amax(dim=0), written_norms(subject, layer))
-            positions[layer] += int(real.sum())
-            count = (size > least[layer]).flatten(0, 1).sum(dim=0, dtype=torch.int32)  # [d_ff]
-            read = None if subject.shape.image else rows.target if of_target else rows.tokens
-            says = trace.logits.argmax(dim=-1) if trace.logits.shape[1] == post.shape[1] else None  # [batch, pos]
-            for kind, key in _keys(real, read, says).items():
-                n_values = len(subject.labels) if kind in ("reads", "says") else max(task.longest) + 1
-                more = _tally(key[real], size[real], n_values)
-                old = tallies[layer].get(kind)
-                tallies[layer][kind] = more if old is None else (old[0] + more[0], old[1] + more[1])
-            top = size.max(dim=1)  # [batch, d_ff]
-            row = top.values.topk(min(best, len(post)), dim=0).indices  # [best, d_ff]
-            at = top.indices.gather(0, row)  # [best, d_ff]
-            values = post.gather(1, top.indices[:, None])[:, 0].gather(0, row)  # [best, d_ff], with their signs
-            found = torch.stack((start + row, at), dim=-1)  # [best, d_ff, 2]
-            if layer in peak:  # the best so far and those of this batch
-                values, found = torch.cat((peak[layer], values)), torch.cat((place[layer], found))
-                row = values.abs().topk(min(best, len(values)), dim=0).indices
-                values, found = values.gather(0, row), found.gather(0, row[..., None].expand(-1, -1, 2))
-            peak[layer], place[layer] = values, found
-            fired[layer] = fired[layer] + count if layer in fired else count
-    return Survey(subject, n, seed, positions, fired, least, peak, place, tallies, inputs, targets, path)
+        for site in subject.shape.feed_forward:
+            read, real = rows.tokens, valid  # real [batch, pos], or None: no padding
+            if rows.target is not None and site.stack == "decoder":
+                read, real = rows.target, target_valid
+            known = layers.get(site.path)
+            found = _survey_batch(subject, site.path, trace, read, real, known)
+            layers[site.path] = known.joined(found, start) if known else found
+    inputs = _sequences(sample.tokens, -1 if subject.shape.image else pad)
+    targets = () if sample.target is None else _sequences(sample.target, pad)
+    return Survey(subject, n, seed, layers, inputs, targets, path)
+
+
+def _survey_batch(
+    subject: TaskModel, path: str, trace: Trace, read: Tensor, real: Tensor | None, known: LayerSurvey | None
+) -> LayerSurvey:
+    """Count one layer in one batch: `read` are its tokens [batch, pos], `real` those that are no padding."""
+    post = trace[f"{path}.post"]  # [batch, pos, d_ff]
+    if real is None:
+        real = post.new_ones(post.shape[:2], dtype=torch.bool)
+    size = post.abs().masked_fill(~real[..., None], -1.0)  # what is padding is never the largest
+    least = known.least if known else fires_above(size[0].amax(dim=0), written_norms(subject, path))
+    position = torch.arange(real.shape[1]).expand(real.shape) - (~real).cumsum(dim=1)  # padding may stand first
+    keys = {} if subject.shape.image else {"reads": read}
+    if trace.logits.shape[1] == post.shape[1]:
+        keys["says"] = trace.logits.argmax(dim=-1)
+    keys |= {"position": position, "from_end": real.sum(dim=1, keepdim=True) - 1 - position}
+    sizes = {"reads": len(subject.labels), "says": len(subject.labels)}
+    longest = max(subject.task.longest) + 1
+    tallies = {kind: _tally(key[real], size[real], sizes.get(kind, longest)) for kind, key in keys.items()}
+    top = size.max(dim=1)  # [batch, d_ff]
+    row = top.values.topk(min(BEST, len(post)), dim=0).indices  # [best, d_ff]
+    peak = post.gather(1, top.indices[:, None])[:, 0].gather(0, row)  # [best, d_ff], with their signs
+    places = torch.stack((row, top.indices.gather(0, row)), dim=-1)  # [best, d_ff, 2]
+    return LayerSurvey(int(real.sum()), (size > least).sum(dim=(0, 1)), least, peak, places, tallies)
 
 
 def _sequences(tokens: Int[Tensor, "batch pos"], pad: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(token for token in row if token != pad) for row in tokens.tolist())
 
 
-Tally = tuple[Float[Tensor, "value d_ff"], Int[Tensor, " value"]]
-"""The summed |activation| of each neuron at each value of a trigger, and at how many positions that value stood."""
 CLEAR_SHARE, OVER_EVEN, MOST_VALUES, LEAST_FIRINGS = 0.5, 3.0, 3, 20
 """A trigger is clear where at most so many values hold half of a neuron's activation, and three times their even share. In a
 survey the neuron has to fire at twenty positions."""
-
-
-def _keys(
-    real: Bool[Tensor, "batch pos"], read: Int[Tensor, "batch pos"] | None, says: Int[Tensor, "batch pos"] | None
-) -> dict[str, Int[Tensor, "batch pos"]]:
-    """The value of each kind of trigger at each position."""
-    position = torch.arange(real.shape[1]).expand(real.shape) - (~real).cumsum(dim=1)  # padding may stand first
-    from_end = real.sum(dim=1, keepdim=True) - 1 - position
-    found = {"reads": read, "says": says, "position": position, "from_end": from_end}
-    return {kind: key for kind, key in found.items() if key is not None}
 
 
 def _tally(key: Int[Tensor, " real"], size: Float[Tensor, "real d_ff"], n_values: int) -> Tally:
@@ -442,7 +430,7 @@ def triggers(of: Reading | Survey, *, layer: int) -> pd.DataFrame:
 
     A kind of trigger is clear where up to three of its values hold half of the neuron's |activation| and at least three times
     their even share: that of the positions at which they stand. Of several clear kinds the one furthest above its even
-    share is taken, the first of equal ones. A run is one input, in which only the tokens that are read are told apart.
+    share is taken, the first of equal ones. Of a single run only the tokens that are read count as triggers.
 
     Args:
         of: A survey, or a run.
@@ -460,20 +448,18 @@ def triggers(of: Reading | Survey, *, layer: int) -> pd.DataFrame:
         'says'
     """
     if isinstance(of, Survey):
-        path = of.subject.shape.feed_forward[layer].path
-        tallies, is_known = of.tallies[path], of.fired[path] >= LEAST_FIRINGS
+        counted = of.layers[of.subject.shape.feed_forward[layer].path]
+        tallies, is_known = counted.tallies, counted.fired >= LEAST_FIRINGS
         names = {"reads": of.subject.labels, "says": of.subject.labels}
     else:
         site = of.feed_forward_site(layer)
-        tokens, real = of.tokens_of(site.stack), of.trace.real(site.stack)
-        values = list(dict.fromkeys(tokens))
-        key, size = torch.tensor([values.index(token) for token in tokens]), of[f"{site.path}.post"][0].abs()
-        rows = slice(None) if real is None else real
-        tallies, is_known = {"reads": _tally(key[rows], size[rows], len(values))}, size.sum(dim=0) > 0
+        codes, values = pd.factorize(np.array(of.tokens_of(site.stack), dtype=object))
+        key, size, real = torch.from_numpy(codes), of[f"{site.path}.post"][0].abs(), of.trace.real(site.stack)
+        chosen = slice(None) if real is None else real
+        tallies, is_known = {"reads": _tally(key[chosen], size[chosen], len(values))}, size.sum(dim=0) > 0
         names = {"reads": tuple(values)}
-    kinds, best = ["none"] * len(is_known), is_known.new_zeros(len(is_known), dtype=torch.float32)
-    on: list[tuple[str | int, ...]] = [()] * len(best)
-    share, even = torch.zeros_like(best), torch.zeros_like(best)
+    rows: list[tuple[str, tuple[str | int, ...], float, float]] = [("none", (), 0.0, 0.0)] * len(is_known)
+    best = torch.zeros(len(is_known))
     for kind, (sums, count) in tallies.items():
         order = (sums / count[:, None].clamp(min=1)).topk(min(MOST_VALUES, len(sums)), dim=0).indices  # [most, d_ff]
         shares = (sums.gather(0, order) / sums.sum(dim=0).clamp(min=1e-12)).cumsum(dim=0)
@@ -483,11 +469,10 @@ def triggers(of: Reading | Survey, *, layer: int) -> pd.DataFrame:
         here, there = shares.gather(0, first)[0], evens.gather(0, first)[0]
         for neuron in (clear.any(dim=0) & (here - there > best + 1e-6)).nonzero()[:, 0].tolist():
             chosen = order[: int(first[0, neuron]) + 1, neuron].tolist()
-            found = [names[kind][value] if kind in names else value for value in chosen]
-            kinds[neuron], on[neuron] = kind, tuple(found)
-            best[neuron], share[neuron], even[neuron] = (here - there)[neuron], here[neuron], there[neuron]
-    found = {"trigger": kinds, "on": on, "share": share.tolist(), "even": even.tolist()}
-    return pd.DataFrame({"neuron": range(len(best))} | found)
+            on = tuple(names[kind][value] if kind in names else value for value in chosen)
+            rows[neuron] = (kind, on, here[neuron].item(), there[neuron].item())
+            best[neuron] = (here - there)[neuron]
+    return pd.DataFrame(rows, columns=["trigger", "on", "share", "even"]).rename_axis("neuron").reset_index()
 
 
 def firing(of: Reading | Survey) -> pd.DataFrame:
@@ -513,7 +498,8 @@ def firing(of: Reading | Survey) -> pd.DataFrame:
     rows = []
     for site in of.subject.shape.feed_forward:
         if isinstance(of, Survey):
-            over, count, n_positions = f"{of.n_inputs:,} inputs", of.fired[site.path], of.n_positions[site.path]
+            counted = of.layers[site.path]
+            over, count, n_positions = f"{of.n_inputs:,} inputs", counted.fired, counted.n_positions
         else:
             post, real = of[f"{site.path}.post"][0], of.trace.real(site.stack)
             post = post if real is None else post[real]  # [pos, d_ff]
@@ -556,10 +542,12 @@ def exciting_inputs(of: Survey, *, layer: int, neuron: int) -> pd.DataFrame:
         ['input', 'position', 'token', 'activation', 'tokens']
     """
     site = of.subject.shape.feed_forward[layer]
-    peaks, places = of.peak[site.path][:, neuron].tolist(), of.where[site.path][:, neuron].tolist()
+    counted = of.layers[site.path]
     rows = []
-    for value, (index, position) in zip(peaks, places, strict=True):
-        if abs(value) > of.least[site.path][neuron]:
+    for value, (index, position) in zip(
+        counted.peak[:, neuron].tolist(), counted.places[:, neuron].tolist(), strict=True
+    ):
+        if abs(value) > counted.least[neuron]:
             names = of.subject.names(torch.tensor(of.read_by(site)[index]))
             text = "" if of.subject.shape.image else " ".join(names)
             rows.append((index, position, names[position], value, text))

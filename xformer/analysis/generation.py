@@ -13,35 +13,30 @@ a step is the next token of the text.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import combinations, islice, zip_longest
-from math import nan
-from typing import Any, Literal
+from itertools import combinations, islice
+from math import log, nan
+from typing import Literal
 
 import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.comparison import (
-    Variant,
-    check_names,
-    clip_edges_to_length,
-    joint_labels,
-    looks_back_only,
-    to_joint,
-)
+from xformer.analysis.comparison import Variant, check_names, clip_edges_to_length, joint_labels, to_joint
 from xformer.decoding import Step, continue_text, decode
 from xformer.edits import AnyEdit, SetEdges, steer
 from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
-from xformer.trace import Trace, record
+from xformer.trace import record
 
 Ending = Literal["end token", "length of the right answer", "tokens that were asked for"]
+SCALES = tuple(range(-5, 6))
+"""The scales of steering that are tried."""
 CONTINUATION_LENGTH = 32
 """How many tokens a decoder generates after a text."""
 
@@ -67,13 +62,13 @@ class DecodedSteps:
 
     def __getitem__(self, step: int) -> Reading:
         """Record a forward pass over the tokens that were read at this step; its only target position is this step's."""
-        taken = self.steps[self._checked(step)]
+        if not 0 <= step < len(self):
+            raise InputError(f"{self.name} takes the steps 0 to {len(self) - 1}, got {step}.")
+        taken = self.steps[step]
         trace = taken.trace()
         labels = trace.tokens.new_full(trace.logits.shape[:2], IGNORED)
-        labels[0, -1 if self.variant.writes else taken.position] = (
-            *self.answer,
-            *self.predicted[len(self.answer) :],
-        )[step]
+        right = self.answer if step < len(self.answer) else self.predicted
+        labels[0, -1 if self.variant.writes else taken.position] = right[step]
         example = replace(self.example, stream=trace.tokens, target=trace.target, labels=labels)
         recipe = f"{self.recipe}[{step}]" if self.recipe else None
         return Reading(self.variant.subject, example, trace, self.has_right_answer, recipe)
@@ -141,25 +136,27 @@ class DecodedSteps:
 
     def probability(self, step: int) -> float:
         """The model's probability of the token that it chose."""
-        return self.probabilities[self._checked(step), self.predicted[step]].item()
+        return self.probabilities[step, self.predicted[step]].item()
 
     def top(self, step: int, k: int = 5) -> list[tuple[int, float]]:
         """The k likeliest tokens with their probabilities, likeliest first."""
-        best = self.probabilities[self._checked(step)].topk(min(k, self.probabilities.shape[1]))
+        best = self.probabilities[step].topk(min(k, self.probabilities.shape[1]))
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
     def entropy(self) -> Float[Tensor, " step"]:
         """The entropy of each step in bits: 0 where one token has probability 1, log₂(vocab) for the uniform distribution."""
         p = self.probabilities.double()
-        return -torch.special.xlogy(p, p).sum(dim=-1) / torch.tensor(2.0, dtype=p.dtype).log()
-
-    def _checked(self, step: int) -> int:
-        if not 0 <= step < len(self):
-            raise InputError(f"{self.name} takes the steps 0 to {len(self) - 1}, got {step}.")
-        return step
+        return -torch.special.xlogy(p, p).sum(dim=-1) / log(2.0)
 
 
-def decode_steps(variant: Variant, source: Sequence[int], *, forced: bool = False) -> DecodedSteps:
+@torch.no_grad()
+def decode_steps(
+    variant: Variant,
+    source: Sequence[int],
+    *,
+    forced: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> DecodedSteps:
     """Decode a variant's answer to an input; `forced` feeds it the right answer instead of its own tokens.
 
     Raises `InputError` when it is too long for the model, `EditError` when an edit does not fit.
@@ -168,6 +165,7 @@ def decode_steps(variant: Variant, source: Sequence[int], *, forced: bool = Fals
         variant: The variant.
         source: The input, as token ids.
         forced: Follow the right answer in place of its own tokens.
+        progress: Called after each step with the number of steps done and the most there can be.
 
     Returns:
         The steps of the answer.
@@ -179,19 +177,6 @@ def decode_steps(variant: Variant, source: Sequence[int], *, forced: bool = Fals
         >>> len(run)
         5
     """
-    work = iter_decode_steps(variant, source, forced=forced)
-    while True:
-        try:
-            next(work)
-        except StopIteration as done:
-            return done.value
-
-
-@torch.no_grad()
-def iter_decode_steps(
-    variant: Variant, source: Sequence[int], *, forced: bool = False
-) -> Generator[tuple[int, int], None, DecodedSteps]:
-    """As `decode_steps`, one step at a time: yields the steps done and the most there can be, and returns the run."""
     example = variant.frame(source)
     answer = tuple(token for token in example.labels[0].tolist() if token != IGNORED)
     n_steps = len(answer)
@@ -203,33 +188,14 @@ def iter_decode_steps(
         labelled = (example.labels[0] != IGNORED).tolist()
         every = decode(model, example.tokens, edits=variant.edits, **rule)
         work = (step for step in every if labelled[step.position])
-    elif forced and looks_back_only(variant):
-        work = _along(variant, example, answer)
     else:
         fed, edits = answer if forced else None, _growing(variant, example)
         work = decode(model, example.tokens, forced=fed, max_steps=n_steps, edits=edits, **rule)
     steps: list[Step] = []
     for step in work:
         steps.append(step)
-        yield len(steps), n_steps
+        progress(len(steps), n_steps)
     return DecodedSteps(variant, tuple(source), example, forced, answer, tuple(steps))
-
-
-def _along(variant: Variant, example: Example, answer: tuple[int, ...]) -> Iterator[Step]:
-    """A teacher-forced decoder's steps from one run over the whole answer, as no position sees a later one."""
-    model, sampling, edits = variant.model, variant.sampling, variant.edits
-    grows = example.stream if example.target is None else example.target
-    first = 0 if example.target is not None else example.tokens.shape[1] - 1
-    logits = record(model, example.stream, example.target, edits=edits, keep=("logits",)).logits[0, first:]
-    generator = variant.generator()
-    for index, token in enumerate(answer):
-        q = sampling.distribution(logits[index])
-
-        def run(read: Tensor = grows[:, : first + index + 1]) -> Trace:
-            inputs = (read,) if example.target is None else (example.stream, read)
-            return record(model, *inputs, edits=_growing(variant, example))
-
-        yield Step(index, token, sampling.choose(q, generator), logits[index].softmax(dim=-1), q, run)
 
 
 def _growing(variant: Variant, example: Example) -> tuple[AnyEdit, ...]:
@@ -300,7 +266,7 @@ def predictions_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:
          'same_context']
     """
     check_names([run.variant for run in runs])
-    rows: list[dict[str, Any]] = []
+    rows = []
     for run in runs:
         entropy, right = run.entropy().tolist(), run.right
         for step, token in enumerate(run.predicted):
@@ -345,9 +311,8 @@ def divergence_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:
         >>> list(table.columns)
         ['step', 'one', 'other', 'pair', 'kl', 'kl_back', 'total_variation', 'same_token', 'same_context']
     """
-    beliefs = _joint_probabilities(runs)
     frames = []
-    for (one, p), (other, q) in combinations(zip(runs, beliefs, strict=True), 2):
+    for (one, p), (other, q) in combinations(zip(runs, _joint_probabilities(runs), strict=True), 2):
         n = min(len(one), len(other))
         tokens = [[run.labels[token] for token in run.predicted[:n]] for run in (one, other)]
         frames.append(
@@ -485,16 +450,46 @@ def steered(
     own = islice(reading.subject.steps(reading.example, n, edits=reading.edits), n)
     other = steering_steps(reading, towards, away, layer=layer, scale=scale, n=n)
     labels = reading.subject.labels
-    rows = []
-    for index, steps in enumerate(zip_longest(own, other)):
-        row: dict[str, object] = {"step": index}
-        for name, step in zip(("", "steered_"), steps, strict=True):
-            row |= {
-                f"{name}says": None if step is None else labels[step.token],
-                f"{name}probability": None if step is None else step.probabilities[step.token].item(),
-            }
-        rows.append(row)
-    return pd.DataFrame(rows)
+    columns: dict[str, list[str] | list[float]] = {}
+    for name, steps in (("", list(own)), ("steered_", list(other))):
+        columns[f"{name}says"] = [labels[step.token] for step in steps]
+        columns[f"{name}probability"] = [step.probabilities[step.token].item() for step in steps]
+    table = pd.DataFrame({name: pd.Series(values) for name, values in columns.items()})  # one may end before the other
+    return table.rename_axis("step").reset_index()
+
+
+def steering_by_scale(
+    reading: Reading, towards: Reading, away: Reading, *, layer: int, scales: Sequence[float] = SCALES, k: int = 6
+) -> pd.DataFrame:
+    """The probability of the likeliest next tokens at each scale of steering.
+
+    Args:
+        reading: The run.
+        towards: A run of a text to steer towards.
+        away: A run of a text to steer away from.
+        layer: The layer, from 0.
+        scales: The factors of the difference vector.
+        k: The number of tokens: those with the largest probability at any scale.
+
+    Returns:
+        A table with the columns scale, token, probability; the last token of each scale, "all others", has the rest.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/characters", "import os")
+        >>> towards, away = (xformer.read("checkpoints/characters", text) for text in ("return x", "import x"))
+        >>> table = xformer.analysis.steering_by_scale(reading, towards, away, layer=1, scales=[0, 1], k=2)
+        >>> table["scale"].tolist()
+        [0, 0, 0, 1, 1, 1]
+    """
+    steps = [next(steering_steps(reading, towards, away, layer=layer, scale=scale, n=1)) for scale in scales]
+    p = torch.stack([step.probabilities for step in steps])  # [scale, vocab]
+    tokens = p.amax(dim=0).topk(min(k, p.shape[1])).indices
+    names = [*(reading.subject.labels[token] for token in tokens.tolist()), "all others"]
+    shares = torch.cat([p[:, tokens], 1 - p[:, tokens].sum(dim=1, keepdim=True)], dim=1).clamp(min=0)
+    table = pd.DataFrame(shares.tolist(), columns=names).assign(scale=list(scales))
+    table = table.melt("scale", var_name="token", value_name="probability")
+    return table.sort_values("scale", kind="stable", ignore_index=True)
 
 
 def _name(reading: Reading, layer: int) -> str:

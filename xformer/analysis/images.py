@@ -43,7 +43,7 @@ def predict_test_images(model: Transformer) -> pd.DataFrame:
 
 
 def wrong_ones(predictions: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `predict_test_images` that are wrong, the surest first."""
+    """The wrong rows of `predict_test_images`, the most confident first."""
     return predictions.loc[predictions["predicted"] != predictions["digit"]].sort_values("probability", ascending=False)
 
 
@@ -67,7 +67,7 @@ def mistakes(reading: Reading) -> pd.DataFrame:
 
 
 def classes(reading: Reading) -> pd.DataFrame:
-    """How probable each digit is to be in the image, one row a digit: digit, probability, right (where somebody knows).
+    """The probability of each digit, one row a digit: digit, probability, right (all False without a right answer).
 
     Args:
         reading: The run.
@@ -118,14 +118,13 @@ def over_image(
         ['row', 'panel', 'place', 'weight']
     """
     patch_grid(reading)
-    panels = _rollout(reading, query) if laid == "rollout" else _heads(reading, query, layer, head)
-    names = reading.tokens
-    rows = [
-        {"row": row, "panel": title, "place": name, "weight": weight}
-        for row, title, weights in panels
-        for name, weight in zip(names, weights, strict=True)
-    ]
-    return pd.DataFrame(rows)
+    if laid == "rollout":
+        reached = rollout_matrices(reading.trace)[:, query].tolist()  # [layer, key]
+        panels = [(0, f"after layer {layer}", weights) for layer, weights in enumerate(reached, start=1)]
+    else:
+        panels = _heads(reading, query, layer, head)
+    rows = [(row, title, *cell) for row, title, of in panels for cell in zip(reading.tokens, of, strict=True)]
+    return pd.DataFrame(rows, columns=["row", "panel", "place", "weight"])
 
 
 def patch_grid(reading: Reading) -> tuple[int, int]:
@@ -160,11 +159,6 @@ def _heads(reading: Reading, query: int, layer: int | None, head: int | None) ->
     if not panels:
         raise EditError(f"This model has attention layers 0 to {len(reading.sites) - 1}, got {layer}.")
     return panels
-
-
-def _rollout(reading: Reading, query: int) -> list[tuple[int, str, list[float]]]:
-    reached = rollout_matrices(reading.trace)[:, query]  # [layer, key]
-    return [(0, f"after layer {layer + 1}", row) for layer, row in enumerate(reached.tolist())]
 
 
 def patch_weights(model: Transformer) -> Float[Tensor, "d_model y x"]:

@@ -125,10 +125,10 @@ def answer_path(reading: Reading, *, position: int) -> pd.DataFrame:
     rows = []
     for depth, (point, probabilities) in enumerate(_probabilities(reading, [position])):
         p = probabilities[0]
-        said = {"token": names[int(p.argmax())], "answer": names[answer], "answer_probability": float(p[answer])}
         rank = 1 + int((p > p[answer]).sum())
-        rows.append({"depth": depth, "point": point, **said, "rank": rank, "adds": adds.get(point, math.nan)})
-    return pd.DataFrame(rows)
+        token, adds_here = names[int(p.argmax())], adds.get(point, math.nan)
+        rows.append((depth, point, token, names[answer], float(p[answer]), rank, adds_here))
+    return pd.DataFrame(rows, columns=["depth", "point", "token", "answer", "answer_probability", "rank", "adds"])
 
 
 def looked_at(reading: Reading, positions: Sequence[int] | None = None) -> list[int]:
@@ -144,9 +144,12 @@ def decided(frame: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for position, group in frame.sort_values("depth").groupby("position"):
-        right = group["right"].tolist()
-        if not right[-1]:
-            continue
-        first = len(right) - next((i for i, ok in enumerate(reversed(right)) if not ok), len(right))
-        rows.append({"position": position, "depth": first, "point": group["point"].iloc[first]})
+        if (first := holds_from(group["right"].tolist())) is not None:
+            rows.append((position, first, group["point"].iloc[first]))
     return pd.DataFrame(rows, columns=["position", "depth", "point"])
+
+
+def holds_from(flags: Sequence[bool]) -> int | None:
+    """The index from which on all flags are true to the end; None where the last one is false."""
+    first = 1 + max((at for at, flag in enumerate(flags) if not flag), default=-1)
+    return first if first < len(flags) else None

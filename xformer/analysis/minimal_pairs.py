@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from string import ascii_lowercase
 
 import torch
@@ -18,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from xformer.adapters import ModelAdapter, TaskModel
-from xformer.adapters.gradients import Measure
+from xformer.adapters.adapter import Measure
 from xformer.adapters.inputs import known_pairs
 from xformer.errors import InputError
 from xformer.reading import Reading
@@ -54,22 +55,19 @@ class MinimalPair:
 
         Raises `InputError` where the two cannot be compared, or where a token or position does not exist.
         """
-        if why := pair_incompatibility(reading, source):
-            raise InputError(why)
+        if reason := pair_incompatibility(reading, source):
+            raise InputError(reason)
         n = reading.logits.shape[1]
         if position is None:
             position = differing_output(reading, source)
         elif not 0 <= position < n:
             raise InputError(f"The outputs are at positions 0 to {n - 1}, got {position}.")
-        found = usual_answers(reading, source, position)
-        if answers is not None:
-            if len(answers) != 2:
-                raise InputError(f"Two answers are compared, got {len(answers)}; for example {found}.")
-            one, other = (token_of(reading.subject.labels, token) for token in answers)
-            found = one, other
-        if found[0] == found[1]:
-            raise InputError(f"Two different answers are compared, got {reading.subject.labels[found[0]]} twice.")
-        return cls(reading, source, position, found)
+        found = [token_of(reading.subject.labels, token) for token in answers or ()]
+        if answers is None:
+            found = usual_answers(reading, source, position)
+        if len(found) != 2 or found[0] == found[1]:
+            raise InputError(f"Two different answers are compared, got {answers}.")
+        return cls(reading, source, position, (found[0], found[1]))
 
     @property
     def measure(self) -> Logit:
@@ -115,35 +113,26 @@ def differing(reading: Reading, source: Reading, stack: str | None = None) -> li
 
 def pair_incompatibility(reading: Reading, source: Reading) -> str | None:
     """The reason why two runs cannot be compared position by position, in one sentence, or None."""
-    if _kind(reading) != _kind(source):
+    if reading.subject.shape != source.subject.shape:
         return "A minimal pair is two inputs of one model; these two runs are of models of different kinds."
-    sources = [run.example.source for run in (reading, source)]
-    if len(sources[0]) != len(sources[1]):
-        one, other = (reading.subject.names(torch.tensor(tokens)) for tokens in sources)
-        return _unlike(one, other, "")
-    for stack in stacks_of(reading):
-        if len(reading.tokens_of(stack)) != len(source.tokens_of(stack)):
-            return _unlike(reading.tokens_of(stack), source.tokens_of(stack), " to write")
+    tokens = [reading.subject.names(torch.tensor(run.example.source)) for run in (reading, source)]
+    for one, other in (tokens, *((run.tokens_of(stack) for run in (reading, source)) for stack in stacks_of(reading))):
+        if len(one) != len(other):
+            return _different_lengths(one, other)
     if not any(differing(reading, source, stack) for stack in stacks_of(reading)):
         return "Both inputs are the same; change a token in one of them."
     return None
 
 
-def _kind(reading: Reading) -> tuple[object, ...]:
-    shape = reading.subject.shape
-    return shape.sites, shape.vocab_size, shape.d_model, dict(shape.heads), dict(shape.neurons)
-
-
-def _unlike(one: Sequence[str], other: Sequence[str], written: str) -> str:
-    """A sentence about two inputs of different lengths: where they part, and how to make them equally long."""
-    longest = min(len(one), len(other))
-    at = next((at for at in range(longest) if one[at] != other[at]), longest)
-    there = [f"“{tokens[at]}”" if at < len(tokens) else "nothing" for tokens in (one, other)]
+def _different_lengths(one: Sequence[str], other: Sequence[str]) -> str:
+    """A sentence about two inputs of different lengths: where they differ first, and how to make them equally long."""
+    at, pair = next((at, pair) for at, pair in enumerate(zip_longest(one, other)) if pair[0] != pair[1])
+    first, second = ("nothing" if token is None else f"“{token}”" for token in pair)
     more = len(one) - len(other)
-    mend = f"Add {more} to the second" if more > 0 else f"Take {-more} from the second"
+    advice = f"Add {more} to the second" if more > 0 else f"Take {-more} from the second"
     return (
-        f"The first has {len(one)} tokens{written} and the second {len(other)}, so they cannot be laid side by side. They part "
-        f"at position {at}: {there[0]} against {there[1]}. {mend}, or choose words that are cut into as many tokens."
+        f"The first has {len(one)} tokens and the second {len(other)}. They differ first at position {at}: {first} against "
+        f"{second}. {advice}, or choose words that are cut into as many tokens."
     )
 
 
@@ -180,7 +169,7 @@ def token_of(labels: Sequence[str], token: Token) -> int:
     shown = token.replace(" ", "·")
     for text in (token, shown, f"·{shown}"):
         if text in labels:
-            return list(labels).index(text)
+            return labels.index(text)
     raise InputError(f"No token is written “{token[:40]}”; one of them is {labels[len(labels) // 2]}.")
 
 
@@ -281,10 +270,7 @@ class Logit:
         n_pos, n_tokens = logits.shape[1:]
         tokens = (self.token, self.against or 0)
         if not -n_pos <= self.position < n_pos or not all(0 <= one < n_tokens for one in tokens):
-            raise InputError(
-                f"There are logits at positions 0 to {n_pos - 1} of tokens 0 to {n_tokens - 1}, got position "
-                f"{self.position}, token {self.token}" + ("." if self.against is None else f" against {self.against}.")
-            )
+            raise InputError(f"There are logits at {n_pos} positions of {n_tokens} tokens, got {self}.")
         at = logits[0, self.position]  # [vocab]
         return at[self.token] if self.against is None else at[self.token] - at[self.against]
 

@@ -93,7 +93,11 @@ def position_values(
         ['position', 'dimension', 'value']
     """
     if not isinstance(reading.subject, BareModel):
-        return found_values(reading, positions, stack)
+        how, found = found_positions(reading, stack)
+        if how == "biased":
+            raise UnavailableError(f"{reading.subject.name} adds to its scores; nothing is done at a position itself.")
+        shown = [at for at in (range(len(found)) if positions is None else positions) if at < len(found)]
+        return _added_table(found[shown], shown) if how == "added" else _angle_table(found[shown].double(), shown)
     if kind_of(reading, kind).acts_on != "queries and keys":
         vectors = added_positions(reading, None if positions is None else max(positions) + 1, kind=kind, stack=stack)
         shown = list(range(len(vectors)) if positions is None else positions)
@@ -223,22 +227,9 @@ def rotary_products(
 def by_offset(matrix: Float[Tensor, "query key"]) -> pd.DataFrame:
     """Along each diagonal: offset = key − query, the mean, the lowest and the highest entry, and how many there are."""
     n = len(matrix)
-    index = torch.arange(n, device=matrix.device)
-    place = (index[None, :] - index[:, None] + n - 1).flatten()  # [query · key]: which diagonal, from 0
-    values, nothing = matrix.flatten(), matrix.new_zeros(2 * n - 1)
-    pairs = n - (torch.arange(2 * n - 1, device=matrix.device) - (n - 1)).abs()
-    reduced = {
-        how: nothing.scatter_reduce(0, place, values, how, include_self=False) for how in ("sum", "amin", "amax")
-    }
-    return pd.DataFrame(
-        {
-            "offset": range(1 - n, n),
-            "mean": (reduced["sum"] / pairs).tolist(),
-            "low": reduced["amin"].tolist(),
-            "high": reduced["amax"].tolist(),
-            "pairs": pairs.tolist(),
-        }
-    )
+    diagonals = [(offset, matrix.diagonal(offset)) for offset in range(1 - n, n)]
+    rows = [(offset, line.mean().item(), line.min().item(), line.max().item(), len(line)) for offset, line in diagonals]
+    return pd.DataFrame(rows, columns=["offset", "mean", "low", "high", "pairs"])
 
 
 def wavelengths(config: ModelConfig) -> Float[Tensor, " pair"]:
@@ -317,15 +308,6 @@ def found_positions(reading: Reading, stack: str | None = None) -> tuple[Found, 
     )
 
 
-def found_values(reading: Reading, positions: Sequence[int] | None = None, stack: str | None = None) -> pd.DataFrame:
-    """What is done at each position, as `position_values` has it. Raises `UnavailableError` where scores are biased."""
-    how, found = found_positions(reading, stack)
-    if how == "biased":
-        raise UnavailableError(f"{reading.subject.name} adds to its scores; nothing is done at a position itself.")
-    shown = [at for at in (range(len(found)) if positions is None else positions) if at < len(found)]
-    return _added_table(found[shown], shown) if how == "added" else _angle_table(found[shown].double(), shown)
-
-
 def _added_table(vectors: Float[Tensor, "pos d_model"], positions: Sequence[int]) -> pd.DataFrame:
     """One row a number: position, dimension, value."""
     return vector_table(vectors.detach().cpu(), [""] * len(positions), positions).drop(columns="token")
@@ -348,13 +330,9 @@ def _bias_table(offsets: Sequence[int], bias: Float[Tensor, "head offset"]) -> p
 def found_biases(bias: Float[Tensor, "head query key"]) -> pd.DataFrame:
     """Head, offset = key − query, and the bias there, the mean of its pairs, which are alike where only distance counts."""
     n_query, n_key = bias.shape[1:]
-    offset = (torch.arange(n_key)[None, :] - torch.arange(n_query)[:, None]).flatten()  # [query · key]
-    offsets = offset.unique()
-    place = torch.searchsorted(offsets, offset)
-    sums = torch.zeros(len(bias), len(offsets), dtype=torch.float64)
-    sums.index_add_(1, place, bias.double().flatten(1))
-    mean = sums / place.bincount()
-    return _bias_table(offsets.tolist(), mean)
+    offsets = range(1 - n_query, n_key)
+    means = [bias.double().diagonal(offset, dim1=1, dim2=2).mean(dim=1) for offset in offsets]
+    return _bias_table(offsets, torch.stack(means, dim=1))
 
 
 def turned_products(angles: Float[Tensor, "pos pair"]) -> Float[Tensor, "query key"]:

@@ -79,8 +79,7 @@ class Sentence:
 
     def in_order(self, order: Sequence[int]) -> Sentence:
         """The same words in another order."""
-        words = self.words
-        return Sentence(" ".join(words[at] for at in order), self.d, self.seed, self.own)
+        return replace(self, text=" ".join(self.words[at] for at in order))
 
     def average(self) -> Mixed:
         """softmax(X Xᵀ) X: every word asks with its own vector, is found by it, and is mixed in as it is."""
@@ -102,10 +101,6 @@ class Sentence:
         usual = {"mask": NO_MASK, "n_heads": 1, "head": 0, "add_positions": False}
         arguments = ", ".join(f"{name}={value!r}" for name, value in asked.items() if value != usual[name])
         return f"xformer.analysis.principles.{self!r}.{method}({arguments})"
-
-    def __repr__(self) -> str:
-        own = "" if self.own is None else f", own={self.own!r}"
-        return f"Sentence({self.text!r}, d={self.d}, seed={self.seed}{own})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,12 +181,8 @@ def matrix(mixed: Mixed, *, which: str, n_columns: int | None = None) -> pd.Data
     letter = mixed.out_letter if which == "out" else which
     numbers = [f"{letter}{index}" for index in range(1, values.shape[1] + 1)]
     columns = mixed.names if which in BETWEEN_WORDS else numbers
-    cells = [
-        (which, row, column, value)
-        for row, numbers in zip(mixed.names, values.tolist(), strict=True)
-        for column, value in zip(columns, numbers, strict=True)
-    ]
-    return pd.DataFrame(cells, columns=["matrix", "row", "column", "value"])
+    cells = [(which, row, column) for row in mixed.names for column in columns]
+    return pd.DataFrame(cells, columns=["matrix", "row", "column"]).assign(value=values.flatten().tolist())
 
 
 def parts() -> pd.DataFrame:
@@ -213,11 +204,8 @@ def numbered(words: Sequence[str]) -> list[str]:
 
 def word_vectors(words: Sequence[str], d: int, seed: int = 0) -> Float[Tensor, "pos d_model"]:
     """A vector of d numbers from N(0, 1) for each word: the same word and seed always have the same one."""
-    drawn = {}
-    for word in words:
-        draw = torch.Generator().manual_seed(zlib.crc32(word.encode("utf-8", "replace")) + 7919 * seed)
-        drawn[word] = torch.randn(d, generator=draw)
-    return torch.stack([drawn[word] for word in words])
+    seeds = [zlib.crc32(word.encode("utf-8", "replace")) + 7919 * seed for word in words]
+    return torch.stack([torch.randn(d, generator=torch.Generator().manual_seed(one)) for one in seeds])
 
 
 def learned_matrices(d: int, seed: int = 0, names: str = "QKV") -> list[Float[Tensor, "d_model d_model"]]:
@@ -331,15 +319,8 @@ def attention_steps(reading: Reading, *, layer: int, head: int, query: int, key:
 
 def dimensions(cell: AttentionCell) -> pd.DataFrame:
     """One row a dimension of the head: q, k and their product, whose sum over √d_head is the score."""
-    product = cell.q * cell.k  # [d_head]
-    return pd.DataFrame(
-        {
-            "dimension": range(cell.d_head),
-            "q": cell.q.tolist(),
-            "k": cell.k.tolist(),
-            "product": product.tolist(),
-        }
-    )
+    table = pd.DataFrame({"q": cell.q.tolist(), "k": cell.k.tolist(), "product": (cell.q * cell.k).tolist()})
+    return table.rename_axis("dimension").reset_index()
 
 
 def softmax_of_cell(cell: AttentionCell) -> pd.DataFrame:

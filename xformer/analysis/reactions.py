@@ -69,21 +69,13 @@ def atom_mapping(reading: Reading, *, layer: int, head: int) -> pd.DataFrame:
     back = pattern[before][:, after].T  # [product, reactant]
     both = _shares(there) + _shares(back)
     best = both.argmax(dim=1)
-    rows = [
-        {
-            "product": int(position),
-            "product_token": tokens[int(position)],
-            "product_element": element(tokens[int(position)]),
-            "reactant": int(before[choice]),
-            "reactant_token": tokens[int(before[choice])],
-            "reactant_element": element(tokens[int(before[choice])]),
-            "weight": float(both[row, choice] / 2),
-        }
-        for row, (position, choice) in enumerate(zip(after, best, strict=True))
-    ]
-    frame = pd.DataFrame(rows)
-    frame["agrees"] = frame["product_element"] == frame["reactant_element"]
-    return frame
+    columns = {}
+    for name, positions in (("product", after.tolist()), ("reactant", before[best].tolist())):
+        columns[name] = positions
+        columns[f"{name}_token"] = [tokens[at] for at in positions]
+        columns[f"{name}_element"] = [element(tokens[at]) for at in positions]
+    frame = pd.DataFrame(columns).assign(weight=(both.amax(dim=1) / 2).tolist())
+    return frame.assign(agrees=frame["product_element"] == frame["reactant_element"])
 
 
 def agreement_by_chance(reading: Reading) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -17,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.adapters.weights import Projection, Readout, before_norm
+from xformer.adapters.adapter import Projection, Readout, before_norm
 from xformer.errors import EditError, UnavailableError
 from xformer.reading import Reading
 from xformer.site import Site, after
@@ -104,21 +105,13 @@ def norms(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFr
         >>> list(table.columns)
         ['what', 'depth', 'point', 'position', 'length']
     """
-    outs = {
-        title: torch.stack([reading[out] for out in added]).sum(dim=0)
-        for title, (_, added) in _points(reading).items()
-        if added
-    }
-    counted = positions_of(reading, positions)
-    rows = []
-    for depth, (point, x) in enumerate(stream(reading).items()):
-        for what, vectors in (("stream", x), ("added", outs.get(point, x))):
+    counted, rows = positions_of(reading, positions), []
+    for depth, (point, (name, outs)) in enumerate(_points(reading).items()):
+        added = torch.stack([reading[out] for out in outs or [name]]).sum(dim=0)
+        for what, vectors in (("stream", reading[name]), ("added", added)):
             lengths = vectors[0].norm(dim=-1).tolist()  # [pos]
-            rows += [
-                {"what": what, "depth": depth, "point": point, "position": position, "length": lengths[position]}
-                for position in counted
-            ]
-    return pd.DataFrame(rows)
+            rows += [(what, depth, point, position, lengths[position]) for position in counted]
+    return pd.DataFrame(rows, columns=["what", "depth", "point", "position", "length"])
 
 
 ROUNDINGS = 8
@@ -193,12 +186,13 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
     x = trace[steps[-1].after][0, position].double()
     capped = _soft_cap(readout, x)
 
-    def chosen(table: Tensor, factor: Callable[[Tensor], float] = lambda row: 1.0) -> Tensor:
-        row = table[token].double()
-        row = row * factor(row)
-        return row - table[rival].double() * factor(table[rival].double()) if lead else row
+    def chosen(table: Tensor) -> Tensor:
+        rows = table[[token, rival]].double()
+        return rows[0] - rows[1] if lead else rows[0]
 
-    g = chosen(readout.matrix, capped)  # [d_model]: the readout
+    matrix = readout.matrix[[token, rival]].double()  # [2, d_model]
+    rows = torch.stack([row * capped(row) for row in matrix])
+    g = rows[0] - rows[1] if lead else rows[0]  # [d_model]: the readout
     bias = torch.zeros(len(readout.matrix)) if readout.bias is None else readout.bias
     rows = [_row("output bias", "bias", chosen(bias))]
     shift = torch.zeros((), dtype=torch.float64)  # from the βs of the norms
@@ -326,36 +320,27 @@ def strongest(frames: Mapping[str, pd.DataFrame], n: int) -> dict[str, pd.DataFr
 
     The others are one last row, "63 others", of the kind "others": so that each frame still sums to what it did.
     """
-    size: dict[str, float] = {}
-    for frame in frames.values():
-        for part, contribution in zip(frame["part"].tolist(), frame["contribution"].tolist(), strict=True):
-            size[part] = max(size.get(part, 0.0), abs(contribution))
-    if len(size) <= n + 1:  # a row for one other says less than the other
+    every = pd.concat([*frames.values()]).sort_values("contribution", key=abs, ascending=False, kind="stable")
+    parts = list(dict.fromkeys(every["part"]))
+    if len(parts) <= n + 1:  # a row for one other says less than the other
         return dict(frames)
-    kept = sorted(size, key=lambda part: -size[part])[:n]
     found = {}
     for name, frame in frames.items():
-        rest = frame[~frame["part"].isin(kept)]
-        others = {
-            "part": f"{len(size) - n} others",
-            "kind": "others",
-            "layer": -1,
-            "head": -1,
-            "contribution": rest["contribution"].sum(),
-        }
-        found[name] = pd.concat([frame[frame["part"].isin(kept)], pd.DataFrame([others])], ignore_index=True)
+        is_kept = frame["part"].isin(parts[:n])
+        rest = torch.tensor(frame["contribution"][~is_kept].sum())
+        others = pd.DataFrame([_row(f"{len(parts) - n} others", "others", rest)])
+        found[name] = pd.concat([frame[is_kept], others], ignore_index=True)
     return found
 
 
 def _check_is_a_sum(trace: Trace, names: Sequence[str]) -> None:
-    """Raise `EditError` where an edit, by its name or by a glob, put something else in place of a sum of the stream."""
-    for edit in trace.edits:
-        for name in names:
-            if fnmatchcase(name, edit.name):
-                raise EditError(
-                    f"The edit of {edit.name!r} changes {name}, the stream itself, which is then not the sum of its parts; "
-                    "attribute a run without it."
-                )
+    """Raise `EditError` where an edit replaced a sum of the stream."""
+    for edit, name in product(trace.edits, names):
+        if fnmatchcase(name, edit.name):
+            raise EditError(
+                f"The edit of {edit.name!r} changes {name}, the stream itself, which is then not the sum of its parts; "
+                "attribute a run without it."
+            )
 
 
 def _row(part: str, kind: str, value: Tensor, layer: int = -1, head: int = -1) -> dict[str, Any]:

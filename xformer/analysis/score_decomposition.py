@@ -11,26 +11,22 @@ weights, in nats. Contributions to it have both signs and cancel, so none is a s
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer import edits
-from xformer.adapters.weights import FrozenNorm
+from xformer.adapters.adapter import FrozenNorm
 from xformer.analysis.residual import check_told_apart, entering, projection_of, tolerance
 from xformer.disk_quota import megabytes
 from xformer.errors import InputError, UnavailableError
 from xformer.memory import BYTES_PER_FLOAT, free_bytes
 from xformer.reading import Reading, rerun
 from xformer.site import Site, after, layer_title
-
-BIASES = "biases"
 
 COPIES = 3
 """So many times the parts are in memory at once: joined, behind a norm, and on the way there."""
@@ -46,6 +42,11 @@ class Writer:
     head: int | None = None
 
 
+BIASES = Writer("biases", "bias")
+DISTANCE = Writer("distance", "positions")
+"""The bias by the distance of query and key that some models add to their scores."""
+
+
 @dataclass(frozen=True, eq=False)
 class StreamParts:
     """The stream at one point, part by part, of the first input; they sum to it."""
@@ -56,13 +57,8 @@ class StreamParts:
     def through(self, norm: FrozenNorm) -> StreamParts:
         """The same behind a norm, whose shift goes to the biases."""
         vectors = norm(self.vectors)
-        vectors[self.biases] += norm.shift
+        vectors[self.writers.index(BIASES)] += norm.shift
         return StreamParts(self.writers, vectors)
-
-    @property
-    def biases(self) -> int:
-        """Which of the parts are the biases."""
-        return [writer.name for writer in self.writers].index(BIASES)
 
     def total(self) -> Float[Tensor, "pos d_model"]:
         """The stream."""
@@ -73,7 +69,7 @@ class StreamParts:
 def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> StreamParts:
     """The stream of a stack where layer `until` reads it, before that layer's own norm; None: its state after the last block.
 
-    Raises `UnavailableError` where the stream or its parts are out of reach, or take too much room.
+    Raises `UnavailableError` where the stream or its parts are out of reach, or take too much memory.
     """
     sites = [site for site in reading.subject.shape.sites if site.stack == stack]
     if not sites or f"{stack}.0.resid_pre" not in reading:
@@ -82,30 +78,32 @@ def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> Str
     check_told_apart(
         reading[f"{stack}.0.resid_pre"], [site for site in before if until is None or site.layer != until.layer]
     )
-    _check_room(reading, stack, before)
+    _check_memory(reading, stack, before)
     writers, vectors = _beginning(reading, stack)
     for site in before:
         more, added, bias = _added(reading, site)
         writers, vectors = [*writers, *more], [*vectors, *added]
-        at = [writer.name for writer in writers].index(BIASES)
-        vectors[at] = vectors[at] + bias
+        vectors[writers.index(BIASES)] = vectors[writers.index(BIASES)] + bias
         norm = reading.subject.weights.norm_after(site.path)
         if norm is not None:
             parts = StreamParts(tuple(writers), torch.stack(vectors))
             vectors = [*parts.through(FrozenNorm.at(norm, parts.total())).vectors]
-    return _with_difference(
-        reading, StreamParts(tuple(writers), torch.stack(vectors)), _name_after(stack, before, until)
-    )
+    name = f"{stack}.0.resid_pre"
+    if before:
+        name = (
+            after(before[-1]) if until and before[-1].layer == until.layer else f"{stack}.{before[-1].layer}.resid_post"
+        )
+    return _with_difference(reading, StreamParts(tuple(writers), torch.stack(vectors)), name)
 
 
-def _check_room(reading: Reading, stack: str, before: list[Site]) -> None:
-    """Raise `UnavailableError` where the parts written by these layers take more than half of what is free."""
+def _check_memory(reading: Reading, stack: str, before: list[Site]) -> None:
+    """Raise `UnavailableError` where the parts written by these layers take more than half of the free memory."""
     n_parts = 4 + sum(reading.subject.shape.heads.get(site.path, 1) for site in before)
     needed = COPIES * BYTES_PER_FLOAT * n_parts * reading[f"{stack}.0.resid_pre"][0].numel()
     if needed > (free := free_bytes() // 2):
         raise UnavailableError(
-            f"Splitting the stream before this layer takes {megabytes(needed)} of memory, and {megabytes(free)} may be taken; "
-            "choose an earlier layer, or type a shorter input."
+            f"Splitting the stream before this layer takes {megabytes(needed)} of memory, and {megabytes(free)} are "
+            "available; choose an earlier layer, or type a shorter input."
         )
 
 
@@ -113,21 +111,12 @@ def _beginning(reading: Reading, stack: str) -> tuple[list[Writer], list[Tensor]
     """What enters the first layer; the biases begin at nothing."""
     found = [*reversed(entering(reading, f"{stack}.0.resid_pre"))]
     vectors = [part.to(_dtype(reading, stack)) for _, _, part in found]
-    return [*(Writer(name, kind) for name, kind, _ in found), Writer(BIASES, "bias")], [*vectors, 0 * vectors[0]]
+    return [*(Writer(name, kind) for name, kind, _ in found), BIASES], [*vectors, 0 * vectors[0]]
 
 
 def _dtype(reading: Reading, stack: str) -> torch.dtype:
     """What the parts are computed in: the dtype of the run, at least float32."""
     return torch.promote_types(reading[f"{stack}.0.resid_pre"].dtype, torch.float32)
-
-
-def _name_after(stack: str, before: list[Site], until: Site | None) -> str:
-    """The name of the stream that layer `until` reads, after the layers `before`."""
-    if not before:
-        return f"{stack}.0.resid_pre"
-    if until is None:
-        return f"{stack}.{before[-1].layer}.resid_post"
-    return after(before[-1]) if before[-1].layer == until.layer else f"{stack}.{until.layer}.resid_pre"
 
 
 def _with_difference(reading: Reading, parts: StreamParts, name: str) -> StreamParts:
@@ -171,8 +160,6 @@ def _added(reading: Reading, site: Site) -> tuple[list[Writer], Tensor, Tensor]:
 
 
 Side = Literal["query", "key"]
-DISTANCE = Writer("distance", "positions")
-"""The bias by the distance of query and key that some models add to their scores."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,25 +233,23 @@ def why(reading: Reading, *, layer: int, head: int, query: int, key: int, agains
 
 def table_of(parts: ScoreParts) -> pd.DataFrame:
     """See `why`."""
-    n_query, n_key = len(parts.query.writers), len(parts.key.writers)
-    i, j = (index.ravel() for index in np.indices((n_query, n_key)))
-    if parts.has_distance:
-        i, j = np.append(i, n_query), np.append(j, n_key)
-    of_query, of_key = (
-        _columns(side, (*found.writers, DISTANCE), index)
-        for side, found, index in (("query", parts.query, i), ("key", parts.key, j))
+    query, key = (
+        pd.DataFrame(
+            [
+                (one.name, -1 if one.site is None else one.site.layer, -1 if one.head is None else one.head)
+                for one in (*found.writers, DISTANCE)
+            ],
+            columns=[f"{side}_source", f"{side}_layer", f"{side}_head"],
+        )
+        for side, found in (("query", parts.query), ("key", parts.key))
     )
-    table = pd.DataFrame(
-        {
-            "query_source": of_query.pop("query_source"),
-            "key_source": of_key.pop("key_source"),
-            **of_query,
-            **of_key,
-            "score": parts.score.numpy(force=True)[i, j],
-            "advantage": parts.advantage.numpy(force=True)[i, j],
-        }
+    table = query.merge(key, how="cross").assign(
+        score=parts.score.flatten().numpy(force=True), advantage=parts.advantage.flatten().numpy(force=True)
     )
-    return table.sort_values("advantage", ascending=False, key=abs, ignore_index=True)
+    n_distances = (table["query_source"] == DISTANCE.name).astype(int) + (table["key_source"] == DISTANCE.name)
+    table = table.loc[(n_distances == 0) | ((n_distances == 2) & parts.has_distance)]
+    columns = ["query_source", "key_source", "query_layer", "query_head", "key_layer", "key_head", "score", "advantage"]
+    return table[columns].sort_values("advantage", ascending=False, key=abs, ignore_index=True)
 
 
 def score_parts(
@@ -318,14 +303,15 @@ def head_input(
     matrix = matrix.to(total.dtype)
     frozen = parts if norm is None else parts.through(FrozenNorm.at(norm, total))
     reads = torch.einsum("apm,pcm->apc", frozen.vectors, matrix).double()
-    reads[parts.biases] += constant
-    _check_sum(reading, f"{site.path}.{short}", head, side, reads.sum(dim=0), frozen.total())
+    reads[parts.writers.index(BIASES)] += constant
+    _check_sum(reading[f"{site.path}.{short}"][0, head], f"{site.path}.{short}", reads.sum(dim=0))
     del frozen  # as large as the parts
     anew = nn.Identity() if norm is None else copy.deepcopy(norm).to(total.dtype)
     with torch.no_grad():
         left = [torch.einsum("pm,pcm->pc", anew((total - part)[None])[0], matrix) for part in parts.vectors]
     without = torch.stack(left).double() + constant  # [writer, pos, d_head]
-    without[parts.biases] = reads.sum(dim=0) - reads[parts.biases]  # constants, which no norm divides
+    at = parts.writers.index(BIASES)
+    without[at] = reads.sum(dim=0) - reads[at]  # constants, which no norm divides
     return HeadInput(parts.writers, reads, without)
 
 
@@ -337,33 +323,14 @@ def _before_norm(reading: Reading, site: Site, side: Side) -> tuple[StreamParts,
     return stream_parts(reading, site.stack, site), weights.norm_before(site.path)
 
 
-def _check_sum(
-    reading: Reading,
-    name: str,
-    head: int,
-    side: Side,
-    total: Float[Tensor, "pos d_head"],
-    stream: Float[Tensor, "pos d_model"],
-) -> None:
-    recorded = reading[name][0, head]  # [pos, d_head]
-    allowed, largest = tolerance(recorded), float(recorded.abs().max())
-    missed = float((total - recorded.double()).abs().max())
-    if missed <= allowed * largest:
-        return
-    start = f"The parts of {name} do not sum to it, so that a score is no sum of parts: "
-    path, short = name.rsplit(".", 1)
-    again = reading.subject.heads_read(
-        reading.example, reading.trace, path, stream[None], "q" if short == "q" else "k"
-    )[0, head]  # [pos, d_head]
-    what = "queries" if side == "query" else "keys"
-    if not float((again.double() - total).abs().max()) <= 0.5 * float(total.abs().max()):  # no affine map at all
-        raise UnavailableError(f"{start}this model normalises its {what}.")
-    if reading.edits:
-        raise UnavailableError(f"{start}an edit of this run changed them.")
-    dtype = str(recorded.dtype).removeprefix("torch.")
-    raise UnavailableError(
-        f"{start}they miss {missed / largest:.1%} of its largest number, and the rounding of {dtype} explains {allowed:.1%}."
-    )
+def _check_sum(recorded: Float[Tensor, "pos d_head"], name: str, total: Float[Tensor, "pos d_head"]) -> None:
+    """Raise `UnavailableError` where the parts do not sum to the recorded queries or keys."""
+    missed = float((total - recorded.double()).abs().max()) / float(recorded.abs().max())
+    if not missed <= (allowed := tolerance(recorded)):
+        raise UnavailableError(
+            f"The parts of {name} do not sum to it: they miss {missed:.1%} of its largest number, and rounding explains "
+            f"{allowed:.1%}. The model normalises its queries and keys, or an edit changed them."
+        )
 
 
 def _affine(
@@ -399,25 +366,12 @@ def _factor(scores: Float[Tensor, " key"], raw: Float[Tensor, " key"], rounding:
 
 
 def _check_cell(scores: Tensor, head: int, query: int, key: int, against: int | None) -> None:
-    n_heads, n_query, n_key = scores.shape
-    if not (0 <= head < n_heads and 0 <= query < n_query and 0 <= key < n_key):
-        raise InputError(
-            f"This layer has heads 0 to {n_heads - 1}, queries 0 to {n_query - 1} and keys 0 to {n_key - 1}, got head {head}, "
-            f"query {query}, key {key}."
-        )
+    for name, value, n in zip(("head", "query", "key"), (head, query, key), scores.shape, strict=True):
+        if not 0 <= value < n:
+            raise InputError(f"This layer has {name} 0 to {n - 1}, got {value}.")
     for cell in (key, against):
         if cell is not None and not torch.isfinite(scores[head, query, cell]):
-            raise InputError(
-                f"Query {query} may not look at key {cell}, so there is no score to explain; try its own place."
-            )
-
-
-def _columns(side: str, writers: Sequence[Writer], index: np.ndarray) -> dict[str, np.ndarray]:
-    """Name, layer and head of the sources that the rows of the table are about."""
-    names = np.array([writer.name for writer in writers], dtype=object)
-    layers = np.array([-1 if writer.site is None else writer.site.layer for writer in writers])
-    heads = np.array([-1 if writer.head is None else writer.head for writer in writers])
-    return {f"{side}_source": names[index], f"{side}_layer": layers[index], f"{side}_head": heads[index]}
+            raise InputError(f"Query {query} may not look at key {cell}; try key {query}.")
 
 
 LEAST = 0.1
@@ -540,10 +494,8 @@ def check(
 
     def of(run: Reading) -> list[float]:
         row = run[f"{path}.scores"][0, head, query].double()  # [key]
-        others = row.isfinite()
-        others[key] = False
-        compared = row[others].mean() if against is None else row[against]
-        weight = float(run[f"{path}.pattern"][0, head, query, key])
-        return [weight, float(row[key] - compared), float(row[key]), run.loss]
+        compared = torch.cat((row[:key], row[key + 1 :])) if against is None else row[[against]]
+        advantage = row[key] - compared[compared.isfinite()].mean()
+        return [float(run[f"{path}.pattern"][0, head, query, key]), float(advantage), float(row[key]), run.loss]
 
     return pd.DataFrame({"what": ["weight", "advantage", "score", "loss"], "before": of(reading), "after": of(changed)})

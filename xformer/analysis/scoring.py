@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, takewhile
+from itertools import chain, combinations, takewhile
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -35,6 +35,7 @@ from xformer.analysis.comparison import (
 )
 from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
+from xformer.tasks import Task
 from xformer.training.evaluate import lengths_of, of_length, scores_by_length
 
 CHUNK = 500
@@ -211,53 +212,52 @@ def count_agreement(variants: Sequence[Variant], *, samples: int = 5000, seed: i
     trials: Counter[Cell] = Counter()
     confusions: Counter[Cell] = Counter()
     for done, chunk in predictions(variants, samples, seed=seed, chunk=CHUNK):
+        outcomes = [_pair_outcomes(*pair) for pair in combinations(zip(names, chunk, strict=True), 2)]
+        outcomes += [_outcomes(name, one, end) for name, one in zip(names, chunk, strict=True)]
+        for key, outcome in chain.from_iterable(outcomes):
+            if outcome.numel():
+                hits[key] += int(torch.count_nonzero(outcome))
+                trials[key] += outcome.numel()
         for name, one in zip(names, chunk, strict=True):
-            _count(name, one, end, hits, trials)
             pair = one.right * len(labels) + one.predicted  # [input, place]
             counts = pair[one.right != NO_TOKEN].bincount(minlength=len(labels) ** 2)
             confusions.update(
                 {(name, *divmod(i, len(labels))): int(counts[i]) for i in counts.nonzero()[:, 0].tolist()}
             )
-        for (a, one), (b, other) in combinations(zip(names, chunk, strict=True), 2):
-            _count_pair((a, b), one, other, hits, trials)
         recipe = f"xformer.analysis.agreement([{recipes}], samples={done}, seed={seed})"
         yield Agreement(done, samples, names, labels, dict(hits), dict(trials), dict(confusions), recipe)
 
 
-def _count(name: str, one: Predictions, end: int, hits: Counter[Cell], trials: Counter[Cell]) -> None:
-    """Add one variant's answers to the counts, over all, by position and by length."""
+Outcomes = Iterator[tuple[Cell, Bool[Tensor, " trial"]]]
+
+
+def _outcomes(name: str, one: Predictions, end: int) -> Outcomes:
+    """Whether one variant is right at each trial: over all, by position and by length."""
     there = one.right != NO_TOKEN  # [input, place]
     right = (one.predicted == one.right) & there
     exact = (right | ~there).all(dim=1)  # [input]
-    _add(("all", name, "token", 0), right[there], hits, trials)
-    _add(("all", name, "exact", 0), exact, hits, trials)
+    yield ("all", name, "token", 0), right[there]
+    yield ("all", name, "exact", 0), exact
     so_far = (right | ~there).cummin(dim=1).values
     for place in range(there.shape[1]):
         cells = there[:, place]
-        _add(("position", name, "token", place), right[cells, place], hits, trials)
-        _add(("position", name, "exact", place), so_far[cells, place], hits, trials)
+        yield ("position", name, "token", place), right[cells, place]
+        yield ("position", name, "exact", place), so_far[cells, place]
     length = (there & (one.right != end)).sum(dim=1)  # [input]
     for n in length.unique().tolist():
         rows = length == n
-        _add(("length", name, "token", n), right[rows][there[rows]], hits, trials)
-        _add(("length", name, "exact", n), exact[rows], hits, trials)
+        yield ("length", name, "token", n), right[rows][there[rows]]
+        yield ("length", name, "exact", n), exact[rows]
 
 
-def _count_pair(
-    names: tuple[str, str], one: Predictions, other: Predictions, hits: Counter[Cell], trials: Counter[Cell]
-) -> None:
-    """Add how often two models say the same, over the tokens that both say."""
+def _pair_outcomes(first: tuple[str, Predictions], second: tuple[str, Predictions]) -> Outcomes:
+    """Whether two models, each with its name, predict the same, over the tokens that both predict."""
+    (name, one), (other_name, other) = first, second
     width = min(one.predicted.shape[1], other.predicted.shape[1])
     a, b = one.predicted[:, :width], other.predicted[:, :width]
     there = (a != NO_TOKEN) & (b != NO_TOKEN)  # [input, place]
-    _add(("pair", names[0], "token", names[1]), (a == b)[there], hits, trials)
-    _add(("pair", names[0], "exact", names[1]), ((a == b) | ~there).all(dim=1), hits, trials)
-
-
-def _add(key: Cell, outcome: Bool[Tensor, " trial"], hits: Counter[Cell], trials: Counter[Cell]) -> None:
-    if outcome.numel():
-        hits[key] += int(torch.count_nonzero(outcome))
-        trials[key] += outcome.numel()
+    yield ("pair", name, "token", other_name), (a == b)[there]
+    yield ("pair", name, "exact", other_name), ((a == b) | ~there).all(dim=1)
 
 
 SAMPLES = 200
@@ -320,23 +320,25 @@ def asking_lengths(
 ) -> Iterator[LengthsDone]:
     """The same with a report every length."""
     own = own_task_model(reading.subject)
-    model, task = own.model, own.task
-    chosen = chosen_lengths(lengths_of(model.config, task), lengths)
-    rows: list[dict[str, float]] = []
-    for length, found in scores_by_length(model, task, chosen, samples=samples, seed=seed):
-        low, high = wilson(round(found.exact_match * found.samples), found.samples)
-        trained = task.config.min_len <= length <= task.config.max_len
-        rows.append(
-            {
-                "length": length, "exact_match": found.exact_match, "low": low, "high": high,
-                "token_accuracy": found.token_accuracy, "samples": found.samples, "trained": trained,
-            }
-        )  # fmt: skip
+    chosen = _chosen(lengths_of(own.model.config, own.task), lengths)
+    rows = []
+    for length, found in scores_by_length(own.model, own.task, chosen, samples=samples, seed=seed):
+        interval = wilson(round(found.exact_match * found.samples), found.samples)
+        rows.append(_row(own.task, length, found.exact_match, interval, found.token_accuracy, found.samples))
         yield LengthsDone(list(rows), len(chosen), len(rows))
 
 
-def chosen_lengths(every: Sequence[int], lengths: Sequence[int] | None) -> Sequence[int]:
-    """The lengths that are asked for, of `every` one there is. Raises `UnavailableError` where there is none."""
+def _row(
+    task: Task, length: int, exact: float, interval: tuple[float, float], token_accuracy: float, samples: int
+) -> dict[str, Any]:
+    low, high = interval
+    trained = task.config.min_len <= length <= task.config.max_len
+    values = {"length": length, "exact_match": exact, "low": low, "high": high, "token_accuracy": token_accuracy}
+    return values | {"samples": samples, "trained": trained}
+
+
+def _chosen(every: Sequence[int], lengths: Sequence[int] | None) -> Sequence[int]:
+    """The `lengths`, or every length. Raises `UnavailableError` for a task of one length alone."""
     if not every:
         raise UnavailableError("The inputs of this task all have one length, so there is none to go beyond.")
     return every if lengths is None else list(lengths)
@@ -344,21 +346,17 @@ def chosen_lengths(every: Sequence[int], lengths: Sequence[int] | None) -> Seque
 
 def has_mastered_its_training(table: pd.DataFrame) -> bool:
     """Whether every length that it was trained on is mastered, and there are some in the table."""
-    trained = [share for _, share, was_trained in _cells(table) if was_trained]
+    trained = table["exact_match"][table["trained"]].tolist()
     return bool(trained) and min(trained) >= HIGH
 
 
 def how_far(table: pd.DataFrame) -> int | None:
     """Up to which length every one beyond the training is mastered, in a table of all lengths from the trained ones on; None
     where the first of them is not."""
-    cells = sorted(_cells(table))
-    longest = max((length for length, _, was_trained in cells if was_trained), default=0)
-    beyond = takewhile(lambda cell: cell[1] >= HIGH, (cell for cell in cells if cell[0] > longest))
-    return max((length for length, *_ in beyond), default=None)
-
-
-def _cells(table: pd.DataFrame) -> list[tuple[int, float, bool]]:
-    return list(zip(table["length"].tolist(), table["exact_match"].tolist(), table["trained"].tolist(), strict=True))
+    cells = sorted(table[["length", "exact_match", "trained"]].itertuples(index=False, name=None))
+    longest = max((length for length, _, trained in cells if trained), default=0)
+    mastered = takewhile(lambda cell: cell[1] >= HIGH, (cell for cell in cells if cell[0] > longest))
+    return max((length for length, *_ in mastered), default=None)
 
 
 COMPARED_SAMPLES = 100
@@ -419,26 +417,18 @@ def comparing_lengths(
     """The same with a report every length."""
     check_names(variants)
     every = lengths_of_all(variants)
-    chosen = chosen_lengths(every, lengths)
-    rows: list[dict[str, Any]] = []
+    chosen = _chosen(every, lengths)
+    rows = []
     for done, length in enumerate(chosen, start=1):
         if length not in every:
             raise InputError(f"These models all read lengths from {every[0]} to {every[-1]}, got {length}.")
-        counted = agreement([_asked(one, length) for one in variants], samples=samples, seed=seed)
-        shares = accuracy(counted).set_index(["model", "measure"])
+        tasks = [of_length(one.task, length) for one in variants]
+        of_one = [
+            replace(one, subject=replace(one.subject, task=task)) for one, task in zip(variants, tasks, strict=True)
+        ]
+        shares = accuracy(agreement(of_one, samples=samples, seed=seed)).set_index(["model", "measure"])
         for one in variants:
-            exact = shares.loc[(one.name, "exact")]
-            own = one.task.config
-            rows.append(
-                {
-                    "model": one.name, "length": length, "exact_match": exact["share"], "low": exact["low"],
-                    "high": exact["high"], "token_accuracy": shares.loc[(one.name, "token"), "share"], "samples": samples,
-                    "trained": own.min_len <= length <= own.max_len,
-                }
-            )  # fmt: skip
+            exact, token = shares.loc[(one.name, "exact")], shares.loc[(one.name, "token")]
+            row = _row(one.task, length, exact["share"], (exact["low"], exact["high"]), token["share"], samples)
+            rows.append({"model": one.name} | row)
         yield LengthsDone(list(rows), len(chosen), done)
-
-
-def _asked(variant: Variant, length: int) -> Variant:
-    """The same variant, whose task has inputs of one length."""
-    return replace(variant, subject=replace(variant.subject, task=of_length(variant.task, length)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
@@ -52,12 +53,11 @@ def similarity(
         >>> table.columns.tolist()
         ['layer', 'first', 'second', 'cosine']
     """
-    frames = []
+    rows = []
     for layer, vectors in text_vectors(model, texts, pooling=pooling, tokenizer=tokenizer).items():
-        cosines = cosine_matrix(vectors.double())  # [text, text]
-        rows = [(layer, i, j, value) for i, row in enumerate(cosines.tolist()) for j, value in enumerate(row)]
-        frames.append(pd.DataFrame(rows, columns=["layer", "first", "second", "cosine"]))
-    return pd.concat(frames, ignore_index=True)
+        for (first, second), cosine in np.ndenumerate(cosine_matrix(vectors).numpy(force=True)):
+            rows.append((layer, first, second, float(cosine)))
+    return pd.DataFrame(rows, columns=["layer", "first", "second", "cosine"])
 
 
 @torch.no_grad()
@@ -92,9 +92,7 @@ def pooled(
         weight = valid[..., None].to(states.dtype)  # [text, pos, 1]
         return (states * weight).sum(dim=1) / weight.sum(dim=1)
     at = torch.arange(valid.shape[1], device=valid.device)  # [pos]
-    chosen = (
-        at.masked_fill(~valid, -1).amax(dim=1) if pooling == "last" else at.masked_fill(~valid, len(at)).amin(dim=1)
-    )
+    chosen = (valid * at).argmax(dim=1) if pooling == "last" else valid.int().argmax(dim=1)
     return states[torch.arange(len(states), device=states.device), chosen]
 
 

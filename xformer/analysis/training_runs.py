@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -180,20 +178,11 @@ def sweep_outcome(outcomes: pd.DataFrame, *, x: str, y: str | None = None) -> pd
         ['rate', 'members', 'decided', 'solved', 'share_solved', 'steps_to_solve']
     """
     axes = [x] if y is None else [x, y]
-    groups: dict[tuple[Any, ...], list[dict[Any, Any]]] = defaultdict(list)
-    for member in outcomes.sort_values(axes, kind="stable").to_dict("records"):
-        groups[tuple(member[axis] for axis in axes)].append(member)
-    cells = []
-    for settings, members in groups.items():
-        decided = [one for one in members if one["solved"] in (True, False)]
-        steps = [one["steps_to_solve"] for one in decided if one["solved"] and np.isfinite(one["steps_to_solve"])]
-        n_solved = sum(bool(one["solved"]) for one in decided)
-        cells.append(
-            {
-                **dict(zip(axes, settings, strict=True)),
-                "members": len(members), "decided": len(decided), "solved": n_solved,
-                "share_solved": n_solved / len(decided) if decided else np.nan,
-                "steps_to_solve": float(np.median(steps)) if steps else np.nan,
-            }
-        )  # fmt: skip
-    return pd.DataFrame(cells)
+    solved, steps = outcomes["solved"].eq(True), outcomes["steps_to_solve"].astype(float)
+    counted = outcomes[axes].assign(
+        members=1, decided=solved | outcomes["solved"].eq(False), solved=solved, steps_to_solve=steps.where(solved)
+    )
+    how = {"members": "sum", "decided": "sum", "solved": "sum", "steps_to_solve": "median"}
+    table = counted.groupby(axes, as_index=False, dropna=False).agg(how)
+    table.insert(len(axes) + 3, "share_solved", table["solved"] / table["decided"].where(table["decided"] > 0))
+    return table

@@ -13,9 +13,10 @@ from xformer.installed import needed
 from xformer.lazy import attach
 
 if TYPE_CHECKING:
-    from xformer.viz.ablation import head_effects as head_effects
+    from xformer.viz.activation_patching import head_effects as head_effects
     from xformer.viz.activation_patching import patching as patching
     from xformer.viz.activation_patching import patching_map as patching_map
+    from xformer.viz.attention_patterns import atom_mapping as atom_mapping
     from xformer.viz.attention_patterns import attention as attention
     from xformer.viz.attention_patterns import attention_arcs as attention_arcs
     from xformer.viz.attention_patterns import attention_grid as attention_grid
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
     from xformer.viz.differences import decision_rows as decision_rows
     from xformer.viz.differences import pattern_difference as pattern_difference
     from xformer.viz.differences import prediction_difference as prediction_difference
+    from xformer.viz.embeddings import circle as circle
     from xformer.viz.embeddings import cosines as cosines
     from xformer.viz.embeddings import projection as projection
+    from xformer.viz.embeddings import similarity as similarity
+    from xformer.viz.embeddings import spectrum as spectrum
     from xformer.viz.embeddings import vectors as vectors
     from xformer.viz.export import draw_as_images as draw_as_images
     from xformer.viz.export import save as save
@@ -45,10 +49,10 @@ if TYPE_CHECKING:
     from xformer.viz.images import over_image as over_image
     from xformer.viz.images import patch_filters as patch_filters
     from xformer.viz.images import patch_places as patch_places
+    from xformer.viz.language_models import steering_by_scale as steering_by_scale
+    from xformer.viz.language_models import surprise_by_character as surprise_by_character
     from xformer.viz.logit_lens import answer_path as answer_path
     from xformer.viz.logit_lens import lens as lens
-    from xformer.viz.number_waves import circle as circle
-    from xformer.viz.number_waves import spectrum as spectrum
     from xformer.viz.positions import attention_moved as attention_moved
     from xformer.viz.positions import position_curves as position_curves
     from xformer.viz.positions import position_offsets as position_offsets
@@ -59,15 +63,13 @@ if TYPE_CHECKING:
     from xformer.viz.principles import product_variances as product_variances
     from xformer.viz.principles import softmax_row as softmax_row
     from xformer.viz.principles import softmax_saturation as softmax_saturation
-    from xformer.viz.reactions import atom_mapping as atom_mapping
     from xformer.viz.residual import attribution as attribution
     from xformer.viz.residual import norms as norms
-    from xformer.viz.score_decomposition import why as why
+    from xformer.viz.residual import why as why
     from xformer.viz.scoring import accuracy as accuracy
     from xformer.viz.scoring import accuracy_by_length as accuracy_by_length
     from xformer.viz.scoring import confusion as confusion
     from xformer.viz.scoring import lengths_compared as lengths_compared
-    from xformer.viz.text_similarity import similarity as similarity
     from xformer.viz.timeline import film_still as film_still
     from xformer.viz.training_curves import lesson_curves as lesson_curves
     from xformer.viz.training_curves import metric_curves as metric_curves

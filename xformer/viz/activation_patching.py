@@ -1,7 +1,4 @@
-"""Draw what carries a difference: how much of it each copied activation restores.
-
-viz.patching([one, other], out_of=0)
-"""
+"""Draw interventions: what copied activations restore, and what silencing each head does."""
 
 from __future__ import annotations
 
@@ -11,15 +8,23 @@ from typing import Literal
 import altair as alt
 import pandas as pd
 
+from xformer.analysis import minimal_pairs
+from xformer.analysis.ablation import Head
+from xformer.analysis.ablation import head_effects as effects_table
 from xformer.analysis.activation_patching import GROUPS, PartKind
 from xformer.analysis.activation_patching import patching as patching_table
 from xformer.analysis.activation_patching import patching_map as patching_map_table
+from xformer.analysis.attention_patterns import SCORES, TASK, head_scores
 from xformer.analysis.minimal_pairs import Token
+from xformer.errors import InputError
 from xformer.reading import Reading
+from xformer.site import head_title
 from xformer.viz import theme
-from xformer.viz.charts import inks, layered, written
-from xformer.viz.generation import Drawing, short_names
+from xformer.viz.charts import Chart, inks, label_layers, layered, place_labels, written
+from xformer.viz.generation import short_names
 from xformer.viz.residual import TIGHT, around, row_height
+
+MOST_PARTS = 20
 
 
 def patching(
@@ -27,11 +32,10 @@ def patching(
     *,
     everywhere: bool = False,
     out_of: int = 0,
-    max_parts: int = 20,
     table: pd.DataFrame | None = None,
     dark: bool = False,
-) -> Drawing:
-    """The `max_parts` parts of one reading that tell most as bars; 0 leaves the other run as it was, 1 is this one's.
+) -> Chart:
+    """The `MOST_PARTS` parts of one reading that tell most as bars; 0 leaves the other run as it was, 1 is this one's.
 
     Heads have their own hues, the other parts those of their kind; ⇒ marks a copy that turns the answer, and to what. `table`
     is that of `analysis.patching` where it has been made already.
@@ -40,7 +44,6 @@ def patching(
         readings: The runs to compare.
         everywhere: Copy parts at every position, not only at the one that decides.
         out_of: Which reading the parts come from, 0 or 1.
-        max_parts: The most parts.
         table: The table of the analysis, where it exists already.
         dark: Whether to draw on a dark background.
 
@@ -61,7 +64,7 @@ def patching(
     whole = [reading.subject.name for reading in (readings[out_of], readings[1 - out_of])]
     names = short_names(whole)
     source, into = (names[name] for name in whole)
-    shown = table.loc[table["source"] == whole[0]].head(max_parts)
+    shown = table.loc[table["source"] == whole[0]].head(MOST_PARTS)
     data = shown.assign(
         hue=[_hue(row, dark) for row in shown.to_dict("records")],
         text=[
@@ -120,8 +123,8 @@ def _hue(row: dict[str, object], dark: bool) -> str:
 FAINT = 0.1
 """The end of the colour scale where no part carries more: what is next to nothing does not look like much."""
 
-LETTERS = 90
-"""So many letters of names stand side by side over the columns; more stand aslant."""
+LETTERS = 24
+"""So many letters of names stand side by side over the columns, also on a phone; more stand aslant."""
 
 UNWRITTEN = 0.005
 """A share that would be written as 0 is not written."""
@@ -140,7 +143,7 @@ def patching_map(
     chosen: int | None = None,
     table: pd.DataFrame | None = None,
     dark: bool = False,
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """Draw `analysis.patching_map`: blue is towards the other run; a cell that is not measured is grey.
 
     Rows are layers from the embedding down, columns positions, heads or groups of neurons.
@@ -234,3 +237,92 @@ def _columns(table: pd.DataFrame, part: PartKind, *, is_pair: bool) -> list[str]
         read = token if token == other else f"{token} → {other}"
         names.append(f"{f'{stack} ' if is_pair else ''}{position} · {read}")
     return names
+
+
+NAMED = 5
+"""This many of the heads with the largest effects have their names beside them, and of those with the highest scores."""
+WIDTH, HEIGHT, FONT = 560, 320, 11
+"""What the names are laid out for."""
+
+
+def score_title(score: str) -> str:
+    """A column of `analysis.head_scores` in words: "task" for "task_pattern", "anti-diagonal" for "anti_diagonal"."""
+    return "task" if score == TASK else score.replace("_", "-")
+
+
+def head_effects(
+    reading: Reading,
+    *,
+    score: str = "previous",
+    look: str = "answer",
+    without_first: bool = False,
+    position: int | None = None,
+    token: int | None = None,
+    against: int | None = None,
+    exact: bool | Sequence[Head] = True,
+    table: pd.DataFrame | None = None,
+    dark: bool = False,
+) -> Chart:
+    """Draw `analysis.head_effects` over a score of `analysis.head_scores`.
+
+    Filled points are measured; hollow ones are not, and stand at their estimate. Names stand beside measured heads only, unless
+    none is measured. `table` is that of `analysis.head_effects` where it has been made already.
+
+    Args:
+        reading: The run.
+        score: A column of `analysis.head_scores`.
+        look: "answer" or "source": the positions that count.
+        without_first: Leave the first token out, as a query and as a key.
+        position: The position, from 0.
+        token: The token's id.
+        against: A second key or token to compare with.
+        exact: Measure all heads, or only those given as (layer, head), from 0.
+        table: The table of the analysis, where it exists already.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.head_effects(reading, score="anti_diagonal")
+    """
+    scores = head_scores(reading, look=look, without_first=without_first)
+    if score not in scores or score in ("layer", "head"):
+        raise InputError(f"A head has the scores {', '.join([TASK, *SCORES, 'induction'])}, got {score!r}.")
+    if table is None:
+        table = effects_table(reading, position=position, token=token, against=against, exact=exact)
+    goal = minimal_pairs.title(reading, minimal_pairs.of_run(reading, position, token, against))
+    frame = table.merge(scores[["layer", "head", score]], on=["layer", "head"]).rename(columns={score: "score"})
+    frame = frame.astype({"score": float}).dropna(subset="score")
+    frame = frame.assign(
+        name=[
+            head_title(path, head, is_pair=reading.is_pair)
+            for path, head in zip(frame["layer"], frame["head"], strict=True)
+        ],
+        effect=frame["measured"].fillna(frame["estimated"]),
+        known=["estimated" if missing else "measured" for missing in frame["measured"].isna()],
+    )
+    known = frame if bool(frame["measured"].isna().all()) else frame.dropna(subset="measured")
+    strong = known.sort_values("effect", key=lambda effect: -effect.abs(), kind="stable").head(NAMED)
+    alike = known.sort_values("score", ascending=False, kind="stable").head(NAMED)
+    named = pd.concat([strong, alike]).drop_duplicates("name")
+    points = named[["score", "effect"]].to_numpy(dtype=float)
+    named = named.assign(side=place_labels(points, named["name"].tolist(), width=WIDTH, height=HEIGHT, size=FONT))
+    ink = theme.pick(theme.TEXT, dark)
+    title = score_title(score)
+    base = alt.Chart(frame).encode(
+        alt.X("score:Q", title=f"{title} score: share of its attention"),
+        alt.Y("effect:Q", title=["added by silencing it", f"to the {goal}"]),
+        tooltip=["name:N", alt.Tooltip("score:Q", title=f"{title} score", format=".3f"),
+                 alt.Tooltip("estimated:Q", format="+.4f"), alt.Tooltip("measured:Q", format="+.4f")],
+    )  # fmt: skip
+    hue = theme.pick(theme.PART_HUES["attention"], dark)
+    return layered(
+        alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=ink, strokeDash=[4, 3]).encode(alt.Y("at:Q")),
+        base.transform_filter("datum.known == 'measured'").mark_circle(size=70, color=hue, opacity=0.8),
+        base.transform_filter("datum.known == 'estimated'").mark_point(size=50, color=hue, opacity=0.8),
+        *label_layers(alt.Chart(named).encode(alt.X("score:Q"), alt.Y("effect:Q")), "name:N", size=FONT, color=ink),
+        height=HEIGHT,
+    )

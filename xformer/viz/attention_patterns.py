@@ -1,4 +1,4 @@
-"""Draw attention patterns: one head, all heads as a grid or as arcs, and attention rollout."""
+"""Draw attention patterns: one head, all heads as a grid or as arcs, attention rollout, and the atom mapping of a head."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from xformer.adapters.on_demand import MASKED as MASKED_CODE
 from xformer.analysis.attention_patterns import attention as attention_table
 from xformer.analysis.attention_patterns import pattern_cells
 from xformer.analysis.attention_patterns import rollout as rollout_table
+from xformer.analysis.reactions import ARROW
+from xformer.analysis.reactions import atom_mapping as mapping_table
 from xformer.blocks import block_max, factor
 from xformer.errors import EditError
 from xformer.reading import Reading
-from xformer.viz.charts import InlineRows, inline, layered
-from xformer.viz.embeddings import rows_height
+from xformer.viz.charts import PADDED, Chart, heat, inline, layered, pixel_axes, small_maps, squares, unseen
 from xformer.viz.packing import AnyLayer, pattern_layers, visible
-from xformer.viz.theme import MASKED, TEXT, diverging, head_hue, pick, sequential, vega_scale
+from xformer.viz.theme import RIGHT, TEXT, WRONG, diverging, head_hue, pick, sequential, vega_scale
 
 LEAST = 1e-4
 """Where a logarithmic scale begins."""
@@ -51,8 +52,8 @@ def attention(
 
     Masked cells are grey, never the colour of a zero. More than `MOST_CELLS` positions a side are pooled by their largest
     weight; the cells `around` one, (query, key), are drawn one by one. With the original run `before`: both on one scale, and
-    by how much each weight changed. Cells are squares; with a `height` the rows of one run share so many pixels, and the chart
-    is as wide as its place.
+    by how much each weight changed. Cells are squares; with a `height` those of one run share so many pixels, and the axes
+    have short titles.
 
     Args:
         reading: The run.
@@ -88,7 +89,7 @@ def head_chart(
     title: str = "",
     legend: bool = True,
     dark: bool = False,
-) -> alt.TopLevelMixin:
+) -> alt.Chart:
     """The cells of a head, as `analysis.attention` has them, as a heatmap."""
     frame = pooled(_left_out(frame, scale), MOST_CELLS)
     return _heatmap(frame, "weight", _scale(frame["weight"].to_numpy(), scale, dark), title, dark, height, legend)
@@ -175,22 +176,21 @@ def _heatmap(
 ) -> alt.Chart:
     queries, keys = list(dict.fromkeys(frame["query"])), list(dict.fromkeys(frame["key"]))
     x, y, limit, legend = "key: what it looks at", "query: the position that looks", 180, alt.Legend()
-    cell = max(6, min(30, 420 // max(len(queries), len(keys))))
-    size = {"width": cell * len(keys), "height": cell * len(queries)}
+    size: dict[str, Any] = dict(squares(len(queries), len(keys), 30, 420))
     if height is not None:
         x, y, limit, legend = "key", "query", 50, alt.Legend(gradientLength=105, values=[0, 0.5, 1])
-        size = {"height": rows_height(len(queries), height, around=100 + titled(title))}
-    colour = alt.Color("shade:Q", scale=alt.Scale(**scale), title=what, legend=legend if has_legend else None)
+        size = squares(len(queries), len(keys), 42, height) | {"autosize": PADDED}
+    hidden = unseen("!datum.allowed", "!isValid(datum.weight)", dark)
+    look = {"title": what, "legend": legend if has_legend else None, "condition": hidden}
+    colour = alt.Color("weight:Q", scale=alt.Scale(**scale), **look)
     axis = alt.Axis(labelOverlap=True, labelLimit=limit)
     return (
         alt.Chart(frame, title=title)
-        # Vega draws NaN in the colour of 0, so masked cells get their own condition.
-        .transform_calculate(shade="isValid(datum.weight) ? datum.weight : 0")
-        .mark_rect()
+        .mark_rect(invalid=None)
         .encode(
-            x=alt.X("key:N", sort=keys, title=x, axis=axis),
-            y=alt.Y("query:N", sort=queries, title=y, axis=axis),
-            color=alt.condition("datum.allowed", colour, alt.value(MASKED[dark])),
+            alt.X("key:N", sort=keys, title=x, axis=axis),
+            alt.Y("query:N", sort=queries, title=y, axis=axis),
+            colour,
             tooltip=["query:N", "key:N", "allowed:N", alt.Tooltip("weight:Q", title=what, format=".6f")],
         )
         .properties(**size)
@@ -228,14 +228,14 @@ def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -
     frame = frame.loc[frame["layer"].isin(list(layers)[::-1][::every])]
     order = list(dict.fromkeys(frame["query"]))
     size = int(np.clip(26 * len(order), 150, 320))
-    scale = alt.Scale(**vega_scale(sequential(dark), 0, 1))
+    axis = alt.Axis(labelOverlap=True)
     return (
-        alt.Chart(InlineRows(frame.to_dict("records")), width=size, height=size)
+        alt.Chart({"values": frame.to_dict("records")}, width=size, height=size)
         .mark_rect()
         .encode(
-            x=alt.X("key:N", sort=order, title="input token", axis=alt.Axis(labelOverlap=True)),
-            y=alt.Y("query:N", sort=order, title="position", axis=alt.Axis(labelOverlap=True)),
-            color=alt.Color("share:Q", scale=scale, title="share"),
+            alt.X("key:N", sort=order, title="input token", axis=axis),
+            alt.Y("query:N", sort=order, title="position", axis=axis),
+            heat("share:Q", sequential(dark), 0, 1, title="share"),
             tooltip=["layer:O", "query:N", "key:N", alt.Tooltip("share:Q", format=".6f")],
         )
         .facet(facet=alt.Facet("layer:O", title="after layer"), columns=max(1, ROW_WIDTH // (size + 20)))
@@ -248,27 +248,29 @@ HEAD_GRID_MOST_CELLS = 12_000
 DECADES = 4
 """A logarithmic scale starts at 10 to the power of −4."""
 
-GAP, TITLES, TOP, WIDE, BAR = 8, 150, 24, 620, 7
-"""CSS pixels: between two heads, for the layers' names, for the heads' names, of all heads, and for how far a head moved."""
+GAP, TITLES, TOP, WIDE = 8, 150, 24, 620
+"""CSS pixels: between two heads, for the layers' names, for the heads' names, and of all heads."""
 
 
 def share_of(
-    weights: Float[np.ndarray, "query key"], runs: Sequence[Float[np.ndarray, "query key"]], scale: str
-) -> Float[np.ndarray, "query key"]:
-    """Where each weight lies on a scale of `viz.attention`, from 0 to 1; NaN where nothing is drawn. `runs` has the head in
+    weights: Float[np.ndarray, "head query key"], runs: Sequence[Float[np.ndarray, "head query key"]], scale: str
+) -> Float[np.ndarray, "head query key"]:
+    """Where each weight lies on a scale of `viz.attention`, from 0 to 1; NaN where nothing is drawn. `runs` has the heads in
     each of the runs that are shown on the same scale."""
     if scale == "log":
         return np.clip(1 + np.log10(np.maximum(weights, 1e-12)) / DECADES, 0, 1)
+    if scale == "fixed":
+        return weights
     if scale == "without_first_token":
-        weights, runs = weights.copy(), [run[:, 1:] for run in runs]
-        weights[:, 0] = np.nan
-    top = max((np.nanmax(run, initial=0.0) for run in runs if run.size), default=0.0) if scale != "fixed" else 1.0
-    return np.clip(weights / (top or 1.0), 0, 1)
+        weights, runs = weights.copy(), [run[..., 1:] for run in runs]
+        weights[..., 0] = np.nan
+    top = np.max([np.nanmax(run, axis=(1, 2), initial=0.0, keepdims=True) for run in runs], axis=0)
+    return weights / np.where(top > 0, top, 1.0)
 
 
 def attention_grid(
     reading: Reading, *, before: Reading | None = None, scale: str = "fixed", dark: bool = False
-) -> alt.TopLevelMixin:
+) -> Chart:
     """Every head of every attention layer as a small map of its weights, rows are queries and columns are keys.
 
     `scale` is one of `viz.attention`. With the original run `before` a bar below each head says how far it moved, from 0 to 1;
@@ -288,37 +290,24 @@ def attention_grid(
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
         >>> chart = xformer.viz.attention_grid(reading)
     """
-    layers = pattern_layers(reading)
-    others = pattern_layers(before) if before is not None else layers
-    n_heads = sum(layer.shape[0] for layer in layers)
-    side, columns = max(4, min(48, isqrt(HEAD_GRID_MOST_CELLS // n_heads))), max(layer.shape[0] for layer in layers)
-    thumb, below = min(104, max(26, WIDE // columns - GAP)), 0 if before is None else BAR
-    cells, frames, bars, crossed = [], [], [], []
-    for row, (layer, other) in enumerate(zip(layers, others, strict=True)):
-        weights = [_weights(one, side, scale) for one in ((layer,) if before is None else (layer, other))]
-        moved = layer.moved_from(other) if before is not None else ()
-        tall, wide = (thumb * max(0.4, size / max(layer.shape[1:])) for size in layer.shape[1:])
-        for head in range(layer.shape[0]):
-            x, y = TITLES + head * (thumb + GAP), TOP + row * (thumb + GAP + below)
-            share = _drawn(weights[0][head], [one[head] for one in weights], scale)
-            rows, cols = share.shape
-            at = np.indices(share.shape)
-            cells.append(pd.DataFrame({
-                "x": x + at[1].ravel() * wide / cols, "x2": x + (at[1].ravel() + 1) * wide / cols,
-                "y": y + at[0].ravel() * tall / rows, "y2": y + (at[0].ravel() + 1) * tall / rows,
-                "share": np.nan_to_num(share).ravel(), "seen": ~np.isnan(share).ravel(),
-            }))  # fmt: skip
-            frames.append({"x": x, "x2": x + wide, "y": y, "y2": y + tall})
-            if before is not None:
-                bars.append(
-                    {"x": x, "x2": x + wide * min(1.0, float(moved[head])), "y": y + tall + 3, "y2": y + tall + 6}
-                )
-            if head in layer.silenced:
-                crossed += [{**frames[-1]}, {**frames[-1], "y": y + tall, "y2": y}]
-    width, height = TITLES + columns * (thumb + GAP), TOP + len(layers) * (thumb + GAP + below)
-    return _chart(
-        inline(pd.concat(cells)), frames, bars, crossed, _words(layers, thumb, below, dark), width, height, scale, dark
-    )
+    runs = [pattern_layers(one) for one in (reading, before) if one is not None]
+    n_heads = sum(layer.shape[0] for layer in runs[0])
+    side = max(4, min(48, isqrt(HEAD_GRID_MOST_CELLS // n_heads)))
+    shares, moved = [], []
+    for layer, *others in zip(*runs, strict=True):
+        weights = [_weights(one, side, scale) for one in (layer, *others)]
+        # The first column is without the first key already, and stays.
+        shares.append(share_of(weights[0], weights, "own" if scale == "without_first_token" else scale))
+        moved += [layer.moved_from(other).tolist() for other in others]
+    titles = {
+        "own": "share of its largest weight",
+        "without_first_token": "share of its largest weight, without the first key",
+    }
+    log = {"labelExpr": f"format(pow(10, {DECADES} * (datum.value - 1)), '~g')"} if scale == "log" else {}
+    crossed = [(number, head) for number, layer in enumerate(runs[0]) for head in layer.silenced]
+    names = [layer.title for layer in runs[0]]
+    look = {"title": titles.get(scale, "weight"), "titleLimit": 400, **log}
+    return heads_grid(names, shares, moved=moved, crossed=crossed, dark=dark, **look)
 
 
 def _weights(layer: AnyLayer, side: int, scale: str) -> Float[np.ndarray, "head row col"]:
@@ -334,62 +323,66 @@ def _weights(layer: AnyLayer, side: int, scale: str) -> Float[np.ndarray, "head 
     return np.where(np.isfinite(weights), weights, np.nan)
 
 
-def _drawn(
-    weights: Float[np.ndarray, "row col"], runs: Sequence[Float[np.ndarray, "row col"]], scale: str
-) -> Float[np.ndarray, "row col"]:
-    """On the scale "without_first_token" the first column is without the first key already, and stays."""
-    return share_of(weights, runs, "own" if scale == "without_first_token" else scale)
+def heads_grid(
+    titles: Sequence[str],
+    shares: Sequence[Float[np.ndarray, "head row col"]],
+    *,
+    moved: Sequence[Sequence[float]] = (),
+    crossed: Sequence[tuple[int, int]] = (),
+    framed: tuple[int, int] | None = None,
+    dark: bool = False,
+    **legend: Any,
+) -> Chart:
+    """A row a layer, a column a head, each head as a small map.
 
-
-def _words(layers: Sequence[AnyLayer], thumb: float, below: float, dark: bool) -> pd.DataFrame:
-    rows = [
-        {"x": TITLES - 8, "y": TOP + row * (thumb + GAP + below) + thumb / 2, "text": layer.title, "hue": pick(TEXT, dark),
-         "align": "right"}
-        for row, layer in enumerate(layers)
-    ]  # fmt: skip
-    for head in range(max(layer.shape[0] for layer in layers)):
-        name = f"head {head + 1}" if thumb >= 62 else str(head + 1)
-        rows.append({"x": TITLES + head * (thumb + GAP) + thumb / 2, "y": TOP / 2, "text": name,
-                     "hue": head_hue(head, dark), "align": "center"})  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def _chart(
-    cells: dict[str, Any],
-    frames: list[dict[str, float]],
-    bars: list[dict[str, float]],
-    crossed: list[dict[str, float]],
-    words: pd.DataFrame,
-    width: float,
-    height: float,
-    scale: str,
-    dark: bool,
-) -> alt.TopLevelMixin:
-    ink = pick(TEXT, dark)
-    x = alt.X("x:Q", scale=alt.Scale(domain=[0, width], nice=False), axis=None)
-    y = alt.Y("y:Q", scale=alt.Scale(domain=[height, 0], nice=False), axis=None)
-    box = {"x": x, "y": y, "x2": alt.X2("x2:Q"), "y2": alt.Y2("y2:Q")}
-    titles = {
-        "own": "share of its largest weight",
-        "without_first_token": "share of its largest weight, without the first key",
-    }
-    legend = alt.Legend(orient="bottom", direction="horizontal", gradientLength=160, values=[0, 0.5, 1], titleLimit=400)
-    if scale == "log":
-        legend.labelExpr = f"format(pow(10, {DECADES} * (datum.value - 1)), '~g')"
-    colours = alt.Scale(**vega_scale(sequential(dark), 0, 1))
-    colour = alt.Color("share:Q", scale=colours, title=titles.get(scale, "weight"), legend=legend)
-    grey = alt.condition("datum.seen", colour, alt.value(MASKED[dark]))
-    layers = [
-        alt.Chart(cells).mark_rect(strokeWidth=0).encode(**box, color=grey),
-        alt.Chart(pd.DataFrame(frames)).mark_rect(fillOpacity=0, stroke=ink, strokeOpacity=0.3).encode(**box),
+    Args:
+        titles: The names of the layers.
+        shares: The weights of each layer from 0 to 1; NaN where masked, infinite where it is not a number.
+        moved: How far each head moved, as a bar below it.
+        crossed: The (layer, head) that are crossed out.
+        framed: The (layer, head) with a frame.
+        dark: Whether to draw on a dark background.
+        legend: Options of the legend.
+    """
+    columns = max(len(layer) for layer in shares)
+    thumb = min(104, max(26, WIDE // columns - GAP))
+    pitch = thumb + GAP + 7 * bool(moved)
+    frames = []
+    for row, layer in enumerate(shares):
+        tall, wide = (thumb * max(0.4, size / max(layer.shape[1:])) for size in layer.shape[1:])
+        x, y = TITLES, TOP + row * pitch
+        frames += [
+            {"at": (row, head), "x": left, "x2": left + wide, "y": y, "y2": y + tall}
+            for head, left in enumerate(x + np.arange(len(layer)) * (thumb + GAP))
+        ]
+    width, height = TITLES + columns * (thumb + GAP), TOP + len(shares) * pitch
+    axes, ink = pixel_axes(width, height), pick(TEXT, dark)
+    table = pd.DataFrame(frames)
+    base = alt.Chart(table.drop(columns="at")).encode(*axes, x2="x2:Q", y2="y2:Q")
+    layers: list[Any] = [
+        small_maps(frames, [plane for layer in shares for plane in layer], axes, dark=dark, **legend),
+        base.mark_rect(fillOpacity=0, stroke=ink, strokeOpacity=0.3),
     ]
-    if bars:
-        layers.append(alt.Chart(pd.DataFrame(bars)).mark_rect(color=ink).encode(**box))
+    if moved:
+        ends = table["x"] + (table["x2"] - table["x"]) * np.minimum(1.0, np.concatenate(moved))
+        bars = pd.DataFrame({"x": table["x"], "x2": ends, "y": table["y2"] + 3, "y2": table["y2"] + 6})
+        layers.append(alt.Chart(bars).mark_rect(color=ink).encode(*axes, x2="x2:Q", y2="y2:Q"))
     if crossed:
-        layers.append(alt.Chart(pd.DataFrame(crossed)).mark_rule(color=ink).encode(**box))
-    for align in ("right", "center"):
-        mark = alt.Chart(words[words["align"] == align]).mark_text(align=align, fontSize=12)
-        layers.append(mark.encode(x=x, y=y, text="text:N", color=alt.Color("hue:N", scale=None)))
+        there = alt.Chart(table[table["at"].isin(crossed)].drop(columns="at")).encode(*axes, x2="x2:Q", y2="y2:Q")
+        layers.append(there.mark_rule(color=ink))
+    if framed is not None:
+        there = alt.Chart(table[table["at"] == framed].drop(columns="at")).encode(*axes, x2="x2:Q", y2="y2:Q")
+        layers.append(there.mark_rect(fillOpacity=0, stroke=head_hue(framed[1], dark), strokeWidth=3))
+    names = {"x": TITLES - 8, "y": TOP + np.arange(len(shares)) * pitch + thumb / 2, "text": titles}
+    beside = alt.Chart(pd.DataFrame(names)).mark_text(align="right", fontSize=12, color=ink)
+    heads = [
+        {"x": TITLES + head * (thumb + GAP) + thumb / 2, "y": TOP / 2, "hue": head_hue(head, dark),
+         "text": f"head {head + 1}" if thumb >= 62 else str(head + 1)}
+        for head in range(columns)
+    ]  # fmt: skip
+    above = alt.Chart(pd.DataFrame(heads)).mark_text(fontSize=12)
+    layers.append(beside.encode(*axes, text="text:N"))
+    layers.append(above.encode(*axes, text="text:N", color=alt.Color("hue:N", scale=None)))
     # Each part has colours of its own: one legend, that of the weights.
     return layered(*layers).resolve_scale(color="independent").properties(width=width, height=height)
 
@@ -442,34 +435,40 @@ def attention_arcs(
     layers = [run[layer] for run in runs]
     if wrong := [head for head in heads if not 0 <= head < layers[0].shape[0]]:
         raise EditError(f"{layers[0].name} has heads 0 to {layers[0].shape[0] - 1}, got {wrong[0]}.")
-    exact = [{head: np.where(np.isinf(block := one.exact(head)), np.nan, block) for head in heads} for one in layers]
-    shares = [
-        {head: share_of(weights[head], [run[head] for run in exact], scale) for head in heads} for weights in exact
+    exact = [
+        np.stack([np.where(np.isinf(block := one.exact(head)), np.nan, block) for head in heads]) for one in layers
     ]
-    titles = [""] if before is None else ["original", "changed"]
-    charts: list[Any] = [
-        _one(one, share, title, dark) for one, share, title in zip(layers, shares, titles, strict=True)
+    titles = [""] if before is None else [", original", ", changed"]
+    charts = [
+        _arcs(one, heads, share_of(weights, exact, scale), title, dark)
+        for one, weights, title in zip(layers, exact, titles, strict=True)
     ]
-    return charts[0] if len(charts) == 1 else alt.hconcat(*charts, spacing=40)
+    return charts[0] if before is None else alt.hconcat(*charts, spacing=40)
 
 
-def _one(
-    layer: AnyLayer, shares: dict[int, Float[np.ndarray, "query key"]], title: str, dark: bool
-) -> alt.TopLevelMixin:
+def _arcs(
+    layer: AnyLayer, heads: Sequence[int], shares: Float[np.ndarray, "head query key"], title: str, dark: bool
+) -> Chart:
+    """The arcs of one run: those of the largest weights last, so that they lie on top."""
     _, n_query, n_key = layer.shape
-    most = max(n_query, n_key)
-    height = min(TALLEST, max(150, PITCH * most))
-    curves = _curves(shares, height / most)
-    domain = [f"head {head + 1}" for head in shares]
-    hues = alt.Scale(domain=domain, range=[head_hue(head, dark) for head in shares])
-    x = alt.X("x:Q", scale=alt.Scale(domain=[0, 1], nice=False), axis=None)
-    y = alt.Y("y:Q", scale=alt.Scale(domain=[1, 0], nice=False), axis=None)
+    height = min(TALLEST, max(150, PITCH * max(n_query, n_key)))
+    rows = []
+    for of, query, key in np.argwhere(np.nan_to_num(shares) >= ARCS_LEAST).tolist():
+        rows.append((shares[of, query, key], f"head {heads[of] + 1}", (query + 0.5) / n_query, (key + 0.5) / n_key))
+    table = pd.DataFrame(sorted(rows)[-MOST_ARCS:], columns=["share", "head", "start", "end"])
+    thickest = min(2.7, 0.6 * height / max(n_query, n_key))
+    table = table.assign(
+        arc=table.index, opacity=0.04 + 0.9 * table["share"] ** 0.85, width=0.5 + thickest * table["share"]
+    )
+    table = table.merge(pd.DataFrame({"x": _CURVE}), how="cross")
+    table["y"] = table["start"] + (table["end"] - table["start"]) * table["x"] ** 2 * (3 - 2 * table["x"])
+    hues = alt.Scale(domain=[f"head {head + 1}" for head in heads], range=[head_hue(head, dark) for head in heads])
+    axes, ink = pixel_axes(1, 1), pick(TEXT, dark)
     arcs = (
-        alt.Chart(inline(curves))
+        alt.Chart(inline(table))
         .mark_line(interpolate="monotone", clip=False)
         .encode(
-            x=x,
-            y=y,
+            *axes,
             order="x:Q",
             detail="arc:N",
             color=alt.Color("head:N", scale=hues, title=None, legend=alt.Legend(orient="top")),
@@ -477,41 +476,66 @@ def _one(
             strokeWidth=alt.StrokeWidth("width:Q", scale=None, legend=None),
         )
     )
-    words = [
-        _arcs_words(names, side, height, x, y, dark)
-        for side, names in (("left", layer.query_labels), ("right", layer.key_labels))
-    ]
-    return layered(arcs, *words, title=f"{layer.title}{', ' * bool(title)}{title}", width=WIDTH, height=height)
+    words = []  # the tokens of each side, as many as have room, under the word for what they are
+    for x, what, names in ((0, "query", layer.query_labels), (1, "key", layer.key_labels)):
+        every = -int(-13 * len(names) // height)
+        texts = [f"{i} {visible(text)}" if x == 0 else f"{visible(text)} {i}" for i, text in enumerate(names)]
+        rows = [{"x": x, "y": (i + 0.5) / len(names), "text": texts[i]} for i in range(0, len(names), every)]
+        data = pd.DataFrame([*rows, {"x": x, "y": -14 / height, "text": what}])
+        mark = alt.Chart(data).mark_text(align="left" if x else "right", dx=16 * x - 8, color=ink, clip=False)
+        words.append(mark.encode(*axes, text="text:N"))
+    return layered(arcs, *words, title=f"{layer.title}{title}", width=WIDTH, height=height)
 
 
-def _arcs_words(names: Sequence[str], side: str, height: float, x: alt.X, y: alt.Y, dark: bool) -> alt.Chart:
-    """The tokens of one side, as many as have room, under the word for what they are."""
-    n, every = len(names), max(1, int(np.ceil(13 * len(names) / height)))
-    at = 0.0 if side == "left" else 1.0
-    texts = [f"{i} {visible(text)}" if side == "left" else f"{visible(text)} {i}" for i, text in enumerate(names)]
-    rows = [{"x": at, "y": (i + 0.5) / n, "text": texts[i]} for i in range(0, n, every)]
-    rows.append({"x": at, "y": -14 / height, "text": "query" if side == "left" else "key"})
-    align, shift = ("right", -8) if side == "left" else ("left", 8)
-    mark = alt.Chart(pd.DataFrame(rows)).mark_text(align=align, dx=shift, color=pick(TEXT, dark), clip=False)
-    return mark.encode(x=x, y=y, text="text:N")
+ATOM = 26
+"""Pixels from token to token of a reaction."""
 
 
-def _curves(shares: dict[int, Float[np.ndarray, "query key"]], pitch: float) -> pd.DataFrame:
-    """The points of every arc that is drawn, those of the largest weights last, so that they lie on top."""
-    found = [
-        (share[query, key], head, (query + 0.5) / share.shape[0], (key + 0.5) / share.shape[1])
-        for head, share in shares.items()
-        for query, key in zip(*np.nonzero(np.nan_to_num(share) >= ARCS_LEAST), strict=True)
-    ]
-    found = sorted(found)[-MOST_ARCS:]
-    ease = _CURVE**2 * (3 - 2 * _CURVE)
-    return pd.DataFrame(
-        {
-            "arc": np.repeat(np.arange(len(found)), len(_CURVE)),
-            "head": np.repeat([f"head {head + 1}" for _, head, _, _ in found], len(_CURVE)),
-            "x": np.tile(_CURVE, len(found)),
-            "y": np.concatenate([start + (end - start) * ease for _, _, start, end in found] or [np.empty(0)]),
-            "opacity": np.repeat([0.04 + 0.9 * share**0.85 for share, *_ in found], len(_CURVE)),
-            "width": np.repeat([0.5 + min(2.7, 0.6 * pitch) * share for share, *_ in found], len(_CURVE)),
-        }
+def atom_mapping(reading: Reading, *, layer: int, head: int, dark: bool = False) -> Chart:
+    """`analysis.atom_mapping`: lines as strong as their weight; another colour and a dash where the elements do not agree.
+
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        head: The head, from 0.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("models/rxnmapper", "CC(=O)O.OCC>>CC(=O)OCC")  # doctest: +SKIP
+        >>> chart = xformer.viz.atom_mapping(reading, layer=10, head=5)  # doctest: +SKIP
+    """
+    frame = mapping_table(reading, layer=layer, head=head)
+    tokens, at = reading.tokens, reading.tokens.index(ARROW)
+    top, bottom = len(tokens) - at - 1, at
+    width = max(top, bottom)
+    x = {position: position - at - 1 + (width - top) / 2 for position in range(at + 1, len(tokens))}
+    x |= {position: position + (width - bottom) / 2 for position in range(at)}
+    words = pd.DataFrame(
+        [{"x": x[i], "y": float(i > at), "token": token, "position": i} for i, token in enumerate(tokens) if i != at]
     )
+    lines = frame.assign(
+        x=[x[position] for position in frame["product"]], x2=[x[position] for position in frame["reactant"]], y=0.93, y2=0.07,
+        elements=["the same" if agrees else "differ" for agrees in frame["agrees"]],
+    )  # fmt: skip
+    hover = [
+        alt.Tooltip("product_token", title="atom of the product"),
+        alt.Tooltip("reactant_token", title="atom of the reactants"),
+        alt.Tooltip("weight:Q", format=".4f"),
+        "elements:N",
+    ]
+    across = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-1, width], nice=False))
+    colours = alt.Scale(domain=["the same", "differ"], range=[RIGHT.colour[dark], WRONG.colour[dark]])
+    dashes = alt.Scale(domain=["the same", "differ"], range=[[1, 0], [4, 3]])
+    rules = alt.Chart(lines).mark_rule().encode(
+        x=across, x2="x2:Q", y=alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.1, 1.1])), y2="y2:Q",
+        color=alt.Color("elements:N", scale=colours, title="elements"), strokeDash=alt.StrokeDash("elements:N", scale=dashes),
+        strokeWidth=alt.StrokeWidth("weight:Q", scale=alt.Scale(domain=[0, 1], range=[0.5, 4]), legend=None), tooltip=hover,
+    )  # fmt: skip
+    text = alt.Chart(words).mark_text(fontSize=13, color=TEXT[dark], fontWeight=600).encode(
+        x=across, y="y:Q", text="token:N", tooltip=["token:N", "position:Q"]
+    )  # fmt: skip
+    return layered(rules, text, width=max(320, ATOM * width), height=170)

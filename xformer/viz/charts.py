@@ -1,9 +1,9 @@
-"""What several charts share: layers over one table, labels that do not overlap, and sheets drawn in CSS pixels."""
+"""What several charts share: layers over one table, colour scales, cells, lanes of tokens, small maps and labels."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -14,8 +14,11 @@ from numpy.typing import ArrayLike
 
 from xformer.viz import theme
 
+Chart = alt.LayerChart | alt.FacetChart
+"""What `altair.layer` returns."""
 
-def layered(*charts: Any, **properties: Any) -> alt.LayerChart | alt.FacetChart:
+
+def layered(*charts: Any, **properties: Any) -> Chart:
     """`altair.layer`, three times as fast where all charts show one table: Altair would serialise it once for each layer.
 
     Args:
@@ -54,28 +57,20 @@ def inline(frame: pd.DataFrame) -> dict[str, Any]:
     return {"values": json.loads(str(frame.round(4).to_json(orient="records")))}
 
 
-class InlineRows(alt.Data):
-    """`altair.Data(values=rows)` without validation of each row, which takes seconds for many thousand."""
-
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        super().__init__(values=rows)
-
-    def to_dict(self, *_: Any, **__: Any) -> dict[str, Any]:
-        """The data as Vega-Lite has it."""
-        return {"values": self._kwds["values"]}
-
-    def copy(self, *_: Any, **__: Any) -> InlineRows:
-        """The same object: the rows never change."""
-        return self
-
-    def __deepcopy__(self, _: Any) -> InlineRows:
-        return self
-
-
 SIDES = ("above", "right", "below", "left")
 """The sides of a point, in the order in which they are tried."""
 
 _LETTER, _LINE = 0.62, 1.1  # of the font's size: how wide a letter is, and how high a line
+
+
+PADDED = alt.AutoSizeParams(type="pad")
+"""The axes stand outside of the width and the height, which are those of the cells."""
+
+
+def squares(n_rows: int, n_columns: int, largest: int, most: int) -> dict[str, int]:
+    """The size of a chart whose cells are squares of up to `largest` pixels, its longer side at most `most` where they fit."""
+    cell = max(6, min(largest, most // max(n_rows, n_columns)))
+    return {"width": cell * n_columns, "height": cell * n_rows}
 
 
 def place_labels(
@@ -155,11 +150,20 @@ def _collides(box: Float[np.ndarray, "4"], others: Float[np.ndarray, "other 4"])
     return bool(np.any((box[0] < right) & (left < box[2]) & (box[1] < bottom) & (top < box[3])))
 
 
-SECONDARY = 0.66
-"""The share of the text colour in secondary text, as in the browser."""
+def heat(field: str, stops: Sequence[str], low: float, high: float, **look: Any) -> alt.Color:
+    """A colour by a number, on the fixed domain from `low` to `high`; `look` has the title and the legend."""
+    return alt.Color(field, scale=alt.Scale(**theme.vega_scale(list(stops), low, high)), **look)
 
-WIDE, CHIP = 760, 28
-"""CSS pixels: the least width of a sheet, and the height of a token's box."""
+
+def unseen(masked: str, broken: str, dark: bool) -> list[dict[str, str]]:
+    """The `condition` of a colour whose cells are grey where they are `masked` and loud where they are no numbers."""
+    return [{"test": masked, "value": theme.pick(theme.MASKED, dark)}, {"test": broken, "value": theme.BROKEN}]
+
+
+def pixel_axes(width: float, height: float) -> tuple[alt.X, alt.Y]:
+    """Invisible axes of a drawing in its own units, from the upper left corner."""
+    across, down = (alt.Scale(domain=ends, nice=False, zero=False) for ends in ([0, width], [height, 0]))
+    return alt.X("x:Q", scale=across, axis=None), alt.Y("y:Q", scale=down, axis=None)
 
 
 def mix(one: str, other: str, share: float) -> str:
@@ -168,98 +172,103 @@ def mix(one: str, other: str, share: float) -> str:
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
 
 
-class Sheet:
-    """A drawing in CSS pixels. Higher levels cover lower ones; within a level, text covers lines and lines cover boxes."""
-
-    def __init__(self, dark: bool = False) -> None:
-        self.ground, self.ink = theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark)
-        self.primary, self.dark = theme.pick(theme.PRIMARY, dark), dark
-        self.muted, self.faint, self.rule = (mix(self.ground, self.ink, share) for share in (SECONDARY, 0.08, 0.22))
-        self._marks: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-        self._n_lines = 0
-
-    def box(
-        self, x: float, y: float, wide: float, tall: float, fill: str = "none", *, edge: str = "none", thick: float = 1.0,
-        dash: str = "", corner: float = 0, level: int = 0, opacity: float = 1.0,
-    ) -> None:  # fmt: skip
-        """Draw a rectangle from its upper left corner."""
-        row = {"x": x, "y": y, "x2": x + wide, "y2": y + tall, "fill": fill, "edge": edge, "thick": thick}
-        self._put(row, level, 0, corner, dash, opacity)
-
-    def line(
-        self, points: Sequence[tuple[float, float]], ink: str, thick: float = 1.0, *, dash: str = "", level: int = 0
-    ) -> None:
-        """Draw a line through points."""
-        self._n_lines += 1
-        for at, (x, y) in enumerate(points):
-            self._put({"x": x, "y": y, "edge": ink, "thick": thick, "line": self._n_lines, "at": at}, level, 1, dash)
-
-    def dot(self, x: float, y: float, radius: float, fill: str, *, edge: str = "none", level: int = 0) -> None:
-        self._put({"x": x, "y": y, "size": 4 * radius**2, "fill": fill, "edge": edge}, level, 2)
-
-    def words(
-        self, x: float, y: float, text: str, ink: str, size: float = 12, *, bold: bool = False, align: str = "left",
-        upwards: bool = False, level: int = 0,
-    ) -> None:  # fmt: skip
-        """Draw a line of text that is centred vertically on y."""
-        self._put({"x": x, "y": y, "text": text, "fill": ink, "size": size}, level, 3, align, bold, upwards)
-
-    def chip(
-        self, x: float, y: float, cell: float, token: str, kind: str, *, hue: str = "", share: float | None = None
-    ) -> None:
-        """Draw a token in its box, in a column `cell` wide, as the widgets do; the bar at its foot is its probability.
-
-        `kind` is "read", "answer", "said", "plain", "right" or "wrong".
-        """
-        look: dict[str, Any] = {"edge": mix(self.ground, self.ink, 0.2)}
-        if kind in ("said", "plain"):
-            look["fill"] = theme.pick(theme.SECONDARY_BACKGROUND, self.dark)
-        elif kind == "right":
-            look = {"edge": mix(self.ground, "#0b8f6a", 0.7), "fill": mix(self.ground, "#0b8f6a", 0.14)}
-        elif kind == "wrong":
-            look = {"edge": "#d55e00", "fill": mix(self.ground, "#d55e00", 0.18), "thick": 2, "dash": "4 3"}
-        wide, n = cell - 4, len(token)
-        self.box(x + 2, y, wide, CHIP, corner=6, level=1, **look)
-        size = max(6.0, min(15.0 if cell >= 44 else 12.5, 1.7 * wide / max(1, n)))
-        ink, bold = self.muted if kind == "read" else self.ink, kind in ("answer", "said", "wrong")
-        self.words(x + cell / 2, y + CHIP / 2 + 1, token, ink, size, bold=bold, align="center", level=2)
-        if mark := {"right": theme.RIGHT.mark, "wrong": theme.WRONG.mark}.get(kind):
-            self.words(x + cell - 4, y + 6, mark, self.ink, 9, align="right", level=2)
-        if share is not None:
-            self.box(x + 3, y + CHIP - 4, (wide - 2) * share, 4, hue or self.ink, level=2)
-
-    def chart(self, width: float, height: float) -> alt.LayerChart | alt.FacetChart:
-        """The whole sheet as a chart."""
-        x = alt.X("x:Q", scale=alt.Scale(domain=[0, width], nice=False), axis=None)
-        y = alt.Y("y:Q", scale=alt.Scale(domain=[height, 0], nice=False), axis=None)
-        drawn = [_layer(key, rows, x, y) for key, rows in sorted(self._marks.items(), key=lambda one: one[0][:2])]
-        return layered(*drawn, width=width, height=height)
-
-    def _put(self, row: dict[str, Any], *key: Any) -> None:
-        self._marks.setdefault(key, []).append(row)
+CHIPS = {"right": ("#0b8f6a", 0.7, 0.14), "wrong": ("#d55e00", 1.0, 0.18)}
+"""The hue of a token's box by its verdict, and how much of it the border and the inside have."""
 
 
-def _layer(key: tuple[Any, ...], rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> alt.Chart:
-    """The layer of one kind of marks with one look."""
-    _, kind, *look = key
-    base = alt.Chart(inline(pd.DataFrame(rows))).encode(x, y)
-    fill, edge = (alt.Fill("fill:N", scale=None), alt.Stroke("edge:N", scale=None))
-    thick = alt.StrokeWidth("thick:Q", scale=None)
-    if kind == 0:
-        corner, dash, opacity = look
-        box = base.mark_rect(aria=False, cornerRadius=corner, opacity=opacity, **_dashed(dash))
-        return box.encode(alt.X2("x2:Q"), alt.Y2("y2:Q"), fill, edge, thick)
-    if kind == 1:
-        line = base.mark_line(strokeJoin="round", clip=False, **_dashed(look[0]))
-        return line.encode(edge, thick, order="at:Q", detail="line:N")
-    size = alt.Size("size:Q", scale=None)
-    if kind == 2:
-        return base.mark_circle(opacity=1, strokeWidth=2).encode(fill, edge, size)
-    align, bold, upwards = look
-    weight: Any = "bold" if bold else "normal"
-    text = base.mark_text(align=align, baseline="middle", fontWeight=weight, angle=270 if upwards else 0, clip=False)
-    return text.encode(fill, size, text="text:N")
+def token_lanes(
+    tokens: pd.DataFrame, *, columns: int, title: str, hues: Mapping[str, str] | None = None, dark: bool = False
+) -> list[alt.Chart]:
+    """Layers of lanes of tokens, a box for each token with its verdict and its probability.
+
+    Args:
+        tokens: A row for each token: lane, at (its column), token, kind ("right", "wrong" or "plain") and probability, which
+            is not a number where there is none.
+        columns: The number of columns.
+        title: What the columns are.
+        hues: A colour for some of the lanes.
+        dark: Whether to draw on a dark background.
+    """
+    ground, ink = theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark)
+    looks = {kind: (mix(ground, hue, inside), mix(ground, hue, edge)) for kind, (hue, edge, inside) in CHIPS.items()}
+    looks["plain"] = (theme.pick(theme.SECONDARY_BACKGROUND, dark), mix(ground, ink, 0.2))
+    marks = {"right": f" {theme.RIGHT.mark}", "wrong": f" {theme.WRONG.mark}", "plain": ""}
+    data = tokens.assign(
+        fill=[looks[kind][0] for kind in tokens["kind"]],
+        edge=[looks[kind][1] for kind in tokens["kind"]],
+        note=[
+            "" if np.isnan(p) else f"{p:.2f}{marks[kind]}"
+            for p, kind in zip(tokens["probability"], tokens["kind"], strict=True)
+        ],
+    )
+    lanes = list(dict.fromkeys(tokens["lane"]))
+    below = alt.Axis(labelAngle=0, domain=False, ticks=False)
+    x = alt.X("at:O", title=title, scale=alt.Scale(domain=list(range(columns))), axis=below)
+    beside = alt.Axis(domain=False, ticks=False, labelPadding=22 if hues else 6, labelLimit=160)
+    base = alt.Chart(data).encode(x, alt.Y("lane:N", sort=lanes, title=None, axis=beside))
+    noted, bare = base.transform_filter("datum.note"), base.transform_filter("!datum.note")
+    box: dict[str, Any] = {"cornerRadius": 6, "width": {"band": 0.94}, "height": {"band": 0.88}, "strokeWidth": 1.5}
+    colours = alt.Fill("fill:N", scale=None, legend=None), alt.Stroke("edge:N", scale=None, legend=None)
+    firm, broken = base.transform_filter("datum.kind != 'wrong'"), base.transform_filter("datum.kind == 'wrong'")
+    squares = pd.DataFrame({"name": list(hues or {}), "hue": list((hues or {}).values())})
+    named = alt.Chart(squares).mark_square(size=140, opacity=1, clip=False)
+    return [
+        firm.mark_rect(**box).encode(*colours),
+        broken.mark_rect(strokeDash=[4, 3], **box).encode(*colours),
+        noted.mark_text(dy=-6, fontSize=13, fontWeight="bold", color=ink).encode(text="token:N"),
+        noted.mark_text(dy=9, fontSize=10, color=ink).encode(text="note:N"),
+        bare.mark_text(fontSize=13, color=ink).encode(text="token:N"),
+        named.encode(
+            x=alt.value(-12), y=alt.Y("name:N", sort=lanes), color=alt.Color("hue:N", scale=None, legend=None)
+        ),
+    ]
 
 
-def _dashed(dash: str) -> dict[str, Any]:
-    return {"strokeDash": [int(part) for part in dash.split()]} if dash else {}
+LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+GREY, LOUD = ".", "!"
+
+
+def small_maps(
+    frames: Sequence[Mapping[str, Any]],
+    maps: Sequence[Float[np.ndarray, "row col"]],
+    axes: tuple[alt.X, alt.Y],
+    *,
+    title: str = "weight",
+    dark: bool = False,
+    **legend: Any,
+) -> alt.Chart:
+    """The cells of many small maps: of each map a letter a cell is sent, which the browser takes apart.
+
+    Args:
+        frames: Where each map stands: x, y, x2 and y2.
+        maps: The values of each map, from 0 to 1; NaN where masked, infinite where it is not a number.
+        axes: Those of `pixel_axes`.
+        title: The title of the scale.
+        dark: Whether to draw on a dark background.
+        legend: Further options of the legend.
+    """
+    rows = []
+    for frame, values in zip(frames, maps, strict=True):
+        n_rows, n_columns = values.shape
+        letters = [
+            GREY if np.isnan(value) else LETTERS[round(value * (len(LETTERS) - 1))] if np.isfinite(value) else LOUD
+            for value in values.ravel().tolist()
+        ]
+        size = {"wide": (frame["x2"] - frame["x"]) / n_columns, "tall": (frame["y2"] - frame["y"]) / n_rows}
+        rows.append({"x0": frame["x"], "y0": frame["y"], **size, "columns": n_columns, "cells": "".join(letters)})
+    look = alt.Legend(orient="bottom", direction="horizontal", gradientLength=160, values=[0, 0.5, 1], **legend)
+    hidden = unseen(f"datum.letter === '{GREY}'", f"datum.letter === '{LOUD}'", dark)
+    colour = heat("weight:Q", theme.sequential(dark), 0, 1, title=title, legend=look, condition=hidden)
+    return (
+        alt.Chart(pd.DataFrame(rows))
+        .transform_calculate(letter="split(datum.cells, '')", cell="sequence(length(datum.cells))")
+        .transform_flatten(["letter", "cell"])
+        .transform_calculate(
+            weight=f"indexof('{LETTERS}', datum.letter) / {len(LETTERS) - 1}",
+            x="datum.x0 + datum.cell % datum.columns * datum.wide",
+            y="datum.y0 + floor(datum.cell / datum.columns) * datum.tall",
+        )
+        .transform_calculate(x2="datum.x + datum.wide", y2="datum.y + datum.tall")
+        .mark_rect(strokeWidth=0)
+        .encode(*axes, x2="x2:Q", y2="y2:Q", color=colour)
+    )

@@ -1,130 +1,29 @@
 """Describe the picture of a model: its parts, how they are joined, and the real shapes and counts of each.
 
-    diagram(config, n_tokens=9)      ->      Diagram(stacks, boxes, arrows)
+    described(reading)      ->      Diagram(stacks, boxes, arrows)
 
-Nothing is drawn here. A box says what stands where on the residual stream, an arrow says what flows into what, and one
-layer of a stack stands for all of them (`Box.repeats`).
+Nothing is drawn here. A box stands on the residual stream, an arrow says what flows into what, and one layer of a stack
+stands for all of them (`Box.repeats`). An external model is described by what was found in one run of it, not by the name of
+its family: parts that were not found are not drawn, and an equation is written only where it follows from what was found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
+from torch import Tensor
 
+from xformer.adapters import TaskModel
+from xformer.adapters.huggingface_opening import CLASSES
+from xformer.adapters.inputs import PatchedImage
 from xformer.components import MaskPicture
 from xformer.config import ModelConfig
 from xformer.counting import parameters_by_part
-
-
-def diagram(config: ModelConfig, n_tokens: int, n_target: int | None = None) -> Diagram:
-    """Describe the picture of a model that reads `n_tokens` tokens (an encoder-decoder: and writes `n_target`).
-
-    Raises ValueError when a length does not fit the configuration.
-    """
-    two = config.architecture == "encoder-decoder"
-    lengths = [_length(config, "n_tokens", n_tokens)]
-    if two:
-        lengths.append(_length(config, "n_target", n_target))
-    elif n_target is not None:
-        raise ValueError(f"Only an encoder-decoder has a target; leave n_target out, received n_target={n_target}.")
-    names = ("encoder", "decoder") if two else (config.architecture,)
-    stacks = [_Walk(config, name, length, is_pair=two) for name, length in zip(names, lengths, strict=True)]
-    for stack in stacks:
-        stack.build(memory=stacks[0] if two and stack is stacks[-1] else None)
-    layers = f"{config.n_layers} + {config.n_layers}" if two else str(config.n_layers)
-    noun = "layer" if config.n_layers == 1 and not two else "layers"
-    kind = {"encoder": "Encoder", "decoder": "Decoder", "encoder-decoder": "Encoder-decoder"}[config.architecture]
-    return Diagram(
-        title=f"{kind}, {layers} {noun}, d_model {config.d_model}",
-        norm=config.norm,
-        stacks=tuple(stack.frame for stack in stacks),
-        boxes=tuple(box for stack in stacks for box in stack.boxes),
-        arrows=tuple(arrow for stack in stacks for arrow in stack.arrows),
-    )
-
-
-def _length(config: ModelConfig, name: str, value: int | None) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= config.max_len:
-        raise ValueError(f"{name} must be from 1 to max_len = {config.max_len}, received {value!r}; for example 1.")
-    return value
-
-
-class _Walk:
-    """Collects the boxes and arrows of one stack in the order the input meets them."""
-
-    def __init__(self, config: ModelConfig, name: str, length: int, *, is_pair: bool) -> None:
-        self.config = config
-        self.make = Boxes(config, name, length, is_pair=is_pair)
-        self.boxes: list[Box] = []
-        self.arrows: list[Arrow] = []
-        self.speaks = not (is_pair and name == "encoder")
-        layer = {"encoder": "Encoder", "decoder": "Decoder"}[name]
-        n_sublayers = 1 + self.make.crosses + bool(config.d_ff)
-        self.frame = StackFrame(name, f"{layer} layer", config.n_layers, n_sublayers)
-        self.tip = ""  # the id of the box that the stream has reached
-
-    def build(self, memory: _Walk | None) -> None:
-        """Walk along the stream once; `memory` is the encoder that a decoder's cross-attention reads."""
-        make = self.make
-        self._extend(make.input())
-        self._extend(make.embedding())
-        self._positions()
-        self._sublayer(make.attention_name, make.self_attention)
-        if memory is not None:
-            self._sublayer("cross_attn", lambda index: make.cross_attention(index, memory.make.length))
-            self.arrows.append(Arrow(memory.tip, make.id("cross_attn"), "memory"))
-        if self.config.d_ff:
-            self._sublayer("ffn", make.feed_forward)
-        if self.config.final_norm:
-            self._extend(make.norm("final_norm", f"{make.once}final_norm", None, "after the last layer"))
-        if self.speaks:
-            self._extend(make.output())
-
-    def _add(self, box: Box) -> Box:
-        self.boxes.append(box)
-        return box
-
-    def _extend(self, box: Box, flow: Flow = "stream") -> None:
-        """Go on along the stream to a new box."""
-        self._add(box)
-        if self.tip:
-            self.arrows.append(Arrow(self.tip, box.id, flow))
-        self.tip = box.id
-
-    def _positions(self) -> None:
-        if self.config.position_kind.acts_on == "nothing":
-            return
-        make = self.make
-        box = self._add(make.positions())
-        if self.config.position_kind.acts_on == "stream":
-            self._extend(make.sum("pos_sum", None, "the position's vector to the token's", f"{make.layer}resid_pre"))
-            self.arrows.append(Arrow(box.id, self.tip, "add"))
-
-    def _sublayer(self, name: str, describe: Callable[[int], Box]) -> None:
-        """A sublayer in its residual connection: pre x + f(Norm(x)), post Norm(x + f(x)), none x + f(x)."""
-        config, make, before = self.config, self.make, self.tip
-        index = sum(box.kind in ("attention", "feed_forward") for box in self.boxes)
-        entry = before
-        if config.norm == "pre":
-            norm = self._add(make.norm(f"{name}_norm", f"{make.layer}{name}.in", index, "before the sublayer"))
-            self.arrows.append(Arrow(before, norm.id, "branch"))
-            entry = norm.id
-        box = self._add(describe(index))
-        self.arrows.append(Arrow(entry, box.id, "branch"))
-        if name in ("attn", "self_attn") and config.position_kind.acts_on in ("queries and keys", "scores"):
-            self.arrows.append(Arrow(make.id("positions"), box.id, "inside"))
-        after = make.layer + {"ffn": "resid_post", "cross_attn": "resid_cross"}.get(name, "resid_mid")
-        found = {"attention": "what attention found", "feed_forward": "what the feed-forward made"}[box.kind]
-        # With post-norm the trace keeps the stream after the norm, so the bare sum has no name of its own.
-        kept = None if config.norm == "post" else after
-        self._extend(make.sum(f"{name}_sum", index, f"{found} to the stream", kept), "residual")
-        self.arrows.append(Arrow(box.id, self.tip, "branch"))
-        if config.norm == "post":
-            self._extend(make.norm(f"{name}_norm", after, index, "after the sum"))
-
+from xformer.errors import UnavailableError
+from xformer.reading import Reading
 
 Kind = Literal["tokens", "embedding", "positions", "attention", "feed_forward", "norm", "sum", "output"]
 
@@ -148,7 +47,7 @@ class Box:
     id: str
     kind: Kind
     stack: str
-    place: Place
+    place: Place = "stream"
     title: str
     equation: str = ""
     detail: str = ""
@@ -210,68 +109,158 @@ class Diagram:
     def frame(self) -> pd.DataFrame:
         """The parts as a table: what each is, its output shape, its parameters, and how many of it there are."""
         columns = ("stack", "title", "what", "equation", "detail", "shape", "parameters", "repeats", "activation")
-        rows = [
-            {name: box.shape_text if name == "shape" else getattr(box, name) for name in columns} for box in self.boxes
-        ]
+        rows = [{**vars(box), "shape": box.shape_text} for box in self.boxes]
         return pd.DataFrame(rows, columns=pd.Index(columns))
 
 
-class Boxes:
-    """The boxes of one stack; `is_pair` says that it is one of an encoder-decoder's two."""
+def described(reading: Reading) -> Diagram:
+    """The parts of the model of a reading and how they are joined, with the shapes that they have for its input."""
+    shape, subject = reading.subject.shape, reading.subject
+    if isinstance(subject, TaskModel):
+        example, config = reading.example, subject.model.config
+        n_target = None if example.target is None else example.target.shape[1]
+        return diagram(config, config.n_positions(example.stream.shape[1]), n_target)
+    stacks = ["encoder", "decoder"] if reading.is_pair else [shape.sites[0].stack]
+    total = None
+    with suppress(UnavailableError):
+        total = subject.weights.n_parameters()
+    return _joined(shape.architecture, shape.d_model, [_FoundParts(reading, stack) for stack in stacks], total)
+
+
+def diagram(config: ModelConfig, n_tokens: int, n_target: int | None = None) -> Diagram:
+    """Describe a model of ours that reads `n_tokens` tokens (an encoder-decoder: and writes `n_target`)."""
+    if n_target is None:
+        parts = [_OwnParts(config, config.architecture, n_tokens, is_pair=False)]
+    else:
+        lengths = {"encoder": n_tokens, "decoder": n_target}
+        parts = [_OwnParts(config, stack, length, is_pair=True) for stack, length in lengths.items()]
+    return _joined(config.architecture, config.d_model, parts, None)
+
+
+def _joined(architecture: str, d_model: int, stacks: list[_OwnParts] | list[_FoundParts], total: int | None) -> Diagram:
+    walks = [_Walk(parts) for parts in stacks]
+    for walk in walks:
+        walk.build(walks[0] if walk is not walks[0] else None)
+    n = " + ".join(str(parts.n_layers) for parts in stacks)
+    return Diagram(
+        title=f"{architecture.capitalize()}, {n} {'layer' if n == '1' else 'layers'}, d_model {d_model:,}",
+        norm=stacks[0].norm_place,
+        stacks=tuple(
+            StackFrame(one.stack, f"{one.stack.capitalize()} layer", one.n_layers, len(one.sublayers)) for one in stacks
+        ),
+        boxes=tuple(box for walk in walks for box in walk.boxes),
+        arrows=tuple(arrow for walk in walks for arrow in walk.arrows),
+        total=total,
+    )
+
+
+class _Walk:
+    """Collects the boxes and arrows of one stack in the order in which the input meets them."""
+
+    def __init__(self, parts: _OwnParts | _FoundParts) -> None:
+        self.parts, self.tip = parts, ""  # the id of the box that the stream has reached
+        self.boxes: list[Box] = []
+        self.arrows: list[Arrow] = []
+
+    def build(self, memory: _Walk | None) -> None:
+        """Walk along the stream once; `memory` is the encoder that a decoder's cross-attention reads."""
+        parts = self.parts
+        self._extend(parts.input())
+        self._extend(parts.embedding())
+        if parts.positions_act_on != "nothing":
+            positions = parts.positions()
+            self.boxes.append(positions)
+            if parts.positions_act_on == "stream":
+                what = "Adds the position's vector to the token's, number by number."
+                name = f"{parts.layer}resid_pre"
+                self._extend(parts.box("pos_sum", "sum", "Sum", what, equation="x + p", activation=name))
+                self.arrows.append(Arrow(positions.id, self.tip, "add"))
+        for index, name in enumerate(parts.sublayers):
+            self._sublayer(index, name, memory)
+        for box in (parts.final_norm(), parts.output()):
+            if box is not None:
+                self._extend(box)
+
+    def _sublayer(self, index: int, name: str, memory: _Walk | None) -> None:
+        """A sublayer in its residual connection: pre x + f(Norm(x)), post Norm(x + f(x)), none x + f(x)."""
+        parts, before, place = self.parts, self.tip, self.parts.norm_place
+        entry = before
+        if place == "pre":
+            norm = parts.norm(f"{name}_norm", f"{parts.layer}{name}.in", index, "before the sublayer")
+            self.boxes.append(norm)
+            self.arrows.append(Arrow(before, norm.id, "branch"))
+            entry = norm.id
+        box = parts.feed_forward(index) if name == "ffn" else parts.attention(index, name, memory)
+        self.boxes.append(box)
+        self.arrows.append(Arrow(entry, box.id, "branch"))
+        if name == "cross_attn" and memory is not None:
+            self.arrows.append(Arrow(memory.tip, box.id, "memory"))
+        elif name != "ffn" and parts.positions_act_on not in ("nothing", "stream"):
+            self.arrows.append(Arrow(f"{parts.stack}.positions", box.id, "inside"))
+        end = parts.layer + {"ffn": "resid_post", "cross_attn": "resid_cross"}.get(name, "resid_mid")
+        what = f"Adds what {'the feed-forward made' if name == 'ffn' else 'attention found'} to the stream, number by number."
+        # With post-norm the trace keeps the stream after the norm, so the bare sum has no name of its own.
+        more = {"equation": "x + f(x)", "activation": None if place == "post" else end}
+        self._extend(parts.box(f"{name}_sum", "sum", "Sum", what + parts.about_sums, index=index, **more), "residual")
+        self.arrows.append(Arrow(box.id, self.tip, "branch"))
+        if place == "post":
+            self._extend(parts.norm(f"{name}_norm", end, index, "after the sum"))
+
+    def _extend(self, box: Box, flow: Flow = "stream") -> None:
+        """Go on along the stream to a new box."""
+        self.boxes.append(box)
+        if self.tip:
+            self.arrows.append(Arrow(self.tip, box.id, flow))
+        self.tip = box.id
+
+
+class _OwnParts:
+    """The boxes of one stack of our own model; `is_pair` says that it is one of an encoder-decoder's two."""
+
+    about_sums = ""
 
     def __init__(self, config: ModelConfig, stack: str, length: int, *, is_pair: bool) -> None:
         self.config, self.stack, self.length, self.is_pair = config, stack, length, is_pair
         self.counts = {part.name: part.count for part in parameters_by_part(config)}
-        self.crosses = is_pair and stack == "decoder"
-        self.once = f"{stack}." if is_pair else ""  # what a stack has once is named so in the trace
-        self.layer = f"{stack}.0."  # … and what each of its layers has, so
-        self.vectors = (1, length, config.d_model)
+        self.once = f"{stack}." if is_pair else ""  # the prefix in the trace of what a stack has once
+        self.layer = f"{stack}.0."  # … and of what each of its layers has
+        self.n_layers, self.norm_place, self.vectors = config.n_layers, config.norm, (1, length, config.d_model)
+        crosses = is_pair and stack == "decoder"
+        self.sublayers = [*(["self_attn", "cross_attn"] if crosses else ["attn"]), *(["ffn"] if config.d_ff else [])]
+        self.positions_act_on = config.position_kind.acts_on
 
-    def id(self, name: str) -> str:
-        """The id of the stack's box of that name."""
-        return f"{self.stack}.{name}"
-
-    @property
-    def attention_name(self) -> str:
-        """What the stack's self-attention is called in a trace."""
-        return "self_attn" if self.crosses else "attn"
-
-    # ── outside the layers ──
+    def box(self, name: str, kind: Kind, title: str, what: str, *, index: int | None = None, **more: Any) -> Box:
+        repeats = self.n_layers if index is not None else 1
+        fields: dict[str, Any] = {"shape": self.vectors, "repeats": repeats, "sublayer": index} | more
+        return Box(id=f"{self.stack}.{name}", kind=kind, stack=self.stack, title=title, what=what, **fields)
 
     def input(self) -> Box:
-        title = "Input" if not self.is_pair else {"encoder": "Source", "decoder": "Target"}[self.stack]
-        tokens = "1 token" if self.length == 1 else f"{self.length} tokens"
         if side := self.config.image:
             what = f"An image of {side}×{side} pixels, each a whole number from 0 (paper) to {self.config.n_inputs - 1} (ink)."
-            return Box(
-                id=self.id("tokens"), kind="tokens", stack=self.stack, place="stream", title="Image", what=what,
-                shape=(1, side * side),
-            )  # fmt: skip
-        what = f"The input as {tokens}: one whole number from 0 to {self.config.vocab_size - 1} at each position."
-        return Box(
-            id=self.id("tokens"), kind="tokens", stack=self.stack, place="stream", title=title, what=what,
-            shape=(1, self.length),
-        )  # fmt: skip
+            return self.box("tokens", "tokens", "Image", what, shape=(1, side * side))
+        title = {"encoder": "Source", "decoder": "Target"}[self.stack] if self.is_pair else "Input"
+        what = _of_tokens(self.length, self.config.vocab_size)
+        return self.box("tokens", "tokens", title, what, shape=(1, self.length))
 
     def embedding(self) -> Box:
         config = self.config
         if config.image:
-            return Box(
-                id=self.id("embed"), kind="embedding", stack=self.stack, place="stream", title="Patches",
-                equation="[class; p·W + b]", detail=f"{config.n_patches} of {config.patch}×{config.patch}",
-                what=f"Cuts the image into {config.n_patches} patches and maps the {config.patch**2} pixels of each to "
-                f"{config.d_model} numbers; a learned class token goes first.",
-                shape=self.vectors, activation="embed", parameters=self.counts["patch embedding"],
+            what = (
+                f"Cuts the image into {config.n_patches} patches and maps the {config.patch**2} pixels of each to "
+                f"{config.d_model} numbers; a learned class token goes first."
+            )
+            return self.box(
+                "embed", "embedding", "Patches", what, equation="[class; p·W + b]", activation="embed",
+                detail=f"{config.n_patches} of {config.patch}×{config.patch}", parameters=self.counts["patch embedding"],
             )  # fmt: skip
         shared = config.tied_source and self.stack == "decoder"
         tables = 2 if self.is_pair and not config.tied_source else 1
-        scale = f" · √{config.d_model}" if config.scale_embeddings else ""
-        scaled = f", times √{config.d_model}" if scale else ""
-        return Box(
-            id=self.id("embed"), kind="embedding", stack=self.stack, place="stream", title="Embedding",
-            equation=f"E[token]{scale}", detail=f"{config.vocab_size} tokens",
-            what=f"Looks up the learned vector of each token{scaled}: {config.d_model} numbers per token.",
-            shape=self.vectors, activation=f"{self.once}embed",
+        scale = f"√{config.d_model}" if config.scale_embeddings else ""
+        what = "Looks up the learned vector of each token"
+        what += f"{scale and ', times '}{scale}: {config.d_model} numbers per token."
+        return self.box(
+            "embed", "embedding", "Embedding", what, equation=f"E[token]{scale and ' · '}{scale}",
+            detail=f"{config.vocab_size} tokens", activation=f"{self.once}embed",
             parameters=0 if shared else self.counts["token embedding"] // tables,
             note="shares its table with the source" if shared else "",
         )  # fmt: skip
@@ -283,80 +272,172 @@ class Boxes:
             "queries and keys": (self.length, config.d_head // 2),
             "scores": (1, config.n_heads, self.length, self.length),
         }[kind.acts_on]
-        where = self.once if kind.acts_on == "stream" else f"{self.layer}{self.attention_name}."
-        return Box(
-            id=self.id("positions"), kind="positions", stack=self.stack, place="above", title="Positions",
-            equation=kind.equation, detail=kind.detail, what=kind.explained(config), shape=shape,
-            activation=where + kind.activation, parameters=kind.n_parameters(config),
+        where = self.once if kind.acts_on == "stream" else f"{self.layer}{self.sublayers[0]}."
+        return self.box(
+            "positions", "positions", "Positions", kind.explained(config), place="above", equation=kind.equation,
+            detail=kind.detail, shape=shape, activation=where + kind.activation, parameters=kind.n_parameters(config),
         )  # fmt: skip
 
-    def output(self) -> Box:
-        config = self.config
-        matrix = "Eᵀ" if config.tied_output else "W"
-        return Box(
-            id=self.id("output"), kind="output", stack=self.stack, place="stream", title="Output",
-            equation=f"x·{matrix}{' + b' if config.output_bias else ''}", detail=f"{config.vocab_size} scores",
-            what=f"Scores each of the {config.vocab_size} tokens at every position; a softmax turns the scores into "
-            "probabilities.",
-            shape=(1, self.length, config.vocab_size), activation="logits", parameters=self.counts.get("output", 0),
-            note="shares its matrix with the embedding" if config.tied_output else "",
-        )  # fmt: skip
-
-    # ── inside a layer; `index` counts its sublayers ──
-
-    def self_attention(self, index: int) -> Box:
-        config = self.config
-        causal = bool(config.causal) and not (self.is_pair and self.stack == "encoder")
-        component = config.mask_component
-        mask, seen = component.picture(config, causal=causal), component.seen(config, causal=causal)
-        what = f"In every head, each position looks at {seen} and takes a weighted average of their values."
-        count = self.counts[f"{self.stack}: self-attention"]
-        return self._attention(self.attention_name, "Self-attention", what, count, mask, index)
-
-    def cross_attention(self, index: int, n_source: int) -> Box:
-        what = f"In every head, each target position looks at all {n_source} encoded source positions."
-        count = self.counts[f"{self.stack}: cross-attention"]
-        return self._attention("cross_attn", "Cross-attention", what, count, "full", index)
-
-    def _attention(self, name: str, title: str, what: str, count: int, mask: MaskPicture, index: int) -> Box:
-        config = self.config
-        return Box(
-            id=self.id(name), kind="attention", stack=self.stack, place="above", title=title,
-            equation=f"softmax(q·kᵀ/√{config.d_head})·v", detail=config.kv_component.detail(config), what=what,
-            shape=self.vectors, activation=f"{self.layer}{name}.out", parameters=count // config.n_layers,
-            repeats=config.n_layers, sublayer=index, heads=config.n_heads, mask=mask,
+    def attention(self, index: int, name: str, memory: _Walk | None) -> Box:
+        config, title, mask = self.config, "Self-attention", "full"
+        if memory is not None and name == "cross_attn":
+            title, n_source = "Cross-attention", memory.parts.vectors[1]
+            what = f"In every head, each target position looks at all {n_source} encoded source positions."
+        else:
+            causal = bool(config.causal) and not (self.is_pair and self.stack == "encoder")
+            component = config.mask_component
+            mask, seen = component.picture(config, causal=causal), component.seen(config, causal=causal)
+            what = f"In every head, each position looks at {seen} and takes a weighted average of their values."
+        return self.box(
+            name, "attention", title, what, index=index, place="above", equation=f"softmax(q·kᵀ/√{config.d_head})·v",
+            detail=config.kv_component.detail(config), activation=f"{self.layer}{name}.out", heads=config.n_heads,
+            mask=mask, parameters=self.counts[f"{self.stack}: {title.lower()}"] // config.n_layers,
         )  # fmt: skip
 
     def feed_forward(self, index: int) -> Box:
-        config = self.config
-        component = config.ffn_component
-        return Box(
-            id=self.id("ffn"), kind="feed_forward", stack=self.stack, place="above", title="Feed-forward",
-            equation=component.equation(config),
-            detail=f"{config.d_model} → {config.d_ff} → {config.d_model}",
-            what=f"On each position alone: maps {config.d_model} numbers to {config.d_ff}, {component.effect}, and maps back.",
-            shape=self.vectors, activation=f"{self.layer}ffn.out",
-            parameters=self.counts[f"{self.stack}: feed-forward"] // config.n_layers, repeats=config.n_layers, sublayer=index,
+        config, component = self.config, self.config.ffn_component
+        what = f"On each position alone: maps {config.d_model} numbers to {config.d_ff}, {component.effect}, and maps back."
+        return self.box(
+            "ffn", "feed_forward", "Feed-forward", what, index=index, place="above", equation=component.equation(config),
+            detail=f"{config.d_model} → {config.d_ff} → {config.d_model}", activation=f"{self.layer}ffn.out",
+            parameters=self.counts[f"{self.stack}: feed-forward"] // config.n_layers,
         )  # fmt: skip
-
-    # ── in and outside of the layers; outside, `index` is None ──
 
     def norm(self, name: str, activation: str, index: int | None, where: str) -> Box:
-        inside, component = index is not None, self.config.norm_component
-        return Box(
-            id=self.id(name), kind="norm", stack=self.stack,
-            place="rise" if inside and self.config.norm == "pre" else "stream", title="Norm",
-            equation=component.equation,
-            what=f"{component.title} {where}: {component.effect}.",
-            shape=self.vectors, activation=activation, parameters=component.n_parameters(self.config),
-            repeats=self.config.n_layers if inside else 1, sublayer=index,
+        component = self.config.norm_component
+        return self.box(
+            name, "norm", "Norm", f"{component.title} {where}: {component.effect}.", index=index,
+            place="rise" if index is not None and self.norm_place == "pre" else "stream",
+            equation=component.equation, activation=activation, parameters=component.n_parameters(self.config),
         )  # fmt: skip
 
-    def sum(self, name: str, index: int | None, adds: str, activation: str | None) -> Box:
-        return Box(
-            id=self.id(name), kind="sum", stack=self.stack, place="stream", title="Sum",
-            equation="x + f(x)" if index is not None else "x + p",
-            what=f"Adds {adds}, number by number.", shape=self.vectors,
-            activation=activation, repeats=1 if index is None else self.config.n_layers,
-            sublayer=index,
+    def final_norm(self) -> Box | None:
+        name = f"{self.once}final_norm"
+        return self.norm("final_norm", name, None, "after the last layer") if self.config.final_norm else None
+
+    def output(self) -> Box | None:
+        config = self.config
+        if self.is_pair and self.stack == "encoder":
+            return None
+        scores = f"Scores each of the {config.vocab_size} tokens at every position"
+        matrix = "Eᵀ" if config.tied_output else "W"
+        return self.box(
+            "output", "output", "Output", f"{scores}; a softmax turns the scores into probabilities.",
+            equation=f"x·{matrix}{' + b' if config.output_bias else ''}",
+            detail=f"{config.vocab_size} scores", shape=(1, self.length, config.vocab_size), activation="logits",
+            parameters=self.counts.get("output", 0),
+            note="shares its matrix with the embedding" if config.tied_output else "",
         )  # fmt: skip
+
+
+def _of_tokens(n: int, n_inputs: int) -> str:
+    tokens = "1 token" if n == 1 else f"{n} tokens"
+    return f"The input as {tokens}: one whole number from 0 to {n_inputs - 1:,} at each position."
+
+
+class _FoundParts:
+    """The boxes of one stack of an external model, from one reading that holds all activations."""
+
+    def __init__(self, reading: Reading, stack: Any) -> None:
+        shape = reading.subject.shape
+        self.reading, self.shape, self.stack = reading, shape, stack
+        self.sites = {site.kind: site for site in shape.sites if (site.stack, site.layer) == (stack, 0)}
+        self.sublayers, self.layer = list(self.sites), f"{stack}.0."
+        self.n_layers = 1 + max(site.layer for site in shape.sites if site.stack == stack)
+        self.once = f"{stack}." if reading.is_pair else ""
+        self.vectors, self.norm_place = (1, len(reading.ids(stack)), shape.d_model), shape.norm
+        self.about_sums = ""
+        if shape.joined:
+            self.about_sums = " Attention and feed-forward of this model read the same stream and are added at once."
+        turned = [name for name in reading if name.startswith("pos_angles")]
+        biased = [name for name in reading if name.startswith(stack) and name.endswith("pos_bias")]
+        self.positions_act_on, self.positions_name = "stream", f"{self.once}pos_embed"
+        if self.positions_name not in reading:
+            self.positions_act_on = "queries and keys" if turned else "scores" if biased else "nothing"
+            self.positions_name = next(iter(turned or biased), "")
+
+    def box(self, name: str, kind: Kind, title: str, what: str, *, index: int | None = None, **more: Any) -> Box:
+        repeats, note = (self.n_layers if index is not None else 1), "" if kind in ("tokens", "sum") else "learned"
+        fields: dict[str, Any] = {"shape": self.vectors, "repeats": repeats, "sublayer": index, "note": note} | more
+        if fields.get("activation") not in self.reading:
+            fields["activation"] = None
+        return Box(id=f"{self.stack}.{name}", kind=kind, stack=self.stack, title=title, what=what, **fields)
+
+    def input(self) -> Box:
+        n = self.vectors[1]
+        title = {"encoder": "Source", "decoder": "Target"}[self.stack] if self.reading.is_pair else "Input"
+        what, shape = _of_tokens(n, self.shape.n_inputs), (1, n)
+        pixels = (self.reading.example.arguments or {}).get("pixel_values")
+        if isinstance(self.reading.subject.input, PatchedImage) and isinstance(pixels, Tensor):
+            rows, columns = pixels.shape[-2:]
+            what, shape = f"The picture: {rows} × {columns} pixels, a number for each channel.", tuple(pixels[:1].shape)
+        return self.box("tokens", "tokens", title, what, shape=shape)
+
+    def embedding(self) -> Box:
+        what = f"Looks up the learned vector of each token: {self.shape.d_model:,} numbers per token."
+        equation, detail, of = "E[token]", f"{self.shape.n_inputs:,} tokens", self.reading.subject.input
+        if isinstance(of, PatchedImage):
+            what = f"Maps the pixels of each patch to {self.shape.d_model:,} numbers."
+            equation, detail = "", f"patches of {of.patch[0]} × {of.patch[1]} pixels"
+        more: dict[str, Any] = {"equation": equation, "detail": detail, "activation": f"{self.once}embed"}
+        return self.box("embed", "embedding", "Embedding", what, **more)
+
+    def positions(self) -> Box:
+        what, equation = {
+            "stream": (
+                "A learned or fixed vector for each position, which the model adds to the token’s.",
+                "P[position]",
+            ),
+            "queries and keys": ("Turns queries and keys by angles that grow with the position.", "(R_i q)·(R_j k)"),
+            "scores": ("Adds to each score a number that depends on the distance.", "score + b(i − j)"),
+        }[self.positions_act_on]
+        name = self.positions_name
+        shape = self.vectors if self.positions_act_on == "stream" else tuple(self.reading[name].shape)
+        more: dict[str, Any] = {"place": "above", "equation": equation, "activation": name, "shape": shape}
+        return self.box("positions", "positions", "Positions", what, **more)
+
+    def attention(self, index: int, name: str, memory: _Walk | None) -> Box:
+        site = self.sites[name]
+        heads, causal = self.shape.heads[site.path], site.stack == "decoder" and not site.is_cross
+        seen = "itself and the positions before it (causal mask)" if causal else "every position"
+        return self.box(
+            name, "attention", "Cross-attention" if site.is_cross else "Self-attention",
+            f"In every head, each position looks at {seen} and takes a weighted average of their values.",
+            place="above", equation="softmax(scores)·v", detail=f"{heads} head{'s' * (heads != 1)}", index=index,
+            activation=f"{site.path}.out", heads=heads, mask="causal" if causal else "full",
+        )  # fmt: skip
+
+    def feed_forward(self, index: int) -> Box:
+        path, d = self.sites["ffn"].path, f"{self.shape.d_model:,}"
+        width, is_gated = self.shape.neurons.get(path), f"{path}.up" in self.reading
+        more: dict[str, Any] = {"index": index, "place": "above", "activation": f"{path}.out"}
+        more["equation"] = "(act(x·W_gate) ∘ x·W_up)·W₂" if is_gated else "act(x·W₁)·W₂" if width else ""
+        what = f"On each position alone{f': maps {d} numbers to {width:,} neurons and back' if width else ''}."
+        detail = f"{d} → {width:,} → {d}" if width else ""
+        return self.box("ffn", "feed_forward", "Feed-forward", what, detail=detail, **more)
+
+    def norm(self, name: str, activation: str, index: int | None, where: str) -> Box:
+        place = "rise" if index is not None and self.norm_place == "pre" else "stream"
+        what = f"A norm {where}: brings each vector to one length."
+        return self.box(name, "norm", "Norm", what, index=index, place=place, activation=activation)
+
+    def final_norm(self) -> Box | None:
+        name = "final_norm" if self.stack == self.reading.output_stack else f"{self.once}final_norm"
+        return self.norm("final_norm", name, None, "after the last layer") if name in self.reading else None
+
+    def output(self) -> Box | None:
+        if self.stack != self.reading.output_stack or not self.reading.has_logits:
+            return None
+        kind, n = self.reading.output, self.shape.vocab_size
+        what, detail = f"Scores each of the {n:,} tokens", f"{n:,} scores"
+        if kind == "answer_span":
+            what, detail = "Scores each token as the start and as the end of an answer", "2 scores a token"
+        elif kind in CLASSES:
+            what = (
+                f"Scores each of the {n:,} classes for {'each token' if kind == 'token_class' else 'the whole input'}"
+            )
+        what += "; a softmax turns the scores into probabilities."
+        if kind in CLASSES and n == 1:
+            what, detail = "Gives one number, which is no class.", "1 number"
+        shape = tuple(self.reading.logits[:1].shape)
+        return self.box("output", "output", "Output", what, shape=shape, detail=detail, activation="logits")

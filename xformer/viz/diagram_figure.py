@@ -5,30 +5,21 @@ viz.model_diagram(reading)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import hypot
+from typing import Any
 
 import altair as alt
+import pandas as pd
 
-from xformer.adapters import TaskModel
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import Sheet, mix
-from xformer.viz.diagram import Arrow, Box, Diagram, StackFrame, diagram
-from xformer.viz.diagram_of_reading import diagram_of
+from xformer.viz.charts import Chart, inline, layered, mix, pixel_axes
+from xformer.viz.diagram import Arrow, Box, Diagram, StackFrame, described
 
 
-def described(reading: Reading) -> Diagram:
-    """The parts of the model of a reading and how they are joined, with the shapes that they have for its input."""
-    if not isinstance(reading.subject, TaskModel):
-        return diagram_of(reading)
-    example, config = reading.example, reading.subject.model.config
-    n_target = None if example.target is None else example.target.shape[1]
-    return diagram(config, config.n_positions(example.stream.shape[1]), n_target)
-
-
-def model_diagram(reading: Reading, *, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
+def model_diagram(reading: Reading, *, dark: bool = False) -> Chart:
     """What the input of a reading passes through: each part with its equation, output shape and number of parameters.
 
     One layer of a stack stands for all of them. The shapes are those of this input.
@@ -312,3 +303,79 @@ def _write(
     text = text if len(text) <= most + 1 else f"{text[:most]}…"
     if text:
         sheet.words(x, y, text, ink or sheet.ink, size, bold=bold, align=align, level=3)
+
+
+SECONDARY = 0.66
+"""The share of the text colour in secondary text, as in the browser."""
+
+
+class Sheet:
+    """A drawing in CSS pixels. Higher levels cover lower ones; within a level, text covers lines and lines cover boxes."""
+
+    def __init__(self, dark: bool = False) -> None:
+        self.ground, self.ink = theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark)
+        self.primary, self.dark = theme.pick(theme.PRIMARY, dark), dark
+        self.muted, self.faint, self.rule = (mix(self.ground, self.ink, share) for share in (SECONDARY, 0.08, 0.22))
+        self._marks: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+        self._n_lines = 0
+
+    def box(
+        self, x: float, y: float, wide: float, tall: float, fill: str = "none", *, edge: str = "none", thick: float = 1.0,
+        dash: str = "", corner: float = 0, level: int = 0, opacity: float = 1.0,
+    ) -> None:  # fmt: skip
+        """Draw a rectangle from its upper left corner."""
+        row = {"x": x, "y": y, "x2": x + wide, "y2": y + tall, "fill": fill, "edge": edge, "thick": thick}
+        self._put(row, level, 0, corner, dash, opacity)
+
+    def line(
+        self, points: Sequence[tuple[float, float]], ink: str, thick: float = 1.0, *, dash: str = "", level: int = 0
+    ) -> None:
+        """Draw a line through points."""
+        self._n_lines += 1
+        for at, (x, y) in enumerate(points):
+            self._put({"x": x, "y": y, "edge": ink, "thick": thick, "line": self._n_lines, "at": at}, level, 1, dash)
+
+    def dot(self, x: float, y: float, radius: float, fill: str, *, edge: str = "none", level: int = 0) -> None:
+        self._put({"x": x, "y": y, "size": 4 * radius**2, "fill": fill, "edge": edge}, level, 2)
+
+    def words(
+        self, x: float, y: float, text: str, ink: str, size: float = 12, *, bold: bool = False, align: str = "left",
+        upwards: bool = False, level: int = 0,
+    ) -> None:  # fmt: skip
+        """Draw a line of text that is centred vertically on y."""
+        self._put({"x": x, "y": y, "text": text, "fill": ink, "size": size}, level, 3, align, bold, upwards)
+
+    def chart(self, width: float, height: float) -> Chart:
+        """The whole sheet as a chart."""
+        x, y = pixel_axes(width, height)
+        drawn = [_layer(key, rows, x, y) for key, rows in sorted(self._marks.items(), key=lambda one: one[0][:2])]
+        return layered(*drawn, width=width, height=height)
+
+    def _put(self, row: dict[str, Any], *key: Any) -> None:
+        self._marks.setdefault(key, []).append(row)
+
+
+def _layer(key: tuple[Any, ...], rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> alt.Chart:
+    """The layer of one kind of marks with one look."""
+    _, kind, *look = key
+    base = alt.Chart(inline(pd.DataFrame(rows))).encode(x, y)
+    fill, edge = (alt.Fill("fill:N", scale=None), alt.Stroke("edge:N", scale=None))
+    thick = alt.StrokeWidth("thick:Q", scale=None)
+    if kind == 0:
+        corner, dash, opacity = look
+        box = base.mark_rect(aria=False, cornerRadius=corner, opacity=opacity, **_dashed(dash))
+        return box.encode(alt.X2("x2:Q"), alt.Y2("y2:Q"), fill, edge, thick)
+    if kind == 1:
+        line = base.mark_line(strokeJoin="round", clip=False, **_dashed(look[0]))
+        return line.encode(edge, thick, order="at:Q", detail="line:N")
+    size = alt.Size("size:Q", scale=None)
+    if kind == 2:
+        return base.mark_circle(opacity=1, strokeWidth=2).encode(fill, edge, size)
+    align, bold, upwards = look
+    weight: Any = "bold" if bold else "normal"
+    text = base.mark_text(align=align, baseline="middle", fontWeight=weight, angle=270 if upwards else 0, clip=False)
+    return text.encode(fill, size, text="text:N")
+
+
+def _dashed(dash: str) -> dict[str, Any]:
+    return {"strokeDash": [int(part) for part in dash.split()]} if dash else {}

@@ -16,11 +16,11 @@ from xformer.analysis.differences import prediction_difference as prediction_tab
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz import theme
-from xformer.viz.charts import inks, layered, written
-from xformer.viz.generation import Drawing, short_names
+from xformer.viz.charts import Chart, heat, inks, layered, written
+from xformer.viz.generation import short_names
 
 DECIDES = "▶"
-_CELL, _AROUND, _TITLE = 22, 225, 34
+_CELL, _AROUND = 22, 225
 """Pixels of a row, and of what is around the rows."""
 _CROWDED = 30
 """The most rows or columns that all have labels."""
@@ -34,9 +34,8 @@ def pattern_difference(
     *,
     show: Literal["difference", "one", "other"] = "difference",
     table: pd.DataFrame | None = None,
-    title: str = "",
     dark: bool = False,
-) -> Drawing:
+) -> Chart:
     """Second less first of two patterns, centred on 0: blue where the second looks more, orange where it looks less.
 
     Or one of the two on the fixed scale from 0 to 1. Masked cells, in the difference those masked for both, are grey.
@@ -49,7 +48,6 @@ def pattern_difference(
         max_blocks: The most blocks in a row or a column.
         show: "difference", "one" or "other".
         table: The table of the analysis, where it exists already.
-        title: The title of the chart.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -83,7 +81,7 @@ def pattern_difference(
         alt.Tooltip("allowed:N", title="may look"),
     ]
     x, y = "key: what it looks at", f"query, {DECIDES} decides" if n > 6 else "query"
-    return _heatmap(data, "difference" if is_signed else show, (x, y), hover, is_signed, title, dark)
+    return _heatmap(data, "difference" if is_signed else show, (x, y), hover, is_signed, dark)
 
 
 def decision_rows(
@@ -95,9 +93,8 @@ def decision_rows(
     show: int = 0,
     does: str | None = None,
     table: pd.DataFrame | None = None,
-    title: str = "",
     dark: bool = False,
-) -> Drawing:
+) -> Chart:
     """Where the deciding position of reading `show` looked: a row per layer and head, a column per key.
 
     Layers whose keys are not the same tokens belong in charts of their own: `does` ("cross-attention", a `Site.kind_label`)
@@ -111,7 +108,6 @@ def decision_rows(
         show: The reading that is drawn, by number.
         does: The kind of layer that is drawn: "cross-attention".
         table: The table of the analysis, where it exists already.
-        title: The title of the chart.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -137,14 +133,10 @@ def decision_rows(
     if data["key"].nunique() != frame["key"].nunique():
         raise ValueError("These layers look at different tokens; draw self-attention and cross-attention one by one.")
     hover = ["row:N", "key:N", alt.Tooltip("weight:Q", format=".6f")]
-    return _heatmap(
-        data, "weight", ("key: what the deciding position looks at", "layer · head"), hover, False, title, dark
-    )
+    return _heatmap(data, "weight", ("key: what the deciding position looks at", "layer · head"), hover, False, dark)
 
 
-def decision_lens(
-    readings: Sequence[Reading], *, pair: tuple[int, int] | None = None, title: str = "", dark: bool = False
-) -> Drawing:
+def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None = None, dark: bool = False) -> Chart:
     """One lane a model, from the embedding down to the output: the likeliest token and its probability.
 
     With a `pair`, a rule stands above the point from which on the tokens of those two differ to the end.
@@ -152,7 +144,6 @@ def decision_lens(
     Args:
         readings: The runs to compare.
         pair: The two readings that are compared, by number.
-        title: The title of the chart.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -200,31 +191,24 @@ def decision_lens(
             *(answers if is_known else ()),
         ],
     )
-    scale = alt.Scale(**theme.vega_scale(stops, 0, 1))
+    legend = alt.Legend(title="probability", orient="bottom", gradientLength=140, format=".1f")
+    colour = heat("probability:Q", stops, 0, 1, legend=legend)
     layers: list[Any] = [
-        base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=2).encode(
-            alt.Color(
-                "probability:Q",
-                scale=scale,
-                legend=alt.Legend(title="probability", orient="bottom", gradientLength=140, format=".1f"),
-            )
-        ),
+        base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=2).encode(colour),
         base.mark_text(fontSize=15, fontWeight="bold", dy=-6).encode(color=written(), text="says:N"),
         base.mark_text(fontSize=11, dy=11).encode(color=written(), text="share:N"),
     ]
     if divergence is not None:
         here = alt.Chart(pd.DataFrame({"point": [divergence[1]], "note": ["from here on they differ"]}))
-        layers.append(
-            here.mark_rule(color=theme.pick(theme.WRONG.colour, dark), strokeWidth=4).encode(
-                alt.Y("point:N", sort=points, bandPosition=0), tooltip=alt.Tooltip("note:N", title="lens")
-            )
-        )
-    return layered(*layers, height=42 * len(points) + _AROUND - 50 + (_TITLE if title else 0), title=title)
+        here = here.mark_rule(color=theme.pick(theme.WRONG.colour, dark), strokeWidth=4)
+        y = alt.Y("point:N", sort=points, bandPosition=0)
+        layers.append(here.encode(y, tooltip=alt.Tooltip("note:N", title="lens")))
+    return layered(*layers, height=42 * len(points) + _AROUND - 50)
 
 
 def _heatmap(
-    data: pd.DataFrame, field: str, titles: tuple[str, str], hover: list[Any], is_signed: bool, title: str, dark: bool
-) -> Drawing:
+    data: pd.DataFrame, field: str, titles: tuple[str, str], hover: list[Any], is_signed: bool, dark: bool
+) -> Chart:
     """Cells of the columns `row` and `key` on a fixed scale; those that are not `allowed` are grey."""
     rows, keys = (list(dict.fromkeys(data[name])) for name in ("row", "key"))
     base = alt.Chart(data).encode(
@@ -233,19 +217,11 @@ def _heatmap(
         tooltip=hover,
     )
     stops, low = (theme.diverging(dark), -1) if is_signed else (theme.sequential(dark), 0)
-    scale = alt.Scale(**theme.vega_scale(stops, low, 1))
-    legend = alt.Legend(
-        title="difference" if is_signed else "weight",
-        orient="bottom",
-        gradientLength=140,
-        format="+.1f" if is_signed else ".1f",
-    )
-    seen = (
-        base.transform_filter("datum.allowed").mark_rect().encode(alt.Color(f"{field}:Q", scale=scale, legend=legend))
-    )
+    name, sign = ("difference", "+.1f") if is_signed else ("weight", ".1f")
+    legend = alt.Legend(title=name, orient="bottom", gradientLength=140, format=sign)
+    seen = base.transform_filter("datum.allowed").mark_rect().encode(heat(f"{field}:Q", stops, low, 1, legend=legend))
     hidden = base.transform_filter("!datum.allowed").mark_rect(aria=False, color=theme.pick(theme.MASKED, dark))
-    height = _CELL * len(rows) + _AROUND + (_TITLE if title else 0)
-    return layered(seen, hidden, height=height, title=title)
+    return layered(seen, hidden, height=_CELL * len(rows) + _AROUND)
 
 
 def _places(frame: pd.DataFrame, at: str, token: str) -> list[str]:
@@ -299,10 +275,7 @@ def prediction_difference(readings: Sequence[Reading], *, at: int | None = None,
     for which, name in zip(("one", "other"), names, strict=True):
         tooltip.append(alt.Tooltip(f"{which}_says:N", title=f"{name[:24]}: likeliest"))
         tooltip.append(alt.Tooltip(f"{which}_probability:Q", title=f"{name[:24]}: its probability", format=".3f"))
-    colour = alt.condition(
-        "datum.chosen",
-        alt.value(theme.pick(theme.PART_HUES["positions"], dark)),
-        alt.value(theme.pick(theme.PRIMARY, dark)),
-    )
+    strong, usual = theme.pick(theme.PART_HUES["positions"], dark), theme.pick(theme.PRIMARY, dark)
+    colour = alt.condition("datum.chosen", alt.value(strong), alt.value(usual))
     y = alt.Y("kl:Q", title="KL (nats)")
     return alt.Chart(table, height=220).mark_bar().encode(x=x, y=y, color=colour, tooltip=tooltip)

@@ -1,11 +1,11 @@
-"""Draw embeddings: the vectors of an input and their cosines as heatmaps, and the vocabulary along its principal axes."""
+"""Draw embeddings: vectors and their cosines, the vocabulary, waves in the embeddings of numbers, and similar texts."""
 
 from __future__ import annotations
 
 import html
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import altair as alt
 import numpy as np
@@ -15,11 +15,16 @@ from xformer.analysis.embeddings import cosines as cosines_table
 from xformer.analysis.embeddings import neighbours
 from xformer.analysis.embeddings import projection as projection_table
 from xformer.analysis.embeddings import vectors as vectors_table
+from xformer.analysis.number_waves import circle as circle_table
+from xformer.analysis.number_waves import spectrum as spectrum_table
+from xformer.analysis.text_similarity import Pooling
+from xformer.analysis.text_similarity import similarity as similarity_table
+from xformer.errors import InputError
 from xformer.formatting import percent
 from xformer.installed import needed
-from xformer.reading import Reading
+from xformer.reading import Readable, Reading
 from xformer.viz import theme
-from xformer.viz.charts import label_layers, layered, place_labels
+from xformer.viz.charts import PADDED, Chart, heat, inks, label_layers, layered, place_labels, squares, written
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -83,17 +88,15 @@ def vectors(
     part: str = "tokens",
     stack: str | None = None,
     positions: Sequence[int] | None = None,
-    limit: float | None = None,
     dark: bool = False,
 ) -> alt.Chart:
-    """The numbers of `analysis.vectors`, a row a position; colours run from −`limit` to `limit`, or to the largest.
+    """The numbers of `analysis.vectors`, a row a position; colours are centred on zero.
 
     Args:
         reading: The run.
         part: "tokens", "positions" or "sum".
         stack: "encoder" or "decoder", where a model has both.
         positions: The positions, from 0; all of them by default.
-        limit: Where the colours end; at the largest value by default.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -105,7 +108,7 @@ def vectors(
         >>> chart = xformer.viz.vectors(reading)
     """
     table = vectors_table(reading, part=part, stack=stack, positions=positions)
-    return vector_heatmap(table, limit=limit, dark=dark)
+    return vector_heatmap(table, dark=dark)
 
 
 def cosines(
@@ -114,6 +117,8 @@ def cosines(
     part: str = "tokens",
     stack: str | None = None,
     positions: Sequence[int] | None = None,
+    height: int = 330,
+    legend: bool = True,
     dark: bool = False,
 ) -> alt.Chart:
     """The cosine of every two of the same vectors, always from −1 (orange) to 1 (blue).
@@ -125,6 +130,8 @@ def cosines(
         part: "tokens", "positions" or "sum".
         stack: "encoder" or "decoder", where a model has both.
         positions: The positions, from 0; all of them by default.
+        height: The pixels that the cells share; they are squares.
+        legend: Whether there is a legend.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -140,31 +147,30 @@ def cosines(
         positions = range(0, n, -(-n // math.isqrt(MOST_CELLS)))
     table = cosines_table(reading, part=part, stack=stack, positions=positions)
     labelled = table.assign(
-        one=[f"{p} · {t}" for p, t in zip(table["position"], table["token"], strict=True)],
-        other=[f"{p} · {t}" for p, t in zip(table["other_position"], table["other_token"], strict=True)],
+        one=[f"{p} {t}" for p, t in zip(table["position"], table["token"], strict=True)],
+        other=[f"{p} {t}" for p, t in zip(table["other_position"], table["other_token"], strict=True)],
     )
     order = list(dict.fromkeys(labelled["one"]))
     return (
-        alt.Chart(labelled, height=rows_height(len(order), around=100))
+        alt.Chart(labelled)
         .mark_rect()
         .encode(
-            x=alt.X("other:N", title="position · token", sort=order, axis=_sparse(-90)),
-            y=alt.Y("one:N", title="position · token", sort=order, axis=_sparse()),
-            color=_signed("cosine:Q", 1.0, dark, "cosine", True),
+            x=alt.X("other:N", title=None, sort=order, axis=_sparse(-90)),
+            y=alt.Y("one:N", title="position, token", sort=order, axis=_sparse()),
+            color=_signed("cosine:Q", 1.0, dark, "cosine", legend),
             tooltip=[
                 alt.Tooltip("one:N", title="token"),
                 alt.Tooltip("other:N", title="other token"),
                 alt.Tooltip("cosine:Q", format=".7f"),
             ],
         )
+        .properties(**squares(len(order), len(order), 34, height), autosize=PADDED)
     )
 
 
 def _signed(field: str, limit: float, dark: bool, title: str, legend: bool) -> alt.Color:
-    scale = alt.Scale(**theme.vega_scale(theme.diverging(dark), -limit, limit))
-    return alt.Color(
-        field, title=title, scale=scale, legend=alt.Legend(gradientLength=130, format=".2~g") if legend else None
-    )
+    look = alt.Legend(gradientLength=130, format=".2~g") if legend else None
+    return heat(field, theme.diverging(dark), -limit, limit, title=title, legend=look)
 
 
 def _sparse(angle: int = 0) -> alt.Axis:
@@ -215,9 +221,7 @@ def projection(
     return _in_space(table, shares, dark) if axes == 3 else _in_the_plane(table, shares, near, dark)
 
 
-def _in_the_plane(
-    table: pd.DataFrame, shares: Sequence[str], near: int | None, dark: bool
-) -> alt.LayerChart | alt.FacetChart:
+def _in_the_plane(table: pd.DataFrame, shares: Sequence[str], near: int | None, dark: bool) -> Chart:
     x = alt.X("pc1:Q", title=f"PC1 ({shares[0]} of the variance)", scale=alt.Scale(padding=22))
     y = alt.Y("pc2:Q", title=f"PC2 ({shares[1]} of the variance)", scale=alt.Scale(padding=16))
     tooltip = [
@@ -227,14 +231,17 @@ def _in_the_plane(
         alt.Tooltip("pc2:Q", title="PC2", format=".7g"),
     ]
     quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
-    named = table.loc[table["named"]] if "named" in table else table
+    is_large, where = "named" in table, table[["pc1", "pc2"]]
+    named = table.loc[table["named"]].sort_values("shown", ascending=False) if is_large else table
+    part = np.ptp(named[["pc1", "pc2"]].to_numpy(), axis=0) / np.maximum(np.ptp(where.to_numpy(), axis=0), 1e-9)
     sides = pd.Series("", index=table.index)
     sides[named.index] = place_labels(
         named[["pc1", "pc2"]].to_numpy(),
         named["token"].tolist(),
-        first=named["shown"].tolist(),
-        width=WIDTH_OF_POINTS,
-        height=HEIGHT_IN_PLANE - 100,
+        first=None if is_large else named["shown"].tolist(),
+        width=WIDTH_OF_POINTS * part[0],
+        height=(HEIGHT_IN_PLANE - 100) * part[1],
+        **({"size": 15, "gap": 9} if is_large else {}),
     )
     base = alt.Chart(table.assign(side=sides)).encode(x=x, y=y, tooltip=tooltip)
     rest, marked = base.transform_filter("!datum.shown"), base.transform_filter("datum.shown")
@@ -244,7 +251,7 @@ def _in_the_plane(
     bold = {"size": 15, "gap": 9, "fontWeight": "bold", "color": theme.pick(theme.TEXT, dark)}
     return layered(
         ring.mark_point(size=420, strokeWidth=2, color=theme.pick(theme.PART_HUES["positions"], dark)),
-        rest.mark_circle(size=45 if "named" not in table else 14, color=quiet, opacity=0.55),
+        rest.mark_circle(size=14 if is_large else 45, color=quiet, opacity=0.55),
         *label_layers(rest, "token:N", color=quiet),
         marked.mark_circle(size=150, color=loud, opacity=1),
         *label_layers(marked, "token:N", **bold),
@@ -282,18 +289,201 @@ def _in_space(table: pd.DataFrame, shares: Sequence[str], dark: bool) -> go.Figu
         height=HEIGHT_IN_SPACE,
         margin={"l": 0, "r": 0, "t": 0, "b": 0},
         legend={"orientation": "h", "y": 1.0, "x": 0.0},
-        scene={
-            f"{axis}axis": {
-                "title": {"text": f"PC{index} ({shares[index - 1]})"},
-                "showbackground": False,
-                "gridcolor": "rgba(128,128,128,0.35)",
-                "zerolinecolor": line,
-                "color": line,
-            }
-            for index, axis in enumerate("xyz", start=1)
-        },
     )
+    look = {"showbackground": False, "gridcolor": "rgba(128,128,128,0.35)", "zerolinecolor": line, "color": line}
+    layout: Any = figure.layout
+    for axis, index in (("x", 1), ("y", 2), ("z", 3)):
+        layout.scene[f"{axis}axis"].update(look, title={"text": f"PC{index} ({shares[index - 1]})"})
     figure.update_scenes(
-        aspectmode="cube", camera={"eye": {"x": 1.5, "y": 1.5, "z": 0.9}, "center": {"x": 0, "y": 0, "z": -0.12}}
+        aspectmode="cube",
+        camera={"eye": {"x": 1.5, "y": 1.5, "z": 0.9}, "center": {"x": 0, "y": 0, "z": -0.12}},
     )
     return figure
+
+
+HEIGHT_OF_SPECTRUM, SIDE_OF_CIRCLE = 300, 330
+MOST_TICKS = 15
+"""So many numbers stand under an axis."""
+
+
+def spectrum(reading: Reading, *, stack: str | None = None, chosen: int | None = None, dark: bool = False) -> Chart:
+    """The shares of `analysis.spectrum`; the dashed line is the most that any shuffle showed, `chosen` has a frame.
+
+    Args:
+        reading: The run.
+        stack: "encoder" or "decoder", where a model has both.
+        chosen: The frequency with a frame.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
+    Example:
+        >>> import xformer
+        >>> modular = xformer.read("checkpoints/modular", "7 12")
+        >>> chart = xformer.viz.spectrum(modular)
+    """
+    table = spectrum_table(reading, stack=stack)
+    quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
+    ink = theme.pick(theme.TEXT, dark)
+    every = -(-len(table) // MOST_TICKS)
+    base = alt.Chart(table).encode(
+        x=alt.X(
+            "frequency:O",
+            title="frequency: turns over all numbers",
+            axis=alt.Axis(labelAngle=0, values=[k for k in table["frequency"].tolist() if (k - 1) % every == 0]),
+        ),
+        tooltip=[
+            "frequency:O",
+            alt.Tooltip("period:Q", title="numbers for one turn", format=".4~g"),
+            alt.Tooltip("share:Q", format=".4%"),
+            alt.Tooltip("chance:Q", title="most by chance", format=".4%"),
+        ],
+    )
+    y = alt.Y("share:Q", title="share of the variance", axis=alt.Axis(format="%"))
+    line = alt.Chart(table.head(1)).encode(y="chance:Q")
+    layers = [
+        base.mark_bar().encode(y=y, color=alt.condition("datum.above_chance", alt.value(loud), alt.value(quiet))),
+        line.mark_rule(strokeDash=[5, 4], color=ink),
+        line.mark_text(align="right", baseline="bottom", dy=-3, color=ink, fontSize=12).encode(
+            x=alt.value("width"), text=alt.value("most by chance")
+        ),
+    ]
+    if chosen is not None:
+        framed = base.transform_filter(alt.datum.frequency == chosen)
+        layers.append(framed.mark_bar(filled=False, stroke=ink, strokeWidth=2).encode(y=y))
+    return layered(*layers, height=HEIGHT_OF_SPECTRUM)
+
+
+def circle(reading: Reading, *, frequency: int, stack: str | None = None, dark: bool = False) -> Chart:
+    """The numbers of `analysis.circle` in the plane of a frequency, as wide as it is high.
+
+    Args:
+        reading: The run.
+        frequency: The frequency, in turns over all numbers.
+        stack: "encoder" or "decoder", where a model has both.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
+    Example:
+        >>> import xformer
+        >>> modular = xformer.read("checkpoints/modular", "7 12")
+        >>> chart = xformer.viz.circle(modular, frequency=4)
+    """
+    table = circle_table(reading, frequency=frequency, stack=stack)
+    x, y = "cosine_axis", "sine_axis"
+    points = table[[x, y]].to_numpy()
+    limit = 1.18 * max(abs(points).max().item(), 1e-12)
+    scale = alt.Scale(domain=[-limit, limit], nice=False)
+    inside = SIDE_OF_CIRCLE * float(max(points.max(axis=0) - points.min(axis=0))) / (2 * limit)
+    sides = place_labels(points, table["number"].tolist(), width=inside, height=inside)
+    hue, ink = theme.pick(theme.PRIMARY, dark), theme.pick(theme.TEXT, dark)
+    base = alt.Chart(table.assign(side=sides)).encode(
+        x=alt.X(f"{x}:Q", title=f"cosine of frequency {frequency}", scale=scale),
+        y=alt.Y(f"{y}:Q", title=f"sine of frequency {frequency}", scale=scale),
+        tooltip=[
+            "number:N",
+            alt.Tooltip("radius:Q", title="distance from the middle", format=".4g"),
+            alt.Tooltip("phase:Q", title="phase (turns)", format=".3f"),
+        ],
+    )
+    dots = base.mark_circle(size=50, color=hue, opacity=0.8)
+    names = label_layers(base, "number:N", color=ink)
+    return layered(dots, *names, width=SIDE_OF_CIRCLE, height=SIDE_OF_CIRCLE)
+
+
+MOST_NUMBERED = 8
+"""Up to so many texts a cell has room for its number."""
+_ROW, _AROUND = 36, 44
+"""Pixels for a row of the heat map, and for its axes."""
+
+
+def similarity(
+    model: Readable | Reading,
+    texts: Sequence[str],
+    *,
+    what: Literal["map", "layers"] = "map",
+    layer: int | None = None,
+    pooling: Pooling | None = None,
+    tokenizer: Any = None,
+    dark: bool = False,
+) -> Chart:
+    """The cosines of `analysis.similarity` at one layer (the last by default) as a heat map from −1 to 1.
+
+    With what="layers" each pair of texts has a line over the layers instead, with a larger point at that layer.
+
+    Args:
+        model: A model, or a reading of it.
+        texts: The texts.
+        what: "map" at one layer, or "layers".
+        layer: The layer, from 0; the last by default.
+        pooling: How the vectors of a text become one; the model's own way by default.
+        tokenizer: The tokenizer of a loaded Hugging Face model.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
+    Example:
+        >>> import xformer
+        >>> chart = xformer.viz.similarity("checkpoints/characters", ["import os", "import sys", "return None"])
+    """
+    table = similarity_table(model, texts, pooling=pooling, tokenizer=tokenizer)
+    layers = sorted(set(table["layer"]))
+    shown = layers[-1] if layer is None else layer
+    if shown not in layers:
+        raise InputError(f"There are the layers {layers[0]} to {layers[-1]}, got {layer}.")
+    if what == "layers":
+        return _lines(table, shown, dark)
+    return _heat_map(table.loc[table["layer"] == shown], texts, dark)
+
+
+def _heat_map(table: pd.DataFrame, texts: Sequence[str], dark: bool) -> Chart:
+    stops = theme.diverging(dark)
+    rows = [f"{number} · {text}" for number, text in enumerate(texts, 1)]
+    columns = [str(number) for number in range(1, len(texts) + 1)]
+    data = table.assign(
+        one=[rows[first] for first in table["first"]],
+        other=[columns[second] for second in table["second"]],
+        other_text=[rows[second] for second in table["second"]],
+        shown=[f"{value + 0.0:.2f}".replace("-0.00", "0.00").replace("-", "−") for value in table["cosine"]],
+        ink=inks(stops, table["cosine"], -1, 1),
+    )
+    is_numbered = len(texts) <= MOST_NUMBERED
+    axis = {"ticks": False, "domain": False, "title": None}
+    legend = None if is_numbered else alt.Legend(title="cosine", gradientLength=120, format=".2~g")
+    base = alt.Chart(data).encode(
+        alt.X("other:N", sort=columns, axis=alt.Axis(orient="top", labelAngle=0, labelOverlap="parity", **axis)),
+        alt.Y("one:N", sort=rows, axis=alt.Axis(labelLimit=150, labelOverlap="parity", **axis)),
+        tooltip=[
+            alt.Tooltip("one:N", title="text"),
+            alt.Tooltip("other_text:N", title="other text"),
+            alt.Tooltip("cosine:Q", format=".6f"),
+        ],
+    )
+    cells = base.mark_rect().encode(heat("cosine:Q", stops, -1.0, 1.0, legend=legend))
+    numbers = base.mark_text(fontSize=12 if len(texts) <= 5 else 10).encode(text="shown:N", color=written())
+    layers = [cells, numbers] if is_numbered else [cells]
+    return layered(*layers, height=max(4, min(_ROW, 600 // len(texts))) * len(texts) + _AROUND)
+
+
+def _lines(table: pd.DataFrame, layer: int, dark: bool) -> Chart:
+    data = table.loc[table["first"] < table["second"]]
+    pairs = [f"{first + 1}, {second + 1}" for first, second in zip(data["first"], data["second"], strict=True)]
+    data = data.assign(pair=pairs, is_shown=data["layer"] == layer)
+    order = list(dict.fromkeys(pairs))
+    x = alt.X("layer:O", title="after layer (0: embeddings)", axis=alt.Axis(labelAngle=0, labelOverlap="parity"))
+    y = alt.Y("cosine:Q", title="cosine", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))
+    colour = alt.Color(
+        "pair:N",
+        sort=order,
+        title="texts",
+        scale=alt.Scale(domain=order, range=theme.head_hues(len(order), dark)),
+        legend=alt.Legend(orient="top", columns=3),
+    )
+    tooltip = [alt.Tooltip("pair:N", title="texts"), "layer:O", alt.Tooltip("cosine:Q", format=".6f")]
+    base = alt.Chart(data).encode(x, y, colour, tooltip=tooltip)
+    marked = base.transform_filter(alt.datum.is_shown).mark_point(filled=True, size=110, opacity=1)
+    return layered(base.mark_line(point=True), marked, height=240)

@@ -26,7 +26,7 @@ from xformer.analysis.feed_forward import promotion as promotion_table
 from xformer.reading import Reading
 from xformer.site import layer_title
 from xformer.viz import theme
-from xformer.viz.charts import InlineRows, inks, layered, written
+from xformer.viz.charts import Chart, inks, layered, written
 from xformer.viz.embeddings import rows_height
 from xformer.viz.residual import flat_axis, place_labels
 
@@ -70,7 +70,7 @@ def activations(
     limit: float | None = None,
     title: str = "",
     dark: bool = False,
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """`analysis.activations` as a map, a column for each neuron.
 
     The neurons stand by their mean activity ("sorted", see `analysis.neurons`, the most active first) or by number
@@ -137,7 +137,7 @@ def activations(
         for place, line in zip(places, values[:, neurons].tolist(), strict=True)
     ]
     cells = (
-        alt.Chart(InlineRows(rows))
+        alt.Chart({"values": rows})
         .transform_flatten(["activations", "neurons", "columns"], ["activation", "neuron", "column"])
         .transform_calculate(left="datum.column - 0.5", right="datum.column + 0.5")
         .mark_rect(strokeWidth=0)
@@ -175,9 +175,7 @@ def ranking_of(reading: Reading, *, layer: int, order: str = "sorted") -> Int[np
     return by_mean(values) if order == "sorted" else np.arange(values.shape[1])
 
 
-def firing(
-    of: Reading | Survey, *, before: Reading | None = None, dark: bool = False
-) -> alt.LayerChart | alt.FacetChart:
+def firing(of: Reading | Survey, *, before: Reading | None = None, dark: bool = False) -> Chart:
     """Draw `analysis.firing`: a bar for each layer, cut into the neurons that fire, that rest and that are dead.
 
     Args:
@@ -268,7 +266,7 @@ def neurons(
     positions: Sequence[int] | None = None,
     title: str = "",
     dark: bool = False,
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """`analysis.neurons` by name: a row for each neuron, a column for each position, the tokens that it promotes at the right.
 
     Each row has its own colour scale, up to its largest activation. A click on a row selects its `neuron`.
@@ -331,9 +329,9 @@ def neurons(
     if wide:
         layers.append(base.mark_text(fontSize=11).encode(color=written(), text="shown:N"))
     if "promotes" in table:
-        said = alt.Chart(pd.DataFrame({"name": rows, "promotes": [f"→ {text}" for text in table["promotes"]]}))
+        promoted = alt.Chart(pd.DataFrame({"name": rows, "promotes": [f"→ {text}" for text in table["promotes"]]}))
         look = {"align": "left", "dx": 8, "fontSize": 12, "color": ink, "limit": PROMOTES_WIDTH - 12}
-        layers.append(said.mark_text(**look).encode(y, x=alt.value("width"), text="promotes:N"))
+        layers.append(promoted.mark_text(**look).encode(y, x=alt.value("width"), text="promotes:N"))
     room = PROMOTES_WIDTH if "promotes" in table else 5
     return layered(
         *layers,
@@ -351,7 +349,7 @@ def promotion(
     n: int = 10,
     only: Sequence[int] | None = None,
     dark: bool = False,
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """`analysis.promotion`: a row for each of the most active neurons, a column for each token; the strongest is written.
 
     Of more than `MOST_TOKENS_DRAWN` tokens those are shown whose logits any of the neurons changes most.
@@ -456,9 +454,7 @@ def _places(table: pd.DataFrame) -> list[str]:
     return [f"{position} · {token}" for position, token in zip(table["position"], table["token"], strict=True)]
 
 
-def expert_weights(
-    reading: Reading, *, layer: int, title: str = "", dark: bool = False
-) -> alt.LayerChart | alt.FacetChart:
+def expert_weights(reading: Reading, *, layer: int, title: str = "", dark: bool = False) -> Chart:
     """A column for each position, a row for each expert; the colour is the weight, nothing where it is not taken.
 
     Args:

@@ -6,7 +6,7 @@ that coincide stay visible.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from xformer.analysis.generation import likeliest_tokens as tokens_table
 from xformer.analysis.generation import predictions_by_step as predictions_table
 from xformer.errors import InputError
 from xformer.viz import theme
-from xformer.viz.charts import WIDE, Sheet, layered, mix
+from xformer.viz.charts import Chart, layered, token_lanes
 from xformer.viz.packing import visible
 from xformer.viz.theme import HEAD_HUES, MODEL_HUES
 
@@ -43,12 +43,11 @@ PAIRS: dict[str, str] = {
     "kl_back": "KL(second ‖ first), nats",
     "total_variation": "total variation",
 }
-Drawing = alt.LayerChart | alt.FacetChart
 
 
 def likeliest_tokens(
-    runs: Sequence[DecodedSteps], step: int, k: int = 5, *, drawn: bool = False, title: str = "", dark: bool = False
-) -> Drawing:
+    runs: Sequence[DecodedSteps], step: int, k: int = 5, *, drawn: bool = False, dark: bool = False
+) -> Chart:
     """Bars of the tokens at one step, all models on one scale from 0 to 1.
 
     The right token carries ✓, and each model's own choice is pointed at. `drawn` shows what was drawn from, after
@@ -59,7 +58,6 @@ def likeliest_tokens(
         step: The step, from 0.
         k: The number of likeliest tokens.
         drawn: Draw the distribution that the token was drawn from.
-        title: The title of the chart.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -74,32 +72,22 @@ def likeliest_tokens(
         >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
         >>> chart = xformer.viz.likeliest_tokens(runs, 1)
     """
-    frame = tokens_table(runs, step, k)
+    frame: Any = tokens_table(runs, step, k)
     models = list(dict.fromkeys(frame["model"]))
     what = "drawn" if drawn else "probability"
-    rows = frame.to_dict("records")
-    right = {row["token"] for row in rows if row["right"]}
-    kept = right | {row["token"] for row in rows if row["predicted"] or row[what] >= LEAST}
-    data = pd.DataFrame(
-        [
-            row
-            | {
-                "place": f"{row['token']} {theme.RIGHT.mark}" if row["token"] in right else row["token"],
-                "shown": _shown(row[what], row["predicted"]),
-                "verdict": theme.RIGHT.word if row["right"] else theme.WRONG.word,
-            }
-            for row in rows
-            if row["token"] in kept
-        ]
+    right = set(frame.loc[frame["right"].eq(True), "token"])
+    kept = right | set(frame.loc[frame["predicted"] | (frame[what] >= LEAST), "token"])
+    data = frame[frame["token"].isin(kept)]
+    data = data.assign(
+        place=[f"{token} {theme.RIGHT.mark}" if token in right else token for token in data["token"]],
+        shown=[_shown(p, is_predicted) for p, is_predicted in zip(data[what], data["predicted"], strict=True)],
+        verdict=_verdicts(data["right"]),
     )
     order = list(dict.fromkeys(data["place"]))
+    # Beyond 1 there is room for the text.
+    scale, axis = alt.Scale(domain=[0, 1.3]), alt.Axis(values=[0, 0.5, 1], format=".1f")
     base = alt.Chart(data).encode(
-        alt.X(
-            f"{what}:Q",
-            title="chance to be drawn" if drawn else "probability",
-            scale=alt.Scale(domain=[0, 1.3]),  # beyond 1 there is room for the text
-            axis=alt.Axis(values=[0, 0.5, 1], format=".1f"),
-        ),
+        alt.X(f"{what}:Q", title="chance to be drawn" if drawn else "probability", scale=scale, axis=axis),
         alt.Y("place:N", sort=order, title=f"token ({theme.RIGHT.mark} right)", axis=alt.Axis(labelFontSize=14)),
         alt.YOffset("model:N", sort=models),
         tooltip=[
@@ -113,9 +101,12 @@ def likeliest_tokens(
     )
     bars = base.mark_bar().encode(model_hues(models, dark))
     text = base.mark_text(align="left", dx=4, fontSize=12, color=theme.pick(theme.TEXT, dark)).encode(text="shown:N")
-    return layered(
-        bars, text, height=(10 + 17 * len(models)) * len(order) + 70 + _LINE * (len(models) + 1) // 2, title=title
-    )
+    height = (10 + 17 * len(models)) * len(order) + 70 + _LINE * (len(models) + 1) // 2
+    return layered(bars, text, height=height)
+
+
+def _verdicts(right: Sequence[bool | None]) -> list[str]:
+    return [theme.RIGHT.word if is_right else theme.WRONG.word for is_right in right]
 
 
 def predictions_by_step(
@@ -124,7 +115,7 @@ def predictions_by_step(
     *,
     height: int = 290,
     dark: bool = False,
-) -> Drawing:
+) -> Chart:
     """One line per model; each point is right (●) or wrong (✚).
 
     A rule marks where they part first; steps are grey where the models no longer read the same.
@@ -147,13 +138,13 @@ def predictions_by_step(
         >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
         >>> chart = xformer.viz.predictions_by_step(runs)
     """
-    frame = predictions_table(runs)
+    frame: Any = predictions_table(runs)
     models = list(dict.fromkeys(frame["model"]))
     places = _step_labels(frame)
     data = frame.assign(
-        place=[places[step] for step in frame["step"].tolist()],
-        verdict=[theme.RIGHT.word if right else theme.WRONG.word for right in frame["right"]],
-        context=["the same" if same else "something else" for same in frame["same_context"]],
+        place=frame["step"].map(places),
+        verdict=_verdicts(frame["right"]),
+        context=frame["same_context"].map({True: "the same", False: "something else"}),
         width=[WIDTHS[models.index(name) % len(WIDTHS)] for name in frame["model"]],
         size=[_SIZES[models.index(name) % len(_SIZES)] for name in frame["model"]],
     )
@@ -192,7 +183,7 @@ def divergence_by_step(
     *,
     height: int = 290,
     dark: bool = False,
-) -> Drawing:
+) -> Chart:
     """How far apart the beliefs of each pair are at every step. An infinite divergence leaves a gap.
 
     Args:
@@ -213,14 +204,14 @@ def divergence_by_step(
         >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
         >>> chart = xformer.viz.divergence_by_step(runs)
     """
-    frame = divergence_table(runs)
+    frame: Any = divergence_table(runs)
     pairs = list(dict.fromkeys(frame["pair"]))
     places = {step: str(step) for step in sorted(set(frame["step"].tolist()))}
     data = frame.assign(
-        place=[places[step] for step in frame["step"].tolist()],
-        shown=[None if value == float("inf") else value for value in frame[what].tolist()],
-        tokens=["the same token" if same else "different tokens" for same in frame["same_token"]],
-        context=["the same" if same else "different tokens" for same in frame["same_context"]],
+        place=frame["step"].map(places),
+        shown=frame[what].where(frame[what] < float("inf")),
+        tokens=frame["same_token"].map({True: "the same token", False: "different tokens"}),
+        context=frame["same_context"].map({True: "the same", False: "different tokens"}),
     )
     is_bounded = what == "total_variation"
     limit = 180 if len(pairs) > 1 else 400
@@ -248,12 +239,10 @@ def divergence_by_step(
     )
 
 
-def _step_labels(frame: pd.DataFrame) -> dict[int, str]:
+def _step_labels(frame: Any) -> dict[int, str]:
     """Each step with its right token, "3 · 12"; without it where the models' right answers differ."""
-    answers: dict[int, set[str]] = {}
-    for step, answer in zip(frame["step"].tolist(), frame["answer"].tolist(), strict=True):
-        answers.setdefault(step, set()).add(answer)
-    return {step: " · ".join([str(step), *(found if len(found) == 1 else ())]) for step, found in answers.items()}
+    answers = frame.groupby("step")["answer"].unique()
+    return {step: f"{step} · {found[0]}" if len(found) == 1 else str(step) for step, found in answers.items()}
 
 
 def model_hues(models: Sequence[str], dark: bool) -> alt.Color:
@@ -280,40 +269,34 @@ def _shown(p: float, is_predicted: bool) -> str:
 
 
 def _steps(places: dict[int, str], title: str) -> alt.X:
-    axis = alt.Axis(
-        labelAngle=-90 if len(places) > 8 and max(map(len, places.values())) > 3 else 0,
-        labelOverlap=len(places) > 40,
-        labelFontSize=12,
-    )
+    angle = -90 if len(places) > 8 and max(map(len, places.values())) > 3 else 0
+    axis = alt.Axis(labelAngle=angle, labelOverlap=len(places) > 40, labelFontSize=12)
     return alt.X("place:O", sort=list(places.values()), title=title, axis=axis, scale=alt.Scale(type="band"))
 
 
-def _backdrop(frame: pd.DataFrame, places: dict[int, str], divergence: int | None, dark: bool) -> list[alt.Chart]:
+def _backdrop(
+    frame: pd.DataFrame, places: Mapping[int, Any], divergence: int | None, dark: bool, column: str = "place:O"
+) -> list[alt.Chart]:
     """Grey where contexts differ, and the rule at the first divergence."""
     layers: list[Any] = []
-    x = alt.X("place:O", sort=list(places.values()))
-    others = {step for step, same in zip(frame["step"], frame["same_context"], strict=True) if not same}
+    name = column.partition(":")[0]
+    x = alt.X(column, sort=list(places.values()))
+    others = set(frame.loc[~frame["same_context"], "step"])
     if apart := [place for step, place in places.items() if step in others]:
-        layers.append(
-            alt.Chart(pd.DataFrame({"place": apart, "note": "they have read different tokens"}))
-            .mark_rect(color=theme.pick(theme.MASKED, dark), opacity=0.45)
-            .encode(x, tooltip=alt.Tooltip("note:N", title="here"))
-        )
+        grey = alt.Chart(pd.DataFrame({name: apart, "note": "they have read different tokens"}))
+        grey = grey.mark_rect(color=theme.pick(theme.MASKED, dark), opacity=0.45)
+        layers.append(grey.encode(x, tooltip=alt.Tooltip("note:N", title="here")))
     if divergence is not None and divergence in places:
         ink = theme.pick(theme.TEXT, dark)
         late = list(places).index(divergence) > len(places) / 2  # the note stays inside the chart
-        here = alt.Chart(pd.DataFrame({"place": [places[divergence]], "note": ["first difference"]})).encode(x)
-        text = here.mark_text(
-            color=ink, fontSize=12, fontWeight="bold", baseline="bottom", align="right" if late else "left"
-        )
-        layers += [
-            here.mark_rule(color=ink, strokeDash=[5, 3], strokeWidth=1.5),
-            text.encode(y=alt.value(-4), text="note:N"),
-        ]
+        here = alt.Chart(pd.DataFrame({name: [places[divergence]], "note": ["first difference"]})).encode(x)
+        look = {"color": ink, "fontSize": 12, "fontWeight": "bold", "baseline": "bottom"}
+        text = here.mark_text(align="right" if late else "left", **look).encode(y=alt.value(-4), text="note:N")
+        layers += [here.mark_rule(color=ink, strokeDash=[5, 3], strokeWidth=1.5), text]
     return layers
 
 
-def step_lanes(runs: Sequence[DecodedSteps], *, step: int = 0, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
+def step_lanes(runs: Sequence[DecodedSteps], *, step: int = 0, dark: bool = False) -> alt.VConcatChart:
     """What each model says at every step, right or wrong and how likely, with the input and the right answer above it.
 
     Below, over the same columns: how undecided each model is (entropy, bits) and how far apart each pair is (KL, nats).
@@ -336,126 +319,59 @@ def step_lanes(runs: Sequence[DecodedSteps], *, step: int = 0, dark: bool = Fals
         >>> runs = [xformer.analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
         >>> chart = xformer.viz.step_lanes(runs, step=1)
     """
-    data, sheet = pack_steps(runs, k=1), Sheet(dark)
-    models, labels = data["models"], [visible(label) for label in data["labels"]]
-    steps = max(len(model["predicted"]) for model in models)
+    frame: Any = predictions_table(runs)
+    steps = int(frame["step"].max()) + 1
     if not 0 <= step < steps:
         raise InputError(f"The steps are 0 to {steps - 1}, got {step}; for example step=0.")
-    has_answer = any(model["answer"] for model in models)
-    columns = max(steps, len(data["reads"]) if has_answer else 0)
-    cell = max(27.0, min(100.0, (WIDE - NAMES - 4) // columns))
-    hues = theme.model_hues(len(models), dark)
-    y = 20.0  # above stands where they part
-    sheet.words(0, y + 10, "step" if data["is_decoder"] else "position", sheet.muted)
-    for at in range(steps):
-        sheet.words(NAMES + (at + 0.5) * cell, y + 10, str(at), sheet.muted, align="center")
-    y += 20
-    for name, kind, tokens in _lanes(data, labels, steps) if has_answer else ():
-        lane_name(sheet, y, name)
-        for at, token in enumerate(tokens):
-            sheet.chip(NAMES + at * cell, y + 2, cell, token, kind)
-        y += LANE
-    for model, hue in zip(models, hues, strict=True):
-        lane_name(sheet, y, model["name"], hue)
-        for at, (token, share) in enumerate(zip(model["predicted"], model["probability"], strict=True)):
-            is_judged = model["has_right_answer"] and at < len(model["answer"])
-            kind = ("right" if model["answer"][at] == token else "wrong") if is_judged else "said"
-            sheet.chip(NAMES + at * cell, y + 2, cell, labels[token], kind, hue=hue, share=share)
-        y += LANE
-    _ruler(sheet, y + 15, steps, step, data["divergence"], cell)
-    y = curves(sheet, y + 30, data, hues, steps, cell)
-    _behind(sheet, y, data, steps, step, cell)
-    return sheet.chart(NAMES + columns * cell, y)
+    table = _lanes(runs, frame)
+    columns = max(table["at"]) + 1
+    cell = max(27.0, min(100.0, ROW // columns))
+    shown = alt.Chart(pd.DataFrame({"at": [step]})).mark_rect(
+        color=theme.pick(theme.PRIMARY, dark), fillOpacity=0.17, strokeWidth=1.5, stroke=theme.pick(theme.PRIMARY, dark)
+    )
+    models = [run.name for run in runs]
+    hues = dict(zip(models, theme.model_hues(len(models), dark), strict=True))
+    title = "step" if any(run.variant.writes for run in runs) else "position"
+    lanes = layered(
+        *_backdrop(frame, {at: at for at in range(steps)}, first_divergence(runs), dark, "at:O"),
+        shown.encode(x="at:O"),
+        *token_lanes(table, columns=columns, title=title, hues=hues, dark=dark),
+        width=cell * columns,
+        height=LANE * table["lane"].nunique(),
+    )
+    entropy = predictions_by_step(runs, "entropy", height=TRACK, dark=dark)
+    parts = [lanes, entropy]
+    if len(runs) > 1:
+        parts.append(divergence_by_step(runs, height=TRACK, dark=dark))
+    parts[1:] = [part.properties(width=cell * steps) for part in parts[1:]]
+    return alt.vconcat(*parts).resolve_scale(color="independent", strokeDash="independent", x="independent")
 
 
-def _lanes(data: dict[str, Any], labels: list[str], steps: int) -> list[tuple[str, str, list[str]]]:
-    """The input and the right answer: name, kind of token, tokens. Where models have different right ones it says ≠."""
-    right = []
-    for at in range(steps):
-        found = {model["answer"][at] for model in data["models"] if at < len(model["answer"])}
-        right.append(labels[found.pop()] if len(found) == 1 else "≠" if found else " ")
-    name = "right answer" if any(model["has_right_answer"] for model in data["models"]) else "the text"
-    return [("input", "read", [visible(token) for token in data["reads"]]), (name, "answer", right)]
+def _lanes(runs: Sequence[DecodedSteps], frame: pd.DataFrame) -> pd.DataFrame:
+    """The input, the right answer, and what each model says, for `token_lanes`. Where right answers differ it says ≠."""
+    predicted = frame.rename(columns={"model": "lane", "step": "at"}).assign(
+        token=frame["token"].map(visible),
+        kind=[{True: "right", False: "wrong"}.get(right, "plain") for right in frame["right"]],
+    )
+    answers = frame[frame["answer"] != ""].groupby("step")["answer"].agg(_same_or_not)
+    above = []
+    if len(answers):
+        name = "right answer" if any(run.has_right_answer for run in runs) else "the text"
+        reads = pd.Series([runs[0].labels[token] for token in runs[0].example.source])
+        for lane, tokens in (("input", reads), (name, answers)):
+            above.append(
+                pd.DataFrame({"lane": lane, "at": tokens.index, "token": tokens.map(visible), "kind": "plain"})
+            )
+    columns = ["lane", "at", "token", "kind", "probability"]
+    return pd.concat([*above, predicted]).reindex(columns=columns)
 
 
-def _ruler(sheet: Sheet, y: float, steps: int, step: int, divergence: int | None, cell: float) -> None:
-    places = [NAMES + (at + 0.5) * cell for at in range(steps)]
-    sheet.line([(places[0], y), (places[-1], y)], sheet.rule, 3)
-    for at, x in enumerate(places):
-        tall, thick, ink = (9, 4, sheet.ink) if at == divergence else (4.5, 2, sheet.muted)
-        sheet.line([(x, y - tall), (x, y + tall)], ink, thick, level=1)
-    sheet.dot(places[step], y, 9, sheet.primary, edge=sheet.ground, level=2)
+def _same_or_not(answers: pd.Series) -> str:
+    return "≠" if answers.nunique() > 1 else answers.iloc[0]
 
 
-def _behind(sheet: Sheet, bottom: float, data: dict[str, Any], steps: int, step: int, cell: float) -> None:
-    """The frame of the step, where they part, and where they have read different tokens."""
-    firsts = [pair["same_context"].index(False) for pair in data["pairs"] if False in pair["same_context"]]
-    if firsts:
-        x = NAMES + min(firsts) * cell
-        grey = theme.pick(theme.MASKED, sheet.dark)
-        sheet.box(x, 20, (steps - min(firsts)) * cell, bottom - 20, grey, opacity=0.45, level=-2)
-    frame = {"edge": sheet.primary, "thick": 1.5, "corner": 8}
-    sheet.box(NAMES + step * cell, 19, cell, bottom - 20, mix(sheet.ground, sheet.primary, 0.17), level=-1, **frame)
-    if (parting := data["divergence"]) is not None:
-        x, is_late = NAMES + parting * cell, parting > steps / 2 and parting * cell > 120
-        sheet.line([(x, 4), (x, bottom)], sheet.ink, 2, dash="5 3", level=3)
-        shift, align = (-6, "right") if is_late else (6, "left")
-        sheet.words(x + shift, 8, "first difference", sheet.ink, 12.5, bold=True, align=align, level=3)
-
-
-NAMES, LANE, TRACK, PAD = 176, 32, 62, 8
-"""CSS pixels: of the column of names, of a lane, of a curve's lane, and above and below the curve in it."""
-
-DASHES = ("", "8 3", "3 3", "8 3 2 3", "2 2", "12 4")
-
-
-def lane_name(sheet: Sheet, y: float, name: str, hue: str = "", tall: float = LANE) -> None:
-    """The name of a lane, on two lines where it is long."""
-    if hue:
-        sheet.box(0, y + tall / 2 - 6, 12, 12, hue, corner=4)
-    most, left = (24 if hue else 26), (19 if hue else 0)
-    cut = name.rfind(" ", 0, most + 1) if len(name) > most else -1
-    lines = [name] if cut < 0 else [name[:cut], name[cut + 1 :]]
-    for number, text in enumerate(lines):
-        short = text if len(text) <= most + 2 else f"{text[: most + 1]}…"
-        middle = y + tall / 2 + 14 * (number - (len(lines) - 1) / 2)
-        sheet.words(left, middle, short, sheet.ink, 13 if len(lines) == 1 else 12)
-
-
-def curves(sheet: Sheet, y: float, data: dict[str, Any], hues: Sequence[str], steps: int, cell: float) -> float:
-    """The curves; what comes back is where they end."""
-    pairs = data["pairs"]
-    own = [sheet.ink] if len(pairs) == 1 else [theme.pick(hue, sheet.dark) for hue in data["pair_hues"]]
-    entropies = [
-        (model["entropy"], hue, max(1.0, 5.5 - 1.3 * index), "")
-        for index, (model, hue) in enumerate(zip(data["models"], hues, strict=True))
-    ]
-    apart = [(pair["kl"], own[i % len(own)], 2.5, DASHES[i % len(DASHES)]) for i, pair in enumerate(pairs)]
-    for name, lines in (("entropy, bits", entropies), ("KL, nats", apart)):
-        lane_name(sheet, y, name, tall=TRACK if name.startswith("e") else TRACK - 22)
-        top = max(0.1, *(value for values, *_ in lines for value in values if value is not None), 0.1)
-        low, high = y + TRACK - PAD, y + PAD
-        for value, place in ((f"{top:.0f}" if top >= 10 else f"{top:.2g}", high), ("0", low)):
-            sheet.words(NAMES - 6, place, value, sheet.muted, 11, align="right")
-            sheet.line([(NAMES, place), (NAMES + steps * cell, place)], sheet.rule)
-        for values, hue, thick, dash in lines:
-            piece: list[tuple[float, float]] = []
-            for at, value in enumerate([*values, None]):
-                x = NAMES + (at + 0.5) * cell
-                if value is not None:
-                    piece.append((x, low - (low - high) * value / top))
-                    sheet.dot(*piece[-1], thick / 2 + 1.2, hue, level=1)
-                    continue
-                if at < len(values):
-                    sheet.words(x, high + 6, "∞", hue, 14, bold=True, align="center", level=1)
-                if len(piece) > 1:
-                    sheet.line(piece, hue, thick, dash=dash, level=1)
-                piece = []
-        y += TRACK
-    for index, pair in enumerate(pairs):
-        words = f"{pair['one'].split(' ')[0]}‖{pair['other'].split(' ')[0]}"
-        sheet.words(28 * (index % 5), y - 22 + 13 * (index // 5), words, own[index % len(own)], bold=True)
-    return y
+ROW, LANE, TRACK = 760, 34, 100
+"""CSS pixels: the width of the lanes, and the heights of a lane and of a curve."""
 
 
 def pack_steps(runs: Sequence[DecodedSteps], k: int = 8) -> dict[str, Any]:

@@ -366,7 +366,7 @@ def patch_places(reading: Reading, *, unit: float = 20.0, dark: bool = False) ->
     return tile_map(frame, "cosine", 1.0, ["patch:N", "other:N", alt.Tooltip("cosine:Q", format=".6f")], dark, unit)
 
 
-def classes(reading: Reading, *, before: Reading | None = None, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
+def classes(reading: Reading, *, before: Reading | None = None, dark: bool = False) -> Chart:
     """The probabilities of `analysis.classes` as bars from 0 to 1, those of the run `before` as frames.
 
     The right digit is marked; without a right answer the likeliest is emphasised.

@@ -14,7 +14,7 @@ from xformer.analysis.logit_lens import answer_path as path_table
 from xformer.analysis.logit_lens import lens as lens_table
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import inks, layered, written
+from xformer.viz.charts import Chart, heat, inks, layered, written
 from xformer.viz.residual import ROOMY, TIGHT, around, flat_axis, place_labels, point_axis, row_height, thinned
 
 WIDTH_OF_CELLS = 540
@@ -27,25 +27,22 @@ def lens(
     before: Reading | None = None,
     positions: Sequence[int] | None = None,
     title: str = "",
-    named: bool = True,
     legend: bool = True,
     position: int | None = None,
     dark: bool = False,
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """`analysis.lens`: rows from the embedding up to the output, the answers above them where outputs are asked for.
 
     The colour is the probability of the likeliest token, which is written in the cell; where that is the answer it has an
     outline, and ✓ where answers are right or wrong. Under the output that says what follows a text stands "?". A cell whose
     token is another than in `before`, the original run, has a dashed frame. With many positions or points the numbers, then
-    the tokens, are left to the hover. `named` writes the points beside the rows, which a second chart next to one that has
-    them does not need.
+    the tokens, are left to the hover.
 
     Args:
         reading: The run.
         before: The original run, to compare with.
         positions: The positions, from 0; all of them by default.
         title: The title of the chart.
-        named: Whether rows have names.
         legend: Whether there is a legend.
         position: The position with a frame; a click on a cell selects its `position`.
         dark: Whether to draw on a dark background.
@@ -79,7 +76,7 @@ def lens(
         data = data.assign(
             answer=data["answer"].mask(is_open, "?"),
             answer_probability=data["answer_probability"].mask(is_open),
-            verdict=data["verdict"].mask(is_open, "nobody knows"),
+            verdict=data["verdict"].mask(is_open, "unknown"),
         )
     if before is not None:
         was = lens_table(before, positions).set_index(["depth", "position"])["token"]
@@ -88,7 +85,7 @@ def lens(
     rows = [answer, *reversed(points)] if has_answers else points[::-1]
     high, n = row_height(len(rows)), len(places)
     x = alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=flat_axis(n))
-    y = alt.Y("point:N", sort=rows, title="after …" if named else None, axis=point_axis(named, n=len(points)))
+    y = alt.Y("point:N", sort=rows, title="after …", axis=point_axis(len(points)))
     hover = [
         alt.Tooltip("point:N", title="after"),
         alt.Tooltip("place:N", title="position · reads"),
@@ -103,13 +100,11 @@ def lens(
         ]
     if before is not None:
         hover.append(alt.Tooltip("was:N", title="in the original"))
-    scale = alt.Scale(**theme.vega_scale(stops, 0, 1))
     key = alt.Legend(title="probability", format=".1f", gradientLength=160) if legend else None
+    colour = heat("probability:Q", stops, 0, 1, legend=key)
     base = alt.Chart(data).encode(x, y)
     layers = [
-        base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1).encode(
-            alt.Color("probability:Q", scale=scale, legend=key), tooltip=hover
-        ),
+        base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1).encode(colour, tooltip=hover),
         base.transform_filter("datum.right")
         .mark_rect(filled=False, stroke=theme.pick(theme.RIGHT.colour, dark), strokeWidth=3)
         .encode(tooltip=hover),
@@ -151,7 +146,7 @@ def lens(
 
 def answer_path(
     reading: Reading, *, position: int, before: Reading | None = None, title: str = "", dark: bool = False
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """`analysis.answer_path` from the embedding up to the output: a bar for what each step adds to the answer's margin.
 
     Beside it stand the probability of the answer and its rank. Where the margin cannot be split the bars are the probability.
@@ -194,7 +189,7 @@ def answer_path(
     hover = ["point:N", "token:N", "answer:N", "rank:Q", alt.Tooltip("answer_probability:Q", format=".6f")]
     hover += [alt.Tooltip("adds:Q", title="adds to the margin", format="+.4f")] if is_split else []
     axis = alt.Axis(orient="top", tickCount=4, title=what)
-    y = alt.Y("point:N", sort=rows, title=None, axis=point_axis(True, len(rows)))
+    y = alt.Y("point:N", sort=rows, title=None, axis=point_axis(len(rows)))
     base = alt.Chart(data).encode(y, tooltip=hover)
     text = base.mark_text(align="left", dx=8, fontSize=12 if high >= 18 else 10, color=ink)
     return layered(

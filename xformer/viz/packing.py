@@ -2,7 +2,7 @@
 
     bytes = "XATT" · header length (uint32, little endian) · header (JSON, padded) · planes (uint8) · exact (float32)
 
-A plane has one byte a cell for one head; above the byte budget it is pooled (`planes_of`). The planes of a layer are followed
+A plane has one byte a cell for one head; above the byte budget it is pooled (`small`). The planes of a layer are followed
 by their first column as it is without the first key, which takes most of the attention of many large models. The selected
 head is added as float32 (masked: +inf, not a number: NaN), pooled where it is too large.
 """
@@ -42,9 +42,6 @@ class PatternLayer:
         key_labels: The tokens at the keys.
         z_size: The mean norm of each head's z over the queries; empty where z was not recorded.
         stream: The residual stream after its layer, at the last attention of the layer; None where it was not recorded.
-
-    Raises:
-        ValueError: Where shapes or labels do not agree.
     """
 
     name: str
@@ -89,24 +86,6 @@ class PatternLayer:
     def moved_from(self, before: AnyLayer) -> Float[np.ndarray, " head"]:
         """How far each head moved from another run, see `moved`."""
         return moved(before.pattern, self.pattern)
-
-    def __post_init__(self) -> None:
-        shape = self.pattern.shape
-        if len(shape) != 3 or 0 in shape:
-            raise ValueError(f"A pattern has the axes [head, query, key], none of them empty; {self.name} has {shape}.")
-        if (len(self.query_labels), len(self.key_labels)) != shape[1:]:
-            raise ValueError(
-                f"Every query and key needs one label; {self.name} has {shape[1]} queries and {shape[2]} keys but "
-                f"{len(self.query_labels)} and {len(self.key_labels)} labels."
-            )
-        if self.allowed.dtype != np.bool_:
-            raise ValueError(f"The mask is boolean, False where masked; {self.name} has {self.allowed.dtype}.")
-        try:
-            fits = np.broadcast_shapes(self.allowed.shape, shape) == shape
-        except ValueError:
-            fits = False
-        if not fits:
-            raise ValueError(f"The mask has to broadcast to {shape}; {self.name} has {self.allowed.shape}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,36 +134,14 @@ class LaterLayer:
         return self.kept.small
 
     def exact(self, head: int) -> Float[np.ndarray, "query key"]:
-        if not self.is_masked:
-            return exact_block(self.pattern, np.ones((1, 1, 1), dtype=bool), head)
-        return exact_block(self.pattern, self.allowed, head)
+        allowed = self.allowed if self.is_masked else np.ones((1, 1, 1), dtype=bool)
+        return exact_block(self.pattern, allowed, head)
 
     def moved_from(self, before: AnyLayer) -> Float[np.ndarray, " head"]:
         """As `PatternLayer.moved_from`, computed once for each other run."""
         if not isinstance(before, LaterLayer):
             return moved(before.pattern, self.pattern)
         return self.run.remembered((before.run, self.name), lambda: moved(before.pattern, self.pattern))
-
-
-def planes_of(
-    pattern: Float[np.ndarray, "head query key"],
-    allowed: Bool[np.ndarray, "#head #query #key"],
-    side: int,
-    power: int = 1,
-) -> tuple[UInt8[np.ndarray, "head row col"], Float[np.ndarray, " head"]]:
-    """q = round(253 · (pattern / peak)^(1/power)) of the maximum of each block; the peak is that of the head's finite cells.
-
-    Rows and columns are at most `side` each.
-    """
-    tall, wide = (factor(cells, side) for cells in pattern.shape[1:])
-    # Masked cells are −inf, so that the maximum of a block is masked only if all of it is; NaN wins over any number.
-    pattern = np.where(allowed, pattern, np.float32(-np.inf))  # [head, query, key]
-    pattern = block_max(block_max(pattern, tall, axis=1), wide, axis=2)  # [head, row, col]
-    number = np.isfinite(pattern)
-    peaks = np.max(pattern, axis=(1, 2), where=number, initial=0.0)  # [head]
-    share = np.where(number, pattern, 0) / np.where(peaks > 0, peaks, 1)[:, None, None]  # [head, row, col]
-    planes = np.clip(np.rint(LEVELS * (np.sqrt(np.maximum(share, 0)) if power == 2 else share)), 0, LEVELS)
-    return np.where(number, planes, np.where(pattern == -np.inf, MASKED, NAN)).astype(np.uint8), peaks
 
 
 def exact_block(
@@ -207,17 +164,29 @@ def moved(
 def small(
     pattern: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head #query #key"], side: int
 ) -> Thumbnail:
-    """A layer's planes, and their first column without the first key."""
-    planes, peaks = planes_of(pattern, allowed, side, 2)
-    tall, wide = factor(pattern.shape[1], side), factor(pattern.shape[2], side)
-    block = np.where(np.broadcast_to(allowed, pattern.shape)[:, :, 1:wide], pattern[:, :, 1:wide], np.float32(-np.inf))
-    column = block_max(block.max(axis=2, initial=-np.inf), tall, axis=1)  # [head, row]
-    number = np.isfinite(column)
-    share = np.where(number, column, 0) / np.where(peaks > 0, peaks, 1)[:, None]
-    codes = np.clip(np.rint(LEVELS * np.sqrt(np.maximum(share, 0))), 0, LEVELS)
+    """A layer's planes, q = round(253 · √(weight / peak)) of the largest weight of each block, and their first column without
+    the first key; the peak is that of the head's finite cells. Rows and columns are at most `side` each."""
+    tall, wide = (factor(cells, side) for cells in pattern.shape[1:])
+    # Masked cells are −inf, so that the maximum of a block is masked only if all of it is; NaN wins over any number.
+    seen = np.where(allowed, pattern, np.float32(-np.inf))  # [head, query, key]
+    blocks = block_max(block_max(seen, tall, axis=1), wide, axis=2)  # [head, row, col]
+    column = block_max(seen[:, :, 1:wide].max(axis=2, initial=-np.inf), tall, axis=1)  # [head, row]
+    peaks = np.max(blocks, axis=(1, 2), where=np.isfinite(blocks), initial=0.0)  # [head]
+    scale = np.where(peaks > 0, peaks, 1)
+    planes, rest = codes_of(blocks, scale[:, None, None], 2), codes_of(column, scale[:, None], 2)
     others = np.max(np.where(planes[:, :, 1:] <= LEVELS, planes[:, :, 1:], 0), axis=(1, 2), initial=0)  # [head]
-    most = np.maximum((others / LEVELS) ** 2 * peaks, np.max(column, axis=1, where=number, initial=0.0))
-    return Thumbnail(planes, peaks, np.where(number, codes, MASKED).astype(np.uint8), most)
+    most = np.maximum((others / LEVELS) ** 2 * peaks, np.max(column, axis=1, where=np.isfinite(column), initial=0.0))
+    return Thumbnail(planes, peaks, rest, most)
+
+
+def codes_of(
+    weights: Float[np.ndarray, "*shape"], peaks: Float[np.ndarray, "*shape"], root: int
+) -> UInt8[np.ndarray, "*shape"]:
+    """Weights as bytes, round(253 · (weight / peak)^(1/root)); −inf is masked, other infinities and NaN are no numbers."""
+    number = np.isfinite(weights)
+    share = np.maximum(np.where(number, weights, 0) / peaks, 0)
+    codes = np.minimum(np.rint(LEVELS * (np.sqrt(share) if root == 2 else share)), LEVELS)
+    return np.where(number, codes, np.where(weights == -np.inf, MASKED, NAN)).astype(np.uint8)
 
 
 AnyLayer = PatternLayer | LaterLayer
@@ -226,7 +195,7 @@ __all__ = ["AnyLayer", "PatternLayer", "header_of", "pack", "visible"]
 MAGIC = b"XATT"
 
 POWER = 2
-"""The root of a weight that a byte holds: see `planes_of`."""
+"""The root of a weight that a byte holds: see `codes_of`."""
 MOST_BYTES = 1_950_000
 """The most bytes of a message; an exact head that does not fit is pooled."""
 MOST_STREAM_CELLS = 4096
@@ -241,19 +210,18 @@ def pack(
     selected: tuple[int, int] = (0, 0),
     max_thumbnail: int = 64,
     budget: int = 1_400_000,
-    first_head: int = 1,
-    first_position: int = 0,
 ) -> bytes:
     """Pack the layers for the attention view; see the module for the layout.
 
     `changed` is the same layers under another mask or edit, shown next to the original. `selected` is the (layer,
     head) that carries exact values. Planes keep full resolution while they fit in `budget` bytes with the exact block,
-    and are never pooled below `max_thumbnail` cells a side. Heads and positions are counted from `first_head` and
-    `first_position` on the screen. Raises ValueError where the layers do not fit together.
+    and are never pooled below `max_thumbnail` cells a side. Raises ValueError where the two runs do not fit together.
     """
     layers = tuple(layers)
     runs = [layers] if changed is None else [layers, tuple(changed)]
-    _check(runs, selected, max_thumbnail)
+    if changed is not None and [item.shape for item in runs[1]] != [item.shape for item in layers]:
+        shapes = [[item.shape for item in run] for run in runs]
+        raise ValueError(f"The changed run has to have the shapes of the original, {shapes[0]}; received {shapes[1]}.")
     layer, head = selected
 
     floats = [run[layer].exact(head) for run in runs]
@@ -297,7 +265,7 @@ def pack(
     header = {
         "layers": described, "labels": [[visible(text) for text in row] for _, row in labels],
         "selected": [layer, head], "exact": exact, "thumbnail": max_thumbnail, "power": POWER, "exactPool": exact_pool,
-        "firstHead": first_head, "firstPosition": first_position,
+        "firstHead": 1, "firstPosition": 0,  # as the screen counts them
         "hues": HEAD_HUES, "sequential": SEQUENTIAL, "diverging": DIVERGING,
         "content": zlib.crc32(body[:offset]), "whole": zlib.crc32(body),
     }  # fmt: skip
@@ -326,23 +294,6 @@ def visible(text: str) -> str:
     """Return a token as it is shown: spaces as ·, breaks as ↵, the empty token as ∅, lone surrogates replaced."""
     clean = text.encode("utf-8", "replace").decode("utf-8") if any("\ud800" <= c <= "\udfff" for c in text) else text
     return clean.translate(_SHOWN) or "∅"
-
-
-def _check(runs: Sequence[tuple[AnyLayer, ...]], selected: tuple[int, int], max_thumbnail: int) -> None:
-    layers = runs[0]
-    if not layers:
-        raise ValueError("There is nothing to pack: give at least one layer.")
-    if max_thumbnail < 1:
-        raise ValueError(f"A thumbnail has at least one cell a side; received max_thumbnail={max_thumbnail}, try 64.")
-    layer, head = selected
-    if not (0 <= layer < len(layers) and 0 <= head < layers[layer].shape[0]):
-        raise ValueError(f"The selected (layer, head) has to exist; received {selected}, (0, 0) always does.")
-    for run in runs[1:]:
-        if [item.shape for item in run] != [item.shape for item in layers]:
-            raise ValueError(
-                "The changed run has to have the shapes of the original, "
-                f"{[item.shape for item in layers]}; received {[item.shape for item in run]}."
-            )
 
 
 def _sequences(name: str) -> tuple[str, str]:
@@ -407,10 +358,7 @@ def pattern_layers(reading: Reading) -> list[AnyLayer]:
                 allowed = mask
         elif is_causal(pattern):
             allowed = np.tri(pattern.shape[-1], dtype=bool)[None]
-        allowed = allowed & _real(reading, site, pattern.shape)
-        broken = np.isnan(pattern)
-        if broken.any():
-            allowed = allowed | broken
+        allowed = (allowed & _real(reading, site, pattern.shape)) | np.isnan(pattern)
         size = reading[f"{path}.z"][0].float().norm(dim=-1).mean(dim=-1).tolist() if f"{path}.z" in reading else ()
         block = f"{site.stack}.{site.layer}"
         is_last = all((one.stack, one.layer) != (site.stack, site.layer) for one in reading.sites[len(layers) + 1 :])

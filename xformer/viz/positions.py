@@ -24,7 +24,7 @@ from xformer.reading import Reading
 from xformer.site import head_title
 from xformer.viz import theme
 from xformer.viz.attention_patterns import MOST_CELLS, pooled, titled
-from xformer.viz.charts import inks, layered, written
+from xformer.viz.charts import PADDED, Chart, inks, layered, squares, written
 from xformer.viz.embeddings import rows_height, vector_heatmap
 
 MOST_WITH_NUMBERS = 48
@@ -80,7 +80,7 @@ def position_curves(
     trained: int | None = None,
     height: int = 290,
     dark: bool = False,
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """`analysis.position_curves` as lines; a click on the legend picks some out.
 
     From position `trained` on, which training never showed the model, the picture is shaded.
@@ -124,10 +124,10 @@ def position_offsets(
     stack: str | None = None,
     height: int = 300,
     dark: bool = False,
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """Draw `analysis.position_offsets`: a line a head, or the mean of the products with a band.
 
-    A kind that adds to scores has a line for each head. Of others the mean of the products is a line, and the band goes from
+    A kind that adds to scores has a line for each head. For the others the mean of the products is a line; the band goes from
     the lowest to the highest pair of positions.
 
     Args:
@@ -172,7 +172,7 @@ def position_offsets(
 
 def attention_moved(
     reading: Reading, *, before: Reading, chosen: tuple[int, int] | None = None, title: str = "", dark: bool = False
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """Draw `analysis.attention_moved` from 0 to 1, a row a layer and a column a head.
 
     A click on a cell is the selection "head", with its `cell`: "2.1" is the first head of the second layer.
@@ -227,7 +227,7 @@ def attention_moved(
 
 def attention_guess(
     reading: Reading, *, layer: int, head: int, query: int, height: int, title: str = "", dark: bool = False
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """The empty grid of a head, the row of a query in a frame; a click on a cell is the selection "cell", with query and key.
 
     Masked cells are grey and cannot be chosen. It is as large as `viz.attention` of the same `height`.
@@ -247,8 +247,9 @@ def attention_guess(
     here = base.transform_filter(alt.FieldEqualPredicate(field="query", equal=asked)).mark_rect(
         color=theme.pick(theme.PRIMARY, dark), opacity=0.35, cursor="pointer"
     )
-    size = rows_height(len(queries), height, around=100 + titled(title))
-    return layered(empty.add_params(click), here, height=size, title=title, view=alt.ViewBackground(fill=masked))
+    size = squares(len(queries), len(keys), 42, height)
+    view = alt.ViewBackground(fill=masked)
+    return layered(empty.add_params(click), here, **size, title=title, view=view, autosize=PADDED)
 
 
 def _lines(

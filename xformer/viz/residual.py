@@ -1,8 +1,4 @@
-"""Draw the residual stream: how long it is at each point, and which parts add to a logit.
-
-viz.norms(reading, what="added")
-viz.attribution(reading, position=3, lead=True)
-"""
+"""Draw the residual stream: its length at each point, which parts add to a logit, and which pairs add to a score."""
 
 from __future__ import annotations
 
@@ -15,10 +11,11 @@ import pandas as pd
 from xformer.analysis.residual import attribution as parts_table
 from xformer.analysis.residual import norms as norms_table
 from xformer.analysis.residual import strongest
+from xformer.analysis.score_decomposition import why as why_table
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.viz import theme
-from xformer.viz.charts import inks, layered, written
+from xformer.viz.charts import Chart, heat, inks, layered, written
 
 ROOMY, TIGHT = 12, 24
 """Up to so many positions a cell has room for its probability, and for its token."""
@@ -43,7 +40,7 @@ def norms(
     positions: Sequence[int] | None = None,
     title: str = "",
     dark: bool = False,
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """The lengths of `analysis.norms` ("stream" or "added") as a heatmap; colours run from 0 to `limit`, or to the largest.
 
     Args:
@@ -78,20 +75,14 @@ def norms(
     n = len(places)
     base = alt.Chart(data).encode(
         alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=flat_axis(n)),
-        alt.Y("point:N", sort=points, title="after …", axis=point_axis(True, len(points))),
+        alt.Y("point:N", sort=points, title="after …", axis=point_axis(len(points))),
     )
+    legend = alt.Legend(title="length ‖x‖", gradientLength=120, format=".3~g")
+    place = alt.Tooltip("place:N", title="position · reads")
     layers = [
         base.mark_rect().encode(
-            alt.Color(
-                "length:Q",
-                scale=alt.Scale(**theme.vega_scale(stops, 0, limit)),
-                legend=alt.Legend(title="length ‖x‖", gradientLength=120, format=".3~g"),
-            ),
-            tooltip=[
-                "point:N",
-                alt.Tooltip("place:N", title="position · reads"),
-                alt.Tooltip("length:Q", format=".5f"),
-            ],
+            heat("length:Q", stops, 0, limit, legend=legend),
+            tooltip=["point:N", place, alt.Tooltip("length:Q", format=".5f")],
         )
     ]
     if n <= ROOMY:
@@ -124,7 +115,7 @@ def attribution(
     before: Reading | None = None,
     most: int = 12,
     dark: bool = False,
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """Bars of `analysis.attribution`, its `most` largest parts and the others as one; the run `before` as outlines.
 
     Heads have their own hues, the other parts those of their kind.
@@ -203,12 +194,12 @@ def around(title: str) -> int:
     return _AROUND + (_TITLE if title else 0)
 
 
-def point_axis(named: bool, n: int = 0) -> alt.Axis:
-    """The `n` points of the stream beside their rows, of many only every fifth layer; or the rows without names."""
+def point_axis(n: int) -> alt.Axis:
+    """The `n` points of the stream beside their rows, of many only every fifth layer."""
     layer = "replace(datum.label, ' · feed-forward', '')"
     few = f"test(/^[a-z]+ [0-9]+ /, datum.label) ? test(/ [0-9]*[05] /, datum.label) ? {layer} : '' : datum.label"
     shown = few if n > MANY_POINTS else "datum.label"
-    return alt.Axis(labelLimit=240, labelOverlap=False, labels=named, ticks=False, labelFlush=False, labelExpr=shown)
+    return alt.Axis(labelLimit=240, labelOverlap=False, ticks=False, labelFlush=False, labelExpr=shown)
 
 
 def flat_axis(n: int) -> alt.Axis:
@@ -223,3 +214,114 @@ def _hue(row: dict[str, Any], dark: bool) -> str:
         return theme.head_hue(row["head"], dark)
     kind = "norm" if row["kind"] in ("bias", "others") else row["kind"]
     return theme.pick(theme.PART_HUES[kind], dark)
+
+
+SHOWN = 7
+"""So many sources of each side have a row or a column of their own; the others share one."""
+RANKED = 10
+CELL = 26
+OTHERS, HEADS = "all others", "all heads"
+_SHORT = {"feed-forward": "ffn"}
+
+
+def why(
+    reading: Reading,
+    *,
+    layer: int,
+    head: int,
+    query: int,
+    key: int,
+    against: int | None = None,
+    opened: Sequence[str] | None = None,
+    table: pd.DataFrame | None = None,
+    dark: bool = False,
+) -> alt.HConcatChart:
+    """`analysis.why`: the pairs with the largest contributions to a key's advantage in nats, and all pairs as a matrix.
+
+    Of the layers `opened` ("layer 3") the matrix has each head for itself, of the others all heads together; None: each of all.
+    `table` is that of `analysis.why` where it has been made already.
+
+    Args:
+        reading: The run.
+        layer: The layer, from 0.
+        head: The head, from 0.
+        query: The query's position, from 0.
+        key: The key's position, from 0.
+        against: A second key or token to compare with.
+        opened: The layers whose heads are drawn one by one; all by default.
+        table: The table of the analysis, where it exists already.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.why(reading, layer=2, head=1, query=0, key=4)
+    """
+    if table is None:
+        table = why_table(reading, layer=layer, head=head, query=query, key=key, against=against)
+    frame = table.replace({"query_source": _SHORT, "key_source": _SHORT}, regex=True)
+    ranked = frame.head(RANKED).assign(pair=lambda f: f["query_source"] + "  ×  " + f["key_source"])
+    cells, orders = _gathered(frame if opened is None else _closed(frame, opened))
+    limit = max(map(abs, [*cells["advantage"].tolist(), *ranked["advantage"].tolist()])) or 1.0
+    colour = alt.Color(
+        "advantage:Q", scale=alt.Scale(**theme.vega_scale(theme.diverging(dark), -limit, limit)), legend=None
+    )
+    hover = [
+        alt.Tooltip("query_source", title="at the query"),
+        alt.Tooltip("key_source", title="at the key"),
+        alt.Tooltip("score:Q", title="adds to the score, nats", format=".4f"),
+        alt.Tooltip("advantage:Q", title="adds to the advantage, nats", format=".4f"),
+    ]
+    bars = (
+        alt.Chart(ranked, title="Largest contributions of pairs", width=140, height=24 * len(ranked))
+        .mark_bar()
+        .encode(
+            x=alt.X("advantage:Q", title="nats of advantage"),
+            y=alt.Y("pair:N", sort=ranked["pair"].tolist(), title=None, axis=alt.Axis(labelLimit=260)),
+            color=colour,
+            tooltip=hover,
+        )
+    )
+    rows, columns = orders
+    axis: dict[str, Any] = {"labelLimit": 140, "labelOverlap": False}
+    matrix = (
+        alt.Chart(cells, title="At the query × at the key", width=CELL * len(columns), height=CELL * len(rows))
+        .mark_rect()
+        .encode(
+            alt.X("key_source:N", sort=columns, title=None, axis=alt.Axis(labelAngle=-45, **axis)),
+            alt.Y("query_source:N", sort=rows, title=None, axis=alt.Axis(**axis)),
+            colour,
+            tooltip=hover,
+        )
+    )
+    return alt.hconcat(bars, matrix, spacing=24)
+
+
+def _closed(frame: pd.DataFrame, opened: Sequence[str]) -> pd.DataFrame:
+    """The heads of a layer as one source, but for those layers that are opened."""
+
+    def of_layer(source: str) -> str:
+        layer, is_head, _ = source.rpartition(" · head ")
+        return f"{layer} · {HEADS}" if is_head and layer not in opened else source
+
+    sources = {side: [of_layer(source) for source in frame[side].tolist()] for side in ("query_source", "key_source")}
+    summed = frame.assign(**sources).groupby([*sources], as_index=False)
+    return pd.DataFrame(summed[["score", "advantage"]].sum())
+
+
+def _gathered(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[list[str]]]:
+    """The strongest sources, and what all others add as one row and one column, so that it sums to the same; both orders."""
+    columns, orders = {}, []
+    for side in ("query_source", "key_source"):
+        strength: Any = frame["advantage"].abs().groupby(frame[side], sort=False).sum()
+        sizes: dict[str, float] = strength.to_dict()
+        order = sorted(sizes, key=lambda source: -sizes[source])
+        if len(order) > SHOWN + 1:
+            order = [*order[:SHOWN], OTHERS]
+        columns[side] = [source if source in order else OTHERS for source in frame[side].tolist()]
+        orders.append(order)
+    summed = frame.assign(**columns).groupby(["query_source", "key_source"], as_index=False)
+    return pd.DataFrame(summed[["score", "advantage"]].sum()), orders

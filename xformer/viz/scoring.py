@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
@@ -16,8 +16,8 @@ from xformer.analysis.scoring import confusion as confusion_table
 from xformer.analysis.scoring import lengths_compared as compared_table
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import layered
-from xformer.viz.generation import WIDTHS, Drawing, model_hues, short_names
+from xformer.viz.charts import Chart, heat, layered
+from xformer.viz.generation import WIDTHS, model_hues, short_names
 
 _TITLES = {
     ("position", "token"): "token right",
@@ -32,16 +32,14 @@ def accuracy(
     by: Literal["position", "length"] = "position",
     measure: Literal["token", "exact"] = "token",
     *,
-    height: int = 280,
     dark: bool = False,
-) -> Drawing:
+) -> Chart:
     """One line per model from 0 to 1, with its 95 % interval as a band.
 
     Args:
         counted: The answers that were counted, from `agreement`.
         by: "position" or "length".
         measure: "token" or "exact".
-        height: The height of the chart, in pixels.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -56,17 +54,13 @@ def accuracy(
         >>> counted = xformer.analysis.agreement(variants, samples=50)
         >>> chart = xformer.viz.accuracy(counted)
     """
-    names = short_names(counted.models)
-    frame = accuracy_table(counted, by)
-    frame["model"] = [names[name] for name in frame["model"]]
-    data = frame[frame["measure"] == measure]
-    models = list(dict.fromkeys(data["model"]))
-    data = data.assign(width=[0.5 * WIDTHS[models.index(model) % len(WIDTHS)] for model in data["model"]])
+    frame: Any = accuracy_table(counted, by)
+    data = frame[frame["measure"] == measure].assign(
+        model=frame["model"].map(short_names(counted.models)), trained=True
+    )
     title = "position in the answer" if by == "position" else "length of the answer"
     x = alt.X(f"{by}:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False, padding=12))
-    scale = alt.Scale(domain=[0, 1])
     name = _TITLES[by, measure]
-    base = alt.Chart(data).encode(x, model_hues(models, dark))
     hover = [
         "model:N",
         alt.Tooltip(f"{by}:Q", title=title),
@@ -76,19 +70,31 @@ def accuracy(
         alt.Tooltip("hits:Q", title="right"),
         alt.Tooltip("trials:Q", title="of"),
     ]
-    return layered(
-        base.mark_area(opacity=0.25).encode(alt.Y("low:Q", title=name, scale=scale), alt.Y2("high:Q")),
-        base.mark_line().encode(
-            alt.Y("share:Q", title=name, scale=scale), alt.StrokeWidth("width:Q", scale=None, legend=None)
-        ),
-        base.mark_point(size=70, filled=True, opacity=1).encode(
-            alt.Y("share:Q", title=name, scale=scale), tooltip=hover
-        ),
-        height=height + 15 * len(models),
-    )
+    return layered(*_lines(data, x, ("share", name), hover, dark), height=280 + 15 * data["model"].nunique())
 
 
-def confusion(counted: Agreement, model: str, *, title: str = "", dark: bool = False) -> Drawing:
+def _lines(data: pd.DataFrame, x: alt.X, y: tuple[str, str], hover: list[Any], dark: bool) -> list[alt.Chart]:
+    """A line for each model from 0 to 1 with its interval as a band; its points are filled where it was trained.
+
+    `y` is a column and its title. The first model's line is widest, so that lines that coincide stay visible.
+    """
+    models = list(dict.fromkeys(data["model"]))
+    data = data.assign(width=[0.6 * WIDTHS[models.index(model) % len(WIDTHS)] for model in data["model"]])
+    scale, axis = alt.Scale(domain=[0, 1]), alt.Axis(format="%")
+    share, low = (alt.Y(f"{name}:Q", title=y[1], scale=scale, axis=axis) for name in (y[0], "low"))
+    base = alt.Chart(data).encode(x, model_hues(models, dark))
+    look: dict[str, Any] = {"size": 45, "opacity": 1}
+    hollow = base.mark_point(strokeWidth=1.5, filled=False, **look).transform_filter("!datum.trained")
+    filled = base.mark_point(filled=True, **look).transform_filter("datum.trained")
+    return [
+        base.mark_area(opacity=0.2).encode(low, alt.Y2("high:Q")),
+        base.mark_line().encode(share, alt.StrokeWidth("width:Q", scale=None, legend=None)),
+        hollow.encode(share, fill=alt.value(theme.pick(theme.BACKGROUND, dark)), tooltip=hover),
+        filled.encode(share, tooltip=hover),
+    ]
+
+
+def confusion(counted: Agreement, model: str, *, dark: bool = False) -> Chart:
     """What one model says for each right token: shares of a row, which sum to 1; empty: never.
 
     The right ones lie on the diagonal, which is outlined.
@@ -96,7 +102,6 @@ def confusion(counted: Agreement, model: str, *, title: str = "", dark: bool = F
     Args:
         counted: The answers that were counted, from `agreement`.
         model: The name of the variant.
-        title: The title of the chart.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -114,44 +119,25 @@ def confusion(counted: Agreement, model: str, *, title: str = "", dark: bool = F
     data = confusion_table(counted, model)
     came_up = set(data["right"]) | set(data["predicted"])
     order = [label for label in counted.labels if label in came_up]
-    stops = theme.sequential(dark)
-    crowded = len(order) > 30
-    base = alt.Chart(data).encode(
-        alt.X(
-            "predicted:N",
-            sort=order,
-            scale=alt.Scale(domain=order),
-            title="predicted token",
-            axis=alt.Axis(labelAngle=-90, labelOverlap=crowded),
-        ),
-        alt.Y(
-            "right:N",
-            sort=order,
-            scale=alt.Scale(domain=order),
-            title="right token",
-            axis=alt.Axis(labelOverlap=crowded),
-        ),
-        tooltip=[
-            "model:N",
-            alt.Tooltip("right:N", title="right token"),
-            alt.Tooltip("predicted:N", title="predicted token"),
-            alt.Tooltip("count:Q", title="times"),
-            alt.Tooltip("share:Q", title="share of the row", format=".6f"),
-        ],
+    axis: dict[str, Any] = {"labelOverlap": len(order) > 30}
+    scale = alt.Scale(domain=order)
+    x = alt.X("predicted:N", sort=order, scale=scale, title="predicted token", axis=alt.Axis(labelAngle=-90, **axis))
+    y = alt.Y("right:N", sort=order, scale=scale, title="right token", axis=alt.Axis(**axis))
+    hover = [
+        "model:N",
+        alt.Tooltip("right:N", title="right token"),
+        alt.Tooltip("predicted:N", title="predicted token"),
+        alt.Tooltip("count:Q", title="times"),
+        alt.Tooltip("share:Q", title="share of the row", format=".6f"),
+    ]
+    legend = alt.Legend(title="share", orient="bottom", gradientLength=140, format=".1f")
+    colour = heat("share:Q", theme.sequential(dark), 0, 1, legend=legend)
+    diagonal = alt.Chart(pd.DataFrame({"predicted": order, "right": order})).encode(x, y)
+    return layered(
+        alt.Chart(data).mark_rect().encode(x, y, colour, tooltip=hover),
+        diagonal.mark_rect(filled=False, stroke=theme.pick(theme.RIGHT.colour, dark), strokeWidth=1.5),
+        height=20 * len(order) + 130,
     )
-    diagonal = (
-        alt.Chart(pd.DataFrame({"predicted": order, "right": order}))
-        .mark_rect(filled=False, stroke=theme.pick(theme.RIGHT.colour, dark), strokeWidth=1.5)
-        .encode(alt.X("predicted:N", sort=order), alt.Y("right:N", sort=order))
-    )
-    cells = base.mark_rect().encode(
-        alt.Color(
-            "share:Q",
-            scale=alt.Scale(**theme.vega_scale(stops, 0, 1)),
-            legend=alt.Legend(title="share", orient="bottom", gradientLength=140, format=".1f"),
-        )
-    )
-    return layered(cells, diagonal, height=20 * len(order) + 130, title=title)
 
 
 def accuracy_by_length(
@@ -190,14 +176,11 @@ def accuracy_by_length(
     names = {"exact_match": "whole answers", "token_accuracy": "single tokens"}
     long = frame.melt(["length", "low", "high", "samples", "trained"], list(names), "what", "share")
     long["what"] = [names[what] for what in long["what"]]
-    x = alt.X(
-        "length:Q", title=f"length of the input, in {unit}", scale=alt.Scale(nice=False), axis=alt.Axis(format="d")
-    )
+    whole = hues["whole answers"]
+    scale = alt.Scale(nice=False)
+    x = alt.X("length:Q", title=f"length of the input, in {unit}", scale=scale, axis=alt.Axis(format="d"))
     y = alt.Y("share:Q", title="right", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
-    colour = alt.Color(
-        "what:N", title=None, scale=alt.Scale(domain=list(hues), range=list(hues.values())),
-        legend=alt.Legend(orient="top"),
-    )  # fmt: skip
+    colours = alt.Scale(domain=list(hues), range=list(hues.values()))
     tooltip = [
         "length:Q",
         alt.Tooltip("what:N", title="of"),
@@ -207,20 +190,16 @@ def accuracy_by_length(
     ]
     shown = frame[frame["trained"]]["length"]
     ends = pd.DataFrame(
-        {"from": [shown.min() - 0.5], "to": [shown.max() + 0.5]} if len(shown) else {"from": [], "to": []}
+        [{"from": shown.min() - 0.5, "to": shown.max() + 0.5}] if len(shown) else [], columns=["from", "to"]
     )
-    shade = (
-        alt.Chart(ends)
-        .mark_rect(opacity=0.12, color=theme.pick(theme.HEAD_HUES[0], dark))
-        .encode(x="from:Q", x2="to:Q")
+    band = alt.Chart(frame).mark_area(opacity=0.25, color=whole)
+    lines = alt.Chart(long).mark_line(point=alt.OverlayMarkDef(size=18)).encode(x, y, tooltip=tooltip)
+    return layered(
+        alt.Chart(ends).mark_rect(opacity=0.12, color=whole).encode(x="from:Q", x2="to:Q"),
+        band.encode(x, alt.Y("low:Q", title="right"), alt.Y2("high:Q")),
+        lines.encode(alt.Color("what:N", title=None, scale=colours, legend=alt.Legend(orient="top"))),
+        height=300,
     )
-    band = (
-        alt.Chart(frame)
-        .mark_area(opacity=0.25, color=hues["whole answers"])
-        .encode(x, alt.Y("low:Q", title="right"), alt.Y2("high:Q"))
-    )
-    lines = alt.Chart(long).mark_line(point=alt.OverlayMarkDef(size=18)).encode(x, y, colour, tooltip=tooltip)
-    return layered(shade, band, lines, height=300)
 
 
 def lengths_compared(
@@ -232,7 +211,7 @@ def lengths_compared(
     table: pd.DataFrame | None = None,
     unit: str = "symbols",
     dark: bool = False,
-) -> Drawing:
+) -> Chart:
     """Draw `analysis.lengths_compared`: a line a model with its 95 % interval.
 
     Points are filled where its training had inputs of that length.
@@ -256,18 +235,14 @@ def lengths_compared(
         ... ]
         >>> chart = xformer.viz.lengths_compared(variants, lengths=[3, 5], samples=20)
     """
-    frame = compared_table(variants, lengths=lengths, samples=samples, seed=seed) if table is None else table
-    names = short_names([one.name for one in variants])
+    frame: Any = compared_table(variants, lengths=lengths, samples=samples, seed=seed) if table is None else table
     data = frame.assign(
-        model=[names[name] for name in frame["model"]],
-        training=["trained on" if was else "never shown" for was in frame["trained"]],
+        model=frame["model"].map(short_names([one.name for one in variants])),
+        training=frame["trained"].map({True: "trained on", False: "never shown"}),
     )
-    models = list(dict.fromkeys(data["model"]))
-    data = data.assign(width=[0.7 * WIDTHS[models.index(model) % len(WIDTHS)] for model in data["model"]])
     x = alt.X("length:Q", title=f"length of the input, in {unit}", scale=alt.Scale(nice=False, padding=8),
               axis=alt.Axis(format="d", tickMinStep=1))  # fmt: skip
-    scale, title = alt.Scale(domain=[0, 1]), "whole answers right"
-    y = alt.Y("exact_match:Q", title=title, scale=scale, axis=alt.Axis(format="%"))
+    title = "whole answers right"
     hover = [
         "model:N",
         "length:Q",
@@ -276,14 +251,4 @@ def lengths_compared(
         alt.Tooltip("samples:Q", title="inputs"),
         alt.Tooltip("training:N", title="this length"),
     ]
-    hues = model_hues(models, dark)
-    base = alt.Chart(data).encode(x, hues)
-    paper = theme.pick(theme.BACKGROUND, dark)
-    points = base.mark_point(size=34, strokeWidth=1.5, opacity=1, filled=False)
-    return layered(
-        base.mark_area(opacity=0.18).encode(alt.Y("low:Q", title=title, scale=scale), alt.Y2("high:Q")),
-        base.mark_line().encode(y, strokeWidth=alt.StrokeWidth("width:Q", scale=None)),
-        points.transform_filter("!datum.trained").encode(y, fill=alt.value(paper), tooltip=hover),
-        base.mark_point(size=34, opacity=1, filled=True).transform_filter("datum.trained").encode(y, tooltip=hover),
-        height=320,
-    )
+    return layered(*_lines(data, x, ("exact_match", title), hover, dark), height=320)

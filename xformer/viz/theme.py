@@ -60,6 +60,9 @@ DIVERGING: tuple[tuple[str, ...], tuple[str, ...]] = (
 MASKED: Pair = ("#d9dce3", "#3a404c")
 """A cell that may not be looked at: grey, hatched where the chart can, never a colour of a scale."""
 
+BROKEN = "#d6006e"
+"""A cell that is not a number: loud, in both themes."""
+
 PART_HUES: dict[str, Pair] = {
     "tokens": ("#5a6376", "#a5afc2"),
     "embedding": ("#00756f", "#4fd0c0"),

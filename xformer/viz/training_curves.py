@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from xformer.bugs.lab import Lesson
 from xformer.viz import theme
-from xformer.viz.charts import layered
+from xformer.viz.charts import Chart, layered
 from xformer.viz.theme import HEAD_HUES
 
 TALL = 200
@@ -125,7 +125,7 @@ def _round_up(value: float) -> float:
 
 def curve_chart(
     frame: pd.DataFrame, curves: Curves, *, steps: int, dark: bool, log: bool = False, height: int = 220
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """Curves over the steps from 0 to `steps`, from a frame that `with_marks` made or one without marks.
 
     The nearest step shows all its numbers under the pointer. On a logarithmic axis, values of 0 or less are left out.
@@ -135,60 +135,49 @@ def curve_chart(
     columns = list(curves.names)
     log = log and curves.can_log
     domain = (0.0, 1.0) if curves.share else domain_of(frame, columns, log)
-    scale: Any = alt.Scale(domain=domain, type="log" if log else "linear", nice=False)
-    x = alt.X(
-        "step:Q",
-        title="step" if height >= TALL else None,
-        scale=alt.Scale(domain=[0, steps], nice=False),
-        axis=alt.Axis(format=",d", tickCount=6),
-    )
+    x = alt.X("step:Q", title="step" if height >= TALL else None, scale=alt.Scale(domain=[0, steps], nice=False),
+              axis=alt.Axis(format=",d", tickCount=6))  # fmt: skip
     axis = alt.Axis(format=".0%" if curves.share else ".3~g", tickCount=5)
+    y = alt.Y("value:Q", title=curves.axis, scale=axis_scale(domain, log), axis=axis)
     words = " : ".join(f"datum.curve == '{column}' ? {name!r}" for column, name in curves.names.items())
-    colour = alt.Color(
-        "name:N",
-        title=None,
-        scale=alt.Scale(domain=list(curves.names.values()), range=[theme.pick(hue, dark) for hue in curves.hues]),
-        legend=alt.Legend(orient="top", labelLimit=200, symbolStrokeWidth=3, padding=0)
-        if 1 < len(columns) <= 2
-        else None,
-    )
+    hues = alt.Scale(domain=list(curves.names.values()), range=[theme.pick(hue, dark) for hue in curves.hues])
+    legend = alt.Legend(orient="top", labelLimit=200, symbolStrokeWidth=3, padding=0) if len(columns) == 2 else None
+    few = len(columns) <= 4
     base = alt.Chart(frame).encode(x)
+    points, marked, shown = (base.transform_filter(f"datum.mark == '{mark}'") for mark in ("", "marked", "shown"))
     lines = (
-        base.transform_filter("datum.mark == ''")
-        .transform_fold([*columns], as_=["curve", "value"])
+        points.transform_fold([*columns], as_=["curve", "value"])
         .transform_filter("isValid(datum.value)" + (" && datum.value > 0" if log else ""))
         .transform_calculate(name=f"{words} : ''")
-        .mark_line(strokeWidth=2.5 if len(columns) <= 4 else 1.5, opacity=1.0 if len(columns) <= 4 else 0.75)
-        .encode(alt.Y("value:Q", title=curves.axis, scale=scale, axis=axis), color=colour, detail="curve:N")
+        .mark_line(strokeWidth=2.5 if few else 1.5, opacity=1.0 if few else 0.75)
+        .encode(y, alt.Color("name:N", title=None, scale=hues, legend=legend), detail="curve:N")
     )
     ink = theme.pick(theme.TEXT, dark)
-    layers: list[Any] = [lines]
+    hover = [alt.Tooltip("step:Q", format=",")]
+    hover += [alt.Tooltip(f"{name}:Q", title=title, format=curves.format) for name, title in curves.names.items()][:20]
+    return layered(
+        lines,
+        hovered(points, ink, hover).properties(name="hovered"),  # else the view is named after the data
+        marked.mark_rule(color=ink, strokeDash=[4, 3], opacity=0.6).encode(tooltip=alt.Tooltip("note:N", title="here")),
+        shown.mark_rule(color=theme.pick(theme.PRIMARY, dark), strokeWidth=2.5).encode(
+            tooltip=alt.Tooltip("note:N", title="shown above")
+        ),
+        height=height,
+    )
+
+
+def axis_scale(domain: Sequence[float], log: bool, **look: Any) -> alt.Scale:
+    """A linear or a logarithmic scale that ends at `domain`."""
+    return alt.Scale(domain=list(domain), type="log" if log else "linear", nice=False, **look)
+
+
+def hovered(base: alt.Chart, ink: str, tooltip: list[Any]) -> alt.Chart:
+    """A rule at the step nearest to the pointer, with its numbers."""
     near = alt.selection_point(
         nearest=True, on="pointermove", clear="pointerout", fields=["step"], empty=False, name="near"
     )
-    hover = [alt.Tooltip("step:Q", format=",")]
-    hover += [alt.Tooltip(f"{column}:Q", title=name, format=curves.format) for column, name in curves.names.items()][
-        :20
-    ]
-    points = base.transform_filter("datum.mark == ''")
-    layers.append(
-        points.mark_rule(color=ink, strokeWidth=1)
-        .encode(opacity=alt.condition(near, alt.value(0.35), alt.value(0.0)), tooltip=hover)
-        .add_params(near)
-        .properties(name="hovered")  # else the view is named after the data
-    )
-    marked = base.transform_filter("datum.mark == 'marked'")
-    layers.append(
-        marked.mark_rule(color=ink, strokeDash=[4, 3], opacity=0.6).encode(
-            tooltip=[alt.Tooltip("note:N", title="here")]
-        )
-    )
-    layers.append(
-        base.transform_filter("datum.mark == 'shown'")
-        .mark_rule(color=theme.pick(theme.PRIMARY, dark), strokeWidth=2.5)
-        .encode(tooltip=[alt.Tooltip("note:N", title="shown above")])
-    )
-    return layered(*layers, height=height)
+    opacity = alt.condition(near, alt.value(0.35), alt.value(0.0))
+    return base.mark_rule(color=ink, strokeWidth=1).encode(opacity=opacity, tooltip=tooltip).add_params(near)
 
 
 def metric_data(
@@ -209,7 +198,7 @@ def metric_curves(
     log: bool = False,
     height: int = 220,
     dark: bool = False,
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """One of `CURVES` of a `metrics_frame`, with the step that is looked at and steps worth a word.
 
     Args:
@@ -239,23 +228,15 @@ def head_frame(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[tuple[str, int],
     """A `head_table` (step, layer, head, score) as a wide frame with the best score, and the column of each head."""
     pairs = list(zip(table["layer"], table["head"], strict=True))
     columns = {pair: f"head{i}" for i, pair in enumerate(dict.fromkeys(pairs))}
-    wide: dict[int, dict[str, float]] = {}
-    for step, pair, score in zip(table["step"], pairs, table["score"], strict=True):
-        wide.setdefault(step, {"step": step})[columns[pair]] = score
-    frame = pd.DataFrame([wide[step] for step in sorted(wide)], columns=["step", *columns.values()])
-    return frame.assign(**{BEST: frame[list(columns.values())].max(axis=1)}), columns
+    named = table.assign(column=[columns[pair] for pair in pairs])
+    frame = named.pivot(index="step", columns="column", values="score").reindex(columns=list(columns.values()))
+    return frame.assign(**{BEST: frame.max(axis=1)}).reset_index(), columns
 
 
 POINTS = 500
 """The most points of a run that are drawn."""
 
 HEIGHT = 330
-
-LINE = 17
-"""Pixels between two names at the right."""
-
-BELOW = 66
-"""Pixels that the horizontal axis takes of a picture's height."""
 
 SHARES = ("held_out_exact_match", "held_out_token_accuracy", "best_head_score")
 """Metrics between 0 and 1."""
@@ -270,18 +251,7 @@ def smoothed(values: Float[np.ndarray, "row"], weight: float) -> Float[np.ndarra
     """
     if not 0 <= weight < 1:
         raise ValueError(f"A weight of smoothing is at least 0 and below 1, received {weight}; try 0.6.")
-    average, result = 0.0, np.empty(len(values))
-    for t, value in enumerate(values, start=1):
-        average = weight * average + (1 - weight) * value
-        result[t - 1] = average / (1 - weight**t)
-    return result
-
-
-def thinned(frame: pd.DataFrame, points: int = POINTS) -> pd.DataFrame:
-    """At most so many rows, at equal distances, the first and the last among them."""
-    if len(frame) <= points:
-        return frame
-    return frame.iloc[np.unique(np.linspace(0, len(frame) - 1, points).round().astype(int))]
+    return pd.Series(values).ewm(alpha=1 - weight).mean().to_numpy()
 
 
 def curves(
@@ -293,18 +263,14 @@ def curves(
     """
     frames = []
     for name, found in rows.items():
-        points = [row for row in found if _is_number(row.get(metric)) and _is_number(row.get(x))]
-        frame = pd.DataFrame(
-            {
-                "run": name,
-                "step": [row["step"] for row in points],
-                "seconds": [float(row.get("seconds", 0.0)) for row in points],
-                "raw": [float(row[metric]) for row in points],
-            }
+        wanted = [{"step": row.get("step"), "seconds": row.get("seconds"), "raw": row.get(metric)} for row in found]
+        frame: Any = pd.DataFrame(wanted, columns=["step", "seconds", "raw"])
+        frame: Any = (
+            frame.apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan).dropna(subset=["raw", x])
         )
         # Smoothed before it is thinned: else the curve would depend on how many points there is room for.
-        frame["value"] = smoothed(frame["raw"].to_numpy(dtype=float), smoothing)
-        frames.append(thinned(frame))
+        frame = frame.assign(run=name, value=smoothed(frame["raw"].to_numpy(dtype=float), smoothing))
+        frames.append(every_nth(frame, POINTS))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
@@ -317,26 +283,29 @@ def curves_chart(
     x: str = "step",
     log: bool = False,
     height: int = HEIGHT,
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """The `curves` of runs, x being "step" or "seconds". A click on a line or a name brings that run to the front.
 
     Shares are drawn from 0 to 1. On a logarithmic scale what is not above zero is left out. Where values are smoothed the
-    raw ones stay behind, faint.
+    raw ones stay behind, faint. The names stand in the order in which the lines end.
     """
-    log = log and metric not in SHARES
+    share = metric in SHARES
+    log = log and not share
     if log:
         frame = frame.loc[(frame["value"] > 0) & (frame["raw"] > 0)]
     is_smooth = bool((frame["raw"] - frame["value"]).abs().gt(1e-12).any())
-    domain = [0.0, 1.0] if metric in SHARES else padded(frame["raw" if is_smooth else "value"].tolist(), log)
-    scale = alt.Scale(domain=domain, type="log" if log else "linear", nice=False)
-    share = metric in SHARES
+    scale = axis_scale((0.0, 1.0) if share else domain_of(frame, ["raw" if is_smooth else "value"], log), log)
     y = alt.Y("value:Q", title=title, scale=scale, axis=alt.Axis(format=".0%" if share else "~g", tickCount=5))
     last_x = max(frame[x].tolist()) if len(frame) else 1.0
     across = alt.X(f"{x}:Q", title=x, scale=alt.Scale(domain=[0, last_x], nice=False))
-    front = alt.selection_point(fields=["run"], name="front", on="click", clear="dblclick")
-    names = [name for name in colours if name in set(frame["run"])]
-    colour = alt.Color("run:N", scale=alt.Scale(domain=names, range=[colours[name] for name in names]), legend=None)
-    lit = alt.condition(front, alt.value(1.0), alt.value(0.12))
+    front = alt.selection_point(fields=["run"], name="front", bind="legend", on="click", clear="dblclick")
+    ends: dict[str, float] = frame.groupby("run")["value"].last().to_dict()
+    names = sorted(ends, key=lambda name: -ends[name])
+    hues = alt.Scale(domain=names, range=[colours[name] for name in names])
+    legend = alt.Legend(
+        orient="right", title=None, labelLimit=160, symbolStrokeWidth=4, symbolType="stroke", symbolOpacity=1
+    )
+    base = alt.Chart(frame).encode(across, alt.Color("run:N", scale=hues, sort=names, legend=legend))
     exact = [
         "run:N",
         alt.Tooltip("step:Q", format=","),
@@ -344,116 +313,28 @@ def curves_chart(
         alt.Tooltip("value:Q", title=f"{title}, smoothed" if is_smooth else title, format=".6g"),
         *([alt.Tooltip("raw:Q", title=f"{title}, raw", format=".6g")] if is_smooth else []),
     ]
-    base = alt.Chart(frame).encode(across, colour)
     layers: list[alt.Chart] = []
     if is_smooth:
         faint = alt.condition(front, alt.value(0.38), alt.value(0.06))
         layers.append(base.mark_line(strokeWidth=1, clip=True).encode(alt.Y("raw:Q", scale=scale), opacity=faint))
+    lit = alt.condition(front, alt.value(1.0), alt.value(0.12))
     layers.append(base.mark_line(strokeWidth=2.5, clip=True).encode(y, opacity=lit))
     # Invisible large points are easier to hover than the line.
     near = alt.selection_point(name="near", on="pointerover", nearest=True, fields=["run", x], empty=False)
-    layers.append(
-        base.mark_point(size=70, filled=True, clip=True)
-        .encode(y, opacity=alt.condition(near, alt.value(1.0), alt.value(0.0)), tooltip=exact)
-        .add_params(near, front)
-    )
-    layers.append(_names(frame, x, last_x, y, domain, log, height - BELOW, names, lit))
-    return layered(*layers, height=height)
-
-
-def _names(
-    frame: pd.DataFrame,
-    x: str,
-    last_x: float,
-    y: alt.Y,
-    domain: list[float],
-    log: bool,
-    height: int,
-    names: list[str],
-    lit: Any,
-) -> alt.Chart:
-    """Each run's name right of the picture, as high as its line ends, apart enough to be read."""
-    ends = dict(zip(frame["run"].tolist(), frame["value"].tolist(), strict=True))  # the last value of each run
-    wanted = [height * (1 - share_of(ends[name], domain, log)) for name in names]
-    table = pd.DataFrame(
-        {
-            "run": names,
-            "shown": [name if len(name) <= 22 else f"{name[:21]}…" for name in names],
-            "value": [value_at(1 - pixel / height, domain, log) for pixel in spread(wanted, LINE, LINE / 2, height)],
-            x: last_x,
-        }
-    )
-    return (
-        alt.Chart(table)
-        .mark_text(align="left", dx=8, fontSize=13, fontWeight=600)
-        .encode(
-            x=f"{x}:Q",
-            y=y,
-            text="shown:N",
-            opacity=lit,
-            tooltip=alt.Tooltip("run:N"),
-            color=alt.Color("run:N", legend=None),
-        )
-    )
-
-
-def padded(values: Sequence[float], log: bool) -> list[float]:
-    """From a little below the least to a little above the largest; from zero on a linear scale where nothing is below."""
-    if not values:
-        return [0.1, 1.0] if log else [0.0, 1.0]
-    low, high = min(values), max(values)
-    if log:
-        room = max(1.05, (high / low) ** 0.04)
-        return [low / room, high * room]
-    room = 0.04 * (high - low) or 0.04 * abs(high) or 1.0
-    return [0.0 if low >= 0 else low - room, high + room]
-
-
-def share_of(value: float, domain: Sequence[float], log: bool) -> float:
-    """How high a value is between the ends of an axis: 0 at the bottom, 1 at the top, never outside."""
-    low, high = domain
-    share = math.log(value / low) / math.log(high / low) if log else (value - low) / (high - low)
-    return min(1.0, max(0.0, share))
-
-
-def value_at(share: float, domain: Sequence[float], log: bool) -> float:
-    """What stands so high on an axis: the inverse of `share_of`, and the same line beyond the ends."""
-    low, high = domain
-    return low * (high / low) ** share if log else low + share * (high - low)
-
-
-def spread(wanted: Sequence[float], apart: float, low: float, high: float) -> list[float]:
-    """Places as near to those wanted as it goes, at least `apart` from each other; from `low` to `high` where there is room."""
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    places = [0.0] * len(wanted)
-    below = low - apart
-    for index in order:
-        below = places[index] = max(wanted[index], below + apart)
-    above = high + apart
-    for index in reversed(order):
-        above = places[index] = min(places[index], above - apart)
-    if order and (lift := low - places[order[0]]) > 0:  # more names than fit: they run over the lower edge
-        places = [place + lift for place in places]
-    return places
+    points = base.mark_point(size=70, filled=True, clip=True).add_params(near, front)
+    opacity = alt.condition(near, alt.value(1.0), alt.value(0.0))
+    return layered(*layers, points.encode(y, opacity=opacity, tooltip=exact), height=height)
 
 
 def dot(colour: str | None) -> str:
     """A small disc of a colour as an image's address, for a column of a table; an empty image for no colour."""
-    if colour is None:
-        return "data:image/svg+xml;utf8,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 20 20'/>"
-    return (
-        "data:image/svg+xml;utf8,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 20 20'>"
-        f"<circle cx='10' cy='10' r='7' fill='%23{colour.removeprefix('#')}'/></svg>"
-    )
+    disc = "" if colour is None else f"<circle cx='10' cy='10' r='7' fill='%23{colour.removeprefix('#')}'/>"
+    return f"data:image/svg+xml;utf8,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 20 20'>{disc}</svg>"
 
 
 def run_colour(slot: int, dark: bool) -> str:
     """The colour of the run in that place of the choice; they start over after twelve."""
-    return theme.pick(theme.HEAD_HUES[slot % len(theme.HEAD_HUES)], dark)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return theme.head_hue(slot, dark)
 
 
 NAMES = {"right": "right", "wrong": "with bug"}
@@ -467,7 +348,7 @@ BUG_LESSON_CURVES = {
 }
 
 
-def lesson_curves(lesson: Lesson, *, what: str, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
+def lesson_curves(lesson: Lesson, *, what: str, dark: bool = False) -> Chart:
     """How two models learn side by side, one of them with a bug.
 
     `what` is "loss", "tokens", the share of tokens that are right on unseen inputs, or "gradient".
@@ -488,6 +369,5 @@ def lesson_curves(lesson: Lesson, *, what: str, dark: bool = False) -> alt.Layer
     """
     rows = pd.DataFrame(lesson.rows)
     frame = pd.DataFrame({side: rows.get(f"{what}_{side}", math.nan) for side in NAMES}).assign(step=rows["step"])
-    return curve_chart(
-        frame, BUG_LESSON_CURVES[what], steps=lesson.steps, dark=dark, log=what == "gradient", height=260
-    )
+    curves = BUG_LESSON_CURVES[what]
+    return curve_chart(frame, curves, steps=lesson.steps, dark=dark, log=what == "gradient", height=260)

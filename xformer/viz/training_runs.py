@@ -6,24 +6,22 @@ viz.sweep_outcome(outcomes, x="peak_lr", y="weight_decay", measure="share_solved
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import altair as alt
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 
 from xformer.analysis.training_runs import curves_of_all, quantiles
 from xformer.analysis.training_runs import sweep_outcome as outcome_table
 from xformer.blocks import block_max, factor
 from xformer.viz import theme
-from xformer.viz.charts import inks, layered, written
+from xformer.viz.charts import Chart, heat, inks, layered, pixel_axes, small_maps, written
 from xformer.viz.packing import LEVELS, NAN
 from xformer.viz.residual import row_height
-from xformer.viz.timeline import BROKEN
-from xformer.viz.training_curves import domain_of, every_nth
+from xformer.viz.training_curves import axis_scale, domain_of, every_nth, hovered
 
 Measure = Literal["share_solved", "steps_to_solve"]
 METRICS = {
@@ -46,7 +44,7 @@ def training_fan(
     log: bool = False,
     height: int = 260,
     dark: bool = False,
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """Draw `analysis.training_fan`: the median of all members as a thick line, each member as a thin one.
 
     Half of the members are in the dark band, four fifths in the light one.
@@ -76,33 +74,26 @@ def training_fan(
     log = log and not share
     if log:
         each, fan = each[each["value"] > 0], fan[fan["low"] > 0]
-    domain = (0.0, 1.0) if share else domain_of(each, ["value"], log)
+    scale = axis_scale((0.0, 1.0) if share else domain_of(each, ["value"], log), log, clamp=True)
     last = steps or int(max([1, *fan["step"]]))
     x = alt.X("step:Q", title="step", scale=alt.Scale(domain=[0, last], nice=False), axis=alt.Axis(format=",d"))
     axis = alt.Axis(format=".0%" if share else ".3~g", tickCount=5)
-    y_scale: Any = alt.Scale(domain=domain, type="log" if log else "linear", nice=False, clamp=True)
-    hue, shown = theme.head_hue(0, dark), ".2%" if share else ".4g"
-
-    def y(column: str) -> alt.Y:
-        return alt.Y(f"{column}:Q", title=title, scale=y_scale, axis=axis)
-
+    low, lower, value, median = (
+        alt.Y(f"{name}:Q", title=title, scale=scale, axis=axis) for name in ("low", "lower", "value", "median")
+    )
+    hue, ink, shown = theme.head_hue(0, dark), theme.pick(theme.TEXT, dark), ".2%" if share else ".4g"
     names = {"high": "90 %", "upper": "75 %", "median": "median", "lower": "25 %", "low": "10 %"}
     hover = [alt.Tooltip("step:Q", format=","), alt.Tooltip("members:Q", title="members")]
     hover += [alt.Tooltip(f"{name}:Q", title=quantile, format=shown) for name, quantile in names.items()]
     base = alt.Chart(fan).encode(x)
     one = ["member:N", alt.Tooltip("step:Q", format=","), alt.Tooltip("value:Q", title=title, format=shown)]
-    near = alt.selection_point(
-        nearest=True, on="pointermove", clear="pointerout", fields=["step"], empty=False, name="near"
-    )
-    rule = alt.condition(near, alt.value(0.35), alt.value(0.0))
+    members = alt.Chart(each).mark_line(strokeWidth=1, opacity=0.45, color=ink)
     return layered(
-        base.mark_area(opacity=0.13, color=hue).encode(y("low"), alt.Y2("high:Q")),
-        base.mark_area(opacity=0.22, color=hue).encode(y("lower"), alt.Y2("upper:Q")),
-        alt.Chart(each)
-        .mark_line(strokeWidth=1, opacity=0.45, color=theme.pick(theme.TEXT, dark))
-        .encode(x, y("value"), alt.Detail("member:N"), tooltip=one),
-        base.mark_line(strokeWidth=3, color=hue).encode(y("median")),
-        base.mark_rule(color=theme.pick(theme.TEXT, dark)).encode(opacity=rule, tooltip=hover).add_params(near),
+        base.mark_area(opacity=0.13, color=hue).encode(low, alt.Y2("high:Q")),
+        base.mark_area(opacity=0.22, color=hue).encode(lower, alt.Y2("upper:Q")),
+        members.encode(x, value, alt.Detail("member:N"), tooltip=one),
+        base.mark_line(strokeWidth=3, color=hue).encode(median),
+        hovered(base, ink, hover),
         height=height,
     )
 
@@ -117,7 +108,7 @@ def sweep_outcome(
     y_title: str | None = None,
     chosen: int | None = None,
     dark: bool = False,
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """Draw `analysis.sweep_outcome` as a map, a cell for each pair of settings.
 
     A cell has the share of members that solved the task, or after how many steps they did (the median of those that did). It is
@@ -143,58 +134,43 @@ def sweep_outcome(
         >>> chart = xformer.viz.sweep_outcome(outcomes, x="rate", measure="steps_to_solve")
     """
     table = outcome_table(outcomes, x=x, y=y)
-    column = measure
-    values = table[column].to_numpy(dtype=float)
+    values = table[measure].to_numpy(dtype=float)
     known = np.isfinite(values)
-    stops = theme.sequential(dark)
-    low, high = (0.0, 1.0) if column == "share_solved" else (0.0, float(max([1.0, *values[known]])))
-    grey_ink = theme.ink(theme.pick(theme.MASKED, dark))
+    stops, is_share = theme.sequential(dark), measure == "share_solved"
+    high = 1.0 if is_share else float(max([1.0, *values[known]]))
+    grey = theme.pick(theme.MASKED, dark)
     data = table.assign(
-        column=[setting_words(value) for value in table[x]],
-        row=[setting_words(value) for value in table[y]] if y else "",
-        value=np.where(known, values, low),  # a chart leaves out what is no number
+        column=table[x].map(setting_words),
+        row=table[y].map(setting_words) if y else "",
         known=known,
-        words=[_words(cell, column) for cell in table.to_dict("records")],
-        ink=np.where(known, inks(stops, values, 0, high), grey_ink),
+        words=[_words(cell, measure) for cell in table.to_dict("records")],
+        ink=np.where(known, inks(stops, values, 0, high), theme.ink(grey)),
     )
     columns, rows = (list(dict.fromkeys(data[name])) for name in ("column", "row"))
     click = alt.selection_point(name="cell", fields=[x, y] if y else [x], on="click", clear=False)
-    title = "solved" if column == "share_solved" else "steps"
-    colour = alt.Color(
-        "value:Q",
-        scale=alt.Scale(**theme.vega_scale(stops, low, high)),
-        legend=alt.Legend(
-            title=title, format=".0%" if column == "share_solved" else ",d", gradientLength=120, tickCount=3
-        ),
-    )
-    grey = alt.condition("datum.known", colour, alt.value(theme.pick(theme.MASKED, dark)))
-    beside = alt.Axis(labelOverlap=False, labelLimit=160, titlePadding=14)
+    look = {"gradientLength": 120, "tickCount": 3, "format": ".0%" if is_share else ",d"}
+    legend = alt.Legend(title="solved" if is_share else "steps", **look)
+    hidden = {"test": "!datum.known", "value": grey}
+    colour = heat(f"{measure}:Q", stops, 0.0, high, legend=legend, condition=hidden)
+    above = alt.Axis(labelAngle=0 if len(columns) <= 8 else -50, orient="top")
+    beside = alt.Axis(labelOverlap=False, labelLimit=160, titlePadding=14) if y else None
     base = alt.Chart(data).encode(
-        alt.X(
-            "column:N",
-            sort=columns,
-            title=x_title or x,
-            axis=alt.Axis(labelAngle=0 if len(columns) <= 8 else -50, orient="top"),
-        ),
-        alt.Y("row:N", sort=rows, title=(y_title or y) if y else None, axis=beside if y else None),
+        alt.X("column:N", sort=columns, title=x_title or x, axis=above),
+        alt.Y("row:N", sort=rows, title=(y_title or y) if y else None, axis=beside),
     )
-    tooltip = [alt.Tooltip("column:N", title=x_title or x)]
-    tooltip += [alt.Tooltip("row:N", title=y_title or y)] if y else []
-    tooltip += ["solved:Q", alt.Tooltip("decided:Q", title="finished"), "members:Q"]
-    tooltip += [alt.Tooltip("steps_to_solve:Q", title="steps to solve", format=",.0f")]
-    cells = base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1, cursor="pointer")
-    layers: list[Any] = [cells.encode(color=grey, tooltip=tooltip).add_params(click)]
+    hover = [alt.Tooltip("column:N", title=x_title or x)]
+    hover += [alt.Tooltip("row:N", title=y_title or y)] if y else []
+    hover += ["solved:Q", alt.Tooltip("decided:Q", title="finished"), "members:Q"]
+    hover += [alt.Tooltip("steps_to_solve:Q", title="steps to solve", format=",.0f")]
+    edge = theme.pick(theme.BACKGROUND, dark)
+    cells = base.mark_rect(stroke=edge, strokeWidth=1, cursor="pointer", invalid=None)
+    layers: list[Any] = [cells.encode(colour, tooltip=hover).add_params(click)]
     if len(columns) <= 16:
         layers.append(base.mark_text(fontSize=12).encode(color=written(), text="words:N"))
     if chosen is not None:
-        at = {
-            "column": setting_words(outcomes[x].iloc[chosen]),
-            "row": setting_words(outcomes[y].iloc[chosen]) if y else "",
-        }
-        frame = base.mark_rect(fillOpacity=0, stroke=theme.pick(theme.TEXT, dark), strokeWidth=3)
-        layers.append(
-            frame.transform_filter(" && ".join(f"datum.{name} == {json.dumps(text)}" for name, text in at.items()))
-        )
+        column, row = setting_words(outcomes[x].iloc[chosen]), setting_words(outcomes[y].iloc[chosen]) if y else ""
+        there = base.transform_filter((alt.datum.column == column) & (alt.datum.row == row))
+        layers.append(there.mark_rect(fillOpacity=0, stroke=theme.pick(theme.TEXT, dark), strokeWidth=3))
     return layered(*layers, height=max(44, row_height(len(rows))) * len(rows) + 60)
 
 
@@ -227,7 +203,7 @@ def thumbnail(codes: UInt8[np.ndarray, "row col"], loss: Sequence[tuple[float, f
     shades = np.where(
         codes <= LEVELS, np.rint(codes * ((SHADES - 1) / LEVELS)), codes.astype(int) - LEVELS + SHADES - 1
     )
-    colours = [*theme.resample(theme.sequential(dark), SHADES), BROKEN, theme.pick(theme.MASKED, dark)]
+    colours = [*theme.resample(theme.sequential(dark), SHADES), theme.BROKEN, theme.pick(theme.MASKED, dark)]
     paths: dict[str, str] = {}
     for (row, col), shade in np.ndenumerate(shades.astype(int)):
         ink = colours[shade]
@@ -247,10 +223,6 @@ def thumbnail(codes: UInt8[np.ndarray, "row col"], loss: Sequence[tuple[float, f
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{drawn}</svg>'
 
 
-LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-
-GREY = "."
-
 WIDE, GAP, TITLE = 1100, 14, 18
 """CSS pixels: of all maps of a row, between two maps, and for a map's name."""
 
@@ -267,7 +239,7 @@ def map_grid(
     *,
     chosen: int | None = None,
     dark: bool = False,
-) -> alt.LayerChart | alt.FacetChart:
+) -> Chart:
     """A map a member under its name, eight side by side, or sixteen where there are more; its rows are queries.
 
     Cells are bytes as in a film's planes: a weight w from 0 to 1 is round(253 w), 254 is no number, 255 is masked. A member
@@ -294,74 +266,29 @@ def map_grid(
     won = [False] * n_members if solved is None else list(solved)
     columns = min(8 if n_members <= 16 else 16, n_members)
     side = min(LARGEST, max(SMALLEST, (WIDE - GAP * columns) // columns))
-    small = np.where(maps < NAN, maps.astype(float), -np.inf)  # a block is masked where all of it is
+    small = np.where(maps < NAN, maps / LEVELS, -np.inf)  # a block is masked where all of it is
     for axis in (1, 2):
         small = block_max(small, factor(small.shape[axis], SIDE), axis)
     tall, wide = (size * side / max(small.shape[1:]) for size in small.shape[1:])
-    frames = [
-        {
-            "member": member, "name": f"{name} {theme.RIGHT.mark}" if won[member] else name, "won": won[member],
-            "x": member % columns * (side + GAP), "y": TITLE + member // columns * (side + GAP + TITLE),
-            "x2": member % columns * (side + GAP) + wide, "y2": TITLE + member // columns * (side + GAP + TITLE) + tall,
-        }
-        for member, name in enumerate(names)
-    ]  # fmt: skip
-    cells = [{**frame, "cells": "".join(_letters(plane))} for frame, plane in zip(frames, small, strict=True)]
-    width = columns * (side + GAP)
-    height = -(-n_members // columns) * (side + GAP + TITLE)
-    across, down = (alt.Scale(domain=domain, nice=False) for domain in ([0, width], [height, 0]))
-    x, y = alt.X("x:Q", scale=across, axis=None), alt.Y("y:Q", scale=down, axis=None)
-    colour = alt.Color(
-        "weight:Q",
-        scale=alt.Scale(**theme.vega_scale(theme.sequential(dark), 0, 1)),
-        title="weight",
-        legend=alt.Legend(orient="bottom", direction="horizontal", gradientLength=160, values=[0, 0.5, 1]),
+    down, across = np.divmod(np.arange(n_members), columns)
+    x, y = across * (side + GAP), TITLE + down * (side + GAP + TITLE)
+    words = [f"{name} {theme.RIGHT.mark}" if ok else name for name, ok in zip(names, won, strict=True)]
+    frames = pd.DataFrame(
+        {"member": range(n_members), "name": words, "won": won, "x": x, "x2": x + wide, "y": y, "y2": y + tall}
     )
-    grey = alt.condition("datum.weight >= 0", colour, alt.value(theme.pick(theme.MASKED, dark)))
-    n_rows, n_columns = small.shape[1:]
-    drawn = (
-        alt.Chart(pd.DataFrame(cells))
-        .transform_calculate(letter="split(datum.cells, '')", cell=f"sequence({n_rows * n_columns})")
-        .transform_flatten(["letter", "cell"])
-        .transform_calculate(
-            weight=f"indexof('{LETTERS}', datum.letter) / {len(LETTERS) - 1}",
-            left=f"datum.x + datum.cell % {n_columns} * {wide / n_columns}",
-            top=f"datum.y + floor(datum.cell / {n_columns}) * {tall / n_rows}",
-        )
-        .transform_calculate(right=f"datum.left + {wide / n_columns}", bottom=f"datum.top + {tall / n_rows}")
-        .mark_rect(strokeWidth=0)
-        .encode(
-            x=alt.X("left:Q", scale=across, axis=None),
-            y=alt.Y("top:Q", scale=down, axis=None),
-            x2="right:Q",
-            y2="bottom:Q",
-            color=grey,
-        )
-    )
+    width, height = columns * (side + GAP), -(-n_members // columns) * (side + GAP + TITLE)
+    axes = pixel_axes(width, height)
     click = alt.selection_point(name="member", fields=["member"], on="click", clear=False)
     right, ink = theme.pick(theme.RIGHT.colour, dark), theme.pick(theme.TEXT, dark)
     stroke = alt.condition("datum.won", alt.value(right), alt.value(ink))
     thick = alt.condition(f"datum.member == {-1 if chosen is None else chosen}", alt.value(4), alt.value(1.5))
-    base = alt.Chart(pd.DataFrame(frames))
+    hover = [alt.Tooltip("name:N", title="member"), alt.Tooltip("won:N", title="solved")]
+    base = alt.Chart(frames).encode(*axes)
+    edges = base.mark_rect(fillOpacity=0, cursor="pointer").add_params(click)
+    titles = base.mark_text(align="left", baseline="bottom", dy=-3, fontSize=12)
     layers: list[Any] = [
-        drawn,
-        base.mark_rect(fillOpacity=0, cursor="pointer")
-        .encode(
-            x,
-            y,
-            alt.X2("x2:Q"),
-            alt.Y2("y2:Q"),
-            stroke=stroke,
-            strokeWidth=thick,
-            tooltip=[alt.Tooltip("name:N", title="member"), alt.Tooltip("won:N", title="solved")],
-        )
-        .add_params(click),
-        base.mark_text(align="left", baseline="bottom", dy=-3, fontSize=12).encode(x, y, text="name:N", color=stroke),
+        small_maps(frames.to_dict("records"), list(np.where(small < 0, np.nan, small)), axes, dark=dark),
+        edges.encode(alt.X2("x2:Q"), alt.Y2("y2:Q"), stroke=stroke, strokeWidth=thick, tooltip=hover),
+        titles.encode(text="name:N", color=stroke),
     ]
     return layered(*layers, width=width, height=height).resolve_scale(color="independent")
-
-
-def _letters(plane: Float[np.ndarray, "query key"]) -> list[str]:
-    """A letter a cell, row by row."""
-    top = len(LETTERS) - 1
-    return [LETTERS[round(code / LEVELS * top)] if code >= 0 else GREY for code in plane.ravel().tolist()]
