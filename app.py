@@ -6,7 +6,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.shared import loading, streamlit_compat
+from pages.shared import serving, streamlit_compat
 
 HERE = Path(__file__).parent
 
@@ -20,7 +20,7 @@ def main() -> None:
         f"<script>{(HERE / 'pages/shared/history.js').read_text(encoding='utf-8')}</script>",
         unsafe_allow_javascript=True,
     )
-    loading.wait()
+    serving.wait_until_loaded()
 
     from pages.shared import frame, link, picture, screens
     from pages.shared.picture import panel
@@ -49,8 +49,4 @@ if streamlit_compat.is_server_running():
 elif __name__ == "__main__":
     serve()
 else:
-    from pages.shared.serving import guards
-
-    streamlit_compat.ignore_pages_folder()
-    app = st.App(HERE / "app.py", middleware=guards())
-    loading.begin()
+    app = serving.guarded_app()

@@ -11,8 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.components.attention_view import Selection, choose_attention
-from pages.shared import estimates
-from pages.shared.background_job import Job, follow
+from pages.shared.background_job import Job, begin_measuring, follow, how_far_to_trust, measuring_bar
 from pages.shared.call import Call, heads_from_1
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.picture import footer, shown, table
@@ -26,7 +25,7 @@ from xformer.analysis.attention_patterns import SCORES, TASK
 from xformer.formatting import at_most, percent
 from xformer.reading import Reading
 from xformer.site import head_title, layer_title
-from xformer.viz.ablation import score_title
+from xformer.viz.activation_patching import score_title
 
 SCOPES = {"answer": "from the answer back to the source", "source": "within the source"}
 _HELP = {
@@ -45,11 +44,6 @@ CLEAR = 0.4
 """Share of its attention below which nothing is inferred about a head."""
 
 
-def _may_leave_out(run: Reading) -> bool:
-    """Whether the first token may be an attention sink that is worth leaving out."""
-    return not run.subject.shape.image and not run.is_pair and not run.has_right_answer and len(run.tokens) > 2
-
-
 def _repeat_random(of: Input) -> None:
     """Show random tokens, twice. A callback."""
     st.session_state["input"] = of.random(random.getrandbits(32))
@@ -61,19 +55,18 @@ def _strongest(run: Reading, found: pd.DataFrame, view: View) -> None:
         return
     best = found.loc[found["induction"].idxmax()]
     name = head_title(str(best["layer"]), int(best["head"]), is_pair=view.is_pair)
+    share = percent(float(best["induction"]), 0)
     st.markdown(
-        f"Induction: **{name}** has the most, {percent(float(best['induction']), 0)} of its attention is on the "
-        f"{view.input.one} after an earlier occurrence of the same {view.input.one}."
+        f"Induction: **{name}** has the most, {share} of its attention is on what followed the same token earlier."
     )
 
 
 def _ranked(found: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
     """The scores with the effect of ablating each head: measured effects first, the largest first."""
     both = found.merge(effects, on=["layer", "head"])
-    sizes = both.assign(measured=both["measured"].abs(), estimated=both["estimated"].abs())
-    order = sizes.sort_values(["measured", "estimated"], ascending=False, kind="stable", na_position="last").index
+    both = both.sort_values(["measured", "estimated"], ascending=False, kind="stable", key=lambda sizes: sizes.abs())
     first = ["layer", "head", "measured", "estimated"]
-    return pd.DataFrame(both.loc[order][first + [name for name in both if name not in first]]).reset_index(drop=True)
+    return pd.DataFrame(both[first + [name for name in both if name not in first]]).reset_index(drop=True)
 
 
 def scores_panel(view: View, run: Reading, chosen: Selection, attention: str) -> None:
@@ -84,7 +77,8 @@ def scores_panel(view: View, run: Reading, chosen: Selection, attention: str) ->
         asked = ask_effects(run)
         if of.scored(run.example, "answer") != of.scored(run.example, "source"):
             options["look"] = choose("look", SCOPES, "answer", "Look")
-        if _may_leave_out(run):
+        is_text = not run.subject.shape.image and not run.is_pair and not run.has_right_answer
+        if is_text and len(run.tokens) > 2:  # the first token may be an attention sink
             if choose("sink", SINKS, "in", "The first token") == "out":
                 options["without_first"] = True
             if of.goes_on:
@@ -97,12 +91,9 @@ def scores_panel(view: View, run: Reading, chosen: Selection, attention: str) ->
         found = _ranked(found, effects_part(view, run, job, found, asked, options))
     shown = found.assign(head=found["head"] + 1).drop(columns="layer")
     shown.insert(0, "where", [layer_title(path, is_pair=view.is_pair) for path in found["layer"]])
-    if bool(shown["induction"].isna().all()):
-        shown = shown.drop(columns="induction")
+    shown = shown.dropna(axis="columns", how="all")
     helps = dict(_HELP)
-    if view.task is None:
-        shown = shown.drop(columns=TASK)
-    else:
+    if view.task is not None:
         rule = view.task.rule
         helps[TASK] = (
             f"{rule.score_name.capitalize()}: how much of its attention {rule.score_says}. The task needs this."
@@ -163,7 +154,7 @@ def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Select
     job: Job[SilencedHeads] | None = st.session_state.get("head_effects")
     if job is None or job.about != about:
         job = st.session_state["head_effects"] = Job(_measuring(run, options), about)
-        estimates.begin(job, AT_ONCE)
+        begin_measuring(job, AT_ONCE)
     found, head = job.latest, (chosen.layer, chosen.head)
     if found is not None and head in found.estimated:
         found.silence(head)
@@ -173,6 +164,7 @@ def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Select
 
 
 def _measuring(run: Reading, options: dict[str, Any]) -> Iterator[SilencedHeads]:
+    """Measure; what it raises ends the job with its reason."""
     yield from silenced_heads(run, **options).silence_all()
 
 
@@ -211,15 +203,14 @@ def effects_part(
     cells = zip(frame["layer"], frame["head"], strict=True)
     names = [head_title(path, head, is_pair=run.is_pair) for path, head in cells]
     st.markdown(effect_summary(frame.assign(name=names), kind, escape_markdown(goal), found.before))
-    st.markdown(estimates.how_far_to_trust(table, "heads"))
-    follow(job, partial(estimates.bar, job, "head_effects_bar", "heads"), BUDGET)
+    st.markdown(how_far_to_trust(table, "heads"))
+    follow(job, partial(measuring_bar, job, "head_effects_bar", "heads"), BUDGET)
     call = Call(viz.head_effects, (run,), {**options, **look, "score": kind, "exact": exact, "table": table})
     shown(view, call, "head_effects")
     footer(view, "head_effects", [call], lambda: heads_from_1(frame))
     st.caption(
-        f"Filled points are measured: the model runs again with the head’s z set to 0, and the {escape_markdown(goal)} is "
-        f"compared with {found.before:.3f}. Hollow points are estimated from one gradient. Heads are ablated one at a time, so "
-        "heads that replace each other show no effect."
+        f"Filled points are measured by a run with the head’s z set to 0 (the {escape_markdown(goal)} was {found.before:.3f}), "
+        "hollow points estimated from one gradient. Heads that replace each other show no effect."
     )
     return table
 
@@ -254,12 +245,10 @@ def effect_summary(frame: pd.DataFrame, kind: str, goal: str, before: float) -> 
     if share < CLEAR:
         return text
     looks = f"the highest {score_title(kind)} score, {percent(share, 0)}"
+    if abs(moved) >= worth and alike["name"] == best["name"]:
+        return f"{text} It also has {looks}."
     if abs(moved) >= worth:
-        return (
-            f"{text} It also has {looks}."
-            if alike["name"] == best["name"]
-            else (f"{text} {name}, with {looks}, is needed as well: {moved:+.3f}.")
-        )
+        return f"{text} {name}, with {looks}, is needed as well: {moved:+.3f}."
     if abs(moved) < worth / 2:
         return f"{text} {name} has {looks}, and is not needed here: {moved:+.3f} without it."
     return text

@@ -1,74 +1,33 @@
-"""The picture of all heads; of a long input, a click on a head brings that head before the rest of the page.
-
-Each head of a short input is in the browser already. Of a long one the browser has small pictures, and asks for the exact
-weights of the head that is enlarged; that part runs alone, so that nobody waits for the panels below to see a head.
-"""
+"""What belongs to the picture of all heads: its headline, its buttons, “change the run”, rollout, and what to notice."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from pages.components.attention_view import Selection, attention_choice, attention_view, choose_attention
+from pages.components.attention_view import Selection, choose_attention
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import caption, what_to_notice
 from pages.shared.picture import of_each_run, picture, table
 from pages.shared.resources import mask_words
-from pages.shared.view import View
-from pages.shared.widgets import choose
+from pages.shared.view import View, switched_on, toggle_intervention
+from pages.shared.widgets import choose, find_tokens
 from xformer import analysis, viz
 from xformer.analysis.attention_patterns import MOST_TOKENS, REACH, TASK
+from xformer.analysis.embeddings import token_labels
 from xformer.analysis.reactions import agreement_by_chance, atom_mapping
 from xformer.formatting import percent
 from xformer.interventions import join
+from xformer.model_shape import READ_ONLY
 from xformer.reading import Reading
-from xformer.viz.packing import AnyLayer, header_of, pack, pattern_layers
+from xformer.viz.packing import AnyLayer
 from xformer.widgets.page import view_page
 
 KEY = "attention"
-SENT_AFTER = 0.04
-"""Seconds until Streamlit has sent a drawn element; a rerun before that discards it."""
-_SENT = "attention_head_sent"
-"""The session's key for the head whose exact weights the browser has."""
-_WHOLE = "attention_page_runs"
-"""Set while the whole page runs; absent where the fragment runs alone."""
-
-
-def draw_heads(original: Reading, changed: Reading | None) -> tuple[Selection, int]:
-    """Draw the heads of a run, with those of the changed run beside them. Returns what is chosen, and how many queries and keys
-    of the enlarged head became one cell."""
-    layers, other = _layers(original, changed)
-    chosen = attention_choice(KEY, layers)
-    packed = pack(layers, other, selected=(chosen.layer, chosen.head))
-    header = header_of(packed)
-    if all(layer["pool"] == [1, 1] for layer in header["layers"]):
-        return attention_view(packed, key=KEY), 1
-    st.session_state[_WHOLE] = (chosen.layer, chosen.head)
-    # Streamlit keeps what a fragment is given for as long as the visit lasts: the readings hold no activations.
-    return st.fragment(_draw)(packed, original, changed), max(header["exactPool"])
-
-
-def _layers(original: Reading, changed: Reading | None) -> tuple[list[AnyLayer], list[AnyLayer] | None]:
-    return pattern_layers(original), None if changed is None else pattern_layers(changed)
-
-
-def _draw(packed: bytes, original: Reading, changed: Reading | None) -> Selection:
-    drawn = st.session_state.pop(_WHOLE, None)
-    if drawn is not None:
-        st.session_state[_SENT] = drawn
-        return attention_view(packed, key=KEY)
-    layers, other = _layers(original, changed)
-    chosen = attention_choice(KEY, layers)
-    at = (chosen.layer, chosen.head)
-    if at != st.session_state.get(_SENT):
-        attention_view(pack(layers, other, selected=at), key=KEY)
-        time.sleep(SENT_AFTER)
-    st.rerun()  # for the rest of the page
-    return chosen
 
 
 def zoom(view: View, chosen: Selection, pooled: int) -> None:
@@ -77,9 +36,7 @@ def zoom(view: View, chosen: Selection, pooled: int) -> None:
     if chosen.query is None or chosen.key is None:
         st.caption(f"{drawn} Click a cell to see the single weights around it.")
         return
-    st.caption(
-        f"{drawn} Below: the single weights around query {chosen.query} and key {chosen.key}, {REACH} on each side."
-    )
+    st.caption(f"{drawn} Below: {REACH} single weights on each side of query {chosen.query} and key {chosen.key}.")
     readings, options = call_of(view, chosen)
     picture(view, "zoom", viz.attention, *readings, around=(chosen.query, chosen.key), **options)
 
@@ -96,11 +53,8 @@ def standalone(view: View, chosen: Selection) -> Callable[[Sequence[str]], str]:
     changes = ", ".join([*mask_words(view.mask), *filter(None, [join(view.interventions)])])
 
     def page(caption: Sequence[str]) -> str:
-        cell = (chosen.query, chosen.key)
-        original, changed = view.original(), view.changed()
-        return view_page(
-            original, changed, layer=chosen.layer, head=chosen.head, cell=cell, changes=changes, caption=caption
-        )
+        at = {"layer": chosen.layer, "head": chosen.head, "cell": (chosen.query, chosen.key)}
+        return view_page(view.original(), view.changed(), **at, changes=changes, caption=caption)
 
     return page
 
@@ -135,7 +89,9 @@ def finding(view: View, run: Reading, found: pd.DataFrame, layer: AnyLayer, head
     """What the enlarged head attends to and what the model loses without it, as Markdown."""
     name = f"**{layer.title} · head {head + 1}**"
     if head in layer.silenced:
-        return f"{name} is ablated. {_downstream(view, run)}"
+        before, after = (one.logits[0].argmax(dim=-1) for one in (view.original(), run)) if run.has_logits else ((), ())
+        differ = sum(int(one != other) for one, other in zip(before, after, strict=True))
+        return f"{name} is ablated{f': {differ} of {len(before)} predictions differ' if run.has_logits else ''}."
     for row in found.to_dict("records"):
         if (row["layer"], row["head"]) == (layer.name, head):
             says = pattern_words(view, row["pattern"])[1]
@@ -153,18 +109,6 @@ def _cost(run: Reading, row: dict[str, Any]) -> str:
     if math.isnan(row["effect"]):
         return "."
     return f". Without it, the loss changes by {row['effect']:+.2f} nats."
-
-
-def _downstream(view: View, run: Reading) -> str:
-    """How far an ablation has moved the end of the residual stream, and how many predictions differ."""
-    original = view.original()
-    moved = table(view, analysis.stream_moved, run, before=original)
-    if moved.empty or not run.has_logits:
-        return ""
-    share = moved.loc[moved["layer"] == moved["layer"].iloc[-1], "moved"].mean()
-    differ = int((original.logits[0].argmax(dim=-1) != run.logits[0].argmax(dim=-1)).sum())
-    n = run.logits.shape[1]
-    return f"After the last layer, the residual stream has moved by {percent(share, 0)}; {differ} of {n} predictions differ."
 
 
 def notable_buttons(view: View, found: pd.DataFrame, paths: Sequence[str]) -> None:
@@ -193,30 +137,152 @@ def first_head(found: pd.DataFrame, paths: Sequence[str]) -> Selection:
 
 def attention_notes(view: View, layers: Sequence[AnyLayer], run: Reading, *, all_seen: bool = True) -> None:
     """What to notice: what to look for, and the mask; `all_seen`: the picture leaves out no key."""
-    task = [] if view.task is None else [view.task.rule.look_for]
-    what_to_notice([" ".join([*task, *_about_the_mask(view, layers if all_seen else (), run)])])
-
-
-def _about_the_mask(view: View, layers: Sequence[AnyLayer], run: Reading) -> list[str]:
-    """What another mask would do, and what hatching means."""
-    notes = []
+    notes = [] if view.task is None else [view.task.rule.look_for]
     if view.mask != "as trained":
-        is_own = (view.mask == "causal") == view.shape.is_causal
-        own = ", the mask of its training" if is_own else "; with **as trained** the model runs as it was trained"
-        notes.append(f"The mask is **{view.mask}** now{own}.")
+        notes.append(f"The mask is **{view.mask}** now; with **as trained** the model runs as it was trained.")
     elif run.trace.tokens.shape[1] > 1 and not view.shape.is_read_only:
-        notes.append(_other_mask(view, run))
-    if any(layer.is_masked for layer in layers):
+        causal = "a position then sees only itself and earlier ones."
+        causal = causal if view.task is None else view.task.rule.about_causal_mask(run.example.source)
+        full = "Set the mask to **Full**: every position then also sees later ones, which it never did in training."
+        notes.append(full if view.shape.is_causal else f"Set the mask to **Causal**: {causal}")
+    if all_seen and any(layer.is_masked for layer in layers):
         notes.append("Hatched grey cells are masked, which is not the same as a weight of zero.")
-    return [" ".join(notes)] if notes else []
+    what_to_notice([" ".join(notes)])
 
 
-def _other_mask(view: View, run: Reading) -> str:
-    if view.shape.is_causal:
-        return "Set the mask to **Full**: every position then also sees later ones, which it never did in training."
-    if view.task is None:
-        return "Set the mask to **Causal**: a position then sees only itself and earlier ones."
-    return f"Set the mask to **Causal**: {view.task.rule.about_causal_mask(run.example.source)}"
+MOST_LISTED = 500
+"""Tokens in the list of replacements; of a longer vocabulary they are found by a search."""
+
+
+def head_tools(view: View, layer: AnyLayer, chosen: Selection) -> None:
+    """The buttons at the picture: ablate the enlarged head, cut the locked edge."""
+    path, head, on = layer.name, chosen.head, view.on
+    if view.shape.is_read_only:
+        return
+    title, ablated = f"{chosen.layer + 1}.{head + 1}", f"ablate:{path}.{head}"
+    words = f"Ablated: {title}" if ablated in on else f"Ablate {title}"
+    switch(words, ablated, on, "Sets its output z to zero.", width="content")
+    if chosen.query is not None and chosen.key is not None:
+        edge_button(layer, chosen, str(head), on, width="content")
+
+
+def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
+    """Buttons that change the run. Active changes are listed at the top of the page and in its link."""
+    on = view.on
+    if view.shape.is_read_only:
+        st.info(READ_ONLY, icon=":material/visibility:")
+        if view.input.replacements:
+            _replace_panel(view)
+        return
+    first, second, third = st.columns(3, gap="medium")
+    with first:
+        st.markdown("**Heads and positions**")
+        alone, is_only = f"solo:{layer.name}.{chosen.head}", view.shape.heads[layer.name] == 1
+        words = f"Only head {chosen.head + 1}" if alone in on else f"Solo head {chosen.head + 1}"
+        switch(words, alone, on, "Ablates all other heads of its layer.", disabled=is_only)
+        words = "Positions are off" if "positions:off" in on else "Positions off"
+        explained = "Removes all position information."
+        switch(words, "positions:off", on, explained, disabled=not view.shape.can_drop_positions)
+    with second:
+        st.markdown("**One edge**")
+        if chosen.query is None or chosen.key is None:
+            st.caption("Click a cell of the matrix to cut that edge.")
+        else:
+            edge_button(layer, chosen, "*", on)
+        explained = "A click on a cell cuts that edge in this head, or restores it."
+        st.toggle("Click to cut a connection", key="click_cuts", persist_state="session", help=explained)
+    with third:
+        if view.shape.image or view.input.replacements:
+            st.markdown("**One pixel**" if view.shape.image else "**One token**")
+            _replace_panel(view)
+
+
+def _replace_panel(view: View) -> None:
+    """Ask for another token at a position, or another ink of a pixel."""
+    side, label = view.shape.image, token_labels(view.subject)
+    if side:
+        names = {at: f"y{at // side + 1} x{at % side + 1}: ink {ink}" for at, ink in enumerate(view.source)}
+        label = [str(ink) for ink in range(view.shape.n_inputs)]
+    else:
+        names = {at: f"{at}: {label[token]}" for at, token in enumerate(view.source)}
+    where, becomes = ("Pixel", "gets the ink") if side else ("Position", "becomes")
+    st.selectbox(where, list(names), format_func=lambda at: names.get(at, "–"), key="replace_position")
+    found = list(range(view.shape.n_inputs)) if side else _found_tokens(view)
+    st.selectbox(becomes, found, format_func=lambda token: label[token], key="replace_token", disabled=not found)
+    st.button("Replace", on_click=_replace, width="stretch", key="replace", disabled=not found)
+
+
+def _found_tokens(view: View) -> list[int]:
+    """The tokens to choose from: those of a short vocabulary, or the results of a search."""
+    tokens, label = view.input.replacements, token_labels(view.subject)
+    if len(tokens) <= MOST_LISTED:
+        return list(tokens)
+    explained = "Part of a token; · stands for the space before a word."
+    text = st.text_input(f"Search {len(tokens):,} tokens", key="replace_search", help=explained)
+    found = find_tokens(label, text, MOST_LISTED) if text else list(tokens)[:MOST_LISTED]
+    if not found:
+        st.caption("No token contains that.")
+    return [token for token in found if token in tokens]
+
+
+def _replace() -> None:
+    """Replace a token, or an earlier replacement at that position. A callback.
+
+    It reads the widgets itself: its arguments would be those of the run before the last keystroke.
+    """
+    if st.session_state["replace_token"] is None:
+        return
+    position, token = st.session_state["replace_position"], int(st.session_state["replace_token"])
+    kept = [word for word in switched_on() if not word.startswith(f"token:{position}.")]
+    st.session_state["edits"] = ",".join([*kept, f"token:{position}.{token}"])
+
+
+def follow_cutting_click(layer: AnyLayer, chosen: Selection) -> None:
+    """While “Click to cut a connection” is on, cut the edge of a newly clicked cell and run again."""
+    cell = (layer.name, chosen.head, chosen.query, chosen.key)
+    before = st.session_state.get("last_cell")
+    st.session_state["last_cell"] = cell
+    is_new = before is not None and cell != before and chosen.query is not None and chosen.key is not None
+    if st.session_state.get("click_cuts") and is_new:
+        _toggle_edge("cut", f"{layer.name}.{chosen.head}.{chosen.query}-{chosen.key}")
+        st.rerun()
+
+
+def edge_button(layer: AnyLayer, chosen: Selection, heads: str, on: frozenset[str], width: Any = "stretch") -> None:
+    """Cut or open the locked edge in one head, or in all of its layer ("*")."""
+    query, key = chosen.query, chosen.key
+    assert query is not None
+    assert key is not None
+    edge = f"{query} “{escape_markdown(layer.query_labels[query])}” → {key} “{escape_markdown(layer.key_labels[key])}”"
+    masked = not bool(layer.allowed[min(chosen.head, layer.allowed.shape[0] - 1), query, key])
+    at = f"{layer.name}.{heads}.{query}-{key}"
+    is_cut, is_open = f"cut:{at}" in on, f"open:{at}" in on
+    kind = "cut" if is_cut else "open" if is_open or masked else "cut"
+    verb = "Restore" if is_cut else "Close again" if is_open else "Open" if masked else "Cut"
+    st.button(
+        f"{verb} {edge}{' in all heads' if heads == '*' else ''}",
+        on_click=_toggle_edge,
+        args=(kind, at),
+        type="primary" if is_cut or is_open else "secondary",
+        width=width,
+        help="In every head of this layer." if heads == "*" else "In this head only.",
+        key=f"switch_{kind}:{at}",
+    )
+
+
+def _toggle_edge(kind: str, at: str) -> None:
+    """Cut or open an edge; if it was changed before, restore it instead."""
+    there = [text for text in (f"cut:{at}", f"open:{at}") if text in switched_on()]
+    toggle_intervention(*(there or [f"{kind}:{at}"]))
+
+
+def switch(
+    label: str, text: str, on: frozenset[str], help: str, *, disabled: bool = False, width: Any = "stretch"
+) -> None:
+    """A button that switches one intervention on and off."""
+    is_on = text in on
+    look: dict[str, Any] = {"type": "primary" if is_on else "secondary", "disabled": disabled and not is_on}
+    st.button(label, on_click=toggle_intervention, args=(text,), width=width, help=help, key=f"switch_{text}", **look)
 
 
 LAID = {"heads": "attention of every head", "rollout": "rollout"}
@@ -245,17 +311,10 @@ def over_image_panel(view: View, chosen: Selection | None = None) -> None:
     of_each_run(view, "over-image", viz.over_image, **options)
     if laid == "rollout":
         st.caption(f"How much of each patch could have reached **{who}** after each layer. {ROLLOUT}")
-    elif chosen is None:
-        st.caption(
-            f"Where **{who}** looks: one row per layer, one column per head, then their mean. Tiles are the weights of patches "
-            "(0 to 1, on a square-root scale), squares the ink; above each picture is the weight of the class token."
-        )
     else:
-        from_where = "" if locked is None else ", the query of the locked cell"
-        st.caption(
-            f"Where **{who}**{from_where} looks, on the image as the model reads it; the colour scale ends at the "
-            "largest weight of a patch. Lock a cell of the matrix to look from its query."
-        )
+        scale = "(0 to 1, on a square-root scale)" if chosen is None else "(the colours end at the largest one)"
+        lock = "" if chosen is None else " Lock a cell of the matrix to look from its query."
+        st.caption(f"Where **{who}** looks: tiles are the weights of patches {scale}.{lock}")
 
 
 ROLLOUT = (

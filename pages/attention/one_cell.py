@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.components.attention_view import Selection, choose_attention
-from pages.components.matrices import matrices
+from pages.components.players import matrices
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
@@ -40,7 +40,7 @@ from xformer.viz.principles import STEPS
 from xformer.widgets.matrices_data import is_followed, row_data
 
 _KEY = "why_trail"
-_STEP = r"\d{1,3}\.\d{1,3}\.\d{1,5}-\d{1,5}"
+_STEP = r"(\d{1,3})\.(\d{1,3})\.(\d{1,5})-(\d{1,5})"
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,13 @@ class Cell:
     def __str__(self) -> str:
         return f"{self.layer + 1}.{self.head + 1}.{self.query}-{self.key}"
 
-    @classmethod
-    def parse(cls, text: str) -> Cell:
-        """The inverse of `str`."""
-        layer, head, cell = text.split(".")
-        query, key = cell.split("-")
-        return cls(int(layer) - 1, int(head) - 1, int(query), int(key))
-
 
 def trail_to(run: Reading) -> list[Cell]:
     """The cells that the visitor came from; cells that this model does not have are dropped."""
     text = asked("trail")
     if text is not None and re.fullmatch(rf"{_STEP}(_{_STEP})*", text, re.ASCII):
-        st.session_state[_KEY] = [Cell.parse(step) for step in text.split("_")]
+        steps = [[int(number) for number in step] for step in re.findall(_STEP, text, re.ASCII)]
+        st.session_state[_KEY] = [Cell(layer - 1, head - 1, query, key) for layer, head, query, key in steps]
     found: list[Cell] = st.session_state.get(_KEY, [])
     return [cell for cell in found if _is_there(run, cell)]
 
@@ -91,13 +85,8 @@ def breadcrumbs(run: Reading, trail: list[Cell], view_key: str) -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.markdown("From:", width="content")
         for index, cell in enumerate(trail):
-            st.button(
-                f"{title_of(run, cell)}, {cell.query} → {cell.key}",
-                key=f"why_step_{index}",
-                type="tertiary",
-                on_click=open_cell,
-                args=(cell, trail[:index], view_key),
-            )
+            back: dict[str, Any] = {"on_click": open_cell, "args": (cell, trail[:index], view_key), "type": "tertiary"}
+            st.button(f"{title_of(run, cell)}, {cell.query} → {cell.key}", key=f"why_step_{index}", **back)
 
 
 def open_cell(cell: Cell, trail: list[Cell], view_key: str) -> None:
@@ -130,14 +119,11 @@ class Attribution:
     """Whether removing it changes a prediction; None for a model without predictions."""
 
 
-def attributed(view: View, run: Reading, cell: Cell, against: int | None) -> Attribution:
-    """Compute `Attribution` once for all visitors. Raises `UnavailableError` where the parts of the score are not known."""
-    options = {"layer": cell.layer, "head": cell.head, "query": cell.query, "key": cell.key, "against": against}
-    return shared.get(("attribution", view.model, str(run.recipe), repr(options)), lambda: attribute(run, options))
-
-
 def attribute(run: Reading, options: dict[str, Any]) -> Attribution:
-    """Split the score of a cell, and measure the removal of the largest contribution."""
+    """Split the score of a cell, and measure the removal of the largest contribution.
+
+    Raises `UnavailableError` where the parts of the score are not known.
+    """
     parts = score_parts(run, **options)
     found, removed = contributions(parts), None
     table: pd.DataFrame = pd.DataFrame()
@@ -176,11 +162,7 @@ def sentence(found: Attribution, over: str) -> str:
     text += " and ".join(named)
     if found.opposing is not None:
         text += f"; the largest opposing one is {found.opposing.title} ({nats(found.opposing.adds)})"
-    after = found.check.set_index("what")["after"].to_dict()
-    return (
-        f"{text}. Measured by removing {removal(found.removed)}: the advantage becomes {nats(after['advantage'])} nats, the "
-        f"weight {percent(after['weight'])}."
-    )
+    return f"{text}."
 
 
 def removal(one: Contribution) -> str:
@@ -210,25 +192,21 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection, view_ke
     site = run.attention_site(cell.layer)
     queries, keys = run.tokens_of(site.query_stack), run.tokens_of(site.key_stack)
     against = _against(run, cell, keys)
-    found = attributed(view, run, cell, against)
+    options = {"layer": cell.layer, "head": cell.head, "query": cell.query, "key": cell.key, "against": against}
+    found = shared.get(("attribution", view.model, str(run.recipe), repr(options)), lambda: attribute(run, options))
     looks, seen = (
         f"**{at} “{escape_markdown(names[at])}”**" for at, names in ((cell.query, queries), (cell.key, keys))
     )
-    st.markdown(
-        f"{title_of(run, cell)} at {looks} gives {seen} {percent(found.weight)} of its attention. "
-        + sentence(
-            found,
-            "the mean of the others" if against is None else f"that of {against} “{escape_markdown(keys[against])}”",
-        )
-    )
+    over = "the mean of the others" if against is None else f"that of {against} “{escape_markdown(keys[against])}”"
+    gives = f"{title_of(run, cell)} at {looks} gives {seen} {percent(found.weight)} of its attention."
+    st.markdown(f"{gives} {sentence(found, over)}")
     opened = _opened(cell, found, is_pair=run.is_pair)
     call = Call(viz.why, (run,), {**found.options, "opened": opened, "table": found.table})
     shown(view, call, "why")
     footer(view, "why", [call])
     caption(
         f"The sum is the score {found.total:.4f} up to rounding ({abs(found.residue):.0e}). One nat more makes the weight "
-        "of a key 2.7 times larger relative to the others. Contributions of both signs cancel, so one can exceed the sum. They "
-        "are computed from this run with its norms frozen, not measured."
+        "of a key 2.7 times larger relative to the others. Computed from this run with its norms frozen, not measured."
     )
     _way_back(run, cell, found, trail, view_key)
     _check(found)
@@ -241,13 +219,13 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection, view_ke
 
 def _opened(cell: Cell, found: Attribution, *, is_pair: bool) -> list[str] | None:
     """Ask for the layers whose heads the matrix shows one by one; None where it shows all heads."""
-    sizes: Counter[str] = Counter()
+    sizes: defaultdict[str, float] = defaultdict(float)
     for one in found.contributions:
         if one.writer.site is not None and one.writer.head is not None:
-            sizes.update({layer_title(one.writer.site.path, is_pair=is_pair): abs(one.adds)})
+            sizes[layer_title(one.writer.site.path, is_pair=is_pair)] += abs(one.adds)
     if len(found.contributions) <= FEW:
         return None
-    layers, key = [layer for layer, _ in sizes.most_common(MOST_LAYERS)], f"why_opened_{cell}"
+    layers, key = sorted(sizes, key=lambda layer: -sizes[layer])[:MOST_LAYERS], f"why_opened_{cell}"
     wanted = asked("opened")
     if key not in st.session_state or wanted is not None:
         st.session_state[key] = layers[:1] if wanted is None else [one for one in wanted.split("_") if one in layers]
@@ -273,13 +251,8 @@ def _against(run: Reading, cell: Cell, keys: tuple[str, ...]) -> int | None:
         st.session_state["why_against"] = int(wanted)
     if st.session_state.get("why_against") not in allowed:
         st.session_state["why_against"] = MEAN
-    chosen = st.selectbox(
-        "Compared with",
-        [MEAN, *allowed],
-        format_func=lambda key: "the mean of all other allowed keys" if key == MEAN else f"{key} · {keys[key]}",
-        key="why_against",
-        width=400,
-    )
+    names = {MEAN: "the mean of all other allowed keys"} | {key: f"{key} · {keys[key]}" for key in allowed}
+    chosen = st.selectbox("Compared with", list(names), format_func=names.__getitem__, key="why_against", width=400)
     return None if chosen == MEAN else chosen
 
 
@@ -299,12 +272,9 @@ def _way_back(run: Reading, cell: Cell, found: Attribution, trail: list[Cell], v
             at = cell.key if one.side == "key" else cell.query
             pattern = run[f"{one.writer.site.path}.pattern"][0, one.writer.head]
             there = Cell(layer, one.writer.head, at, int(pattern[at].argmax()))
-            st.button(
-                f"{one.title}: {nats(one.adds)}",
-                key=f"why_back_{one.side}_{layer}_{one.writer.head}",
-                on_click=open_cell,
-                args=(there, [*trail, cell], view_key),
-            )
+            step: dict[str, Any] = {"on_click": open_cell, "args": (there, [*trail, cell], view_key)}
+            key = f"why_back_{one.side}_{layer}_{one.writer.head}"
+            st.button(f"{one.title}: {nats(one.adds)}", key=key, **step)
 
 
 def _check(found: Attribution) -> None:
@@ -313,10 +283,8 @@ def _check(found: Attribution) -> None:
         return
     st.markdown(f"**Measured** by removing {removal(found.removed)}:")
     st.dataframe(found.check, hide_index=True, width="content", key="why_check")
-    if found.is_moved is None:
-        st.caption("Advantage and score in nats. This model makes no predictions.")
-    else:
-        st.caption(f"Advantage, score and loss in nats. {'A' if found.is_moved else 'No'} prediction changes.")
+    moved = {None: "This model makes no predictions.", True: "A prediction changes.", False: "No prediction changes."}
+    st.caption(f"Advantage, score and loss in nats. {moved[found.is_moved]}")
 
 
 def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) -> None:

@@ -8,16 +8,17 @@ from dataclasses import replace
 
 import streamlit as st
 
-from pages.attention.change import change_panel, follow_cutting_click, head_tools
 from pages.attention.head_scores import scores_panel
 from pages.attention.heads import (
     KEY,
     atom_mapping_panel,
     attention_notes,
     call_of,
-    draw_heads,
+    change_panel,
     finding,
     first_head,
+    follow_cutting_click,
+    head_tools,
     heads_worth_seeing,
     notable_buttons,
     over_image_panel,
@@ -26,19 +27,27 @@ from pages.attention.heads import (
     zoom,
 )
 from pages.attention.one_cell import score_attribution_panel, steps_panel
-from pages.components.attention_view import OLD_SCALES, SCALES, SHOWN, Look, Selection, choose_attention
+from pages.components.attention_view import (
+    OLD_SCALES,
+    SCALES,
+    SHOWN,
+    Look,
+    Selection,
+    attention_choice,
+    attention_view,
+    choose_attention,
+)
 from pages.shared import frame
 from pages.shared.call import Call
 from pages.shared.layout import headline
 from pages.shared.link import asked
 from pages.shared.picture import footer, panel, toolbar
-from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_sidebar
-from pages.shared.view import View
+from pages.shared.view import View, prediction_panel
 from pages.shared.widgets import choose, not_here
 from xformer import viz
 from xformer.analysis.reactions import is_reaction
-from xformer.viz.packing import AnyLayer, pattern_layers
+from xformer.viz.packing import AnyLayer, header_of, pack, pattern_layers
 
 PANELS = {
     "scores": "scores of all heads",
@@ -74,7 +83,9 @@ def _attention(view: View) -> None:
         with st.container(key="head_tools"):
             tools = toolbar()
         with frame.picture():
-            chosen, pooled = draw_heads(original, changed)
+            chosen = attention_choice(KEY, layers)
+            packed = pack(layers, other, selected=(chosen.layer, chosen.head))
+            chosen = attention_view(packed, key=KEY)
     follow_cutting_click(layers[chosen.layer], chosen)
     run, layer = changed or original, (other or layers)[chosen.layer]
     with says:
@@ -84,7 +95,7 @@ def _attention(view: View) -> None:
         if len(found):
             notable_buttons(view, found, paths)
     _footer(view, chosen)
-    if pooled > 1:
+    if (pooled := max(header_of(packed)["exactPool"])) > 1:
         zoom(view, chosen, pooled)
     if view.input.kind == "picture":
         panel(over_image_panel, view, chosen)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import streamlit as st
 
-from pages.bug_lab.choice import FITTING, FITTING_OTHERS, NAME, TAB, example_of, findings, moved, readings, state
-from pages.bug_lab.panels import bug_card, diagnosis_panel, hints
-from pages.components.prediction_strip import Lane, prediction_strip
+from pages.bug_lab.browse import bug_card, diagnosis_panel, hints
+from pages.bug_lab.lab import FITTING, FITTING_OTHERS, NAME, TAB, example_of, findings, moved, readings, state
+from pages.components.controls import Editing, Lane, prediction_strip
 from pages.shared import frame, models
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
+from pages.shared.inputs import edited
 from pages.shared.layout import headline, what_to_notice
 from pages.shared.link import share
 from pages.shared.picture import footer, shown
@@ -22,6 +24,7 @@ from pages.shared.view import View
 from pages.shared.widgets import seed
 from xformer import viz
 from xformer.bugs import BUGS
+from xformer.errors import InputError
 from xformer.reading import Reading
 
 ROUNDS = range(1, 1000)
@@ -76,6 +79,7 @@ def game_panel() -> None:
     now, guess = round_of(number), state().guesses.get(number)
     share({"round": str(number)})
     view, bug = example_of(now.model), BUGS[now.bug]
+    view = replace(view, source=state().inputs.get(number, view.source))
     right, wrong = readings(view, bug)
     runs = [wrong, right] if now.broken == 0 else [right, wrong]
     is_over = guess is not None and bool(guess.bug)
@@ -91,12 +95,12 @@ def game_panel() -> None:
                 st.button(escape_markdown(BUGS[name].title), on_click=_take, args=(number, choice), key=f"bug_{index}")
     has_loss = guess is not None or bool(st.session_state.get(f"bug_losses_{number}"))
     with frame.picture():
-        *columns, last = st.columns(3, gap="medium")
+        *columns, last = st.columns([1, 1.2, 1.05], gap="medium")
         calls = _patterns(view, runs, columns, number, guess, has_loss=has_loss)
         with last:
             state_of = " Both models are untrained." if bug.shows == "when fresh" else ""
             st.markdown(f"**Task:** {view.input.instruction}{state_of}")
-            _predictions(view, runs, marked=guess is not None)
+            _predictions(view, runs, number, marked=guess is not None)
             if guess is None:
                 st.toggle("Show the losses", key=f"bug_losses_{number}")
                 st.button("Skip this round", on_click=_go, args=(number + 1,), type="tertiary", key="bug_skip")
@@ -133,7 +137,8 @@ def _patterns(
     far = moved(runs)
     path, head = max(far, key=far.__getitem__)
     layer = [site.path for site in runs[0].attention].index(path)
-    calls = [Call(viz.attention, (run,), {"layer": layer, "head": head, "height": 290}) for run in runs]
+    look = {"layer": layer, "head": head, "height": 280}
+    calls = [Call(viz.attention, (run,), look | {"legend": run is runs[-1]}) for run in runs]
     for side, (column, call, run) in enumerate(zip(columns, calls, runs, strict=True)):
         with column:
             shown(view, call, f"bug_pattern_{SIDES[side]}")
@@ -146,18 +151,33 @@ def _patterns(
     return calls
 
 
-def _predictions(view: View, runs: list[Reading], *, marked: bool) -> None:
-    """What both models read and say; right and wrong are marked only after the first answer."""
-    read = Lane("input", tuple(view.input.text(view.source).split()))
+def _predictions(view: View, runs: list[Reading], number: int, *, marked: bool) -> None:
+    """What both models read, which can be changed, and what they say; marked as right or wrong after the first answer."""
+    tokens, texts = tuple(view.input.text(view.source).split()), view.kind.pieces(view.original()).texts
     says = view.kind.rows(runs[0], runs[1], "B says")[-2:]
-    lanes = [read, replace(says[0], name="A says"), says[1]]
+    lanes = [Lane("input", tokens), replace(says[0], name="A says"), says[1]]
     for at, run in zip((-2, -1), runs, strict=True):
         if not math.isfinite(run.loss):
             lanes[at] = replace(lanes[at], tokens=("NaN",) * len(lanes[at].tokens), probability=())
     lanes = [replace(lane, offset=0, moved=()) for lane in lanes]  # from the left of a narrow column
     if not marked:
         lanes = [replace(lane, right=(), probability=()) for lane in lanes]
-    prediction_strip(lanes, key="bug_strip")
+    take = partial(_take_input, view, number, texts)
+    fields = (*(text.strip() for text in texts[:-1]), "")
+    prediction_strip(
+        lanes, key="bug_strip", editing=Editing(fields, 0, take) if len(texts) == len(tokens) + 1 else None
+    )
+
+
+def _take_input(view: View, number: int, texts: tuple[str, ...], at: int, text: str) -> str:
+    """Read another input in this round; returns why that cannot be. A callback."""
+    try:
+        source = view.input.read(edited(texts, at, text))
+        view.subject.frame(source)
+    except InputError as error:
+        return str(error)
+    state().inputs[number] = source
+    return ""
 
 
 def _take(number: int, guess: Guess) -> None:

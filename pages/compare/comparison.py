@@ -16,17 +16,16 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import models, run_weights
-from pages.shared.background_job import Job, Report, follow, progress
+from pages.shared import models, run_store
+from pages.shared.background_job import Job, Report, Step
 from pages.shared.byte_cache import shared
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.models import shown_path
 from pages.shared.resources import MASKS, mask_words
 from pages.shared.session import LookedAt, choose_model, follow_the_link, looked_at
 from xformer import analysis
 from xformer.adapters import TaskModel, own_task_model
 from xformer.adapters.own_models import TaskInput
-from xformer.analysis.generation import DecodedSteps, first_divergence, iter_decode_steps
+from xformer.analysis.generation import DecodedSteps, decode_steps, first_divergence
 from xformer.decoding import GREEDY, Sampling
 from xformer.errors import InputError, XformerError
 from xformer.interventions import Intervention, changed_source, parse
@@ -42,8 +41,6 @@ LINK_LENGTH = 4000
 LARGEST_NUMBER = 2**31 - 1
 EARLIER_STEP = 200
 """A run is compared with its snapshot nearest to this step."""
-AT_ONCE = 1.2
-"""Seconds of work before the page shows a progress bar."""
 _NUMBERS = {"temperature": float, "top_k": int, "top_p": float, "seed": int}
 
 
@@ -114,8 +111,14 @@ class ModelSettings:
             words.append(f"seed {self.seed}")
         return words
 
-    def with_number(self, name: str, number: float) -> ModelSettings:
-        """A copy with another seed or sampling setting. Raises `InputError` for a value out of range."""
+    def with_number(self, name: str, text: str) -> ModelSettings:
+        """A copy with another seed or sampling setting. Raises `InputError` for a value that is out of range."""
+        try:
+            number = _NUMBERS[name](text)
+        except ValueError:
+            raise InputError(f"{name} must be a number, got “{text[:40]}”; for example {name}-1.") from None
+        if abs(number) > LARGEST_NUMBER:
+            raise InputError(f"{name} must be at most {LARGEST_NUMBER:,}; for example {name}-1.")
         if name != "seed":
             return replace(self, sampling=replace(self.sampling, **{name: number}))
         if number < 0:
@@ -139,7 +142,7 @@ def read_variant(text: str) -> ModelSettings:
         if word in MASKS[1:]:
             variant = replace(variant, mask=word)
         elif name in _NUMBERS:
-            variant = variant.with_number(name, _number(name, value))
+            variant = variant.with_number(name, value)
         else:
             variant = replace(variant, changes=(*variant.changes, *filter(None, word.split(","))))
     n_tokens = variant.shape.vocab_size
@@ -163,16 +166,6 @@ def incomparable_reason(model: str) -> str | None:
     return None
 
 
-def _number(name: str, value: str) -> float:
-    try:
-        number = _NUMBERS[name](value)
-    except ValueError:
-        raise InputError(f"{name} must be a number, got “{value[:40]}”; for example {name}-1.") from None
-    if abs(number) > LARGEST_NUMBER:
-        raise InputError(f"{name} must be at most {LARGEST_NUMBER:,}; for example {name}-1.")
-    return number
-
-
 @dataclass(frozen=True)
 class PictureContext:
     """What a picture needs to know of a comparison."""
@@ -181,15 +174,6 @@ class PictureContext:
     """Prefix of the names of downloaded files."""
     unit: str = "position"
     """The word for one step of the comparison."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Decoded steps of a comparison, of a total."""
-
-    done: int
-    total: int
-    is_final: bool = False
 
 
 @dataclass(frozen=True)
@@ -226,7 +210,7 @@ class Comparison:
 
     @property
     def about_variants(self) -> str:
-        """The variants as one key, whatever the input."""
+        """The variants as one key."""
         return "|".join(variant.text for variant in self.variants)
 
     @property
@@ -253,26 +237,16 @@ class Comparison:
         """The variants as the library compares them."""
         return [variant.loaded(name) for variant, name in zip(self.variants, self.names, strict=True)]
 
-    def runs(self) -> list[DecodedSteps]:
-        """The predictions of each variant. Raises `XformerError` where a variant cannot read the input."""
+    def runs(self, step: Step = lambda done, of: None) -> list[DecodedSteps]:
+        """The predictions of each variant. Raises `XformerError` where a variant cannot read the input.
+
+        Args:
+            step: Called after each decoded step with the number of steps and their total.
+        """
         return [
-            shared.get(key, partial(analysis.decode_steps, variant, self.source, forced=self.forced))
+            shared.get(key, partial(decode_steps, variant, self.source, forced=self.forced, progress=step))
             for key, variant in self._keyed()
         ]
-
-    def iter_runs(self) -> Iterator[Progress]:
-        """Decode step by step, for a progress bar; `runs` is quick afterwards."""
-        waiting = [(key, variant) for key, variant in self._keyed() if shared.peek(key) is None]
-        for index, (key, variant) in enumerate(waiting):
-            work = iter_decode_steps(variant, self.source, forced=self.forced)
-            while True:
-                try:
-                    done, total = next(work)
-                except StopIteration as ended:
-                    shared.put(key, ended.value)
-                    break
-                yield Progress(index * total + done, len(waiting) * total)
-        yield Progress(1, 1, is_final=True)
 
     def divergence(self) -> int | None:
         """The first step at which two variants predict different tokens."""
@@ -288,7 +262,7 @@ class Comparison:
 
     def data(self) -> dict[str, Any]:
         """The data of the step ruler."""
-        return shared.get(("ruler", self.about), lambda: pack_steps(self.runs()))
+        return pack_steps(self.runs())
 
     def _keyed(self) -> list[tuple[tuple[Any, ...], analysis.Variant]]:
         """Each loaded variant with the cache key of its rollout."""
@@ -310,6 +284,13 @@ def names_of(variants: Sequence[ModelSettings]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def places_of(pair: str, letters: Sequence[str]) -> tuple[int, int] | None:
+    """The indices of the chosen pair among the variants that take a step, else of the first two; None for one variant."""
+    if all(letter in letters for letter in pair):
+        return letters.index(pair[0]), letters.index(pair[1])
+    return (0, 1) if len(letters) > 1 else None
+
+
 def letter_of(reading: Reading) -> str:
     """The letter of the variant of a reading, for a sentence."""
     return reading.subject.name.partition(" · ")[0]
@@ -317,12 +298,12 @@ def letter_of(reading: Reading) -> str:
 
 def incompatibility_reason(variants: Sequence[ModelSettings]) -> str | None:
     """Why the variants cannot read the same input, as one sentence; None where they can."""
-    first, *_ = tasks = [variant.subject.task for variant in variants]
-    for letter, task in zip(LETTERS, tasks, strict=False):
-        if symbols_of(task) != symbols_of(first):
+    first, *others = [symbols_of(variant.subject.task) for variant in variants]
+    for letter, symbols in zip(LETTERS[1:], others, strict=False):
+        if symbols != first:
             return (
-                f"{LETTERS[0]} reads {_described(first)} and {letter} reads {_described(task)}, so no input "
-                "suits both; choose models that read the same tokens."
+                f"A reads tokens like {first[0]} and {first[-1]}, and {letter} others, like {symbols[0]} and "
+                f"{symbols[-1]}, so no input suits both; choose models that read the same tokens."
             )
     return None
 
@@ -333,18 +314,12 @@ def check_input(variants: Sequence[ModelSettings], source: tuple[int, ...]) -> N
         try:
             variant.subject.frame(changed_source(variant.interventions(), source))
         except InputError as error:
-            is_alone = len(set(variants)) == 1
-            raise InputError(str(error) if is_alone else f"{letter} cannot read this. {error}") from None
+            raise InputError(f"{letter} cannot read this. {error}") from None
 
 
 def symbols_of(task: Task) -> tuple[str, ...]:
     """The symbols that inputs of a task are written in."""
     return task.vocabulary.labels[1 : 1 + task.vocabulary.symbols]
-
-
-def _described(task: Task) -> str:
-    symbols = symbols_of(task)
-    return f"{len(symbols)} tokens of the task {task.config.name} ({symbols[0]} to {symbols[-1]})"
 
 
 def look() -> LookedAt:
@@ -354,7 +329,7 @@ def look() -> LookedAt:
     """
     follow_the_link({"mask": MASKS})
     visit = st.session_state
-    known = [*models.shipped(), *models.external_titles(), *run_weights.trained()]
+    known = [*models.shipped(), *models.external_titles(), *run_store.trained()]
     if visit.get("model") not in known and not _look_at_first(st.query_params.get("a", "")):
         choose_model(known[0])
     visit.setdefault("mask", MASKS[0])
@@ -397,7 +372,7 @@ def contrast_to(variant: ModelSettings) -> ModelSettings:
     if variant != own:
         return own
     if (of_run := models.run_and_step(variant.model)) is not None:
-        earlier = [step for step in run_weights.steps_of(of_run[0]) if step < (of_run[1] or 0)]
+        earlier = [step for step in run_store.steps_of(of_run[0]) if step < (of_run[1] or 0)]
         if earlier:
             return ModelSettings(f"{of_run[0]}@{min(earlier, key=lambda step: abs(step - EARLIER_STEP))}")
     return replace(own, mask="full" if own.shape.is_causal else "causal")
@@ -405,7 +380,7 @@ def contrast_to(variant: ModelSettings) -> ModelSettings:
 
 def default_variants() -> list[ModelSettings]:
     """The first model that can be compared, and a contrast to it."""
-    every = [models.resolved(name) or name for name in (*models.shipped(), *run_weights.trained())]
+    every = [models.resolved(name) or name for name in (*models.shipped(), *run_store.trained())]
     own = ModelSettings(next(name for name in every if incomparable_reason(name) is None))
     return [own, contrast_to(own)]
 
@@ -434,7 +409,7 @@ class State:
     looked_at: LookedAt | None = None
     """The state of the other screens when the first variant was last taken from them."""
     refused: str = ""
-    """Why the model that was just chosen cannot be compared."""
+    """Why the last choice on a card was refused."""
     shared_input: str | None = None
     """The input of the other screens that this one took over last."""
     good_input: str = ""
@@ -444,55 +419,36 @@ class State:
     task: str = ""
     linked_step: tuple[str, int] | None = None
     """The comparison for which a link asked for a step, and the step."""
+    pair_model: str = ""
+    """The model of the minimal pair."""
+    pair_proposed: str = ""
+    """The proposed second input of the pair: it follows the first one until the visitor types another."""
     jobs: dict[str, Job[Any]] = field(default_factory=dict)
     """Background jobs by kind."""
 
     def put(self, index: int, variant: ModelSettings) -> None:
-        """Replace a variant."""
-        self.variants[index] = variant
+        """Replace a variant, or add one at the end."""
+        self.variants[index : index + 1] = [variant]
         self.is_chosen = True
 
-    def job(self, kind: str, about: str) -> Job[Any] | None:
-        """The job of a kind, where it is about this."""
+    def begin_once(
+        self, kind: str, about: str, work: Callable[[], Iterator[Report]], begin: Callable[[Job[Any]], None]
+    ) -> Job[Any]:
+        """Continue the job of a kind, or replace it by a new one where it is about something else.
+
+        Args:
+            kind: At most one job of each kind is kept.
+            about: What the job is about.
+            work: Makes the generator of a new job.
+            begin: Called with a new job, to work for a moment before the page is drawn.
+        """
         job = self.jobs.get(kind)
-        return job if job is not None and job.about == about else None
-
-    def begin(self, kind: str, about: str, work: Iterator[Report]) -> Job[Any]:
-        """Begin a job in place of any other of its kind."""
-        self.jobs[kind] = Job(work, about)
-        return self.jobs[kind]
-
-    def begin_once(self, kind: str, about: str, work: Callable[[], Iterator[Report]]) -> Job[Any]:
-        """Continue a job; a new one works for `AT_ONCE` seconds before the page is drawn."""
-        if (job := self.job(kind, about)) is None:
-            job = self.begin(kind, about, work())
-            job.advance(AT_ONCE)
+        if job is None or job.about != about:
+            job = self.jobs[kind] = Job(work(), about)
+            begin(job)
         return job
 
 
 def state() -> State:
     """The state of this visit."""
     return st.session_state.setdefault("compare", State())
-
-
-def show(key: str, value: Any) -> None:
-    """Have a widget show a value that is kept elsewhere."""
-    if st.session_state.get(key) != value:
-        st.session_state[key] = value
-
-
-def wait_for_runs(comparison: Comparison) -> bool:
-    """Whether all predictions are there; until then draw a progress bar, or the reason why there are none."""
-    job = state().begin_once("rollouts", comparison.about, comparison.iter_runs)
-    if job.problem:
-        st.error(escape_markdown(job.problem), icon=":material/error:")
-        return False
-    if job.is_running or job.cancelled:
-        follow(job, partial(_bar, job))
-        return False
-    return True
-
-
-def _bar(job: Job[Progress]) -> None:
-    share = 0.0 if job.latest is None else job.latest.done / job.latest.total
-    progress(job, "compare_wait", share, f"The models predict: {share:.0%}", "Stopped before all models had predicted.")

@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
-from pages.compare.cards import ask_variants, variants_in_link
 from pages.compare.comparison import (
     Comparison,
     in_link,
     incomparable_reason,
     incompatibility_reason,
     look,
-    state,
-    wait_for_runs,
-)
-from pages.compare.input import ask_input, input_in_link
-from pages.compare.minimal_pairs import pairs_panel
-from pages.compare.panels import lengths_panel, lens_panel, many_panel, patching_panel, patterns_panel, rows_panel
-from pages.compare.steering import steering_panel
-from pages.compare.steps import (
-    ask_pair,
-    ask_step,
-    compare_headline,
-    compare_notes,
     places_of,
-    steps_panel,
-    take_step_of_link,
+    state,
 )
+from pages.compare.one_model import pairs_panel, steering_panel
+from pages.compare.panels import lengths_panel, lens_panel, many_panel, patching_panel, patterns_panel, rows_panel
+from pages.compare.sidebar import ask_input, ask_variants, input_in_link, variants_in_link
 from pages.compare.texts import compares_texts, no_text_reason, texts_panel
-from pages.shared import frame, models, run_weights
+from pages.components.players import resting_step, step_ruler
+from pages.shared import frame, models, run_store
 from pages.shared import link as link_of_screen
-from pages.shared.background_job import TICK
+from pages.shared.background_job import patience
+from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import headline, what_to_notice
-from pages.shared.link import chose
-from pages.shared.picture import toolbar
+from pages.shared.link import asked, chose
+from pages.shared.picture import footer, table, toolbar
 from pages.shared.session import LookedAt
-from pages.shared.widgets import choose, seed
+from pages.shared.widgets import choose, not_here, seed
+from xformer import analysis, viz
+from xformer.errors import XformerError
+from xformer.viz.theme import RIGHT, WRONG
+from xformer.widgets.page import comparison_page
 
 MODES = {"models": "models", "pairs": "inputs", "steering": "steering"}
 PANELS = {
@@ -52,13 +50,18 @@ PANELS = {
 }
 TABS = ("steps", "attention")
 """The panels beside “More”, which has the others."""
-OF_ALL_STEPS = ("steps", "many", "lengths")
+OF_ALL_STEPS = {"many": many_panel, "lengths": lengths_panel}
 """Panels that do not show one step."""
+OF_A_PAIR = {"attention": patterns_panel, "patching": patching_panel}
+"""Panels of two models at one step; the others show all models."""
+RULER = "compare_ruler"
+ROUNDING = 1e-6
+"""Divergences in nats below this are float32 rounding errors."""
 
 
 def page() -> None:
     st.title("Compare :small[:gray[Where do two models disagree?]]", anchor=False)
-    if not models.shipped() and not run_weights.trained():
+    if not models.shipped() and not run_store.trained():
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         return
     looked = look()
@@ -95,47 +98,48 @@ def _variants(looked: LookedAt) -> None:
     if comparison.has_decoder:
         link["mode"] = "forced" if comparison.forced else "free"
     link_of_screen.share(link)
-    if not wait_for_runs(comparison):
-        link_of_screen.wait()
+    try:
+        with patience("The models predict") as step:
+            comparison.runs(step)
+    except XformerError as error:
+        st.error(escape_markdown(str(error)), icon=":material/error:")
         return
-    take_step_of_link(comparison)
-    ticks = _is_working(comparison)
-    st.fragment(_stage, run_every=TICK if ticks else None)(comparison, link, ticks)
+    _take_step_of_link(comparison)
+    st.fragment(_stage)(comparison, link)
 
 
-def _stage(comparison: Comparison, link: dict[str, str], ticks: bool) -> None:
-    """Draw the part that a step or a panel changes; it reruns by itself only while a job is running (`ticks`)."""
+def _stage(comparison: Comparison, link: dict[str, str]) -> None:
+    """Draw the part that a step or a panel changes."""
     headline(compare_headline(comparison))
     bar = toolbar()
     with bar:
         panel = _ask_panel()
-        pair = ask_pair(comparison)
-    is_of_step = panel not in OF_ALL_STEPS
+        pair = _ask_pair(comparison)
     with frame.picture():
-        step = ask_step(comparison, detail=panel == "steps")
+        step = _ask_step(comparison, detail=panel == "steps")
         link = link | {"panel": panel, "step": str(step)} | ({"pair": pair} if len(comparison.variants) > 2 else {})
-        by_letter = comparison.readings(step) if is_of_step else {}
-        readings, two = list(by_letter.values()), places_of(pair, list(by_letter))
         if panel == "steps":
-            steps_panel(comparison, step)
-        elif panel == "many":
-            link |= many_panel(comparison)
-        elif panel == "lengths":
-            lengths_panel(comparison)
-        elif two is None:
-            st.info(
-                f"Only one model takes {comparison.unit} {step}; the others have ended before.", icon=":material/flag:"
-            )
-        elif panel == "attention":
-            link |= patterns_panel(comparison, step, [readings[at] for at in two], bar)
-        elif panel == "patching":
-            link |= patching_panel(comparison, step, [readings[at] for at in two])
+            _steps_panel(comparison, step)
+        elif panel in OF_ALL_STEPS:
+            link |= OF_ALL_STEPS[panel](comparison)
         else:
-            (rows_panel if panel == "rows" else lens_panel)(comparison, step, readings, two)
+            link |= _at_step(comparison, panel, step, pair, bar)
     what_to_notice(compare_notes(comparison))
     link_of_screen.share(link)
-    if _is_working(comparison) != ticks:
-        st.rerun()
+
+
+def _at_step(comparison: Comparison, panel: str, step: int, pair: str, bar: Any) -> dict[str, str]:
+    """Draw a panel of one step; returns what the link keeps."""
+    by_letter = comparison.readings(step)
+    readings, two = list(by_letter.values()), places_of(pair, list(by_letter))
+    if two is None:
+        unit = comparison.unit
+        st.info(f"Only one model takes {unit} {step}; the others have ended before.", icon=":material/flag:")
+        return {}
+    if panel in OF_A_PAIR:
+        return OF_A_PAIR[panel](comparison, step, [readings[at] for at in two], bar)
+    (rows_panel if panel == "rows" else lens_panel)(comparison, step, readings, two)
+    return {}
 
 
 def _ask_panel() -> str:
@@ -143,26 +147,124 @@ def _ask_panel() -> str:
     key = "compare_panel"
     seed("panel", list(PANELS), "steps", key=key)
     tabs = [*TABS, *({st.session_state[key]} - {*TABS})]
-    chosen = str(
-        st.segmented_control(
-            "Panel", tabs, format_func=PANELS.__getitem__, key=key, persist_state="session", required=True,
-            label_visibility="collapsed", width="content",
-        )
-    )  # fmt: skip
+    look: dict[str, Any] = {"persist_state": "session", "required": True, "label_visibility": "collapsed"}
+    chosen = str(st.segmented_control("Panel", tabs, format_func=PANELS.__getitem__, key=key, width="content", **look))
     with st.popover("More", key="compare_more"):
         for name in [name for name in PANELS if name not in tabs]:
-            look: dict[str, Any] = {"type": "tertiary", "width": "stretch", "key": f"compare_open_{name}"}
+            look = {"type": "tertiary", "width": "stretch", "key": f"compare_open_{name}"}
             st.button(PANELS[name], on_click=st.session_state.update, args=({key: name},), **look)
     chose("panel", chosen)
     return chosen
 
 
-def _is_working(comparison: Comparison) -> bool:
-    """Whether a job of the shown panel is running."""
-    panel = st.session_state.get("compare_panel", "")
-    abouts = {"many": comparison.about_variants, "lengths": comparison.about_variants, "patching": comparison.about}
-    about, job = abouts.get(panel), state().jobs.get(panel)
-    return about is not None and job is not None and job.is_running and job.about.startswith(about)
+def _ask_pair(comparison: Comparison) -> str:
+    """Ask which two of three or four variants are compared in detail, as two letters."""
+    pairs = {pair: " | ".join(pair) for pair in comparison.pairs}
+    if len(pairs) == 1:
+        return comparison.pairs[0]
+    look: dict[str, Any] = {"label_visibility": "collapsed", "help": "The two models that are compared in detail."}
+    return choose("pair", pairs, comparison.pairs[0], "Pair", key="compare_pair", **look)
+
+
+def _take_step_of_link(comparison: Comparison) -> None:
+    """Have the ruler start at the step that the link asks for."""
+    if (wanted := asked("step")) is None:
+        return
+    last = max(map(len, comparison.runs())) - 1
+    if wanted.isascii() and wanted.isdecimal() and len(wanted) < 6 and int(wanted) <= last:
+        state().linked_step = (comparison.about, int(wanted))
+    else:
+        not_here("step")
+
+
+def _ask_step(comparison: Comparison, *, detail: bool) -> int:
+    """Draw the ruler and return its step: at first the step of the link, else the first divergence.
+
+    Args:
+        comparison: The variants and their input.
+        detail: Whether the probabilities of the step are listed too.
+    """
+    about, linked = state().linked_step or ("", 0)
+    order, start = comparison.about, comparison.divergence() or 0
+    if about == comparison.about:
+        order, start = f"{about}|{linked}", linked  # a new step in the link moves the ruler again
+    if (resting := resting_step(RULER, order)) is not None:
+        start = min(resting, max(map(len, comparison.runs())) - 1)
+    with st.container(key="compare_ruler_at"):
+        return step_ruler(comparison.data(), order=order, start=start, key=RULER, detail=detail)
+
+
+def _steps_panel(comparison: Comparison, step: int) -> None:
+    """The code, numbers and figures of what the ruler shows."""
+    runs = comparison.runs()
+    lanes, tokens = (Call(draw, (runs,), {"step": step}) for draw in (viz.step_lanes, viz.likeliest_tokens))
+    entropy = Call(viz.predictions_by_step, (runs,), {"what": "entropy"})
+    calls = [lanes, entropy, Call(viz.divergence_by_step, (runs,)), tokens]
+    numbers = table(comparison, analysis.predictions_by_step, runs)
+    page = partial(_standalone, comparison, step)
+    footer(comparison, "steps", calls, numbers, page=page, drawn=[lanes, tokens])
+
+
+def _standalone(comparison: Comparison, step: int, caption: Sequence[str]) -> str:
+    """The ruler at this step as a page of its own."""
+    return comparison_page({**comparison.data(), "start": step}, [", ".join(comparison.names), *caption])
+
+
+def compare_headline(comparison: Comparison) -> str:
+    """How many tokens each model predicts right, where that differs, and the first step with different predictions."""
+    runs, unit, at = comparison.runs(), comparison.unit, comparison.divergence()
+    if at is None:
+        shortest = min(map(len, runs))
+        if shortest < max(map(len, runs)):
+            return f"All models predict the same tokens up to {unit} {shortest - 1}, where the first of them ends."
+        return f"All models predict the same tokens here, at every {unit}."
+    first = f"They first differ at {unit} **{at}**."
+    if not comparison.has_right_answer:
+        return first
+    right = [f"{escape_markdown(run.name)}: **{sum(run.right)} of {len(run.answer)}** right" for run in runs]
+    return f"{'; '.join(right)}. {first}"
+
+
+def compare_notes(comparison: Comparison) -> Iterator[str]:
+    """What to notice: where the predictions differ first, and by how much."""
+    runs = comparison.runs()
+    pairs = table(comparison, analysis.divergence_by_step, runs)
+    yield from _first_difference(comparison, table(comparison, analysis.predictions_by_step, runs))
+    yield from _divergence(comparison, pairs)
+    if len(pairs) and not bool(pairs["same_context"].all()):
+        first = pairs.loc[~pairs["same_context"], "step"].min()
+        yield (
+            f"From {comparison.unit} {first} on (hatched) the models have read different tokens, so a later difference "
+            "may only follow from the first one."
+            + ("" if comparison.forced else " “Teacher-forced” gives all of them the same tokens.")
+        )
+
+
+def _first_difference(comparison: Comparison, steps: pd.DataFrame) -> Iterator[str]:
+    """The predictions at the first step where they differ."""
+    divergence = comparison.divergence()
+    if divergence is None:
+        return
+    letters, found = comparison.letter_by_name, []
+    for row in steps.loc[steps["step"] == divergence].to_dict("records"):
+        verdict = "" if row["right"] is None else f"{RIGHT.mark} right, " if row["right"] else f"{WRONG.mark} wrong, "
+        found.append(
+            f"{letters[row['model']]} predicts **{escape_markdown(row['token'])}** with probability "
+            f"{row['probability']:.3f} ({verdict}entropy {row['entropy']:.2f} bits)"
+        )
+    yield f"At {comparison.unit} {divergence} {'; '.join(found)}."
+
+
+def _divergence(comparison: Comparison, pairs: pd.DataFrame) -> Iterator[str]:
+    """The largest divergence of two predicted distributions."""
+    if pairs.empty:
+        return
+    letters, most = comparison.letter_by_name, pairs.loc[pairs["kl"].idxmax()]
+    if most["kl"] <= ROUNDING:
+        yield f"Their probabilities are equal to within {ROUNDING:g} nats at every {comparison.unit} that two of them take."
+        return
+    pair = f"{letters[most['one']]} and {letters[most['other']]}"
+    yield f"The distributions of {pair} differ most at {comparison.unit} {most['step']}, by {most['kl']:.3g} nats (KL)."
 
 
 page()

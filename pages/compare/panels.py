@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -10,18 +11,17 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.compare.comparison import Comparison, PictureContext, letter_of, state
-from pages.shared.background_job import progress
+from pages.shared.background_job import Job, Report, follow, progress
 from pages.shared.call import Call, heads_from_1
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.picture import footer, shown, table
-from pages.shared.widgets import choose, seed
+from pages.shared.widgets import choose
 from xformer import analysis, viz
 from xformer.analysis.activation_patching import copying
 from xformer.analysis.differences import ALL_ROWS, MEAN, deciding_layers, lens_divergence, pattern_incompatibility
 from xformer.analysis.scoring import (
     HIGH,
     Agreement,
-    LengthsDone,
     comparing_lengths,
     count_agreement,
     has_mastered_its_training,
@@ -45,8 +45,10 @@ CLEAREST_HEADS = 12
 """Of more than `ALL_ROWS` heads this many are drawn."""
 SMALLEST_SHARE = 0.1
 """A component that restores a smaller share of the logit difference is not named."""
+AT_ONCE = 1.2
+"""Seconds of work before the page shows a progress bar."""
 WHERE = {"here": "at the predicting position", "everywhere": "at all positions"}
-SAMPLES = (1000, 5000, 20000)
+SAMPLES = {number: f"{number:,} inputs" for number in (1000, 5000, 20000)}
 DRAW = 1
 """The seed of the sampled inputs: fixed, so that a link shows the same numbers to everybody."""
 ACCURACIES = (("position", "token"), ("position", "exact"), ("length", "exact"))
@@ -77,30 +79,17 @@ def patterns_panel(context: Context, step: int, two: Sequence[Reading], bar: Del
         with place:
             st.markdown(f"**{escape_markdown(title)}**")
             shown(context, call, f"compare_cells_{call.options['show']}")
-    st.markdown(_largest_difference(frame, letters, context.unit))
-    size = frame["key_end"].iloc[0] - frame["key"].iloc[0] + 1
-    blocks = f" A cell is {size} × {size}: the mean over queries of the sum over keys."
-    st.caption(
-        f"▶ predicts {context.unit} {step}. Blue: more weight in {letters[1]}; orange: less. Grey: masked."
-        f"{blocks if size > 1 else ''}"
-    )
-    footer(context, "patterns", calls, frame)
-    return {"layer": path, "head": chosen}
-
-
-def _largest_difference(frame: pd.DataFrame, letters: Sequence[str], unit: str) -> str:
     largest = frame.loc[frame["difference"].abs().idxmax()]
     if abs(largest["difference"]) < ROUNDING:
-        return f"The patterns of {letters[0]} and {letters[1]} are equal here to within {ROUNDING:g}."
-    row = frame.loc[frame["decides"]]
-    here = row.loc[row["difference"].abs().idxmax()]
-    is_pooled = largest["query"] != largest["query_end"]
-    row_name = f"rows with the one that predicts this {unit}" if is_pooled else f"row that predicts this {unit}"
-    return (
-        f"The largest difference is {largest['difference']:+.3f}, from query {_span(largest, 'query')} to key "
-        f"{_span(largest, 'key')}; in the {row_name} it is {here['difference']:+.3f}, to key {_span(here, 'key')}"
-        + ("." if is_pooled else f" ({escape_markdown(str(here['key_token']))}).")
-    )
+        st.markdown(f"The patterns of {letters[0]} and {letters[1]} are equal here to within {ROUNDING:g}.")
+    else:
+        cell = f"from query {_span(largest, 'query')} to key {_span(largest, 'key')}"
+        st.markdown(f"The largest difference is {largest['difference']:+.3f}, {cell}.")
+    is_pooled = largest["key"] != largest["key_end"]
+    blocks = " A cell is a block: the mean over queries of the sum over keys." if is_pooled else ""
+    st.caption(f"▶ predicts {context.unit} {step}. Blue: more weight in {letters[1]}; orange: less.{blocks}")
+    footer(context, "patterns", calls, frame)
+    return {"layer": path, "head": chosen}
 
 
 def _span(row: pd.Series, at: str) -> str:
@@ -112,7 +101,9 @@ def _span(row: pd.Series, at: str) -> str:
 def rows_panel(context: Context, step: int, readings: Sequence[Reading], two: tuple[int, int]) -> None:
     """Draw the attention row that predicts a step in every layer and head; of many heads those in which the `two` differ."""
     options = {"pair": two, "n_heads": CLEAREST_HEADS, "max_keys": MAX_KEYS}
-    st.markdown(_which_rows(context, step, readings, two))
+    n_rows = max(sum(one[f"{path}.pattern"].shape[1] + 1 for path in deciding_layers(one)) for one in readings)
+    which = "every layer and head" if n_rows <= ALL_ROWS else f"the {CLEAREST_HEADS} clearest heads"
+    st.markdown(f"**The row that predicts {context.unit} {step}**, in {which}.")
     kinds = [{Site.parse(path).kind_label: None for path in deciding_layers(one)} for one in readings]
     every = list(dict.fromkeys(kind for of_one in kinds for kind in of_one))
     frame = table(context, analysis.decision_rows, readings, **options)
@@ -132,29 +123,11 @@ def rows_panel(context: Context, step: int, readings: Sequence[Reading], two: tu
     footer(context, "rows", calls, lambda: heads_from_1(frame, no_head="mean"))
 
 
-def _which_rows(context: Context, step: int, readings: Sequence[Reading], two: tuple[int, int]) -> str:
-    what = f"**The row that predicts {context.unit} {step}**"
-    layers = [[one[f"{path}.pattern"].shape[1] for path in deciding_layers(one)] for one in readings]
-    if max(sum(n_heads + 1 for n_heads in of_one) for of_one in layers) <= ALL_ROWS:
-        return f"{what}, in every layer and head."
-    one, other = (readings[at] for at in two)
-    is_comparable = pattern_incompatibility(one, other) is None
-    which = (
-        f"in which {letter_of(one)} and {letter_of(other)} differ most" if is_comparable else "with the largest weights"
-    )
-    return f"{what}, in the {CLEAREST_HEADS} heads {which}. “Attention” shows every layer and head."
-
-
 def lens_panel(context: Context, step: int, readings: Sequence[Reading], two: tuple[int, int]) -> None:
     """Draw the logit lens at the position that predicts a step, with a line where the `two` diverge."""
     sentence, parts = _lens_divergence(context, step, [readings[at] for at in two])
     st.markdown(sentence)
-    known = "✓ marks the right token, the" if readings[0].has_right_answer else "The"
-    line = "; below the line the two differ to the end" if parts else ""
-    st.caption(
-        "The logit lens: what the residual stream would predict after each layer, from the embedding to the output. "
-        f"{known} colour is the probability{line}."
-    )
+    st.caption("The logit lens: the likeliest token after each layer (✓ right). The colour is its probability.")
     shapes: dict[tuple[str, ...], list[Reading]] = {}
     for reading in readings:
         points = tuple(table(context, analysis.decision_lens, [reading])["point"])
@@ -185,37 +158,44 @@ def _lens_divergence(context: Context, step: int, two: Sequence[Reading]) -> tup
     return f"{sentence}: {one} and {other}.", True
 
 
-def patching_panel(comparison: Comparison, step: int, two: Sequence[Reading]) -> dict[str, str]:
-    """Patch parts of each run into the other and draw what they restore; returns what the link keeps."""
-    where = choose("copied", WHERE, "here", "Copied", key="compare_copied", label_visibility="collapsed")
-    about = "|".join([comparison.about, str(step), *(reading.subject.name for reading in two), where])
-    job = state().begin_once("patching", about, lambda: copying(two, everywhere=where == "everywhere"))
-    job.advance()
-    report = job.latest
+def _job(kind: str, about: str, work: Callable[[], Iterator[Report]], what: str) -> Job[Any]:
+    """The job of a panel; while it runs, the page shows how far it is. `what` is what it counts, in the plural."""
+    job = state().begin_once(kind, about, work, lambda job: job.advance(AT_ONCE))
     if job.problem:
-        st.info(escape_markdown(job.problem), icon=":material/content_copy:")
-        return {"copied": where}
+        st.info(escape_markdown(job.problem), icon=":material/info:")
+    elif job.is_running or job.cancelled:
+        follow(job, partial(_bar, job, kind, what))
+    return job
+
+
+def _bar(job: Job[Any], kind: str, what: str) -> None:
+    if (found := job.latest) is not None and not found.is_final:
+        total = found.samples if isinstance(found, Agreement) else found.total
+        words = f"{found.done:,} of {total:,} {what}"
+        progress(job, f"compare_{kind}_bar", found.done / total, words, f"{words} are done.")
+
+
+def patching_panel(comparison: Comparison, step: int, two: Sequence[Reading], bar: DeltaGenerator) -> dict[str, str]:
+    """Patch parts of each run into the other and draw what they restore; returns what the link keeps."""
+    with bar:
+        where = choose("copied", WHERE, "here", "Copied", key="compare_copied", label_visibility="collapsed")
+    about = "|".join([comparison.about, str(step), *(reading.subject.name for reading in two), where])
+    everywhere = where == "everywhere"
+    report = _job("patching", about, lambda: copying(two, everywhere=everywhere), "copies").latest
     if report is None or report.frame is None:
-        done, total = (0, 1) if report is None else (report.done, report.total)
-        progress(job, "compare_patch", done / total, f"{done} of {total} copies")
         return {"copied": where}
-    frame = report.frame
-    st.markdown(_patching_result(frame, two))
-    options = {"everywhere": where == "everywhere", "table": frame}
-    calls = [Call(viz.patching, (two,), {**options, "out_of": out_of}) for out_of in (0, 1)]
+    st.markdown(_patching_result(report.frame, two))
+    calls = [
+        Call(viz.patching, (two,), {"everywhere": everywhere, "table": report.frame, "out_of": out_of})
+        for out_of in (0, 1)
+    ]
     for place, call in zip(st.columns(2, gap="medium"), calls, strict=True):
         with place:
             shown(comparison, call, f"compare_patch_{call.options['out_of']}")
     st.caption(
-        "The share of the logit difference between the two predictions that a copied part restores: 0 changes nothing, 1 "
-        "gives the other model’s difference; values beyond both are possible. ⇒ marks a copy that changes the prediction."
+        "The restored share of the logit difference: 0 changes nothing, 1 gives the other model’s. ⇒ changes the prediction."
     )
-    restored = st.column_config.NumberColumn(format="%+.4f", help="The share of the logit difference.")
-    st.dataframe(
-        frame.drop(columns="difference"), hide_index=True, height=260, column_config={"restored": restored},
-        key="compare_patch_table",
-    )  # fmt: skip
-    footer(comparison, "patching", calls, heads_from_1(frame, 1))
+    footer(comparison, "patching", calls, heads_from_1(report.frame, 1))
     return {"copied": where}
 
 
@@ -235,62 +215,27 @@ def _patching_result(frame: pd.DataFrame, two: Sequence[Reading]) -> str:
 
 
 def many_panel(comparison: Comparison) -> dict[str, str]:
-    """Count right answers over many inputs, a little in every run of the page; returns what the link keeps."""
-    seed("samples", SAMPLES, SAMPLES[0], key="compare_samples")
-    job = state().job("many", comparison.about_variants)
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="compare_many_bar"):
-        samples = st.segmented_control(
-            "Inputs", SAMPLES, format_func="{:,} inputs".format, required=True, key="compare_samples",
-            persist_state="session", label_visibility="collapsed", width="content",
-        )  # fmt: skip
-        look: dict[str, Any] = {"type": "primary", "icon": ":material/functions:"}
-        st.button("Count", key="compare_count", on_click=_start, args=(comparison,), **look)
-        if job is not None and job.is_running:
-            job.advance()
-        report: Agreement | None = None if job is None else job.latest
-        if job is not None and report is not None:
-            st.progress(report.done / report.samples, f"{report.done:,} of {report.samples:,}", width=240)
-            if job.is_running:
-                st.button("Cancel", key="compare_count_cancel", on_click=job.cancel)
-    if job is not None and job.problem:
-        st.info(escape_markdown(job.problem), icon=":material/functions:")
-    elif report is None:
-        st.caption(
-            f"New inputs of the task {comparison.input.name}, the same for all models and not seen in training. The likeliest "
-            "token counts, under teacher forcing, without sampling and without replaced tokens."
-        )
-    else:
-        _show_counts(comparison, report)
+    """Count right answers over many new inputs of the task; returns what the link keeps."""
+    samples = choose("samples", SAMPLES, 1000, "Inputs", key="compare_samples", label_visibility="collapsed")
+    loaded, about = comparison.loaded(), f"{comparison.about_variants}|{samples}"
+    job = _job("many", about, lambda: count_agreement(loaded, samples=samples, seed=DRAW), "inputs")
+    if job.latest is not None and not job.is_running:
+        _show_counts(comparison, job.latest)
     return {"samples": str(samples)}
-
-
-def _start(comparison: Comparison) -> None:
-    work = count_agreement(comparison.loaded(), samples=int(st.session_state["compare_samples"]), seed=DRAW)
-    state().begin("many", comparison.about_variants, work)
 
 
 def _show_counts(comparison: Comparison, counted: Agreement) -> None:
     st.markdown(_accuracies(comparison, counted))
     calls = [Call(viz.accuracy, (counted,), {"by": by, "measure": measure}) for by, measure in ACCURACIES]
-    for index, (place, call) in enumerate(zip(st.columns(3, gap="medium"), calls, strict=True)):
+    calls += [Call(viz.confusion, (counted,), {"model": name}) for name in comparison.names]
+    places = [*st.columns(len(ACCURACIES), gap="medium"), *st.columns(len(comparison.names), gap="small")]
+    for index, (place, call) in enumerate(zip(places, calls, strict=True)):
         with place:
+            if "model" in call.options:
+                st.markdown(f"**{escape_markdown(call.options['model'])}: predicted against right tokens**")
             shown(comparison, call, f"compare_share_{index}")
+    st.caption("The likeliest token counts, under teacher forcing. Bands are 95 % intervals (Wilson 1927).")
     footer(comparison, "accuracy", calls, lambda: _every_accuracy(counted))
-    st.caption(
-        "Bands are 95 % intervals (Wilson 1927). Left: each token by position; middle: all tokens right up to a position; "
-        "right: whole answers by length."
-    )
-    st.markdown("**How often two predictions are the same**")
-    shares = {name: st.column_config.NumberColumn(format="percent") for name in ("share", "low", "high")}
-    st.dataframe(analysis.same_answers(counted), hide_index=True, column_config=shares, key="compare_pairs")
-    footer(comparison, "pairs", [Call(analysis.same_answers, (counted,))])
-    st.markdown("**Confusion: predicted against right tokens**")
-    calls = [Call(viz.confusion, (counted,), {"model": name}) for name in comparison.names]
-    for index, (place, call) in enumerate(zip(st.columns(len(calls), gap="small"), calls, strict=True)):
-        with place:
-            st.markdown(f"**{escape_markdown(comparison.names[index])}**")
-            shown(comparison, call, f"compare_confusion_{index}")
-    footer(comparison, "confusion", calls, lambda: analysis.confusion(counted))
 
 
 def _every_accuracy(counted: Agreement) -> pd.DataFrame:
@@ -317,28 +262,22 @@ def _accuracies(comparison: Comparison, counted: Agreement) -> str:
     return f"{what} {counted.done:,}: {', '.join(shares)}. {same}: {', '.join(agree)}."
 
 
-def lengths_panel(comparison: Comparison) -> None:
-    """Draw the accuracy by length of input as far as it is counted."""
+def lengths_panel(comparison: Comparison) -> dict[str, str]:
+    """Draw the accuracy by length of input."""
     loaded = comparison.loaded()
-    job = state().begin_once("lengths", comparison.about_variants, lambda: comparing_lengths(loaded))
-    job.advance()
-    found: LengthsDone | None = job.latest
-    if found is None:
-        st.info(escape_markdown(job.problem), icon=":material/info:")
-        return
-    frame = found.frame()
-    if found.is_final:
+    job = _job("lengths", comparison.about_variants, lambda: comparing_lengths(loaded), "lengths")
+    if job.latest is None:
+        return {}
+    frame = job.latest.frame()
+    if job.latest.is_final:
         st.markdown(_longest_lengths(comparison, frame))
-    else:
-        words = f"{found.done} of {found.total} lengths"
-        progress(job, "compare_lengths_bar", found.done / found.total, words, f"{words} are counted.")
     call = Call(viz.lengths_compared, (loaded,), {"unit": comparison.input.task.rule.unit, "table": frame})
     shown(comparison, call, "compare_lengths")
     st.caption(
-        f"{found.rows[0]['samples']} new inputs of each length, the same for all models; bands are 95 % intervals. Filled "
-        "points are lengths of the model’s training."
+        f"{frame['samples'].iloc[0]} new inputs of each length; bands are 95 % intervals. Filled: lengths of the training."
     )
     footer(comparison, "lengths", [call], lambda: frame)
+    return {}
 
 
 def _longest_lengths(comparison: Comparison, frame: pd.DataFrame) -> str:

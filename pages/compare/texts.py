@@ -5,24 +5,25 @@ Their vocabularies may differ, so tokens are compared only where both have the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import streamlit as st
 
 from pages.compare.comparison import PictureContext, in_link
+from pages.compare.one_model import lane_of
 from pages.compare.panels import lens_panel, patterns_panel, rows_panel
-from pages.compare.steering import lane_of
-from pages.components.prediction_strip import Lane, prediction_strip
+from pages.components.controls import Lane, prediction_strip
 from pages.shared import link as link_of_screen
 from pages.shared import models, resources
+from pages.shared.background_job import patience
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import MOST_TYPED
 from pages.shared.layout import caption, headline
 from pages.shared.link import carry
-from pages.shared.patience import patience
 from pages.shared.picture import footer, panel, picture, table, toolbar
 from pages.shared.session import LookedAt
 from pages.shared.widgets import choose, typed
@@ -33,9 +34,7 @@ from xformer.adapters.inputs import TextWithGaps
 from xformer.analysis.differences import (
     GeneratedText,
     at_position,
-    bits_per_character,
     first_difference,
-    pattern_incompatibility,
     pieces,
     prediction_incompatibility,
     relabel,
@@ -47,15 +46,13 @@ from xformer.reading import Reading
 
 CHANGED = "changed"
 """The option for the same model under the mask and changes of the other screens."""
-ABILITIES = {
-    "next_token": "continues a text",
-    "masked_token": "fills the gaps of a text",
-    "sequence_class": "classifies a text",
-    "token_class": "classifies each token",
-    "answer_span": "finds an answer in a text",
-    "next_sentence": "tells whether one sentence follows another",
+PANELS = {
+    "surprise": "Surprise",
+    "apart": "Divergence",
+    "attention": "Attention",
+    "rows": "Heads",
+    "lens": "Logit lens",
 }
-PANELS = {"apart": "Divergence", "attention": "Attention", "rows": "Heads", "lens": "Logit lens"}
 ROUNDING = 1e-6
 """Divergences in nats below this are float32 rounding errors."""
 MOST_GAPS = 4
@@ -124,7 +121,7 @@ def texts_panel(looked: LookedAt) -> None:
     st.sidebar.markdown(f"**A** · {escape_markdown(models.title_of(a.model))}")
     if not others:
         st.info(
-            f"There is no second model here that {_ability(a.model)}. Change something on another screen and come back."
+            "There is no second model here with this kind of output. Change something on another screen and come back."
         )
         link_of_screen.share(link)
         return
@@ -140,20 +137,19 @@ def texts_panel(looked: LookedAt) -> None:
         return
     if _output(b.model) != _output(a.model):
         title = escape_markdown(models.title_of(b.model))
-        st.info(f"{title} is no model that {_ability(a.model)}.", icon=":material/info:")
+        st.info(f"{title} has another kind of output; choose another model.", icon=":material/info:")
         return
     both = (a, b)
     try:
         text = typed(st.session_state["input"], MOST_TYPED)
         sources = [variant.subject.input.read(variant.with_own_gaps(text, a)) for variant in both]
-        if a.subject.input.goes_on:
-            _continuations(both, sources, text)
-        else:
-            _gaps(both, sources)
+        below = (_continuations if a.subject.input.goes_on else _gaps)(both, sources)
+        link |= _runs(both, sources)
+        below()
     except XformerError as error:
         st.error(escape_markdown(str(error)), icon=":material/edit:")
         return
-    link_of_screen.share(link | _runs(both, sources))
+    link_of_screen.share(link)
 
 
 def _others(looked: LookedAt) -> dict[str, str]:
@@ -185,47 +181,35 @@ def _output(model: str) -> str:
     return "next_token" if subject.input.goes_on else getattr(subject, "output", "next_token")
 
 
-def _ability(model: str) -> str:
-    return ABILITIES.get(_output(model), "predicts the same")
-
-
-def _continuations(both: Pair, sources: Sources, text: str) -> None:
-    """Draw both continuations and where they differ."""
+def _continuations(both: Pair, sources: Sources) -> Callable[[], None]:
+    """Say where the continuations differ; returns what draws them."""
     with patience("Both models continue the text") as step:
         runs = [
             resources.decoded(variant.model, source, variant.mask, variant.changes, step=step)
             for variant, source in zip(both, sources, strict=True)
         ]
-    lanes = [lane_of(one.subject, f"{one.letter} predicts", run) for one, run in zip(both, runs, strict=True)]
     one, other = (GeneratedText.of(variant.subject.input.plain, run) for variant, run in zip(both, runs, strict=True))
-    at, n = first_difference(one, other), min(len(one.text), len(other.text))
+    at = first_difference(one, other)
     if at is None:
-        headline(f"The continuations are the same, as far as both go: {n} characters.")
+        headline(
+            f"The continuations are the same, as far as both go: {min(len(one.text), len(other.text))} characters."
+        )
     else:
         same = f"after {at} equal character{'s' if at != 1 else ''}" if at else "at the first character"
         headline(f"The continuations differ {same}.")
-    prediction_strip(lanes, key="compare_texts")
-    frame = pieces(one, other)
-    if not frame.empty:
-        for name in ("A says", "B says"):
-            frame[name] = frame[name].str.replace(" ", "·").str.replace("\n", "↵")
-        st.dataframe(frame, hide_index=True, column_config={"p of A": SHARE, "p of B": SHARE}, key="compare_pieces")
-    caption(_surprise(both, sources, text))
 
+    def draw() -> None:
+        lanes = [lane_of(one.subject, f"{one.letter} predicts", run) for one, run in zip(both, runs, strict=True)]
+        prediction_strip(lanes, key="compare_texts")
+        frame = pieces(one, other)
+        if not frame.empty:
+            for name in ("A says", "B says"):
+                frame[name] = frame[name].str.replace(" ", "·").str.replace("\n", "↵")
+            shares = {"p of A": SHARE, "p of B": SHARE}
+            with st.expander("The continuations piece by piece", key="texts_pieces"):
+                st.dataframe(frame, hide_index=True, column_config=shares, key="compare_pieces")
 
-def _surprise(both: Pair, sources: Sources, text: str) -> str:
-    """The bits per character of the typed text under each model, and whether their vocabularies are the same."""
-    bits = []
-    for variant, source in zip(both, sources, strict=True):
-        run = variant.reading(source)
-        if len(run.answer) < 1 or run.example.target is not None:
-            continue
-        n = len(text) - len(variant.subject.input.plain(source[: len(source) - len(run.answer)]))
-        if n > 0:
-            bits.append(f"{variant.letter} {bits_per_character(run.loss, len(run.answer), n):.2f}")
-    measured = f"Bits per character of the typed text: {', '.join(bits)}. " if bits else ""
-    is_same = both[0].subject.labels == both[1].subject.labels
-    return measured + ("Both have the same tokens." if is_same else "Their tokens differ: no KL divergence.")
+    return draw
 
 
 def _runs(both: Pair, sources: Sources) -> dict[str, str]:
@@ -236,25 +220,37 @@ def _runs(both: Pair, sources: Sources) -> dict[str, str]:
     runs = [variant.reading(source) for variant, source in zip(both, sources, strict=True)]
     if any(run.is_pair or run.output in WHOLE for run in runs):  # there is no prediction at each position
         return {}
-    has_divergence = prediction_incompatibility(*runs) is None
-    panels = {name: title for name, title in PANELS.items() if has_divergence or name != "apart"}
+    panels = dict(PANELS)
+    if prediction_incompatibility(*runs) is not None:
+        del panels["apart"]
+    if not runs[0].subject.input.goes_on:
+        del panels["surprise"]
+    has_divergence = "apart" in panels
+    usual = "apart" if has_divergence else "surprise" if "surprise" in panels else "rows"
     bar = toolbar()
     with bar:
-        usual = "rows" if not has_divergence and pattern_incompatibility(*runs) else next(iter(panels))
-        shown = choose("panel", panels, usual, "Panel", key="texts_panel", label_visibility="collapsed")
-        at = _ask_position(runs, has_divergence=has_divergence)
-    link = {"panel": shown, "position": str(at)}
-    if shown == "apart":
+        chosen = choose("panel", panels, usual, "Panel", key="texts_panel", label_visibility="collapsed")
+        at = -1 if chosen == "surprise" else _ask_position(runs, has_divergence=has_divergence)
+    if chosen == "surprise":
+        named = [one.named(run) for one, run in zip(both, runs, strict=True)]
+        picture(CONTEXT, "surprise", viz.surprise_by_character, named, key="compare_surprise")  # type: ignore[arg-type]
+        bits = table(CONTEXT, analysis.surprise_by_character, named).groupby("model", sort=False)[["bits", "to"]]
+        per = bits.agg({"bits": "sum", "to": "max"})
+        shares = zip("AB", per["bits"] / per["to"], strict=True)
+        caption(f"Bits per character of this text: {', '.join(f'{letter} {share:.2f}' for letter, share in shares)}.")
+        return {"panel": chosen}
+    link = {"panel": chosen, "position": str(at)}
+    if chosen == "apart":
+        picture(CONTEXT, "apart", viz.prediction_difference, runs, at=at, key="compare_apart")  # type: ignore[arg-type]
         st.markdown(_largest_divergence(runs))
-        picture(CONTEXT, "apart", viz.prediction_difference, runs, at=at)  # type: ignore[arg-type]
-        st.caption("KL(A ‖ B) of the predicted distributions in nats at each position; 0 where they are equal.")
+        caption("KL(A ‖ B) of the predicted distributions in nats; 0 where they are equal.")
         return link
     positions = (at, _aligned(runs, at))
     two = [one.named(at_position(run, place)) for one, run, place in zip(both, runs, positions, strict=True)]
-    if shown == "attention":
+    if chosen == "attention":
         panel(lambda: link.update(patterns_panel(CONTEXT, at, two, bar)))
     else:
-        panel(rows_panel if shown == "rows" else lens_panel, CONTEXT, at, two, (0, 1))
+        panel(rows_panel if chosen == "rows" else lens_panel, CONTEXT, at, two, (0, 1))
     return link
 
 
@@ -280,50 +276,42 @@ def _largest_divergence(runs: Sequence[Reading]) -> str:
     row = max(table(CONTEXT, analysis.prediction_difference, runs).to_dict("records"), key=lambda row: row["kl"])
     if row["kl"] <= ROUNDING:
         return f"The predicted distributions are equal to within {ROUNDING:g} nats at every position of this text."
-    kind = ("class is", "classes are") if runs[0].output == "token_class" else ("token is", "tokens are")
-    which = f"the same {kind[0]}" if row["one_says"] == row["other_says"] else f"different {kind[1]}"
     likeliest = ", ".join(
-        f"{letter} {escape_markdown(str(row[f'{name}_says']))} ({row[f'{name}_probability']:.3f})"
+        f"{letter} predicts {escape_markdown(str(row[f'{name}_says']))} ({row[f'{name}_probability']:.3f})"
         for letter, name in (("A", "one"), ("B", "other"))
     )
-    reads = "after" if runs[0].subject.input.goes_on else "which reads"
-    return (
-        f"The largest divergence is at position {row['position']}, {reads} {escape_markdown(str(row['token']))}: "
-        f"{row['kl']:.3g} nats (KL), where {which} likeliest: {likeliest}."
-    )
+    where = f"position {row['position']}, {escape_markdown(str(row['token']))}"
+    return f"The largest divergence is at {where}: {row['kl']:.3g} nats (KL); {likeliest}."
 
 
-def _gaps(both: Pair, sources: Sources) -> None:
-    """Draw the predictions of both at each gap, and the alternatives at the first gaps with their probabilities."""
+def _gaps(both: Pair, sources: Sources) -> Callable[[], None]:
+    """Draw the predictions of both at each gap; returns what draws the alternatives at the first gaps."""
     runs = [variant.named(variant.reading(source)) for variant, source in zip(both, sources, strict=True)]
     lanes = []
     for variant, run in zip(both, runs, strict=True):
         tokens = tuple(run.subject.labels[token] for token in run.predicted)
         lanes.append(Lane(f"{variant.letter} predicts", tokens, probability=run.probability))
     prediction_strip(lanes, key="compare_gaps")
-    word, words = _option_names(runs[0])
-    if word == "token" and any(run.answer == tuple(run.ids()[at] for at in run.target_positions) for run in runs):
+    return partial(_alternatives, runs, [variant.letter for variant in both])
+
+
+def _alternatives(runs: Sequence[Reading], letters: Sequence[str]) -> None:
+    """The likeliest options at the first gaps with their probabilities in both models."""
+    has_classes = runs[0].output in CLASSES or runs[0].output == "answer_span"
+    if not has_classes and any(run.answer == tuple(run.ids()[at] for at in run.target_positions) for run in runs):
         caption("This text has no gaps: at each position stands the token that the model finds likeliest there.")
         return
     found = table(CONTEXT, analysis.gap_fillings, runs)
     numbers = found["gap"].unique().tolist()[:MOST_GAPS]
-    letters = [variant.letter for variant in both]
     for place, number in zip(st.columns(max(2, len(numbers))), numbers, strict=False):
         one = found[found["gap"] == number].pivot(index="token", columns="model", values="probability")
         one = one.reindex(columns=[run.subject.name for run in runs]).set_axis(letters, axis=1)
-        one = one.sort_values(letters[0], ascending=False).rename_axis(word)
         with place:
             st.markdown(f"**{_gap_name(runs[0], number)}**")
+            one = one.sort_values(letters[0], ascending=False)
             st.dataframe(one, column_config=dict.fromkeys(letters, SHARE), key=f"compare_gap_{number}")
-    caption(f"The likeliest {words} of each model with their probability in both. Empty: not a {word} of that model.")
+    caption("The likeliest options of each model with their probability in both. Empty: the model does not have it.")
     footer(CONTEXT, "gaps", [Call(analysis.gap_fillings, (runs,))])
-
-
-def _option_names(run: Reading) -> tuple[str, str]:
-    """The word for one of the options that a model chooses among, and its plural."""
-    if run.output == "answer_span":
-        return "position", "positions"
-    return ("class", "classes") if run.output in CLASSES else ("token", "tokens")
 
 
 def _gap_name(run: Reading, number: int) -> str:

@@ -16,10 +16,10 @@ from typing import Any
 import streamlit as st
 from streamlit.components.v2 import component
 
+from pages.components import sent, whole
 from xformer.viz.packing import AnyLayer, apart, header_of, messages, rider
 from xformer.widgets.scripts import script, style
 
-_EVENT = "choice"
 MOST_HEADS = 32
 """Heads of a layer whose arcs can be chosen from Python."""
 _component = component("xformer_attention_view", css=style("attention_view"), js=script("attention_view", "streamlit"))
@@ -80,9 +80,8 @@ def attention_view(packed: bytes, *, key: str, height: int | None = None) -> Sel
     shapes = [(item["heads"], item["queries"], item["keys"]) for item in header_of(packed)["layers"]]
 
     def remember() -> None:
-        sent = st.session_state[key].get(_EVENT)
-        if isinstance(sent, dict):
-            st.session_state[_memory(key)] = _inside(_read(sent), shapes)
+        if choice := sent(key, "choice"):
+            st.session_state[_memory(key)] = _inside(_read(choice), shapes)
 
     chosen = _inside(st.session_state.get(_memory(key)), shapes)
     if key not in st.session_state or _sent(key) not in st.session_state:
@@ -115,19 +114,14 @@ def _send(key: str, selection: Selection) -> None:
     st.session_state[_sent(key)] = (selection, order + 1)
 
 
-def _read(sent: dict[str, Any]) -> Selection:
-    def number(name: str) -> int | None:
-        value = sent.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-    arcs = sent.get("arcs")
-    heads = (
-        sorted({head for head in arcs if type(head) is int and 0 <= head < MOST_HEADS}) if type(arcs) is list else ()
-    )
-    shown, scale = sent.get("shown"), sent.get("scale")
+def _read(choice: dict[str, Any]) -> Selection:
+    layer, head, query, key = (whole(choice.get(name)) for name in ("layer", "head", "query", "key"))
+    arcs, shown, scale = choice.get("arcs"), choice.get("shown"), choice.get("scale")
+    heads = [whole(head, MOST_HEADS) for head in arcs] if isinstance(arcs, list) else []
     scale = OLD_SCALES.get(str(scale), scale)
-    look = Look(scale if scale in SCALES else SCALES[0], shown if shown in SHOWN else SHOWN[0], tuple(heads))
-    return Selection(number("layer") or 0, number("head") or 0, number("query"), number("key"), look)
+    drawn = tuple(sorted({head for head in heads if head is not None}))
+    look = Look(scale if scale in SCALES else SCALES[0], shown if shown in SHOWN else SHOWN[0], drawn)
+    return Selection(layer or 0, head or 0, query, key, look)
 
 
 def _inside(selection: Any, shapes: Sequence[tuple[int, ...]]) -> Selection:
@@ -137,9 +131,6 @@ def _inside(selection: Any, shapes: Sequence[tuple[int, ...]]) -> Selection:
     layer = min(max(selection.layer, 0), len(shapes) - 1)
     heads, queries, keys = shapes[layer]
 
-    def known(value: int | None, size: int) -> int | None:
-        return value if value is not None and 0 <= value < size else None
-
     head = min(max(selection.head, 0), heads - 1)
     look = replace(selection.looks, arcs=tuple(one for one in selection.looks.arcs if one < min(heads, MOST_HEADS)))
-    return Selection(layer, head, known(selection.query, queries), known(selection.key, keys), look)
+    return Selection(layer, head, whole(selection.query, queries), whole(selection.key, keys), look)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 import streamlit as st
 from torch import Tensor
 
-from pages.components.embedding_sum import embedding_sum
-from pages.embeddings.findings import about_alike, about_lengths, about_repeats, adds_none
-from pages.embeddings.vocabulary import about_waves, has_waves, number_waves_panel, vocabulary_notes, vocabulary_panel
+from pages.components.players import embedding_sum
+from pages.embeddings.vocabulary import (
+    about_alike,
+    about_lengths,
+    about_repeats,
+    about_waves,
+    adds_none,
+    has_waves,
+    number_waves_panel,
+    vocabulary_notes,
+    vocabulary_panel,
+)
 from pages.shared import frame
 from pages.shared.call import Call
 from pages.shared.layout import headline, run_title, what_to_notice
@@ -93,14 +103,17 @@ def vectors_panel(view: View, parts: Mapping[str, Tensor], stack: str | None, sh
         if len(runs) > 1:
             st.markdown(f"**{run_title(name)}**")
         of_run = [Call(draw, (run,), {"part": part, **look}) for part in parts]
-        calls += of_run
         if show == VECTORS:
             embedding_sum(embedding_sum_data(run, stack=stack, positions=at), key=f"sum_{len(calls)}")
-            continue
-        for column, part, call in zip(st.columns(max(2, len(of_run))), parts, of_run, strict=False):
-            with column:
-                st.markdown(f"**{NAMES[part]}**", width="content")
-                shown(view, call, f"cosines_{part}_{len(calls)}")
+        else:
+            size = {"height": 170 if len(parts) > 1 else 380}
+            of_run = [replace(call, options={**call.options, **size, "legend": call is of_run[-1]}) for call in of_run]
+            with st.container(horizontal=True, gap="medium"):
+                for part, call in zip(parts, of_run, strict=True):
+                    with st.container(width="content", gap="xsmall"):
+                        st.markdown(f"**{NAMES[part]}**", width="content")
+                        shown(view, call, f"cosines_{part}_{len(calls)}")
+        calls += of_run
     last = list(runs.values())[-1]
     page = (
         (lambda text: sum_page(embedding_sum_data(last, stack=stack, positions=at), text)) if show == VECTORS else None

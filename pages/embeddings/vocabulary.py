@@ -1,24 +1,28 @@
-"""The whole vocabulary: its vectors seen along the directions in which they differ most, and one token's neighbours."""
+"""What the vectors of an input and of the whole vocabulary show: the sentences above the pictures, and the vocabulary."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
+from torch import Tensor
 
+from pages.shared.background_job import patience
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
-from pages.shared.patience import patience
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.picture import footer, heading, picture, shown
-from pages.shared.view import View
+from pages.shared.view import ORIGINAL, View
 from pages.shared.widgets import MOST_LISTED, ask_token, choose
 from xformer import analysis, viz
 from xformer.analysis.embeddings import (
     N_SHUFFLES,
     Nearness,
+    cosine_matrix,
     kinds_together,
+    most_alike,
     numbers_in_order,
     principal_axes,
     token_labels,
@@ -26,6 +30,8 @@ from xformer.analysis.embeddings import (
 )
 from xformer.analysis.number_waves import FEWEST_NUMBERS, Spectrum, circle_of, number_spectrum, number_vectors
 from xformer.analysis.number_waves import N_SHUFFLES as WAVE_SHUFFLES
+from xformer.analysis.positions import found_positions
+from xformer.errors import UnavailableError
 from xformer.formatting import percent, percent_at_most
 from xformer.reading import Reading
 from xformer.viz.embeddings import MOST_POINTS_DRAWN
@@ -52,14 +58,12 @@ def vocabulary_panel(view: View, stack: str | None, controls: DeltaGenerator) ->
         near = _neighbours(view, run, stack)
     with left:
         heading("The whole vocabulary")
-        if axes == 3:
-            call = Call(viz.projection, (run,), {"axes": 3, "stack": stack})
-            shown(view, call, "projection_3d")
-        else:
-            call = Call(viz.projection, (run,), {"near": near, "stack": stack})
-            shown(view, call, "projection", on_select=_follow_click, selection_mode="point")
-        few = f" About {MOST_POINTS_DRAWN:,} are drawn." if len(vectors) > MOST_POINTS_DRAWN else ""
+        of: dict[str, Any] = {"axes": 3} if axes == 3 else {"near": near}
+        call = Call(viz.projection, (run,), of | {"stack": stack})
+        click: dict[str, Any] = {} if axes == 3 else {"on_select": _follow_click, "selection_mode": "point"}
+        shown(view, call, f"projection_{axes}", **click)
         seen = sum(once_a_model(view, stack, principal_axes).explained.tolist()[:axes])
+        few = f" About {MOST_POINTS_DRAWN:,} are drawn." if len(vectors) > MOST_POINTS_DRAWN else ""
         st.caption(
             f"{len(vectors):,} vectors of {vectors.shape[1]} numbers; {percent(seen, 1)} of their variance is seen.{few}"
         )
@@ -75,22 +79,16 @@ def _neighbours(view: View, run: Reading, stack: str | None) -> int:
         near = choose("near", names, label[tokens[0]], "of token", widget=st.selectbox, label_visibility="collapsed")
         token = label.index(near)
     call = Call(analysis.neighbours, (run,), {"token": token, "stack": stack})
-    st.dataframe(
-        call.make().drop(columns="id"),
-        hide_index=True,
-        key="neighbours",
-        column_config={
-            "cosine": st.column_config.NumberColumn(format="%.6f", help="1: the same direction; 0: at right angles."),
-            "distance": st.column_config.NumberColumn(format="%.6f", help="Length of the difference."),
-        },
-    )
+    number = st.column_config.NumberColumn(format="%.6f")
+    config = {"cosine": number, "distance": number}
+    st.dataframe(call.make().drop(columns="id"), hide_index=True, key="neighbours", column_config=config)
     footer(view, "neighbours", [call])
     return token
 
 
 def _follow_click() -> None:
     """The token that was clicked in the projection becomes the one whose neighbours are shown."""
-    for point in st.session_state["projection"]["selection"].get("point", []):
+    for point in st.session_state["projection_2"]["selection"].get("point", []):
         st.session_state["near"] = point["token"]
 
 
@@ -111,8 +109,13 @@ def vocabulary_notes(view: View, stack: str | None) -> list[str]:
         return []
     n, alphabet = view.task.rule.n_numbers, view.task.config.alphabet
     order = about_order(n, once_a_model(view, stack, _nearness_of_numbers)) if n else ""
-    kinds = about_kinds(_nearness_of_kinds(view, stack, alphabet)) if alphabet else ""
-    return [order, kinds]
+    places = {kind: [at for at, one in enumerate(alphabet) if one in found] for kind, found in KINDS.items()}
+    enough = {kind: found for kind, found in places.items() if len(found) >= FEWEST_OF_A_KIND}
+
+    def nearness(reading: Reading, stack: str | None) -> dict[str, Nearness]:
+        return kinds_together(vocabulary_vectors(reading, stack)[1 : len(alphabet) + 1], enough)
+
+    return [order, about_kinds(once_a_model(view, stack, nearness)) if alphabet else ""]
 
 
 def _nearness_of_numbers(reading: Reading, stack: str | None) -> Nearness:
@@ -132,17 +135,6 @@ def about_order(n: int, found: Nearness) -> str:
     )
 
 
-def _nearness_of_kinds(view: View, stack: str | None, alphabet: str) -> dict[str, Nearness]:
-    """Of each kind of characters that the alphabet has enough of."""
-    places = {kind: [at for at, one in enumerate(alphabet) if one in found] for kind, found in KINDS.items()}
-    enough = {kind: found for kind, found in places.items() if len(found) >= FEWEST_OF_A_KIND}
-
-    def nearness(reading: Reading, stack: str | None) -> dict[str, Nearness]:
-        return kinds_together(vocabulary_vectors(reading, stack)[1 : len(alphabet) + 1], enough)
-
-    return once_a_model(view, stack, nearness)
-
-
 def about_kinds(found: dict[str, Nearness]) -> str:
     """Which kinds of characters lie together: how often the nearest other character is of the same kind."""
     together = {name: near for name, near in found.items() if near.is_above_chance}
@@ -151,8 +143,8 @@ def about_kinds(found: dict[str, Nearness]) -> str:
     ranked = sorted(together.items(), key=lambda item: item[1].chance - item[1].share)
     words = "; ".join(f"{name} {percent(near.share, 0)} (chance: {percent(near.chance, 0)})" for name, near in ranked)
     return (
-        f"How often the nearest other character is of the same kind: {words}. The model was told nothing about characters but "
-        "where they stand: what is used alike **ends up alike**."
+        f"How often the nearest other character is of the same kind: {words}. Training data shows only where characters stand: "
+        "what is used alike **ends up alike**."
     )
 
 
@@ -196,11 +188,7 @@ def _spectrum(view: View, stack: str | None) -> Spectrum:
 
 def _verdict(found: Spectrum) -> str:
     orders = f"in {found.n_shuffles} random orders of the same vectors"
-    few = (
-        f" For so many numbers fewer than the usual {WAVE_SHUFFLES} are tried."
-        if found.n_shuffles < WAVE_SHUFFLES
-        else ""
-    )
+    few = f" Only {found.n_shuffles} orders are tried for so many numbers." if found.n_shuffles < WAVE_SHUFFLES else ""
     if found.peaks:
         words = _peaks_in_words(found)
         return f"{words[0].upper()}{words[1:]}; {orders} no frequency holds more than {percent_at_most(found.chance, 1)}.{few}"
@@ -233,3 +221,66 @@ def about_waves(view: View, stack: str | None, show: str) -> str:
         f"Read in their order, the vectors of the {found.n} numbers are waves: {_peaks_in_words(found)} (shuffled, none holds "
         f"more than {percent_at_most(found.chance, 0)}){drawn}.{see}"
     )
+
+
+CLEAR_RATIO = 1.5
+"""A smaller ratio of two lengths is not reported."""
+
+
+def about_repeats(run: Reading, parts: Mapping[str, Tensor], stack: str | None) -> str:
+    """What its position makes of the first repeated token: two vectors, or one and the same."""
+    tokens, names = run.ids(stack), run.tokens_of(stack)
+    for first, token in enumerate(tokens):
+        if token not in tokens[first + 1 :]:
+            continue
+        second = tokens.index(token, first + 1)
+        there = f"**{escape_markdown(names[first])}** stands at positions {first} and {second}"
+        if "sum" not in parts:
+            return f"{there} and enters layer 1 as the same vector: this model adds no positions to its tokens."
+        if (parts["sum"][first] - parts["sum"][second]).norm() > 1e-3 * parts["sum"][first].norm():
+            cosine = cosine_matrix(parts["sum"])[first, second].item()
+            return f"{there}: one token vector, and two different sums (cosine 1 → {cosine:.2f})."
+        return f"{there} and enters layer 1 as the same vector both times."
+    return ""
+
+
+def about_alike(view: View, stack: str | None) -> str:
+    """The two most similar tokens of the input, where they clearly stand out from the vocabulary."""
+    found = shared.get(("alike", *view.key(ORIGINAL), stack), lambda: most_alike(view.original(), stack))
+    if found is None:
+        return ""
+    names = token_labels(view.subject)
+    one, other = (f"**{escape_markdown(names[token])}**" for token in found.tokens)
+    return (
+        f"{one} and {other} have the most similar vectors of this input: cosine {found.cosine:.2f}, where almost all "
+        f"pairs of the vocabulary stay below {found.usual:.2f}."
+    )
+
+
+def about_lengths(parts: Mapping[str, Tensor], one: str) -> str:
+    """Which of token and position is clearly longer on average."""
+    if "positions" not in parts:
+        return ""
+    token, position = (parts[name].double().norm(dim=-1).mean().item() for name in ("tokens", "positions"))
+    if min(token, position) <= 0 or max(token, position) < CLEAR_RATIO * min(token, position):
+        return ""
+    long, short = ("position", one) if position > token else (one, "position")
+    ratio = max(token, position) / min(token, position)
+    return f"A {long}’s vector is {ratio:.1f} times as long as a {short}’s, so the sum is mostly {long}."
+
+
+def adds_none(view: View, parts: Mapping[str, Tensor], stack: str | None) -> str:
+    """That a model adds no positions, and what it does instead, as far as that is known."""
+    if "positions" in parts:
+        return ""
+    if view.task is not None:
+        is_causal = view.shape.is_causal or stack == "decoder"
+        without = "only its causal mask encodes the order" if is_causal else "nothing encodes the order"
+        why = view.config.position_kind.instead or without
+    else:
+        kinds = {"turned": "it turns queries and keys instead", "biased": "it adds to the scores instead"}
+        try:
+            why = kinds.get(found_positions(view.original(), stack)[0], "")
+        except UnavailableError:
+            why = ""
+    return f"This model adds no positions to its tokens{f': {why}' if why else ''}."

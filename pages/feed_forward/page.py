@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.feed_forward.layers import activations_panel, experts_panel, firing_panel, without_neurons
-from pages.feed_forward.neurons import ask_choice, one_neuron_panel, ranked_panel
+from pages.feed_forward.pictures import (
+    activations_panel,
+    ask_choice,
+    experts_panel,
+    firing_panel,
+    one_neuron_panel,
+    ranked_panel,
+    without_neurons,
+)
 from pages.shared import frame
 from pages.shared.picture import panel, toolbar
-from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_sidebar
-from pages.shared.view import View
+from pages.shared.view import View, prediction_panel
 
 PANELS = {"ranked": ranked_panel, "neuron": one_neuron_panel, "map": activations_panel, "firing": firing_panel}
 
@@ -25,8 +31,7 @@ def _feed_forward(view: View) -> None:
         panel(experts_panel, view)
     if view.original().feed_forward and not view.shape.neurons:
         st.info(
-            "The feed-forward layers of this model have no neurons that can be told apart, as where experts are chosen for "
-            "each token.",
+            "The feed-forward layers of this model have no separate neurons, as where experts are chosen for each token.",
             icon=":material/info:",
         )
     elif view.original().feed_forward:

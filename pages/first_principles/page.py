@@ -5,8 +5,6 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.first_principles import steps
-from pages.first_principles.sentence import ask_more, ask_sentence, link_of
-from pages.first_principles.trained_head import model_panel
 from pages.shared import frame
 from pages.shared.layout import what_to_notice
 from pages.shared.link import share
@@ -20,7 +18,7 @@ PANELS = {
     "heads": steps.heads_panel,
     "position": steps.position_panel,
 }
-ALONE = {"model": model_panel, "parts": steps.parts_panel}
+ALONE = {"model": steps.model_panel, "parts": steps.parts_panel}
 """Steps that do not read the sentence."""
 TITLES = ("Average", "q, k, v", "Scale", "Mask", "Heads", "Position", "Model", "Parts")
 NAMES = [*PANELS, *ALONE]
@@ -30,7 +28,7 @@ def page() -> None:
     st.title("First principles :small[:gray[How attention works, step by step]]", anchor=False)
     seed("step", NAMES, NAMES[0], key="principle_step")
     step = st.session_state["principle_step"]
-    sentence = ask_sentence() if step in PANELS else None
+    sentence = steps.ask_sentence() if step in PANELS else None
     with frame.picture("steps"), st.container(horizontal=True, gap="xsmall", vertical_alignment="center"):
         st.segmented_control(
             "Step",
@@ -47,12 +45,12 @@ def page() -> None:
                   on_click=_go, args=(at + 1,), key="principle_next", shortcut="N")  # fmt: skip
         if sentence is not None:
             with st.popover("More", type="tertiary"):
-                ask_more(sentence)
+                steps.ask_more(sentence)
     with frame.picture(), st.container(gap="xsmall"):
         if sentence is None:
             notes, link = ALONE[step]()
         else:
-            notes, link = PANELS[step](sentence), link_of(sentence)
+            notes, link = PANELS[step](sentence), steps.link_of(sentence)
     what_to_notice(notes)
     share({"step": step} | link)
 

@@ -1,22 +1,28 @@
-"""The steps of First principles: each draws its picture for a sentence, with its finding above, and returns what to notice."""
+"""The steps of First principles: each draws its picture, with its finding above, and returns what to notice.
+
+All but the last two read a sentence, which the visitor changes in its matrices.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import pandas as pd
 import streamlit as st
 import torch
 
-from pages.first_principles.sentence import PLACE, followed_row, show_matrices
+from pages.components.players import matrices
+from pages.shared import models, resources, screens
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import headline
-from pages.shared.picture import footer, picture, shown, table, toolbar
-from pages.shared.widgets import choose
-from xformer import analysis, viz
+from pages.shared.link import asked, carry, chose
+from pages.shared.picture import footer, shown, table, toolbar
+from pages.shared.widgets import choose, not_here, seed, typed
+from xformer import Checkpoint, analysis, viz
 from xformer.analysis.principles import (
     AFTER,
     BEFORE,
@@ -31,19 +37,136 @@ from xformer.analysis.principles import (
     Mixed,
     Sentence,
     attention_costs,
+    head_of,
     learned_matrices,
     order_error,
     parts,
 )
+from xformer.errors import InputError
 from xformer.formatting import percent
-from xformer.widgets.matrices_data import Shown, mix, operand, product, softmax
+from xformer.reading import Reading
+from xformer.widgets.matrices_data import Shown, matrices_data, mix, operand, product, softmax
+
+USUAL = "the cat saw the dog"
+MOST_TYPED = 120
+"""Characters that are read of what is typed."""
+D_OF_WORDS = (2, 4, 8)
+SEEDS = range(1, 100)
+LARGEST = 4.0
+"""How far from zero a number can be set."""
+TEXT, OWN, ROW, WIDTH, SEED = (f"principle_{name}" for name in ("text", "own", "row", "d", "seed"))
+PROBLEM = "principle_problem"
+"""Why the last change was not made."""
+
+
+def ask_sentence() -> Sentence:
+    """The sentence as the link or the last change has it; a change that could not be made leaves it, and says why."""
+    st.session_state.setdefault(TEXT, USUAL)
+    st.session_state.setdefault(OWN, None)
+    seed("d", D_OF_WORDS, 4, key=WIDTH)
+    seed("seed", SEEDS, 3, key=SEED)
+    if (wanted := asked("text")) is not None:
+        _set_text(wanted[:MOST_TYPED])
+    if (wanted := asked("vector")) is not None:
+        word, _, numbers = wanted.rpartition(":")
+        try:
+            st.session_state[OWN] = (word, tuple(float(number) for number in numbers.split(",")))
+        except ValueError:
+            st.session_state[OWN] = None
+        if _current().own is None:
+            not_here("vector")
+    if problem := st.session_state.pop(PROBLEM, ""):
+        st.error(escape_markdown(problem), icon=":material/edit:")
+    return _current()
+
+
+def _current() -> Sentence:
+    """The sentence of the session, with the vector set by hand where that fits the words and the width."""
+    sentence = Sentence(st.session_state[TEXT], st.session_state[WIDTH], st.session_state[SEED])
+    own = st.session_state[OWN]
+    if own is None or own[0] not in sentence.words or len(own[1]) != sentence.d:
+        return sentence
+    return replace(sentence, own=own) if all(abs(value) <= LARGEST for value in own[1]) else sentence
+
+
+def ask_more(sentence: Sentence) -> None:
+    """Widgets for the width and the seed, and for the vector set by hand to be as drawn again."""
+    st.caption("Click a word or a number of X to change it.")
+    st.segmented_control("Numbers per word", D_OF_WORDS, required=True, key=WIDTH, persist_state="session")
+    st.button("New vectors", icon=":material/casino:", on_click=_draw_again, key="principle_redraw", shortcut="V")
+    if sentence.own is not None:
+        st.button("Vector as drawn", on_click=st.session_state.__setitem__, args=(OWN, None), key="principle_own_undo")
+
+
+def link_of(sentence: Sentence) -> dict[str, str]:
+    """What the link keeps of a sentence."""
+    own = {}
+    if sentence.own is not None:
+        word, values = sentence.own
+        own = {"vector": f"{word}:{','.join(f'{value:g}' for value in values)}"}
+    return {"text": sentence.text, "d": str(sentence.d), "seed": str(sentence.seed)} | own
+
+
+def followed_row(names: Sequence[str], usual: int = 1) -> int:
+    """The row that the headline and the animation follow."""
+    seed("row", range(len(names)), min(usual, len(names) - 1), key=ROW)
+    chose("row", str(st.session_state[ROW]))
+    return st.session_state[ROW]
+
+
+def _draw_again() -> None:
+    """The next seed. A callback."""
+    st.session_state[SEED] = st.session_state[SEED] % SEEDS[-1] + 1
+
+
+def change(sent: Mapping[str, Any]) -> None:
+    """Make the change that the browser sent: of the row that is followed, of a word, or of a number of a vector."""
+    sentence = _current()
+    words = sentence.words
+    match sent:
+        case {"row": int(row)}:
+            st.session_state[ROW] = row  # `followed_row` checks it
+        case {"word": [int(row), str(text)]} if 0 <= row <= len(words):
+            _set_text(" ".join([*words[:row], text, *words[row + 1 :]]))
+        case {"number": [int(row), int(column), int() | float() as value]} if (
+            0 <= row < len(words) and 0 <= column < sentence.d
+        ):
+            values = [round(number, 4) for number in sentence.x[row].tolist()]
+            values[column] = min(max(round(float(value), 4), -LARGEST), LARGEST)
+            st.session_state[OWN] = (words[row], tuple(values))
+
+
+def _set_text(text: str) -> None:
+    try:
+        st.session_state[TEXT] = " ".join(Sentence(typed(text, MOST_TYPED)).words)
+    except InputError as error:
+        st.session_state[PROBLEM] = str(error)
+
+
+class NoModel(NamedTuple):
+    """Where a picture of this screen stands, in place of a `View`: no model is looked at."""
+
+    model: str = "first-principles"
+
+
+PLACE = NoModel()
+
+
+def show_matrices(shown: Sequence[Shown], step: str, row: int, **more: Any) -> list[Call]:
+    """Draw matrices in which the numbers of `row` are followed; returns the calls that draw them as figures."""
+    matrices(matrices_data(shown, step=step, row=row, **more), key=f"matrices_{step}", changed=change)
+    drawn = [one for one in shown if one.drawn]
+    return [
+        Call(viz.matrix, (one.mixed,), {"which": one.which, "n_columns": one.n_columns, "row": row}) for one in drawn
+    ]
+
 
 CLEAR = 0.15
 """A weight is stated as a finding when it is this much above that of even attention."""
 
 
 def called(names: Sequence[str]) -> list[str]:
-    """The words of rows as Markdown, without their positions where they are told apart without them."""
+    """The words of rows as Markdown; only words that occur twice keep their positions."""
     words = [name.partition(" ")[2] for name in names]
     return [escape_markdown(word if words.count(word) == 1 else name) for word, name in zip(words, names, strict=True)]
 
@@ -61,18 +184,12 @@ def average_panel(sentence: Sentence) -> list[str]:
     ]
     footer(PLACE, "average", show_matrices(pictures, "average", row, words=sentence.words))
     own = sum(int(weights.argmax()) == i for i, weights in enumerate(mixed.weights))
-    notes = [
+    return [
         "Each word becomes a weighted average of all words. The weights aren’t learned; they are dot products of the word "
         "vectors.",
         f"**S is symmetric**: cat→dog equals dog→cat. The largest weight of {own} of {len(mixed.names)} words is on "
         "themselves: a word can only match words like itself. Queries and keys, the next step, change both.",
     ]
-    words, names = sentence.words, [escape_markdown(name) for name in mixed.names]
-    if pairs := [(i, j) for i in range(len(words)) for j in range(i) if words[i] == words[j]]:
-        i, j = pairs[0]
-        apart = (mixed.out[i] - mixed.out[j]).abs().max().item()
-        notes.append(f"“{names[j]}” and “{names[i]}” are the same word, so their rows of Y differ by {apart:.1g}.")
-    return notes
 
 
 def strongest_weight(mixed: Mixed, row: int) -> str:
@@ -112,8 +229,8 @@ def qkv_panel(sentence: Sentence) -> list[str]:
         "Three matrices turn each word into a query, a key and a value. In a model they are learned; here they are random. "
         "A word can now look for something that it is not: "
         f"{own} of {len(names)} words attend most to themselves.",
-        f"The three matrices hold 3 · {sentence.d} · {sentence.d} = {3 * sentence.d**2} numbers, whatever the length of the "
-        "sentence: the same matrices serve every word.",
+        f"The three matrices hold 3 · {sentence.d} · {sentence.d} = {3 * sentence.d**2} numbers for a sentence of any "
+        "length: the same matrices serve every word.",
     ]
 
 
@@ -221,8 +338,6 @@ def _mask_finding(sentence: Sentence, mixed: Mixed, row: int) -> str:
     return f"The {percent(late, 0)} that “{names[row]}” gave to later words now go to itself and earlier ones."
 
 
-SIZES = {"sentence": "this sentence", "paper": "the paper’s base model: 512 wide, 8 heads, 64 tokens"}
-PAPERS_SIZE = (64, 512, 8)
 _SMALL = "₁₂₃₄"
 
 
@@ -243,12 +358,8 @@ def heads_panel(sentence: Sentence) -> list[str]:
             name, share = called(heads[0].names)[query], percent(apart[query].item(), 0)
             with place:
                 headline(f"For “{name}”, heads 1 and 2 put {share} of the weight on different words.")
-    with st.expander("What several heads cost"):
-        size = choose("size", SIZES, "sentence", "Count the cost for", key="principle_size")
-        n, d_model, n_heads = PAPERS_SIZE if size == "paper" else (len(sentence.words), d, h)
-        shape = {"n_tokens": n, "d_model": d_model, "n_heads": n_heads}
-        picture(PLACE, "costs", viz.attention_costs, key="heads_cost", **shape)
-    costs = attention_costs(**shape)
+    n = len(sentence.words)
+    costs = attention_costs(n_tokens=n, d_model=d, n_heads=h)
     one, split, wide = (sum(costs["count"][costs["heads"] == name]) for name in dict.fromkeys(costs["heads"]))
     is_counted = costs.drop_duplicates("heads")["measured"].tolist() == [one, split, wide]
     return [
@@ -257,7 +368,7 @@ def heads_panel(sentence: Sentence) -> list[str]:
         f"**h heads of d/h cost as many multiplications as one head of d**: {split:,} and {one:,}"
         + (", and torch counted the same." if is_counted else ".")
         + f" Heads as wide as d would cost {wide:,}. What grows with h are the exponentials: {n * n:,} for one head, "
-        f"{n_heads * n * n:,} for {n_heads}.",
+        f"{h * n * n:,} for {h}.",
     ]
 
 
@@ -274,14 +385,15 @@ def _head(head: Mixed, index: int, width: int, has_scores: bool) -> list[Shown]:
     ]
 
 
-ORDERS = {"reversed": "reversed", "shuffled": "shuffled", "swapped": "first two swapped"}
+ORDERS = {"reversed": "reversed", "shuffled": "shuffled"}
 
 
 def position_panel(sentence: Sentence) -> list[str]:
     """Draw the step; returns what to notice."""
     place = st.container()
     with toolbar():
-        how = choose("order", ORDERS, "reversed", "Order", key="principle_order", label_visibility="collapsed")
+        look: dict[str, Any] = {"key": "principle_order", "label_visibility": "collapsed"}
+        how = choose("order", ORDERS, "reversed", "Order", old={"swapped": "shuffled"}, **look)
         options = {0: "no positions", 1: "positions added"}
         adds = bool(choose("add", options, 0, "Positions", key="principle_add", label_visibility="collapsed"))
     order = order_of(how, len(sentence.words), sentence.seed)
@@ -312,19 +424,11 @@ def position_panel(sentence: Sentence) -> list[str]:
             "Without positions each word gets the same vector, in another row: $f(PX) = P f(X)$ for every order $P$, any "
             "number of heads, and the feed-forward layer too. “The dog saw the cat” and “the cat saw the dog” are the same.",
         ]
-    apart = (after.out - before.out[torch.tensor(order)]).norm(dim=-1)
-    most = int(apart.argmax())
-    return [
-        f"“{escape_markdown(sentence.names[order[most]])}” moves most: its vector is {apart[most].item():.2f} away from what "
-        f"it was, of a length of {before.out[order[most]].norm().item():.2f}. The positions are the sinusoids of the paper "
-        "(§3.5), added to X before Q, K and V.",
-    ]
+    return ["The positions are the sinusoids of the paper (§3.5), added to X before Q, K and V."]
 
 
 def order_of(how: str, n: int, seed: int) -> list[int]:
     """The position of the word that moves to each place."""
-    if how == "swapped":
-        return [1, 0, *range(2, n)]
     if how == "shuffled":
         return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
     return list(range(n))[::-1]
@@ -339,3 +443,106 @@ def parts_panel() -> tuple[list[str], dict[str, str]]:
     rows = found[found["part"] == kind].drop(columns="part").map(escape_markdown)
     st.table(rows.set_index("title").rename_axis(kind).rename(columns=str.capitalize))
     return ["Each is one registered file of the library; a new one appears here, on Train and in the diagram."], {}
+
+
+MODEL, USUAL_INPUT = "reverse-decoder", "3 7 12"
+MOST_NUMBERS = 4
+"""Numbers of its input: with the answer they make nine rows."""
+COLUMNS_OF_Z = 4
+"""Columns of Z that are drawn."""
+
+
+def model_panel() -> tuple[list[str], dict[str, str]]:
+    """Draw the step; returns what to notice, and the input for the link."""
+    if MODEL not in models.shipped():
+        st.info(f"This step needs the shipped model {MODEL}; `make checkpoints` trains it.")
+        return [], {}
+    checkpoint = models.checkpoint(MODEL)
+    config, place = checkpoint.config, st.container()
+    with toolbar():
+        source, problem = _ask_source(checkpoint)
+        heads = {
+            f"{layer + 1}.{head + 1}": f"layer {layer + 1} · head {head + 1}"
+            for layer in range(config.n_layers)
+            for head in range(config.n_heads)
+        }
+        layer = asked("layer") or "0"  # older links have both, counted from 0
+        old = {str(head): f"{int(layer) + 1}.{head + 1}" for head in range(config.n_heads)} if layer.isdecimal() else {}
+        look: dict[str, Any] = {"widget": st.selectbox, "width": 165, "label_visibility": "collapsed"}
+        at = choose("head", heads, "1.1", "Head", key="principle_head", old=old, **look)
+        st.page_link(
+            screens.file_of("attention"),
+            label="Open on Attention",
+            icon=":material/grid_view:",
+            query_params={"model": MODEL, "input": _written(source), "head": at},
+        )
+    run = resources.run(MODEL, source)
+    layer, head = (int(number) - 1 for number in at.split("."))
+    mixed = head_of(run, layer=layer, head=head)
+    row = followed_row(mixed.names, len(source))
+    if problem:
+        st.error(escape_markdown(problem), icon=":material/edit:")
+    with place:
+        headline(_finding(mixed, row))
+    width, d = mixed.v.shape[1], config.d_head
+    drawn = min(COLUMNS_OF_Z, width)
+    pictures = [
+        *(Shown(name, name, mixed, name.lower(), drawn=False) for name in "QKV"),
+        Shown("S", f"S = Q Kᵀ / √{d}", mixed, "scores", "later tokens −∞", product("Q", "K", divide=math.sqrt(d))),
+        Shown("A", "A = softmax(S)", mixed, "weights", "each row sums to 1", softmax("S")),
+        Shown("Z", "Z = A V", mixed, "out", f"{drawn} of {width} columns", mix("A", "V"), drawn),
+    ]
+    footer(PLACE, "model", show_matrices(pictures, "model", row))
+    return [head_note(run, mixed, layer, head, row)], {"input": _written(source)}
+
+
+def _finding(mixed: Mixed, row: int) -> str:
+    """Where a row attends most, as a finding; "" where attention is almost even."""
+    best = int(mixed.weights[row].argmax())
+    weight = mixed.weights[row, best].item()
+    if row == 0 or weight < 1 / (row + 1) + CLEAR:
+        return ""
+    names = [escape_markdown(name) for name in mixed.names]
+    return f"At “{names[row]}” this trained head puts {percent(weight, 0)} of its attention on “{names[best]}”."
+
+
+def _ask_source(checkpoint: Checkpoint) -> tuple[tuple[int, ...], str]:
+    """The typed numbers, or the last readable ones with an error message."""
+    if (wanted := asked("input")) is not None:
+        st.session_state["principle_input"] = wanted[:60]
+    st.session_state.setdefault("principle_input", USUAL_INPUT)
+    carry("principle_input")
+    label = f"Up to {MOST_NUMBERS} numbers"
+    text = st.text_input(label, key="principle_input", persist_state="session", width=160, label_visibility="collapsed")
+    task = checkpoint.task
+    assert task is not None
+    try:
+        source = task.vocabulary.read(typed(text, 60))
+        if len(source) > MOST_NUMBERS:
+            raise InputError(f"This step reads at most {MOST_NUMBERS} numbers, got {len(source)}.")
+        task.example(source, max_len=checkpoint.config.max_len)
+    except InputError as error:
+        return st.session_state.get("principle_input_last", (3, 7, 12)), str(error)
+    st.session_state["principle_input_last"] = tuple(source)
+    return tuple(source), ""
+
+
+def _written(source: tuple[int, ...]) -> str:
+    return " ".join(str(number) for number in source)
+
+
+def head_note(run: Reading, mixed: Mixed, layer: int, head: int, row: int) -> str:
+    """What to notice in one row of a head."""
+    apart = (run[f"{run.attention[layer].path}.pattern"][0, head] - mixed.weights).abs().max().item()
+    same = "the same to the last digit" if apart == 0 else f"within {apart:.1g} of each other"
+    note = (
+        "q, k and v are read from a run of a trained model, and the same steps are done with them. The model’s own pattern "
+        f"and the one drawn here are {same}."
+    )
+    labelled = (run.example.labels[0] >= 0).nonzero().flatten().tolist()
+    if row not in labelled:
+        return note
+    at = labelled.index(row)
+    predicted, right = (escape_markdown(run.subject.labels[token]) for token in (run.predicted[at], run.answer[at]))
+    verdict = "that is right." if run.right[at] else f"right is “{right}”."
+    return f"{note} After all layers the model says “{predicted}” here ({percent(run.probability[at])}); {verdict}"

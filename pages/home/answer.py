@@ -9,19 +9,18 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from pages.components.prediction_strip import Lane, prediction_strip
-from pages.components.scene import scene
+from pages.components.controls import Lane, prediction_strip
+from pages.components.players import scene
 from pages.shared import resources, screens
+from pages.shared.background_job import patience
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import show_image, test_predictions
 from pages.shared.layout import caption, is_dark
 from pages.shared.link import address
-from pages.shared.patience import patience
 from pages.shared.picture import footer, heading, html, menu, shown
-from pages.shared.prediction import editing
-from pages.shared.view import View
+from pages.shared.view import View, editing
 from xformer import analysis, viz
 from xformer.analysis.images import wrong_ones
 from xformer.formatting import percent

@@ -95,7 +95,10 @@ def training_panel(view: View) -> None:
             "Nothing had been scored yet at this step." if recipe else "This model has no record of its training."
         )
         return
-    measure, value, meaning = view.kind.score(view.subject, figures)
+    measure, value, meaning = "Exact match", percent(figures["exact_match"]), "Whole answers right."
+    if view.input.goes_on:
+        measure, value = f"Bits per {view.input.one}", f"{figures['loss'] / math.log(2):.3f}"
+        meaning = f"Knowing nothing, it would need {math.log2(len(view.input.replacements)):.2f}."
     seed = figures.get("seed", card["seed"])
     tiles = (
         (measure + figures.get("at", ""), value, meaning),

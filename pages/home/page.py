@@ -12,14 +12,14 @@ from pages.shared import frame
 from pages.shared.call import Call
 from pages.shared.models import card_of_model
 from pages.shared.picture import footer, panel, shown, toolbar
-from pages.shared.prediction import prediction_panel
 from pages.shared.session import View, open_page
+from pages.shared.view import prediction_panel
 from pages.shared.widgets import choose
 from xformer import viz
 from xformer.counting import n_parameters, parameters_by_part
 from xformer.formatting import percent
 from xformer.training.evaluate import lengths_of
-from xformer.viz.diagram_figure import described
+from xformer.viz.diagram import described
 
 LEARNED = 0.5
 """The exact match from which a model’s task is stated without a reservation."""

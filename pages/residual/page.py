@@ -7,9 +7,8 @@ import streamlit as st
 from pages.residual.pictures import attribution_panel, lens_panel, norms_panel, similarity_panel
 from pages.shared import frame
 from pages.shared.picture import panel, toolbar
-from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_sidebar
-from pages.shared.view import View
+from pages.shared.view import View, prediction_panel
 from pages.shared.widgets import choose
 from xformer.adapters.inputs import TokenizedText
 

@@ -20,11 +20,10 @@ from pages.shared.picture import footer, of_each_run, picture, shown, table
 from pages.shared.view import ORIGINAL, View
 from pages.shared.widgets import ask_token, ask_window, choose, shown_of, typed
 from xformer import analysis, viz
-from xformer.adapters import ModelAdapter
 from xformer.adapters.huggingface_opening import CLASSES
 from xformer.analysis.logit_lens import decided, looked_at
 from xformer.analysis.residual import explained_pair
-from xformer.analysis.text_similarity import Pooling, default_pooling, is_causal, projects, stream_names
+from xformer.analysis.text_similarity import Pooling, default_pooling, stream_names
 from xformer.errors import InputError
 from xformer.formatting import percent
 from xformer.tasks.batch import IGNORED
@@ -97,13 +96,13 @@ def when_ahead(path: pd.DataFrame, position: int, n_tokens: int, one: str = "ans
         return str(path["point"].iloc[max((at + 1 for at, ok in enumerate(holds) if not ok), default=0)])
 
     answer, ahead = escape_markdown(str(last["answer"])), since([rank == 1 for rank in path["rank"]])
-    said = f"Position {position}’s {one} **{answer}** is ahead for good"
+    leads = f"Position {position}’s {one} **{answer}** is ahead for good"
     if last["answer_probability"] < SURE_OF:
-        return f"{said} after **{ahead}**, and ends with {percent(last['answer_probability'], 0)}."
+        return f"{leads} after **{ahead}**, and ends with {percent(last['answer_probability'], 0)}."
     sure = since([p >= SURE_OF for p in path["answer_probability"]])
     if sure == ahead:
-        return f"{said} and certain (≥ {SURE_OF:.0%}) after **{ahead}**."
-    return f"{said} after **{ahead}**, certain (≥ {SURE_OF:.0%}) after **{sure}**."
+        return f"{leads} and certain (≥ {SURE_OF:.0%}) after **{ahead}**."
+    return f"{leads} after **{ahead}**, certain (≥ {SURE_OF:.0%}) after **{sure}**."
 
 
 def _outline(view: View) -> str:
@@ -115,9 +114,9 @@ def _outline(view: View) -> str:
         return "no right answer is known here"
     if view.input.goes_on or view.input.kind != "text":
         return view.kind.outline.format(one=view.input.one)
-    if view.is_pair:
-        return "the outline marks where the likeliest token is the next one of the target"
-    if run.answer == tuple(run.ids("decoder")[at] for at in run.target_positions):  # a text without gaps
+    if view.is_pair or run.answer == tuple(
+        run.ids("decoder")[at] for at in run.target_positions
+    ):  # a text without gaps
         return "the outline marks where the likeliest token is the actual one"
     return InputKind.outline
 
@@ -126,25 +125,20 @@ def _what(view: View, frame: pd.DataFrame, positions: Sequence[int], shown: Sequ
     """The caption of the lens."""
     norm = "the model’s last norm and its unembedding" if view.shape.final_norm else "the unembedding"
     which = "the decoder’s stream" if view.is_pair else "the stream"
-    outline = _outline(view)
-    first, n_points = positions[0], len(set(frame["depth"]))
-    left_out = f" The {first} positions before the answer are left out." if first else ""
-    thin = f" {MOST_POINTS} of {n_points} steps are drawn." if n_points > MOST_POINTS else ""
+    left_out = f" The {positions[0]} positions before the answer are left out." if positions[0] else ""
     moved = " Dashed frames: the token differs from the original." if view.is_changed else ""
     return (
-        f"Logit lens: {which} after each step, read with {norm}; {outline}. The last row of the stream is the model’s output "
-        f"itself.{left_out}{thin}{moved}{shown_of(positions, shown)}"
+        f"Logit lens: {which} after each step, read with {norm}; {_outline(view)}. The last row is the model’s output "
+        f"itself.{left_out}{_thin(frame)}{moved}{shown_of(positions, shown)}"
     )
 
 
 MOST = 12
 """Parts with a bar of their own."""
 GOALS = {"logit": "its logit", "lead": "its lead"}
-_IDENTITY = {
-    "post": "This model normalises after every sum, so a part passes every later norm. With the standard deviation of each "
-    "norm frozen at its value in this run, the parts sum to the logit exactly.",
-    "pre": "Only the last norm stands between the stream and the logit. With its standard deviation frozen at its value in "
-    "this run, the parts sum to the logit exactly.",
+_NORMS = {
+    "post": "With the divisor of every later norm frozen at its value in this run, the parts sum to the logit.",
+    "pre": "With the divisor of the last norm frozen at its value in this run, the parts sum to the logit.",
     "none": "No norm stands between the stream and the logit, so the parts sum to it.",
 }
 
@@ -175,16 +169,12 @@ def attribution_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator
             f"{which}{what} = {figure:.4f} in the model; the parts sum to {total:.4f} "
             f"(difference {abs(total - figure):.0e}, the rounding of the run)."
         )
-    n_parts = max(map(len, frames.values()))
+    n_parts, unembedding = max(map(len, frames.values())), view.subject.weights.unembedding()
     few = f" The {MOST} largest of {n_parts} parts have their own bar; the CSV has all." if n_parts > MOST + 1 else ""
-    unembedding = view.subject.weights.unembedding()
     norm = "none" if view.shape.norm == "pre" and unembedding.norm is None else view.shape.norm
-    identity = _IDENTITY[norm] if view.task is not None else _IDENTITY[norm].replace("standard deviation", "divisor")
     cap = "" if unembedding.softcap is None else " Its soft cap is taken as a constant factor."
-    caption(
-        f"{identity}{cap} A head’s part is its z·W_O; this excludes the contribution through queries and keys.{few}"
-    )
-    parts_notes(frames[view.shown], position)
+    caption(f"{_NORMS[norm]}{cap} A head’s part is its z·W_O, without its effect through queries and keys.{few}")
+    what_to_notice(who_adds(frames[view.shown], position))
 
 
 def _ask_position(view: View) -> int:
@@ -211,27 +201,14 @@ def _ask_goal(view: View, position: int) -> tuple[str, int | None]:
     """Ask for one of `GOALS`, and for another token to explain."""
     run = view.original()
     one = "class" if run.output in CLASSES else "token"
-    goal = choose(
-        "goal",
-        GOALS,
-        "logit",
-        f"Explain the {_meant(view)} {one}’s …",
-        key="residual_goal",
-        help=f"The lead is its logit minus that of the strongest other {one}. Only the lead decides which {one} wins.",
-    )
+    meant = "right" if run.has_right_answer else view.kind.meant if view.input.goes_on else "predicted"
+    lead = f"The lead is its logit minus that of the strongest other {one}. Only the lead decides which {one} wins."
+    goal = choose("goal", GOALS, "logit", f"Explain the {meant} {one}’s …", key="residual_goal", help=lead)
     if view.task is not None:
         return goal, None
     explained = run.explained(position)
-    help_text = f"Type another {one} to explain it."
-    token_typed = ask_token(view.subject.labels, "token", explained, one.capitalize(), help=help_text)
+    token_typed = ask_token(view.subject.labels, "token", explained, f"Another {one}")
     return goal, None if token_typed == explained else token_typed
-
-
-def _meant(view: View) -> str:
-    """An adjective for the token that is explained."""
-    if view.original().has_right_answer:
-        return "right"
-    return view.kind.meant if view.input.goes_on else "predicted"
 
 
 _WHAT = {"stream": "the stream", "added": "what each step adds"}
@@ -252,21 +229,21 @@ def norms_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator) -> N
         limit=max(float(frame.loc[frame["what"] == what, "length"].max()) for frame in frames),
         positions=shown if len(shown) < len(positions) else None,
     )
-    caption(_caption(view, what, frames[-1], positions, shown))
+    of = "the decoder’s stream" if view.is_pair else "the residual stream"
+    reset = " Each norm of this model resets it." if view.shape.norm == "post" else ""
+    lengths = {
+        "stream": f"‖x‖, the length of {of} after each step.{reset}",
+        "added": "‖f(x)‖, the length of what a step adds.",
+    }
+    caption(lengths[what] + _thin(frames[-1]) + shown_of(positions, shown))
     if notes := norm_notes(frames[-1], what, view.shape.norm):
         what_to_notice(notes)
 
 
-def _caption(view: View, what: str, frame: pd.DataFrame, positions: Sequence[int], shown: Sequence[int]) -> str:
-    is_post, n_points = view.shape.norm == "post", len(set(frame["depth"]))
-    if what == "stream":
-        which = "the decoder’s stream" if view.is_pair else "the residual stream"
-        text = f"‖x‖, the length of {which} after each step."
-        text += " Each norm of this model resets it." if is_post else ""
-    else:
-        text = "‖f(x)‖, the length of what a step adds" + (", before the norm." if is_post else ".")
-    thin = f" {MOST_POINTS} of {n_points} steps are drawn." if n_points > MOST_POINTS else ""
-    return text + thin + shown_of(positions, shown)
+def _thin(frame: pd.DataFrame) -> str:
+    """The part of a caption where not all steps are drawn; else nothing."""
+    n_points = len(set(frame["depth"]))
+    return f" {MOST_POINTS} of {n_points} steps are drawn." if n_points > MOST_POINTS else ""
 
 
 def norm_notes(frame: pd.DataFrame, what: str, norm: str) -> list[str]:
@@ -327,16 +304,13 @@ def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: boo
     settled = decided(frame)
     n_correct, settled = len(settled), settled.loc[settled["position"].isin(sure)]
     total, unsure = len(last), n_correct - len(settled)
-    what = "stay what they end as" if not judged else "are permanently correct"
+    what = "are permanently correct" if judged else "stay what they end as"
     if settled.empty:
         mean = percent(last["probability"].mean(), 0)
-        share = f"the likeliest {one} gets {mean}{' on average' if total > 1 else ''} in the end"
-        if not judged:
-            return f"{prefix}Nothing is decided: {share}, and none gets {least:.0%}."
-        if n_correct:
-            some = f"{n_correct} of {total} outputs {'is' if n_correct == 1 else 'are'} right, but not with {least:.0%} or more"
-            return f"{prefix}{some}, so none counts as decided: {share}."
-        return f"{prefix}No output is right in the end, so none is ever decided for good."
+        end = f"No output ends {'right ' if judged else ''}with {least:.0%} or more"
+        return (
+            f"{prefix}{end}, so none is decided: the likeliest {one} gets {mean}{' on average' if total > 1 else ''}."
+        )
     if total == 1:
         verb = "is permanently correct" if judged else "stays what it ends as"
         return f"{prefix}The output {verb} after **{settled.iloc[0]['point']}**."
@@ -349,28 +323,16 @@ def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: boo
     return f"{prefix}Of {total} outputs, these {what}: {found}{rest}."
 
 
-def parts_notes(parts: pd.DataFrame, position: int) -> None:
-    """What to notice in the parts of an output."""
-    what_to_notice(who_adds(parts, position))
-
-
 def who_adds(parts: pd.DataFrame, position: int) -> list[str]:
     """Which part adds the most to an output, and which subtracts the most."""
     named = parts.loc[parts["kind"] != "bias"]
     best, worst = named.nlargest(1, "contribution").iloc[0], named.nsmallest(1, "contribution").iloc[0]
-    notes = []
+    found = []
     if best["contribution"] > 0:
-        note = f"At position {position}, **{best['part']}** adds the most ({_signed(best['contribution'])})"
-        if worst["contribution"] < 0:
-            note += f", and **{worst['part']}** takes away the most ({_signed(worst['contribution'])})"
-        notes.append(f"{note}.")
-    elif worst["contribution"] < 0:
-        notes.append(
-            f"At position {position} no part adds anything, and **{worst['part']}** takes away the most "
-            f"({_signed(worst['contribution'])})."
-        )
-    else:
-        notes.append(f"At position {position} no part adds anything or takes anything away.")
+        found.append(f"**{best['part']}** adds the most ({_number(best['contribution'], '+')})")
+    if worst["contribution"] < 0:
+        found.append(f"**{worst['part']}** takes away the most ({_number(worst['contribution'], '+')})")
+    notes = [f"At position {position}, {' and '.join(found) or 'no part adds or takes away anything'}."]
     if best["contribution"] > 0 and best["kind"] in ("attention", "feed_forward"):
         what = "head" if best["head"] >= 0 else "layer"
         screen = "Attention" if best["kind"] == "attention" else "Feed-forward"
@@ -379,10 +341,6 @@ def who_adds(parts: pd.DataFrame, position: int) -> list[str]:
             "change, because they read its output."
         )
     return notes
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")
 
 
 MORE_TEXTS = ("Although the movie took its time, I loved all of it.", "The train to the airport leaves at noon.")
@@ -401,8 +359,6 @@ ALL_ALIKE = 0.5
 
 _KEY = "similar_texts"
 
-_POOLINGS = {"mean": "mean", "last": "last", "first": "first", "own": "own"}
-
 _MEANS = {
     "mean": "the mean over all positions of a text, special tokens included",
     "last": "the vector at the last position of a text",
@@ -416,7 +372,7 @@ def similarity_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator)
     names = stream_names(view.subject)  # raises before any widget is drawn
     texts = _ask_texts(view)
     usual = default_pooling(view.subject)
-    poolings = {name: words for name, words in _POOLINGS.items() if name != "own" or "pooled" in view.original()}
+    poolings = {name: name for name in _MEANS if name != "own" or "pooled" in view.original()}
     left, right = st.columns(2, gap="medium", vertical_alignment="bottom")
     with left:
         pooling = cast(Pooling, choose("pooling", poolings, usual, "Pooling", key="similar_pooling"))
@@ -439,10 +395,8 @@ def similarity_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator)
     footer(view, "similarity", calls, frame)
     where = "at the output" if layer == last else "of the embeddings" if layer == 0 else f"after layer {layer}"
     left_out = " Active changes are ignored here." if view.is_changed else ""
-    caption(
-        f"Cosines {where}: 1 is the same direction, 0 a right angle, −1 the opposite. A text’s vector is {_MEANS[pooling]}"
-        f"{_reason(view.subject, pooling, usual)}.{left_out}"
-    )
+    other = "" if pooling == usual else f"; usual for this model is {_MEANS[usual]}"
+    caption(f"Cosines {where}. A text’s vector is {_MEANS[pooling]}{other}.{left_out}")
     if notes := similarity_notes(frame.loc[frame["layer"] == layer], texts):
         what_to_notice(notes)
 
@@ -480,19 +434,6 @@ def _ask_layer(last: int) -> int:
     return choose("after", names, last, "After layer", **look)
 
 
-def _reason(subject: ModelAdapter, pooling: str, usual: str) -> str:
-    """Where the choice of pooling comes from."""
-    if pooling != usual:
-        return f"; usual for this model is {_MEANS[usual]}"
-    if getattr(subject, "pooling", None) == pooling:
-        return ", as the 1_Pooling of its folder says"
-    if projects(subject):
-        return ", which its class projects for this use"
-    if is_causal(subject):
-        return ", the only one that sees all of it"
-    return ": its folder names no pooling, and every position sees the whole text"
-
-
 def similarity_notes(frame: pd.DataFrame, texts: Sequence[str]) -> list[str]:
     """Which two texts are most alike, where that is clear, and whether all texts are alike.
 
@@ -501,12 +442,11 @@ def similarity_notes(frame: pd.DataFrame, texts: Sequence[str]) -> list[str]:
     pairs = frame.loc[frame["first"] < frame["second"]].sort_values("cosine", ascending=False).to_dict("records")
     notes = []
     if len(pairs) > 1 and pairs[0]["cosine"] - pairs[1]["cosine"] > CLEAR:
-        best, next_one = pairs[0], pairs[1]
-        one, other = texts[best["first"]], texts[best["second"]]
-        if one != other:
+        first, second = pairs[0]["first"], pairs[0]["second"]
+        best, after = (_number(pair["cosine"]) for pair in pairs[:2])
+        if texts[first] != texts[second]:
             notes.append(
-                f"Texts **{best['first'] + 1}** and **{best['second'] + 1}** are most alike: {_number(best['cosine'])}. Next "
-                f"come {next_one['first'] + 1} and {next_one['second'] + 1} with {_number(next_one['cosine'])}."
+                f"Texts **{first + 1}** and **{second + 1}** are most alike: {best}. The next pair has {after}."
             )
     if len(pairs) > 1 and pairs[-1]["cosine"] > ALL_ALIKE and pairs[0]["cosine"] - pairs[-1]["cosine"] > CLEAR:
         notes.append(
@@ -515,5 +455,5 @@ def similarity_notes(frame: pd.DataFrame, texts: Sequence[str]) -> list[str]:
     return notes
 
 
-def _number(cosine: float) -> str:
-    return f"{cosine:.2f}".replace("-", "−")
+def _number(value: float, sign: str = "") -> str:
+    return f"{value:{sign}.2f}".replace("-", "−")

@@ -1,30 +1,31 @@
-"""The chosen runs: their curves, the selected run, and what to notice."""
+"""The chosen runs: their curves, what can be done with a run, and what to notice."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from pages.runs.table import MAX_DRAWN, runs_state
-from pages.shared import run_commands, run_store, run_weights, screens
+from pages.shared import run_commands, run_store, screens
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.link import address
 from pages.shared.picture import Figures, figure_files, menu
 from pages.shared.session import choose_model
-from pages.shared.widgets import seed
+from pages.shared.widgets import choose
+from xformer.errors import XformerError
 from xformer.formatting import percent
+from xformer.training.card import to_file
 from xformer.training.entry import DAMAGED, ELSEWHERE, RESUMABLE, Entry
 from xformer.training.limits import n_models
 from xformer.training.run_store import exact_match, has_no_answer
 from xformer.training.tables import REPORTING, event_files, flat, folder_name, metrics_csv
-from xformer.training.transfer import to_file
 from xformer.viz.training_curves import curves, curves_chart, run_colour
 
 METRICS = {
@@ -38,15 +39,60 @@ METRICS = {
     "best_head_score": "best head’s score",
 }
 FIRST = ("held_out_exact_match", "held_out_loss")
-SMOOTHING = (0.0, 0.3, 0.6, 0.8, 0.9, 0.95)
-SCALES = ("linear", "log")
+SMOOTHING = {weight: f"{weight:g}" for weight in (0.0, 0.3, 0.6, 0.8, 0.9, 0.95)}
+SCALES = {"linear": "linear", "log": "log"}
 AXES = {"step": "steps", "seconds": "seconds"}
 TRAIN = screens.file_of("train")
+MAX_DRAWN = 12
+"""The number of run colours, and so of runs that are drawn."""
 GOOD = 0.99
-DIP = 0.02
-"""A fall of the exact match below `GOOD` that is worth a note."""
 Rows = Sequence[Mapping[str, Any]]
 """The reports of a run."""
+
+
+@dataclass
+class RunsState:
+    """The Runs screen's state that is private to a visit; filters and sort order are kept by their widgets."""
+
+    has_begun: bool = False
+    """Whether runs were chosen once, by the link or by default."""
+    chosen: list[str] = field(default_factory=list)
+    generation: int = 0
+    """How often runs were chosen outside of the table, which then needs a new key."""
+    rows: list[str] = field(default_factory=list)
+    """The runs of the table's rows."""
+    colours: dict[str, int] = field(default_factory=dict)
+    """The colour index of each chosen run."""
+    problem: str = ""
+    deleted: tuple[str, str] | None = None
+    """The id and the name of the run that was deleted last and can be restored."""
+
+    def choose(self, *runs: str) -> None:
+        """Choose these runs."""
+        self.has_begun, self.chosen = True, list(dict.fromkeys(runs))
+        self.generation += 1
+
+    def attempt(self, what: Callable[[], object]) -> bool:
+        """Run a command in a callback; False where it is refused, and the screen then shows why."""
+        try:
+            what()
+        except XformerError as error:
+            self.problem = str(error)
+            return False
+        return True
+
+    def colour_slots(self) -> dict[str, int]:
+        """The colour index of each chosen run; a run keeps its colour while others come and go."""
+        drawn = self.chosen[:MAX_DRAWN]
+        kept = {run: slot for run, slot in self.colours.items() if run in drawn}
+        free = (slot for slot in range(MAX_DRAWN) if slot not in kept.values())
+        self.colours = {run: kept[run] if run in kept else next(free) for run in drawn}
+        return self.colours
+
+
+def runs_state() -> RunsState:
+    """The state of this visit."""
+    return st.session_state.setdefault("runs_state", RunsState())
 
 
 def labels(entries: Sequence[Entry]) -> dict[str, str]:
@@ -64,18 +110,13 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Rows]) -> dict[str
         metrics = _ask_metrics()
         x, scale, smoothing = _ask_look()
     names, slots = labels(entries), runs_state().colour_slots()
-    colours, dark_colours = (
-        {names[entry.id]: run_colour(slots.get(entry.id, 0), dark) for entry in entries} for dark in (False, True)
-    )
     found = {names[entry.id]: [_drawn(entry, flat(row)) for row in rows[entry.id]] for entry in entries}
-    state = tuple(
-        (entry.id, names[entry.id], slots.get(entry.id, 0), is_dark(), len(rows[entry.id]), str(rows[entry.id][-1:]))
-        for entry in entries
-    )
+    state = str((names, slots, is_dark(), {run: (len(of), of[-1:]) for run, of in rows.items()}))
 
     def draw(metric: str, dark: bool) -> Any:
         frame = curves(found, metric, x=x, smoothing=smoothing)
-        return curves_chart(frame, metric, METRICS[metric], dark_colours if dark else colours, x=x, log=scale == "log")
+        colours = {names[entry.id]: run_colour(slots.get(entry.id, 0), dark) for entry in entries}
+        return curves_chart(frame, metric, METRICS[metric], colours, x=x, log=scale == "log")
 
     shown = [metric for metric in metrics if any(metric in row for points in found.values() for row in points)]
     for metric in metrics:
@@ -88,26 +129,17 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Rows]) -> dict[str
     if shown:
         with menu("runs_curves"):
             figure_files(Figures(lambda dark: [draw(metric, dark) for metric in shown], address()), "curves", "runs")
-    without = sum(not rows[entry.id] and entry.sweep is None for entry in entries)
-    if without:
-        st.caption(
-            f"{without} of the chosen runs {'has' if without == 1 else 'have'} no curve: nothing is reported yet."
-        )
     return {"curves": ",".join(metrics), "x": x, "scale": scale, "smooth": str(smoothing)}
 
 
 def _ask_look() -> tuple[str, str, float]:
     """Ask for the horizontal axis, the scale and the smoothing."""
-    seed("x", list(AXES), "step", key="runs_x", called="horizontal axis")
-    seed("scale", SCALES, "log", key="runs_scale", called="scale")
-    seed("smooth", SMOOTHING, 0.0, key="runs_smooth", called="smoothing")
-    look: dict[str, Any] = {"persist_state": "session", "required": True}
     with st.popover("More"):
-        x = st.segmented_control("Against", list(AXES), format_func=AXES.__getitem__, key="runs_x", **look)
+        x = choose("x", AXES, "step", "Against", key="runs_x", called="horizontal axis")
         help = "Of losses, norms and rates; shares are always drawn from 0 to 1."
-        scale = st.segmented_control("Scale", SCALES, key="runs_scale", help=help, **look)
+        scale = choose("scale", SCALES, "log", "Scale", key="runs_scale", help=help)
         help = "Exponential moving average: the weight of the average before each new report. The raw curve is faint."
-        smoothing = st.select_slider("Smoothing", SMOOTHING, key="runs_smooth", persist_state="session", help=help)
+        smoothing = choose("smooth", SMOOTHING, 0.0, "Smoothing", key="runs_smooth", widget=st.select_slider, help=help)
     return x, scale, smoothing
 
 
@@ -135,6 +167,7 @@ def _ask_metrics() -> list[str]:
 def run_panel(entry: Entry, entries: Sequence[Entry], all_entries: Sequence[Entry], who: str) -> None:
     """The name and tags of a run, its status, and what can be done with it; metrics are those of all `entries`."""
     mine = run_store.may_control(entry, who)
+    st.page_link(TRAIN, label="Watch it train", icon=":material/movie:", query_params={"run": entry.id})
     _name_and_tags(entry, mine, sorted({tag for one in all_entries for tag in one.tags}))
     _status(entry, mine)
     _actions(entry, entries, labels(entries), mine, who)
@@ -234,7 +267,7 @@ def _on_deleting(entry: Entry, mine: bool) -> str:
 
 def _open_on(entry: Entry) -> None:
     """Buttons that open the latest step of the run on the other screens; Train opens any step."""
-    steps = run_weights.steps_of(entry.id)
+    steps = run_store.steps_of(entry.id)
     if not steps:
         st.caption("It has no weights yet.")
         return
@@ -275,40 +308,32 @@ def _again(entry: Entry) -> None:
 def _downloads(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) -> None:
     """Offer the weights of the selected run, and the metrics of all chosen runs."""
     store, file = run_store.store(), folder_name(entry.name)
-    look: dict[str, Any] = {"on_click": "ignore", "width": "stretch"}
-    if steps := run_weights.steps_of(entry.id):
-        st.download_button(
-            f"Weights of step {steps[-1]:,}",
-            lambda: to_file(store, entry.id),
-            f"{file}.safetensors",
-            "application/octet-stream",
-            key=f"runs_weights_{entry.id}",
-            help="One safetensors file with settings, curve and figures, which Import reads.",
-            **look,
-        )
-    which, prefix = (f", all {len(entries)} chosen", "runs") if len(entries) > 1 else ("", file)
     by_name = {f"{names[one.id]} {one.id}": one for one in entries}
+    which, prefix = (f", all {len(entries)} chosen", "runs") if len(entries) > 1 else ("", file)
 
     def rows() -> dict[str, Any]:
         return {name: store.rows(one.id) for name, one in by_name.items()}
 
-    st.download_button(
-        f"Metrics, CSV{which}",
-        lambda: metrics_csv(rows()),
-        f"{prefix}.csv",
-        "text/csv",
-        key=f"runs_csv_{entry.id}",
-        **look,
-    )
-    st.download_button(
-        f"Metrics for TensorBoard{which}",
-        lambda: event_files(rows(), {name: one.created for name, one in by_name.items()}),
-        f"{prefix}-tensorboard.zip",
-        "application/zip",
-        key=f"runs_events_{entry.id}",
-        help="Unpack it and run: tensorboard --logdir FOLDER",
-        **look,
-    )
+    def events() -> bytes:
+        return event_files(rows(), {name: one.created for name, one in by_name.items()})
+
+    files: list[tuple[str, str, str, Callable[[], Any], str | None]] = [
+        ("csv", f"Metrics, CSV{which}", f"{prefix}.csv", lambda: metrics_csv(rows()), None),
+        (
+            "events",
+            f"Metrics for TensorBoard{which}",
+            f"{prefix}-tensorboard.zip",
+            events,
+            "tensorboard --logdir FOLDER",
+        ),
+    ]
+    if steps := run_store.steps_of(entry.id):
+        help = "One safetensors file with settings, curve and figures, which Import reads."
+        weights = (f"Weights of step {steps[-1]:,}", f"{file}.safetensors", lambda: to_file(store, entry.id), help)
+        files.insert(0, ("weights", *weights))
+    for kind, title, file_name, make, help in files:
+        key = f"runs_{kind}_{entry.id}"
+        st.download_button(title, make, file_name, key=key, help=help, on_click="ignore", width="stretch")
 
 
 def run_notes(entries: Sequence[Entry], rows: Mapping[str, Rows], settings: pd.DataFrame) -> Iterator[str]:
@@ -334,24 +359,10 @@ def run_notes(entries: Sequence[Entry], rows: Mapping[str, Rows], settings: pd.D
             + (f" Not there (yet): {', '.join(never[:4])}{' …' if len(never) > 4 else ''}." if never else "")
         )
     elif arrived:
-        [(run, row)] = arrived.items()
+        [row] = arrived.values()
         yield f"It first gets {GOOD:.0%} of unseen sequences right at step {row['step']:,}, after {row['seconds']:.1f} s."
-        yield from _dip([found for found in rows[run] if found["step"] > row["step"]])
     if len(entries) == 2 and all(entry.parent is None and entry.wanted != ELSEWHERE for entry in entries):
         yield from _difference(entries, rows, settings, names)
-
-
-def _dip(later: Rows) -> Iterator[str]:
-    """A note where the exact match falls after it was good; `later` are the reports from there on."""
-    shares = [(share, row) for row in later if (share := _share(row)) is not None]
-    share, low = min(shares, key=lambda one: one[0], default=(1.0, {}))
-    if share >= GOOD - DIP:
-        return
-    again = _first_at([found for found in later if found["step"] > low["step"]], GOOD)
-    back = f", and is back at step {again['step']:,}" if again else ", and does not come back"
-    rate = low.get("learning_rate")
-    words = f" The learning rate was {rate:.2g} there." if isinstance(rate, float) else ""
-    yield f"Then it falls to {percent(share, 1)} at step {low['step']:,}{back}.{words}"
 
 
 def _difference(

@@ -1,37 +1,45 @@
-"""Runs: what have I trained? All runs in a table, the curves of the chosen ones, and links to the other screens."""
+"""Runs: what have I trained? A card for each run; a table of all of them with the curves of the chosen ones."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
-from pages.runs.cards import MOST, cards, shipped_card
-from pages.runs.chosen import TRAIN, curves_panel, run_notes
-from pages.runs.table import (
-    MAX_DRAWN,
-    MAX_FIND,
-    find,
-    fold,
-    follow_the_link,
-    messages,
-    nothing_found,
-    runs_state,
-    settings_that_differ,
-    table,
-)
-from pages.shared import frame, run_store
+from pages.runs.chosen import MAX_DRAWN, TRAIN, Rows, curves_panel, run_notes, run_panel, runs_state
+from pages.shared import frame, run_commands, run_store, run_thumbnail
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.layout import headline, what_to_notice
+from pages.shared.layout import headline, is_dark, what_to_notice
 from pages.shared.session import upload
-from xformer.errors import RunStoreError
-from xformer.training.entry import Entry
-from xformer.training.run_store import latest_rows
+from pages.shared.widgets import typed
+from xformer.errors import InputError, RunStoreError
+from xformer.formatting import percent
+from xformer.presets import PRESETS
+from xformer.training.entry import DAMAGED, Entry
+from xformer.training.limits import n_models
+from xformer.training.run_store import exact_match, latest_rows
+from xformer.training.tables import differing, overview
+from xformer.viz.training_curves import dot, run_colour
 
 CARDS, TABLE = "cards", "table"
 VIEWS = {CARDS: "Cards", TABLE: "Table"}
 POLL = 2.0
 """Seconds between two updates while a run is queued or trained."""
+MENU = 440
+"""CSS pixels: the height of a card's menu."""
+MAX_CARDS = 12
+"""The most cards; the table has all runs."""
+CHIPS = 3
+"""The most settings on a card."""
+SHIPPED = "reverse-small"
+"""The shipped model whose card shows what a run will look like."""
+MAX_FIND = 80
+FEW = 8
+"""Up to so many runs there is no filter."""
+BELOW = "↳ "
 
 
 def page() -> None:
@@ -57,37 +65,40 @@ def _runs(who: str, was_alive: bool) -> None:
 
 
 def _body(who: str, was_alive: bool) -> None:
-    messages()
+    _messages()
     store, entries = run_store.store(), run_store.entries()
     if not entries:
         _nothing_yet(who)
         st.query_params.clear()
         return
     latest = latest_rows(store)
-    follow_the_link(entries, latest)
+    _follow_the_link(entries, latest)
     finding_at = st.container(key="runs_headline")
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="runs_toolbar"):
         view = _ask_view()
-        found = find(entries)
+        found = _find(entries)
         st.space("stretch")
         _import(who)
-    some = fold(found, runs_state().chosen if view == TABLE else ())
+    some = _fold(found, runs_state().chosen if view == TABLE else ())
     drawn, rows, link = [], {}, {}
     if not some:
-        nothing_found()
+        with st.container(border=True, horizontal=True, vertical_alignment="center"):
+            st.markdown("No run matches.", width="stretch")
+            clear: dict[str, Any] = {"on_click": st.session_state.update, "args": ({"runs_text": ""},)}
+            st.button("Show all runs", icon=":material/filter_alt_off:", key="runs_show_all", **clear)
     elif view == CARDS:
-        drawn = some[:MOST]
+        drawn = some[:MAX_CARDS]
         rows = {entry.id: store.rows(entry.id) for entry in drawn}
-        cards(drawn, rows, entries, who)
+        _cards(drawn, rows, entries, who, [])
         if len(drawn) < len(some):
-            st.caption(f"The first {MOST} of {len(some)} runs; the table has all of them.")
+            st.caption(f"The first {MAX_CARDS} of {len(some)} runs; the table has all of them.")
     else:
-        table(some, latest, settings_that_differ(some), who)
+        _table(some, latest, who)
     if view == TABLE:
         drawn, rows, more = _chosen(some, found, entries, who)
         link = {"view": TABLE, "runs": ",".join(runs_state().chosen)} | more
     link |= {"find": text} if (text := st.session_state["runs_text"][:MAX_FIND]) else {}
-    notes = list(run_notes(drawn, rows, settings_that_differ(entries)))
+    notes = list(run_notes(drawn, rows, differing(entries)))
     with finding_at:
         headline("".join(notes[:1]))
     if notes[1:]:
@@ -98,49 +109,86 @@ def _body(who: str, was_alive: bool) -> None:
         st.rerun()  # to end the updates
 
 
+def _messages() -> None:
+    """Show why the last command was refused, and offer to restore a deleted run."""
+    state = runs_state()
+    with st.container(key="runs_bar"):  # always there: if it appeared, the browser would rebuild everything below
+        if state.problem:
+            st.warning(escape_markdown(state.problem), icon=":material/warning:")
+            state.problem = ""
+        if state.deleted:
+            run, name = state.deleted
+            with st.container(horizontal=True, vertical_alignment="center", gap="small", border=True):
+                st.markdown(f":material/delete: Deleted “{escape_markdown(name)}”. It can be restored for an hour.")
+                st.button("Undo", icon=":material/undo:", on_click=_undo, args=(run,), key="runs_undo")
+                st.button("Dismiss", on_click=setattr, args=(state, "deleted", None), type="tertiary")
+
+
+def _undo(run: str) -> None:
+    state = runs_state()
+    if state.attempt(lambda: run_commands.undelete(run)):
+        state.choose(*state.chosen, run)
+    state.deleted = None
+
+
+def _follow_the_link(entries: Sequence[Entry], latest: Mapping[str, Any]) -> None:
+    """Choose the runs of the link at the beginning of a visit, else the latest runs with metrics."""
+    state, link = runs_state(), st.query_params.get("runs")
+    if state.has_begun:
+        return
+    if link is None:
+        found = [entry.id for entry in entries if entry.id in latest and not entry.sweep_of][:4]
+        found = found or [entry.id for entry in entries if entry.sweep is not None][:1]
+    else:
+        wanted, known = [run for run in link.split(",") if run], {entry.id for entry in entries}
+        found = [run for run in wanted if run in known]
+        if len(found) < len(wanted):
+            words = "The link asks for runs that are not here; they may have been deleted."
+            st.warning(words, icon=":material/link_off:")
+    state.choose(*found[:MAX_DRAWN])
+
+
 def _ask_view() -> str:
     """Ask for cards or the table; a link with chosen runs is one of the table."""
     if "runs_view" not in st.session_state:
         is_table = "runs" in st.query_params or st.query_params.get("view") == TABLE
         st.session_state["runs_view"] = TABLE if is_table else CARDS
-    st.segmented_control(
-        "View", list(VIEWS), format_func=VIEWS.__getitem__, key="runs_view", required=True, persist_state="session",
-        label_visibility="collapsed",
-    )  # fmt: skip
+    look: dict[str, Any] = {"required": True, "persist_state": "session", "label_visibility": "collapsed"}
+    st.segmented_control("View", list(VIEWS), format_func=VIEWS.__getitem__, key="runs_view", **look)
     return st.session_state["runs_view"]
 
 
-def _chosen(
-    shown: list[Entry], found: list[Entry], entries: list[Entry], who: str
-) -> tuple[list[Entry], dict[str, Any], dict[str, str]]:
-    """Draw the curves of the chosen runs; returns these, their reports, and what the link keeps of the curves."""
-    store, state, link = run_store.store(), runs_state(), {}
-    by_id = {entry.id: entry for entry in entries}
-    state.chosen = [run for run in state.chosen if run in by_id]
-    chosen = [by_id[run] for run in state.chosen]
-    _caption(len(entries), len(found), shown, chosen)
-    rows = {entry.id: store.rows(entry.id) for entry in chosen[:MAX_DRAWN]}
-    if chosen:
-        with frame.picture():
-            link = curves_panel(chosen, rows)
-        cards(chosen[:MAX_DRAWN], rows, entries, who, chosen)
-        if lost := sum(store.n_rows(run) - len(found) for run, found in rows.items()):
-            words = "1 report of these runs is" if lost == 1 else f"{lost:,} reports of these runs are"
-            st.caption(f":material/broken_image: {words} damaged in the run store and left out of the curves.")
-    return chosen[:MAX_DRAWN], rows, link
+def _find(entries: Sequence[Entry]) -> list[Entry]:
+    """Ask for words that runs contain, where there are more than `FEW` runs or the link has words; returns the runs."""
+    if "runs_text" not in st.session_state:  # older links filter by state and tag
+        words = " ".join(st.query_params.get(name, "") for name in ("find", "state", "tag")).replace(",", " ")
+        st.session_state["runs_text"] = words.strip()[:MAX_FIND]
+    text = st.session_state["runs_text"]
+    if text or sum(not entry.sweep_of for entry in entries) > FEW:
+        look: dict[str, Any] = {"label_visibility": "collapsed", "icon": ":material/search:", "width": 260}
+        text = st.text_input(
+            "Find", key="runs_text", placeholder="name, tag, task, state …", persist_state="session", **look
+        )
+    try:
+        words = typed(text or "", MAX_FIND).lower().split()
+    except InputError as error:
+        st.warning(escape_markdown(str(error)), icon=":material/search_off:")
+        words = []
+    return [entry for entry in entries if all(word in _searched(entry) for word in words)]
 
 
-def _caption(n: int, n_found: int, found: list[Entry], chosen: list[Entry]) -> None:
-    hidden = len({entry.id for entry in chosen} - {entry.id for entry in found})
-    words = [f"{n_found} of {n} runs" if n_found < n else f"{n} run{'s' if n > 1 else ''}"]
-    if n_found > len(found):
-        words.append(f"{n_found - len(found)} models of sweeps not shown, tick a sweep to see its own")
-    words.append(f"{len(chosen)} chosen" if chosen else "tick the boxes on the left to see curves")
-    if hidden:
-        words.append(f"{hidden} of them hidden by the filter")
-    if len(chosen) > MAX_DRAWN:
-        words.append(f"the first {MAX_DRAWN} are drawn")
-    st.caption(" · ".join(words) + ".")
+def _searched(entry: Entry) -> str:
+    task = entry.task.get("name", "")
+    return f"{entry.name} {' '.join(entry.tags)} {entry.title} {entry.preset} {entry.id} {task} {entry.state}".lower()
+
+
+def _fold(found: list[Entry], ticked: Sequence[str]) -> list[Entry]:
+    """Leave out the models of sweeps that are not ticked, unless words are searched."""
+    if st.session_state["runs_text"]:
+        return found
+    there = {entry.id for entry in found}
+    opened = {*ticked, *(entry.sweep_of for entry in found if entry.id in ticked)}
+    return [one for one in found if one.sweep_of not in there or one.sweep_of in opened]
 
 
 def _import(who: str) -> None:
@@ -156,7 +204,138 @@ def _nothing_yet(who: str) -> None:
         if st.button("Train the first one", icon=":material/school:", type="primary", key="runs_first"):
             st.switch_page(TRAIN)
         _import(who)
-    shipped_card()
+    with st.container(border=True, width=run_thumbnail.CARD, gap="xsmall", key="card_shipped"):
+        run_thumbnail.draw_shipped(SHIPPED)
+        st.markdown(f"**{PRESETS[SHIPPED].title}**  \n:small[{SHIPPED}, shipped]")
+
+
+def _cards(
+    entries: Sequence[Entry], rows: Mapping[str, Rows], all_entries: Sequence[Entry], who: str, chosen: Sequence[Entry]
+) -> None:
+    """Draw a card for each run, with the reports `rows`; the metrics of the `chosen` runs are offered together."""
+    settings = differing(entries)
+    with st.container(horizontal=True, gap="small", key="cards"):
+        for entry in entries:
+            with st.container(border=True, width=run_thumbnail.CARD, gap="xsmall", key=f"card_{entry.id}"):
+                menu = _card(entry, rows[entry.id], settings.loc[entry.id], all_entries)
+            with menu, st.container(height=MENU, width=380, border=False):  # a menu that grew would not find room
+                if menu.open:
+                    run_panel(entry, chosen or [entry], all_entries, who)
+
+
+def _card(entry: Entry, rows: Rows, settings: pd.Series, all_entries: Sequence[Entry]) -> Any:
+    """Draw the attention that a run ends with, its state and its settings; returns the menu."""
+    score = exact_match(entry, rows[-1] if rows else {})
+    status = entry.state if score is None else f"{entry.state} · **{percent(score, 1)}** exact match"
+    shown, shown_rows = entry, rows
+    if entry.sweep is not None:
+        status = f"{entry.state} · {n_models(entry)} models, one in the picture"
+        if models := [one for one in all_entries if one.sweep_of == entry.id]:
+            shown = max(models, key=lambda one: one.figures.get("exact_match", -1.0))
+            shown_rows = run_store.store().rows(shown.id)
+    if not run_thumbnail.draw_run(shown, shown_rows):
+        st.caption("Its picture comes with its first weights.")
+    st.markdown(f"**{escape_markdown(entry.name)}**  \n:small[{status}]")
+    if entry.message and entry.state in (DAMAGED, "failed"):
+        st.text(entry.message)
+    known = [
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in settings.dropna().items()
+    ]
+    if chips := [f"`{' '.join(chip.replace('`', ' ').split())}`" for chip in known[:CHIPS]]:
+        st.markdown(" ".join(chips + [f":small[+{len(known) - CHIPS}]"] * (len(known) > CHIPS)))
+    return st.popover("Open", icon=":material/movie:", width="stretch", key=f"runs_menu_{entry.id}", on_change="rerun")
+
+
+def _lined_up(entries: Sequence[Entry], latest: Mapping[str, Any]) -> pd.DataFrame:
+    """The overview and the settings of runs, the latest first, the models of each sweep right below it."""
+    table, sweeps = overview(entries, latest), {one.id: one.name for one in entries if one.sweep is not None}
+    equal = [name for name in ("device", "tags") if len(set(map(str, table[name]))) <= 1]
+    settings = differing(entries).drop(columns=["steps"], errors="ignore")  # already in the overview
+    table = pd.concat([table.drop(columns=[*equal, "created"]), settings, table["created"]], axis=1)
+    members = {one.id: one for one in entries if one.sweep_of in sweeps}
+    for run, one in members.items():
+        table.loc[run, "name"] = BELOW + one.name.removeprefix(f"{sweeps[one.sweep_of]} · ")
+    order = [one.id for one in entries]
+    top = {run: order.index(members[run].sweep_of if run in members else run) for run in order}
+    return table.loc[sorted(order, key=lambda run: (top[run], run in members, order.index(run)))]
+
+
+def _table(entries: Sequence[Entry], latest: Mapping[str, Any], who: str) -> None:
+    """Draw the table; ticked rows are the chosen runs."""
+    state = runs_state()
+    lines = _lined_up(entries, latest)
+    slots, dark = state.colour_slots(), is_dark()
+    state.rows = list(lines.index)
+    lines.insert(0, "●", [dot(run_colour(slots[run], dark) if run in slots else None) for run in lines.index])
+    if not run_store.is_open():
+        mine = {entry.id: "only you" if entry.private else "you" for entry in entries if who and entry.owner == who}
+        lines.insert(2, "owner", [mine.get(run, "others") for run in lines.index])
+    # Rows are ticked by their index: another order, or a choice made elsewhere, needs another key.
+    stamp = hashlib.sha1(",".join(state.rows).encode()).hexdigest()[:12]
+    key = f"runs_table_{state.generation}_{stamp}"
+    ticked = [place for place, run in enumerate(lines.index) if run in state.chosen]
+    column = st.column_config
+    st.dataframe(
+        lines,
+        hide_index=True,
+        height=min(36 * (len(lines) + 1) + 3, 432),
+        row_height=36,
+        column_config={
+            "●": column.ImageColumn("", width=36, pinned=True, help="The colour of its curves below."),
+            "name": column.TextColumn(width=170, pinned=True),
+            "step": column.NumberColumn(format="localized", width=70),
+            "steps": column.NumberColumn("of", format="localized", width=70),
+            "exact_match": column.ProgressColumn(
+                "exact match", format="percent", width=130, help="Whole sequences right, of unseen ones."
+            ),
+            "loss": column.NumberColumn(format="%.3g", width=85, help="The last training loss in nats."),
+            "seconds": column.NumberColumn(format="%.1f", width=75, help="Training time."),
+            "created": column.DatetimeColumn(format="distance", width=130),
+            "peak_lr": column.NumberColumn(format="%g"),
+        },
+        selection_mode="multi-row",
+        selection_default={"selection": {"rows": ticked}},
+        on_select=lambda: _tick(key),
+        key=key,
+        placeholder="–",
+        alt="The runs, one per row; tick rows to compare their curves.",
+    )
+
+
+def _tick(key: str) -> None:
+    """Choose the ticked runs; earlier chosen ones keep their order, and so their colours."""
+    state, rows = runs_state(), st.session_state[key]["selection"]["rows"]
+    ticked = [state.rows[row] for row in rows if row < len(state.rows)]
+    kept = [run for run in state.chosen if run in ticked or run not in state.rows]
+    state.chosen = [*kept, *[run for run in ticked if run not in kept]]
+
+
+def _chosen(
+    shown: list[Entry], found: list[Entry], entries: list[Entry], who: str
+) -> tuple[list[Entry], dict[str, Any], dict[str, str]]:
+    """Draw the curves of the chosen runs; returns these, their reports, and what the link keeps of the curves."""
+    store, state, link = run_store.store(), runs_state(), {}
+    by_id = {entry.id: entry for entry in entries}
+    state.chosen = [run for run in state.chosen if run in by_id]
+    chosen = [by_id[run] for run in state.chosen[:MAX_DRAWN]]
+    n = len(entries)
+    words = [f"{len(found)} of {n} runs" if len(found) < n else f"{n} run{'s' if n > 1 else ''}"]
+    if len(found) > len(shown):
+        words.append(f"{len(found) - len(shown)} models of sweeps not shown, tick a sweep to see its own")
+    words.append(f"{len(chosen)} chosen" if chosen else "tick the boxes on the left to see curves")
+    if hidden := len({entry.id for entry in chosen} - {entry.id for entry in shown}):
+        words.append(f"{hidden} of them hidden by the filter")
+    st.caption(" · ".join(words) + ".")
+    rows = {entry.id: store.rows(entry.id) for entry in chosen}
+    if chosen:
+        with frame.picture():
+            link = curves_panel(chosen, rows)
+        _cards(chosen, rows, entries, who, chosen)
+        if lost := sum(store.n_rows(run) - len(found) for run, found in rows.items()):
+            words = "1 report of these runs is" if lost == 1 else f"{lost:,} reports of these runs are"
+            st.caption(f":material/broken_image: {words} damaged in the run store and left out of the curves.")
+    return chosen, rows, link
 
 
 page()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -10,6 +12,7 @@ from typing import Any, Protocol
 import pandas as pd
 
 from pages.shared.layout import is_dark
+from pages.shared.models import RUNS
 from pages.shared.view import ORIGINAL
 from xformer import analysis
 from xformer.reading import Reading, Recipe
@@ -158,6 +161,20 @@ def _names(readings: list[Source]) -> list[str]:
     if len(readings) == 2 and sum(own) == 1:
         return ["original" if is_own else "changed" for is_own in own]
     return [f"r{index}" for index in range(1, len(readings) + 1)]
+
+
+def script(lines: Sequence[str]) -> str:
+    """The lines as a script that prints the table or writes a page with the picture; those that print stay as they are."""
+    code = "\n".join(lines)
+    note = f"# {RUNS}/ stands for the folder of runs of the server that drew this\n"
+    note = note if re.search(f"[\"']{RUNS}/", code) else ""
+    *_, last = ast.parse(code).body
+    if isinstance(last, ast.Expr) and not re.match(r"(print|show)\(", ast.unparse(last)):
+        rows = code.split("\n")
+        start = last.lineno - 1
+        rows[start] = f"picture = {rows[start]}"
+        code = "\n".join([*rows[:start], "from xformer.viz.export import show", *rows[start:], "show(picture)"])
+    return note + code
 
 
 HEAD = "head (from 1)"

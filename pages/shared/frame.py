@@ -15,7 +15,7 @@ from pathlib import Path
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.components.copy_address import copy_address
+from pages.components.controls import copy_address
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.screens import Screen
 

@@ -55,23 +55,16 @@ WORDS = {
 }
 """Each word, and what it means. A longer one is not taken for the shorter one inside it."""
 
-_LONGEST_FIRST = sorted(WORDS, key=len, reverse=True)
-_FIND = re.compile(
-    "|".join(rf"(?<![\w-])(?P<w{i}>{re.escape(word)}(?:e?s)?)(?![\w-])" for i, word in enumerate(_LONGEST_FIRST)),
-    re.IGNORECASE,
-)
+_LOWER = {word.lower(): word for word in WORDS}
+_LONGEST_FIRST = "|".join(re.escape(word) for word in sorted(WORDS, key=len, reverse=True))
+_FIND = re.compile(rf"(?<![\w-])({_LONGEST_FIRST})(?:e?s)?(?![\w-])", re.IGNORECASE)
 
 
 def words_in(text: str, *, except_for: set[str] | None = None) -> list[str]:
     """The words of the field in a text, each once, in its order; KL and TV in capitals only, like all that are all capitals."""
-    plain = text.replace("\\", "").replace("*", "")
-    found = []
-    for match in _FIND.finditer(plain):
-        word = _LONGEST_FIRST[int(str(match.lastgroup)[1:])]
-        is_meant = not word.isupper() or match[0].rstrip("s") == word
-        if is_meant and word not in found and word not in (except_for or ()):
-            found.append(word)
-    return found
+    matches = (match[1] for match in _FIND.finditer(text.replace("\\", "").replace("*", "")))
+    found = dict.fromkeys(_LOWER[one.lower()] for one in matches if not _LOWER[one.lower()].isupper() or one.isupper())
+    return [word for word in found if word not in (except_for or ())]
 
 
 def explained(text: str, *, except_for: set[str] | None = None) -> str | None:

@@ -16,8 +16,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from pages.components.digit_pad import digit_pad, drawn_on
-from pages.components.prediction_strip import Lane
+from pages.components.controls import Lane, digit_pad, drawn_on
 from pages.shared import frame, models, resources
 from pages.shared.byte_cache import kept
 from pages.shared.escape_markdown import escape_markdown
@@ -52,8 +51,8 @@ class Pieces:
 class InputKind:
     """One kind of input; this class itself serves symbols that are typed: numbers, digits, brackets."""
 
-    is_tall = False
-    """Whether the input is so tall that the choice of a mask has to stand above it."""
+    is_typed = True
+    """Whether it is typed, so that its tokens can be edited one by one; what is drawn is tall, and stands below the mask."""
     outline = "no right answer is known here; the outline marks the final prediction of the unchanged model"
     """What the outline in the logit lens marks where no right answer is known."""
     verb = "says"
@@ -74,14 +73,9 @@ class InputKind:
         row = st.container(horizontal=True, gap="small")
         with row:
             _offer_examples(of.examples(), "See how the model …")
+        how: dict[str, Any] = {"width": "stretch", "key": "random_input", "disabled": bool(of.missing)}
         row.button(
-            "Random",
-            on_click=_type_random,
-            args=(of,),
-            width="stretch",
-            key="random_input",
-            disabled=bool(of.missing),
-            help=of.missing or None,
+            "Random", on_click=lambda: set_input(of.random(random.getrandbits(32))), help=of.missing or None, **how
         )
         try:
             whole = of.read(typed(st.session_state["input"], MOST_TYPED))
@@ -123,7 +117,7 @@ class InputKind:
     def pieces(self, run: Reading) -> Pieces:
         """The text of each token that can be edited in its place."""
         of, source = run.subject.input, run.example.source
-        if st.session_state.get("window"):  # more was typed than is shown
+        if not self.is_typed or st.session_state.get("window"):  # more was typed than is shown
             return Pieces()
         for first in (0, 1):  # some tokenizers put a special token before and after a text
             tokens = source[first : len(source) - first]
@@ -135,8 +129,9 @@ class InputKind:
 
     def verdict(self, original: Reading, changed: Reading | None) -> tuple[str, str]:
         """How many tokens are right, with changes instead of how many; and a note for the "?" behind it."""
-        run, n = changed or original, len(original.answer)
-        note = ""
+        run, n, note = changed or original, len(original.answer), ""
+        if not run.has_right_answer:
+            return class_sentence(original, changed), "The right answer is not known here."
         if original.subject.shape.architecture != "encoder":
             note = "Each token is predicted from the right tokens before it."
         right, loss = f"**{run.n_correct} of {n} right**", f"loss {run.loss:.4f}"
@@ -144,25 +139,17 @@ class InputKind:
             right, loss = f"{right} instead of {original.n_correct}", f"{loss} instead of {original.loss:.4f}"
         return f"{right} · {loss}", note
 
-    def score(self, subject: ModelAdapter, figures: dict[str, Any]) -> tuple[str, str, str]:
-        """How well it does on inputs that it never saw, as label, value and help of a tile."""
-        return "Exact match", percent(figures["exact_match"]), "Whole sequences right."
-
 
 def _offer_examples(examples: dict[str, str], beginning: str) -> None:
     with st.popover("Examples", width="stretch"):
         st.caption(beginning)
         for purpose, text in examples.items():
-            st.button(purpose, on_click=_set_input, args=(text,), width="stretch", type="tertiary")
+            st.button(purpose, on_click=set_input, args=(text,), width="stretch", type="tertiary")
 
 
-def _set_input(text: str) -> None:
+def set_input(text: str) -> None:
     """Show another input. A callback."""
     st.session_state["input"] = text
-
-
-def _type_random(of: Input) -> None:
-    _set_input(of.random(random.getrandbits(32)))
 
 
 def _begin(of: Input) -> None:
@@ -171,12 +158,12 @@ def _begin(of: Input) -> None:
     st.session_state["input_task"] = of.name
     st.session_state.setdefault("input", of.default)
     if before != of.name and of.goes_on:  # it could read the old input, which was meant for another task
-        _set_input(of.default)
+        set_input(of.default)
     elif before != of.name:
         try:
             of.read(typed(st.session_state["input"], MOST_TYPED))
         except InputError:
-            _set_input(of.default)
+            set_input(of.default)
 
 
 def _last_good(subject: ModelAdapter) -> tuple[int, ...]:
@@ -191,11 +178,6 @@ def _last_good(subject: ModelAdapter) -> tuple[int, ...]:
     return subject.input.shortest()
 
 
-def first_asked(run: Reading) -> int:
-    """The first output with a known token; without one, the output that predicts the next token."""
-    return (*run.target_positions, run.open_output or 0)[0]
-
-
 def said_lane(name: str, run: Reading, before: Lane | None = None) -> Lane:
     """The predicted tokens with their probabilities; marks right ones, and those that differ from `before`."""
     predicted, probability = run.predicted, run.probability
@@ -208,7 +190,7 @@ def said_lane(name: str, run: Reading, before: Lane | None = None) -> Lane:
         tokens,
         right=run.right if run.has_right_answer else (),
         probability=probability,
-        offset=first_asked(run),
+        offset=(*run.target_positions, run.open_output or 0)[0],  # else the output that predicts the next token
         moved=() if before is None else tuple(a != b for a, b in zip(tokens, before.tokens, strict=True)),
     )
 
@@ -264,12 +246,6 @@ class TextKind(InputKind):
             bits += f" instead of {original.loss / math.log(2):.2f}"
         return f"Actual next {one}: {share} · {bits}", _MEAN
 
-    def score(self, subject: ModelAdapter, figures: dict[str, Any]) -> tuple[str, str, str]:
-        one, loss, n = subject.input.one, figures["loss"], len(subject.input.replacements)
-        read = f"The loss on text it never read, {loss:.4f} nats, in bits."
-        knowing = f"Knowing nothing, it would need {math.log2(n):.2f}."
-        return f"Bits per {one}", f"{loss / math.log(2):.3f}", f"{read} {knowing}"
-
 
 _MEAN = (
     "The mean over all tokens: geometric for the probability. A text may go on in many ways, so no prediction is right or "
@@ -312,7 +288,7 @@ def follow_edit(subject: ModelAdapter, pieces: Sequence[str], at: int, text: str
         subject.input.read(whole)
     except InputError as error:
         return str(error)
-    _set_input(whole)
+    set_input(whole)
     return ""
 
 
@@ -328,20 +304,20 @@ _MOST_CLASSES = 3
 class PictureKind(InputKind):
     """A photograph for a vision model: a sample or an upload, and the likeliest classes."""
 
-    is_tall = True
+    is_typed = False
 
     def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
         """Ask for a sample or an upload. An unknown name gets a warning and the default picture."""
         of = subject.input
         _begin(of)
-        source, name = _source(subject)
+        source, name = _chosen(of)
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
             st.image(picture(source), caption="Your picture" if name not in SAMPLES else name.capitalize(), width=130)
             with st.container(gap="small", width="stretch"):
                 for sample in SAMPLES:
                     st.button(
                         sample.capitalize(),
-                        on_click=_set_input,
+                        on_click=set_input,
                         args=(sample,),
                         disabled=sample == name,
                         width="stretch",
@@ -351,10 +327,6 @@ class PictureKind(InputKind):
             file_box("A picture of your own", _PICTURE_TYPES, _MAX_MEGABYTES, _take, key="picture_file")
         resources.check_memory(model, source)
         return source
-
-    def pieces(self, run: Reading) -> Pieces:
-        """Pixels are not typed."""
-        return Pieces()
 
     def read_rows(self, run: Reading) -> list[Lane]:
         """One cell for the picture: its patches are too many for a lane."""
@@ -368,10 +340,6 @@ class PictureKind(InputKind):
         says = _likeliest_classes(run, "says")
         return [*self.read_rows(run), says, *([] if changed is None else [_likeliest_classes(changed, name, says)])]
 
-    def verdict(self, original: Reading, changed: Reading | None) -> tuple[str, str]:
-        """The likeliest class with its probability."""
-        return class_sentence(original, changed), "The label of a photograph is not known here."
-
 
 def _likeliest_classes(run: Reading, name: str, before: Lane | None = None) -> Lane:
     """The likeliest classes of a picture, those that `before` has not at the same place marked."""
@@ -382,20 +350,20 @@ def _likeliest_classes(run: Reading, name: str, before: Lane | None = None) -> L
     return Lane(name, tokens, probability=tuple(top.values.tolist()), moved=moved)
 
 
-def _source(subject: ModelAdapter) -> tuple[tuple[int, ...], str]:
-    """The source and the name of the picture that is chosen."""
+def _chosen(of: Input) -> tuple[tuple[int, ...], str]:
+    """The source that is chosen, and its name; for a name that cannot be read a warning and the usual one."""
     name = str(st.session_state["input"]).strip()
     try:
-        return subject.input.read(name), name
+        return of.read(name), name
     except InputError as error:
         st.warning(escape_markdown(str(error)), icon=":material/link_off:")
         frame.say(str(error))
-        _set_input(subject.input.default)
-        return subject.input.read(subject.input.default), subject.input.default
+        set_input(of.default)
+        return of.read(of.default), of.default
 
 
 def _take(content: bytes, file_name: str) -> str:
-    _set_input(keep_upload(content))
+    set_input(keep_upload(content))
     return "This is the input now. It stays on this server for a while only."
 
 
@@ -411,14 +379,14 @@ def test_predictions(model: str) -> pd.DataFrame:
 class ImageKind(InputKind):
     """A small image: a drawing, or a test image by number, by digit, or among the mistakes of the model."""
 
-    is_tall = True
+    is_typed = False
 
     def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
         """Ask for a test image, whose digit is known, or a drawing, whose digit is not."""
         rule = own_task_model(subject).task.rule
         assert isinstance(rule, Digits)
         _begin(subject.input)
-        source = _image_source(rule)
+        source, _ = _chosen(subject.input)
         digit_pad(source[:-1], key=PAD, on_drawn=_take_drawing)
         number = rule.test_number(source)
         if number is None:
@@ -427,14 +395,21 @@ class ImageKind(InputKind):
             st.session_state["test_number"] = number
             st.caption(f"Test image {number}: a **{source[-1]}**. Draw on it, or clear it and draw your own.")
         st.session_state.setdefault("test_number", 0)
-        st.number_input("Test image", 0, N_TEST - 1, key="test_number", on_change=_show_number)
+        st.number_input(
+            "Test image",
+            0,
+            N_TEST - 1,
+            key="test_number",
+            on_change=lambda: show_image(st.session_state["test_number"]),
+        )
         row = st.container(horizontal=True, gap="small")
-        row.button("Random", on_click=_show_random, width="stretch", key="random_input")
+        row.button("Random", on_click=lambda: show_image(random.randrange(N_TEST)), width="stretch", key="random_input")
         wrong = wrong_ones(test_predictions(model))["image"].tolist()
+        following = wrong[(wrong.index(number) + 1) % len(wrong)] if number in wrong else next(iter(wrong), 0)
         row.button(
             "Mistake",
-            on_click=_show_wrong,
-            args=(wrong, number),
+            on_click=show_image,
+            args=(following,),
             disabled=not wrong,
             width="stretch",
             key="wrong_input",
@@ -446,72 +421,31 @@ class ImageKind(InputKind):
         resources.check_memory(model, source)
         return source
 
-    def pieces(self, run: Reading) -> Pieces:
-        """Pixels are not typed."""
-        return Pieces()
-
     def read_rows(self, run: Reading) -> list[Lane]:
         """The digit that the image shows, where it is known."""
         return [Lane("is", run.answers if run.has_right_answer else ("?",))]
-
-    def verdict(self, original: Reading, changed: Reading | None) -> tuple[str, str]:
-        """Whether the predicted digit is right, where that is known, and its probability."""
-        run = changed or original
-        sure = f"{percent(run.probability[0])} sure"
-        if changed is not None:
-            sure += f" instead of {percent(original.probability[0])}"
-        if not run.has_right_answer:
-            return sure, "The digit of a drawn image is not known."
-        loss = f"loss {run.loss:.4f}" + ("" if changed is None else f" instead of {original.loss:.4f}")
-        return f"**{'Right' if run.n_correct else 'Wrong'}**, {sure} · {loss}", ""
-
-    def score(self, subject: ModelAdapter, figures: dict[str, Any]) -> tuple[str, str, str]:
-        return "Images right", percent(figures["exact_match"]), "Images whose digit it says."
-
-
-def _image_source(rule: Digits) -> tuple[int, ...]:
-    """What the input says; a link that cannot be read gets a sentence and the usual image."""
-    text = str(st.session_state.setdefault("input", rule.default))
-    try:
-        return tuple(rule.read(text))
-    except InputError as error:
-        st.warning(escape_markdown(str(error)), icon=":material/link_off:")
-        frame.say(str(error))
-        _set_input(rule.default)
-        return tuple(rule.read(rule.default))
 
 
 def _take_drawing() -> None:
     """The page as it was drawn on; what it was before says nothing about what it is now."""
     if (pixels := drawn_on(PAD)) is not None:
-        _set_input(f"drawn {pixels}".rstrip("0").rstrip())
-
-
-def _show_number() -> None:
-    _set_input(f"test {st.session_state['test_number']}")
-
-
-def _show_random() -> None:
-    _set_input(f"test {random.randrange(N_TEST)}")
-
-
-def _show_wrong(wrong: list[int], now: int | None) -> None:
-    place = wrong.index(now) + 1 if now in wrong else 0
-    _set_input(f"test {wrong[place % len(wrong)]}")
+        set_input(f"drawn {pixels}".rstrip("0").rstrip())
 
 
 def show_image(number: int) -> None:
     """Have all screens show a test image. A callback."""
-    _set_input(f"test {number}")
+    set_input(f"test {number}")
 
 
 class GivenKind(InputKind):
     """The inputs of a module in memory: nothing is typed."""
 
+    is_typed = False
+
     def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
         """Say so, and return them."""
         _begin(subject.input)
-        _set_input(subject.input.default)
+        set_input(subject.input.default)
         st.caption(subject.input.instruction)
         source = subject.input.read("")
         resources.check_memory(model, source)

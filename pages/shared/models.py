@@ -1,39 +1,114 @@
-"""The models that can be chosen, by the name that a link carries: a shipped checkpoint, or a step of a run.
+"""The models that can be chosen, by the name that a link carries.
 
 reverse            the folder checkpoints/reverse
 3fa9c1d2@200       step 200 of a run;  3fa9c1d2 alone is the latest step that it has
-hf:SmolLM2         an external model on this server, see `external_models`
+hf:SmolLM2         an external model: the operator of the server decides which there are, a visitor never names a path
+memory:mine        a model in the memory of a notebook, see `xformer.show`
 """
 
 from __future__ import annotations
 
 import os
 import re
+import threading
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pages.shared import external_models, run_store
-from pages.shared.byte_cache import kept
-from pages.shared.run_weights import steps_of
+from pages.shared import run_store
+from pages.shared.byte_cache import kept, shared
+from pages.shared.run_store import steps_of
 from xformer import Checkpoint, load
-from xformer.adapters import ModelAdapter, TaskModel, in_memory
-from xformer.errors import RunStoreError, UnavailableError, XformerError
-from xformer.model_files.models_here import PREFIX
-from xformer.training.card import believed
-from xformer.training.snapshots import snapshot_file
-from xformer.training.transfer import card_of
+from xformer.adapters import ModelAdapter, TaskModel
+from xformer.adapters.huggingface import HuggingFaceModel
+from xformer.adapters.load import MEMORY_PREFIX, in_memory, open_model, rehearse, titles_in_memory
+from xformer.errors import ModelFileError, RunStoreError, UnavailableError, XformerError
+from xformer.memory import free_bytes
+from xformer.model_files.models_here import PREFIX, catalogue, installed_model, models_folder, state_of
+from xformer.model_files.store import ModelStore, Step
+from xformer.paths import snapshot_file
+from xformer.training.card import believed, card_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "checkpoints"
+RUNS, MODELS = Path("runs"), Path("models")
+"""Stand for the folders of runs and of external models in paths that visitors see; the server's own stay private."""
 _RUN = re.compile(r"([0-9a-f]{8})(?:@(\d{1,9}))?", re.ASCII)
+_rehearsals = threading.BoundedSemaphore(2)
+"""Held during a rehearsal, which takes a process of its own."""
+
+
+def _load(id: str, step: Step) -> ModelAdapter:
+    """Raises `ModelFileError` for a model whose inputs no screen can ask for."""
+    model = open_model(catalogue().entry(id).path, step=step)
+    if isinstance(model, HuggingFaceModel) and (why := not_shown(model)):
+        raise ModelFileError(why)
+    return model
+
+
+def _check(id: str, step: Step) -> None:
+    """Raises `CheckpointError` for a model that cannot be opened within the limits."""
+    path = catalogue().entry(id).path
+    step(0, 3, "checking it in a process of its own")
+    _rehearsed(path, state_of(path))
+
+
+@lru_cache(maxsize=100)
+def _rehearsed(path: Path, state: object) -> None:
+    """Rehearse a model, once for each state of its files."""
+    if path != installed_model():  # that came with a package
+        with _rehearsals:
+            rehearse(path)
+
+
+def not_shown(model: HuggingFaceModel) -> str:
+    """Why the screens cannot show a model, as one sentence; "" where they can."""
+    is_of_images = getattr(model.opened.module, "main_input_name", "") == "pixel_values" and not model.shape.is_pair
+    if model.output != "similarity" and (model.reads_tokens or is_of_images):
+        return ""
+    return (
+        f"The screens cannot ask for what {model.name} reads; in Python, `xformer.read(folder, inputs)` takes a dictionary "
+        "of its inputs."
+    )
+
+
+def _needed(id: str) -> int:
+    return catalogue().entry(id).needed
+
+
+def _free() -> int:
+    """The free bytes, after the answers of closed models are evicted: they keep the models in memory."""
+    open_now = set(external_store.open_ids())
+    shared.forget(lambda key: any(is_external(word) and word not in open_now for word in key))
+    return free_bytes()
+
+
+external_store: ModelStore[ModelAdapter] = ModelStore(_load, _needed, free=_free, check=_check)
+"""The open external models of this server."""
+
+
+def is_external(name: object) -> bool:
+    """Whether a name is that of an external model, which may not exist."""
+    return isinstance(name, str) and name.startswith(PREFIX)
+
+
+def external_titles() -> dict[str, str]:
+    """The models that are not ours and can be chosen here: their names in links, and what a person calls them."""
+    in_files = {id: entry.title for id, entry in catalogue().entries.items() if not entry.trouble}
+    return titles_in_memory() | in_files
+
+
+def first() -> str | None:
+    """The model that is shown without a link, where the operator has named one that can be opened."""
+    entry = catalogue().first
+    return None if entry is None or entry.trouble else entry.id
 
 
 def shipped() -> tuple[str, ...]:
     """The names of the shipped checkpoints, the default model first. The folder is read each time: that takes 0.1 ms."""
     names = sorted(entry.name for entry in os.scandir(FOLDER) if os.path.exists(f"{entry.path}/model.safetensors"))
-    first = [name for name in ("reverse-small", "reverse") if name in names]
-    return tuple(first + [name for name in names if name not in first])
+    return tuple(sorted(names, key=lambda name: (name != "reverse-small", name != "reverse")))
 
 
 def run_and_step(name: str) -> tuple[str, int | None] | None:
@@ -85,7 +160,7 @@ def why_not(name: str) -> str | None:
         similar = similar or get_close_matches(name, [*shipped(), *external_titles().values()], cutoff=0.8)
         if similar and not resolved(name):
             return f"There is no model “{name[:100]}”; did you mean {', '.join(similar)}?"
-        return external_models.why_not(name)
+        return _why_not_external(name)
     run, step = asked
     try:
         entry, steps = run_store.entry(run), steps_of(run)
@@ -96,6 +171,17 @@ def why_not(name: str) -> str | None:
     if not steps or step is None:
         return f"The run “{entry.name}” is {entry.state} and has no weights to look at yet."
     return f"The run “{entry.name}” keeps no weights of step {step:,}, but of {len(steps)} others, up to step {steps[-1]:,}."
+
+
+def _why_not_external(name: str) -> str | None:
+    if name.startswith(MEMORY_PREFIX) and in_memory(name) is None:
+        return f"The model {name!r:.100} is not in memory any more; show it again with `xformer.show`."
+    try:
+        if is_external(name):
+            catalogue().entry(name)
+    except ModelFileError as error:
+        return str(error)
+    return None
 
 
 def path_of(name: str) -> Path:
@@ -115,23 +201,18 @@ def checkpoint(name: str) -> Checkpoint:
     return load(path_of(name))
 
 
-def external_titles() -> dict[str, str]:
-    """The models that are not ours and can be chosen here: their names in links, and what a person calls them."""
-    return external_models.titles()
-
-
 def external(name: str) -> ModelAdapter | None:
-    """A model that is not ours by its name in links; None where there is none of that name.
-
-    Raises `ModelFileError` where it cannot be opened.
-    """
-    return external_models.opened(name)
+    """A model that is not ours, opened now if it is not; None where the name means none. Raises `ModelFileError`."""
+    if not is_external(name):
+        return in_memory(name)
+    with external_store.use(name) as model:
+        return model
 
 
 def subject(name: str) -> ModelAdapter:
     """What is read under a name, the step of a run written out.
 
-    Raises `CheckpointError` when it cannot be trusted, `UnavailableError` when nothing can be typed into it.
+    Raises `CheckpointError` or `ModelFileError` when it cannot be opened, `UnavailableError` when it has no input.
     """
     if (found := external(name)) is not None:
         return found
@@ -184,16 +265,17 @@ def card_of_model(name: str) -> dict[str, Any]:
     return believed(found)
 
 
-RUNS = Path("runs")
-"""The folder of runs as shown to visitors; the server's path stays private."""
-
-
 def shown_path(name: str) -> str:
-    """A model's path as code at a picture shows it: relative to the project, or to `RUNS`."""
-    if external_models.is_external(name) or name.startswith(in_memory.PREFIX):
-        return external_models.shown_path(name)
+    """A model's path as code at a picture shows it: relative to the project, or to `RUNS` or `MODELS`."""
+    if name.startswith(MEMORY_PREFIX):
+        return name
+    if is_external(name):
+        path, folder = catalogue().entry(name).path, models_folder()
+        if folder is None or not path.is_relative_to(folder):
+            return f"{MODELS}/{name.removeprefix(PREFIX)}"
+        return (MODELS / path.relative_to(folder)).as_posix()
     path = path_of(name)
-    if path.is_relative_to(ROOT):
-        return str(path.relative_to(ROOT))
-    folder = run_store.store().folder
-    return str(RUNS / path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+    for folder, shown in ((ROOT, Path()), (run_store.store().folder, RUNS)):
+        if path.is_relative_to(folder):
+            return (shown / path.relative_to(folder)).as_posix()
+    return str(path)

@@ -20,11 +20,10 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared.byte_cache import shared
-from pages.shared.call import Call, Draw, Shown, Source, code, tables
+from pages.shared.call import Call, Draw, Shown, Source, code, script, tables
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import chart_spec, is_dark, run_title
 from pages.shared.link import address
-from pages.shared.script import script
 from pages.shared.view import ORIGINAL, View
 from xformer.errors import UnavailableError
 from xformer.reading import Reading, Recipe
@@ -83,9 +82,8 @@ def shown(view: Shown, call: Call, key: str, **more: Any) -> Any:
         file = {"format": "svg", "filename": f"{view.model.split('/')[-1]}-{call.name}"}  # the camera gives vectors
         bar = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"], "toImageButtonOptions": file}
         return st.plotly_chart(spec, **{"theme": "streamlit", "key": key, "config": bar, **more})
-    width = (
-        "content" if isinstance(spec.get("width"), int | float) or "facet" in spec or "hconcat" in spec else "stretch"
-    )
+    has_own_size = isinstance(spec.get("width"), int | float) or not {"facet", "hconcat"}.isdisjoint(spec)
+    width = "content" if has_own_size else "stretch"
     return st.vega_lite_chart(spec, **{"theme": "streamlit", "width": width, "key": key, **more})
 
 
@@ -171,9 +169,7 @@ def heading(text: str = "") -> None:
     Without words it is an empty line for it, above a picture that has its own heading. `text` is Markdown. Both calls belong
     into the same fragment.
     """
-    with st.container(
-        horizontal=True, wrap=False, vertical_alignment="center", gap="small", horizontal_alignment="distribute"
-    ):
+    with st.container(horizontal=True, wrap=False, vertical_alignment="center", gap="small"):
         if text:
             st.subheader(text, anchor=False, width="stretch")
         else:
@@ -200,30 +196,36 @@ def menu(name: str) -> DeltaGenerator:
 
 def csv(table: Table, name: str, file: str, words: str = "Data as CSV") -> None:
     """A button for the table as a CSV file; a function is called when the file is requested."""
-    st.download_button(
-        words,
-        lambda: to_csv(table() if callable(table) else table),
-        f"{file}-{name}.csv",
-        "text/csv",
-        icon=":material/download:",
-        on_click="ignore",
-        key=f"csv_{name}",
-        help="The numbers of this picture.",
-    )
+    numbers = "The numbers of this picture."
+    _download(words, lambda: to_csv(table() if callable(table) else table), name, file, "csv", numbers)
 
 
 def html(page: Callable[[], str], name: str, file: str) -> None:
     """A button for the picture as a self-contained page."""
+    about = "One file that opens anywhere, with the network off: everything here can still be pointed at."
+    _download("This view as HTML", lambda: page().encode(), name, file, "html", about)
+
+
+def _download(label: str, make: Callable[[], str | bytes], name: str, file: str, kind: str, help: str) -> None:
     st.download_button(
-        "This view as HTML",
-        lambda: page().encode(),
-        f"{file}-{name}.html",
-        "text/html",
+        label,
+        make,
+        f"{file}-{name}.{kind}",
+        _MIME[kind],
         icon=":material/download:",
         on_click="ignore",
-        key=f"html_{name}",
-        help="One file that opens anywhere, with the network off: everything here can still be pointed at.",
+        key=f"{kind}_{name}",
+        help=help,
     )
+
+
+_MIME = {
+    "csv": "text/csv",
+    "html": "text/html",
+    "svg": "image/svg+xml",
+    "pdf": "application/pdf",
+    "png": "image/png",
+}
 
 
 @dataclass(frozen=True)
@@ -254,12 +256,9 @@ def figure_files(figures: Figures, name: str, file: str) -> None:
     """The options of a figure, and buttons for it as SVG, PDF and PNG; each file is made when it is requested."""
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom", key=f"figure_{name}"):
         size = st.selectbox("Figure", list(_SIZES), key=f"figure_size_{name}", width=170)
+        sizes = {None: "usual"} | {points: f"{points} pt" for points in _FONT_SIZES}
         points = st.selectbox(
-            "Labels",
-            [None, *_FONT_SIZES],
-            format_func=lambda points: "usual" if points is None else f"{points} pt",
-            key=f"figure_points_{name}",
-            width=100,
+            "Labels", list(sizes), format_func=sizes.__getitem__, key=f"figure_points_{name}", width=100
         )
         colours = st.selectbox("Colours", _COLOURS, index=int(is_dark()), key=f"figure_colours_{name}", width=100)
         is_titled = st.checkbox("Title and source", value=True, key=f"figure_title_{name}", width=150)
@@ -270,19 +269,7 @@ def figure_files(figures: Figures, name: str, file: str) -> None:
             style = {"width": width, "font_size": points or usual, "grey": colours == "Grey"}
             return svg(figures.charts(colours == "Dark"), **words, **style, dark=colours == "Dark")
 
-        made: dict[str, tuple[str, Callable[[str], bytes]]] = {
-            "SVG": ("image/svg+xml", str.encode),
-            "PDF": ("application/pdf", pdf_of),
-            "PNG": ("image/png", png_of),
-        }
-        for kind, (mime, convert) in made.items():
-            st.download_button(
-                kind,
-                lambda convert=convert: convert(drawn()),
-                f"{file}-{name}.{kind.lower()}",
-                mime,
-                icon=":material/download:",
-                on_click="ignore",
-                key=f"{kind.lower()}_{name}",
-                help="This picture for a paper or a slide.",
-            )
+        made: dict[str, Callable[[str], bytes]] = {"SVG": str.encode, "PDF": pdf_of, "PNG": png_of}
+        for kind, convert in made.items():
+            about = "This picture for a paper or a slide."
+            _download(kind, lambda convert=convert: convert(drawn()), name, file, kind.lower(), about)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,9 +12,9 @@ from typing import Any
 
 import torch
 
+from pages.shared.background_job import Step
 from pages.shared.byte_cache import budget, shared
 from pages.shared.models import shown_path, subject
-from pages.shared.patience import Step
 from pages.shared.streamlit_compat import is_script_thread
 from xformer import decoding, edits
 from xformer.adapters import ModelAdapter
@@ -82,24 +81,27 @@ def _computed(key: RunKey) -> Reading:
     """
     at = ("run", *key)
     run = _thread.__dict__.setdefault("run", _ScriptRun()) if is_script_thread() else _ScriptRun()
-    if shared.peek(at) is None:
-        n_bytes = _peak_bytes(*key)
-        if not run.n_bytes:
-            _admit(run, 2 * n_bytes if is_script_thread() else n_bytes)  # the original and the changed one
-        elif len(run.readings) > 1:
-            run.n_bytes += n_bytes  # without waiting: it keeps others already
-        shared.sweep(more=n_bytes)
-    found: Reading = shared.get(at, partial(_run, *key))
-    if all(one is not found for one in run.readings):
-        run.readings.append(found)
+    found = run.readings.pop(key, None)
+    if found is None:
+        if shared.peek(at) is None:
+            n_bytes = _peak_bytes(*key)
+            if not run.n_bytes:
+                _admit(run, 2 * n_bytes if is_script_thread() else n_bytes)  # the original and the changed one
+            elif len(run.readings) > 1:
+                run.n_bytes += n_bytes  # without waiting: it keeps others already
+            shared.sweep(more=n_bytes)
+        found = shared.get(at, partial(_run, *key))
+    run.readings[key] = found
+    if len(run.readings) > MOST_IN_USE:
+        del run.readings[next(iter(run.readings))]
     return found
 
 
 class _ScriptRun:
-    """What a script run keeps: its readings, and the bytes that were allowed for them."""
+    """What a script run keeps: the readings that it used last, and the bytes that were allowed for them."""
 
     def __init__(self) -> None:
-        self.readings: deque[Reading] = deque(maxlen=MOST_IN_USE)
+        self.readings: dict[RunKey, Reading] = {}
         self.n_bytes = 0
 
 

@@ -16,11 +16,11 @@ from xformer.errors import RunStoreError
 from xformer.presets import Preset
 from xformer.tasks import texts
 from xformer.training import jobs
+from xformer.training.card import ImportResult, from_file
 from xformer.training.entry import ELSEWHERE, Entry
-from xformer.training.transfer import ImportResult, from_file
 
 MOST_NAME = 80
-NOBODY = (
+NO_OWNER = (
     "Nothing can belong to you here: your browser keeps no cookie of this server, or shows this page in a frame. "
     "Allow the cookie, or open the page by itself, and try again."
 )
@@ -124,7 +124,7 @@ def download_shakespeare() -> None:
 
 def _somebody() -> str:
     if not (who := run_store.who()):
-        raise RunStoreError(NOBODY)
+        raise RunStoreError(NO_OWNER)
     return who
 
 

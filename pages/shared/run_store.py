@@ -1,6 +1,6 @@
 """The runs as a visitor may see them: the run store, who is asking, and what they may do.
 
-On a server for this machine alone, whoever opens it may do everything (open mode). On a server for several people, which one
+On a server for this machine alone, every visitor may do everything (open mode). On a server for several people, which one
 behind a proxy is too, each browser has a number of its own in a cookie: who started a run controls it, all others look on.
 XFORMER_OPEN=0 or 1 chooses otherwise. A visitor without the cookie only looks on: a frame of another site has none.
 
@@ -20,9 +20,11 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.serving import access
 from pages.shared.serving.access import is_forwarded, is_local_only
 from pages.shared.streamlit_compat import is_script_thread
+from xformer.checkpoints import FILE
 from xformer.disk_quota import runs_folder
-from xformer.errors import ConfigError, XformerError
-from xformer.training import dispatch, liveness
+from xformer.errors import ConfigError, RunStoreError, XformerError
+from xformer.paths import snapshot_steps
+from xformer.training import jobs, liveness
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore, no_such_run
@@ -99,6 +101,23 @@ def entry(run: str) -> Entry:
     return liveness.with_process_state(store(), found)
 
 
+def trained() -> dict[str, str]:
+    """The runs that have weights to look at, the latest first: their ids and names."""
+    try:
+        return {entry.id: entry.name for entry in entries() if steps_of(entry.id)}
+    except RunStoreError:
+        return {}
+
+
+def steps_of(run: str) -> list[int]:
+    """The steps of a run whose weights can be looked at, in order."""
+    folder = store().folder_of(run)
+    steps = snapshot_steps(folder)
+    if not steps and os.path.exists(folder / FILE):
+        return [store().entry(run).step]
+    return steps
+
+
 def start_reconciler() -> None:
     """Look after the queue for as long as the server runs; only the first call does something."""
     if _one_reconciler.acquire(blocking=False):  # held for good: one a server
@@ -111,10 +130,10 @@ def _reconcile_for_ever() -> None:
         shared.sweep()  # also frees the memory of visitors who have left
         try:
             if store().database.file.exists():
-                dispatch.reconcile(store())
+                jobs.reconcile(store())
                 if time.monotonic() - emptied > EMPTY_BIN_SECONDS:
                     emptied = time.monotonic()
-                    dispatch.empty_bin(store())
+                    jobs.empty_bin(store())
         except (XformerError, OSError):  # a full disk, a folder that may not be written: the pages say so, it may pass
             pass
         time.sleep(RECONCILE_SECONDS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import models, run_store, run_weights
+from pages.shared import models, run_store
 from pages.shared.byte_cache import budget
 from pages.shared.layout import is_dark
 from xformer import Transformer, load
@@ -18,11 +18,11 @@ from xformer.checkpoints import FILE
 from xformer.config import ModelConfig
 from xformer.errors import InputError, XformerError
 from xformer.memory import check_fits
+from xformer.paths import snapshot_file
 from xformer.reading import Reading
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.entry import Entry
-from xformer.training.snapshots import snapshot_file
 from xformer.viz.timeline import Frame, film_frame, head_to_enlarge, layers_of
 from xformer.viz.training_runs import THUMBNAIL_WIDE, thumbnail
 
@@ -61,7 +61,7 @@ def draw_shipped(name: str) -> None:
 
 def draw_run(entry: Entry, rows: Sequence[Mapping[str, Any]]) -> bool:
     """Draw the thumbnail of a run at its latest step; returns whether it has weights that can be drawn."""
-    steps = run_weights.steps_of(entry.id)
+    steps = run_store.steps_of(entry.id)
     if not steps:
         return False
     folder = run_store.store().folder_of(entry.id)

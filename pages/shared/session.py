@@ -8,13 +8,13 @@ A copied link opens the same model, input and mask. A link to something that doe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.shared import external_models, link, models, picture, resources, run_commands, run_store, run_weights
+from pages.shared import link, models, picture, resources, run_commands, run_store, screens
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import kind_of
 from pages.shared.link import asked, carry
@@ -22,12 +22,13 @@ from pages.shared.picture import panel
 from pages.shared.view import View, ask_mask, interventions_on, show_chips
 from pages.shared.widgets import file_box, not_here
 from xformer.adapters.huggingface import HuggingFaceModel
+from xformer.adapters.opening import Verification
 from xformer.disk_quota import megabytes
 from xformer.errors import InputError, ModelFileError
 from xformer.model_files.fetching import FETCHES, offered, start_fetch
-from xformer.model_files.models_here import PACKAGES, PREFIX, Entry, catalogue
+from xformer.model_files.models_here import PACKAGES, PREFIX, catalogue
 from xformer.model_files.store import Job
-from xformer.training.transfer import ImportResult
+from xformer.training.card import ImportResult
 
 LINKED = ("input", "mask", "edits")
 """The sidebar's values in the link, besides the model."""
@@ -41,7 +42,7 @@ def open_page(title: str, question: str) -> View:
 def open_sidebar(title: str, question: str) -> Opened:
     """As `open_page`, without the mask: for a screen that reruns only in part when the changes change."""
     st.title(f"{title} :small[:gray[{question}]]", anchor=False)
-    if not (models.shipped() or models.external_titles() or run_weights.trained()):
+    if not (models.shipped() or models.external_titles() or run_store.trained()):
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         st.stop()
     follow_the_link({"mask": resources.MASKS})
@@ -56,9 +57,9 @@ def open_sidebar(title: str, question: str) -> Opened:
             st.stop()
         subject = models.subject(model)
         if isinstance(subject, HuggingFaceModel):
-            st.caption(f":material/verified: {str(subject.verification)[0].upper()}{str(subject.verification)[1:]}")
+            _verification(subject.verification, model)
         asked_at, mask_at = st.container(), st.container()
-        if kind_of(subject).is_tall:
+        if not kind_of(subject).is_typed:
             asked_at, mask_at = mask_at, asked_at
         source, too_much = (), ""
         with asked_at:
@@ -72,6 +73,21 @@ def open_sidebar(title: str, question: str) -> Opened:
         st.error(escape_markdown(too_much))
         st.stop()
     return Opened(model, source, mask_at, said_in_sidebar())
+
+
+def _verification(verified: Verification, model: str) -> None:
+    """How well the model is read, and what looks wrong in it, with the way to its examination."""
+    for warning in verified.warnings:
+        st.warning(escape_markdown(warning), icon=":material/bug_report:")
+    if verified.warnings:
+        examined = {"model": model, "tab": "yours"}
+        st.page_link(
+            screens.file_of("bug_lab"),
+            label="Find the layer, head and cell",
+            icon=":material/search:",
+            query_params=examined,
+        )
+    st.caption(f":material/verified: {escape_markdown(str(replace(verified, warnings=())))}")
 
 
 @dataclass(frozen=True)
@@ -165,21 +181,23 @@ def said_in_sidebar() -> tuple[object, ...]:
 
 def ask_model() -> str:
     """Ask for a model; returns its name, with the step of a run."""
-    runs = run_weights.trained()
+    runs = run_store.trained()
     others = models.external_titles()
     options = [*models.shipped(), *others, *runs]
     if (wanted := st.session_state.pop(WANTED, None)) is not None:
         choose_model(wanted)
+    names = list(runs.values())  # runs of the same name show the start of their id
+    shown = {id: f"▸ {name}" + (f" · {id[:4]}" if names.count(name) > 1 else "") for id, name in runs.items()}
     before = st.session_state.get("model")
     if before not in options:
-        st.session_state["model"] = external_models.first() or options[0]
+        st.session_state["model"] = models.first() or options[0]
         if isinstance(before, str) and (why := models.why_not(before)):  # it was removed during the visit
             st.warning(f"{escape_markdown(why)} The usual model is shown.", icon=":material/link_off:")
     carry("model")
     chosen = st.selectbox(
         "Model",
         options,
-        format_func=lambda name: others.get(name) or _shown(name, runs),
+        format_func=lambda name: str((others | shown).get(name, name)),
         key="model",
         persist_state="session",
         help="It runs live, on every change. What you train on the Train screen is in this list too.",
@@ -189,19 +207,8 @@ def ask_model() -> str:
         with st.popover("Open a model", icon=":material/folder_open:", type="tertiary", key="open_model"):
             open_model(choose_model)
         with st.popover("Open a file", icon=":material/upload_file:", type="tertiary", key="open_file"):
-            upload(run_store.who(), _choose_taken, key="sidebar_upload")
+            upload(run_store.who(), lambda taken: choose_model(f"{taken.run}@{taken.step}"), key="sidebar_upload")
     return model
-
-
-def _shown(name: str, runs: dict[str, str]) -> str:
-    """A model's name in the list; runs of the same name show the start of their id."""
-    if name not in runs:
-        return name
-    return f"▸ {runs[name]}" + (f" · {name[:4]}" if list(runs.values()).count(runs[name]) > 1 else "")
-
-
-def _choose_taken(taken: ImportResult) -> None:
-    choose_model(f"{taken.run}@{taken.step}")
 
 
 def choose_model(name: str) -> bool:
@@ -217,8 +224,7 @@ def choose_model(name: str) -> bool:
 
 
 def _ask_step(run: str) -> int:
-    steps = run_weights.steps_of(run)
-    if len(steps) == 1:
+    if len(steps := run_store.steps_of(run)) == 1:
         return steps[0]
     if st.session_state.get("model_step_of") != run or st.session_state.get("model_step") not in steps:
         st.session_state["model_step"] = steps[-1]
@@ -245,21 +251,17 @@ def open_model(choose: Callable[[str], Any]) -> None:
         else "This server has no external models yet."
     )
     for entry in entries:
-        _offer(entry, choose)
+        with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"offer_{entry.id}"):
+            size = f" :small[:gray[{megabytes(entry.n_bytes)}]]" if entry.n_bytes else ""
+            st.markdown(f"{escape_markdown(entry.title)}{size}", width="stretch")
+            if not entry.trouble:
+                is_open = entry.id in models.external_store.open_ids()
+                takes = "It is open." if is_open else f"Opening it takes {megabytes(entry.needed)} of memory."
+                st.button("Open", on_click=choose, args=(entry.id,), help=takes, key=f"open_{entry.id}")
+        if entry.trouble:
+            st.caption(f":material/block: {escape_markdown(entry.trouble)}")
     for name in dict.fromkeys([*(package.model for package in offered()), *_running()]):
         _fetch_part(name)
-
-
-def _offer(entry: Entry, choose: Callable[[str], Any]) -> None:
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"offer_{entry.id}"):
-        size = f" :small[:gray[{megabytes(entry.n_bytes)}]]" if entry.n_bytes else ""
-        st.markdown(f"{escape_markdown(entry.title)}{size}", width="stretch")
-        if not entry.trouble:
-            is_open = entry.id in external_models.store.open_ids()
-            takes = "It is open." if is_open else f"Opening it takes {megabytes(entry.needed)} of memory."
-            st.button("Open", on_click=choose, args=(entry.id,), help=takes, key=f"open_{entry.id}")
-    if entry.trouble:
-        st.caption(f":material/block: {escape_markdown(entry.trouble)}")
 
 
 def _running() -> list[str]:
@@ -313,12 +315,12 @@ def wait_until_open(name: str) -> str:
 
     The job runs on its own; other visitors who want the model wait for the same job.
     """
+    if not models.is_external(name):
+        return ""
     try:
-        job = external_models.opening(name)
+        job = models.external_store.start(name)
     except ModelFileError as error:
         return str(error)
-    if job is None:
-        return ""
     place = st.empty()
     while not job.ended(OFTEN / 2):
         place.progress(_share(job), escape_markdown(f"{job.title}: {job.progress.what}"))
@@ -335,10 +337,10 @@ MAX_MEGABYTES = 64
 """The largest accepted file."""
 
 
-def upload(who: str, then: Callable[[ImportResult], None], *, key: str) -> None:
+def upload(who: str, then: Callable[[ImportResult], Any], *, key: str) -> None:
     """A box for a file of weights, which becomes a run; `then` gets the result. A message shows what happened."""
     if not who:
-        st.caption(run_commands.NOBODY)
+        st.caption(run_commands.NO_OWNER)
         return
     if not run_store.is_open():
         st.caption("Only you will see it, until you share it with everyone here.")

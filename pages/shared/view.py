@@ -1,16 +1,20 @@
-"""What a visitor looks at: the model, its input, the mask and the changes, and the runs that follow from them."""
+"""What a visitor looks at: the model, its input, the mask and the changes, the runs that follow, and what they predict."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import streamlit as st
+import torch
 
+from pages.components.controls import Editing, prediction_strip
+from pages.shared import frame, resources
 from pages.shared import link as link_of_screen
-from pages.shared import resources
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.inputs import InputKind, kind_of
+from pages.shared.glossary import explained
+from pages.shared.inputs import InputKind, follow_edit, kind_of
 from pages.shared.link import carry
+from pages.shared.resources import RunKey
 from xformer.adapters import Input, ModelAdapter, TaskModel, own_model, own_task_model
 from xformer.analysis.embeddings import token_labels
 from xformer.config import ModelConfig
@@ -22,8 +26,6 @@ from xformer.tasks import Task
 
 ORIGINAL = "original"
 """The name of the model's own run beside a changed one."""
-RunKey = tuple[str, tuple[int, ...], str, str]
-"""Model, source, mask and changes: the arguments of `resources.run`, and a key for caches."""
 
 
 @dataclass(frozen=True)
@@ -212,3 +214,56 @@ def ask_mask(shape: ModelShape) -> str:
     )
     assert mask is not None  # required, and set above
     return mask
+
+
+def prediction_panel(view: View) -> None:
+    """The lanes with their verdict at the right; on a phone below them."""
+    line = {"key": "prediction", "horizontal": True, "wrap": False, "vertical_alignment": "center", "gap": "medium"}
+    with frame.picture("strip"), st.container(**line):
+        lanes = view.kind.rows(view.original(), view.changed(), f"with {view.what_changed()}")
+        prediction_strip(lanes, key="strip", width="content", editing=editing(view))
+        _verdict(view)
+
+
+def editing(view: View) -> Editing | None:
+    """The tokens that can be changed in the lane of what is read; they are followed as a typed input is."""
+    run = view.original()
+    pieces = view.kind.pieces(run)
+    read = run.ids("encoder" if run.is_pair else None) if pieces.texts else []
+    starts = [at for at in range(len(read)) if tuple(read[at : at + len(view.source)]) == view.source]
+    if not starts:
+        return None
+    texts = (*(text.strip() or text for text in pieces.texts[:-1]), "")
+    return Editing(texts, starts[0] + pieces.first, lambda at, text: follow_edit(view.subject, pieces.texts, at, text))
+
+
+def _verdict(view: View) -> None:
+    """The verdict: how many tokens are right, or how probable the actual ones are; with changes also what it was before."""
+    original, changed = view.original(), view.changed()
+    output, note = "logits" if original.has_logits else "output", ""
+    if changed is not None and original[output].equal(changed[output]):
+        verdict = "Exactly the same output: nothing changes."
+    elif not original.has_logits:
+        verdict = _vectors_sentence(original, changed)
+    elif not original.target_positions:
+        verdict = "No output of this input has a known answer."
+    else:
+        verdict, note = view.kind.verdict(original, changed)
+    notes = "\n\n".join(filter(None, [note, explained(verdict)]))
+    with st.container(key="verdict", width="content"):
+        st.markdown(verdict, help=notes or None)
+
+
+def _vectors_sentence(original: Reading, changed: Reading | None) -> str:
+    """What a model without an output head gives, and with changes how far its vectors move."""
+    if changed is None:
+        n, width = original["output"].shape[1:]
+        return f"This model has no output head: it gives a vector of {width:,} numbers for each of the {n} positions."
+    before, after = original["output"][0].float(), changed["output"][0].float()  # [pos, d_model]
+    if before.shape != after.shape:
+        return f"It gives {len(after)} vectors instead of {len(before)}."
+    cosines = torch.nn.functional.cosine_similarity(before, after, dim=-1)
+    return (
+        f"Cosine of the vectors with the original ones: {cosines.mean().item():.3f} on average, "
+        f"{cosines.min().item():.3f} at the position that moves most."
+    )

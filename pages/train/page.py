@@ -7,7 +7,7 @@ import streamlit as st
 from pages.shared import frame, run_store
 from pages.train.run import run_view
 from pages.train.setup import setup
-from pages.train.state import NEW, share, show_problem, shown_run
+from pages.train.status import NEW, share, show_problem, shown_run
 from pages.train.sweep import sweep_view
 
 

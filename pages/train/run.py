@@ -1,71 +1,376 @@
-"""The view of a run: progress, timeline, curves, and what can be done with a step."""
+"""A run: its timeline, one input through every snapshot, with the curves, what to notice, and what can be done with a step."""
 
 from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import streamlit as st
 import torch
 
-from pages.components.training_player import resting
+from pages.components.players import resting, training_player
 from pages.shared import run_commands, run_store, screens
-from pages.shared.call import Call
+from pages.shared.byte_cache import shared
+from pages.shared.call import Call, heads_from_1, script
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.frame import picture
-from pages.shared.layout import headline, what_to_notice
-from pages.shared.picture import toolbar
+from pages.shared.layout import headline, is_dark, what_to_notice
+from pages.shared.link import address
+from pages.shared.picture import Figures, csv, figure_files, html, menu, toolbar
+from pages.shared.run_thumbnail import check_size, frame_of
 from pages.shared.session import choose_model
 from pages.shared.widgets import typed
 from pages.train.form import TRAIN, TRAINING, ask, is_filled, put
 from pages.train.form import settings as form_settings
-from pages.train.state import (
-    player_key,
-    rows_so_far,
-    share,
-    show_problem,
-    start_once,
-    thinned_curve,
-    train_state,
-)
 from pages.train.status import (
+    ACTIVE,
     FIRST,
     again_button,
     change_rate,
     controls,
     figures,
     heading,
+    live_chart,
     new_run,
+    player_key,
+    player_target,
     progress,
+    rows_so_far,
+    share,
+    show_problem,
+    start_once,
+    thinned_curve,
     tiles,
-)
-from pages.train.timeline import (
-    ACTIVE,
-    HEIGHT,
-    RunView,
-    code_and_files,
-    finding,
-    head_panel,
-    metric_chart,
-    notes,
-    player,
-    timeline_of,
+    train_state,
 )
 from xformer import load, viz
+from xformer.analysis.training_runs import (
+    APPEARS,
+    LEARNED,
+    appearance,
+    best_heads,
+    dip,
+    emerged,
+    first_passing,
+    head_table,
+    settled,
+    thinned,
+)
 from xformer.checkpoints import FILE, to_bytes
 from xformer.decoding import Sampling, continue_text
 from xformer.errors import ConfigError, InputError, RunStoreError, XformerError
+from xformer.formatting import percent
+from xformer.paths import snapshot_file, snapshot_steps
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.entry import DAMAGED, ELSEWHERE, Entry
-from xformer.training.snapshots import snapshot_file
-from xformer.viz.training_curves import metrics_frame
+from xformer.viz.timeline import (
+    FilmLayer,
+    Frame,
+    film_still,
+    head_to_enlarge,
+    layers_of,
+    of_input,
+    pack_film,
+)
+from xformer.viz.training_curves import (
+    CURVES,
+    curve_chart,
+    head_curves,
+    head_frame,
+    metrics_frame,
+    with_marks,
+)
+from xformer.widgets.page import film_page
+
+HEIGHT = 230
+"""CSS pixels: the height of a chart, with axes."""
+MOST_FRAMES = 120
+MOST_BYTES = 1_200_000
+"""Maximum size of a timeline that is sent to the browser."""
+BUDGET = 0.25
+"""Seconds of evaluating snapshots in one run of the page."""
+MOST_HEADS = 16
+"""With more heads, only the best head of each layer has a curve."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The snapshots of a run on one input, as far as they are evaluated."""
+
+    frames: tuple[Frame, ...]
+    layers: tuple[FilmLayer, ...]
+    waiting: int
+    """Number of snapshots that are not evaluated yet."""
+
+    def step_at(self, step: int | None) -> int | None:
+        """The step of the frame that the player shows at a step; None is the latest."""
+        if not self.frames:
+            return None
+        at_or_before = [frame.step for frame in self.frames if step is None or frame.step <= step]
+        return at_or_before[-1] if at_or_before else self.frames[0].step
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """The scores of all heads; see `head_table`."""
+        return head_table({frame.step: frame.scores for frame in self.frames})
+
+    @cached_property
+    def best(self) -> pd.DataFrame:
+        """The best head at each step; see `best_heads`."""
+        return best_heads(self.table)
+
+    @cached_property
+    def head_names(self) -> dict[tuple[str, int], str]:
+        """The display names of the heads that have a score, by layer path and head."""
+        scores = self.frames[-1].scores if self.frames else {}
+        return {
+            (layer.path, head): f"{layer.title} · head {head + 1}"
+            for layer in self.layers
+            for head in range(len(scores.get(layer.path, ())))
+        }
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run as the screen shows it: its timeline on one input and its metrics."""
+
+    entry: Entry
+    settings: Preset
+    task: Task
+    example: Example
+    timeline: Timeline
+    frame: pd.DataFrame
+    """The metrics, one row per report."""
+    exact: Sequence[tuple[int, float]]
+    """Exact match by step; empty for a text."""
+
+    @property
+    def key(self) -> str:
+        return player_key(self.entry.id)
+
+    @property
+    def step(self) -> int | None:
+        """The step that the player shows."""
+        return self.timeline.step_at(resting(self.key).step)
+
+    @cached_property
+    def marks(self) -> dict[int, str]:
+        """The steps at which a head appears and at which the task is learned."""
+        appears = appearance(self.timeline.best)
+        learned = first_passing([step for step, _ in self.exact], [share for _, share in self.exact], LEARNED)
+        marks: dict[int, str] = {}
+        if appears is not None:
+            marks[appears] = f"a head passes {APPEARS:g}"
+        if learned is not None:
+            marks[learned] = ", ".join([*filter(None, [marks.get(learned)]), f"{LEARNED:.0%} right"])
+        return marks
+
+    def packed(self, *, live: bool, target: tuple[int, int | None]) -> bytes:
+        """The data of the player; `target` is how often it was sent to a step, and which."""
+        return pack_film(
+            self.timeline.layers,
+            self.timeline.frames,
+            **of_input(self.task, self.example),
+            steps=self.entry.train.get("steps", 1),
+            exact=self.exact,
+            marks=list(self.marks.items()),
+            best=head_to_enlarge(self.timeline.layers, self.timeline.frames[-1]),
+            live=live,
+            target=target,
+        )
+
+
+def timeline_of(entry: Entry, settings: Preset, task: Task, example: Example, wanted: int | None) -> Timeline:
+    """Evaluate snapshots for as long as the budget allows: first the wanted step, then coarse to fine.
+
+    Where the timeline would be too large it is empty, with an error message.
+    """
+    try:
+        check_size(settings.model, example)
+    except InputError as error:
+        st.error(escape_markdown(str(error)), icon=":material/block:")
+        return Timeline((), (), 0)
+    folder, cache_key = run_store.store().folder_of(entry.id), ("snapshots", entry.id, example.source)
+    cache: dict[tuple[int, int], Frame] = shared.get(cache_key, dict)  # by step and time of the file
+    cells = sum(codes.size for frame in list(cache.values())[:1] for codes in frame.planes.values())
+    most = min(MOST_FRAMES, max(2, MOST_BYTES // cells)) if cells else MOST_FRAMES
+    steps = thinned(snapshot_steps(folder), most)
+    begun, waiting = time.perf_counter(), 0
+    keys: dict[int, tuple[int, int]] = {}
+    order = [step for step in steps if wanted is not None and step <= wanted][-1:] + list(steps[-1:])
+    for step in dict.fromkeys(order + [step for stride in (16, 8, 4, 2, 1) for step in steps[::stride]]):
+        try:
+            key = (step, snapshot_file(folder, step).stat().st_mtime_ns)
+        except OSError:  # removed by a run that was resumed from an earlier step
+            continue
+        keys[step] = key
+        if key not in cache and time.perf_counter() - begun > BUDGET:
+            waiting += 1
+        elif key not in cache:
+            with suppress(XformerError):
+                cache[key] = frame_of(load(snapshot_file(folder, step)).model, task, example, step)
+                shared.put(cache_key, cache)  # with its new size
+    frames = tuple(cache[keys[step]] for step in steps if step in keys and keys[step] in cache)
+    return Timeline(frames, layers_of(task, example, frames), waiting)
+
+
+def player(view: RunView) -> None:
+    """Draw the player of a run, or why there is no picture yet."""
+    entry = view.entry
+    if view.timeline.frames:
+        packed = view.packed(live=entry.state in ACTIVE or entry.is_active, target=player_target(entry.id))
+        training_player(packed, key=view.key)
+    elif not view.settings.train.snapshot_every:
+        st.info("This run keeps no snapshots, so there is no picture before it is finished.")
+    elif entry.state == "queued":
+        st.info("The first picture comes when the run starts.", icon=":material/hourglass_top:")
+    elif entry.state in ACTIVE:
+        st.info("The first picture comes with the first snapshot, in a few seconds.", icon=":material/hourglass_top:")
+    else:
+        st.info("This run has no snapshots; “New run” starts another.")
+
+
+def metric_chart(view: RunView, call: Call) -> None:
+    """Show a call of `viz.metric_curves`."""
+    what, frame = call.options["what"], view.frame
+    st.markdown(f"**{CURVES[what].title}**")
+    end = frame["step"].iloc[-1] if len(frame) else None
+    live_chart(call, (view.entry.id, len(frame), end), f"chart_{what}")
+
+
+def head_panel(view: RunView) -> None:
+    """Draw the scores of the heads over the snapshots; with very many heads those of the best one of each layer."""
+    timeline, names, title = view.timeline, view.timeline.head_names, f"Heads: {view.task.rule.score_name} score"
+    help = "The share of a head’s attention at the positions that the task needs: 0 is none, 1 is all."
+    st.markdown(f"**{title}**", help=help)
+    if not names:
+        st.caption("The scores come with the first snapshot.")
+        return
+    table = timeline.table
+    if len(names) > MOST_HEADS:
+        table = table.loc[table.groupby(["step", "layer"])["score"].idxmax()].assign(head=0)
+        names = {(one.path, 0): f"{one.title}, best head" for one in timeline.layers if one.path in {*table["layer"]}}
+    heads = [head for _, head in names]
+    wide, columns = head_frame(table)
+    curves = head_curves(
+        title,
+        {columns[pair]: name for pair, name in names.items()},
+        heads if len(set(heads)) > 1 else range(len(names)),
+    )
+    look = {"curves": curves, "steps": view.settings.train.steps, "height": HEIGHT}
+    call = Call(curve_chart, (with_marks(wide, view.step, view.marks.items()),), look)
+    live_chart(call, (view.entry.id, len(table), view.step, *view.marks), "chart_heads")
+
+
+def code_and_files(view: RunView, calls: Sequence[Call]) -> None:
+    """Offer the code of the pictures, their numbers, and the player as figures and as a page."""
+    (frame,), run, step = calls[0].readings, view.entry.id, view.step
+    pictures = [call.written({id(frame): "frame"}) for call in calls]
+    lines = [
+        "import os, xformer",
+        "from xformer.training.run_store import RunStore",
+        "from xformer.viz.training_curves import metrics_frame",
+        'runs = os.environ.get("XFORMER_RUNS", "checkpoints/runs")  # where this app keeps its runs',
+        f'frame = metrics_frame(RunStore(runs).rows("{run}"))',
+    ]
+    if step is not None:
+        snapshot = snapshot_file(Path(run), step).as_posix()
+        lines.append(f'r = xformer.read(f"{{runs}}/{snapshot}", {list(view.example.source)})')
+        head = "" if (chosen := resting(view.key).head) is None else f", head={chosen}"
+        pictures.append(f"xformer.viz.film_still({{{step}: r}}{head}{', dark=True' if is_dark() else ''})")
+    lines.append("[" + ",\n ".join(pictures) + "]")
+    with menu("training"):
+        st.code(script(lines), language="python", width=900)
+        csv(frame, "metrics", run, "Metrics as CSV")
+        csv(lambda: heads_from_1(view.timeline.table), "heads", run, "Head scores as CSV")
+        _figures(view, calls)
+
+
+def _figures(view: RunView, calls: Sequence[Call]) -> None:
+    """Offer the player at its last frame as a page, and what it shows as a figure with the curves."""
+    rest, link, run = resting(view.key), address(), view.entry.id
+    about = [f"{view.entry.name}: {view.task.vocabulary.text(list(view.example.source))}", f"run {run}"]
+
+    def caption() -> list[str]:
+        return [*about, *link()]
+
+    def packed() -> bytes:
+        return view.packed(live=False, target=(1, None))
+
+    def charts(dark: bool) -> list[Any]:
+        still = [film_still(packed(), step=rest.step, head=rest.head, dark=dark)] if view.timeline.frames else []
+        return [*still, *(call.in_theme(dark).make() for call in calls)]
+
+    if view.timeline.frames:
+        html(lambda: film_page(packed(), caption()), "training", run)
+    figure_files(Figures(charts, caption), "training", run)
+
+
+def finding(view: RunView) -> str:
+    """When the head with the task’s pattern appeared and when the answers became right; "" where neither has happened."""
+    sentences, timeline = [], view.timeline
+    if not timeline.waiting and (found := emerged(timeline.table)) is not None:
+        name = timeline.head_names[found.layer, found.head].replace(" · ", " ")
+        gain = f"{percent(found.first, 0)} → {percent(found.last, 0)}"
+        sentences.append(f"The **{view.task.rule.score_name}** appears at step {found.step:,} ({name}: {gain}).")
+    steps, shares = view.frame["step"].tolist(), view.frame["held_out_exact_match"].fillna(0.0).tolist()
+    if not view.task.rule.is_open_ended and (step := settled(steps, shares, LEARNED)) is not None:
+        share = min(share for at, share in zip(steps, shares, strict=True) if at >= step)
+        which = "All" if share == 1 else f"{percent(share, 1)} of"
+        sentences.append(f"{which} held-out answers right from step {step:,.0f}.")
+    return " ".join(sentences)
+
+
+def notes(view: RunView) -> list[str]:
+    """What to notice in the curves and snapshots, as Markdown; each computed sentence names its step."""
+    task, frame, timeline = view.task, view.frame, view.timeline
+    steps = [int(step) for step in frame["step"].dropna()]
+    exact = [] if task.rule.is_open_ended else frame["held_out_exact_match"].fillna(0.0).tolist()
+    is_learned = first_passing(steps, exact, LEARNED) is not None if exact else False
+    is_learned = is_learned or (bool(timeline.head_names) and appearance(timeline.best) is not None)
+    look_for = task.rule.look_for
+    found = [look_for if is_learned else f"In a trained model: {look_for[0].lower()}{look_for[1:]}"]
+    if timeline.head_names:
+        found += _head_notes(view)
+    if exact and (fallen := dip(steps, exact)) is not None:
+        rate = dict(zip(steps, frame["learning_rate"], strict=False)).get(fallen[0], 0.0)
+        words = f"Exact match dips to {percent(fallen[1], 1)} at step {fallen[0]:,} and comes back."
+        if rate >= 0.25 * view.settings.train.peak_lr > 0:
+            words += f" The learning rate was still {rate:.2g} there."
+        found.append(words)
+    return found
+
+
+def _head_notes(view: RunView) -> list[str]:
+    """Where no head has the task’s pattern, or one had it before training."""
+    best, score_name = view.timeline.best, f"{view.task.rule.score_name} score"
+    first, last = best.iloc[0], best.iloc[-1]
+    step = int(last["step"])
+    found = []
+    if first["score"] >= APPEARS:
+        found.append(
+            f"At step {int(first['step']):,} a head already scores {first['score']:.2f} on this input ({score_name}): with so "
+            "few tokens, chance can give that much."
+        )
+    elif last["score"] < APPEARS:
+        found.append(
+            f"Up to step {step:,} no head has half of its attention where the task needs it: the best {score_name} is "
+            f"{last['score']:.2f}."
+        )
+    return found
+
 
 TICK = 1.2
 """Seconds between two updates of the pictures of an active run."""
-FIRST_SECONDS = 3.0
-"""For this long after Start only the figures and the player are drawn: loading the chart code would slow down the training."""
 SAMPLE_LENGTH, TEMPERATURE = 120, 0.8
 
 
@@ -119,10 +424,7 @@ def _live(run: str, who: str, moves: bool) -> None:
         _more(view, who)
     with picture(), st.container(key="film_place"):
         player(view)
-    if entry.state not in ACTIVE or time.time() - entry.created >= FIRST_SECONDS:
-        _below_player(view)
-    else:
-        st.caption("The curves follow in a moment.")
+    _below_player(view)
     is_evaluating = bool(view.timeline.waiting)
     train_state().evaluating = run if is_evaluating else None
     if moves != (entry.state in ACTIVE or is_evaluating):
@@ -173,7 +475,7 @@ def _below_player(view: RunView) -> None:
     with st.container(key="run_curves"):
         for place, call in zip(st.columns(2, gap="medium"), calls, strict=True):
             with place:
-                metric_chart(call)
+                metric_chart(view, call)
     more = st.expander("More figures", key="train_more", on_change="rerun")
     if more.open:
         with more:
@@ -185,7 +487,7 @@ def _below_player(view: RunView) -> None:
             for place, what in zip(st.columns(2, gap="medium"), ("gradient", "rate"), strict=True):
                 calls.append(Call(viz.metric_curves, (view.frame,), {"what": what, **look, "marks": None}))
                 with place:
-                    metric_chart(calls[-1])
+                    metric_chart(view, calls[-1])
     code_and_files(view, calls)
     if found := notes(view):
         what_to_notice(found)

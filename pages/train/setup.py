@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
-import torch
 
 from pages.shared import models, run_commands, run_store, run_thumbnail
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.widgets import typed
 from pages.train import form as form_of
-from pages.train.state import start_once, train_state
+from pages.train.status import start_once, train_state
 from xformer.counting import n_parameters, parameters_by_part
 from xformer.disk_quota import megabytes
 from xformer.errors import ConfigError, RunStoreError, XformerError
 from xformer.formatting import duration
 from xformer.presets import PRESETS, Preset, credit
 from xformer.task_limits import TASK_LIMITS
-from xformer.tasks import Task
-from xformer.training import dispatch
+from xformer.training import jobs
+from xformer.training.card import TAG
 from xformer.training.entry import ELSEWHERE, Entry
 from xformer.training.jobs import with_text
 from xformer.training.limits import disk_needed, memory_needed
-from xformer.training.loop import Run, Stopped
 from xformer.training.sweeps import READY, SWEPT, USUAL, read_values, words
-from xformer.training.transfer import TAG
 
 FIRST = ("reverse-small", "reverse-mirror", "reverse-seq2seq", "induction", "brackets", "digits")
 """The presets that a newcomer sees; each is quick and has another picture. The first has the primary button."""
@@ -48,9 +44,6 @@ FRAMES = 40
 FRAMES_OF_MEMBER = 8
 """The same for each model of a sweep."""
 Settings = Mapping[str, Sequence[Any]] | None
-TIMED_STEPS = 3
-MOST_WORK = 1.2e9
-"""Multiplications per step up to which steps are timed while the visitor waits."""
 
 
 @dataclass(frozen=True)
@@ -104,15 +97,24 @@ def setup(who: str) -> None:
     if group == OWN:
         _own(who, ticket, plan)
         return
-    entries, gpu = known_runs(), len(dispatch.devices()) > 1
+    entries, gpu = known_runs(), len(jobs.devices()) > 1
     presets = grouped().get(group, list(PRESETS.values()))
     if kind != ONE:
         with st.container(horizontal=True, gap="small", key="sweeps_ready"):
             for one in READY.values():
-                _ready_sweep(one, who, ticket)
+                size = f"{math.prod(map(len, one.settings.values()))} models  \n{one.preset.train.steps:,} steps"
+                look: dict[str, Any] = {"name": one.title, "is_first": one.name == "seeds", "is_possible": bool(who)}
+                _card(f"sweep_{one.name}", one.title, size, one.preset, one.about, (ticket, one.settings), **look)
     with st.container(horizontal=True, gap="small", key="cards"):
-        for preset in presets:
-            _card(preset, who, ticket, expected_at_once(watchable(preset), entries, gpu), plan)
+        for one in presets:
+            time = expected(watchable(one), entries, gpu).seconds
+            words = "time unknown" if time is None else f"about {duration(time)}"
+            words = words if kind == ONE else f"{plan.n} models"  # a step of stacked models takes another time
+            size = f"{n_parameters(one.model):,} parameters  \n{words}"
+            look = {"is_first": one.name == FIRST[0] and kind == ONE, "is_possible": bool(who) and plan.is_valid}
+            _card(
+                one.name, one.title, size, watchable(one), one.about, (ticket, plan.settings), shipped=one.name, **look
+            )
     about = (f"**{one.title}.** {one.about} {credit(one.name)}" for one in presets)
     words = "The pictures: attention of the shipped model, and its loss. Estimated times; yours may differ."
     st.caption(words, help="\n\n".join(about))
@@ -133,51 +135,33 @@ def _group(task: str) -> str:
     return "text" if limits.is_text else "images" if limits.is_image else "other"
 
 
-def _card(preset: Preset, who: str, ticket: int, time: Expected, plan: Plan) -> None:
-    """A preset: what its shipped model ends with, its size and expected time, and Start."""
-    words = "time unknown" if time.seconds is None else f"about {duration(time.seconds)}"
-    if plan.kind != ONE:  # a step of stacked models takes another time
-        words = f"{plan.n} models"
-    sweep = plan.settings
-    is_first = preset.name == FIRST[0] and plan.kind == ONE
-    with _start_card(preset.name, preset.title, f"{n_parameters(preset.model):,} parameters", words, preset.name):
-        _start_button(watchable(preset), "", preset.about, ticket, sweep, preset.name, is_first, who and plan.is_valid)
+def _card(
+    key: str, title: str, size: str, settings: Preset, about: str, do: tuple[int, Settings], *, name: str = "",
+    shipped: str = "", is_first: bool = False, is_possible: bool = True,
+) -> None:  # fmt: skip
+    """A preset or a sweep: what its shipped model ends with, its size and expected time, and Start.
 
-
-def _ready_sweep(one: Any, who: str, ticket: int) -> None:
-    """A sweep that starts with one click."""
-    n = math.prod(map(len, one.settings.values()))
-    with _start_card(one.name, one.title, f"{n} models", f"{one.preset.train.steps:,} steps"):
-        _start_button(
-            one.preset, one.title, one.about, ticket, one.settings, f"sweep_{one.name}", one.name == "seeds", bool(who)
-        )
-
-
-@contextmanager
-def _start_card(key: str, title: str, size: str, time: str, shipped: str = "") -> Iterator[None]:
-    """A card; what is drawn inside the context stands at its lower right."""
+    Args:
+        key: Ends the keys of the card and its button.
+        title: Its title.
+        size: Its size and its time.
+        settings: What is trained.
+        about: What it shows, behind the button.
+        do: The ticket, and the swept settings.
+        name: The name of the run, else one that follows from the settings.
+        shipped: The shipped model whose picture is drawn.
+        is_first: Whether it has the primary button.
+        is_possible: Whether it can be started.
+    """
     with st.container(border=True, width=run_thumbnail.CARD, gap="xsmall", key=f"card_{key}"):
         if shipped:
             run_thumbnail.draw_shipped(shipped)
         st.markdown(f"**{title}**")
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            st.markdown(f":small[{size}  \n{time}]", width="stretch")
-            yield
-
-
-def _start_button(
-    settings: Preset, name: str, about: str, ticket: int, sweep: Settings, key: str, is_first: bool, is_possible: object
-) -> None:
-    st.button(
-        "Start",
-        type="primary" if is_first else "secondary",
-        icon=":material/play_arrow:",
-        on_click=start,
-        args=(settings, "auto", name, ticket, sweep),
-        disabled=not is_possible,
-        help=about,
-        key=f"start_{key}",
-    )
+            st.markdown(f":small[{size}]", width="stretch")
+            look: dict[str, Any] = {"type": "primary" if is_first else "secondary", "disabled": not is_possible}
+            then: dict[str, Any] = {"on_click": start, "args": (settings, "auto", name, *do)}
+            st.button("Start", icon=":material/play_arrow:", help=about, key=f"start_{key}", **look, **then)
 
 
 def watchable(preset: Preset) -> Preset:
@@ -294,10 +278,10 @@ def _own(who: str, ticket: int, plan: Plan) -> None:
             form_of.ask(form_of.TRAIN_MORE, FORM)
     with summary:
         name = st.text_input("Name", key="own_name", placeholder="from the settings", persist_state="session")
-        names = {one: f"GPU {one.removeprefix('cuda:')}" for one in dispatch.devices()} | {"cpu": "CPU", "auto": "auto"}
+        names = {one: f"GPU {one.removeprefix('cuda:')}" for one in jobs.devices()} | {"cpu": "CPU", "auto": "auto"}
         device = st.selectbox(
             "Device",
-            ["auto", *dispatch.devices()],
+            ["auto", *jobs.devices()],
             format_func=names.__getitem__,
             key="own_device",
             help="Auto takes a GPU where there is one.",
@@ -335,13 +319,13 @@ def _summary(settings: Preset, device: str, plan: Plan) -> None:
     with st.popover(f"{n_parameters(settings.model):,} parameters", width="stretch", help="Counted part by part."):
         rows = [{"part": p.name, "how": p.formula, "numbers": p.count} for p in parameters_by_part(settings.model)]
         st.dataframe(rows, hide_index=True)
-    gpu = device.startswith("cuda") or (device == "auto" and len(dispatch.devices()) > 1)
+    gpu = device.startswith("cuda") or (device == "auto" and len(jobs.devices()) > 1)
     alone = "" if plan.n == 1 else " for one of them alone"
     st.caption(f"**Time{alone}:** {expected(settings, entries, gpu).sentence()}.")
     memory = memory_needed(settings, n_models=plan.n)
     disk = plan.n * disk_needed(settings if plan.settings is None else _with_few_snapshots(settings))
     st.caption(f"**Memory:** about {megabytes(memory)}. **Disk:** {megabytes(disk)}.")
-    waiting = len(dispatch.in_turn(entries)) + sum(entry.is_active for entry in entries)
+    waiting = len(jobs.in_turn(entries)) + sum(entry.is_active for entry in entries)
     if waiting:
         st.caption(f"**Queue:** {waiting} {'run is' if waiting == 1 else 'runs are'} waiting or in training already.")
 
@@ -355,28 +339,17 @@ def known_runs() -> list[Entry]:
 
 
 def expected(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected:
-    """The expected time, from an earlier run on the same kind of device, else from a few steps that are timed now."""
-    if (earlier := _earlier(settings, entries, gpu)) is not None:
-        return earlier
-    if _work(settings) > MOST_WORK:
-        return Expected(None, "this model is too large to time while you wait")
-    model = json.dumps([settings.model.to_json(), settings.task.to_json()])
-    try:
-        seconds = settings.train.steps * _seconds_a_step(model, settings.train.batch_size, settings)
-    except XformerError as error:
-        return Expected(None, escape_markdown(str(error)))
-    return Expected(seconds, f"on this CPU, measured on {TIMED_STEPS} steps just now")
-
-
-def expected_at_once(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected:
-    """The expected time without timing anything, so that a list of presets opens at once."""
-    if (earlier := _earlier(settings, entries, gpu)) is not None:
-        return earlier
+    """The expected time: from an earlier run here on the same kind of device, else from the shipped models."""
+    for entry in entries:
+        if _is_like(entry, settings, gpu) and entry.step >= 50 and entry.seconds > 0:
+            device = "this CPU" if entry.device in (None, "cpu") else f"the GPU {entry.device}"
+            seconds = settings.train.steps * entry.seconds / entry.step
+            return Expected(seconds, f"as an earlier run of this model took on {device}")
     shipped = shipped_training()
+    if gpu or not shipped:
+        return Expected(None, "no earlier run to go by")
     if settings.name in shipped:
         return Expected(shipped[settings.name][0], "as the shipped model took where it was trained")
-    if not shipped:
-        return Expected(None, "no earlier run to go by")
     here = _work(settings)
     nearest = min(shipped, key=lambda name: abs(math.log(_work(PRESETS[name]) / here)))
     seconds, steps = shipped[nearest]
@@ -395,43 +368,11 @@ def shipped_training() -> dict[str, tuple[float, int]]:
     return found
 
 
-def _earlier(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected | None:
-    """The expected time from an earlier run of the same model; on a GPU there is no other estimate."""
-    for entry in entries:
-        if _is_like(entry, settings, gpu) and entry.step >= 50 and entry.seconds > 0:
-            device = "this CPU" if entry.device in (None, "cpu") else f"the GPU {entry.device}"
-            seconds = settings.train.steps * entry.seconds / entry.step
-            return Expected(seconds, f"as an earlier run of this model took on {device}")
-    return Expected(None, "this model has not run on this GPU yet") if gpu else None
-
-
 def _work(settings: Preset) -> float:
     """Approximate multiplications per step: 6 per weight and token (2 forward, 4 backward)."""
     streams = 1 if settings.task.architecture == "encoder" else 2
     tokens = settings.train.batch_size * streams * (settings.task.min_len + settings.task.max_len) / 2
     return 6.0 * n_parameters(settings.model) * tokens
-
-
-@st.cache_data(max_entries=64, show_spinner=False)
-def _seconds_a_step(model: str, batch_size: int, _settings: Preset) -> float:
-    """Seconds per training step, without the first one; `model` and `batch_size` are the cache key."""
-    recipe = _settings.train.replace(
-        steps=10_000, log_every=10_000, held_out=2, snapshot_every=0, target=0.0, lr_changes=()
-    )
-    run = Run(replace(_settings, train=recipe), Task(_settings.task), torch.device("cpu"), None)
-    first = 0.0
-
-    def between() -> None:
-        nonlocal first
-        if run.step == 1:
-            first = run.seconds
-        if run.step == 1 + TIMED_STEPS:
-            raise Stopped
-
-    with suppress(Stopped):
-        for _ in run.reports(between):
-            pass
-    return (run.seconds - first) / TIMED_STEPS
 
 
 def _is_like(entry: Entry, settings: Preset, gpu: bool) -> bool:

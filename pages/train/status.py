@@ -1,26 +1,197 @@
-"""The status of a run: state, progress bar, figures, and the buttons that control it."""
+"""The Train screen's state, and the status of a run: its sentence, progress bar, figures, and the buttons that control it."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, Literal
 
+import pandas as pd
 import streamlit as st
 
-from pages.shared import run_commands, run_store
+from pages.components.players import put_at
+from pages.shared import link, run_commands, run_store
+from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
-from pages.train.state import NEW, report_problem, rows_so_far, show_run, start_once, train_state
-from pages.train.timeline import ACTIVE
+from pages.shared.layout import chart_spec
+from pages.shared.widgets import not_here
 from xformer.errors import RunStoreError, XformerError
 from xformer.formatting import duration, percent
+from xformer.paths import snapshot_steps
 from xformer.presets import Preset
 from xformer.tasks.rules import RULES
-from xformer.training import dispatch
+from xformer.training import jobs
 from xformer.training.entry import ELSEWHERE, SCORING, Entry
 from xformer.training.recipe import learning_rate
-from xformer.training.snapshots import snapshot_steps
+from xformer.training.stored_sweep import Known
 
+NEW = "new"
+"""The link's value of `run` while a new run is set up."""
+
+
+@dataclass
+class TrainState:
+    """The Train screen's state that is private to a visit; widgets keep their own values."""
+
+    run: str | None = None
+    """The run that is shown, or `NEW`; None before anything was chosen."""
+    targets: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    """By run: how often its player was sent to a step, and the last such step; None is the latest."""
+    problem: str = ""
+    form_preset: str = ""
+    """The preset that the form starts from."""
+    form_text: str = ""
+    """The text that replaces the preset's; "" keeps it."""
+    ticket: int = 0
+    """The number of this drawing of the screen; each drawing starts one run at most."""
+    used_ticket: int = 0
+    starting: Lock = field(default_factory=Lock)
+    evaluating: str | None = None
+    """The run whose snapshots are not all evaluated yet."""
+    rows: tuple[str, list[dict[str, Any]]] = ("", [])
+    """A run and its metrics as far as this visit has read them."""
+    sweep_rows: tuple[str, Known] = ("", {})
+    """A sweep and the metrics of its models as far as this visit has read them."""
+
+    def next_ticket(self) -> int:
+        """A new number for the buttons of this drawing."""
+        self.ticket += 1
+        return self.ticket
+
+    def rows_of_sweep(self, run: str) -> Known:
+        """The metrics of a sweep's models that this visit has read."""
+        if self.sweep_rows[0] != run:
+            self.sweep_rows = (run, {})
+        return self.sweep_rows[1]
+
+
+def train_state() -> TrainState:
+    """The state of this visit."""
+    return st.session_state.setdefault("train_state", TrainState())
+
+
+def start_once(ticket: int, start: Callable[[], str]) -> None:
+    """Start a run and show it; a callback that ignores the second press of a double click.
+
+    The second press interrupts the first wherever that touches the session, so both take turns, and the ticket is used up only
+    when the run is there.
+    """
+    state = train_state()
+    with state.starting:
+        if state.used_ticket == ticket:
+            return
+        try:
+            state.run = start()
+            state.used_ticket = ticket
+        except (XformerError, OSError) as error:
+            report_problem(error)
+
+
+def show_run(run: str) -> None:
+    """Show this run from now on, or set up one for `NEW`. A callback."""
+    train_state().run = run
+
+
+def player_key(run: str) -> str:
+    """The key of the player of a run: each run has its own player."""
+    return f"film_{run}"
+
+
+def share(run: str, step: int | None) -> None:
+    """Put the run, and the step of its player if any, into the address bar."""
+    link.share({"run": run} | ({} if step is None else {"step": str(step)}))
+
+
+def go_to(run: str, step: int | None) -> None:
+    """Send the player of a run to a step; None is the latest."""
+    put_at(player_key(run), step)
+    targets = train_state().targets
+    targets[run] = (targets.get(run, (0, None))[0] + 1, step)
+
+
+def player_target(run: str) -> tuple[int, int | None]:
+    """How often the player of a run was sent to a step, and the last such step."""
+    return train_state().targets.get(run, (0, None))
+
+
+def report_problem(error: Exception) -> None:
+    """Have the page show an error once."""
+    words = f"A file could not be written: {error.strerror or error}." if isinstance(error, OSError) else str(error)
+    train_state().problem = words
+
+
+def show_problem() -> None:
+    """Show the last error; the container is always there, so that the browser does not rebuild everything below."""
+    with st.container(key="train_complaints"):
+        if train_state().problem:
+            st.warning(escape_markdown(train_state().problem), icon=":material/report:")
+            train_state().problem = ""
+
+
+def shown_run(who: str) -> Entry | None:
+    """The run of the link, else the visitor's latest; None where a new run is to be set up."""
+    state = train_state()
+    if (run := link.asked("run")) is not None:
+        _follow_the_link(run)
+    try:
+        if state.run is None and who:
+            state.run = next((entry.id for entry in run_store.entries() if entry.owner == who), None)
+        if state.run in (None, NEW):
+            return None
+        entry = run_store.entry(state.run)
+        if entry.deleted is None:
+            return entry
+        st.warning("This run was deleted; the Runs screen can bring it back for an hour.")
+    except RunStoreError as error:
+        st.warning(escape_markdown(str(error)))
+    state.run = NEW if state.run is not None else None
+    return None
+
+
+def _follow_the_link(run: str) -> None:
+    try:
+        if run != NEW:
+            if not re.fullmatch(r"[0-9a-f]{8}", run, re.ASCII):
+                raise RunStoreError
+            run_store.entry(run)
+    except RunStoreError:
+        not_here("run")
+        return
+    train_state().run = run
+    step = link.asked("step")
+    if run == NEW or step is None:
+        return
+    if re.fullmatch(r"\d{1,9}", step, re.ASCII):
+        go_to(run, int(step))
+    else:
+        not_here("step")
+
+
+def rows_so_far(entry: Entry) -> list[dict[str, Any]]:
+    """The metrics of a run; only new rows are read, unless the run was resumed from an earlier step."""
+    state = train_state()
+    run, rows = state.rows
+    if run != entry.id or (rows and rows[-1].get("step", 0) > entry.step):
+        rows = []
+    rows.extend(run_store.store().rows(entry.id, rows[-1]["step"] if rows else -1))
+    state.rows = (entry.id, rows)
+    return rows
+
+
+def thinned_curve(frame: pd.DataFrame, column: str, most: int = 200) -> list[tuple[int, float]]:
+    """A column by step in about `most` points, the last one among them."""
+    clean = frame[["step", column]].dropna()
+    stride = max(1, -(-len(clean) // most))
+    chosen = clean.iloc[sorted({*range(0, len(clean), stride), len(clean) - 1})] if len(clean) else clean
+    return [(int(step), round(float(value), 4)) for step, value in chosen.itertuples(index=False, name=None)]
+
+
+ACTIVE = ("queued", "running", "paused")
+"""The states in which a run can go on by itself."""
 BADGES: dict[str, tuple[str, Literal["orange", "green", "gray", "blue", "red"], str]] = {
     "queued": ("waiting", "orange", ":material/hourglass_top:"),
     "running": ("training", "green", ":material/play_circle:"),
@@ -59,7 +230,7 @@ def visibility_sentence(entry: Entry, who: str) -> str:
 
 def queue_position(entry: Entry) -> str:
     """The position of a run in the queue, in words."""
-    place = dispatch.place(entry.id, run_store.store().entries(), dispatch.devices())
+    place = jobs.place(entry.id, run_store.store().entries(), jobs.devices())
     return "it is next" if place == 0 else f"{place} {'run comes' if place == 1 else 'runs come'} before it"
 
 
@@ -103,10 +274,7 @@ def device_name(entry: Entry) -> str:
 def _scored(entry: Entry) -> tuple[int, int, float] | None:
     """While a trained run is scored: examples done, their total, and the seconds so far; else None."""
     found = entry.live.get(SCORING) if entry.state == "running" else None
-    if not isinstance(found, list) or len(found) != 3 or not all(isinstance(n, (int, float)) for n in found):
-        return None
-    done, total, seconds = found
-    return int(done), max(1, int(total)), float(seconds)
+    return (found[0], max(1, found[1]), found[2]) if isinstance(found, list) and len(found) == 3 else None
 
 
 def progress(entry: Entry, settings: Preset, who: str, rests_at: int | None) -> None:
@@ -135,7 +303,8 @@ def _progress(run: str, settings: Preset, who: str, rests_at: int | None, drawn:
     earlier = rests_at if rests_at is not None and rests_at < entry.step else None
     done = _scored(entry)
     share = done[0] / done[1] if done else min(1.0, entry.step / settings.train.steps)
-    words = _at_earlier_step(earlier, rows, is_text) + status_sentence(entry, settings, who)
+    shown = "" if earlier is None else f"The figures are of step {earlier:,}. The run itself: "
+    words = shown + status_sentence(entry, settings, who)
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="run_progress"):
         st.progress(share, text=escape_markdown(words))
         tiles(figures(entry, rows, earlier, is_text)[:FIRST], width=330)
@@ -156,23 +325,6 @@ def _report_at(rows: Sequence[dict[str, Any]], step: int) -> dict[str, Any] | No
     return next((row for row in reversed(rows) if row["step"] <= step), None)
 
 
-def _at_earlier_step(step: int | None, rows: Sequence[dict[str, Any]], is_text: bool) -> str:
-    """The score at an earlier step, for the beginning of a sentence; "" for the latest step."""
-    if step is None:
-        return ""
-    row = _report_at(rows, step)
-    value = None if row is None else row.get("held_out_loss" if is_text else "held_out_exact_match")
-    known = ""
-    if row is not None and isinstance(value, (int, float)):
-        known = (
-            f", with {value / math.log(2):.3f} bits per character"
-            if is_text
-            else f", with {percent(value, 1)} exact match"
-        )
-        known += "" if row["step"] == step else f" as reported at step {row['step']:,}"
-    return f"You look at step {step:,}{known}. The run itself: "
-
-
 def figures(entry: Entry, rows: Sequence[dict[str, Any]], shown: int | None, is_text: bool) -> list[tuple[str, str]]:
     """The names and values of the figures, the step first; a missing value is a dash.
 
@@ -189,29 +341,24 @@ def figures(entry: Entry, rows: Sequence[dict[str, Any]], shown: int | None, is_
     speed = ("Tokens/s", _number(last.get("tokens_per_second") or None, ",.0f"))
     if shown is None and entry.state == "running":
         speed = ("Steps/s", _number(live.get("steps_per_second"), ",.0f"))
+    step, exact = last.get("step"), ("Exact match", _number(last.get("held_out_exact_match"), "%"))
+    step = entry.step if shown is None else step
     return [
-        (
-            "Step",
-            f"{_number(entry.step if shown is None else last.get('step'), ',.0f')} / {entry.train.get('steps', 0):,}",
-        ),
-        ("Bits per character", _number(bits, ".3f"))
-        if is_text
-        else ("Exact match", _share(last.get("held_out_exact_match"))),
+        ("Step", f"{_number(step, ',.0f')} / {entry.train.get('steps', 0):,}"),
+        ("Bits per character", _number(bits, ".3f")) if is_text else exact,
         ("Loss", _number(live.get("loss", last.get("loss")), ".4f")),
         ("Held-out loss", _number(loss, ".4f")),
-        ("Tokens right", _share(last.get("held_out_token_accuracy"))),
+        ("Tokens right", _number(last.get("held_out_token_accuracy"), "%")),
         ("Gradient", _number(live.get("gradient_norm", last.get("gradient_norm")), ".3f")),
         ("Learning rate", _number(live.get("learning_rate", last.get("learning_rate")), ".2e")),
         speed,
     ]
 
 
-def _share(value: Any) -> str:
-    return percent(float(value), 1) if isinstance(value, int | float) and not isinstance(value, bool) else "–"
-
-
 def _number(value: Any, look: str) -> str:
-    return format(float(value), look) if isinstance(value, int | float) and not isinstance(value, bool) else "–"
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return "–"
+    return percent(float(value), 1) if look == "%" else format(float(value), look)
 
 
 _CSS = """<style>
@@ -308,3 +455,39 @@ def again_button(entry: Entry, *, is_possible: bool) -> None:
         help="The same settings and the same seed: on a CPU the same run, bit for bit.",
         key="run_again",
     )
+
+
+def live_chart(
+    call: Call, state: tuple, key: str, *, legend: bool = True, on_select: Callable[[], None] | None = None
+) -> None:
+    """Show an Altair chart whose data grow, without a flicker.
+
+    Altair names data by their contents, and the browser rebuilds a chart in which a name changes; so the data are sent beside
+    the chart under fixed names.
+
+    Args:
+        call: The call that draws the chart.
+        state: Plain values; the chart is drawn again only where they change.
+        key: The key of the element; `st.session_state[key]` has what was clicked.
+        legend: Whether to keep the legends.
+        on_select: Called after a click.
+    """
+    spec = dict(chart_spec((call.name, *state, repr(call.arguments), key), call.make))
+    found = spec.pop("datasets", {})
+    text = json.dumps(spec if legend else _without_legends(spec))
+    for number, name in enumerate(found):
+        text = text.replace(f'"{name}"', f'"table_{number}"')
+    spec = json.loads(text)
+    spec["datasets"] = {f"table_{number}": pd.DataFrame(rows) for number, rows in enumerate(found.values())}
+    width = "stretch"
+    if isinstance(spec.get("width"), int | float):  # the chart has a size of its own, with the legend beside it
+        width, spec["autosize"] = "content", {"type": "pad"}
+    st.vega_lite_chart(spec=spec, theme="streamlit", width=width, key=key, on_select=on_select or "ignore")
+
+
+def _without_legends(spec: Any) -> Any:
+    if isinstance(spec, list):
+        return [_without_legends(one) for one in spec]
+    if not isinstance(spec, dict):
+        return spec
+    return {name: None if name == "legend" else _without_legends(of) for name, of in spec.items()}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,27 +11,30 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from pages.shared import run_commands, run_store, run_weights, screens
-from pages.shared.call import Call
+from pages.shared import run_commands, run_store, screens
+from pages.shared.call import Call, script
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.frame import picture
-from pages.shared.layout import chart_spec, headline, what_to_notice
+from pages.shared.layout import headline, what_to_notice
 from pages.shared.link import address
 from pages.shared.picture import Figures, csv, figure_files, menu, toolbar
-from pages.shared.script import script
 from pages.shared.session import choose_model
-from pages.train.state import share, show_problem, show_run, train_state
 from pages.train.status import (
+    ACTIVE,
     BADGES,
     again_button,
     button,
     device_name,
     heading,
+    live_chart,
     new_run,
     queue_position,
+    share,
+    show_problem,
+    show_run,
+    train_state,
     visibility_sentence,
 )
-from pages.train.timeline import ACTIVE
 from xformer import viz
 from xformer.errors import RunStoreError, XformerError
 from xformer.formatting import duration
@@ -172,7 +174,7 @@ def _fan(sweep: StoredSweep) -> list[Drawn]:
     call = Call(viz.training_fan, (rows,), {"metric": metric, "steps": steps, "log": log, "height": HEIGHT})
     # A model that was resumed from an earlier step has other rows, not more.
     ends = tuple(rows[-1]["step"] if rows else 0 for rows in sweep.rows_of.values())
-    _live_chart(call, (sweep.entry.id, len(rows), *ends), "sweep_fan")
+    live_chart(call, (sweep.entry.id, len(rows), *ends), "sweep_fan")
     return [(call, "sweep.rows()")]
 
 
@@ -200,7 +202,7 @@ def _maps(sweep: StoredSweep, step: int | None, chosen: int | None) -> list[Draw
             _choose_member(sweep.entry.id, clicked[0].get("member"))
 
     with st.container(key="wide_sweep_maps"):
-        _live_chart(call, (sweep.entry.id, shown, *solved), "sweep_maps", legend=False, on_select=follow)
+        live_chart(call, (sweep.entry.id, shown, *solved), "sweep_maps", legend=False, on_select=follow)
     return [(call, f"*sweep.maps({shown})")]
 
 
@@ -240,7 +242,7 @@ def _outcome(sweep: StoredSweep, outcomes: pd.DataFrame, chosen: int | None) -> 
     state = (sweep.entry.id, repr(outcomes[["solved", "steps_to_solve"]].to_numpy().tolist()))
     with st.container(key="wide_sweep_outcome"):
         many = len({*outcomes[names[-1]].tolist()}) > MOST_WRITTEN
-        _live_chart(call, state, "sweep_outcome", legend=many, on_select=partial(_follow_outcome, sweep))
+        live_chart(call, state, "sweep_outcome", legend=many, on_select=partial(_follow_outcome, sweep))
     return [(call, "sweep.outcomes()")]
 
 
@@ -250,42 +252,6 @@ def _follow_outcome(sweep: StoredSweep) -> None:
         for member in sweep.members:
             if all(cell.get(name) == value for name, value in member.values.items()):
                 _choose_member(sweep.entry.id, member.number)
-
-
-def _live_chart(
-    call: Call, state: tuple, key: str, *, legend: bool = True, on_select: Callable[[], None] | None = None
-) -> None:
-    """Show an Altair chart whose data grow, without a flicker.
-
-    Altair names data by their contents, and the browser rebuilds a chart in which a name changes; so the data are sent beside
-    the chart under fixed names.
-
-    Args:
-        call: The call that draws the chart.
-        state: Plain values; the chart is drawn again only where they change.
-        key: The key of the element; `st.session_state[key]` has what was clicked.
-        legend: Whether to keep the legends.
-        on_select: Called after a click.
-    """
-    spec = dict(chart_spec((call.name, *state, repr(call.arguments), key), call.make))
-    found = spec.pop("datasets", {})
-    text = json.dumps(spec if legend else _without_legends(spec))
-    for number, name in enumerate(found):
-        text = text.replace(f'"{name}"', f'"table_{number}"')
-    spec = json.loads(text)
-    spec["datasets"] = {f"table_{number}": pd.DataFrame(rows) for number, rows in enumerate(found.values())}
-    width = "stretch"
-    if isinstance(spec.get("width"), int | float):  # the chart has a size of its own, with the legend beside it
-        width, spec["autosize"] = "content", {"type": "pad"}
-    st.vega_lite_chart(spec=spec, theme="streamlit", width=width, key=key, on_select=on_select or "ignore")
-
-
-def _without_legends(spec: Any) -> Any:
-    if isinstance(spec, list):
-        return [_without_legends(one) for one in spec]
-    if not isinstance(spec, dict):
-        return spec
-    return {name: None if name == "legend" else _without_legends(of) for name, of in spec.items()}
 
 
 def _files(sweep: StoredSweep, outcomes: pd.DataFrame, drawn: Sequence[Drawn]) -> None:
@@ -377,7 +343,7 @@ def _open(outcomes: pd.DataFrame, row: int | None) -> None:
         model = models[row]
     run = model["run"]
     st.text(model["member"])
-    steps = run_weights.steps_of(run) if run else []
+    steps = run_store.steps_of(run) if run else []
     if not steps:
         st.caption("It has no weights." if run else "It is still being trained.")
         return

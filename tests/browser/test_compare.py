@@ -53,9 +53,11 @@ def test_it_opens_at_the_first_difference_of_a_plain_greedy_loop(app: str, visit
     visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~ablate:{SILENCED}")
     page = visitor.page
     at(page, divergence)
-    said = ruler(page).get_attribute("aria-valuetext") or ""
-    assert said.startswith(f"step {divergence} of {len(own) - 1}, the first difference: A predicts {own[divergence]}, ")
-    assert f"; B predicts {changed[divergence]}, " in said
+    shown = ruler(page).get_attribute("aria-valuetext") or ""
+    assert shown.startswith(
+        f"step {divergence} of {len(own) - 1}, the first difference: A predicts {own[divergence]}, "
+    )
+    assert f"; B predicts {changed[divergence]}, " in shown
     expect(page.get_by_role("button", name=f"First difference: {divergence}")).to_be_visible()
     rule, cursor = (page.locator(f".sr .{name}").bounding_box() for name in ("rule", "cursor"))
     assert rule is not None
@@ -96,7 +98,7 @@ def test_a_deep_link_restores_step_panel_models_and_mode(app: str, visit: Visiti
     visitor = visit(app, f"{link}&mode=forced&step=4&panel=lens&pair=AC", "dark")
     page = visitor.page
     at(page, 4)
-    see(page, "what the residual stream would predict")
+    see(page, "the likeliest token after each layer")
     expect(page.locator(".sr .name .dot")).to_have_count(3)
     in_link(page, "pair", "AC")
     link = page.url
@@ -104,7 +106,7 @@ def test_a_deep_link_restores_step_panel_models_and_mode(app: str, visit: Visiti
     other = visit(app, link.removeprefix(app), "dark")
     at(other.page, 4)
     in_link(other.page, "mode", "forced")
-    see(other.page, "what the residual stream would predict")
+    see(other.page, "the likeliest token after each layer")
     assert visitor.problems == other.problems == []
 
 
@@ -114,8 +116,6 @@ def test_find_a_difference_types_an_input_and_goes_to_the_difference(app: str, v
     at(page, 0)
     expect(page.get_by_role("button", name="No difference")).to_be_disabled()
     page.get_by_role("button", name="Find a difference").click()
-    page.get_by_role("button", name="Find", exact=True).click()
-    see(page, "They differ on")
     button = page.get_by_role("button", name=re.compile("First difference"))
     expect(button).to_be_enabled()
     assert len(page.get_by_label("Input", exact=True).input_value().split()) > 1
@@ -133,15 +133,20 @@ def test_a_model_is_changed_in_its_drawer(app: str, visit: Visiting) -> None:
     page.get_by_test_id("stPopoverBody").get_by_text("as trained", exact=True).first.click()
     in_link(page, "b", "reverse-small")
     expect(page.get_by_role("button", name="No difference")).to_be_visible()
+    page.get_by_role("combobox", name="Changes").fill("token:0.5")
+    page.keyboard.press("Enter")
+    in_link(page, "b", "reverse-small~token:0.5")
+    page.get_by_role("combobox", name="Changes").fill("nonsense")
+    page.keyboard.press("Enter")
+    see(page, "is no intervention")
+    in_link(page, "b", "reverse-small~token:0.5")
     assert visitor.problems == []
 
 
 def test_counting_runs_to_its_end_by_itself(app: str, visit: Visiting) -> None:
-    visitor = visit(app, f"{LINK}&a=reverse-mirror&b=reverse-mirror~causal&panel=many")
-    page = visitor.page
-    page.get_by_role("button", name="Count").click()
-    see(page, "1,000 of 1,000")
-    expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+    visitor = visit(app, f"{LINK}&a=reverse-mirror&b=reverse-mirror~causal&panel=many&samples=20000")
+    see(visitor.page, "Whole answers right of 20,000")
+    expect(visitor.page.get_by_role("button", name="Cancel")).to_have_count(0)
     assert visitor.problems == []
 
 

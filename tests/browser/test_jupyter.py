@@ -1,6 +1,6 @@
 """The attention view where it is used: JupyterLab in a real Chromium, and the notebook that it leaves as an HTML file.
 
-Skipped aloud where JupyterLab is not installed: pip install '.[notebook]'.
+Skipped with a reason where JupyterLab is not installed: pip install '.[notebook]'.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def lab(notebook: Path) -> Iterator[str]:
-    """The address of a JupyterLab that serves the notebook, and knows nothing of whoever runs the tests."""
+    """The address of a JupyterLab that serves the notebook, without the settings of the user who runs the tests."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -90,7 +90,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 def choose(page: Page, view: Locator) -> str:
-    """Go to the second head with the keyboard, point at a cell and lock another one; what the view then says of that one."""
+    """Go to the second head with the keyboard, point at a cell and lock another one; the text of the view on that one."""
     expect(view.locator(".head .name")).to_have_text("layer 1 · head 1")
     expect(view.locator(".stage .pane.matrix")).to_have_count(3)  # original, changed, difference
     view.locator(".grid .base").first.focus()
@@ -110,15 +110,15 @@ def choose(page: Page, view: Locator) -> str:
 def told_by_python(page: Page, cell: Locator) -> str:
     """What the second cell prints of the choice; run again until the choice is there: the notebook sends what the widget says
     behind what it has sent before, so a cell that is run within the same moment may still be ahead of the click."""
-    told = cell.locator(".jp-OutputArea-output")
+    output = cell.locator(".jp-OutputArea-output")
     for _ in range(60):
         cell.locator(".jp-InputArea-editor").click()
         page.keyboard.press("Control+Enter")
-        expect(told).to_contain_text(re.compile("chosen|Error"))
-        if "chosen 0 1" in (text := told.inner_text()):
+        expect(output).to_contain_text(re.compile("chosen|Error"))
+        if "chosen 0 1" in (text := output.inner_text()):
             return text
         page.wait_for_timeout(500)
-    raise AssertionError(f"the click has not reached Python: {told.inner_text()}")
+    raise AssertionError(f"the click has not reached Python: {output.inner_text()}")
 
 
 def test_in_jupyterlab_the_widget_draws_hovering_links_and_a_click_reaches_python(lab: str, page: Page) -> None:
@@ -129,23 +129,24 @@ def test_in_jupyterlab_the_widget_draws_hovering_links_and_a_click_reaches_pytho
     cells.first.locator(".jp-InputArea-editor").click()
     page.keyboard.press("Control+Enter")
     view = cells.first.locator(".jp-OutputArea .av").first
-    said = choose(page, view)
+    shown_text = choose(page, view)
     expect(cells.first.locator("iframe")).to_be_hidden()  # the page of an export, which the widget hides
     _, layer, head, query, key, was, now = told_by_python(page, cells.nth(1)).split()
     assert (layer, head) == ("0", "1")
     queries, keys = ["le", "chat", "dort", "."], ["the", "cat", "is", "asleep", "."]
     assert (
-        f"query {query} '{queries[int(query)]}' → key {key} '{keys[int(key)]}': original {was} · changed {now}" in said
+        f"query {query} '{queries[int(query)]}' → key {key} '{keys[int(key)]}': original {was} · changed {now}"
+        in shown_text
     )
 
 
 def test_an_executed_notebook_as_html_still_shows_the_view_without_a_network(notebook: Path, page: Page) -> None:
     out = notebook.with_name("executed.html")
     command = [sys.executable, "-m", "nbconvert", "--execute", "--to", "html", "--output", out.name, str(notebook)]
-    command += ["--allow-errors"]  # nobody has clicked: no cell is chosen
+    command += ["--allow-errors"]  # no click has come: no cell is chosen
     subprocess.run(command, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     page.context.set_offline(True)
     page.goto(out.as_uri(), wait_until="domcontentloaded")
     frame = page.frame_locator("iframe[title=Attention]")
-    said = choose(page, frame.locator(".av"))
-    assert "query" in said
+    shown_text = choose(page, frame.locator(".av"))
+    assert "query" in shown_text

@@ -1,4 +1,4 @@
-"""A trained model of others in a real Chromium, where it was fetched: opened, looked at, changed."""
+"""A trained external model in a real Chromium, where it was fetched: opened and changed."""
 
 from __future__ import annotations
 

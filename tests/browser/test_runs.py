@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import Visit, drawn, see, until
 from tests.pages.test_runs import add, with_weights
-from xformer.training import dispatch, jobs
+from xformer.training import jobs
 from xformer.training.run_store import RunStore
 
 pytestmark = pytest.mark.browser
@@ -27,11 +27,11 @@ def store(app_runs: Path) -> RunStore:
     for entry in store.entries():
         jobs.stop(store, entry.id)
     while any(entry.is_active for entry in store.entries()):
-        dispatch.reconcile(store)
+        jobs.reconcile(store)
         time.sleep(0.05)
     for entry in [*store.entries(), *store.entries(deleted=True)]:
         store.change(entry.id, deleted=1.0)
-    dispatch.empty_bin(store)
+    jobs.empty_bin(store)
     return store
 
 

@@ -14,7 +14,7 @@ from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
-from pages.shared import external_models, models, run_store
+from pages.shared import models, run_store
 from pages.shared.byte_cache import shared
 from pages.shared.escape_markdown import WORD_JOINER
 from pages.shared.serving import access
@@ -32,7 +32,7 @@ def _once_for_all() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_store, "start_reconciler", lambda: None)
         patch.setattr(access, "visitor_id", lambda: "0" * 32)  # no server has set one
-        patch.setattr(external_models, "rehearse", lambda path: None)  # a process each; test_load.py has it
+        patch.setattr(models, "rehearse", lambda path: None)  # a process each; test_load.py has it
         yield
 
 

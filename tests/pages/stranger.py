@@ -1,7 +1,7 @@
 """A model that is not ours, as far as anything outside this file can see: no task, no configuration, no weights to reach.
 
 Behind it runs a small decoder of ours, so that its numbers are right. One reads text, byte by byte; one the numbers of tokens,
-of which nobody knows what comes next.
+whose continuation is not known.
 """
 
 from __future__ import annotations

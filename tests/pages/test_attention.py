@@ -57,7 +57,7 @@ def test_the_numbers_of_a_head_do_not_bring_the_script_of_the_view(open_page: Op
 
 
 def drawn(app: object) -> dict:
-    """What the attention view is told of all heads."""
+    """The data of all heads in the attention view."""
     header, original = header_of(sent(app, b"XATT")), original_of(app)[0]
     assert header["original"] == original["content"]
     for layer, own in zip(header["layers"], original["runs"], strict=True):
@@ -66,7 +66,7 @@ def drawn(app: object) -> dict:
 
 
 def original_of(app: object) -> tuple[dict, bytes]:
-    """What it is told of the original run: in words, and the planes."""
+    """The header and the planes of the original run."""
     message = sent(app, b"XATO")
     (length,) = struct.unpack_from("<I", message, 4)
     return json.loads(message[8 : 8 + length]), message[8 + length :]
@@ -137,26 +137,21 @@ def switches(app: object, text: str) -> list:
     return [button for button in app.button if button.key == f"switch_{text}"]  # type: ignore[attr-defined]
 
 
-def test_a_cut_edge_is_restored(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse-mirror", input="4 9 2 11 5", head="1.1.0-4", panel="change the run")
-    for heads in ("0", "*"):
-        text = f"cut:encoder.0.attn.{heads}.0-4"
-        switches(app, text)[0].click().run()
-        assert app.session_state["edits"] == text
-        [mend] = switches(app, text)
-        assert mend.label.startswith("Restore 0 “4” → 4 “5”")
-        mend.click().run()
-        assert app.session_state["edits"] == ""
-
-
-def test_an_opened_edge_is_closed_again(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse-decoder", input="4 9 2", head="1.1.0-3")
-    text = "open:decoder.0.attn.0.0-3"
-    switches(app, text)[0].click().run()
-    assert app.session_state["edits"] == text
-    [close] = switches(app, text)
-    assert close.label.startswith("Close again")
-    close.click().run()
+@pytest.mark.parametrize(
+    ("model", "head", "edge", "undo"),
+    [
+        ("reverse-mirror", "1.1.0-4", "cut:encoder.0.attn.0.0-4", "Restore 0 “4” → 4 “5”"),
+        ("reverse-mirror", "1.1.0-4", "cut:encoder.0.attn.*.0-4", "Restore 0 “4” → 4 “5”"),
+        ("reverse-decoder", "1.1.0-3", "open:decoder.0.attn.0.0-3", "Close again"),
+    ],
+)
+def test_a_changed_edge_is_changed_back(open_page: Open, model: str, head: str, edge: str, undo: str) -> None:
+    app = open_page(PAGE, model=model, input="4 9 2 11 5", head=head, panel="change the run")
+    switches(app, edge)[0].click().run()
+    assert app.session_state["edits"] == edge
+    [back] = switches(app, edge)
+    assert back.label.startswith(undo)
+    back.click().run()
     assert app.session_state["edits"] == ""
 
 

@@ -1,4 +1,4 @@
-"""Work that was stopped goes on when asked: the part of the page that follows it has to be told to run again by itself."""
+"""A stopped job continues when it is resumed: the page has to run again so that its part ticks."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def test_a_stopped_work_goes_on_by_itself_once_it_is_resumed(monkeypatch: pytest
         raise RunAgainError
 
     monkeypatch.setattr(st, "rerun", again)
-    told: list[str] = []
+    drawn: list[str] = []
     job: Job[Any] = Job(_work(), "")
     job.cancel()
-    _follow(job, False, lambda: told.append("stopped"), BUDGET)
-    assert told == ["stopped"]
+    _follow(job, False, lambda: drawn.append("stopped"), BUDGET)
+    assert drawn == ["stopped"]
     job.resume()
     with pytest.raises(RunAgainError):
-        _follow(job, False, lambda: told.append("too early"), BUDGET)
+        _follow(job, False, lambda: drawn.append("too early"), BUDGET)
     job.cancel()
     with pytest.raises(RunAgainError):
-        _follow(job, True, lambda: told.append("too early"), BUDGET)
-    assert told == ["stopped"]
+        _follow(job, True, lambda: drawn.append("too early"), BUDGET)
+    assert drawn == ["stopped"]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.pages.conftest import Open, plain
 from tests.pages.test_runs import table, with_weights, words
-from xformer.training import dispatch
+from xformer.training import jobs
 from xformer.training.card import believed
 from xformer.training.run_store import RunStore
 
@@ -18,7 +18,7 @@ RUNS, TRAIN = "pages/runs/page.py", "pages/train/page.py"
 
 @pytest.fixture(autouse=True)
 def _no_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "reconcile", lambda store: None)
+    monkeypatch.setattr(jobs, "reconcile", lambda store: None)
 
 
 def hurt(store: RunStore, run: str, statement: str) -> None:
@@ -44,7 +44,7 @@ def test_runs_shows_the_others(open_page: Open, runs: Path, statement: str) -> N
     assert not app.exception
     assert list(table(app)["name"]) == ["hurt", "sound"]
     is_damaged = "UPDATE runs" in statement
-    assert list(table(app)["state"]) == [["damaged"] if is_damaged else ["finished"], ["finished"]]
+    assert list(table(app)["state"]) == ["damaged" if is_damaged else "finished", "finished"]
     assert ("is damaged" in words(app)) == is_damaged
     assert ("damaged in the run store and left out of the curves" in words(app)) == ("metrics" in statement)
 
@@ -77,8 +77,8 @@ def test_a_book_that_cannot_be_read_takes_no_other_screen_with_it(open_page: Ope
     (runs / "runs.sqlite").write_bytes(b"no database at all, but long enough to be looked at" * 20)
     app = open_page(page)
     assert not app.exception
-    said = [plain(message.value) for kind in (app.error, app.warning) for message in kind]
-    assert any("cannot be used" in words for words in said) == (page in (RUNS, TRAIN))
+    shown_text = [plain(message.value) for kind in (app.error, app.warning) for message in kind]
+    assert any("cannot be used" in words for words in shown_text) == (page in (RUNS, TRAIN))
 
 
 GOOD: dict[str, Any] = {

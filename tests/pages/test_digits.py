@@ -96,7 +96,7 @@ def test_the_sidebar_chooses_test_images(open_page: Open) -> None:
 
 def test_a_drawing_is_read_and_its_link_brings_it_back(open_page: Open) -> None:
     pixels = "00g" + "0" * 40 + "5g"
-    app = open_page(model=MODEL, input=f"3-{pixels}")  # a link from when one said which digit it is
+    app = open_page(model=MODEL, input=f"3-{pixels}")  # an old link, which states the digit
     assert not app.exception
     assert app.query_params["input"] == f"drawn {pixels}"
     assert app.sidebar.text_input == []
@@ -163,5 +163,5 @@ def test_the_attention_laid_over_the_image_is_that_of_the_run(open_page: Open) -
 
 def test_both_runs_over_the_image_are_named(open_page: Open) -> None:
     app = open_page("pages/attention/page.py", model="digits", edits="positions:off")
-    said = [element.value for element in app.markdown]
-    assert said.index("**Original**") < said.index("**With 1 change**")
+    shown_text = [element.value for element in app.markdown]
+    assert shown_text.index("**Original**") < shown_text.index("**With 1 change**")

@@ -11,24 +11,16 @@ import streamlit as st
 import torch
 
 import xformer
-from pages.embeddings.findings import about_lengths
-from pages.embeddings.vocabulary import _verdict, about_order
+from pages.embeddings.vocabulary import _verdict, about_lengths, about_order
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
+from tests.pages.test_explore import MODELS, text
+from tests.pages.test_explore import messages as complaints
 from xformer.analysis.embeddings import Nearness, neighbours
 from xformer.analysis.number_waves import Spectrum
 
 PAGE = "pages/embeddings/page.py"
-MODELS = sorted(path.parent.name for path in (ROOT / "checkpoints").glob("*/model.safetensors"))
 LONG = {"model": "reverse", "input": " ".join(str(1 + step * 7 % 19) for step in range(60))}
-
-
-def text(app: Any) -> str:
-    return " ".join(element.value for kind in ("caption", "markdown", "info") for element in getattr(app, kind))
-
-
-def complaints(app: Any) -> list[str]:
-    return [element.value for kind in ("error", "warning", "exception") for element in getattr(app, kind)]
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -88,7 +80,7 @@ def test_a_change_that_matters_stands_below_the_original(open_page: Open) -> Non
 
 def test_the_headline_says_what_positions_make_of_a_repeated_token(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="5 8 5")
-    assert "**5** stands at positions 0 and 2: one token vector, told apart by its two positions" in text(app)
+    assert "**5** stands at positions 0 and 2: one token vector, and two different sums" in text(app)
     app = open_page(PAGE, model="induction", input="5 8 5")  # ALiBi or none: nothing is added
     assert "enters layer 1 as the same vector: this model adds no positions" in text(app)
     app = open_page(PAGE, model="reverse", input="5 8 6")
@@ -189,9 +181,9 @@ def test_a_picture_with_a_width_of_its_own_is_not_stretched(open_page: Open, mon
 
 
 def test_a_share_that_chance_never_reaches_is_not_rounded_below_it() -> None:
-    said = about_order(300, Nearness(0.2944, 0.0101, 0.2941, 300))
-    assert "For 29.4% of the 300" in said
-    assert "never more than 29.5%" in said
+    note = about_order(300, Nearness(0.2944, 0.0101, 0.2941, 300))
+    assert "For 29.4% of the 300" in note
+    assert "never more than 29.5%" in note
     assert about_order(300, Nearness(0.2941, 0.0101, 0.2941, 300)) == ""
     assert "For 29.4% of 50 of the 300 numbers" in about_order(300, Nearness(0.2944, 0.0101, 0.2941, 50))
 
@@ -201,5 +193,5 @@ def test_no_shuffled_order_holds_more_than_is_said() -> None:
     found = Spectrum(6, shares, chance=0.12412, n_shuffles=9)
     assert "no frequency holds more than 12.5%." in _verdict(found)
     assert "one held 62.1%." in _verdict(replace(found, chance=0.62061))
-    assert "fewer than the usual 999" in _verdict(found)
-    assert "fewer" not in _verdict(replace(found, n_shuffles=999))
+    assert "Only 9 orders are tried" in _verdict(found)
+    assert "Only" not in _verdict(replace(found, n_shuffles=999))

@@ -1,4 +1,4 @@
-"""What is measured without asking, and what a screen says of the parts that are only estimated."""
+"""What is measured at once, and the text on parts that are only estimated."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 import pytest
 
-from pages.shared.background_job import Job
-from pages.shared.estimates import begin, how_far_to_trust, seconds_left
+from pages.shared.background_job import Job, begin_measuring, how_far_to_trust, seconds_left
 
 
 @dataclass
@@ -31,23 +30,23 @@ def work(seconds: float, preparation: float = 0.0) -> Iterator[Report]:
 
 
 def test_what_is_quick_goes_on_and_what_is_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pages.shared.estimates.LONG", 0.5)
+    monkeypatch.setattr("pages.shared.background_job.LONG", 0.5)
     quick: Job[Report] = Job(work(0.01, preparation=0.2), "")
-    begin(quick, 0.0)
+    begin_measuring(quick, 0.0)
     assert quick.is_running
     assert quick.latest == Report(1)
     long: Job[Report] = Job(work(0.1), "")
-    begin(long, 0.0)
+    begin_measuring(long, 0.0)
     assert long.cancelled
     assert long.latest == Report(1)
     assert seconds_left(long) == pytest.approx(0.9, rel=0.3)
     whole: Job[Report] = Job(work(0.0), "")
-    begin(whole, 5.0)
+    begin_measuring(whole, 5.0)
     assert whole.latest == Report(10)
     assert not whole.is_running
 
 
-def said(estimated: Sequence[float], measured: Sequence[float | None]) -> str:
+def shown_text(estimated: Sequence[float], measured: Sequence[float | None]) -> str:
     table = pd.DataFrame({"estimated": estimated, "measured": measured}).astype({"measured": float})
     return how_far_to_trust(table, "heads")
 
@@ -56,30 +55,30 @@ VALUES = [0.1 * step for step in range(1, 21)]
 
 
 def test_it_is_said_what_is_not_measured() -> None:
-    assert said(VALUES, VALUES).startswith("All 20 heads are measured.")
-    assert said(VALUES, [None, *VALUES[1:]]).startswith("**1 of 20 heads are not measured**; for them")
-    assert "Too few are measured" in said(VALUES, [*[None] * 15, *VALUES[15:]])
-    assert said(VALUES[:5], VALUES[:5]) == "All 5 heads are measured."
+    assert shown_text(VALUES, VALUES).startswith("All 20 heads are measured.")
+    assert shown_text(VALUES, [None, *VALUES[1:]]).startswith("**1 of 20 heads are not measured**; for them")
+    assert "Too few are measured" in shown_text(VALUES, [*[None] * 15, *VALUES[15:]])
+    assert shown_text(VALUES[:5], VALUES[:5]) == "All 5 heads are measured."
 
 
 def test_estimates_are_distrusted_where_they_are_no_better_than_chance_or_miss_the_largest() -> None:
-    good = said(VALUES, VALUES)
+    good = shown_text(VALUES, VALUES)
     assert "**+1.00**" in good
     assert "the 6 heads with the largest estimates have 100% of the effect of the 6 with the largest effects" in good
     assert "Do not" not in good
-    turned = said(VALUES, VALUES[::-1])
+    turned = shown_text(VALUES, VALUES[::-1])
     assert "Do not rely on the estimates here: a random order could agree as well." in turned
     assert "**−1.00**" in turned
 
 
 def test_a_good_order_that_misses_the_largest_is_said_to() -> None:
     values = [0.01 * step for step in range(1, 61)]
-    missed = said([*[0.0] * 4, *values[4:]], [9.0, 8.0, 7.0, 6.0, *values[4:]])
+    missed = shown_text([*[0.0] * 4, *values[4:]], [9.0, 8.0, 7.0, 6.0, *values[4:]])
     assert "Do not choose heads by the estimates here: they miss large effects." in missed
     assert "the 6 heads with the largest estimates have 11% of the effect" in missed
-    assert "Do not" not in said([0.0, *values[1:]], [0.59, *values[1:]])
+    assert "Do not" not in shown_text([0.0, *values[1:]], [0.59, *values[1:]])
 
 
 def test_a_rank_correlation_is_not_rounded_up_to_perfect() -> None:
     swapped = [VALUES[1], VALUES[0], *VALUES[2:]]
-    assert "**+0.99**" in said(VALUES, swapped)
+    assert "**+0.99**" in shown_text(VALUES, swapped)

@@ -1,4 +1,4 @@
-"""Models of others in the app: opened by a link or in the sidebar, shared by all, and a sentence where one cannot be."""
+"""External models in the app: opened by a link or in the sidebar, one copy for all, a message where one cannot be opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import xformer
-from pages.shared import external_models, models, session
+from pages.shared import models, session
 from pages.shared.byte_cache import shared
 from tests.adapters.test_huggingface import folder_of
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
@@ -40,8 +40,8 @@ def served(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "broken" / "config.json").write_text('{"model_type": "llama"}')
     monkeypatch.setenv("XFORMER_MODELS", str(folder))
     monkeypatch.delenv("XFORMER_MODEL", raising=False)
-    store = ModelStore(external_models._load, external_models._needed, check=external_models._check)
-    monkeypatch.setattr(external_models, "store", store)
+    store = ModelStore(models._load, models._needed, check=models._check)
+    monkeypatch.setattr(models, "external_store", store)
     return folder
 
 
@@ -54,13 +54,12 @@ def test_it_is_opened_by_its_name_and_its_code_shows_where_it_lies(
     assert str(served) not in "".join(block.value for block in app.code)
     verified = "Verified against the original model: every step of its attention can be read and changed."
     assert any(verified in caption.value for caption in app.caption)
-    assert external_models.store.open_ids() == [TINY]
+    assert models.external_store.open_ids() == [TINY]
     assert link.items() <= dict(app.query_params.items()).items()
 
 
 def test_one_copy_is_shared(served: Path) -> None:
     assert models.subject(TINY) is models.subject(TINY)
-    assert models.subject(TINY) is models.external(TINY)
 
 
 def test_what_cannot_be_opened_says_why_and_the_sidebar_stays(open_page: Open, served: Path) -> None:
@@ -78,7 +77,7 @@ def test_too_little_memory_is_a_sentence_in_the_place_of_the_page(
     def load(id: str, step: object) -> object:
         raise ModelFileError("tiny-llama needs 9.0 GB of memory, 1.0 GB are free.")
 
-    monkeypatch.setattr(external_models, "store", ModelStore(load, external_models._needed))
+    monkeypatch.setattr(models, "external_store", ModelStore(load, models._needed))
     app = open_page(PAGE, model=TINY)
     assert not app.exception
     assert [plain(error.value) for error in app.error] == [
@@ -112,7 +111,7 @@ def test_a_fetch_is_offered_where_the_server_has_not_decided(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("XFORMER_MODELS", raising=False)
-    monkeypatch.setattr("pages.shared.session.catalogue", lambda: external_models.catalogue({"XFORMER_MODELS": ""}))
+    monkeypatch.setattr("pages.shared.session.catalogue", lambda: models.catalogue({"XFORMER_MODELS": ""}))
     monkeypatch.setattr("pages.shared.session.offered", lambda: [PACKAGES["SmolLM2-135M-Instruct"]])
     app = open_page(PAGE, model="reverse")
     [button] = [button for button in app.button if str(button.key).startswith("fetch_")]
@@ -138,9 +137,9 @@ def test_a_fetch_that_a_click_began_makes_the_page_give_it_a_clock(monkeypatch: 
 
 
 def test_what_a_model_said_is_forgotten_with_it(served: Path) -> None:
-    shared.put(("run", TINY, (1,), "", ""), "said")
+    shared.put(("run", TINY, (1,), "", ""), "answer")
     shared.put(("run", "reverse", (1,), "", ""), "kept")
-    external_models._free()
+    models._free()
     assert shared.peek(("run", TINY, (1,), "", "")) is None
     assert shared.peek(("run", "reverse", (1,), "", "")) == "kept"
 
@@ -163,9 +162,9 @@ def test_a_scale_without_the_first_token_is_in_the_link_and_in_the_code(
 def test_one_press_says_random_tokens_twice(open_page: Open, served: Path) -> None:
     app = open_page(PAGE, model=TINY, input="the cat sat")
     app.button(key="say_twice").click().run()
-    said = app.session_state["input"].split()
-    assert said
-    assert said[: len(said) // 2] == said[len(said) // 2 :]
+    shown_text = app.session_state["input"].split()
+    assert shown_text
+    assert shown_text[: len(shown_text) // 2] == shown_text[len(shown_text) // 2 :]
 
 
 def test_steps_say_which_heads_share_keys_and_values(open_page: Open, served: Path) -> None:
@@ -175,7 +174,7 @@ def test_steps_say_which_heads_share_keys_and_values(open_page: Open, served: Pa
 
 
 def test_a_long_vocabulary_is_searched(open_page: Open, served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pages.attention.change.MOST_LISTED", 5)
+    monkeypatch.setattr("pages.attention.heads.MOST_LISTED", 5)
     app = open_page(PAGE, model=TINY, input="the cat sat", panel="change the run")
     app.text_input(key="replace_search").set_value("dog").run()
     assert app.selectbox(key="replace_token").options == ["dog"]
@@ -235,23 +234,23 @@ class SlowRehearsal:
 def rehearsal(served: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowRehearsal]:
     for number in range(3):
         shutil.copytree(served / "tiny-llama", served / f"slow-{number}")
-    external_models._rehearsed.cache_clear()
-    monkeypatch.setattr(external_models, "rehearse", slow := SlowRehearsal())
+    models._rehearsed.cache_clear()
+    monkeypatch.setattr(models, "rehearse", slow := SlowRehearsal())
     yield slow
     slow.end.set()
-    external_models._rehearsed.cache_clear()
+    models._rehearsed.cache_clear()
 
 
 def test_a_slow_rehearsal_keeps_no_other_model_closed(rehearsal: SlowRehearsal) -> None:
-    slow = external_models.store.start("hf:slow-0")
-    assert external_models.store.start(TINY).ended(20)
-    assert external_models.store.open_ids() == [TINY]
+    slow = models.external_store.start("hf:slow-0")
+    assert models.external_store.start(TINY).ended(20)
+    assert models.external_store.open_ids() == [TINY]
     rehearsal.end.set()
     assert slow.wait() is not None
 
 
 def test_at_most_two_models_are_rehearsed_at_once(rehearsal: SlowRehearsal) -> None:
-    jobs = [external_models.store.start(f"hf:slow-{number}") for number in range(3)]
+    jobs = [models.external_store.start(f"hf:slow-{number}") for number in range(3)]
     assert not any(job.ended(0.3) for job in jobs)
     assert rehearsal.most == 2
     rehearsal.end.set()

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 
 import xformer
-from pages.feed_forward.layers import attention_alone
-from pages.feed_forward.neurons import ablation_note, layer_headline
+from pages.feed_forward.pictures import ablation_note, attention_alone, layer_headline
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_explore import MODELS, messages, text
@@ -55,8 +54,8 @@ def test_named_neurons_and_one_of_every_kind_of_model(open_page: Open, model: st
 
 
 def test_the_last_layer_fires_to_say_its_answer(open_page: Open) -> None:
-    said = text(open_page(PAGE, model="reverse"))
-    assert re.search(r"Layer 4: \*\*\d+ of 512\*\* neurons fire to \*\*say\*\* a token", said), said
+    shown = text(open_page(PAGE, model="reverse"))
+    assert re.search(r"Layer 4: \*\*\d+ of 512\*\* neurons fire to \*\*say\*\* a token", shown), shown
 
 
 def test_layer_headline_is_silent_where_nothing_is_clear() -> None:

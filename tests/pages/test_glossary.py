@@ -27,6 +27,6 @@ def test_only_our_own_sentences_are_shown() -> None:
 def test_what_to_notice_explains_each_word_once(open_page: Open) -> None:
     app = open_page("pages/residual/page.py", model="reverse")
     helps = [element.help for element in app.markdown if element.help]
-    said = "\n".join(helps)
-    assert "**unembedding**" in said
-    assert all(said.count(f"**{word}**:") <= 1 for word in WORDS)
+    shown_text = "\n".join(helps)
+    assert "**unembedding**" in shown_text
+    assert all(shown_text.count(f"**{word}**:") <= 1 for word in WORDS)

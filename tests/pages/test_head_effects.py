@@ -41,7 +41,7 @@ def test_what_takes_long_stops_after_a_moment_and_goes_on_when_asked(
 ) -> None:
     monkeypatch.setattr("pages.attention.head_scores.AT_ONCE", 0.0)
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
-    monkeypatch.setattr("pages.shared.estimates.LONG", 0.0)
+    monkeypatch.setattr("pages.shared.background_job.LONG", 0.0)
     app = open_page(PAGE, **LINK, without="loss")
     assert any("heads measured. The other " in element.value for element in app.markdown)
     assert any("heads are not measured**; for them there is only an estimate" in one.value for one in app.markdown)

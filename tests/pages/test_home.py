@@ -1,4 +1,4 @@
-"""Home: how long a model can go, counted while one looks, and said where it is known."""
+"""Home: how long an input a model can read correctly, counted in the background."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.pages.code_and_picture import left_by
 from tests.pages.conftest import ROOT, Open, strip_lanes
 from tests.viz.drawn_file import words as drawn_words
 from xformer import load, read
-from xformer.viz.diagram_figure import described
+from xformer.viz.diagram import described
 from xformer.viz.export import svg
 
 PAGE = ROOT / "pages/home/page.py"
@@ -63,6 +63,6 @@ def test_the_picture_of_the_model_is_offered_as_the_figure_that_its_code_draws(o
     app = open_page(model=model, more="inside")
     [block] = [one.value for one in app.code if "model_diagram" in one.value]
     parts = described(read(ROOT / "checkpoints" / model, "3 7 12 9 4 11"))
-    said = drawn_words(svg([left_by(block)["picture"]]))
-    assert {box.title for box in parts.boxes if box.kind != "sum"} <= set(said)
-    assert f"{parts.title} · {parts.n_parameters:,} parameters" in said
+    shown_text = drawn_words(svg([left_by(block)["picture"]]))
+    assert {box.title for box in parts.boxes if box.kind != "sum"} <= set(shown_text)
+    assert f"{parts.title} · {parts.n_parameters:,} parameters" in shown_text

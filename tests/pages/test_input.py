@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import xformer
-from pages.components.prediction_strip import edit_sent
+from pages.components.controls import edit_sent
 from pages.shared import models
 from pages.shared.inputs import edited, kind_of
 from tests.pages.conftest import Open, plain

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 import xformer
-from pages.bug_lab.choice import example_of, has_effect, readings
+from pages.bug_lab import browse, game, lab
 from pages.bug_lab.game import PLAYED, round_of
-from pages.first_principles import sentence
-from pages.first_principles.steps import WAYS
+from pages.bug_lab.lab import example_of, has_effect, readings
+from pages.first_principles import steps
+from pages.shared import models, resources
 from pages.shared.escape_markdown import escape_markdown
+from pages.shared.view import View
 from tests.pages.code_and_picture import assert_code_draws, assert_code_draws_what_is_shown, charts_shown, left_by
 from tests.pages.conftest import ROOT, Open
 from xformer.analysis.principles import Sentence, head_of, product_variances
@@ -45,8 +47,8 @@ def run_codes(app: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The data of the matrices that are drawn from now on."""
     found: list[dict[str, Any]] = []
-    draw = sentence.matrices
-    monkeypatch.setattr(sentence, "matrices", lambda data, **more: found.append(dict(data)) or draw(data, **more))
+    draw = steps.matrices
+    monkeypatch.setattr(steps, "matrices", lambda data, **more: found.append(dict(data)) or draw(data, **more))
     return found
 
 
@@ -73,7 +75,7 @@ def test_every_step_opens_and_its_matrices_follow_from_each_other(
     open_page: Open, drawn: list[dict[str, Any]], step: str, link: dict[str, str]
 ) -> None:
     more = (
-        [{"causal": way} for way in WAYS]
+        [{"causal": way} for way in steps.WAYS]
         if step == "mask"
         else [{"heads": n} for n in "12"]
         if step == "heads"
@@ -187,10 +189,10 @@ def test_what_a_browser_must_not_send_changes_nothing(
 
 def send(app: Any, monkeypatch: pytest.MonkeyPatch, sent: dict[str, Any]) -> Any:
     """Run the app after the browser sent a change."""
-    draw = sentence.matrices
-    monkeypatch.setattr(sentence, "matrices", lambda data, *, changed, **more: changed(sent))
+    draw = steps.matrices
+    monkeypatch.setattr(steps, "matrices", lambda data, *, changed, **more: changed(sent))
     app.run()
-    monkeypatch.setattr(sentence, "matrices", draw)
+    monkeypatch.setattr(steps, "matrices", draw)
     return app.run()
 
 
@@ -231,17 +233,11 @@ def test_the_model_step_is_a_head_of_a_trained_model(open_page: Open, monkeypatc
     assert "at most 4 numbers" in app.error[0].value
 
 
-def test_the_model_step_says_only_what_is_so() -> None:
-    from pages.first_principles.trained_head import head_notes
-    from pages.shared import resources
-
+def test_the_model_step_names_an_answer_only_where_one_is_due() -> None:
     run = resources.run("reverse-decoder", (3, 7, 12))
     mixed = head_of(run, layer=0, head=0)
-    last = " ".join(head_notes(run, mixed, 0, 0, len(mixed.names) - 1))
-    first = " ".join(head_notes(run, mixed, 0, 0, 0))
-    assert "tokens to come" not in last  # nothing comes after the last row
-    assert "After all layers the model says" in last
-    assert "After all layers" not in first  # nothing is asked of what it only reads
+    for row, is_due in ((len(mixed.names) - 1, True), (0, False)):
+        assert ("After all layers the model says" in steps.head_note(run, mixed, 0, 0, row)) == is_due
 
 
 @pytest.mark.parametrize(
@@ -316,6 +312,20 @@ def test_the_score_counts_named_bugs_and_the_next_round_is_another(open_page: Op
     assert f"{wrong.loss:.4f}" in text(app)
 
 
+def test_another_input_can_be_tried_in_a_round(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+
+    def draw(lanes: Any, *, editing: Any, **more: Any) -> None:
+        found.append((lanes[0].tokens, editing.take(0, "nothing"), editing.take(0, "19")))
+
+    monkeypatch.setattr(game, "prediction_strip", draw)
+    app = open_page(BUG_LAB).run()
+    (before, refused, taken), (after, *_) = found
+    assert (refused != "", taken) == (True, "")
+    assert after == ("19", *before[1:])
+    assert dict(app.query_params) == {"round": "1"}
+
+
 def test_a_round_that_is_over_leads_to_its_bug(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = charts_shown(monkeypatch)
     app = open_page(BUG_LAB, round="2")
@@ -354,58 +364,46 @@ def test_every_bug_opens_and_is_named(open_page: Open) -> None:
 
 
 def view_of(model: str) -> Any:
-    from pages.bug_lab.choice import _view_of
-    from pages.shared import models
-    from pages.shared.view import View
-
-    return _view_of(model, View("parity", (), "as trained", models.subject("parity"), ()))
+    return lab._view_of(model, View("parity", (), "as trained", models.subject("parity"), ()))
 
 
 @pytest.mark.parametrize("bug", BUGS)
 @pytest.mark.parametrize("model", ["reverse-small", "digits"])
 def test_every_bug_has_an_effect_on_the_model_chosen_for_it(model: str, bug: str) -> None:
-    from pages.bug_lab.choice import FITTING, fitting
-
-    view, why = fitting(view_of(model), BUGS[bug])
+    view, why = lab.fitting(view_of(model), BUGS[bug])
     assert bool(why) == (view.model != model)
     if BUGS[bug].shows == "in training":
-        assert view.model == FITTING[bug]
+        assert view.model == lab.FITTING[bug]
     else:
         assert has_effect(readings(view, BUGS[bug]), BUGS[bug])
 
 
 def test_equal_rows_have_no_note() -> None:
-    from pages.bug_lab.panels import rows
-
     both = readings(view_of("reverse-small"), BUGS["init-too-large"])
-    assert re.search(r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", rows(both))
-    assert rows([both[0], both[0]]) == ""
+    assert re.search(r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", browse.rows(both))
+    assert browse.rows([both[0], both[0]]) == ""
 
 
 def test_only_the_first_tokens_of_a_long_answer_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pages.bug_lab import choice
-
     view, bug = view_of("reverse-decoder"), BUGS["causal-ignored"]
-    whole = choice.written(view, bug)
-    choice.shared.forget(lambda key: True)
-    monkeypatch.setattr(choice, "MOST_WRITTEN", 2)
+    whole = lab.written(view, bug)
+    lab.shared.forget(lambda key: True)
+    monkeypatch.setattr(lab, "MOST_WRITTEN", 2)
     reported: list[tuple[int, int]] = []
-    first = choice.written(view, bug, lambda done, of: reported.append((done, of)))
+    first = lab.written(view, bug, lambda done, of: reported.append((done, of)))
     assert first == [whole[0][:2], whole[1][:2]]
     assert reported == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert len(whole[0]) > 2
-    choice.shared.forget(lambda key: True)
+    lab.shared.forget(lambda key: True)
 
 
 def test_the_loss_is_called_low_only_where_it_is() -> None:
-    from pages.bug_lab.panels import effect
-
     view, bug = view_of("reverse-small"), BUGS["init-too-large"]
     right, wrong = readings(view, bug)
     for loss, is_low in ((3.28, True), (9.0, False)):
         shown = replace(wrong)
         vars(shown)["loss"] = loss  # as if that were the loss of the broken model
-        assert ("in the patterns, not in the loss" in effect(view, bug, [right, shown], [])) == is_low
+        assert ("in the patterns, not in the loss" in browse.effect(view, bug, [right, shown], [])) == is_low
     assert "above ln" not in bug.look_for
 
 
@@ -475,10 +473,8 @@ def test_a_link_to_a_bug_that_is_not_here_says_so(open_page: Open) -> None:
 def test_both_train_from_the_same_weights_and_the_broken_one_may_break_off(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pages.bug_lab import training as bug_training
-
-    monkeypatch.setattr(bug_training, "STEPS", (20, 40))
-    monkeypatch.setattr(bug_training, "BUDGET", 1e9)
+    monkeypatch.setattr(browse, "STEPS", (20, 40))
+    monkeypatch.setattr(browse, "BUDGET", 1e9)
     app = open_page(BUG_LAB, model="reverse-small", bug="softmax-of-nothing", show="training")
     app.button(key="bug_train").click().run()
     assert not app.exception
@@ -497,10 +493,8 @@ def test_both_train_from_the_same_weights_and_the_broken_one_may_break_off(
 def test_the_code_of_a_lesson_draws_the_curves_that_are_shown(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, is_broken_off: bool
 ) -> None:
-    from pages.bug_lab import training as bug_training
-
-    monkeypatch.setattr(bug_training, "STEPS", (20, 40))
-    monkeypatch.setattr(bug_training, "BUDGET", 0.0 if is_broken_off else 1e9)
+    monkeypatch.setattr(browse, "STEPS", (20, 40))
+    monkeypatch.setattr(browse, "BUDGET", 0.0 if is_broken_off else 1e9)
     shown = charts_shown(monkeypatch)
     app = open_page(BUG_LAB, model="reverse-small", bug="no-scale", show="training", own="1", rate="10")
     app.button(key="bug_train").click().run()
@@ -526,8 +520,5 @@ def test_the_lesson_is_the_labs_own_training() -> None:
         assert [row[f"gradient_{side}"] for row in last.rows] == [report.gradient_norm for report in reports]
 
 
-def test_every_bug_is_in_one_group_with_a_title() -> None:
-    from pages.bug_lab.choice import GROUP_TITLES, GROUPS
-
-    assert set(GROUPS) == set(GROUP_TITLES)
-    assert sorted(bug.name for bugs in GROUPS.values() for bug in bugs) == sorted(BUGS)
+def test_every_bug_is_in_one_group() -> None:
+    assert sorted(bug.name for bugs in browse.GROUPS.values() for bug in bugs) == sorted(BUGS)

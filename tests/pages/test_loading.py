@@ -1,4 +1,4 @@
-"""Tests of loading: a server answers at once, an early visitor is told what is loaded, and a failure is shown."""
+"""Tests of loading: a server answers at once, an early visitor sees what is loaded, and a failure is shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.shared import loading
+from pages.shared import serving
 from tests.pages.conftest import ROOT
 
 DEADLINE = 60.0
@@ -21,8 +21,8 @@ DEADLINE = 60.0
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A process in which nothing is loaded yet; the list records what is done."""
     done: list[str] = []
-    monkeypatch.setattr(loading, "_loaded", threading.Event())
-    monkeypatch.setattr(loading, "freeze_objects", lambda: done.append("frozen"))
+    monkeypatch.setattr(serving, "_loaded", threading.Event())
+    monkeypatch.setattr(serving, "freeze_objects", lambda: done.append("frozen"))
     yield done
     for thread in threading.enumerate():
         if thread.name == "loading":
@@ -32,24 +32,24 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def page() -> None:
     import streamlit as st
 
-    from pages.shared import loading
+    from pages.shared import serving
 
-    loading.wait()
+    serving.wait_until_loaded()
     st.text("drawn")
 
 
 def test_an_early_visitor_is_told_what_is_loaded(fresh: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on, seen = threading.Event(), threading.Event(), []
-    monkeypatch.setattr(loading, "_import", lambda: (begun.set(), go_on.wait(DEADLINE), fresh.append("imports")))
-    spinner = loading.st.spinner
+    monkeypatch.setattr(serving, "_import", lambda: (begun.set(), go_on.wait(DEADLINE), fresh.append("imports")))
+    spinner = serving.st.spinner
 
     def spin(text: str, **how: Any) -> Any:
         seen.append(text)
         go_on.set()
         return spinner(text, **how)
 
-    monkeypatch.setattr(loading.st, "spinner", spin)
-    loading.begin()
+    monkeypatch.setattr(serving.st, "spinner", spin)
+    serving.begin_loading()
     assert begun.wait(DEADLINE)
     app = AppTest.from_function(page, default_timeout=DEADLINE).run()
     assert seen == ["This server has just been started, and is loading PyTorch."]
@@ -60,7 +60,7 @@ def test_an_early_visitor_is_told_what_is_loaded(fresh: list[str], monkeypatch: 
 
 
 def test_without_a_server_the_first_visit_loads(fresh: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "_import", lambda: fresh.append("imports"))
+    monkeypatch.setattr(serving, "_import", lambda: fresh.append("imports"))
     app = AppTest.from_function(page, default_timeout=DEADLINE).run()
     assert [text.value for text in app.text] == ["drawn"]
     assert fresh == ["imports", "frozen"]
@@ -70,9 +70,9 @@ def test_a_missing_library_is_shown_to_every_visitor(fresh: list[str], monkeypat
     def fail() -> None:
         raise ImportError("no torch")
 
-    monkeypatch.setattr(loading, "_import", fail)
+    monkeypatch.setattr(serving, "_import", fail)
     monkeypatch.setattr(threading, "excepthook", lambda problem: fresh.append(str(problem.exc_value)))
-    loading.begin()
+    serving.begin_loading()
     for _ in range(2):
         app = AppTest.from_function(page, default_timeout=DEADLINE).run()
         assert len(app.exception) == 1  # its message is in the log
@@ -83,8 +83,8 @@ def test_a_missing_library_is_shown_to_every_visitor(fresh: list[str], monkeypat
 def test_a_server_answers_before_the_large_libraries_are_imported() -> None:
     code = """
 import sys
-from pages.shared import loading
-loading.begin = lambda: None
+from pages.shared import serving
+serving.begin_loading = lambda: None
 import app
 print(app.app is not None, *sorted({"torch", "altair", "transformers"} & set(sys.modules)))
 """

@@ -27,37 +27,31 @@ FROM_ANYONE = set(
         "asked file_name tag tags story about",
     )
 )
-"""Names of variables and attributes that may hold what somebody typed, or quote it."""
+"""Names of variables and attributes that may hold text of a visitor, or quote it."""
 SAFE = {"escape_markdown", "len", "int", "float", "duration", "percent", "megabytes", "join_words"}
 """Calls that make a text harmless, or a number."""
 OURS = {
-    "attention/change.py": {"label"},
     "attention/head_scores.py": {"name"},
+    "attention/heads.py": {"label"},
     "attention/one_cell.py": {"layer.title", "one.title", "title_of(run, cell)"},
-    "bug_lab/choice.py": {"name", "reason", "words"},  # escaped where it is made
-    "bug_lab/panels.py": {"title"},
-    "bug_lab/training.py": {"curves.title"},
-    "compare/minimal_pairs.py": {"about"},  # a key; what is shown of a cell is escaped where it is named
-    "compare/panels.py": {"comparison.input.name", "name"},  # escaped where it is made
-    "compare/texts.py": {"text", "title", "words"},  # counted, or escaped where it is made
+    "bug_lab/browse.py": {"curves.title", "title", "why", "words"},  # escaped where it is made
+    "compare/panels.py": {"name"},  # escaped where it is made
+    "compare/sidebar.py": {"words"},
+    "compare/texts.py": {"title"},
     "embeddings/page.py": {"name"},
-    "feed_forward/layers.py": {"choice.title", "name"},
-    "feed_forward/neurons.py": {"title"},
+    "feed_forward/pictures.py": {"choice.title", "title", "words"},  # of a layer, or escaped where it is made
     "home/more.py": {"label", "published.title"},
-    "positions/kinds.py": {"kind.title", "words"},
-    "runs/cards.py": {"PRESETS[SHIPPED].title"},
-    "runs/chosen.py": {"name", "words"},
-    "runs/page.py": {"words"},
-    "runs/table.py": {"words"},
+    "positions/panels.py": {"kind.title"},
+    "runs/chosen.py": {"name", "title", "words"},
+    "runs/page.py": {"PRESETS[SHIPPED].title", "words"},
     "shared/layout.py": {"text"},  # the callers hand it over, and are read here too
-    "shared/picture.py": {"text", "words"},
+    "shared/picture.py": {"label", "text"},
     "shared/session.py": {"name", "title"},  # of a package that is known here
     "train/form.py": {"field.label", "words"},
-    "train/run.py": {"words"},
+    "train/run.py": {"CURVES[what].title", "title", "words"},
     "train/setup.py": {"about", "title", "words"},  # of presets and sweeps
     "train/status.py": {"words"},
     "train/sweep.py": {"title"},  # of screens
-    "train/timeline.py": {"curves.title", "title"},
 }
 """By file, expressions that hold words of this program, in spite of their names; each was looked at."""
 

@@ -10,9 +10,9 @@ from streamlit.testing.v1 import AppTest
 from tests.pages.conftest import Open
 from tests.pages.test_runs import add, with_weights
 from xformer.formatting import percent
+from xformer.paths import snapshot_file
+from xformer.training.card import to_file
 from xformer.training.run_store import RunStore
-from xformer.training.snapshots import snapshot_file
-from xformer.training.transfer import to_file
 
 ATTENTION = "pages/attention/page.py"
 
@@ -82,8 +82,8 @@ def test_what_cannot_be_opened_is_one_sentence(open_page: Open, runs: Path) -> N
     ):
         app = open_page(ATTENTION, model=link)
         assert not app.exception
-        [said] = sentences(app)
-        assert words in said
+        [shown_text] = sentences(app)
+        assert words in shown_text
         assert app.sidebar.selectbox(key="model").value == "reverse-small"
         assert models.resolved(link) is None
 
@@ -114,9 +114,9 @@ def test_a_model_is_found_by_a_name_that_people_guess(
 
 def test_a_link_with_half_a_name_suggests_models(open_page: Open) -> None:
     for name, suggested in (("rev", "reverse-small, reverse, reverse-decoder"), ("adition", "addition?")):
-        [said] = sentences(open_page(ATTENTION, model=name))
-        assert said.startswith(f"There is no model “{name}”; did you mean {suggested}"), said
-        assert said.endswith("? The usual model is shown.")
+        [shown_text] = sentences(open_page(ATTENTION, model=name))
+        assert shown_text.startswith(f"There is no model “{name}”; did you mean {suggested}"), shown_text
+        assert shown_text.endswith("? The usual model is shown.")
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense" * 40, None])
@@ -129,8 +129,8 @@ def test_a_damaged_snapshot_is_one_sentence_and_others_can_be_chosen(
     file.write_bytes(file.read_bytes()[:-100] if content is None else content)
     app = open_page(ATTENTION, model=f"{run}@8")
     assert not app.exception
-    [said] = sentences(app)
-    assert said.startswith("The model mine, step 8 cannot be opened. The file")
+    [shown_text] = sentences(app)
+    assert shown_text.startswith("The model mine, step 8 cannot be opened. The file")
     app.sidebar.select_slider(key="model_step").set_value(4).run()
     assert sentences(app) == []
     assert not app.exception
@@ -169,11 +169,14 @@ def test_a_name_is_never_markdown(open_page: Open, runs: Path) -> None:
 
 
 def test_home_says_how_the_edge_cases_went_where_there_are_any(open_page: Open) -> None:
-    said = {
+    shown_text = {
         model: " ".join(element.value for element in open_page(model=model, more="training").caption)
         for model in ("addition", "reverse-small")
     }
-    assert "random inputs hardly ever contain, it gets all 101,926 wholly right." in said["addition"]
-    assert "edge cases" not in said["reverse-small"]
-    assert "[Transformers and Multi-Head Attention](https://uvadlc-notebooks.readthedocs.io/" in said["reverse-small"]
-    assert "https://" not in said["addition"]
+    assert "random inputs hardly ever contain, it gets all 101,926 wholly right." in shown_text["addition"]
+    assert "edge cases" not in shown_text["reverse-small"]
+    assert (
+        "[Transformers and Multi-Head Attention](https://uvadlc-notebooks.readthedocs.io/"
+        in shown_text["reverse-small"]
+    )
+    assert "https://" not in shown_text["addition"]

@@ -49,9 +49,9 @@ SCREENS = [
     ("T5", "positions", {"show": "own"}, 1, "What is added to a score"),
     ("GPT-NeoX", "residual", {}, 1, "Logit lens"),
     ("GPT-NeoX", "home", {}, 0, "Greedy decoding"),
-    ("Mixtral", "feed_forward", {}, 1, "no neurons that can be told apart"),
+    ("Mixtral", "feed_forward", {}, 1, "no separate neurons"),
     ("Mixtral", "feed_forward", {"edits": "ablate:decoder.0.attn.1"}, 2, "4 experts, 2 of them for a token"),
-    ("Llama", "compare", {"with": "GPT-2"}, 0, "Both have the same tokens"),
+    ("Llama", "compare", {"with": "GPT-2"}, 0, "KL(A ‖ B) of the predicted distributions"),
     ("T5", "compare", {}, 0, "was not trained here"),
     ("BERT", "home", {"input": "the [MASK] sat"}, 0, "likeliest tokens at each gap"),
     ("BERT", "residual", {"picture": "parts"}, 0, "no sum of what was added"),
@@ -67,7 +67,7 @@ SCREENS = [
     (LOOKED_AT, "attention", {"panel": "rollout"}, 1, "ollout"),
     (LOOKED_AT, "feed_forward", {}, 0, "feed-forward"),
     (LOOKED_AT, "residual", {}, 0, "No residual stream was found"),
-    (LOOKED_AT, "compare", {"with": "Llama"}, 0, "Both have the same tokens"),
+    (LOOKED_AT, "compare", {"with": "Llama"}, 0, "KL(A ‖ B) of the predicted distributions"),
     ("T5", "residual", {"picture": "parts"}, 1, "the parts sum to"),
 ]
 
@@ -114,7 +114,7 @@ COMPARED = [
     ("Llama", {"edits": "ablate:decoder.0.attn.1"}, "lens", "The logit lens"),
     ("Llama", {"with": "GPT-2"}, "apart", "The largest divergence is at position"),
     ("Llama", {"with": "characters"}, "rows", "The row that predicts position"),
-    ("BERT", {"edits": "ablate:encoder.0.attn.1", "input": "the [MASK] sat"}, "apart", "The likeliest tokens of each"),
+    ("BERT", {"edits": "ablate:encoder.0.attn.1", "input": "the [MASK] sat"}, "apart", "The likeliest options of each"),
     (
         "BERT",
         {"edits": "ablate:encoder.0.attn.1", "input": "the cat sat"},

@@ -86,6 +86,13 @@ def test_back_shows_what_the_link_of_that_page_says(open_page: Open) -> None:
     assert app.segmented_control(key="panel").value == "rollout"
 
 
+def test_a_link_that_names_a_model_and_no_changes_shows_it_unchanged(open_page: Open) -> None:
+    app = open_page(EXPLORE[2], **LINK)
+    go_back(app, EXPLORE[4], {"model": "reverse"})
+    assert app.session_state["edits"] == ""
+    assert "edits" not in link_of(app)
+
+
 def test_a_link_is_followed_once(open_page: Open) -> None:
     app = open_page(EXPLORE[2], **LINK, panel="rollout")
     app.segmented_control(key="panel").set_value("steps").run()

@@ -5,31 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import xformer
-from pages.positions.guess import Guess, question, what_happened
+from pages.positions.panels import question, what_happened
 from tests.layers.reference import FITTING
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
+from tests.pages.test_explore import MODELS, text
+from tests.pages.test_explore import messages as complaints
 from tests.training.tiny import tiny_model, tiny_task
 from xformer import analysis
 from xformer.positions import POSITION_KINDS
 from xformer.reading import rerun
 
 PAGE = "pages/positions/page.py"
-MODELS = sorted(path.parent.name for path in (ROOT / "checkpoints").glob("*/model.safetensors"))
-
-
-def text(app: Any) -> str:
-    return " ".join(element.value for kind in ("caption", "markdown", "info", "text") for element in getattr(app, kind))
-
-
-def complaints(app: Any) -> list[str]:
-    return [element.value for kind in ("error", "warning", "exception") for element in getattr(app, kind)]
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +74,8 @@ def test_every_kind_of_positions_has_its_own_picture(open_page: Open, kind: str,
     assert any(option == POSITION_KINDS[kind].title for option in panels) == (kind != "none")
     shown = [element.value for element in app.subheader]
     assert sum("this model" in title for title in shown) == 1
-    assert ("no such vectors, so there are none" in text(app)) == (kind != "learned")
-    assert ("no such numbers, so there are none" in text(app)) == (kind != "t5")
-    assert ("It would number its input" in text(app)) == (kind != "mirror")
+    assert text(app).count("has learned no vectors of this kind") == 2 - (kind in ("learned", "mirror"))
+    assert ("has learned no biases of this kind" in text(app)) == (kind != "t5")
     off = [button for button in app.button if button.key == "positions_off"]
     assert len(off) == (kind != "none")
     for show in ("attention", "own", "offsets"):
@@ -125,7 +116,17 @@ def test_nothing_is_asked_or_said_where_nothing_moves() -> None:
     for after, says in ((off, True), (run, False)):
         moved = analysis.attention_moved(after, before=run)
         assert bool(question(run, after, 1, 0)[1]) == says
-        assert bool(what_happened(run, after, moved, 1, 0, False)) == says
+        assert bool(what_happened(run, after, moved, 1, 0)) == says
+
+
+def test_positions_go_off_and_the_other_changes_stay(open_page: Open) -> None:
+    change, text_typed = "ablate:encoder.0.attn.0", "3 7 12 9 4 11"
+    app = open_page(PAGE, model="reverse-small", input=text_typed, edits=f"{change},positions:off", watch="2.1")
+    on, off = (
+        xformer.read("checkpoints/reverse-small", text_typed, changes=changes)
+        for changes in (change, f"{change},positions:off")
+    )
+    assert what_happened(on, off, analysis.attention_moved(off, before=on), 1, 0) in text(app)
 
 
 def test_one_answer_is_not_counted(open_page: Open) -> None:
@@ -142,7 +143,7 @@ def test_a_guess_is_compared_with_what_happened(open_page: Open) -> None:
     row = cells.query("query == '6 end'").nlargest(1, "weight")
     best = row["key"].iloc[0]
     for guess in (best, "0 3"):
-        app.session_state["positions_guess"] = Guess(of, "6 end", guess)
+        app.session_state["positions_guess"] = (of, "6 end", guess)
         app.run()
         assert (f"You were right: 6 end now looks most at **{best}**" in text(app)) == (guess == best)
         assert ("You guessed 0 3:" in text(app)) == (guess != best)
@@ -160,7 +161,7 @@ def test_only_what_was_tried_and_came_out_so_is_said_of_order(open_page: Open, m
     assert ("without positions this model sees a bag of" in text(app)) == blind
     assert ("The outputs differ" in text(app)) == (not blind)
     if model == "digits":
-        assert "its patches in reverse order. The answer is the same" in text(app)
+        assert "its patches in reverse order. The outputs are the same" in text(app)
 
 
 def test_nothing_is_said_of_order_where_there_is_none(open_page: Open) -> None:

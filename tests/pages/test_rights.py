@@ -1,4 +1,4 @@
-"""Who may do what on a server: everyone on one's own machine, owners behind a proxy, nobody from a frame of another site."""
+"""Rights on a server: all of them on one for this machine, those of owners behind a proxy, none in a frame of another site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders that are not a visitor's to give, sent all the same: refused where the thing is done, whatever a button looks like."""
+"""Commands that a visitor may not give: refused where they are carried out, whatever a button shows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from streamlit.testing.v1 import AppTest
 
 from pages.shared import run_commands, run_store
 from pages.shared.serving import access, limits
-from pages.train.setup import expected_at_once
+from pages.train.setup import expected
 from tests.pages.conftest import Open, plain
 from tests.pages.test_runs import RUNS, add, with_menu, with_weights
 from tests.training.tiny import tiny_preset
 from xformer.errors import RunStoreError
+from xformer.training.card import to_file
 from xformer.training.entry import Entry
 from xformer.training.run_store import RunStore
-from xformer.training.transfer import to_file
 
 TRAIN = "pages/train/page.py"
 MINE, THEIRS = "a" * 32, "b" * 32
@@ -29,7 +29,7 @@ Be = Callable[[str], None]
 def be(monkeypatch: pytest.MonkeyPatch) -> Be:
     """`be(MINE)`: that visitor asks, at a server for several people where no process is started."""
     monkeypatch.setenv("XFORMER_OPEN", "0")
-    monkeypatch.setattr("xformer.training.dispatch.next_for", lambda *_: [])
+    monkeypatch.setattr("xformer.training.jobs.next_for", lambda *_: [])
 
     def be(who: str) -> None:
         monkeypatch.setattr(run_store, "who", lambda: who)
@@ -166,7 +166,7 @@ def test_a_run_belongs_to_the_number_that_the_browser_sent(
 ) -> None:
     monkeypatch.setenv("XFORMER_OPEN", "0")
     monkeypatch.setattr(access, "visitor_id", lambda: "c" * 32)
-    monkeypatch.setattr("xformer.training.dispatch.next_for", lambda *_: [])
+    monkeypatch.setattr("xformer.training.jobs.next_for", lambda *_: [])
     app = press(open_page(TRAIN), "start_reverse-small")
     assert warned(app) == ""
     assert [entry.owner for entry in RunStore(runs).entries()] == ["c" * 32]
@@ -195,12 +195,12 @@ def test_an_imported_run_is_its_owners_alone_until_it_is_shared(
         ("pages/compare/page.py", {"a": "{}@12"}),
         ("pages/compare/page.py", {"model": "{}"}),
     ):
-        said = []
+        shown_text = []
         for run in (entry.id, "0123abcd"):
             app = open_page(page, **{name: value.format(run) for name, value in link.items()})
-            said.append(warned(app).replace(run, "X"))
+            shown_text.append(warned(app).replace(run, "X"))
             assert "a gift" not in str(app)
-        assert said[0] == said[1]
+        assert shown_text[0] == shown_text[1]
     other.file_uploader(key="runs_import_0").upload("gift.safetensors", content, "application/octet-stream").run()
     assert len(RunStore(runs).entries()) == 2  # not: “these weights are here already”
 
@@ -229,10 +229,10 @@ def test_how_long_a_private_run_took_is_told_to_nobody(runs: Path) -> None:
     store = RunStore(runs)
     run = add(store, "secret")
     store.change(run, step=200, seconds=7.0)
-    seconds = expected_at_once(tiny_preset(), store.entries(), gpu=False).seconds
+    seconds = expected(tiny_preset(), store.entries(), gpu=False).seconds
     store.change(run, private=1)
     assert seconds == tiny_preset().train.steps * 7.0 / 200
-    assert expected_at_once(tiny_preset(), store.entries(), gpu=False).seconds != seconds
+    assert expected(tiny_preset(), store.entries(), gpu=False).seconds != seconds
 
 
 def test_what_begins_with_a_private_run_is_private_too(be: Be, runs: Path) -> None:
@@ -270,7 +270,7 @@ def test_throwing_the_cookie_away_brings_no_more_runs(be: Be, runs: Path, monkey
 
 
 @pytest.mark.parametrize(
-    ("said", "counted"),
+    ("address", "counted"),
     [
         (None, limits.HERE),
         ("127.0.0.1", limits.HERE),
@@ -282,5 +282,5 @@ def test_throwing_the_cookie_away_brings_no_more_runs(be: Be, runs: Path, monkey
         ("not an address", "not an address"),
     ],
 )
-def test_an_address_is_counted_as_its_network(said: str | None, counted: str) -> None:
-    assert limits.network(said) == counted
+def test_an_address_is_counted_as_its_network(address: str | None, counted: str) -> None:
+    assert limits.network(address) == counted

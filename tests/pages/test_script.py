@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pages.shared.script import script
+from pages.shared.call import script
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_runs import with_weights
 from xformer.training.run_store import RunStore

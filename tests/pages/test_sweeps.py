@@ -21,19 +21,18 @@ from tests.training.tiny import tiny_preset
 from xformer import viz
 from xformer.errors import ConfigError
 from xformer.presets import PRESETS
-from xformer.training import dispatch, jobs
-from xformer.training.many import check_alike, sweep
+from xformer.training import jobs
 from xformer.training.run_store import RunStore
 from xformer.training.stored_sweep import StoredSweep
-from xformer.training.sweeps import READY, SWEPT, USUAL, read_values
+from xformer.training.sweeps import READY, SWEPT, USUAL, check_alike, read_values, sweep
 
 PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10)
 
 
 @pytest.fixture(autouse=True)
 def _no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xformer.training.dispatch.next_for", lambda *_: [])
-    monkeypatch.setattr(dispatch, "reconcile", lambda _: None)
+    monkeypatch.setattr("xformer.training.jobs.next_for", lambda *_: [])
+    monkeypatch.setattr(jobs, "reconcile", lambda _: None)
 
 
 def submit(runs: Path, **settings: Any) -> tuple[RunStore, str]:
@@ -214,7 +213,7 @@ def test_a_click_on_a_cell_of_the_outcome_opens_its_model(
         _, number = chosen["sweep_member"]
         assert sweep.members[number].values == {"weight_decay": cell["weight_decay"], "seed": cell["seed"]}
     framed = viz.sweep_outcome(sweep.outcomes(), x="seed", y="weight_decay", chosen=2).to_dict()
-    assert framed["layer"][-1]["transform"] == [{"filter": 'datum.column == "0" && datum.row == "0.5"'}]
+    assert framed["layer"][-1]["transform"] == [{"filter": "((datum.column === '0') && (datum.row === '0.5'))"}]
 
 
 def test_the_maps_follow_the_latest_step_until_the_slider_is_moved(

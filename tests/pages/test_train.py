@@ -9,9 +9,9 @@ import tempfile
 import threading
 import time
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -21,23 +21,21 @@ from streamlit.runtime.scriptrunner import StopException
 from streamlit.testing.v1 import AppTest
 
 from pages.shared.byte_cache import shared
-from pages.train import run as run_view
-from pages.train import state, status
-from pages.train.run import FIRST_SECONDS
-from pages.train.setup import FIRST, OWN, expected, expected_at_once, grouped, shipped_training, watchable
-from pages.train.timeline import MOST_FRAMES, RunView, Timeline, finding
+from pages.train import status
+from pages.train.run import MOST_FRAMES, RunView, Timeline, finding
+from pages.train.setup import FIRST, OWN, expected, grouped, shipped_training, watchable
 from tests.pages.code_and_picture import files_offered, left_by, without_names
 from tests.pages.conftest import ROOT, Open, plain
 from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.formatting import duration, percent
+from xformer.paths import snapshot_steps
 from xformer.presets import PRESETS
 from xformer.tasks import Task
 from xformer.training import jobs, liveness
+from xformer.training.card import TAG
 from xformer.training.entry import ELSEWHERE
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
-from xformer.training.snapshots import snapshot_steps
-from xformer.training.transfer import TAG
 from xformer.viz.timeline import FilmLayer, Frame
 from xformer.viz.training_curves import metrics_frame
 
@@ -47,7 +45,7 @@ UNANSWERED = "Its process ended before it had answered. Resume goes on from the 
 
 @pytest.fixture(autouse=True)
 def _no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xformer.training.dispatch.next_for", lambda *_: [])
+    monkeypatch.setattr("xformer.training.jobs.next_for", lambda *_: [])
 
 
 def finished(runs: Path, architecture: str = "encoder", state: str = "finished", **how: Any) -> str:
@@ -80,11 +78,7 @@ def buttons(app: AppTest) -> set[str]:
     return {button.key for button in app.button if button.key}
 
 
-def test_a_visitor_without_runs_can_start_every_preset(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    def timed(*_: object) -> float:
-        raise AssertionError("opening the screen must not time steps")
-
-    monkeypatch.setattr("pages.train.setup._seconds_a_step", timed)
+def test_a_visitor_without_runs_can_start_every_preset(open_page: Open) -> None:
     app = open_page(PAGE)
     assert not app.exception
     assert {key for key in buttons(app) if key.startswith("start_")} == {f"start_{name}" for name in FIRST}
@@ -218,28 +212,25 @@ def test_a_preset_can_be_changed_in_the_form(open_page: Open, runs: Path) -> Non
 def test_expected_times_come_from_runs_here_then_from_shipped_models() -> None:
     store, preset = RunStore(tempfile.mkdtemp()), PRESETS["reverse-small"]
     twice = replace(preset, name="another", train=preset.train.replace(steps=2 * preset.train.steps))
-    assert expected_at_once(preset, [], gpu=False).seconds == shipped_training()["reverse-small"][0]
-    of_its_size = expected_at_once(twice, [], gpu=False)
+    assert expected(preset, [], gpu=False).seconds == shipped_training()["reverse-small"][0]
+    of_its_size = expected(twice, [], gpu=False)
     assert of_its_size.seconds == pytest.approx(2 * shipped_training()["reverse-small"][0])
     assert "reverse-small" in of_its_size.basis
-    assert expected_at_once(preset, [], gpu=True).seconds is None
+    assert expected(preset, [], gpu=True).seconds is None
     store.change(store.add(preset, state="stopped"), device="cpu", step=70, seconds=9.0)
-    assert expected_at_once(preset, store.entries(), gpu=False).seconds == pytest.approx(90.0)
+    assert expected(preset, store.entries(), gpu=False).seconds == pytest.approx(90.0)
 
 
 def test_expected_times_need_a_run_on_the_same_kind_of_device() -> None:
-    store = RunStore(tempfile.mkdtemp())
-    preset = tiny_preset(steps=1000)
+    store, preset = RunStore(tempfile.mkdtemp()), tiny_preset(steps=1000)
     for how in ({"device": "cuda:0"}, {"wanted": ELSEWHERE}, {"tags": json.dumps([TAG])}):
         store.change(store.add(preset, state="finished"), **({"device": "cpu", "step": 100, "seconds": 9.0} | how))
     assert expected(preset, store.entries(), gpu=True).seconds == pytest.approx(90.0)
-    assert "just now" in expected(preset, store.entries(), gpu=False).basis
+    assert "by its size" in expected(preset, store.entries(), gpu=False).basis
     store.change(store.add(preset, state="stopped"), device="cpu", step=100, seconds=2.0)
     here = expected(preset, store.entries(), gpu=False)
-    assert (here.seconds, here.sentence()) == (
-        pytest.approx(20.0),
-        "about 20 s, as an earlier run of this model took on this CPU",
-    )
+    assert here.seconds == pytest.approx(20.0)
+    assert here.sentence() == "about 20 s, as an earlier run of this model took on this CPU"
 
 
 def test_own_settings_are_trained_under_the_given_name(open_page: Open, runs: Path) -> None:
@@ -282,34 +273,13 @@ def test_a_finished_run_shows_its_timeline_and_curves(open_page: Open, runs: Pat
     assert app.query_params["run"] == run
 
 
-@pytest.mark.parametrize(
-    ("state", "seconds", "n_charts"),
-    [("running", 0.0, 0), ("paused", 0.0, 0), ("running", FIRST_SECONDS, 2), ("finished", 0.0, 2)],
-)
-def test_a_new_run_shows_figures_and_timeline_before_its_curves(
-    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch, state: str, seconds: float, n_charts: int
-) -> None:
-    run = finished(runs, state=state, worker="w", device="cpu", pid=1)
-    lock = liveness.take(RunStore(runs).folder_of(run) / liveness.LOCK)
-    assert lock is not None
-    created = RunStore(runs).entry(run).created
-    monkeypatch.setattr(run_view, "time", SimpleNamespace(time=lambda: created + seconds))
-    app = open_page(PAGE, run=run)
-    assert not app.exception
-    assert len(app.get("vega_lite_chart")) == n_charts
-    assert ("The curves follow in a moment." in words(app)) == (not n_charts)
-    assert any(one.proto.component_name.endswith("training_player") for one in app.get("bidi_component"))
-    assert "Step 12 / 12" in figures_of(app)
-    os.close(lock)
-
-
 def test_the_code_under_the_pictures_draws_what_is_shown(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[Any] = []
     show_chart = st.vega_lite_chart
     monkeypatch.setattr(
-        st, "vega_lite_chart", lambda data, spec, **more: shown.append((data, spec)) or show_chart(data, spec, **more)
+        st, "vega_lite_chart", lambda spec, **more: shown.append(copy(spec)) or show_chart(spec=spec, **more)
     )
     files = files_offered(monkeypatch)
     run = finished(runs, "encoder-decoder")
@@ -327,18 +297,13 @@ def test_the_code_under_the_pictures_draws_what_is_shown(
     assert "viz.film_still(" in code.value
     assert str(runs) not in code.value  # the server's path stays private
     *curves, _ = left_by(code.value)["picture"]
-    shown = [
-        one for one in shown if one[1]["height"] and "best" not in one[0].columns
-    ]  # the heads have a file of their own
+    shown = [one for one in shown if "best" not in one["datasets"]["table_0"]]  # the heads have a file of their own
     assert len(curves) == len(shown) == 4
-    for chart, (data, spec) in zip(curves, shown, strict=True):
-        pd.testing.assert_frame_equal(chart.data, data)
-        drawn = {
-            name: value
-            for name, value in chart.to_dict().items()
-            if name not in ("config", "data", "datasets", "$schema")
-        }
-        assert without_names(drawn) == without_names({name: value for name, value in spec.items() if name != "$schema"})
+    for chart, spec in zip(curves, shown, strict=True):
+        pd.testing.assert_frame_equal(chart.data, spec["datasets"]["table_0"], check_dtype=False)
+        left_out = ("config", "data", "datasets", "$schema")
+        drawn, sent = ({k: v for k, v in one.items() if k not in left_out} for one in (chart.to_dict(), spec))
+        assert without_names(drawn) == without_names(sent)
 
 
 def test_a_link_opens_a_run_at_a_step_and_warns_of_missing_ones(open_page: Open, runs: Path) -> None:
@@ -347,11 +312,9 @@ def test_a_link_opens_a_run_at_a_step_and_warns_of_missing_ones(open_page: Open,
     app = open_page(PAGE, run=run, step="8")
     assert "with the weights of step 8, with" in words(app)
     row = max((row for row in RunStore(runs).rows(run) if row["step"] <= 8), key=lambda row: row["step"])
-    assert status_of(app).startswith(
-        f"You look at step 8, with {percent(row['held_out_exact_match'], 1)} exact match as reported at step {row['step']}. "
-        "The run itself: Finished after a second"
-    )
+    assert status_of(app).startswith("The figures are of step 8. The run itself: Finished after a second")
     assert f"Step {row['step']} / 12" in figures_of(app)
+    assert f"Exact match {percent(row['held_out_exact_match'], 1)}" in figures_of(app)
     app.session_state["train_more"] = True
     assert f"Held-out loss {row['held_out_loss']:.4f}" in figures_of(app.run())
     assert app.query_params["step"] == "8"
@@ -359,6 +322,15 @@ def test_a_link_opens_a_run_at_a_step_and_warns_of_missing_ones(open_page: Open,
         app = open_page(PAGE, **link)
         assert not app.exception
         assert any("not here" in warning.value for warning in app.warning)
+
+
+def test_only_the_latest_figures_are_those_of_the_moment(runs: Path) -> None:
+    run = finished(runs, state="running", live=json.dumps({"loss": 9.0, "gradient_norm": 8.0}))
+    entry, rows = RunStore(runs).entry(run), RunStore(runs).rows(run)
+    now, earlier = (dict(status.figures(entry, rows, shown, is_text=False)) for shown in (None, 8))
+    assert (now["Loss"], now["Gradient"]) == ("9.0000", "8.000")
+    row = max((row for row in rows if row["step"] <= 8), key=lambda row: row["step"])
+    assert (earlier["Loss"], earlier["Gradient"]) == (f"{row['loss']:.4f}", f"{row['gradient_norm']:.3f}")
 
 
 def test_a_typed_input_is_used_and_an_invalid_one_shows_an_error(open_page: Open, runs: Path) -> None:
@@ -501,7 +473,7 @@ def test_an_input_that_is_too_large_for_a_timeline_shows_an_error(
 ) -> None:
     """Else an imported model with very many heads takes the memory of the server on this screen alone."""
     looked: list[object] = []
-    monkeypatch.setattr("pages.train.timeline.frame_of", lambda *_: looked.append(1))
+    monkeypatch.setattr("pages.train.run.frame_of", lambda *_: looked.append(1))
     monkeypatch.setattr("pages.shared.run_thumbnail.MOST_CELLS", most)
     monkeypatch.setenv("XFORMER_MAX_MEMORY", memory)
     app = open_page(PAGE, run=finished(runs))
@@ -539,10 +511,6 @@ def test_a_worker_that_was_killed_is_not_shown_as_training(open_page: Open, runs
 
 
 def test_settings_that_take_too_much_memory_cannot_be_started(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    def timed(*_: object) -> float:
-        raise AssertionError("steps of such a model must not be timed")
-
-    monkeypatch.setattr("pages.train.setup._seconds_a_step", timed)
     monkeypatch.setenv("XFORMER_MAX_RUN_MEMORY", "100")
     app = own(open_page(PAGE))
     assert not app.exception
@@ -555,15 +523,15 @@ def test_settings_that_take_too_much_memory_cannot_be_started(open_page: Open, m
 
 
 def test_two_simultaneous_clicks_start_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    visit, started = state.TrainState(), list[str]()
-    monkeypatch.setattr(state, "train_state", lambda: visit)
+    visit, started = status.TrainState(), list[str]()
+    monkeypatch.setattr(status, "train_state", lambda: visit)
 
     def start() -> str:
         time.sleep(0.05)  # the other press comes meanwhile
         started.append("0123abcd")
         return started[-1]
 
-    presses = [threading.Thread(target=state.start_once, args=(1, start)) for _ in range(2)]
+    presses = [threading.Thread(target=status.start_once, args=(1, start)) for _ in range(2)]
     for press in presses:
         press.start()
     for press in presses:
@@ -572,14 +540,14 @@ def test_two_simultaneous_clicks_start_one_run(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_interrupted_click_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    visit = state.TrainState()
-    monkeypatch.setattr(state, "train_state", lambda: visit)
+    visit = status.TrainState()
+    monkeypatch.setattr(status, "train_state", lambda: visit)
 
     def broken_off() -> str:
         raise StopException
 
     with pytest.raises(StopException):
-        state.start_once(1, broken_off)
-    state.start_once(1, lambda: "0123abcd")
-    state.start_once(1, lambda: "another")
+        status.start_once(1, broken_off)
+    status.start_once(1, lambda: "0123abcd")
+    status.start_once(1, lambda: "another")
     assert visit.run == "0123abcd"

@@ -53,7 +53,7 @@ def test_pasting_too_much_is_one_sentence(open_page: Open, runs: Path, page: str
 def test_a_name_for_settings_of_ones_own_is_not_cut(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xformer.training.dispatch.next_for", lambda *_: [])
+    monkeypatch.setattr("xformer.training.jobs.next_for", lambda *_: [])
     app = open_page("pages/train/page.py")
     app.button_group(key="train_group").set_value("own").run()
     app.text_input(key="own_name").set_value("n" * 100).run()

@@ -69,7 +69,7 @@ SCREENS = [
     (CLASSIFIER, "embeddings", {"show": "vocabulary"}, 1, "97 vectors of 24 numbers"),
     (CLASSIFIER, "positions", {"edits": "positions:off"}, 3, "’s attention moves"),
     (CLASSIFIER, "feed_forward", {"picture": "neuron"}, 1, "on this input"),
-    (CLASSIFIER, "residual", {}, 0, "reads its classes off one pooled vector, so there are no logits at each position"),
+    (CLASSIFIER, "residual", {}, 0, "gives a class of the text, so there are no logits at each position"),
     (CLASSIFIER, "residual", {"picture": "norms"}, 1, "the length of the residual stream"),
     (CLASSIFIER, "compare", {"edits": EDIT}, 0, "The likeliest classes of each"),
     (CLASSIFIER, "compare", {"with": TOKENS}, 0, "is no model that classifies a text"),
@@ -90,11 +90,11 @@ def test_a_screen_shows_what_there_is_and_claims_no_tokens(
     app = open_page(f"pages/{screen}/page.py", model=name, **({"input": TEXT} | link))
     assert not app.exception
     assert not app.error
-    said = everything(app).replace("**", "")
-    assert says in said
+    shown_text = everything(app).replace("**", "")
+    assert says in shown_text
     assert n_charts(app) >= charts
     if screen != "bug_lab":
-        assert not [words for words in FALSE_HERE if words in said]
+        assert not [words for words in FALSE_HERE if words in shown_text]
 
 
 def test_another_input_takes_the_first_line_and_leaves_the_others(open_page: Open) -> None:
@@ -117,7 +117,7 @@ def layer(*cosines: float) -> pd.DataFrame:
 def test_the_most_alike_texts_are_named_only_where_that_is_clear() -> None:
     texts = ["a", "b", "c"]
     [note] = similarity_notes(layer(0.31, -0.2, 0.28), texts)
-    assert "Texts **1** and **2** are most alike: 0.31. Next come 2 and 3 with 0.28." in note
+    assert "Texts **1** and **2** are most alike: 0.31. The next pair has 0.28." in note
     assert not similarity_notes(layer(0.31, -0.2, 0.295), texts)
     assert not similarity_notes(layer(0.999, 0.998, 0.999), texts)
     assert not similarity_notes(layer(1.0, 0.2, 0.2), ["a", "a", "c"])  # of equal texts that is no news

@@ -13,8 +13,10 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 
 from pages.shared.serving import access, limits
 from pages.shared.serving.access import (
+    ALLOWED,
     COOKIE,
     HostGuard,
+    MessageGuard,
     SecurityHeaders,
     VisitorCookie,
     is_forwarded,
@@ -22,7 +24,6 @@ from pages.shared.serving.access import (
     visitor_id_in,
 )
 from pages.shared.serving.limits import MB, ConnectionGuard, UploadGuard
-from pages.shared.serving.messages import ALLOWED, MessageGuard
 
 
 class Inner:

@@ -1,36 +1,82 @@
-"""The guards between the network and the app: who may connect, how much may be sent, and which messages are passed on.
+"""The server: the guards between the network and the app, and the loading of what every screen needs.
 
-Each guard is an ASGI middleware (https://asgi.readthedocs.io) that `app.py` puts before Streamlit.
+Each guard is an ASGI middleware (https://asgi.readthedocs.io) that `app.py` puts before Streamlit. PyTorch, pandas, the chart
+libraries and the shared parts take some seconds to load, in a thread that starts with the server, so that the server answers at
+once. Visitors who come earlier see a message.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+from types import ModuleType
 
 import streamlit as st
 from starlette.middleware import Middleware
 
 import __main__
-from pages.shared import loading
-from pages.shared.serving.access import HostGuard, SecurityHeaders, VisitorCookie
-from pages.shared.serving.attendance import Attendance
-from pages.shared.serving.limits import ConnectionGuard, UploadGuard
-from pages.shared.serving.messages import MessageGuard
-from pages.shared.streamlit_compat import ignore_pages_folder
+from pages.shared.serving.access import HostGuard, MessageGuard, SecurityHeaders, VisitorCookie
+from pages.shared.serving.limits import Attendance, ConnectionGuard, UploadGuard
+from pages.shared.streamlit_compat import freeze_objects, ignore_pages_folder, restore_main_module
 from xformer.installed import APP
+
+_loaded = threading.Event()
+_lock = threading.Lock()
+_guest_of: ModuleType | None = None
 
 
 def guest_app() -> st.App:
     """The app for the process of a notebook or script, which keeps its settings; `xformer.show` serves it."""
-    ignore_pages_folder()
     for name in ("uvicorn.access", "uvicorn.error", "xformer.memory"):  # their lines are for the operator of a server
         logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
-    app = st.App(APP / "app.py", middleware=guards())
-    loading.begin(guest_of=__main__)
+    return guarded_app(guest_of=__main__)
+
+
+def guarded_app(guest_of: ModuleType | None = None) -> st.App:
+    """The app behind its guards, the outermost first; loading begins.
+
+    Args:
+        guest_of: The main module of another program's process, which keeps its settings.
+    """
+    global _guest_of
+    _guest_of = guest_of
+    ignore_pages_folder()
+    guards = (SecurityHeaders, HostGuard, ConnectionGuard, VisitorCookie, UploadGuard, MessageGuard, Attendance)
+    app = st.App(APP / "app.py", middleware=[Middleware(guard) for guard in guards])
+    begin_loading()
     return app
 
 
-def guards() -> list[Middleware]:
-    """All guards, the outermost first."""
-    every = (SecurityHeaders, HostGuard, ConnectionGuard, VisitorCookie, UploadGuard, MessageGuard, Attendance)
-    return [Middleware(guard) for guard in every]
+def begin_loading() -> None:
+    """Start loading in a thread."""
+    threading.Thread(target=load, name="loading", daemon=True).start()
+
+
+def wait_until_loaded() -> None:
+    """Show a sentence until everything is loaded. Raises `ImportError` where a library is missing."""
+    if _guest_of is not None:
+        restore_main_module(_guest_of)
+    place = st.empty()  # always there: an element that vanishes makes the browser build all below it anew
+    if not _loaded.is_set():
+        with place, st.spinner("This server has just been started, and is loading PyTorch."):
+            load()
+
+
+def load() -> None:
+    """Import everything once; a second caller waits for the first."""
+    with _lock:
+        if not _loaded.is_set():
+            _import()
+            if _guest_of is None:
+                import torch
+
+                # The models are small: a second thread costs more than it gives, and visitors share the cores.
+                torch.set_num_threads(1)
+                freeze_objects()
+            _loaded.set()
+
+
+def _import() -> None:
+    from pages.shared import frame, picture, resources, run_store, screens  # noqa: F401
+
+    run_store.start_reconciler()

@@ -1,4 +1,4 @@
-"""Who may reach the app: the host names it answers to, the sites that may frame it, and the cookie that identifies a browser.
+"""Who may reach the app: host names, sites that may frame it, the cookie that identifies a browser, and messages.
 
 `XFORMER_HOSTS` and `XFORMER_FRAMES` configure the first two; docs/serving.md describes both.
 """
@@ -11,6 +11,7 @@ import re
 import secrets
 import socket
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,9 +21,17 @@ from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pages.shared.streamlit_compat import message_kind
+
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 """The headers that a reverse proxy adds to a request that it passes on."""
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
 COOKIE = "xformer_visitor"
 _YEAR = 365 * 24 * 3600
 _CONTENT_POLICY = (
@@ -40,6 +49,25 @@ _CONTENT_POLICY = (
     "base-uri 'self'",
     "form-action 'self'",
 )
+ALLOWED = (
+    "rerun_script",
+    "stop_script",
+    "app_heartbeat",
+    "file_urls_request",
+    "backend_operation_request.deferred_file",
+    "backend_operation_request.dataframe_chunk",
+)
+"""Kinds of messages: run a screen, stop it, keep the connection, upload a file, download one, scroll in a table.
+
+Streamlit's protocol has others for developers. One of them lets every visitor clear the caches of all:
+https://github.com/streamlit/streamlit/blob/develop/proto/streamlit/proto/BackMsg.proto.
+"""
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+"""A lone surrogate, as JavaScript encodes it. A paste or a script can leave one in a text; it is not UTF-8."""
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
+"""As many bytes as a surrogate, so that the lengths in the message stay correct."""
+_REFUSED = {"type": "websocket.close", "code": 1008}
+"""Closes a connection, with the code for a violated policy: https://www.rfc-editor.org/rfc/rfc6455#section-7.4.1."""
 _ORIGIN = re.compile(r"https?://[a-z0-9.*:\[\]-]+|\*", re.ASCII | re.IGNORECASE)
 
 
@@ -76,25 +104,20 @@ def is_own(host: str | None) -> bool:
     name = _name_in(host)
     if name is None:
         return False
-    if name in _LOOPBACK or any(_fits(name, pattern) for pattern in _configured()):
+    if name in _LOOPBACK or _is_listed(name):
         return True
     return not is_local_only() and (_is_address(name) or name in _machine_names())
 
 
-def _configured() -> list[str]:
-    return [word.strip().lower().rstrip(".") for word in os.environ.get("XFORMER_HOSTS", "").split(",") if word.strip()]
-
-
-def _fits(name: str, pattern: str) -> bool:
-    return pattern in ("*", name) or (pattern.startswith("*.") and name.endswith(pattern[1:]))
+def _is_listed(name: str) -> bool:
+    listed = [word.strip().lower().rstrip(".") for word in os.environ.get("XFORMER_HOSTS", "").split(",")]
+    return any(word in ("*", name) or (word.startswith("*.") and name.endswith(word[1:])) for word in listed)
 
 
 def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(name))
+    return False
 
 
 @cache
@@ -117,7 +140,7 @@ class HostGuard:
         if is_own(host):
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008, "reason": "Host not allowed"})
+            await send({**_REFUSED, "reason": "Host not allowed"})
         else:
             shown = _name_in(host) or "(none)"
             sentence = f"This server does not answer to the name {shown[:200]}. XFORMER_HOSTS can add it.\n"
@@ -155,11 +178,7 @@ class SecurityHeaders:
                 headers = MutableHeaders(scope=message)
                 sites = framers(scope.get("query_string", b""))
                 policy = _CONTENT_POLICY if sites is None else (*_CONTENT_POLICY, f"frame-ancestors {sites}")
-                headers["Content-Security-Policy"] = "; ".join(policy)
-                headers["X-Content-Type-Options"] = "nosniff"
-                headers["Referrer-Policy"] = "same-origin"
-                headers["Cross-Origin-Opener-Policy"] = "same-origin"
-                headers["Permissions-Policy"] = "camera=(), geolocation=(), microphone=()"
+                headers.update(_HEADERS | {"Content-Security-Policy": "; ".join(policy)})
             await send(message)
 
         await self.app(scope, receive, with_headers)
@@ -202,3 +221,48 @@ class VisitorCookie:
             await send(message)
 
         await self.app(scope, receive, with_cookie)
+
+
+def readable(data: bytes) -> bytes | None:
+    """A message as Streamlit can read it, lone surrogates replaced; None where it is malformed or not allowed.
+
+    Streamlit closes the connection when it cannot decode a message.
+    """
+    kind = message_kind(data)
+    if kind is None:
+        data = _SURROGATE.sub(_REPLACEMENT, data)
+        kind = message_kind(data)
+    return data if kind in ALLOWED else None
+
+
+class MessageGuard:
+    """Drops messages that are not allowed, and closes a connection that sends text: the protocol is binary."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket":
+            await self.app(scope, receive, send)
+            return
+
+        is_closed = False
+
+        async def receive_allowed() -> Message:
+            nonlocal is_closed
+            while True:
+                message = await receive()
+                if message["type"] != "websocket.receive":
+                    return message
+                if (data := message.get("bytes")) is None:
+                    is_closed = True
+                    await send({**_REFUSED, "reason": "Text is not understood"})
+                    return {"type": "websocket.disconnect", "code": _REFUSED["code"]}
+                if (content := readable(data)) is not None:
+                    return message if content is data else {**message, "bytes": content}
+
+        async def send_while_open(message: Message) -> None:
+            if not is_closed:
+                await send(message)
+
+        await self.app(scope, receive_allowed, send_while_open)

@@ -1,4 +1,6 @@
-"""Limits by address: connections, queued training runs and uploaded files. A visitor who deletes a cookie gains nothing.
+"""Limits by address (connections, queued training runs, uploaded files), and the memory that is held for all visitors.
+
+A visitor who deletes a cookie gains nothing.
 
 The address is that of the connection. Behind a proxy it is the forwarded one, if the proxy runs on this machine or
 `FORWARDED_ALLOW_IPS` lists it (uvicorn reads that variable); the X-Forwarded-For header of other clients is ignored. Addresses
@@ -7,10 +9,16 @@ are held in memory only, while a connection, a run or an upload from there exist
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
+import gc
 import ipaddress
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import streamlit as st
 from starlette.datastructures import Headers
@@ -26,24 +34,12 @@ MB = 1024**2
 UPLOAD_PATH = "/_stcore/upload_file/"
 FILES_EACH = 16
 """Uploaded files that are held for one visitor; the screens ask for one at a time."""
+EVERY_SECONDS, GRACE_SECONDS = 60.0, 30.0
+"""Between two looks at the memory while there are visitors, and after the last has left: a reloading browser is back soon."""
+log = logging.getLogger("xformer.memory")
 _SizesBySession = dict[str, list[int]]
 _runs: dict[str, str] = {}
 """The address from which each run was started, since the server was started."""
-
-
-def _max_waiting_runs() -> int:
-    """The number of runs from one address that may wait or be trained: half of all, since a class may share an address."""
-    return _number_in("XFORMER_MAX_WAITING_BY_ADDRESS", 32)
-
-
-def _max_connections() -> int:
-    """The number of connections that one address may have open; each tab of each visitor takes one."""
-    return _number_in("XFORMER_MAX_CONNECTIONS_BY_ADDRESS", 64)
-
-
-def _max_upload_bytes() -> int:
-    """The size in bytes of all uploaded files together; `XFORMER_MAX_UPLOADS` gives it in MB."""
-    return _number_in("XFORMER_MAX_UPLOADS", 512) * MB
 
 
 def max_upload_bytes_each() -> int:
@@ -81,7 +77,7 @@ def run_limit(address: str) -> Callable[[Sequence[Entry]], None]:
         unfinished = {entry.id for entry in entries if entry.state == "queued" or entry.is_active}
         for run in [run for run in list(_runs) if run not in unfinished]:
             _runs.pop(run, None)
-        n, most = sum(_runs.get(run) == address for run in unfinished), _max_waiting_runs()
+        n, most = sum(_runs.get(run) == address for run in unfinished), _number_in("XFORMER_MAX_WAITING_BY_ADDRESS", 32)
         if n >= most:
             raise RunStoreError(
                 f"{n} runs from your address are waiting or in training, and {most} are allowed; "
@@ -108,7 +104,7 @@ class ConnectionGuard:
             await self.app(scope, receive, send)
             return
         address = _client(scope)
-        if self.open[address] >= _max_connections():
+        if self.open[address] >= _number_in("XFORMER_MAX_CONNECTIONS_BY_ADDRESS", 64):
             await send({"type": "websocket.close", "code": 1008, "reason": "Too many connections from your address"})
             return
         self.open[address] += 1
@@ -119,9 +115,7 @@ class ConnectionGuard:
             self.open += Counter()  # drops addresses without connections
 
 
-def _upload_refusal(
-    session: str, length: int | None, sizes: _SizesBySession, addresses: Mapping[str, str]
-) -> str | None:
+def _upload_refusal(session: str, length: int, sizes: _SizesBySession, addresses: Mapping[str, str]) -> str | None:
     """The reason to refuse an upload, or None.
 
     Args:
@@ -130,26 +124,20 @@ def _upload_refusal(
         sizes: The sizes in bytes of the files in memory, by session.
         addresses: The address of each session. One address gets at most half of the total, however many sessions it has.
     """
-    if length is None:
-        return "An upload must say how long it is (Content-Length)."
-    own = sizes.get(session, [])
-    if len(own) >= FILES_EACH or sum(own) + length > max_upload_bytes_each():
-        return (
-            f"At most {FILES_EACH} files and {max_upload_bytes_each() // MB} MB of one visitor are kept at a time; "
-            "close some first."
-        )
-    there = [name for name in sizes if name in addresses and addresses[name] == addresses.get(session)]
-    if length + sum(sum(sizes[name]) for name in there) > _max_upload_bytes() // 2:
-        return (
-            f"The uploads from your address take {_max_upload_bytes() // 2 // MB} MB, which is the limit here; "
-            "close some first."
-        )
-    if sum(map(sum, sizes.values())) + length > _max_upload_bytes():
-        return (
-            f"The uploads of all visitors take {_max_upload_bytes() // MB} MB, which is the limit here. "
-            "Try again in a while."
-        )
-    return None
+    own, most = sizes.get(session, []), _number_in("XFORMER_MAX_UPLOADS", 512) * MB
+    totals = {name: sum(files) for name, files in sizes.items()}
+    for whose, held, allowed in (
+        ("of one visitor", sum(own), max_upload_bytes_each()),
+        (
+            "from your address",
+            sum(n for name, n in totals.items() if addresses.get(name) == addresses[session]),
+            most // 2,
+        ),
+        ("of all visitors", sum(totals.values()), most),
+    ):
+        if held + length > allowed:
+            return f"The uploads {whose} may take {allowed // MB} MB here; close some first, or try again in a while."
+    return f"At most {FILES_EACH} files of one visitor are kept; close some first." if len(own) >= FILES_EACH else None
 
 
 class UploadGuard:
@@ -177,8 +165,11 @@ class UploadGuard:
         sizes = self._sizes()
         self.addresses = {name: address for name, address in self.addresses.items() if name in sizes}
         self.addresses[session] = _client(scope)
-        refusal = _upload_refusal(session, length, sizes, self.addresses)
-        if refusal is not None or length is None:
+        if length is None:
+            refusal = "An upload must say how long it is (Content-Length)."
+        else:
+            refusal = _upload_refusal(session, length, sizes, self.addresses)
+        if length is None or refusal is not None:
             await PlainTextResponse(refusal or "", status_code=413)(scope, receive, send)
             return
         self.arriving.setdefault(session, []).append(length)
@@ -199,3 +190,63 @@ class UploadGuard:
 def _client(scope: Scope) -> str:
     client = scope.get("client")
     return network(client[0] if client else None)
+
+
+class Attendance:
+    """Counts the open connections; half a minute after the last one has ended, what the visitors shared is given back.
+
+    Once in a while it frees what exceeds the budget, and logs a line:
+
+    14:05:12 memory: 3 visitors, 312 MB kept, 1,180 MB in the process
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.visitors = 0
+        self._care: asyncio.Task[None] | None = None
+        if not log.handlers:
+            log.addHandler(handler := logging.StreamHandler())
+            handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+            log.setLevel(logging.INFO)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket":
+            await self.app(scope, receive, send)
+            return
+        self.visitors += 1
+        self._care = self._care or asyncio.create_task(self._look_after_memory())
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.visitors -= 1
+
+    async def _look_after_memory(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY_SECONDS)
+            if not self.visitors:
+                await asyncio.sleep(GRACE_SECONDS)
+            await asyncio.to_thread(_free_memory, there := self.visitors)
+            if not there and not self.visitors:  # else they have left, or come, in the meantime
+                self._care = None
+                return
+
+
+def _free_memory(visitors: int) -> None:
+    from pages.shared.byte_cache import UNUSED_SECONDS, shared  # imports torch, which the server answers without
+
+    shared.recount()
+    shared.sweep(unused=UNUSED_SECONDS if visitors else -1.0)
+    if not visitors:
+        gc.collect()
+    with suppress(OSError, AttributeError):
+        # glibc keeps what is freed in the arena of each thread that took it, which can be more than all that is in use.
+        ctypes.CDLL(None).malloc_trim(0)
+    kept, resident = shared.total // MB, resident_bytes() // MB
+    log.info("memory: %s", f"{visitors} visitors, {kept:,} MB kept, {resident:,} MB in the process")
+
+
+def resident_bytes() -> int:
+    """The memory that this process takes; 0 where the system does not tell."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0

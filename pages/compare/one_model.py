@@ -1,10 +1,9 @@
-"""Minimal pairs: two inputs of one model, and the components that carry the difference of their predictions."""
+"""One model on Compare: the components that carry the difference of two inputs, and a continuation that is steered."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -13,10 +12,10 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.compare.comparison import PictureContext, state
-from pages.components.prediction_strip import Lane, prediction_strip
-from pages.shared import estimates, models, resources
+from pages.components.controls import Lane, prediction_strip
 from pages.shared import link as link_of_screen
-from pages.shared.background_job import Job, follow
+from pages.shared import models, resources
+from pages.shared.background_job import Job, Step, begin_measuring, follow, how_far_to_trust, measuring_bar, patience
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
@@ -25,10 +24,12 @@ from pages.shared.layout import caption, headline
 from pages.shared.link import asked, carry
 from pages.shared.picture import footer, shown, table, toolbar
 from pages.shared.session import LookedAt, ask_model, wait_until_open
-from pages.shared.widgets import ask_token, choose, not_here, typed
+from pages.shared.widgets import ask_token, choose, seed, typed
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter, TaskModel
-from xformer.analysis.activation_patching import Cell, Measured, PartKind, cells, measured, measuring
+from xformer.analysis.activation_patching import Measured, PartKind, cells, measured, measuring
+from xformer.analysis.differences import GeneratedText, first_difference
+from xformer.analysis.generation import steering_steps
 from xformer.analysis.minimal_pairs import (
     MinimalPair,
     differing,
@@ -49,14 +50,10 @@ IMAGES_TRIED = 20
 """Images that are tried to find one with another answer."""
 PARTS = {"stream": "stream", "head": "heads", "neurons": "neurons"}
 METHODS = {"exact": "measured", "quick": "estimated"}
-HOW = {
-    "exact": "Measured by one run per cell.",
-    "quick": "Estimated for all cells from a few backward passes (integrated gradients).",
-}
-WHAT = {
-    "stream": "A cell is the residual stream at one position, after one layer; it carries the difference from ½ on.",
+CELLS = {
+    "stream": "A cell is the residual stream at one position, after one layer.",
     "head": "A cell is one head, at all positions.",
-    "neurons": "A cell is a group of neighbouring neurons, at all positions. All groups of a layer have the same size.",
+    "neurons": "A cell is a group of neighbouring neurons, at all positions.",
 }
 AT_ONCE = 1.5
 """Seconds of measuring before the page shows a progress bar."""
@@ -67,9 +64,16 @@ SMALLEST_SHARE = 0.1
 STANDS_OUT = 1.5
 """A component stands out where it carries this many times as much as the next."""
 HALF = 0.5
-SMALLEST_RATIO = 0.005
-"""A ratio to a share that is relatively smaller than this is not stated."""
-JOB, CELL, MAP = "pair_map", "pair_cell", "pair_picture"
+CELL, MAP = "pair_cell", "compare_map"
+N = 16
+"""Tokens of each continuation: steered, each takes a whole run."""
+SCALES = [scale / 4 for scale in range(-20, 21)]
+DEFAULT_DEPTH = 0.7
+TEXTS = {"towards": "It was terrible", "away": "It was wonderful"}
+TEXTS_OF_CHARACTERS = {"towards": "THE CLASS OF", "away": "the class of"}
+LABELS = {"input": "Text", "towards": "Towards", "away": "Away from"}
+Continuation = tuple[tuple[int, float], ...]
+"""Tokens with their probabilities."""
 
 
 def one_model(looked: LookedAt, icon: str, draw: Callable[[ModelAdapter, str, dict[str, str]], None]) -> None:
@@ -107,8 +111,8 @@ def _pair(looked: LookedAt, subject: ModelAdapter, model: str, link: dict[str, s
     one, other = (resources.run(model, source) for source in sources)
     if reason := pair_incompatibility(one, other):
         raise InputError(reason)
-    finding, bar = st.container(), toolbar()
-    with bar:
+    finding = st.container()
+    with toolbar():
         part = cast(PartKind, choose("part", PARTS, "stream", "Part", key="pair_part", label_visibility="collapsed"))
         cell_at = st.container(width=210)
         with st.popover("More", key="pair_more"):
@@ -120,18 +124,6 @@ def _pair(looked: LookedAt, subject: ModelAdapter, model: str, link: dict[str, s
         st.caption("The model as it was trained, without the mask and the changes of the other screens.")
 
 
-@dataclass
-class _Proposed:
-    """The last proposed second input: it follows the first one until the visitor types another."""
-
-    model: str = ""
-    second: str = ""
-
-
-def _proposed() -> _Proposed:
-    return st.session_state.setdefault("pair_inputs", _Proposed())
-
-
 def _ask_inputs(subject: ModelAdapter, model: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The two inputs as tokens. Raises `InputError` where one cannot be read."""
     _begin(subject, model)
@@ -141,24 +133,24 @@ def _ask_inputs(subject: ModelAdapter, model: str) -> tuple[tuple[int, ...], tup
     with st.sidebar.container(horizontal=True, gap="small"):
         st.button("", icon=":material/swap_horiz:", key="pair_swap", help="Swap the two inputs", on_click=_swap)
         _examples(subject, model)
-        if isinstance(subject, TaskModel) and not subject.input.missing and not subject.shape.image:
-            st.button("Random", key="pair_random", on_click=_draw, args=(subject,))
     return _read(subject, FIRST, "first"), _read(subject, SECOND, "second")
 
 
 def _begin(subject: ModelAdapter, model: str) -> None:
     """Fill the text fields: from the link, else as typed, else with a second input proposed for the first."""
-    visit, wanted, proposed = st.session_state, asked("other"), _proposed()
-    text = str(visit.get(FIRST, ""))
-    if not text or (model != proposed.model and not _fits(subject, text)):
-        visit[FIRST] = text = subject.input.default
+    visit, wanted, ours = st.session_state, asked("other"), state()
+    is_other_model, ours.pair_model = model != ours.pair_model, model
+
+    def is_outdated(key: str) -> bool:
+        text = str(visit.get(key, ""))
+        return not text or (is_other_model and not _fits(subject, text))
+
+    if is_outdated(FIRST):
+        visit[FIRST] = subject.input.default
     if wanted is not None:
         visit[SECOND] = wanted
-    elif visit.get(SECOND, "") == proposed.second or (
-        model != proposed.model and not _fits(subject, str(visit[SECOND]))
-    ):
-        visit[SECOND] = proposed.second = propose(subject, model, text)
-    proposed.model = model
+    elif visit.get(SECOND, "") == ours.pair_proposed or is_outdated(SECOND):
+        visit[SECOND] = ours.pair_proposed = propose(subject, model, str(visit[FIRST]))
     carry(FIRST)
     carry(SECOND)
 
@@ -219,10 +211,6 @@ def _type(one: str, other: str) -> None:
 
 def _swap() -> None:
     _type(str(st.session_state[SECOND]), str(st.session_state[FIRST]))
-
-
-def _draw(subject: ModelAdapter) -> None:
-    _type(subject.input.random(random.getrandbits(32)), _proposed().second)  # a second input is proposed for it
 
 
 def _show_tokens(one: Reading, other: Reading) -> None:
@@ -296,17 +284,25 @@ def _map(
     options = {"part": part, "answers": pair.answers, "position": pair.position}
     estimated = table(context, analysis.patching_map, pair.reading, pair.source, **options)
     about = "|".join([context.model, str(pair.reading.recipe), str(pair.source.recipe), str(options)])
-    job = _measure(pair, of, estimated["estimated"].tolist(), about)
+    known: Measured | None = shared.peek(("exact map", about))
+    job: Job[Measured] = state().begin_once(
+        "pair_map",
+        about,
+        lambda: measuring(pair, of, estimated["estimated"].tolist()) if known is None else iter([known]),
+        lambda job: begin_measuring(job, AT_ONCE),
+    )
     shares = {} if job.latest is None else job.latest.shares
     both = estimated.assign(measured=pd.Series(shares, dtype=float))
     with finding:
         headline(map_headline(pair, both, part))
     with cell_at:
-        chosen = _ask_cell(both, part, pair)
+        chosen = _ask_cell(both, part, about)
     if job.problem:
         st.info(escape_markdown(job.problem), icon=":material/grid_on:")
     if job.latest is None or not job.latest.is_final:
-        follow(job, partial(estimates.bar, job, "pair_exact", "cells"), BUDGET)
+        follow(job, partial(measuring_bar, job, "pair_exact", "cells"), BUDGET)
+    elif known is None:
+        shared.put(("exact map", about), job.latest)
     exact = True if len(shares) == len(of) else sorted(shares)
     options |= {"exact": exact, "show": METHODS[method], "chosen": chosen, "table": both}
     call = Call(viz.patching_map, (pair.reading, pair.source), options)
@@ -314,47 +310,33 @@ def _map(
     footer(context, "patching", [call], both)
     grey = " Dark grey: not measured." if method == "exact" and exact is not True else ""
     caption(f"0: nothing changes; 1: the logit difference becomes that of the second input.{grey}")
-    st.markdown(_of_cell(pair, of[chosen], both.to_dict("records")[chosen], part, about))
+    row = both.to_dict("records")[chosen]
+    share = shares[chosen] if chosen in shares else measured(pair, [of[chosen]])[0]
+    moves = f"moves {_logit_difference(pair)} from {signed(pair.start)} to {signed(pair.start + share * pair.gap)}"
+    st.markdown(
+        f"**{cell_name(row, part)}**: estimated {signed(row['estimated'], 3)}, measured **{signed(share, 3)}**. "
+        f"Replacing it alone {moves}."
+    )
     _show_tokens(pair.reading, pair.source)
     with st.expander("How it is measured", key="pair_details"):
         st.markdown(_both_values(pair))
-        st.markdown(f"{WHAT[part]} Each cell alone is replaced by its value in the second run. {HOW[method]}")
-        st.markdown(estimates.how_far_to_trust(both, "cells"))
+        st.markdown(
+            f"{CELLS[part]} Each cell alone is replaced by its value in the second run, and the model runs on; the "
+            "estimates come from a few backward passes (integrated gradients)."
+        )
+        st.markdown(how_far_to_trust(both, "cells"))
     return {"cell": str(chosen)}
 
 
-def _measure(pair: MinimalPair, of: list[Cell], first: list[float], about: str) -> Job[Measured]:
-    """The job that measures all cells; finished results are shared by all visits."""
-    key = ("exact map", about)
-    job: Job[Measured] | None = state().job(JOB, about)
-    if job is None:
-        known: Measured | None = shared.peek(key)
-        job = state().begin(JOB, about, measuring(pair, of, first) if known is None else iter([known]))
-        estimates.begin(job, AT_ONCE)
-    if job.latest is not None and job.latest.is_final and shared.peek(key) is None:
-        shared.put(key, job.latest)
-    return job
-
-
-def _ask_cell(frame: pd.DataFrame, part: PartKind, pair: MinimalPair) -> int:
-    """The cell that is clicked in the map or chosen from the list, measured and large ones first."""
-    rows = frame.to_dict("records")
+def _ask_cell(frame: pd.DataFrame, part: PartKind, about: str) -> int:
+    """The cell that is clicked in the map or chosen from the list; the list begins with measured and large ones."""
     sizes = pd.DataFrame(frame.filter(["measured", "estimated"]).abs())
     order = sizes.sort_values(by=["measured", "estimated"], ascending=False).index.tolist()
-    about, wanted = (part, pair.reading.recipe, pair.source.recipe), asked("cell")
-    if wanted is not None and wanted.isascii() and wanted.isdecimal() and len(wanted) < 7 and int(wanted) < len(frame):
-        st.session_state[CELL] = int(wanted)
-    elif wanted is not None:
-        not_here("cell")
-    if st.session_state.get(CELL) not in order or (
-        wanted is None and st.session_state.get(f"{CELL}_of", about) != about
-    ):
-        here = [
-            at for at, row in enumerate(rows) if row.get("position") == pair.position and abs(row["measured"]) >= HALF
-        ]
-        st.session_state[CELL] = (here or order)[0]
+    if st.session_state.get(f"{CELL}_of", about) != about:
+        st.session_state.pop(CELL, None)
     st.session_state[f"{CELL}_of"] = about
-    names = {at: cell_name(row, part) for at, row in enumerate(rows)}
+    seed("cell", order, order[0], key=CELL)
+    names = [cell_name(row, part) for row in frame.to_dict("records")]
     look: dict[str, Any] = {"label_visibility": "collapsed", "help": "Click a cell of the map, or choose one here."}
     return st.selectbox("Cell, the largest first", order, format_func=names.__getitem__, key=CELL, **look)
 
@@ -362,15 +344,6 @@ def _ask_cell(frame: pd.DataFrame, part: PartKind, pair: MinimalPair) -> int:
 def _follow_click() -> None:
     for cell in st.session_state[MAP]["selection"].get("cell", []):
         st.session_state[CELL] = int(cell["cell"])
-
-
-def _of_cell(pair: MinimalPair, cell: Cell, row: Mapping[Hashable, Any], part: PartKind, about: str) -> str:
-    """The logit difference with this cell alone replaced: estimated and measured."""
-    share = shared.get(("exact cell", about, cell.name, str(cell.where)), lambda: measured(pair, [cell])[0])
-    return (
-        f"**{cell_name(row, part)}**: estimated {signed(row['estimated'], 3)}, measured **{signed(share, 3)}**. Replacing it "
-        f"alone moves {_logit_difference(pair)} from {signed(pair.start)} to {signed(pair.start + share * pair.gap)}."
-    )
 
 
 def cell_name(row: Mapping[Hashable, Any], part: PartKind) -> str:
@@ -389,19 +362,18 @@ def map_headline(pair: MinimalPair, table: pd.DataFrame, part: PartKind) -> str:
 
 def _largest(table: pd.DataFrame, part: PartKind) -> str:
     """The component that carries most, where it stands out; else that none does. Only of measured components."""
-    there = table.dropna(subset="measured")
+    there = table.dropna(subset="measured").to_dict("records")
     if len(there) < 2:
         return ""
-    rows = sorted(there.to_dict("records"), key=lambda row: -abs(row["measured"]))[:2]
-    names, (share, rest) = [cell_name(row, part) for row in rows], [row["measured"] for row in rows]
+    first, second = sorted(there, key=lambda row: -abs(row["measured"]))[:2]
+    (name, share), (next_name, rest) = ((cell_name(row, part), row["measured"]) for row in (first, second))
     kind = "head" if part == "head" else "group of neurons"
     among = "" if len(there) == len(table) else f" of the {len(there)} that are measured"
     if abs(share) < SMALLEST_SHARE:
         return f"No {kind}{among} alone carries a tenth of the difference."
     if abs(share) < STANDS_OUT * abs(rest):
-        return f"No {kind}{among} stands out: {names[0]} carries {signed(share)} of the difference, {names[1]} {signed(rest)}."
-    ratio = f", {share / rest:.1f} times as much as the next" if share * rest >= SMALLEST_RATIO * abs(share) else ""
-    return f"**{names[0]}** alone carries {signed(share)} of the difference{ratio}{among}."
+        return f"No {kind}{among} stands out: {name} carries {signed(share)} of the difference, {next_name} {signed(rest)}."
+    return f"**{name}** alone carries {signed(share)} of the difference, the next {signed(rest)}{among}."
 
 
 def _moves(pair: MinimalPair, table: pd.DataFrame) -> str:
@@ -424,3 +396,74 @@ def _carrying(table: pd.DataFrame, position: int, *, first: bool) -> list[str]:
     carries = [row["measured"] >= HALF for row in column]
     is_one_stretch = carries == sorted(carries, reverse=first)
     return [row["where"] for row in column if row["measured"] >= HALF] if is_one_stretch else []
+
+
+def steering_panel(looked: LookedAt) -> None:
+    """Ask for the text, the two texts of the direction, layer and scale; show both continuations."""
+    one_model(looked, ":material/edit:", _steered)
+
+
+def _steered(subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
+    if not subject.input.goes_on or subject.shape.is_pair:
+        st.info("This model does not continue texts; choose one that does, like characters.", icon=":material/info:")
+        return
+    texts = {name: _ask_text(subject, name) for name in LABELS}
+    readings = tuple(resources.run(model, subject.input.read(typed(text, MOST_TYPED))) for text in texts.values())
+    finding = st.container()
+    with toolbar():
+        layer, scale = _ask_strength(subject)
+    link |= texts | {"layer": str(layer), "scale": f"{scale:g}"}
+    context, how = PictureContext(model), {"layer": layer - 1, "scale": scale}
+    with patience("Decoding with steering") as step:
+        scales = table(context, analysis.steering_by_scale, *readings, layer=layer - 1)
+        by_scale = Call(viz.steering_by_scale, readings, {**how, "table": scales})
+        shown(context, by_scale, "compare_steering")
+        own = resources.decoded(model, tuple(readings[0].example.source))[:N]
+        steered: Continuation = shared.get(
+            ("steered", model, repr(link)), partial(_decode, *readings, step=step, **how)
+        )
+    runs = {"as it is": own, "steered": steered}
+    at = first_difference(*(GeneratedText.of(subject.input.plain, run) for run in runs.values()))
+    what = "the continuation is the same" if at is None else f"the continuation differs from character **{at + 1}** on"
+    with finding:
+        headline(f"Steered after layer {layer} at scale {scale:g}, {what}.")
+    prediction_strip([lane_of(subject, name, run) for name, run in runs.items()], key="compare_steered")
+    footer(context, "steered", [by_scale, Call(analysis.steered, readings, {**how, "n": N})])
+    with st.expander("How it is steered", key="steering_details"):
+        st.markdown(
+            "After that layer, at every position and each step, scale × (stream after the last token of “Towards” − that of "
+            "“Away from”) is added to the residual stream (Turner et al. 2023; Rimsky et al. 2024). Decoding is greedy."
+        )
+
+
+def lane_of(subject: ModelAdapter, name: str, run: Continuation) -> Lane:
+    """A lane of predicted tokens with their probabilities."""
+    return Lane(name, tuple(subject.labels[token] for token, _ in run), probability=tuple(p for _, p in run))
+
+
+def _ask_text(subject: ModelAdapter, name: str) -> str:
+    key, wanted = (name, None) if name == "input" else (f"steering_{name}", asked(name))
+    texts = TEXTS_OF_CHARACTERS if isinstance(subject, TaskModel) else TEXTS
+    if wanted is not None or not st.session_state.get(key):
+        st.session_state[key] = wanted or texts.get(name, subject.input.default)
+    carry(key)
+    return str(st.sidebar.text_input(LABELS[name], key=key, persist_state="session"))
+
+
+def _ask_strength(subject: ModelAdapter) -> tuple[int, float]:
+    """The layer, counted from 1, and the scale."""
+    n = subject.shape.n_layers
+    layers = range(1, n + 1)
+    seed("layer", layers, max(1, round(DEFAULT_DEPTH * n)), key="steering_layer")
+    seed("scale", SCALES, 1.0, key="steering_scale", old={f"{scale:g}": str(scale) for scale in SCALES})
+    layer = st.select_slider("After layer", layers, key="steering_layer", width=320) if n > 1 else 1
+    scale = st.select_slider("Scale", SCALES, format_func="{:g}".format, key="steering_scale", width=320)
+    return layer, scale
+
+
+def _decode(reading: Reading, towards: Reading, away: Reading, *, step: Step, **how: Any) -> Continuation:
+    tokens = []
+    for one in steering_steps(reading, towards, away, n=N, **how):
+        tokens.append((one.token, one.probabilities[one.token].item()))
+        step(len(tokens), N)
+    return tuple(tokens)

@@ -1,8 +1,9 @@
-"""The neurons of a feed-forward layer by name, and one of them: what it fires on, what it promotes, what ablating it does."""
+"""The pictures of Feed-forward: neurons by name, one neuron, all activations, how many fire, and the experts of a mixture."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,15 +11,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import streamlit as st
+import torch
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.components.prediction_strip import Lane, prediction_strip
+from pages.components.controls import Lane, prediction_strip
+from pages.shared import models
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import headline, is_dark, what_to_notice
 from pages.shared.link import chose
 from pages.shared.models import shown_path
-from pages.shared.picture import footer, shown, table
+from pages.shared.picture import footer, heading, of_each_run, picture, shown, table
 from pages.shared.view import View, toggle_intervention
 from pages.shared.widgets import ask_window, choose, seed, shown_of
 from xformer import analysis, viz
@@ -26,8 +29,9 @@ from xformer.adapters import TaskModel
 from xformer.analysis.feed_forward import Survey, activity, fitting
 from xformer.formatting import percent
 from xformer.site import Site, layer_title
-from xformer.viz.feed_forward import trigger_words
+from xformer.viz.feed_forward import MOST_NEURONS_DRAWN, clear_limit, ranking_of, trigger_words
 from xformer.viz.images import picture as image_of
+from xformer.viz.theme import signed_limit
 
 PICTURES = {"ranked": "By name", "neuron": "One neuron", "map": "All neurons", "firing": "How many fire"}
 OLD_PICTURES = {"token": "ranked"}
@@ -108,16 +112,15 @@ def layer_headline(known: pd.DataFrame, active: Sequence[float], title: str) -> 
     `known` has the rows of `analysis.triggers`, `active` the activity of each neuron.
     """
     counts = known.loc[known["trigger"] != "none", "trigger"].value_counts()
+    layer = title.capitalize()
     if len(counts) and counts.iloc[0] >= MANY * len(known) and counts.index[0] in _KINDS:
-        return (
-            f"{title.capitalize()}: **{counts.iloc[0]} of {len(known):,}** neurons fire {_KINDS[str(counts.index[0])]}."
-        )
+        return f"{layer}: **{counts.iloc[0]} of {len(known):,}** neurons fire {_KINDS[str(counts.index[0])]}."
     shares = np.sort(np.asarray(active, dtype=np.float64))[::-1].cumsum()
     few = int((shares < shares[-1] / 2).sum()) + 1
     if not shares[-1] or few > FEW * len(shares):
         return ""
-    verb = "holds" if few == 1 else "hold"
-    return f"{title.capitalize()}: **{few} of {len(shares):,}** neurons {verb} half of the activity on this input."
+    hold = "holds" if few == 1 else "hold"
+    return f"{layer}: **{few} of {len(shares):,}** neurons {hold} half of the activity on this input."
 
 
 MOST_POSITIONS = 24
@@ -142,11 +145,10 @@ def ranked_panel(view: View, choice: Choice, says: DeltaGenerator) -> None:
     whose = f"{found.n_inputs:,} sampled inputs" if found else "this input alone"
     with st.expander("How to read this"):
         st.markdown(
-            f"A cell is one neuron’s activation at one position. Each row has its own colours. "
-            f"→ are the tokens whose logits it raises most, on the "
-            f"direct path. Names come from {whose}: at most three tokens or positions hold half of a neuron’s activation, "
-            f"and three times their even share. {len(known[known['trigger'] == 'none']):,} of {len(known):,} neurons of "
-            f"this layer have no clear trigger.{shown_of(positions, window)}"
+            "A cell is one neuron’s activation at one position. Each row has its own colours. → are the tokens whose logits it "
+            f"raises most, on the direct path. Names come from {whose}: at most three tokens or positions hold half of the "
+            f"activation. {len(known[known['trigger'] == 'none']):,} of {len(known):,} neurons have no clear trigger."
+            f"{shown_of(positions, window)}"
         )
     what_to_notice(["Click a neuron to see the inputs that excite it most, and to ablate it."])
 
@@ -173,9 +175,8 @@ def ablation_note(row: dict[str, Any], *, judged: bool) -> str:
             f"Ablating **#{row['neuron']}** alone hardly matters on this input: the loss changes by {change:+.1g} nats."
         )
     moved = f" and {flips} {outputs}{'s' if flips != 1 else ''}" if flips else ""
-    return f"Ablating **#{row['neuron']}** changes the loss by {change:+.2g} nats{moved} on this input.".replace(
-        "-", "−"
-    )
+    note = f"Ablating **#{row['neuron']}** changes the loss by {change:+.2g} nats{moved} on this input."
+    return note.replace("-", "−")
 
 
 MOST_POSITIONS_BESIDE = 12
@@ -198,13 +199,10 @@ def one_neuron_panel(view: View, choice: Choice, says: DeltaGenerator) -> None:
     one: dict[str, Any] = {"layer": choice.layer, "only": [choice.neuron]}
     row = table(view, analysis.neurons, original, **one, ablate=True, survey=found).iloc[0].to_dict()
     with says:
-        words = escape_markdown(trigger_words(row["trigger"], row["on"]))
-        headline(
-            ""
-            if row["trigger"] == "none"
-            else f"**#{choice.neuron}** {words}: {percent(row['share'], 0)} of its activation, "
-            f"{percent(row['even'], 0)} if it were even."
-        )
+        if row["trigger"] != "none":
+            words = escape_markdown(trigger_words(row["trigger"], row["on"]))
+            share, even = percent(row["share"], 0), percent(row["even"], 0)
+            headline(f"**#{choice.neuron}** {words}: {share} of its activation, {even} if it were even.")
     left, right = st.columns([3, 4]) if len(window) <= MOST_POSITIONS_BESIDE else (st.container(), st.container())
     of = {"positions": window if len(window) < len(positions) else None, **before}
     calls = [Call(viz.neuron, (changed or original,), {"layer": choice.layer, "neuron": choice.neuron, **of})]
@@ -249,18 +247,16 @@ def exciting_inputs(view: View, choice: Choice, found: Survey) -> None:
 
 
 def _texts(choice: Choice, found: Survey, rows: list[dict[str, Any]]) -> None:
-    labels, texts, lanes, is_cut = found.subject.labels, found.read_by(choice.site), [], False
+    labels, texts, lanes = found.subject.labels, found.read_by(choice.site), []
     for row in rows:
         whole = texts[row["input"]]
         start = max(0, min(row["position"] - TOKENS_AROUND, len(whole) - 2 * TOKENS_AROUND))
         piece = range(start, min(len(whole), start + 2 * TOKENS_AROUND))
-        is_cut = is_cut or len(piece) < len(whole)
         tokens = tuple(labels[whole[at]] for at in piece)
         lanes.append(Lane(f"{row['activation']:.3f}", tokens, moved=tuple(at == row["position"] for at in piece)))
     prediction_strip(lanes, key="exciting")
-    more = " The tokens are those that the decoder reads." if texts is found.targets else ""
-    more += f" Of long inputs the {2 * TOKENS_AROUND} tokens around that position are shown." if is_cut else ""
-    st.caption(f"Searched {found.n_inputs:,} inputs of the task, seed {found.seed}; each input counts once.{more}")
+    whose = "; the tokens are those of the decoder" if texts is found.targets else ""
+    st.caption(f"Searched {found.n_inputs:,} inputs of the task, seed {found.seed}; each counts once{whose}.")
 
 
 def _images(view: View, found: Survey, rows: list[dict[str, Any]]) -> None:
@@ -284,3 +280,158 @@ def framed(image: np.ndarray, number: int, size: int) -> np.ndarray:
     out[top : top + size, left : left + size] = (214, 94, 0)
     out[top + 2 : top + size - 2, left + 2 : left + size - 2] = inside
     return out
+
+
+STAGES = {"post": "after", "pre": "before"}
+GATED = {"post": "their product", "pre": "the gate", "up": "what it gates"}
+ORDERS = {"sorted": "sorted", "plain": "by number"}
+_FUNCTIONS = {"relu": "ReLU", "gelu": "GELU", "swiglu": "SiLU"}
+_OF_A_GATE = {
+    "post": "What each adds, times its row of W₂: the nonlinearity of its gate × what that gates.",
+    "pre": "What goes into the nonlinearity: blue lets through, orange is held back.",
+    "up": "What is multiplied with the nonlinearity of the gate: where that holds back, this adds nothing.",
+}
+
+
+def activations_panel(view: View, choice: Choice, _: DeltaGenerator) -> None:
+    """The activations of all neurons at all positions; every run in the order and on the scale of the original."""
+    path, relu = choice.site.path, view.shape.activation == "relu"
+    n, function = view.shape.neurons[path], _FUNCTIONS.get(view.shape.activation, "the nonlinearity")
+    positions = range(len(view.original().tokens_of(choice.site.stack)))
+    with choice.more:
+        kept = [name for name in GATED if f"{path}.{name}" in view.original()]
+        is_gated = "up" in kept
+        words, asks = (GATED, "Neurons as …") if is_gated else (STAGES, f"{function} …")
+        stages = {name: words[name] for name in kept}
+        stage = choose("stage", stages, "post", asks, key=f"ff_stage{'_gated' * is_gated}", width="content")
+        order = choose("order", ORDERS, "sorted", "Neurons", key="ff_order", width="content")
+        shown = ask_window(positions, "ff_from")
+        columns = ask_window(range(n), "ff_columns", most=MOST_NEURONS_DRAWN, name="columns", what="columns")
+    runs = view.runs().values()
+    whole = torch.cat([run[f"{path}.{stage}"][0] for run in runs])  # [pos of every run, d_ff]
+    limit, largest = (of(whole.numpy(force=True)) for of in (clear_limit, signed_limit))
+    of_each_run(
+        view,
+        "activations",
+        viz.activations,
+        layer=choice.layer,
+        stage=stage,
+        order=order,
+        positions=shown if len(shown) < len(positions) else None,
+        columns=columns if len(columns) < n else None,
+        neuron=choice.neuron,
+        limit=limit if len(runs) > 1 else None,
+    )
+    if is_gated:
+        what = _OF_A_GATE[stage]
+    elif relu:
+        what = "Blue fires, orange is what ReLU cuts off." if stage == "pre" else "What ReLU lets through."
+    else:
+        what = f"What {'comes out of' if stage == 'post' else 'goes into'} {function}: blue is above 0, orange below."
+    drawn = ranking_of(view.original(), layer=choice.layer, order=order)[columns]
+    mark = f" ▲ is neuron #{choice.neuron}." if choice.neuron in drawn else ""
+    beyond = f" Colours end at {limit:.3g}; the largest activation is {largest:.3g}." if limit < largest else ""
+    st.caption(
+        f"{choice.title.capitalize()}: {n:,} neurons, one column each. {what}{mark}{beyond}"
+        f"{shown_of(range(n), columns, 'columns')}{shown_of(positions, shown)}"
+    )
+    share = (view.original()[f"{path}.post"][0] > 0).double().mean().item()
+    whose = " in the original run" if view.is_changed else ""
+    what_to_notice([f"In {choice.title}, **{percent(share, 0)}** of the activations on this input are above 0{whose}."])
+
+
+MEASURES = {
+    "written": "Activity is |activation| × the norm of the vector that a neuron writes.",
+    "activation": "The output vectors of this model’s neurons are not known, so activity is |activation|.",
+}
+FIRES = (
+    "A neuron fires where its activity exceeds a millionth of the layer’s mean peak (the mean over neurons of the largest "
+    "activity); one that never fires is dead."
+)
+
+OVER = {"sample": "many inputs", "input": "this input"}
+
+
+def firing_panel(view: View, choice: Choice, says: DeltaGenerator) -> None:
+    """The shares of firing and dead neurons of all layers, on this input or over sampled inputs."""
+    found = surveyed(view)
+    options = {name: words for name, words in OVER.items() if name == "input" or found is not None}
+    with choice.more:
+        over = choose("over", options, next(iter(options)), "Counted over", key="ff_over")
+    original, changed = view.original(), view.changed()
+    counted, over_what = changed or original, "this input alone"
+    before: dict[str, Any] = {} if changed is None else {"before": original}
+    if over == "sample" and found is not None:
+        kind = "test images" if view.shape.image else "inputs sampled from the task"
+        counted, before, over_what = found, {}, f"{found.n_inputs:,} {kind}, the model as trained"
+    which = f", {view.shown}" if before else ""
+    picture(view, "activity", viz.firing, counted, **before)
+    row = analysis.firing(counted).set_index("layer").loc[choice.site.path].to_dict()
+    with says:
+        headline(firing_note(row, choice.title, which, view.input.one))
+    relu = " The 0 of a ReLU writes nothing." if view.shape.activation == "relu" else ""
+    with st.expander("How this is counted"):
+        st.markdown(f"{MEASURES[row['measure']]} {FIRES}{relu} Counted on {over_what}.")
+
+
+def firing_note(row: dict[str, Any], title: str, which: str = "", one: str = "token") -> str:
+    """The firing and dead neurons of a layer, from its row of `analysis.firing`; `one` names a position."""
+    dead = "none" if row["dead"] == 0 else f"**{row['dead']:,}**"
+    verb = "is" if row["dead"] <= 1 else "are"
+    return (
+        f"In {title}, {dead} of {row['neurons']:,} neurons {verb} dead on {row['over']}{which}, "
+        f"and at an average {one} **{percent(row['share_at_once'], 0)}** fire at once."
+    )
+
+
+def experts_panel(view: View) -> None:
+    """The router's choices in a layer, and how evenly they are spread."""
+    heading("Which experts each token takes")
+    sites = view.original().feed_forward
+    layers = {
+        str(at + 1): layer_title(site.path, is_pair=view.is_pair)
+        for at, site in enumerate(sites)
+        if site.path in view.shape.experts
+    }
+    wanted = choose(
+        "mixture", layers, next(reversed(layers)), "Layer", key="ff_mixture", widget=st.selectbox, width=180
+    )
+    layer = int(wanted) - 1
+    of_each_run(view, "experts", viz.expert_weights, layer=layer)
+    found = table(view, analysis.expert_weights, view.changed() or view.original(), layer=layer)
+    n, n_experts = len(set(found["position"])), view.shape.experts[sites[layer].path]
+    counts = Counter(found.loc[found["weight"] != 0, "expert"].tolist())
+    k, [(expert, times)] = counts.total() / n, counts.most_common(1)
+    never = n_experts - len(counts)
+    st.caption(
+        f"{n_experts} experts, {k:.3g} of them for a token; the colour is the weight with which an expert’s output is added. "
+        f"Expert {expert} is taken by most: {times} of {n} tokens ({percent(times / n, 0)}; an even share is "
+        f"{percent(k / n_experts, 0)}); {never or 'none'} {'is' if never < 2 else 'are'} taken by no token."
+    )
+
+
+def without_neurons(view: View) -> None:
+    """For a model without feed-forward layers: shipped models that have some, and how well this one does."""
+    n = view.shape.n_layers
+    st.info(
+        f"This model has no feed-forward layers: its {n} layer{'s are' if n > 1 else ' is'} attention only.",
+        icon=":material/hub:",
+    )
+    usable = [name for name in models.shipped() if not models.usable(name)]
+    others = {name: d_ff for name in usable if (d_ff := max(models.subject(name).shape.neurons.values(), default=0))}
+    if others:
+        st.markdown("These models have some:")
+        with st.container(horizontal=True):
+            for name, d_ff in others.items():
+                words = f"{name} · {d_ff} neurons per layer"
+                st.button(words, on_click=st.session_state.__setitem__, args=("model", name), key=f"use_{name}")
+    original = view.original()
+    if notes := attention_alone(original.n_correct, len(original.answer), judged=original.has_right_answer):
+        what_to_notice(notes)
+
+
+def attention_alone(n_correct: int, n: int, *, judged: bool) -> list[str]:
+    """How much a model gets right without neurons; nothing below one half, or without right answers."""
+    if not judged or 2 * n_correct < n:
+        return []
+    return [f"The model as trained gets {n_correct} of {n} right on this input without a single neuron."]

@@ -1,31 +1,24 @@
-"""The bug and the model that it is shown on, and the runs of the right and the broken model."""
+"""The models of the Bug lab: which one a bug is shown on, the runs without and with it, and what the diagnosis finds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
 from typing import Any
 
 import streamlit as st
 
 from pages.shared import models, resources
-from pages.shared.background_job import Job
+from pages.shared.background_job import Job, Step
 from pages.shared.byte_cache import kept, shared
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.link import carry
 from pages.shared.models import shown_path
-from pages.shared.patience import Step
-from pages.shared.session import choose_model
 from pages.shared.view import View
-from pages.shared.widgets import not_here, seed
 from xformer.adapters import own_model
-from xformer.bugs import BUGS, WHOLE_RUNS, Bug
-from xformer.bugs.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
+from xformer.bugs import WHOLE_RUNS, Bug
 from xformer.bugs.lab import Lesson, read_both, right_and_wrong
-from xformer.bugs.network import END_BUGS, RESIDUAL_BUGS, TRAINING_BUGS, WEIGHT_BUGS
 from xformer.decoding import decode
 from xformer.diagnosis.case import Finding
 from xformer.diagnosis.diagnose import examine
@@ -35,29 +28,8 @@ from xformer.interventions import join
 from xformer.model import Transformer
 from xformer.reading import Reading
 
-NO_POSITIONS, SOFTMAX_LOSS = END_BUGS
-GROUPS: dict[str, tuple[Bug, ...]] = {
-    "softmax": SOFTMAX_BUGS,
-    "masks": MASK_BUGS,
-    "roles": ROLE_BUGS,
-    "residual": RESIDUAL_BUGS,
-    "weights": (NO_POSITIONS, *WEIGHT_BUGS),
-    "training": (SOFTMAX_LOSS, *TRAINING_BUGS),
-}
-GROUPS["components"] = tuple(bug for bug in BUGS.values() if not any(bug in bugs for bugs in GROUPS.values()))
-"""Every other bug, so that a new one has a place."""
-GROUP_TITLES = {
-    "softmax": "softmax, scale",
-    "masks": "masks",
-    "roles": "q, k, v, cross",
-    "residual": "residual",
-    "weights": "positions, weights",
-    "training": "training",
-    "components": "components",
-}
-FIRST_BUG = "no-scale"
-NAME, OWN, TAB = "bug_name", "bug_own", "bug_tab"
-"""The session keys of the bug, of whether a model is shown on which it has no effect, and of the tab."""
+TAB, NAME = "bug_tab", "bug_name"
+"""The session keys of the tab and of the bug."""
 FITTING = {
     "softmax-over-queries": "reverse-seq2seq",
     "softmax-over-heads": "reverse",
@@ -99,6 +71,8 @@ class State:
     """The trainings of both models, by model, bug, rate and steps."""
     guesses: dict[int, Any] = field(default_factory=dict)
     """The answers of the visitor, by the round of the game."""
+    inputs: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """The inputs that the visitor has tried, by the round of the game."""
     attention_of: tuple[str, str] | None = None
     """The model and the bug for which the head that changed most was enlarged last."""
 
@@ -106,77 +80,6 @@ class State:
 def state() -> State:
     """The state of this visit."""
     return st.session_state.setdefault("bug_lab", State())
-
-
-def ask_bug(wanted: str | None) -> Bug:
-    """Ask for a bug, by groups; `wanted` is the one of the link."""
-    if wanted is not None and wanted not in BUGS:
-        not_here("bug")
-    if wanted in BUGS or st.session_state.get(NAME) not in BUGS:
-        st.session_state[NAME] = wanted if wanted in BUGS else FIRST_BUG
-    carry(NAME)
-    groups = {bug.name: GROUP_TITLES[group] for group, bugs in GROUPS.items() for bug in bugs}
-    st.selectbox(
-        "Bug",
-        list(groups),
-        format_func=lambda name: f"{groups[name]}: {BUGS[name].title}",
-        key=NAME,
-        persist_state="session",
-        label_visibility="collapsed",
-        width=380,
-    )
-    return BUGS[st.session_state[NAME]]
-
-
-def no_such_bug_here(view: View, bug: Bug) -> None:
-    """Say why this model cannot have the bug, and offer models that can."""
-    st.info(
-        f"{escape_markdown(models.title_of(view.model))} cannot have this bug: it needs {escape_markdown(bug.rule)}.",
-        icon=":material/bug_report:",
-    )
-    usable = [name for name in models.shipped() if models.usable(name) is None]
-    can = [name for name in usable if bug.applies_to(models.checkpoint(name).config)]
-    if not can:
-        st.caption("No shipped model can have it; one from the Train screen with that setting could.")
-        return
-    with st.container(horizontal=True, gap="small"):
-        for name in can[:4]:
-            _choose_button(name)
-
-
-def ask_fitting(view: View, bug: Bug) -> tuple[View, dict[str, str]]:
-    """The model and input on which the bug is shown, and what the link keeps.
-
-    Where the bug has no effect on the chosen model, another one is shown, with the reason and buttons to choose. The model of
-    the other screens stays the same.
-    """
-    seed("own", (0, 1), 0, key=OWN)
-    name = escape_markdown(models.title_of(view.model))
-    other, reason = fitting(view, bug)
-    if not reason:
-        return view, {}
-    is_own, other_name = bool(st.session_state[OWN]), escape_markdown(other.model)
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_fit"):
-        if is_own:
-            st.caption(f":material/info: This bug has no effect on {name}: {reason}.", width="content")
-            _own_button(f"Show it on {other_name}", 0, "bug_fit_other")
-            return view, {"own": "1"}
-        words = f":material/swap_horiz: Shown on **{other_name}**; the bug has no effect on {name}: {reason}."
-        st.caption(words, width="content")
-        if view.task is not None and bug.applies_to(view.config):
-            _own_button(f"Show {name} anyway", 1, "bug_fit_own")
-        _choose_button(other.model)
-    return other, {}
-
-
-def _choose_button(model: str) -> None:
-    """A button that shows a model on all screens."""
-    choose: dict[str, Any] = {"on_click": choose_model, "args": (model,)}
-    st.button(f"Choose {escape_markdown(model)}", key=f"bug_model_{model}", **choose)
-
-
-def _own_button(words: str, value: int, key: str) -> None:
-    st.button(words, on_click=st.session_state.__setitem__, args=(OWN, value), key=key, type="tertiary")
 
 
 def fitting(view: View, bug: Bug) -> tuple[View, str]:
@@ -268,12 +171,17 @@ def written(view: View, bug: Bug, step: Step | None = None) -> Written:
     """
     if not view.own.task.is_decoded or bug.shows != "at once":
         return []
-    return shared.get(("bug alone", *_key(view, bug)), partial(_written, readings(view, bug), step))
 
+    def both_written() -> Written:
+        both = readings(view, bug)
+        n = min(MOST_WRITTEN, len(both[0].example.answer) + 1)  # with the end token
+        edits = (both[0].edits, [*both[1].edits, WHOLE_RUNS])
+        return [
+            _tokens(reading, changes, n, lambda done, before=index * n: step and step(before + done, 2 * n))
+            for index, (reading, changes) in enumerate(zip(both, edits, strict=True))
+        ]
 
-def n_padding(reading: Reading) -> int:
-    """The number of padded positions."""
-    return 0 if reading.trace.valid is None else int((~reading.trace.valid).sum())
+    return shared.get(("bug alone", *_key(view, bug)), both_written)
 
 
 def shows_padding(view: View, bug: Bug) -> bool:
@@ -297,15 +205,6 @@ def _key(view: View, bug: Bug) -> tuple[str, tuple[int, ...], str, str, str]:
 @kept
 def _models(name: str, bug: str) -> tuple[Transformer, Transformer]:
     return right_and_wrong(models.checkpoint(name).model, bug)
-
-
-def _written(both: Sequence[Reading], step: Step | None) -> Written:
-    n = min(MOST_WRITTEN, len(both[0].example.answer) + 1)  # with the end token
-    edits = (both[0].edits, [*both[1].edits, WHOLE_RUNS])
-    return [
-        _tokens(reading, changes, n, lambda done, before=index * n: step and step(before + done, 2 * n))
-        for index, (reading, changes) in enumerate(zip(both, edits, strict=True))
-    ]
 
 
 def _tokens(reading: Reading, edits: Sequence[AnyEdit], n: int, report: Callable[[int], object]) -> tuple[int, ...]:

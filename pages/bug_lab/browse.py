@@ -1,0 +1,421 @@
+"""Any bug beside the right model: patterns, answers, the diagnosis, training both, and what to notice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+import torch
+
+from pages.bug_lab.lab import (
+    NAME,
+    WORSE,
+    Written,
+    findings,
+    fitting,
+    has_effect,
+    moved,
+    readings,
+    shows_padding,
+    state,
+    written,
+)
+from pages.components.attention_view import Selection, attention_choice, attention_view, choose_attention
+from pages.components.controls import Lane, prediction_strip
+from pages.shared import frame, models
+from pages.shared.background_job import TICK, Job, patience
+from pages.shared.call import Call
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.layout import headline, is_dark, what_to_notice
+from pages.shared.link import carry
+from pages.shared.models import card_of_model, shown_path
+from pages.shared.picture import footer, shown, toolbar
+from pages.shared.session import choose_model
+from pages.shared.view import View, editing
+from pages.shared.widgets import choose, not_here, seed
+from xformer import viz
+from xformer.bugs import BUGS, CRASHES, Bug
+from xformer.bugs.attention import MASK_BUGS, ROLE_BUGS, SOFTMAX_BUGS
+from xformer.bugs.lab import Lesson, lab_preset, lesson
+from xformer.bugs.network import COMPONENT_BUGS, END_BUGS, RESIDUAL_BUGS, TRAINING_BUGS, WEIGHT_BUGS
+from xformer.diagnosis.case import Finding
+from xformer.diagnosis.diagnose import findings_frame
+from xformer.errors import XformerError
+from xformer.formatting import percent
+from xformer.reading import Reading
+from xformer.site import Site
+from xformer.viz.packing import pack, pattern_layers
+from xformer.viz.theme import RIGHT, WRONG
+from xformer.viz.training_curves import BUG_LESSON_CURVES
+
+GROUPS: dict[str, tuple[Bug, ...]] = {
+    "softmax, scale": SOFTMAX_BUGS,
+    "masks": MASK_BUGS,
+    "q, k, v, cross": ROLE_BUGS,
+    "residual": RESIDUAL_BUGS,
+    "weights": WEIGHT_BUGS,
+    "positions, loss": END_BUGS,
+    "training": TRAINING_BUGS,
+    "components": COMPONENT_BUGS,
+}
+FIRST_BUG = "no-scale"
+OWN = "bug_own"
+"""The session key of whether the chosen model is shown where the bug has no effect on it."""
+SHOW = {"attention": "Attention", "answer": "Answer", "diagnosis": "Diagnosis", "training": "Train both"}
+KEY = "bug_attention"
+ICONS = {"error": ":material/error:", "warning": ":material/warning:", "note": ":material/info:"}
+_CODE = ["from xformer.bugs.lab import read_both"]
+_STYLE = """<style>
+.st-key-bug_wrong, .st-key-bug_right { padding: 0.4rem 1rem; border: 1px solid; border-left-width: 6px; border-radius: 0.6rem; }
+.st-key-bug_wrong { border-color: %s; }
+.st-key-bug_right { border-color: %s; }
+</style>"""
+
+
+def browse(chosen: View, wanted: str | None) -> None:
+    """Draw the bug `wanted`, or the one that the visitor chooses, beside the right model."""
+    with st.container(gap="xsmall"):
+        finding, controls = st.container(), toolbar()
+        pictures, fit = st.container(), st.container()
+    with controls:
+        bug = _ask_bug(wanted)
+    with fit:
+        view, own = _ask_fitting(chosen, bug)
+    if not bug.applies_to(view.config):
+        with pictures:
+            needs = f"This model cannot have this bug: it needs {escape_markdown(bug.rule)}."
+            st.info(needs, icon=":material/bug_report:")
+        chosen.share(bug=bug.name, **own)
+        bug_card(bug)
+        what_to_notice(hints(bug))
+        return
+    with controls:
+        panels = {name: SHOW[name] for name in ("training", "diagnosis")} if bug.shows == "in training" else SHOW
+        name = "loop" if bug.shows == "in training" else "show"
+        show = choose(name, panels, next(iter(panels)), "Show", key=f"bug_{name}", label_visibility="collapsed")
+    both, alone = _both(view, bug)
+    with finding:
+        headline(effect(view, bug, both, alone) if both else "")
+    with pictures, frame.picture():
+        if show == "answer" and both:
+            _predictions(view, both, alone, is_own=view.model == chosen.model)
+        elif show == "attention" and both:
+            attention_panel(view, bug, both)
+        elif show == "diagnosis":
+            with st.spinner("Examining both models …"):
+                diagnosis_panel(bug, *findings(view.model, bug.name))
+    ticks = show == "training" and _is_training()
+
+    def rest() -> None:
+        with frame.picture("training"):
+            link = training_panel(view, bug) if show == "training" else {}
+        chosen.share(bug=bug.name, **own, **link)
+        bug_card(bug)
+        job = state().lessons.get(_about(view, bug))
+        what_to_notice(bug_notes(bug, both, job and job.latest))
+        if show == "training" and _is_training() != ticks:
+            st.rerun()  # to begin or end the updates
+
+    st.fragment(rest, run_every=TICK if ticks else None)()
+    crashes_panel()
+
+
+def _ask_bug(wanted: str | None) -> Bug:
+    """Ask for a bug; `wanted` is the one of the link."""
+    if wanted is not None and wanted not in BUGS:
+        not_here("bug")
+    if wanted in BUGS or st.session_state.get(NAME) not in BUGS:
+        st.session_state[NAME] = wanted if wanted in BUGS else FIRST_BUG
+    carry(NAME)
+    titles = {bug.name: f"{group}: {bug.title}" for group, bugs in GROUPS.items() for bug in bugs}
+    look: dict[str, Any] = {"persist_state": "session", "label_visibility": "collapsed", "width": 380}
+    return BUGS[st.selectbox("Bug", list(titles), format_func=titles.__getitem__, key=NAME, **look)]
+
+
+def _ask_fitting(view: View, bug: Bug) -> tuple[View, dict[str, str]]:
+    """The model and input on which the bug is shown, and what the link keeps.
+
+    Where the bug has no effect on the chosen model, another one is shown, with the reason and buttons to choose. The model of
+    the other screens stays the same.
+    """
+    seed("own", (0, 1), 0, key=OWN)
+    name = escape_markdown(models.title_of(view.model))
+    other, reason = fitting(view, bug)
+    if not reason:
+        return view, {}
+    is_own, other_name = bool(st.session_state[OWN]), escape_markdown(other.model)
+    own = f":material/info: This bug has no effect on {name}: {reason}."
+    swapped = f":material/swap_horiz: Shown on **{other_name}**; the bug has no effect on {name}: {reason}."
+    words = f"Show it on {other_name}" if is_own else f"Show {name} anyway"
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_fit"):
+        st.caption(own if is_own else swapped, width="content")
+        if view.task is not None and bug.applies_to(view.config):
+            turn = {"on_click": st.session_state.__setitem__, "args": (OWN, int(not is_own))}
+            st.button(words, key="bug_fit_own", **turn)
+        if not is_own:
+            choose_it: dict[str, Any] = {"on_click": choose_model, "args": (other.model,)}
+            st.button(f"Choose {other_name}", key=f"bug_model_{other.model}", **choose_it)
+    return (view, {"own": "1"}) if is_own else (other, {})
+
+
+def _both(view: View, bug: Bug) -> tuple[list[Reading], Written]:
+    """Both readings and the tokens that both models decode; where there are none, a message says why."""
+    if bug.shows == "in training":
+        return [], []
+    if not shows_padding(view, bug):
+        st.info("This bug needs padding, and this model’s input has none.", icon=":material/info:")
+        return [], []
+    try:
+        with patience("Both models decode") as step:
+            return readings(view, bug), written(view, bug, step)
+    except XformerError as error:
+        st.error(escape_markdown(f"The changes of this run do not fit the broken model. {error}"))
+        return [], []
+
+
+def _predictions(view: View, both: list[Reading], alone: Written, *, is_own: bool) -> None:
+    """Draw the input, the predictions of both models, and what both decode free-running."""
+    lanes = view.kind.rows(both[0], both[1], "with the bug")
+    if math.isnan(both[1].loss):
+        lanes[-1] = replace(lanes[-1], tokens=("NaN",) * len(both[1].answer))
+    label, answer = view.subject.labels, both[0].answer
+    for name, tokens in zip(("alone, right", "alone, bug"), alone, strict=False):
+        if tokens:
+            right = tuple(i < len(answer) and token == answer[i] for i, token in enumerate(tokens))
+            lanes.append(Lane(name, tuple(label[token] for token in tokens), right, offset=lanes[-1].offset))
+    prediction_strip(lanes, key="bug_strip", editing=editing(view) if is_own else None)
+    if alone and not alone[1]:
+        st.caption("Free-running it decodes nothing: its logits are not finite.")
+
+
+def bug_card(bug: Bug) -> None:
+    """The mistake, and two cards of one height: the wrong equation and the right one."""
+    st.html(_STYLE % (WRONG.colour[is_dark()], RIGHT.colour[is_dark()]))
+    st.text(bug.mistake)
+    cards = {
+        "bug_wrong": (f"{WRONG.mark} With the bug", bug.equation_wrong),
+        "bug_right": (f"{RIGHT.mark} As it should be", bug.equation_right),
+    }
+    for column, (key, (title, equation)) in zip(st.columns(2, gap="small"), cards.items(), strict=True):
+        with column, st.container(key=key, gap="xsmall", height="stretch"):
+            st.markdown(f":small[{title}]")
+            st.text(equation)
+
+
+def crashes_panel() -> None:
+    """The mistakes that raise an error."""
+    with st.expander("Mistakes that fail at once"):
+        rows = [{"mistake": crash.mistake, "what Python says": crash.error, "meant": crash.meant} for crash in CRASHES]
+        wide = {"mistake": st.column_config.TextColumn(width="large")}
+        st.dataframe(rows, hide_index=True, row_height=48, column_config=wide, key="bug_crashes")
+
+
+def diagnosis_panel(bug: Bug, right: list[Finding], wrong: list[Finding]) -> None:
+    """The findings of the diagnosis for the broken model, the one that names the bug first."""
+    with st.container(border=True, key="bug_verdict"):
+        if not wrong:
+            why = (
+                "a bug of the training loop leaves every step of the model right"
+                if bug.shows == "in training"
+                else ("on this model the checks cannot tell the trace from that of a right model")
+            )
+            st.markdown(f":material/troubleshoot: **The diagnosis finds nothing**: {why}.")
+            return
+        is_named = any(finding.kind == bug.name for finding in wrong)
+        how = "named from its trace and its weights" if is_named else "found in the trace, though not by this name"
+        st.markdown(f":material/troubleshoot: **The diagnosis**, {how}")
+        for finding in sorted(wrong, key=lambda finding: finding.kind != bug.name):
+            title = BUGS[finding.kind].title if finding.kind in BUGS else finding.kind.replace("-", " ")
+            st.markdown(f"{ICONS[finding.severity]} **{escape_markdown(title)}**: {escape_markdown(finding.sentence)}")
+            rest = f" and {len(finding.where) - 4} more" if len(finding.where) > 4 else ""
+            numbers = str(findings_frame([finding])["numbers"].iloc[0])
+            measured = f"; measured there: {numbers}" if numbers else ""
+            st.caption(escape_markdown(f"at {', '.join(finding.where[:4])}{rest}{measured}"))
+        st.caption(
+            "The checks do not know which bug is switched on: they get the model and one run on a batch of the task’s inputs. "
+            f"Without the bug they find {len(right) or 'nothing'}."
+        )
+
+
+def attention_panel(view: View, bug: Bug, both: Sequence[Reading]) -> None:
+    """Draw the patterns of both models, at first the head that changed most."""
+    layers, other = (pattern_layers(reading) for reading in both)
+    if state().attention_of != (view.model, bug.name):
+        state().attention_of = (view.model, bug.name)
+        most, paths = _moved_most(both), [site.path for site in both[0].sites]
+        choose_attention(KEY, Selection() if most is None else Selection(paths.index(most[0]), most[1]))
+    is_same = [item.pattern.shape for item in layers] == [item.pattern.shape for item in other]
+    if not is_same:
+        st.caption("With the bug a pattern has other axes, so only the broken model is drawn.")
+    drawn = (layers, other) if is_same else (other,)
+    chosen = attention_choice(KEY, drawn[0])
+    chosen = attention_view(pack(*drawn, selected=(chosen.layer, chosen.head)), key=KEY)
+    calls = [Call(viz.attention, (run,), {"layer": chosen.layer, "head": chosen.head}) for run in both]
+    footer(view, "bug-attention", calls, remark=_CODE)
+
+
+def _moved_most(both: Sequence[Reading]) -> tuple[str, int] | None:
+    """The layer path and head whose pattern changed most."""
+    far = moved(both)
+    return max(far, key=far.__getitem__) if far else None
+
+
+def effect(view: View, bug: Bug, both: Sequence[Reading], alone: Written) -> str:
+    """The number of right tokens and the loss, without the bug and with it."""
+    right, wrong = both
+    n, is_finite = len(right.answer), math.isfinite(wrong.loss)
+    if right.trace.logits.equal(wrong.trace.logits):
+        return "The two runs are equal to the last bit: the bug has no effect on this model."
+    words = ""
+    if right.has_right_answer:
+        words = f"{right.n_correct} of {n} tokens are right without the bug, {wrong.n_correct} with it; "
+    words += f"the loss is {right.loss:.4f} nats without it and "
+    words += f"{wrong.loss:.4f} with it." if is_finite else "not a number with it."
+    guess = math.log(view.shape.vocab_size)
+    if bug.shows == "when fresh" and (not is_finite or wrong.loss <= guess + WORSE):
+        words += f" Both are untrained (guessing costs {guess:.3f}): the bug is in the patterns, not in the loss."
+    if alone and right.has_right_answer and wrong.n_correct == n and alone[1] != alone[0]:
+        words += " Under teacher forcing its tokens are right; free-running they are not."
+    return words
+
+
+def hints(bug: Bug) -> list[str]:
+    """What to look for, and where people make the mistake."""
+    look, seen = escape_markdown(bug.look_for), escape_markdown(bug.seen_in)
+    return [f"Look for: **{look}**", f"Where people meet it: {seen}."]
+
+
+def bug_notes(bug: Bug, both: Sequence[Reading], latest: Lesson | None) -> Iterator[str]:
+    """What to notice, as Markdown."""
+    yield from hints(bug)
+    if both and (note := rows(both)):
+        yield note
+    if both and not has_effect(both, bug):
+        yield "On this model and input the bug has no effect on the answer: try another input."
+    if latest is None or "loss_wrong" not in latest.rows[-1]:
+        return
+    last = latest.rows[-1]
+    yield (
+        f"After {latest.step} steps of training the loss is {last['loss_right']:.3f} without the bug and "
+        f"{last['loss_wrong']:.3f} with it; {percent(last['tokens_right'], 0)} and {percent(last['tokens_wrong'], 0)} of "
+        "the tokens of unseen inputs are right."
+    )
+    if bug.name == "no-clipping":
+        clipped = sum(row["gradient_right"] > 1 for row in latest.rows)
+        yield (
+            f"The gradient of the right run was clipped at {clipped} of {len(latest.rows)} reports. AdamW divides each "
+            "gradient by its own recent size, which hides most of the effect of a long one."
+        )
+
+
+def rows(both: Sequence[Reading]) -> str:
+    """The row sums and largest weights of the head that changed most; "" where they are the same with the bug."""
+    if (most := _moved_most(both)) is None:
+        return ""
+    path, head = most
+    empty = both[1][f"{path}.pattern"][0, head].isnan().any(dim=-1)  # [query]
+    if empty.any():
+        return f"{int(empty.sum())} of {len(empty)} rows of `{path}`, head {head + 1}, are not a number."
+    (sums_before, peak_before), (sums, peak) = (_sums_and_peak(run, path, head) for run in both)
+    words = []
+    if sums != sums_before:
+        words.append(f"its rows sum to {sums} with the bug and to {sums_before} without")
+    if peak != peak_before:
+        words.append(f"the largest weight of a row is {peak} on average with the bug and {peak_before} without")
+    return f"The head that changes most is `{path}`, head {head + 1}: {'; '.join(words)}." if words else ""
+
+
+def _sums_and_peak(run: Reading, path: str, head: int) -> tuple[str, str]:
+    """The range of the row sums and the mean of the rows' largest weights, as text."""
+    pattern = run[f"{path}.pattern"][0, head]  # [query, key]
+    real = run.trace.real(Site.parse(path).query_stack)
+    pattern = pattern if real is None else pattern[: int(real.sum())]
+    low, high = (f"{value:.3f}" for value in pattern.sum(dim=-1).aminmax())
+    return low if low == high else f"{low} to {high}", f"{torch.amax(pattern, dim=-1).mean().item():.2f}"
+
+
+STEPS = (200, 800)
+MOST_KEPT = 6
+"""Trainings that are kept in a visit."""
+BUDGET = 0.35
+"""Seconds of training in one run of the page."""
+RATES = {1: "usual rate", 10: "ten times that"}
+
+
+def training_panel(view: View, bug: Bug) -> dict[str, str]:
+    """Draw the button, the progress and the curves; returns what the link keeps."""
+    seed("rate", list(RATES), 10 if bug.name == "no-clipping" else 1, key=_rate_key(bug))
+    seed("steps", STEPS, STEPS[0], key="bug_steps")
+    look: dict[str, Any] = {"required": True, "persist_state": "session", "width": "content"}
+    look["label_visibility"] = "collapsed"
+    job: Job[Lesson] | None = state().lessons.get(_about(view, bug))
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_train_bar"):
+        start = {"on_click": _start, "args": (view, bug), "disabled": job is not None and job.is_running}
+        st.button("Train both", type="primary", icon=":material/play_arrow:", key="bug_train", **start)
+        st.segmented_control("Steps", STEPS, format_func="{} steps".format, key="bug_steps", **look)
+        st.segmented_control("Rate", list(RATES), format_func=RATES.__getitem__, key=_rate_key(bug), **look)
+        if job is not None and job.is_running:
+            job.advance(BUDGET)
+        if job is not None and job.latest is not None:
+            st.progress(job.latest.step / job.latest.steps, f"step {job.latest.step} of {job.latest.steps}", width=220)
+            if job.is_running:
+                st.button("Cancel", key="bug_train_cancel", on_click=job.cancel)
+    if job is not None and job.latest is not None:
+        _show(view, bug, job.latest)
+    elif job is not None and job.problem:
+        st.info(escape_markdown(job.problem), icon=":material/error:")
+    else:
+        st.caption(
+            "Two new models of this size, with the same initial weights and batches: one right, one with the bug."
+        )
+    return {"rate": str(st.session_state[_rate_key(bug)]), "steps": str(st.session_state["bug_steps"])}
+
+
+def _rate_key(bug: Bug) -> str:
+    """The key of the rate: without clipping it defaults to ten times the usual rate, at which gradients are long."""
+    return "bug_rate_unclipped" if bug.name == "no-clipping" else "bug_rate"
+
+
+def _is_training() -> bool:
+    return any(job.is_running for job in state().lessons.values())
+
+
+def _about(view: View, bug: Bug) -> str:
+    rate, steps = st.session_state.get(_rate_key(bug), 1), st.session_state.get("bug_steps", STEPS[0])
+    return f"{view.model}|{bug.name}|{rate}|{steps}"
+
+
+def _start(view: View, bug: Bug) -> None:
+    """Start a training; any other of this visit is cancelled, and the last few are kept."""
+    jobs, about, steps = state().lessons, _about(view, bug), st.session_state["bug_steps"]
+    for job in jobs.values():
+        job.cancel()
+    jobs.pop(about, None)
+    while len(jobs) >= MOST_KEPT:
+        jobs.pop(next(iter(jobs)))
+    preset = lab_preset(view.config, view.own.task.config, steps, **_recipe(view, bug))
+    jobs[about] = Job(lesson(preset, bug, steps), about)
+
+
+def _recipe(view: View, bug: Bug) -> dict[str, Any]:
+    """Learning rate and batch size: those of the model’s training times the chosen rate, with small batches."""
+    recipe, rate = card_of_model(view.model).get("train", {}), st.session_state[_rate_key(bug)]
+    return {"peak_lr": recipe.get("peak_lr", 3e-3) * rate, "batch_size": min(32, recipe.get("batch_size", 32))}
+
+
+def _show(view: View, bug: Bug, latest: Lesson) -> None:
+    how = {"steps": latest.steps, **_recipe(view, bug)} | ({} if latest.is_final else {"until": latest.step})
+    arguments = ", ".join(f"{name}={value!r}" for name, value in how.items())
+    latest = replace(latest, recipe=f"train_both({shown_path(view.model)!r}, {bug.name!r}, {arguments})")
+    calls = [Call(viz.lesson_curves, (latest,), {"what": what}) for what in BUG_LESSON_CURVES]
+    for place, call, curves in zip(st.columns(3, gap="medium"), calls, BUG_LESSON_CURVES.values(), strict=True):
+        with place:
+            st.markdown(f"**{curves.title}**")
+            shown(view, call, f"bug_{call.options['what']}")
+    if latest.problem:
+        st.info(f"With the bug: {escape_markdown(latest.problem)}", icon=":material/error:")
+    footer(view, "training", calls, pd.DataFrame(latest.rows), remark=["from xformer.bugs.lab import train_both"])

@@ -1,0 +1,359 @@
+"""Your model: every check of the model doctor on the open model, findings first, each with its cell and the two runs."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+import torch
+
+from pages.components.controls import Lane, prediction_strip
+from pages.shared import models, resources, screens
+from pages.shared.background_job import TICK, progress
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.layout import headline, is_dark
+from pages.shared.session import Opened
+from pages.shared.view import View
+from xformer.adapters import ModelAdapter
+from xformer.adapters.own_models import own_model
+from xformer.doctor.check import CHECKS, Pair
+from xformer.doctor.diagnosis import UNSEEN, Diagnosis, Finding, cell_picture, iter_findings, subject_of
+from xformer.doctor.localise import CAUSES, Place
+from xformer.doctor.subject import Run, Subject
+from xformer.errors import XformerError
+from xformer.site import Site, layer_title
+
+STATE = "doctor"
+UNWATCHED = 10.0
+"""Seconds after which an examination that nobody looks at stops; it goes on when the visitor is back."""
+FEW_TOKENS = 6
+"""Inputs with fewer tokens leave many checks with nothing to change."""
+MOST_TOKENS = 48
+"""Tokens of a run that are shown: those around the first that differs."""
+WEIGHING = ("mask", "scores", "pattern", "z")
+"""Causes that are one on screen: which positions a query looks at."""
+
+
+class _Stop(BaseException):
+    """The visitor pressed Cancel, chose another model, or left. No check may catch it."""
+
+
+@dataclass
+class Examination:
+    """One visitor's diagnosis of a model: a thread goes through the checks, so that a click is answered meanwhile.
+
+    It works as long as it is watched. It holds no model but while it works.
+    """
+
+    model: str
+    source: tuple[int, ...]
+    findings: list[Finding] = field(default_factory=list)
+    n_tokens: int = 0
+    """Of the input, as the model reads it; 0 until it has been laid out."""
+    cancelled: bool = False
+    problem: str = ""
+    """Why the model cannot be examined."""
+    watched: float = 0.0
+    thread: threading.Thread | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no check is left."""
+        return bool(self.problem) or len(self.findings) == len(CHECKS)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether checks are still to come."""
+        return not self.cancelled and not self.is_done
+
+    def watch(self) -> None:
+        """Work until `UNWATCHED` seconds from now, and go on with the next check where the work has stopped."""
+        self.watched = time.monotonic()
+        if self.is_running and (self.thread is None or not self.thread.is_alive()):
+            self.thread = threading.Thread(target=self._work, daemon=True)
+            self.thread.start()
+
+    def cancel(self) -> None:
+        """Stop before the next run of the model; what was found stays."""
+        self.cancelled = True
+
+    def resume(self) -> None:
+        """Go on after all."""
+        self.cancelled = False
+
+    def _tick(self) -> None:
+        if self.cancelled or time.monotonic() - self.watched > UNWATCHED:
+            raise _Stop
+
+    def _work(self) -> None:
+        try:
+            subject = replace(_subject(self.model, self.source), tick=self._tick)
+            self.n_tokens = subject.base.read.shape[1]
+            for finding in iter_findings(subject, list(CHECKS.values())[len(self.findings) :]):
+                self.findings.append(_without_model(finding))
+                self._tick()
+        except _Stop:
+            pass
+        except Exception as error:  # opening and copying a module may raise anything
+            self.problem = str(error) if isinstance(error, XformerError) else f"{type(error).__name__}: {error}"
+
+
+def _subject(name: str, source: tuple[int, ...]) -> Subject:
+    """A model as it was opened, with an input of the sidebar."""
+    model = models.subject(name)
+    example, opened = model.frame(source), getattr(model, "opened", None)
+    tokens = {"input_ids": example.stream}
+    if example.target is not None:
+        tokens["decoder_input_ids"] = example.target
+    if opened is None:
+        return subject_of(own_model(model), tokens)
+    tokenizer = getattr(model, "tokenizer", None)
+    subject = subject_of(opened.module, getattr(model, "inputs", None) or tokens, tokenizer)
+    return replace(subject, text="" if tokenizer is None else model.input.text(source))
+
+
+def _without_model(finding: Finding) -> Finding:
+    """The same without the model of the second run, and with the weights of one head alone: a visit keeps it."""
+    place, pair = finding.place, finding.pair
+    if place is not None and place.pattern is not None:
+        place = replace(place, pattern=place.pattern.clone())
+    return replace(finding, place=place, pair=None if pair is None else replace(pair, second_subject=None))
+
+
+def your_model(opened: Opened) -> None:
+    """Examine the open model with the input of the sidebar, and draw what was found."""
+    name, source = opened.model, opened.source
+    View(name, source, resources.MASKS[0], models.subject(name), ()).share(tab="yours")
+    examination: Examination | None = st.session_state.get(STATE)
+    if examination is None or (examination.model, examination.source) != (name, source):
+        if examination is not None:
+            examination.cancel()
+        st.session_state[STATE] = examination = Examination(name, source)
+    is_running = examination.is_running
+    st.fragment(_follow, run_every=TICK if is_running else None)(examination, is_running)
+
+
+def _follow(examination: Examination, ticks: bool) -> None:
+    """`ticks` says whether it runs again by itself."""
+    examination.watch()
+    try:
+        model = models.subject(examination.model)
+    except XformerError:  # it was removed during the visit: the page says so
+        st.rerun()
+    if examination.is_running != ticks:
+        st.rerun()
+    diagnosis = Diagnosis(tuple(examination.findings))
+    says, bar = st.container(), st.container(key="doctor_bar")  # always there, so that nothing below is built anew
+    with says:
+        headline(_headline(examination, diagnosis, model))
+    if examination.problem:
+        st.info(f"This model cannot be examined. {escape_markdown(examination.problem)}", icon=":material/info:")
+        return
+    with bar:
+        if not examination.is_done:
+            n, of = len(examination.findings), len(CHECKS)
+            now = list(CHECKS)[n].replace("_", " ")
+            progress(
+                examination, "doctor", n / of, f"Check {n + 1} of {of}: {now}", f"Stopped after {n} of {of} checks."
+            )
+        elif examination.n_tokens < FEW_TOKENS:
+            few = f"{examination.n_tokens} token" + "s" * (examination.n_tokens != 1)
+            st.info(f"The input has only {few}. Many checks need ten or more.", icon=":material/short_text:")
+    _findings(examination, diagnosis.broken, model)
+    _all_checks(diagnosis, model)
+
+
+def _headline(examination: Examination, diagnosis: Diagnosis, model: ModelAdapter) -> str:
+    """What was found so far; silent while nothing is."""
+    broken, n = diagnosis.broken, sum(one.verdict in ("holds", "broken") for one in diagnosis.findings)
+    if broken:
+        fails = f"**{len(broken)} of {n} checks {'fails' if len(broken) == 1 else 'fail'}.**"
+        place = next((one.place for one in broken if one.place is not None), None)
+        if place is None:
+            return fails
+        where = "" if place.layer is None else f" in **{_where(place, model)}**"
+        return f"{fails} The first thing that goes wrong is {_what(place)}{where}."
+    if not examination.is_done or examination.problem:
+        return ""
+    if not n:
+        return "**No check applies** to this model with this input; the reasons are below."
+    return f"**Nothing is wrong**: all {n} checks that apply to this model hold."
+
+
+def _findings(examination: Examination, broken: Sequence[Finding], model: ModelAdapter) -> None:
+    """The first finding in full, with those that one mistake explains; the others closed."""
+    for number, same in enumerate(_by_cause(broken)):
+        first, *others = same
+        if number == 0:
+            with st.container(border=True, key="doctor_first"):
+                _finding(examination, first, model)
+                if others:
+                    names = ", ".join(_title(one).lower() for one in others)
+                    with st.expander(f"Probably the same cause: {names}", icon=":material/call_split:"):
+                        lines = [f"- **{_title(one)}**: {_sentence(one, model)}" for one in others]
+                        st.markdown("\n".join(lines))
+        else:
+            also = f" (and {', '.join(_title(one).lower() for one in others)})" if others else ""
+            with st.expander(f"**{_title(first)}**{also}: {_sentence(first, model)}", icon=":material/error:"):
+                _finding(examination, first, model)
+
+
+def _by_cause(broken: Sequence[Finding]) -> list[list[Finding]]:
+    """Findings that the same part of the same layer explains, in the order of the first of each."""
+    groups: dict[Any, list[Finding]] = {}
+    for number, one in enumerate(broken):
+        place = one.place
+        cause = number if place is None or place.layer is None else (place.layer, place.cause)
+        if isinstance(cause, tuple) and place is not None and place.cause in WEIGHING:
+            cause = (place.layer, WEIGHING)
+        groups.setdefault(cause, []).append(one)
+    return list(groups.values())
+
+
+def _finding(examination: Examination, finding: Finding, model: ModelAdapter) -> None:
+    """One finding: what it is, the cell, where to look, and the two runs that show it."""
+    place, drawn = finding.place, ""
+    if place is not None:
+        drawn = cell_picture(place, _names(model, place.labels), dark=is_dark())
+    words, picture = st.columns([3, 2], gap="medium") if drawn else (st.container(), st.container())
+    with words:
+        st.markdown(f"**{_title(finding)}** · {_sentence(finding, model)}")
+        st.markdown(f":material/search: {escape_markdown(finding.remedy)}")
+        if place is not None and (head := _link(examination, finding, place, model)):
+            st.page_link(
+                screens.file_of("attention"),
+                label=f"See this {'layer' if place.head is None else 'head'} on Attention",
+                icon=":material/grid_on:",
+                query_params={"model": examination.model, "input": model.input.text(examination.source), "head": head},
+            )
+    if place is not None and drawn:
+        where = _where(place, model).capitalize()
+        picture.image(
+            drawn, f"{where}: a row looks, a column is looked at", alt=f"{where}: the weights, with the wrong cell"
+        )
+    if finding.pair is not None and (lanes := _lanes(finding.pair, model)):
+        prediction_strip(lanes, key=f"doctor_runs_{finding.check}")
+
+
+def _title(finding: Finding) -> str:
+    return finding.title.capitalize()
+
+
+def _sentence(finding: Finding, model: ModelAdapter) -> str:
+    """What was found, and where: layers and heads count from 1, as on all screens."""
+    found = re.sub(r"\b(layer|head) (\d+)", lambda match: f"{match[1]} {int(match[2]) + 1}", finding.sentence)
+    return (
+        escape_markdown(found) if finding.place is None else f"{escape_markdown(found)} {_seen(finding.place, model)}"
+    )
+
+
+def _seen(place: Place, model: ModelAdapter) -> str:
+    """The place of a finding as a sentence."""
+    if place.layer is None:
+        return f"First seen in {_what(place)}."
+    seen = f"First seen in **{_where(place, model)}**"
+    if place.query is None or place.key is None or place.pattern is None:
+        return f"{seen}: {_what(place)}."
+    n_query, n_key = place.pattern.shape
+    names = _names(model, place.labels)
+    query, key = (
+        f"position {at}" + (f" “{escape_markdown(names[at])}”" if at < len(names) else "")
+        for at in (place.query + n_key - n_query, place.key)  # read from a cache, the queries are the last positions
+    )
+    if place.cause == "mask" and float(place.pattern[place.query, place.key]) > 0:
+        return f"{seen}: {_what(place)} lets {query} look at {key}."
+    return f"{seen}, where {query} looks at {key}: {_what(place)}."
+
+
+def _where(place: Place, model: ModelAdapter) -> str:
+    """The layer and the head of a place within the layers."""
+    assert place.layer is not None
+    site = _site(place, model)
+    layer = f"layer {place.layer + 1}" if site is None else layer_title(site.path, is_pair=model.shape.is_pair)
+    return layer if place.head is None else f"{layer}, head {place.head + 1}"
+
+
+def _what(place: Place) -> str:
+    """What goes wrong there; a module without a better name by its path."""
+    return CAUSES.get(place.cause, f"`{place.cause}`" if "." in place.cause else "one of its steps")
+
+
+def _site(place: Place, model: ModelAdapter) -> Site | None:
+    """The attention or feed-forward layer of a place; the layer's attention where that is all that is known."""
+    of_layer = [site for site in model.shape.attention if site.layer == place.layer]
+    return Site.find(place.name) or (of_layer[0] if len(of_layer) == 1 else None)
+
+
+def _link(examination: Examination, finding: Finding, place: Place, model: ModelAdapter) -> str:
+    """The head of a place, and its cell where Attention has it, as its link says it; "" where no attention is known."""
+    site, sites = _site(place, model), model.shape.attention
+    if site is None or site not in sites:
+        return ""
+    head = f"{sites.index(site) + 1}.{(place.head or 0) + 1}"
+    runs = () if finding.pair is None else (finding.pair.first, finding.pair.second)
+    is_same = all(run.valid is None and run.segments is None and not run.n_cached for run in runs)
+    if place.query is None or place.key is None or model.shape.is_pair or not is_same:
+        return head
+    return f"{head}.{place.query}-{place.key}" if max(place.query, place.key) < examination.n_tokens else head
+
+
+def _names(model: ModelAdapter, tokens: Sequence[int]) -> tuple[str, ...]:
+    """What the tokens are called on screens."""
+    return model.names(torch.tensor(tokens)) if len(tokens) else ()
+
+
+def _lanes(pair: Pair, model: ModelAdapter) -> list[Lane]:
+    """The tokens of both runs, aligned where they should agree; only what differs is marked. One lane if nothing does."""
+    at, at_second = pair.positions
+    shift = max(0, at_second[0] - at[0]) if at else 0
+    first, second = _tokens(pair.first, pair.row, model), _tokens(pair.second, pair.row_second, model)
+    moved = [j < shift or j - shift >= len(first) or first[j - shift] != one for j, one in enumerate(second)]
+    beside = [row for row in range(len(pair.second.read)) if row != pair.row_second] if pair.in_batch else []
+    if not any(moved) and not beside:
+        return [Lane("input", tuple(first[:MOST_TOKENS]))]
+    start = max(0, moved.index(True) - MOST_TOKENS // 2) if len(second) > MOST_TOKENS and any(moved) else 0
+    part = slice(start, start + MOST_TOKENS)
+    lanes = [
+        Lane("input", tuple(first[max(0, start - shift) : part.stop - shift]), offset=max(0, shift - start)),
+        Lane("in a batch" if beside else "changed", tuple(second[part]), moved=tuple(moved[part])),
+    ]
+    return lanes + [Lane("beside it", tuple(_tokens(pair.second, row, model)[part])) for row in beside]
+
+
+def _tokens(run: Run, row: int, model: ModelAdapter) -> list[str]:
+    """The tokens of a row; padding is called that."""
+    names, valid = _names(model, run.read[row].tolist()), run.valid if run.target is None else run.target_valid
+    there = [True] * len(names) if valid is None else valid[row].tolist()
+    return [name if is_token else "pad" for name, is_token in zip(names, there, strict=True)]
+
+
+def _all_checks(diagnosis: Diagnosis, model: ModelAdapter) -> None:
+    """Every check that was done, and what no check looks at."""
+    done = [one for one in diagnosis.findings if one.verdict in ("holds", "broken")]
+    if done:
+        rows = [
+            {
+                "Check": _title(one),
+                "Verdict": "✓ holds" if one.verdict == "holds" else "✗ fails",
+                "What was found": one.sentence,
+                "Difference": "" if one.size is None else f"{one.size:.0e}",
+            }
+            for one in done
+        ]
+        column = st.column_config.TextColumn
+        columns = {
+            "What was found": column(width="large"),
+            "Difference": column(help="The largest difference between runs that should agree, relative to the outputs"),
+        }
+        st.dataframe(pd.DataFrame(rows), column_config=columns, hide_index=True, height="content", key="doctor_table")
+    if diagnosis.findings:
+        with st.expander("What was not checked", icon=":material/visibility_off:"):
+            silent = [one for one in diagnosis.findings if one.verdict in ("not applicable", "could not run")]
+            lines = [f"- **{_title(one)}**: {escape_markdown(one.sentence)}" for one in silent]
+            st.markdown("\n".join(lines + [f"- {line}" for line in UNSEEN]))

@@ -1,0 +1,350 @@
+"""The panels of Positions: the switch with the visitor's guess, this model's own kind, all kinds, and places of patches."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from pages.shared import resources
+from pages.shared.byte_cache import shared
+from pages.shared.call import Call
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.layout import headline
+from pages.shared.link import asked, chose
+from pages.shared.models import card_of_model
+from pages.shared.picture import footer, heading, picture, shown, table
+from pages.shared.view import ORIGINAL, View, toggle_intervention
+from pages.shared.widgets import ask_window, choose, every_nth, window_words
+from xformer import analysis, viz
+from xformer.analysis.attention_patterns import looks_back_only
+from xformer.analysis.embeddings import places_side_by_side
+from xformer.analysis.images import place_cosines
+from xformer.analysis.positions import OrderTest, found_positions, order_test, wavelengths
+from xformer.errors import UnavailableError
+from xformer.formatting import percent
+from xformer.interventions import join
+from xformer.positions import POSITION_KINDS, PositionKind
+from xformer.reading import Reading
+from xformer.site import head_title
+from xformer.viz.attention_patterns import MOST_CELLS, pooled
+from xformer.viz.embeddings import every
+from xformer.viz.positions import attention_guess
+
+OFF = "positions:off"
+FURTHEST = "most"
+"""The head whose attention moves most, in the link."""
+GUESS, GUESS_MAP, HEAD_MAP = "positions_guess", "positions_guess_map", "moved"
+LEAST_MOVED = 0.01
+"""A smaller share of moved attention is not reported."""
+HEIGHT = 224
+
+
+def positions_off_panel(view: View, says: DeltaGenerator, controls: DeltaGenerator) -> None:
+    """One head with positions, and after the switch without: until then an empty grid, in which a click is a guess."""
+    on, off = with_and_without(view)
+    moved = table(view, analysis.attention_moved, off, before=on)
+    with controls:
+        layer, head = _ask_head(view, moved)
+    at, of = {"layer": layer, "head": head, "height": HEIGHT}, (view.model, view.source, layer, head)
+    with_positions = {"title": "With positions", "legend": False}
+    calls = [Call(viz.attention, (on,), at | with_positions)]
+    if OFF in view.on:
+        grid = {"before": on, "chosen": (layer, head), "title": "Attention moved (click)"}
+        calls += [
+            Call(viz.attention, (off,), at | {"title": "Without positions"}),
+            Call(viz.attention_moved, (off,), grid),
+        ]
+        finding = _verdict(of, off) or what_happened(on, off, moved, layer, head)
+    else:
+        query, one = question(on, off, layer, head)
+        calls.append(Call(attention_guess, (on,), at | {"query": query, "title": "Without positions: your guess"}))
+        finding = one and f"Where will **{escape_markdown(one)}** look without positions? Click a cell in its row."
+    with says:
+        headline(finding)
+    with st.container(horizontal=True, gap="medium"):
+        shown(view, calls[0], "pattern_0")
+        if OFF in view.on:
+            shown(view, calls[1], "pattern_1")
+            with st.container(width=190):
+                shown(view, calls[2], HEAD_MAP, on_select=_take_head, selection_mode="head")
+        else:
+            shown(view, calls[1], GUESS_MAP, on_select=lambda: _take_guess(of), selection_mode="cell")
+    longest = max(on[f"{on.attention[layer].path}.pattern"].shape[-2:])
+    if longest > MOST_CELLS:
+        block = -(-longest // MOST_CELLS)
+        st.caption(f"{longest} positions in blocks of {block}: a cell is the largest weight of its block.")
+    footer(view, "pattern", calls[:1] if OFF not in view.on else calls)
+
+
+def with_and_without(view: View) -> tuple[Reading, Reading]:
+    """The run with positions and the run without, both with all other changes."""
+    rest = join(tuple(change for change in view.interventions if change.text != OFF))
+    off = ",".join(filter(None, (rest, OFF)))
+    with_positions, without = (resources.run(view.model, view.source, view.mask, changes) for changes in (rest, off))
+    return with_positions, without
+
+
+def question(on: Reading, off: Reading, layer: int, head: int) -> tuple[int, str]:
+    """The query whose attention moves most in a head, and its name; "" where none moves."""
+    path = on.attention[layer].path
+    before, after = (run[f"{path}.pattern"][0, head].double() for run in (on, off))
+    if before.shape != after.shape:
+        return 0, ""
+    moved = (after - before).abs().sum(dim=-1) / 2  # [query]
+    query = int(moved.argmax())
+    names = list(dict.fromkeys(analysis.attention(on, layer=layer, head=head)["query"]))
+    return query, names[query] if moved[query] > LEAST_MOVED else ""
+
+
+def what_happened(on: Reading, off: Reading, moved: pd.DataFrame, layer: int, head: int) -> str:
+    """How much of a head's attention moved, and how many of several answers are right; "" where nothing moved."""
+    path, n = on.attention[layer].path, len(on.target_positions)
+    [share] = moved.loc[(moved["layer"] == path) & (moved["head"] == head), "moved"]
+    if share < LEAST_MOVED:
+        return ""
+    sentence = f"**{percent(share, 0)}** of {head_title(path, head, is_pair=on.is_pair)}’s attention moves"
+    if n > 1 and on.has_right_answer and on.n_correct != off.n_correct:
+        return f"{sentence}, and **{off.n_correct}** of {n} answers are right instead of {on.n_correct}."
+    return f"{sentence}."
+
+
+def _take_guess(of: tuple[Any, ...]) -> None:
+    """Keep the cell that was clicked, and switch the positions off."""
+    for cell in st.session_state[GUESS_MAP]["selection"].get("cell", []):
+        st.session_state[GUESS] = (of, str(cell["query"]), str(cell["key"]))
+        toggle_intervention(OFF)
+
+
+def _take_head() -> None:
+    """Draw the head that was clicked in the grid of all heads."""
+    for cell in st.session_state[HEAD_MAP]["selection"].get("head", []):
+        st.session_state["watch"] = cell["cell"]
+
+
+def _verdict(of: tuple[Any, ...], off: Reading) -> str:
+    """Whether the visitor's guess was right; "" without a guess on `of`, which ends with the layer and the head."""
+    guessed_of, query, guess = st.session_state.get(GUESS, (None, "", ""))
+    if guessed_of != of:
+        return ""
+    cells = pooled(analysis.attention(off, layer=of[-2], head=of[-1]), MOST_CELLS)
+    row = cells.loc[(cells["query"] == query) & cells["weight"].notna()]
+    if row.empty:
+        return ""
+    best = row.nlargest(1, "weight").iloc[0]
+    key, weight = escape_markdown(str(best["key"])), percent(float(best["weight"]), 0)
+    right = "You were right" if best["key"] == guess else f"You guessed {escape_markdown(guess)}"
+    return f"{right}: {escape_markdown(query)} now looks most at **{key}**, with {weight}."
+
+
+def _ask_head(view: View, moved: pd.DataFrame) -> tuple[int, int]:
+    """Ask for a head, at first the one that moves most; returns layer and head."""
+    paths = list(dict.fromkeys(moved["layer"]))
+    cells = list(zip(moved["layer"].tolist(), moved["head"].tolist(), strict=True))
+    names = {
+        f"{paths.index(path) + 1}.{head + 1}": head_title(path, head, is_pair=view.is_pair) for path, head in cells
+    }
+    most = int(moved["moved"].to_numpy().argmax())
+    look: dict[str, Any] = {"widget": st.selectbox, "width": 205, "label_visibility": "collapsed"}
+    options = {FURTHEST: f"{list(names.values())[most]} (most)", **names}
+    chosen = choose("watch", options, FURTHEST, "Attention of", **look)
+    path, head = cells[most if chosen == FURTHEST else list(names).index(chosen)]
+    return paths.index(path), head
+
+
+MOST_ROWS_DRAWN = 128
+"""Positions drawn at a time."""
+MOST_WAVES = 8
+TITLES = {"added": "Added vectors", "turned": "Angles", "biased": "Biases by distance"}
+_OFFSETS = {
+    "added": "Dot product of the vectors of two positions, by distance; the band runs from the lowest to the highest pair.",
+    "turned": "The factor that turning leaves of q · k for two equal vectors, by their distance: 1 is all of it.",
+    "biased": "What is added to a score before the softmax, by the distance of the key from the query; negative is before it.",
+}
+_ROWS = {
+    "added": "A row is the vector added to the token at that position.",
+    "turned": "A row is the cosine of the angles by which queries and keys are turned: 1 is not at all, −1 half a turn.",
+}
+
+
+def found_kind(view: View) -> str:
+    """How an external model encodes positions, a key of `TITLES`; "" where that was not found."""
+    try:
+        return found_positions(view.original())[0]
+    except UnavailableError:
+        return ""
+
+
+def own_panel(view: View, side: str | None) -> None:
+    """What this model adds or turns at each position."""
+    if view.task is None:
+        how, found = found_positions(view.original(), side)
+        n, width = found.shape
+    else:
+        how = "added" if view.config.position_kind.acts_on == "stream" else "turned"
+        n, width = positions_of(view, side), view.config.d_model if how == "added" else (view.config.d_head + 1) // 2
+    rows, right = ask_window(range(n), "positions_from", most=MOST_ROWS_DRAWN), st.container()
+    if how == "added":
+        left, right = st.columns([3, 2], gap="large")
+        with left:
+            heading("Some of its dimensions")
+            of = {"dimensions": ask_waves(width), "positions": rows, "stack": side}
+            longest = n if view.task is None or not view.config.position_kind.keeps_keys else view.longest_trained(side)
+            is_shaded = longest <= rows[-1]
+            picture(view, "curves", viz.position_curves, view.original(), trained=longest if is_shaded else None, **of)
+            if is_shaded:
+                st.caption(f"Shaded: from position {longest} on, beyond the longest input of its task.")
+    with right:
+        if how == "added":
+            heading("All dimensions")
+        picture(view, "matrix", viz.position_values, view.original(), positions=rows, stack=side, height=330)
+        what = "dimensions" if how == "added" else "pairs of dimensions"
+        st.caption(f"{window_words(rows, n)} × {width} {what}{every_nth(every(len(rows), width))}. {_ROWS[how]}")
+
+
+def offsets_panel(view: View, side: str | None) -> None:
+    """The effect of the distance between two positions."""
+    n = None if view.task is None else min(positions_of(view, side), max(2, view.longest_trained(side)))
+    picture(view, "offsets", viz.position_offsets, view.original(), n=n, stack=side)
+    how = found_positions(view.original(), side)[0] if view.task is None else "added"
+    st.caption((view.task is not None and view.config.position_kind.offset_caption(view.config)) or _OFFSETS[how])
+
+
+def positions_of(view: View, side: str | None) -> int:
+    """How many positions can be drawn: all of the model, or those of the input where they depend on its end."""
+    config = view.config
+    return config.max_len if config.position_kind.keeps_keys else len(view.original().tokens_of(side))
+
+
+def ask_waves(d_model: int) -> list[int]:
+    """Ask for dimensions; at first the fastest sine and cosine and a few slower ones."""
+    kept = st.session_state.get("waves")
+    if (wanted := asked("waves")) is not None:
+        words = [word for word in wanted.split("-") if word.isascii() and word.isdecimal() and int(word) < d_model]
+        kept = list(dict.fromkeys(map(int, words)))[:MOST_WAVES]
+        if len(kept) != len(wanted.split("-")):
+            st.warning("The link asks for dimensions that this model does not have.", icon=":material/link_off:")
+    if not kept or max(kept) >= d_model:
+        kept = sorted({0, 1, *(share * d_model // 8 * 2 for share in (1, 2, 3))} & set(range(d_model)))
+    st.session_state["waves"] = kept
+    look: dict[str, Any] = {"max_selections": MOST_WAVES, "label_visibility": "collapsed", "persist_state": "session"}
+    waves = st.multiselect("Dimensions", list(range(d_model)), key="waves", **look) or [0]
+    chose("waves", "-".join(map(str, waves)))
+    return waves
+
+
+MOST_ROWS_ON_A_CARD = 64
+CARDS_IN_A_ROW = 3
+
+
+def position_kinds_panel(view: View, side: str | None) -> None:
+    """A card for each kind of positions; a learned kind is drawn only if the model has learned it."""
+    kinds = list(POSITION_KINDS.values())
+    for first in range(0, len(kinds), CARDS_IN_A_ROW):
+        row = kinds[first : first + CARDS_IN_A_ROW]
+        for column, kind in zip(st.columns(CARDS_IN_A_ROW, gap="small"), row, strict=False):
+            with column, st.container(border=True, height="stretch", gap="small"):
+                _card(view, kind, side)
+
+
+def _card(view: View, kind: PositionKind, side: str | None) -> None:
+    config, run = view.config, view.original()
+    is_own = kind is config.position_kind
+    heading(kind.title + (" :green-badge[:material/check: this model]" if is_own else ""))
+    st.caption(kind.does, help=kind.more)
+    n = max(2, view.longest_trained(side)) if kind.keeps_keys else len(run.tokens_of(side))
+    of: dict[str, Any] = {"key": f"card_{kind.name}", "kind": kind.name, "stack": side}
+    if kind.acts_on == "nothing":
+        order_trial(view)
+    elif not is_own and not kind.can_be_drawn(config):
+        st.caption(f"This model has learned no {'biases' if kind.acts_on == 'scores' else 'vectors'} of this kind.")
+    elif kind.is_drawn_by_offset:
+        picture(view, kind.name, viz.position_offsets, run, n=n, height=260, **of)  # its legend stands below
+    else:
+        rows = range(min(n, MOST_ROWS_ON_A_CARD))
+        picture(view, kind.name, viz.position_values, run, positions=rows, height=150, legend=False, **of)
+
+
+def order_trial(view: View) -> None:
+    """Run the input backwards with positions off: the largest difference of the outputs, and what follows from it."""
+    found = shared.get(("order", *view.key(ORIGINAL)), lambda: order_test(view.original()))
+    if found is None:
+        st.caption(
+            "Without positions an encoder sees a bag of tokens; in a decoder the causal mask still encodes the order."
+        )
+        return
+    st.metric("Largest difference", f"{found.difference:.1e}", help="Of any logit, between the two runs.", border=True)
+    st.caption(trial_in_words(found, "patches" if view.shape.image else "tokens", is_causal=view.shape.is_causal))
+
+
+def trial_in_words(found: OrderTest, what: str, *, is_causal: bool) -> str:
+    """The sentence on the result of `order_test`."""
+    tried = f"Run with positions off: the input, and its {what} in reverse order."
+    if found.is_blind:
+        return f"{tried} The outputs are the same, up to rounding: without positions this model sees a bag of {what}."
+    why = ": the causal mask still encodes the order" if is_causal else ""
+    return f"{tried} The outputs differ (its largest logit is {found.scale:.1e}){why}."
+
+
+def places_panel(view: View) -> None:
+    """A map for each patch of how alike its position is to all others, and whether neighbours are alike."""
+    heading("How alike the places are")
+    picture(view, "places", viz.patch_places, view.original())
+    cosine = place_cosines(view.original())
+    found, side = places_side_by_side(cosine), math.isqrt(len(cosine))
+    follows = f"the vectors form a map of the {side} × {side} patches (Dosovitskiy et al. 2021, fig. 7)"
+    st.caption(
+        f"Each map stands at its patch: the cosines of its position vector with those of all patches. For "
+        f"**{percent(found.share, 0)}** of them the most alike other patch is a neighbour (chance: "
+        f"{percent(found.chance, 0)}): {follows if found.is_above_chance else 'that is no more than chance'}."
+    )
+
+
+def position_note(view: View, side: str | None, show: str) -> str:
+    """What to notice in the panel `show`; "" for nothing, and before the visitor has tried the switch."""
+    if show == "attention":
+        return _about_loss(view) if OFF in view.on else ""
+    if view.task is None:
+        return ""
+    if show == "own":
+        return " ".join(filter(None, (_about_waves(view, side), _about_numbers(view, side))))
+    return view.config.position_kind.offset_note(view.config) if show == "offsets" else ""
+
+
+def _about_loss(view: View) -> str:
+    on, off = with_and_without(view)
+    if on.target_positions and not (on.has_right_answer or view.input.goes_on):
+        return ""
+    note = f"Without positions the loss goes from {on.loss:.4f} to {off.loss:.4f} nats." if on.target_positions else ""
+    if looks_back_only(off, "decoder" if view.is_pair else None):
+        return f"{note} The remaining information on order comes from the **causal mask**."
+    is_known = not view.is_pair and len(off.tokens) > 1
+    return f"{note} All tokens are still there; only their **order** is lost." if is_known else note
+
+
+def _about_numbers(view: View, side: str | None) -> str:
+    """Which position numbers were trained."""
+    config, train, longest = view.config, card_of_model(view.model).get("train"), view.longest_trained(side)
+    if not isinstance(train, dict) or config.position_kind.acts_on == "nothing" or longest >= config.max_len:
+        return ""
+    if train.get("random_positions"):
+        return (
+            f"Its inputs had at most {longest} tokens, but each sequence got increasing **random numbers with gaps**, so all "
+            f"positions up to {config.max_len - 1} were trained."
+        )
+    if config.position_kind.learned(config) and not train.get("weight_decay"):
+        return f"No training input reached position {longest}: from there on the vectors have their **initial values**."
+    return ""
+
+
+def _about_waves(view: View, side: str | None) -> str:
+    if not view.config.position_kind.wave_width(view.config):
+        return ""
+    waves, longest = wavelengths(view.config), view.longest_trained(side)
+    slow = int((waves > 4 * longest).sum())
+    note = f"The fastest wave turns once in {waves[0]:.2f} positions, the slowest in {waves[-1]:,.0f}."
+    few = f" {slow} of the {len(waves)} waves turn by less than a quarter within the {longest} positions of its longest input."
+    return note + few if slow else note
