@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from xformer.decoding import Sampling as Sampling
     from xformer.decoding import Step as Step
     from xformer.decoding import decode as decode
+    from xformer.doctor.diagnosis import Diagnosis as Diagnosis
+    from xformer.doctor.diagnosis import diagnose as diagnose
+    from xformer.doctor.localise import RunComparison as RunComparison
+    from xformer.doctor.localise import compare_runs as compare_runs
     from xformer.live_app import show as show
     from xformer.model import Transformer as Transformer
     from xformer.reading import Reading as Reading
@@ -34,8 +38,8 @@ if TYPE_CHECKING:
     from xformer.training.loop import iter_train as iter_train
     from xformer.training.loop import train as train
     from xformer.training.many import iter_train_many as iter_train_many
-    from xformer.training.many import sweep as sweep
     from xformer.training.many import train_many as train_many
+    from xformer.training.sweeps import sweep as sweep
     from xformer.widgets.attention_view import AttentionView as AttentionView
     from xformer.widgets.attention_view import attention_view as attention_view
     from xformer.widgets.page import save_html as save_html

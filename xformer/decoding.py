@@ -44,15 +44,10 @@ class Step:
     """
 
     position: int
-    """The index of the output, from 0."""
     token: int
-    """The token that decoding goes on with: the one chosen, or in forced mode the given one."""
     predicted: int
-    """The token that the sampling rule chose."""
     probabilities: Float[Tensor, " vocab"]
-    """What the model believes."""
     drawn_from: Float[Tensor, " vocab"]
-    """What the token was drawn from, after temperature, top-k and top-p."""
     run: Callable[[], Trace] = field(repr=False)
 
     def trace(self) -> Trace:
@@ -83,9 +78,7 @@ class Sampling:
 
     temperature: float = 0.0
     top_k: int = 0
-    """Draw from the k likeliest tokens only; 0 draws from all."""
     top_p: float = 1.0
-    """Draw from the fewest tokens that together hold this probability."""
 
     def __post_init__(self) -> None:
         if self.temperature != 0 and not 0.001 <= self.temperature <= 100:  # still smaller ones overflow the softmax
@@ -361,16 +354,6 @@ def questions(batch: Batch) -> Iterator[Question]:
         rows = (sizes == sizes.new_tensor((length, n))).all(dim=1).nonzero()[:, 0]
         answer = batch.labels[rows][labelled[rows]].view(len(rows), n)
         yield Question(batch.tokens[rows, :length], answer, rows)
-
-
-def greedy_answers(model: Transformer, batch: Batch, *, edits: Sequence[AnyEdit] = ()) -> Int[Tensor, "batch out"]:
-    """What greedy decoding says where `batch` has labels, and `IGNORED` elsewhere. Raises `InputError` for packed rows."""
-    predicted = torch.full_like(batch.labels, IGNORED)
-    for question in questions(batch):
-        cells = (batch.labels[question.rows] != IGNORED).nonzero()  # row by row, as many in each
-        answers = greedy(model, question.prompt, question.answer.shape[1], edits=edits)
-        predicted[question.rows[cells[:, 0]], cells[:, 1]] = answers.flatten()
-    return predicted
 
 
 def is_right(model: Transformer, question: Question) -> Bool[Tensor, " row"]:

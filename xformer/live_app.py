@@ -18,8 +18,9 @@ from urllib.parse import urlencode
 
 from torch import Tensor, nn
 
-from xformer.adapters import ModelAdapter, TaskModel, in_memory
+from xformer.adapters import ModelAdapter, TaskModel
 from xformer.adapters.huggingface import HuggingFaceModel
+from xformer.adapters.load import keep_in_memory
 from xformer.errors import InputError, MissingLibraryError
 from xformer.installed import APP
 from xformer.reading import Readable, adapter_of
@@ -70,11 +71,9 @@ def show(
         raise MissingLibraryError(f"The app needs {', '.join(missing)}: pip install 'xformer[app]'")
     adapter = _adapter(model, inputs, tokenizer)
     typed, base = _typed(adapter, inputs), _served()
-    if isinstance(adapter, HuggingFaceModel) and (
-        why := import_module("pages.shared.external_models").not_shown(adapter)
-    ):
+    if isinstance(adapter, HuggingFaceModel) and (why := import_module("pages.shared.models").not_shown(adapter)):
         raise InputError(why)
-    kept = in_memory.keep(adapter, _title(name or _usual_name(model, adapter)))
+    kept = keep_in_memory(adapter, _title(name or _usual_name(model, adapter)))
     url = f"{base}/{screen}?{urlencode({'model': kept, 'input': typed})}"
     print(f"Open {url}", flush=True)
     if not _is_interactive() if wait is None else wait:

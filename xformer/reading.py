@@ -24,15 +24,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from xformer import notebook_html
-from xformer.adapters import BareModel, ModelAdapter, TaskModel, in_memory
-from xformer.adapters.gradients import Gradients, Measure
-from xformer.adapters.gradients import gradients as gradients_of_run
-from xformer.adapters.load import is_external, opened_from, opened_module
+from xformer.adapters import BareModel, ModelAdapter, TaskModel
+from xformer.adapters.adapter import Gradients, Measure
+from xformer.adapters.adapter import gradients as gradients_of_run
+from xformer.adapters.load import in_memory, is_external, opened_from, opened_module
 from xformer.adapters.on_demand import OnDemand
 from xformer.checkpoints import Checkpoint, load
 from xformer.edits import AnyEdit, set_causal
 from xformer.errors import ActivationError, EditError, InputError, UnavailableError
-from xformer.head_overview import head_overview
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.memory import check_analysis
 from xformer.model import Transformer
@@ -347,13 +346,13 @@ class Reading(Mapping[str, Tensor]):
         run, paths = self.trace.activations, self.trace.attention_layers()
         kept = [run.reduced(path) if isinstance(run, OnDemand) else None for path in paths]
         patterns = [
-            self[f"{path}.pattern"][0] if small is None else small.small.weights
+            self[f"{path}.pattern"][0].float().numpy(force=True) if small is None else small.small.weights
             for path, small in zip(paths, kept, strict=True)
         ]
         longest = max((max(small.shape[1:]) for small in kept if small is not None), default=0)
         names = ", ".join(escape(name) for name in self)
         listed = f"<details><summary>{len(self)} activations</summary><small>{names}</small></details>"
-        return notebook_html.card(self.subject.name, tables, head_overview(patterns, longest), listed)
+        return notebook_html.card(self.subject.name, tables, notebook_html.head_overview(patterns, longest), listed)
 
     def _chips(self, cell: str) -> Iterator[str]:
         """The first predictions, each over its probability; the line below it is as strong, and of another colour where it is
@@ -547,7 +546,7 @@ def adapter_of(where: Readable, typed: Any = None, tokenizer: Any = None) -> Mod
     Raises `CheckpointError` for a path that holds no model, `InputError` for a module without attention that can be seen.
     """
     name = "model"
-    if isinstance(where, str) and (found := in_memory.find(where)):
+    if isinstance(where, str) and (found := in_memory(where)):
         return found
     if isinstance(where, str | Path):
         path = Path(where)

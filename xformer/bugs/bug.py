@@ -35,7 +35,8 @@ class Bug:
     """Which models can have it, as the end of "It needs …"."""
     put_into: Callable[[Transformer], Transformer]
     """Makes the copy with the bug; call `broken` instead, which checks first."""
-    applies: Callable[[ModelConfig], bool] = lambda config: True
+    applies_to: Callable[[ModelConfig], bool] = lambda config: True
+    """Whether a model of a configuration can have the bug."""
     shows: Shows = "at once"
     train_changes: tuple[tuple[str, Any], ...] = ()
     """Fields of the `TrainConfig` that the bug changes."""
@@ -46,25 +47,20 @@ class Bug:
     undoes: tuple[str, ...] = ()
     """Bugs that would be gone, were this one put in after them."""
 
-    def applies_to(self, config: ModelConfig) -> bool:
-        """Whether a model of this configuration can have the bug."""
-        return self.applies(config)
-
     def broken(self, model: Transformer) -> Transformer:
         """A copy of `model` with the bug in it besides those that it has; the original stays as it is.
 
         Raises `InputError` where it cannot have it, or where one of the two bugs would be lost.
         """
-        if not self.applies(model.config):
+        if not self.applies_to(model.config):
             raise InputError(f"The bug “{self.title}” does not fit this model. It needs {self.rule}.")
         there: tuple[Bug, ...] = getattr(model, "bugs", ())
         if self in there:
             raise InputError(f"This model has the bug “{self.title}” already; put it into a model without it.")
         for other in there:
-            if set(self.decides) & set(other.decides):
-                step = next(step for step in self.decides if step in other.decides)
+            if both := [step for step in self.decides if step in other.decides]:
                 raise InputError(
-                    f"“{self.title}” and “{other.title}” both decide {step}, so a model can have one of them alone; put it "
+                    f"“{self.title}” and “{other.title}” both decide {both[0]}, so a model can have one of them alone; put it "
                     "into the model without the other."
                 )
             if other.name in self.undoes:

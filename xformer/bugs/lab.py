@@ -16,12 +16,10 @@ import torch
 import torch.nn.functional as F
 
 from xformer.adapters import TaskModel, own_task_model
-from xformer.bugs import BUGS
-from xformer.bugs import Bug as bugs_Bug
-from xformer.bugs.bug import Bug
+from xformer.bugs import BUGS, Bug
 from xformer.config import ModelConfig, TaskConfig, TrainConfig
 from xformer.edits import set_causal
-from xformer.errors import InputError, XformerError
+from xformer.errors import XformerError
 from xformer.model import Transformer
 from xformer.presets import Preset
 from xformer.reading import Reading, adapter_of, framed
@@ -29,9 +27,8 @@ from xformer.tasks import Batch, Score, Task, score
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import record
-from xformer.training.device import choose_device
 from xformer.training.evaluate import Progress
-from xformer.training.loop import Run
+from xformer.training.loop import Run, choose_device
 from xformer.training.recipe import adamw
 
 
@@ -69,13 +66,8 @@ def lab_run(preset: Preset, bug: Bug | None = None, *, steps: int | None = None,
     Raises `InputError` where the model cannot have the bug, `ConfigError` where the settings do not fit each other.
     """
     Task(preset.task).check_fits(preset.model)
-    if bug is not None and not bug.applies_to(preset.model):
-        raise InputError(f"The bug “{bug.title}” does not fit this model. It needs {bug.rule}.")
-    changes: dict[str, object] = {"snapshot_every": 0}
-    if steps is not None:
-        changes["steps"] = steps
-    if bug is not None:
-        changes |= dict(bug.train_changes)
+    changes = {"snapshot_every": 0, "steps": preset.train.steps if steps is None else steps}
+    changes |= dict(bug.train_changes) if bug else {}
     return LabRun(replace(preset, train=preset.train.replace(**changes)), bug, choose_device(device))
 
 
@@ -117,7 +109,7 @@ def train_both(
     return next(found for found in lesson(preset, BUGS[bug], steps) if found.is_final or found.step == until)
 
 
-def lesson(preset: Preset, bug: bugs_Bug, steps: int) -> Iterator[Lesson]:
+def lesson(preset: Preset, bug: Bug, steps: int) -> Iterator[Lesson]:
     """Train both, a report of each in turn; a run that breaks off stays where it is while the other goes on."""
     right = lab_run(preset, steps=steps, device="cpu").reports()
     wrong: Iterator[Progress] | None = lab_run(preset, bug, steps=steps, device="cpu").reports()

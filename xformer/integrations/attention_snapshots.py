@@ -19,6 +19,7 @@ from xformer.config import TrainConfig
 from xformer.disk_quota import Room, runs_folder
 from xformer.errors import ConfigError, QuotaExceededError
 from xformer.model import Transformer
+from xformer.paths import snapshot_file
 from xformer.presets import Preset
 from xformer.tasks import Task, score
 from xformer.trace import record
@@ -28,7 +29,6 @@ from xformer.training.entry import ELSEWHERE
 from xformer.training.evaluate import Progress, put_figures_on_card
 from xformer.training.liveness import LOCK
 from xformer.training.run_store import RunStore, entry_of, insert_rows, move, set_columns
-from xformer.training.snapshots import write_snapshot
 
 
 class AttentionSnapshots(lightning.Callback):
@@ -179,7 +179,7 @@ class AttentionSnapshots(lightning.Callback):
         except QuotaExceededError as error:
             self.store.change(self.run, message=str(error))
             return
-        write_snapshot(self.store.folder_of(self.run), self.step, Checkpoint(model, self.task))
+        save(Checkpoint(model, self.task), snapshot_file(self.store.folder_of(self.run), self.step))
         self.room.wrote(room)
 
     def _obey(self, trainer: lightning.Trainer) -> None:

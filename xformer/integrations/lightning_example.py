@@ -6,7 +6,7 @@ import lightning
 
 from xformer.integrations.lightning import AttentionSnapshots, LitTransformer
 from xformer.presets import preset
-from xformer.training.device import prepare_process
+from xformer.training.loop import prepare_process
 
 
 def main(steps: int = 700, folder: str | None = None) -> LitTransformer:

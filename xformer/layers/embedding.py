@@ -129,9 +129,9 @@ class AddPositions(nn.Module):
     def angles(
         self, positions: Int[Tensor, "*batch pos"], dtype: torch.dtype
     ) -> Float[Tensor, "*batch pos half"] | None:
-        """By how much this stack's queries and keys are turned."""
+        """By how much this stack's queries and keys are turned; in half precision far positions would get wrong angles."""
         angles = self.kind.angles(self.config, positions)
-        return None if angles is None else angles.to(dtype)
+        return None if angles is None else angles.to(torch.promote_types(dtype, torch.float32))
 
     def bias(
         self,

@@ -97,10 +97,7 @@ def pack_rows(stream: Stream, width: int) -> tuple[Tensor, Tensor, Layout]:
         return cells.reshape(len(lengths), -1).gather(1, flat)
 
     layout = Layout(
-        positions=position,
-        mirrored=lengths.gather(1, second) - 1 - position,
-        segments=second + 1,
-        padded=False,
+        positions=position, mirrored=lengths.gather(1, second) - 1 - position, segments=second + 1, padded=False
     )
     return pick(stream.tokens), pick(stream.labels), layout
 

@@ -215,27 +215,25 @@ class Task:
         only cross-attention is scored, as the answer meets the source there.
         """
         queries = self.answer_queries(len(example.source))
-        is_pair = self.config.architecture == "encoder-decoder"
-        return {
-            path: self.rule.head_score(pattern[0], example.source, queries).tolist()
-            for path, pattern in trace.patterns().items()
-            if not is_pair or Site.parse(path).is_cross
-        }
+        patterns = self._answer_patterns(trace).items()
+        return {path: self.rule.head_score(one, example.source, queries).tolist() for path, one in patterns}
 
     def chance_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
         """`head_scores` of heads that attend uniformly to all keys their mask allows."""
         queries = self.answer_queries(len(example.source))
-        is_pair = self.config.architecture == "encoder-decoder"
         chances = {}
-        for path, pattern in trace.patterns().items():
-            if is_pair and not Site.parse(path).is_cross:
-                continue
+        for path, pattern in self._answer_patterns(trace).items():
             mask = f"{path}.mask"
             allowed = trace[mask][0].to(pattern.dtype) if mask in trace else pattern.new_ones(())
-            allowed = allowed.expand_as(pattern[0])  # [head, query, key]
+            allowed = allowed.expand_as(pattern)  # [head, query, key]
             even = allowed / allowed.sum(dim=-1, keepdim=True).clamp(min=1)
             chances[path] = self.rule.head_score(even, example.source, queries).tolist()
         return chances
+
+    def _answer_patterns(self, trace: Trace) -> dict[str, Tensor]:
+        """The patterns [head, query, key] of the layers in which the answer meets the source."""
+        is_pair = self.config.architecture == "encoder-decoder"
+        return {path: one[0] for path, one in trace.patterns().items() if not is_pair or Site.parse(path).is_cross}
 
     def answer(self, source: list[int]) -> list[int]:
         """The right answer to one sequence of symbols."""

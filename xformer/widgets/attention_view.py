@@ -1,6 +1,6 @@
 """The attention view in a notebook: all heads of a run, one enlarged, linked by hovering, its selection readable from Python.
 
-    view = xformer.attention_view(reading)                    # a run of ours or of anybody's model
+    view = xformer.attention_view(reading)                    # a run of our model or of any other
     view = xformer.attention_view(attentions, tokens)         # what any other library returns
     view.layer, view.head, view.query, view.key
 

@@ -116,7 +116,7 @@ def about(reading: Reading, changes: str = "") -> str:
 
 
 def recipe_of(changed: Reading) -> str:
-    """What was changed in a run, as far as it can be said."""
+    """What was changed in a run, as far as its recipe or its edits tell."""
     recipe = changed.recipe
     return (recipe.changes if isinstance(recipe, Recipe) else "") or ", ".join(
         type(edit).__name__ for edit in changed.edits

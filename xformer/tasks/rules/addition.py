@@ -48,10 +48,8 @@ class Addition(Rule):
     )
     unit = "digits"
     separator = ""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return (*"0123456789", "+")
+    tokens = (*"0123456789", "+")
+    opening = ""
 
     @property
     def n_numbers(self) -> int:
@@ -64,10 +62,6 @@ class Addition(Rule):
     @property
     def typed(self) -> str:
         return f"Two numbers with + between them, like {self.typed_example}."
-
-    @property
-    def default(self) -> str:
-        return self.typed_example
 
     def examples(self) -> dict[str, str]:
         k = self.config.max_len

@@ -38,27 +38,15 @@ class Brackets(Rule):
     )
     unit = "brackets"
     separator = ""
+    has_numbers = False
+    sample = "(()())"
+    opening = "(()())())("
+    accepts = "Brackets, ( or )."
     needs_causal = True
 
     @property
     def labels(self) -> tuple[str, ...]:
         return (*_BRACKETS, *(str(depth) for depth in range(self.config.max_len + 1)), "✗")
-
-    @property
-    def n_numbers(self) -> int:
-        return 0
-
-    @property
-    def typed_example(self) -> str:
-        return "(()())"
-
-    @property
-    def typed(self) -> str:
-        return "Brackets, ( or )."
-
-    @property
-    def default(self) -> str:
-        return "(()())())("
 
     def examples(self) -> dict[str, str]:
         half, longest = self.config.max_len // 2, self.config.max_len

@@ -55,6 +55,7 @@ class Characters(Rule):
     )
     unit = "characters"
     separator = ""
+    has_numbers = False
     packs = False
     is_open_ended = True
     stalled_above = 2.8  # knowing how often each character comes gives about 3.2, knowing the one before it 2.5
@@ -66,10 +67,6 @@ class Characters(Rule):
     @property
     def typed_labels(self) -> tuple[str, ...]:
         return tuple(self._sign(c, SIGNS) for c in self.config.alphabet)
-
-    @property
-    def n_numbers(self) -> int:
-        return 0
 
     @property
     def typed_example(self) -> str:

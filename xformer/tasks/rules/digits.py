@@ -40,6 +40,10 @@ class Digits(Rule):
         " the answer needs. What stroke a patch is part of, patches can only learn from each other."
     )
     unit = "pixels per side"
+    has_numbers = False
+    sample = "test 0"
+    opening = ""
+    accepts = f"A test image, “test 0” to “test {N_TEST - 1}”, or pixels that are drawn, “drawn 00d9…”."
     is_image = True
     bytes_beside = 200 * 10**6  # of the library that brings the images
 
@@ -48,24 +52,8 @@ class Digits(Rule):
         return tuple(map(str, range(self.config.symbols)))
 
     @property
-    def n_numbers(self) -> int:
-        return 0
-
-    @property
     def unseen(self) -> int | None:
         return N_TEST
-
-    @property
-    def typed_example(self) -> str:
-        return "test 0"
-
-    @property
-    def typed(self) -> str:
-        return f"A test image, “test 0” to “test {N_TEST - 1}”, or pixels that are drawn, “drawn 00d9…”."
-
-    @property
-    def default(self) -> str:
-        return "test 0"
 
     def examples(self) -> dict[str, str]:
         _, test = digit_images()

@@ -45,6 +45,8 @@ class Modular(Rule):
         "seen here: how they are added is a matter of the embeddings and the feed-forward layer."
     )
 
+    opening = ""
+
     @property
     def labels(self) -> tuple[str, ...]:
         return tuple(str(number) for number in range(self.config.symbols))
@@ -56,10 +58,6 @@ class Modular(Rule):
     @property
     def typed(self) -> str:
         return f"Two numbers from 0 to {self.config.symbols - 1}."
-
-    @property
-    def default(self) -> str:
-        return self.typed_example
 
     def examples(self) -> dict[str, str]:
         p = self.config.symbols

@@ -30,26 +30,11 @@ class Parity(Rule):
     )
     unit = "bits"
     separator = ""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return _BITS
-
-    @property
-    def n_numbers(self) -> int:
-        return 0
-
-    @property
-    def typed_example(self) -> str:
-        return "1 0 1 1"
-
-    @property
-    def typed(self) -> str:
-        return "Bits, 0 or 1."
-
-    @property
-    def default(self) -> str:
-        return "10110100"
+    tokens = _BITS
+    has_numbers = False
+    sample = "1 0 1 1"
+    opening = "10110100"
+    accepts = "Bits, 0 or 1."
 
     def examples(self) -> dict[str, str]:
         longest = self.config.max_len

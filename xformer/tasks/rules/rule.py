@@ -51,6 +51,16 @@ class Rule:
     """The unit of `min_len` and `max_len`."""
     separator: ClassVar[str] = " "
     """The text between typed symbols."""
+    tokens: ClassVar[tuple[str, ...]] = ()
+    """The text of the tokens 1, 2, … where they do not depend on the sizes; empty: the numbers 1 … `symbols`."""
+    has_numbers: ClassVar[bool] = True
+    """Whether the tokens 1, 2, … are numbers in order."""
+    sample: ClassVar[str] = ""
+    """A valid text; empty: four numbers."""
+    opening: ClassVar[str | None] = None
+    """The initial text of the input box; empty: `typed_example`; None: six numbers."""
+    accepts: ClassVar[str] = ""
+    """The accepted text, in a few words; empty: numbers."""
     needs_causal: ClassVar[bool] = False
     """Whether an encoder must be causal, as each answer depends on the past alone."""
     is_image: ClassVar[bool] = False
@@ -68,7 +78,7 @@ class Rule:
     @property
     def labels(self) -> tuple[str, ...]:
         """The text of the tokens 1, 2, …: source tokens first, then those of answers only."""
-        return tuple(str(symbol) for symbol in range(1, self.config.symbols + 1))
+        return self.tokens or tuple(str(symbol) for symbol in range(1, self.config.symbols + 1))
 
     @property
     def typed_labels(self) -> tuple[str, ...]:
@@ -78,22 +88,23 @@ class Rule:
     @property
     def n_numbers(self) -> int:
         """How many of the tokens 1, 2, … are numbers in order; 0 if they are not numbers."""
-        return self.config.symbols
+        return self.config.symbols if self.has_numbers else 0
 
     @property
     def typed_example(self) -> str:
         """A valid text."""
-        return " ".join(str(1 + (step * 5 + 2) % self.config.symbols) for step in range(4))
+        return self.sample or " ".join(str(1 + (step * 5 + 2) % self.config.symbols) for step in range(4))
 
     @property
     def typed(self) -> str:
         """The accepted text, in a few words."""
-        return f"Numbers from 1 to {self.config.symbols}, with spaces between them."
+        return self.accepts or f"Numbers from 1 to {self.config.symbols}, with spaces between them."
 
     @property
     def default(self) -> str:
         """The initial text of the input box."""
-        return "3 7 12 9 4 11" if self.config.symbols >= 12 else self.typed_example
+        opening = ("3 7 12 9 4 11" if self.config.symbols >= 12 else "") if self.opening is None else self.opening
+        return opening or self.typed_example
 
     @property
     def unseen(self) -> int | None:
