@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import groupby
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +22,7 @@ BEGIN = """# API
 
 Every public name with its docstring. Layers, heads, positions and neurons count from 0; shapes name the axes: `[batch, pos]`.
 """
-MODULES = ("xformer.edits", "xformer.interventions", "xformer.errors")
+MODULES = ("xformer.testing", "xformer.edits", "xformer.interventions", "xformer.errors")
 """Modules whose public functions and classes are listed, too."""
 SECTIONS = ("Args", "Attributes", "Raises", "Returns", "Yields", "Example")
 
@@ -165,14 +167,19 @@ def _indented(body: str) -> tuple[str, str]:
 def _prose(text: str) -> str:
     """Paragraphs; what is indented in them is code."""
     parts = []
-    for block in re.split(r"\n\n", text.strip("\n")):
-        if block.startswith("    ") and all(line.startswith("    ") for line in block.splitlines()):
-            parts.append(f"```python\n{inspect.cleandoc(block)}\n```")
-        elif re.search(r"^ +\S|^    |├|└|│| {3,}", block, re.MULTILINE):
-            parts.append(f"```text\n{block}\n```")
-        else:
-            parts.append(block)
+    for is_code, blocks in groupby(re.split(r"\n\n", text.strip("\n")), _is_indented):
+        if is_code:
+            code = textwrap.dedent("\n\n".join(blocks))
+            parts.append(f"```python\n{code}\n```")
+            continue
+        for block in blocks:
+            is_drawing = re.search(r"^ +\S|├|└|│| {3,}", block, re.MULTILINE)
+            parts.append(f"```text\n{block}\n```" if is_drawing else block)
     return "\n\n".join(parts)
+
+
+def _is_indented(block: str) -> bool:
+    return bool(block) and all(line.startswith("    ") for line in block.splitlines())
 
 
 def _list(text: str) -> str:

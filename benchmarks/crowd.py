@@ -25,8 +25,8 @@ from tests.attack.visitor import Visitor
 from tests.browser.serving import launch, stop
 from xformer import Checkpoint, Transformer, load
 from xformer.checkpoints import to_bytes
+from xformer.training.card import from_file
 from xformer.training.run_store import RunStore
-from xformer.training.transfer import from_file
 
 ROOT = Path(__file__).parents[1]
 SCREENS = ("attention", "residual", "feed_forward", "embeddings", "")

@@ -139,6 +139,7 @@ others = [analysis.Variant.load(f"checkpoints/{name}", name) for name in names]
 texts = [
     xformer.read("checkpoints/characters", "import os", changes=changes) for changes in ("", "ablate:decoder.0.attn.1")
 ]
+towards, away = (xformer.read("checkpoints/characters", text) for text in ("return x", "import x"))
 """,
         (
             "viz.step_lanes(runs, step=1)",
@@ -151,6 +152,7 @@ texts = [
             "viz.patching(readings)",
             "viz.patching_map(reading, other)",
             "viz.prediction_difference(texts)",
+            "viz.steering_by_scale(texts[0], towards, away, layer=1, scale=1)",
             "viz.accuracy(counted)",
             "viz.accuracy_by_length(reading)",
             "viz.lengths_compared(others, samples=50)",
@@ -183,11 +185,13 @@ tokenizer = AutoTokenizer.from_pretrained("models/SmolLM2-135M-Instruct")
 size = dict(hidden_size=32, intermediate_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
 mixtral = MixtralForCausalLM(MixtralConfig(vocab_size=len(tokenizer), num_local_experts=4, **size))  # untrained
 mixture = xformer.read(mixtral, "Each token goes to two experts", tokenizer=tokenizer)
+both = [xformer.read(path, "import os, sys") for path in ("checkpoints/characters", "models/SmolLM2-135M-Instruct")]
 """,
         (
             "attention_view(smol, layer=18, head=6)",
             "viz.atom_mapping(reaction, layer=10, head=5)",
             "viz.expert_weights(mixture, layer=1)",
+            "viz.surprise_by_character(both)",
         ),
     ),
 }

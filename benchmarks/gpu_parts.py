@@ -20,11 +20,11 @@ from xformer.model import Transformer
 from xformer.presets import Preset, preset
 from xformer.tasks import Task
 from xformer.trace import record
-from xformer.training import dispatch, jobs
-from xformer.training.device import choose_device
-from xformer.training.loop import Run
-from xformer.training.many import reports, sweep
+from xformer.training import jobs
+from xformer.training.loop import Run, choose_device
+from xformer.training.many import reports
 from xformer.training.run_store import RunStore
+from xformer.training.sweeps import sweep
 
 Rows = list[dict[str, Any]]
 
@@ -213,5 +213,5 @@ def room() -> Iterator[RunStore]:
 def wait(store: RunStore, done: Callable[[], bool]) -> None:
     """Tend the queue until it is done; the limit of the part is the limit of this."""
     while not done():
-        dispatch.reconcile(store)
+        jobs.reconcile(store)
         time.sleep(0.02)

@@ -23,7 +23,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from xformer.training.device import prepare_process
+from xformer.training.loop import prepare_process
 
 WARM_UP = 3
 STAT, SLEEP = Path("/proc/stat"), 0.5

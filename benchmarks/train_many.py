@@ -15,14 +15,14 @@ from benchmarks.measure import Machine, in_turns, options, ratio, show
 from xformer.presets import preset
 from xformer.tasks import Task
 from xformer.training import many
-from xformer.training.device import choose_device
-from xformer.training.loop import Run
+from xformer.training.loop import Run, choose_device
+from xformer.training.sweeps import check_alike, sweep
 
 
 def stacked(name: str, n: int, device: torch.device) -> Callable[[], object]:
     """A step of n models at once."""
-    presets = many.sweep(preset(name), seed=range(n), steps=[10_000_000])
-    many.check_alike(presets)
+    presets = sweep(preset(name), seed=range(n), steps=[10_000_000])
+    check_alike(presets)
     runs = [Run(one, Task(one.task), device, None) for one in presets]
 
     def step() -> None:
@@ -34,7 +34,7 @@ def stacked(name: str, n: int, device: torch.device) -> Callable[[], object]:
 
 def one(name: str, n: int, device: torch.device) -> Callable[[], object]:
     """n steps of one model."""
-    [chosen] = many.sweep(preset(name), steps=[10_000_000])
+    [chosen] = sweep(preset(name), steps=[10_000_000])
     run = Run(chosen, Task(chosen.task), device, None)
 
     def steps() -> None:

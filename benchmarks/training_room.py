@@ -29,7 +29,7 @@ from benchmarks.browser import click
 from benchmarks.chromium import chromium, server, window
 from benchmarks.measure import Machine, options, show
 from xformer.presets import Preset, preset
-from xformer.training import dispatch, jobs
+from xformer.training import jobs
 from xformer.training.run_store import RunStore
 
 # Whether the figures on the screen are of that step or of a later one.
@@ -173,7 +173,7 @@ def plain_loop() -> float:
     code = (
         "import itertools, tempfile, time\n"
         "from benchmarks.training_room import long_run\n"
-        "from xformer.training.device import prepare_process\n"
+        "from xformer.training.loop import prepare_process\n"
         "from xformer.training.loop import iter_train\n"
         "prepare_process()\n"
         "with tempfile.TemporaryDirectory() as folder:\n"
@@ -191,7 +191,7 @@ def plain_loop() -> float:
 def wait_for_pid(store: RunStore, run: str) -> int:
     """The process of a run, once it trains."""
     for _ in range(600):
-        dispatch.reconcile(store)
+        jobs.reconcile(store)
         entry = store.entry(run)
         if entry.pid and entry.step > 20:
             return entry.pid

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import random
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -202,17 +201,11 @@ class Exploit:
 # Each builder, and words of the sentence it must get.
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", "only 0 bytes"),
-    "seven bytes": (lambda: GOOD[:7], "only 7 bytes"),
     "eight zeros": (lambda: bytes(8), "not valid JSON"),
-    "a huge header": (lambda: b"\xff" * 8 + GOOD[8:], "at most 1,000,000"),
-    "a header past the end": (lambda: (900_000).to_bytes(8, "little") + GOOD[8:], "cut short"),
-    "not UTF-8": (lambda: with_header(b"\xff" * 50), "not UTF-8"),
     "not JSON": (lambda: with_header(b"hello, I am a model"), "not valid JSON"),
     "JSON nested too deep": (lambda: with_header(b"[" * 500_000), "not valid JSON"),
     "a config nested too deep": (lambda: with_meta(config="[" * 300_000), "configuration is not valid JSON"),
     "a card nested too deep": (lambda: with_meta(card='{"a":' * 100_000), "card is not valid JSON"),
-    "a list": (lambda: with_header(b"[]"), "must be a JSON object"),
-    "a key twice in the header": (lambda: with_header(b'{"a": 1, "a": 2}'), "header names a key twice"),
     "a key twice in the config": (
         lambda: with_meta(config=META["config"][:-1] + ', "d_model": 8}'),
         "configuration names a key twice",
@@ -222,42 +215,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "NaN in the card": (lambda: with_meta(card='{"loss": NaN}'), "card holds NaN"),
     "infinity in the card": (lambda: with_meta(card='{"loss": -Infinity}'), "card holds -Infinity"),
     "an overflow in the card": (lambda: with_meta(card='{"loss": 1e999}'), "card holds 1e999"),
-    "10,001 tensors": (
-        lambda: pack({str(n): {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for n in range(10_001)}, data=b""),
-        "10,001 tensors",
-    ),
-    "overlapping offsets": (
-        lambda: with_entry(MATRIX, data_offsets=[0, N_BYTES]),
-        "does not match its number of bytes",
-    ),
-    "the same bytes twice": (
-        lambda: pack(
-            {n: e | {"data_offsets": [0, e["data_offsets"][1] - e["data_offsets"][0]]} for n, e in ENTRIES.items()}
-        ),
-        "overlaps another",
-    ),
-    "a gap": (
-        lambda: pack(
-            {n: e | {"data_offsets": [at + 4 for at in e["data_offsets"]]} for n, e in ENTRIES.items()},
-            data=bytes(4) + DATA,
-        ),
-        "leaves a gap",
-    ),
-    "reversed offsets": (
-        lambda: with_entry(MATRIX, data_offsets=ENTRIES[MATRIX]["data_offsets"][::-1]),
-        "does not match",
-    ),
-    "negative offsets": (lambda: with_entry(MATRIX, data_offsets=[-4, 0]), "two data_offsets"),
-    "offsets out of range": (
-        lambda: pack({n: e | {"data_offsets": [at + 2**40 for at in e["data_offsets"]]} for n, e in ENTRIES.items()}),
-        "leaves a gap",
-    ),
-    "a shape for other bytes": (lambda: with_entry(MATRIX, shape=[3, 3]), "does not match its number of bytes"),
-    "a shape that overflows": (lambda: with_entry(MATRIX, shape=[2**40, 2**40]), "does not match its number of bytes"),
-    "a huge shape": (lambda: with_entry(MATRIX, shape=[10**30]), "impossible shape"),
-    "an unknown dtype": (lambda: with_entry(MATRIX, dtype="F8"), "unknown dtype"),
     "half precision": (lambda: as_dtype("F16", 2), "bytes of weights"),
-    "double precision": (lambda: as_dtype("F64", 8), "bytes of weights"),
     "integers": (lambda: as_dtype("I32", 4), "must be F32"),
     "a missing tensor": (lambda: without(MATRIX), "bytes of weights"),
     "an extra tensor": (
@@ -279,10 +237,6 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
         "must be F32 with shape",
     ),
     "NaN": (lambda: with_number(float("nan")), "hold NaN or infinity"),
-    "infinity": (lambda: with_number(float("inf")), "hold NaN or infinity"),
-    "bytes left over": (lambda: GOOD + b"\0", "follow the header"),
-    "a second file behind": (lambda: GOOD + GOOD, "follow the header"),
-    "cut by a byte": (lambda: GOOD[:-1], "follow the header"),
     "cut in its weights": (lambda: GOOD[: 3 * len(GOOD) // 4], "follow the header"),
     "a gigantic d_model": (lambda: with_config(d_model=10**9), "d_model must be from 1 to 16,384"),
     "an endless d_model": (lambda: with_config(d_model=10**4000), "d_model must be"),
@@ -301,12 +255,8 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: with_meta(config=json.dumps({k: v for k, v in CONFIG.items() if k != "d_model"})),
         "needs the field 'd_model'",
     ),
-    "a boolean as a number": (lambda: with_config(n_layers=True), "n_layers must be of type int"),
     "text as a number": (lambda: with_config(d_model="8"), "d_model must be of type int"),
     "endless text as a name": (lambda: with_config(norm="post" * 100_000), "norm must be one of"),
-    "a fraction as a size": (lambda: with_config(d_model=8.0), "d_model must be of type int"),
-    "null as a size": (lambda: with_config(d_model=None), "d_model must be of type int"),
-    "an object as a size": (lambda: with_config(d_model={}), "d_model must be of type int"),
     "a decoder that knows how long its answer is": (
         lambda: with_config(architecture="decoder", causal=True, positions="mirror"),
         "how long the answer is that it has yet to write",
@@ -316,12 +266,9 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a scale no float32 holds": (lambda: with_config(init_scale=1e300), "init_scale"),
     "a base that divides by 0": (lambda: with_config(position_base=5e-324), "position_base"),
     "a list as config": (lambda: with_meta(config="[]"), "must be a JSON object"),
-    "a number as config": (lambda: with_meta(config="7"), "must be a JSON object"),
     "no config": (lambda: pack(meta={"xformer": "1"}), "no model configuration"),
     "no metadata": (lambda: pack(meta={}), "not written by xformer"),
     "another format": (lambda: with_meta(xformer="2"), "not written by xformer"),
-    "metadata that is no text": (lambda: with_meta(card={"a": 1}), "must map names to text"),
-    "metadata that is a list": (lambda: pack(meta=[]), "must map names to text"),
     "an unknown task": (lambda: with_task(name="think"), "name must be one of"),
     "a task for more symbols": (lambda: with_task(symbols=8), "The task has 9 tokens"),
     "a task for another architecture": (
@@ -332,7 +279,6 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a gigantic task": (lambda: with_task(symbols=100_000, max_len=10_000), "vocab_size"),
     "a task that is a list": (lambda: with_meta(task="[]"), "must be a JSON object"),
     "a card that is a list": (lambda: with_meta(card="[]"), "card must be a JSON object"),
-    "a card that is a number": (lambda: with_meta(card="1"), "card must be a JSON object"),
     "a card that is no JSON": (lambda: with_meta(card="hello"), "card is not valid JSON"),
     "a pickle": (lambda: pickle.dumps(Exploit()), "safetensors file"),
     "a zip": (lambda: b"PK\x03\x04" + bytes(100), "header"),
@@ -421,12 +367,6 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         assert len(str(caught.value)) < 500
 
 
-def test_a_folder_with_a_pipe_in_it(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / FILE)
-    with pytest.raises(CheckpointError, match="There is no checkpoint at"):
-        load(tmp_path)
-
-
 def test_a_file_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "large.safetensors"
     with file.open("wb") as handle:
@@ -434,39 +374,6 @@ def test_a_file_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("it was read"))
     with pytest.raises(CheckpointError, match="at most 2,147,483,648"):
         load(file)
-
-
-@pytest.mark.parametrize("part", ["header", "anywhere", "lengths and braces"])
-def test_flipped_bytes_are_refused_or_harmless(part: str) -> None:
-    """150 damaged files: each gives a sentence, or a model with finite weights."""
-    draw = random.Random(part)
-    end = len(GOOD) if part == "anywhere" else 8 + int.from_bytes(GOOD[:8], "little")
-    refusals: list[str] = []
-    for _ in range(150):
-        content = bytearray(GOOD)
-        for _ in range(draw.choice([1, 1, 2, 5])):
-            at = draw.randrange(end)
-            if part == "lengths and braces":
-                content[at] = draw.choice(b'0123456789{}[]",:-.eE\\nullNaN')
-            else:
-                content[at] ^= 1 << draw.randrange(8)
-        try:
-            loaded = from_bytes(bytes(content))
-        except CheckpointError as error:
-            refusals.append(str(error))
-        else:
-            assert all(p.isfinite().all() for p in loaded.model.parameters())
-    assert all(len(message.encode()) < 500 and "\n" not in message for message in refusals)
-    assert len(refusals) > (10 if part == "anywhere" else 50)
-
-
-def test_bytes_taken_out_and_put_in_are_refused_or_harmless() -> None:
-    draw = random.Random(8)
-    for _ in range(100):
-        at, n = draw.randrange(len(GOOD)), draw.randrange(1, 9)
-        for content in (GOOD[:at] + GOOD[at + n :], GOOD[:at] + draw.randbytes(n) + GOOD[at:]):
-            with pytest.raises(CheckpointError):
-                from_bytes(content)
 
 
 def test_a_file_that_claims_too_much_is_refused_at_its_header(tmp_path: Path) -> None:

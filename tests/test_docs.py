@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
 import inspect
 import json
 import re
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,8 @@ import xformer
 from benchmarks import api_page, doc_pages, gallery
 from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
+from xformer.doctor.diagnosis import CHECKS
+from xformer.doctor.subject import ARGUMENTS
 from xformer.site import layer_title
 
 ROOT = Path(__file__).parents[1]
@@ -162,6 +166,8 @@ def test_the_api_shows_signatures_arguments_and_examples() -> None:
     assert "**Args**\n\n- `a`: A number, such as 3.\n- `b`: Another.\n" in text
     assert "**Returns** Nothing at all.\n\n```python\n>>> call(1)\n```" in text
     assert api_page.first_sentence(inspect.getdoc(call) or "") == "Does it, e.g. `a` times."
+    code = "x = 1\n\ndef f():\n    return x"
+    assert api_page.markdown("Code:\n\n" + textwrap.indent(code, "    ")) == f"Code:\n\n```python\n{code}\n```"
     names = {
         f"### {package.__name__}.{name}\n" for package in (xformer.viz, xformer.analysis) for name in package.__all__
     }
@@ -189,6 +195,25 @@ def test_the_table_of_names_is_that_of_the_code() -> None:
     reading = xformer.read(FAMILIES["GPT-2"].make(), torch.tensor([[5, 6, 7]]))
     rotary = {"hook_rot_q", "hook_rot_k"}
     assert {name.rpartition(".")[2] for name in reading.names("transformer_lens")} == listed - rotary
+
+
+def test_the_page_of_the_doctor_has_every_check_and_every_argument() -> None:
+    _, checks, arguments = re.split(
+        r"\| (?:check|needed for) \|", (DOCS / "is-my-attention-right.md").read_text("utf-8")
+    )
+    assert re.findall(r"^\| `(\w+)` \|", checks, re.MULTILINE) == list(CHECKS)
+    listed = {name for row in arguments.splitlines() if row.startswith("| ") for name in re.findall(r"`(\w+)`", row)}
+    assert listed == {name for names in ARGUMENTS.values() for name in names}
+
+
+def test_the_examples_on_the_page_of_the_doctor_give_what_they_show() -> None:
+    text = (DOCS / "is-my-attention-right.md").read_text("utf-8")
+    code = "\n".join(re.findall(r"```python\n(>>>.*?)```", text, re.DOTALL))
+    test = doctest.DocTestParser().get_doctest(code, {}, "is-my-attention-right.md", None, 0)
+    out: list[str] = []
+    found = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=out.append)
+    assert found.attempted > 20
+    assert not out, "".join(out)
 
 
 def test_the_changelog_has_versions_and_kinds_of_change() -> None:

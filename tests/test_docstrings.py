@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import xformer
+from xformer import testing
 
 ROOT = Path(__file__).parents[1]
 EDITS = sorted(
@@ -22,7 +23,8 @@ EDITS = sorted(
 )
 
 
-NAMES = [*(f"xformer.{name}" for name in xformer.__all__), *(f"xformer.edits.{name}" for name in EDITS)]
+ASSERTIONS = sorted(f"xformer.testing.{name}" for name in vars(testing) if name.startswith("assert_"))
+NAMES = [*(f"xformer.{name}" for name in xformer.__all__), *(f"xformer.edits.{name}" for name in EDITS), *ASSERTIONS]
 """Public names; the modules among them have names of their own."""
 DRAWN = [f"{package.__name__}.{name}" for package in (xformer.analysis, xformer.viz) for name in package.__all__]
 SNAKE_CASE = re.compile(r"[a-z][a-z0-9_]*")
@@ -38,8 +40,9 @@ def resolved(name: str) -> Any:
     return found
 
 
-def test_there_are_edits() -> None:
+def test_there_are_edits_and_assertions() -> None:
     assert {"ablate_head", "apply", "patch_from"} <= set(EDITS)
+    assert len(ASSERTIONS) == 5
 
 
 @pytest.mark.parametrize("name", [*NAMES, *DRAWN])

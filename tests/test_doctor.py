@@ -32,23 +32,20 @@ def test_in_a_process_of_its_own(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "xformer", "doctor", str(MIRROR)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    first, *rest = done.stdout.splitlines()
-    assert first == "Nothing is wrong in what was checked."
-    assert "  pattern = softmax(scores) over the keys (1 place)" in rest
-    assert "  what stands in padded cells changes nothing (1 pair of runs)" in rest
-    left, out = rest.index("Out of reach of any run:"), rest[rest.index("Out of reach of any run:") :]
-    assert "  token by token from a cache scores as the whole run does" in rest[:left]  # an encoder has none
-    assert not any("unrecorded or on" in line for line in out)  # that was looked at
+    lines = done.stdout.splitlines()
+    assert "holds   left_padding: Padding on the left changes no output (35 lengths)." in lines
+    assert "Nothing is wrong in what was checked." in lines
+    assert "  cache: The model is not causal, so it keeps no cache." in lines[lines.index("Not checked:") :]
 
 
 def test_a_broken_model_on_disk_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = BUGS["dead-neurons"].broken(xformer.load(PAIR).model)
     xformer.save(broken, tmp_path / "dead")
     assert main(["doctor", str(tmp_path / "dead"), "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found[0]["kind"] == "dead-neurons"
-    assert found[0]["where"] == ["encoder.0.ffn", "decoder.0.ffn"]
-    assert found[0]["numbers"]["highest_input"] < 0
+    found = {row["check"]: row for row in json.loads(capsys.readouterr().out)}
+    assert found["equations"]["verdict"] == "broken"
+    assert found["equations"]["layer"] == 0
+    assert "dead-neurons" in found["equations"]["remedy"]
 
 
 def test_a_trace_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,18 +247,6 @@ def test_patching_some_heads_at_some_positions(name: str, heads: list[int] | Non
     assert not torch.equal(trace.logits, b.logits)
 
 
-def test_patching_the_stream_at_one_position() -> None:
-    model = build()
-    a, b = (record(model, *inputs(model, seed=seed)) for seed in (0, 50))
-    patch = edits.patch_from(a, "encoder.0.resid_post", positions=[4])
-    trace = record(model, *inputs(model, seed=50), edits=[patch])
-    expected = b["encoder.0.resid_post"].clone()
-    expected[:, 4] = a["encoder.0.resid_post"][:, 4]
-    assert torch.equal(trace["encoder.0.resid_post"], expected)
-    by_hand = record(model, *inputs(model, seed=50), edits=[edits.replace("encoder.1.resid_pre", expected)])
-    assert torch.equal(trace.logits, by_hand.logits)
-
-
 @pytest.mark.parametrize(("architecture", "positions"), FITTING)
 def test_without_positions_a_model_is_one_that_never_had_any(architecture: str, positions: str) -> None:
     model = build(architecture=architecture, positions=positions)

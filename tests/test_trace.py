@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -159,22 +157,6 @@ def test_bytes_count_shared_storage_once() -> None:
     assert trace.n_bytes == sum(one_each.values()) < sum(trace[name].nbytes for name in trace)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_saved_arrays_come_back(architecture: str, tmp_path: Path) -> None:
-    model = build(architecture=architecture)
-    arguments = inputs(model)
-    trace = record(model, *arguments)
-    trace.save_npz(tmp_path / "trace.npz")
-    with np.load(tmp_path / "trace.npz", allow_pickle=False) as arrays:
-        names = {*trace, "tokens", "config"} | ({"target"} if trace.target is not None else set())
-        assert set(arrays.files) == names
-        for name in trace:
-            assert np.array_equal(arrays[name], trace[name].numpy())
-        assert np.array_equal(arrays["tokens"], arguments[0].numpy())
-        if trace.target is not None:
-            assert np.array_equal(arrays["target"], arguments[1].numpy())
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_eight_threads_on_one_model_never_mix() -> None:
     model = build(architecture="decoder", positions="learned").train()
@@ -316,23 +298,3 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
             assert len(str(caught.value)) < 500
     with pytest.raises(InputError, match="only 5 bytes"):
         load_trace(tmp_path / "text")
-
-
-def test_damaged_files_get_a_sentence_or_are_traces(tmp_path: Path) -> None:
-    trace = record(build(architecture="decoder"), *inputs(build(architecture="decoder")))
-    save_trace(trace, tmp_path / "x")
-    whole = (tmp_path / "x").read_bytes()
-    draw = random.Random(0)
-    refused = 0
-    for _ in range(400):
-        damaged = bytearray(whole[: draw.choice([len(whole), draw.randrange(len(whole))])])
-        for _ in range(draw.randrange(4)):
-            damaged[draw.choice([draw.randrange(len(damaged)), draw.randrange(min(len(damaged), 3000))])] ^= (
-                draw.randrange(256)
-            )
-        (tmp_path / "damaged").write_bytes(damaged)
-        with contextlib.suppress(InputError):
-            load_trace(tmp_path / "damaged")
-            continue
-        refused += 1
-    assert refused > 200

@@ -17,11 +17,11 @@ def screen() -> None:
 
 
 def main() -> None:
-    from pages.shared import loading
+    from pages.shared import serving
 
     st.set_page_config(layout="wide")
     st.html(ROOT / "pages/shared/page.css")
-    loading.wait()
+    serving.wait_until_loaded()
 
     from pages.shared import frame, link, picture, screens
 

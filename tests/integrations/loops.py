@@ -9,11 +9,11 @@ import torch
 
 from xformer.integrations.lightning import AttentionSnapshots, LitTransformer
 from xformer.model import Transformer
+from xformer.paths import snapshot_steps
 from xformer.presets import Preset
 from xformer.tasks import Task
-from xformer.training import dispatch, liveness
+from xformer.training import jobs, liveness
 from xformer.training.run_store import RunStore
-from xformer.training.snapshots import snapshot_steps
 
 __all__ = ["AttentionSnapshots", "DeepModule", "LitTransformer", "Watcher", "fit", "lightning"]
 
@@ -62,7 +62,7 @@ class Watcher(lightning.Callback):
         self.store, self.seen = store, []
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        dispatch.reconcile(self.store)
+        jobs.reconcile(self.store)
         [entry] = self.store.entries()
         held = liveness.is_held(self.store.folder_of(entry.id) / liveness.LOCK)
         self.seen.append((entry.state, held, snapshot_steps(self.store.folder_of(entry.id))[-1]))

@@ -48,15 +48,6 @@ def test_training_shows_training_images_and_the_test_each_test_image_once() -> N
         assert rows(torch.cat((batch.tokens, batch.labels[:, :1]), dim=1)) == rows(test.sources)
 
 
-def test_a_sample_is_a_function_of_seed_purpose_and_step() -> None:
-    def tokens(**changes: int) -> torch.Tensor:
-        return task().sample(7, **({"seed": 2, "step": 3, "purpose": "train"} | changes)).tokens
-
-    assert tokens().equal(tokens())
-    assert not tokens().equal(tokens(step=4))
-    assert not tokens().equal(tokens(seed=3))
-
-
 @pytest.mark.parametrize("patch", [1, 2, 4])
 def test_only_the_class_token_has_a_label(patch: int) -> None:
     n = (8 // patch) ** 2

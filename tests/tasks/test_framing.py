@@ -44,49 +44,6 @@ def assert_layout(layout: Layout | None, positions: list, mirrored: list, segmen
     assert layout.segments.tolist() == segments
 
 
-def test_encoder_padded() -> None:
-    batch = by_hand("encoder", end=False, widths=None)
-    assert batch.tokens.tolist() == [[4, 1, 3], [2, 5, 0]]
-    assert batch.labels.tolist() == [[3, 1, 4], [5, 2, X]]
-    assert_layout(batch.layout, [[0, 1, 2], [0, 1, 0]], [[2, 1, 0], [1, 0, 0]], [[1, 1, 1], [1, 1, 0]])
-    assert batch.target is None
-
-
-def test_encoder_packed() -> None:
-    batch = by_hand("encoder", end=False, widths=(5, 0))
-    assert batch.tokens.tolist() == [[4, 1, 3, 2, 5]]
-    assert batch.labels.tolist() == [[3, 1, 4, 5, 2]]
-    assert_layout(batch.layout, [[0, 1, 2, 0, 1]], [[2, 1, 0, 1, 0]], [[1, 1, 1, 2, 2]])
-    assert not batch.layout.padded
-
-
-def test_encoder_with_end_padded() -> None:
-    batch = by_hand("encoder", end=True, widths=None)
-    assert batch.tokens.tolist() == [[4, 1, 3, 6], [2, 5, 6, 0]]
-    assert batch.labels.tolist() == [[3, 1, 4, 6], [5, 2, 6, X]]
-    assert_layout(
-        batch.layout, [[0, 1, 2, 3], [0, 1, 2, 0]], [[3, 2, 1, 0], [2, 1, 0, 0]], [[1, 1, 1, 1], [1, 1, 1, 0]]
-    )
-
-
-def test_encoder_with_end_packed() -> None:
-    batch = by_hand("encoder", end=True, widths=(7, 0))
-    assert batch.tokens.tolist() == [[4, 1, 3, 6, 2, 5, 6]]
-    assert batch.labels.tolist() == [[3, 1, 4, 6, 5, 2, 6]]
-    assert_layout(batch.layout, [[0, 1, 2, 3, 0, 1, 2]], [[3, 2, 1, 0, 2, 1, 0]], [[1, 1, 1, 1, 2, 2, 2]])
-
-
-def test_encoder_decoder_padded() -> None:
-    batch = by_hand("encoder-decoder", end=True, widths=None)
-    layout = [[0, 1, 2, 3], [0, 1, 2, 0]], [[3, 2, 1, 0], [2, 1, 0, 0]], [[1, 1, 1, 1], [1, 1, 1, 0]]
-    assert batch.tokens.tolist() == [[4, 1, 3, 6], [2, 5, 6, 0]]
-    assert batch.target is not None
-    assert batch.target.tolist() == [[7, 3, 1, 4], [7, 5, 2, 0]]
-    assert batch.labels.tolist() == [[3, 1, 4, 6], [5, 2, 6, X]]
-    assert_layout(batch.layout, *layout)
-    assert_layout(batch.target_layout, *layout)
-
-
 def test_encoder_decoder_packed() -> None:
     batch = by_hand("encoder-decoder", end=True, widths=(7, 7))
     layout = [[0, 1, 2, 3, 0, 1, 2]], [[3, 2, 1, 0, 2, 1, 0]], [[1, 1, 1, 1, 2, 2, 2]]
@@ -128,18 +85,6 @@ def test_an_answer_of_another_length_than_its_source() -> None:
     assert batch.target is not None
     assert batch.target.tolist() == [[7, 5, 7, 3, 2]]
     assert batch.labels.tolist() == [[5, 6, 3, 2, 6]]
-
-
-def test_decoder_packed() -> None:
-    batch = by_hand("decoder", end=True, widths=(12, 0))
-    assert batch.tokens.tolist() == [[4, 1, 3, 7, 3, 1, 4, 2, 5, 7, 5, 2]]
-    assert batch.labels.tolist() == [[X, X, X, 3, 1, 4, 6, X, X, 5, 2, 6]]
-    assert_layout(
-        batch.layout,
-        [[0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4]],
-        [[6, 5, 4, 3, 2, 1, 0, 4, 3, 2, 1, 0]],
-        [[1] * 7 + [2] * 5],
-    )
 
 
 def drawn(task: Task, n: int, *, seed: int, packed: bool) -> list[list[int]]:
@@ -196,41 +141,6 @@ def compare(task: Task, packed: bool) -> None:
     assert batch.labels.tolist() == slow_rows(sides[-1][0], 2 if packed else 1, batch.labels.shape[1]).labels
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_no_label_stands_on_padding_or_on_a_prompt(architecture: str, packed: bool) -> None:
-    task = tiny_task(architecture)
-    batch = task.sample(40, seed=1, packed=packed)
-    labelled = batch.labels != X
-    assert not (labelled & (batch.output_segments == 0)).any()
-    assert not (batch.labels == task.vocabulary.special.pad).any()
-    if architecture != "decoder":
-        assert torch.equal(labelled, batch.output_segments > 0)
-        return
-    for row in range(len(batch.tokens)):  # a prompt is every symbol of a segment before its start token
-        answering = {0: False, 1: False, 2: False}
-        for cell, segment in enumerate(batch.output_segments[row].tolist()):
-            answering[segment] |= batch.tokens[row, cell].item() == task.vocabulary.special.start
-            assert labelled[row, cell].item() == (answering[segment] and segment > 0)
-
-
-def test_rows_of_a_batch_are_the_same_rows() -> None:
-    whole = tiny_task("encoder-decoder").sample(12, seed=2)
-    part = whole.rows(3, 7)
-    assert torch.equal(part.tokens, whole.tokens[3:7])
-    assert torch.equal(part.labels, whole.labels[3:7])
-    assert whole.target is not None
-    assert part.target is not None
-    assert torch.equal(part.target, whole.target[3:7])
-    for mine, theirs in ((part.layout, whole.layout), (part.target_layout, whole.target_layout)):
-        assert mine is not None
-        assert theirs is not None
-        assert theirs.segments is not None
-        assert_layout(
-            mine, theirs.positions[3:7].tolist(), theirs.mirrored[3:7].tolist(), theirs.segments[3:7].tolist()
-        )
-
-
 N = 6000
 
 MIN, MAX = 3, 15  # 13 lengths, the real task's
@@ -270,15 +180,6 @@ def test_examples_are_valid_and_lengths_and_symbols_uniform(architecture: str, p
         counts = Counter(symbols[column] for symbols in found)
         assert set(counts) == set(range(1, 20))
         assert chance([counts[s] for s in range(1, 20)], [N / 19] * 19) > ONE_IN_A_MILLION
-
-
-def test_packed_rows_are_full() -> None:
-    for architecture, width in (("encoder", 18), ("encoder-decoder", 20), ("decoder", 38)):
-        task = full_task(architecture)
-        batch = task.sample(100, seed=1, packed=True)
-        assert batch.labels.shape == (50, width)
-        assert (batch.output_segments > 0).all()
-        assert task.widths == (width, width if architecture == "encoder-decoder" else 0)
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])

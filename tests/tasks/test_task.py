@@ -9,7 +9,6 @@ import pytest
 from tests.tasks.slow import slow_frame
 from tests.training.tiny import ARCHITECTURES, tiny_model, tiny_task
 from xformer.errors import ConfigError, InputError
-from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 
 
@@ -49,16 +48,6 @@ def test_a_model_that_does_not_fit_is_refused(architecture: str, changes: dict[s
     assert words in str(caught.value)
 
 
-def test_the_length_that_the_refusal_names_fits() -> None:
-    for architecture, max_len in (("encoder", 5), ("encoder-decoder", 6), ("decoder", 11)):
-        task = tiny_task(architecture)
-        task.check_fits(tiny_model(task, max_len=max_len))
-    task = tiny_task(end_token=True)
-    task.check_fits(tiny_model(task, max_len=6))
-    with pytest.raises(ConfigError, match="use max_len=6"):
-        task.check_fits(tiny_model(task, max_len=5))
-
-
 @pytest.mark.parametrize("end_token", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_an_example_is_framed_like_the_batches(architecture: str, end_token: bool) -> None:
@@ -73,13 +62,6 @@ def test_an_example_is_framed_like_the_batches(architecture: str, end_token: boo
         assert example.tokens.tolist() == [source.tokens[:n_prompt]]
         assert (None if example.target is None else example.target.tolist()) == (target and [target.tokens])
         assert example.labels.tolist() == [(target or source).labels]
-
-
-def test_the_prompt_of_a_decoder_ends_with_the_start_token() -> None:
-    example = tiny_task("decoder").example([3, 1, 2])
-    assert example.tokens.tolist() == [[3, 1, 2, 9]]
-    assert example.stream.tolist() == [[3, 1, 2, 9, 2, 1, 3]]
-    assert example.labels.tolist() == [[IGNORED] * 3 + [2, 1, 3, 8]]
 
 
 @pytest.mark.parametrize(("architecture", "most"), [("encoder", 11), ("encoder-decoder", 10), ("decoder", 5)])
@@ -183,11 +165,6 @@ def test_the_example_in_the_sentence_can_be_typed() -> None:
         assert len(vocabulary.read(str(caught.value).rpartition("try ")[2].removesuffix("."))) == 4
 
 
-def test_the_word_that_is_wrong_is_the_one_named() -> None:
-    with pytest.raises(InputError, match="“20” is not one"):
-        TASK.vocabulary.read("3 19 20 x")
-
-
 @pytest.mark.parametrize(
     ("architecture", "end_token", "labels"),
     [
@@ -204,9 +181,3 @@ def test_labels_and_special_tokens(architecture: str, end_token: bool, labels: t
     assert vocabulary.special.pad == 0
     assert vocabulary.special.end == (labels.index("end") if "end" in labels else None)
     assert vocabulary.special.start == (labels.index("start") if "start" in labels else None)
-
-
-def test_text_is_what_read_reads() -> None:
-    assert TASK.vocabulary.text([3, 7, 19]) == "3 7 19"
-    assert TASK.vocabulary.read(TASK.vocabulary.text([3, 7, 19])) == [3, 7, 19]
-    assert TASK.vocabulary.text([0, 1, 20]) == "pad 1 end"

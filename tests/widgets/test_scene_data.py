@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import xformer
-from pages.components.scene import Opened, opened
+from pages.components.players import Opened, opened
 from xformer.reading import Reading
 from xformer.viz.packing import header_of
 from xformer.widgets import scene_data as module
