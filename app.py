@@ -49,4 +49,5 @@ if streamlit_compat.is_server_running():
 elif __name__ == "__main__":
     serve()
 else:
-    app = serving.guarded_app()
+    # Streamlit looks for a call of `st.App` in the text of this file.
+    app = st.App(HERE / "app.py", middleware=serving.prepare())

@@ -29,11 +29,11 @@ def guest_app() -> st.App:
     """The app for the process of a notebook or script, which keeps its settings; `xformer.show` serves it."""
     for name in ("uvicorn.access", "uvicorn.error", "xformer.memory"):  # their lines are for the operator of a server
         logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
-    return guarded_app(guest_of=__main__)
+    return st.App(APP / "app.py", middleware=prepare(guest_of=__main__))
 
 
-def guarded_app(guest_of: ModuleType | None = None) -> st.App:
-    """The app behind its guards, the outermost first; loading begins.
+def prepare(guest_of: ModuleType | None = None) -> list[Middleware]:
+    """Begin loading, and return the guards of the app, the outermost first.
 
     Args:
         guest_of: The main module of another program's process, which keeps its settings.
@@ -41,10 +41,9 @@ def guarded_app(guest_of: ModuleType | None = None) -> st.App:
     global _guest_of
     _guest_of = guest_of
     ignore_pages_folder()
-    guards = (SecurityHeaders, HostGuard, ConnectionGuard, VisitorCookie, UploadGuard, MessageGuard, Attendance)
-    app = st.App(APP / "app.py", middleware=[Middleware(guard) for guard in guards])
     begin_loading()
-    return app
+    guards = (SecurityHeaders, HostGuard, ConnectionGuard, VisitorCookie, UploadGuard, MessageGuard, Attendance)
+    return [Middleware(guard) for guard in guards]
 
 
 def begin_loading() -> None:
