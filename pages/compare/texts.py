@@ -234,10 +234,9 @@ def _runs(both: Pair, sources: Sources) -> dict[str, str]:
     if chosen == "surprise":
         named = [one.named(run) for one, run in zip(both, runs, strict=True)]
         picture(CONTEXT, "surprise", viz.surprise_by_character, named, key="compare_surprise")  # type: ignore[arg-type]
-        bits = table(CONTEXT, analysis.surprise_by_character, named).groupby("model", sort=False)[["bits", "to"]]
-        per = bits.agg({"bits": "sum", "to": "max"})
-        shares = zip("AB", per["bits"] / per["to"], strict=True)
-        caption(f"Bits per character of this text: {', '.join(f'{letter} {share:.2f}' for letter, share in shares)}.")
+        shares = [f"{letter} {share:.2f}" for letter, run in zip("AB", named, strict=True) for share in _bits(run)]
+        if shares:
+            caption(f"Bits per character of this text: {', '.join(shares)}.")
         return {"panel": chosen}
     link = {"panel": chosen, "position": str(at)}
     if chosen == "apart":
@@ -252,6 +251,12 @@ def _runs(both: Pair, sources: Sources) -> dict[str, str]:
     else:
         panel(rows_panel if chosen == "rows" else lens_panel, CONTEXT, at, two, (0, 1))
     return link
+
+
+def _bits(run: Reading) -> list[float]:
+    """Bits per character of a run; empty where its text has one token, which nothing predicts."""
+    bits = table(CONTEXT, analysis.surprise_by_character, [run])
+    return [] if bits.empty else [bits["bits"].sum() / bits["to"].max()]
 
 
 def _ask_position(runs: Sequence[Reading], *, has_divergence: bool) -> int:

@@ -56,6 +56,5 @@ def test_outside_of_a_frame_nothing_is_hidden(open_page: Open) -> None:
 
 def test_every_screen_says_what_its_picture_is() -> None:
     for name in screens():
-        page = Path("pages") / name / "page.py"
-        sources = [page.read_text("utf-8"), (page.parent / "run.py").read_text("utf-8") if name == "train" else ""]
+        sources = [path.read_text("utf-8") for path in (Path("pages") / name).glob("*.py")]
         assert any("frame.picture(" in source or "with picture()" in source for source in sources), name
