@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from torch import nn
@@ -72,7 +74,25 @@ class Bug:
         return changed
 
 
+_TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("bugs.toml").read_text("utf-8"))
+
+
+def bug(
+    name: str,
+    put_into: Callable[[Transformer], Transformer],
+    applies_to: Callable[[ModelConfig], bool] = lambda config: True,
+    **settings: Any,
+) -> Bug:
+    """The bug whose texts stand under its name in `bugs.toml`."""
+    return Bug(name=name, put_into=put_into, applies_to=applies_to, **_TEXTS[name], **settings)
+
+
 Layer = TypeVar("Layer", bound=nn.Module)
+
+
+def exchange(old: type[Layer], new: type[Layer], path_ends: str = "") -> Callable[[Transformer], Transformer]:
+    """`replace_modules` of these layers, for any model."""
+    return lambda model: replace_modules(model, old, new, path_ends)
 
 
 def replace_modules(model: Transformer, old: type[Layer], new: type[Layer], path_ends: str = "") -> Transformer:
@@ -109,40 +129,4 @@ class Crash:
     meant: str
 
 
-CRASHES = (
-    Crash(
-        "A number is called as if it were the layer: self.embedding_dim(x).",
-        "TypeError: 'int' object is not callable",
-        "self.embedding(x)",
-    ),
-    Crash(
-        "The logarithm of a plain number is asked of torch: torch.log(10000.0).",
-        "TypeError: log(): argument 'input' must be Tensor, not float",
-        "math.log(10000.0)",
-    ),
-    Crash(
-        "A buffer is registered under one name and read under another: self.pe for self.positional_encoding.",
-        "AttributeError: 'PositionalEncoding' object has no attribute 'pe'",
-        "one name for it",
-    ),
-    Crash(
-        "A layer is built where it should be called: nn.ReLU(x), nn.LayerNorm(x).",
-        "TypeError, or a layer passed on as if it were a tensor",
-        "self.relu(x) with self.relu = nn.ReLU(), or F.relu(x)",
-    ),
-    Crash(
-        "A module's __init__ does not call super().__init__().",
-        "AttributeError: cannot assign module before Module.__init__() call",
-        "super().__init__() first",
-    ),
-    Crash(
-        "The result has one name and another is returned: output = weights @ v; return out.",
-        "NameError: name 'out' is not defined",
-        "return output",
-    ),
-    Crash(
-        "The projections end in the length of the context instead of the width of the model.",
-        "RuntimeError: shape is invalid, as soon as the two numbers differ",
-        "nn.Linear(d_model, d_model)",
-    ),
-)
+CRASHES = tuple(Crash(**one) for one in _TEXTS["crashes"])

@@ -92,13 +92,7 @@ class Lesson:
 
 
 def train_both(
-    where: str | Path,
-    bug: str,
-    *,
-    steps: int,
-    peak_lr: float = 3e-3,
-    batch_size: int = 32,
-    until: int | None = None,
+    where: str | Path, bug: str, *, steps: int, peak_lr: float = 3e-3, batch_size: int = 32, until: int | None = None
 ) -> Lesson:
     """Two fresh models of the size and task of a checkpoint, one with the bug of that name, and how both learn.
 
@@ -128,13 +122,9 @@ def lesson(preset: Preset, bug: Bug, steps: int) -> Iterator[Lesson]:
 
 def lab_preset(model: ModelConfig, task: TaskConfig, steps: int, peak_lr: float, batch_size: int) -> Preset:
     """A model of this size, trained for this task, briefly."""
+    every = min(20, max(1, steps // 20))
     train = TrainConfig(
-        steps=steps,
-        batch_size=batch_size,
-        peak_lr=peak_lr,
-        log_every=min(20, max(1, steps // 20)),
-        held_out=HELD_OUT,
-        snapshot_every=0,
+        steps=steps, batch_size=batch_size, peak_lr=peak_lr, log_every=every, held_out=HELD_OUT, snapshot_every=0
     )
     return Preset("lab", "lab", "", model, task, train)
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from xformer.bugs.bug import Bug, replace_modules
+from xformer.bugs.bug import bug, exchange
 from xformer.config import ModelConfig
 from xformer.layers.attention import Attention
 from xformer.layers.embedding import AddPositions, AnyEmbedding, Unembedding
@@ -43,40 +43,11 @@ class NormalisedStream(PreNorm):
 
 
 RESIDUAL_BUGS = (
-    Bug(
-        "no-residual",
-        "No residual connection",
-        "A sublayer's result replaces the stream instead of being added to it.",
-        "first versions of a block, x = layer(x), before the paper's “Add & Norm” is noticed",
-        "x ← LayerNorm(f(x))   (pre-norm: f(LayerNorm(x)))",
-        "x ← LayerNorm(x + f(x))   (pre-norm: x + f(LayerNorm(x)))",
-        "The tokens' vectors become alike layer by layer, and the deeper the model the less it learns.",
-        "no more than layers",
-        lambda model: replace_modules(model, Residual, NoResidual),
-        decides=("what the residual adds up",),
-    ),
-    Bug(
-        "lost-output",
-        "A sublayer's result lost",
-        "The attention is called and its result not used: self.attn(x) stands where x = self.attn(x) was meant.",
-        "statements without an assignment, which Python runs without a word",
-        "x ← LayerNorm(x)   (pre-norm: x)",
-        "x ← LayerNorm(x + f(x))   (pre-norm: x + f(LayerNorm(x)))",
-        "The patterns look healthy and change nothing: each position's answer depends on its own token alone.",
-        "no more than attention",
-        lambda model: replace_modules(model, Residual, Lost, "attn_residual"),
-        decides=("what the residual adds up",),
-    ),
-    Bug(
+    bug("no-residual", exchange(Residual, NoResidual), decides=("what the residual adds up",)),
+    bug("lost-output", exchange(Residual, Lost, "attn_residual"), decides=("what the residual adds up",)),
+    bug(
         "residual-after-norm",
-        "The residual starts after the norm",
-        "Pre-norm is written x = norm(x); x = x + f(x), so the stream itself is normalised at every sublayer.",
-        "a widely read article's first listing of a pre-norm block",
-        "n = LayerNorm(x),  x ← n + f(n)",
-        "x ← x + f(LayerNorm(x))",
-        "It still learns; but the stream's length starts anew at every sublayer, and no untouched path leads through.",
-        'norm="pre"',
-        lambda model: replace_modules(model, PreNorm, NormalisedStream),
+        exchange(PreNorm, NormalisedStream),
         lambda config: config.norm == "pre",
         decides=("what the residual adds up",),
     ),
@@ -108,29 +79,8 @@ class Probabilities(Unembedding):
 
 
 END_BUGS = (
-    Bug(
-        "no-positions",
-        "No positions",
-        "Nothing tells the model where a token stands: the position encoding is computed and not added, or left out.",
-        "blocks rebuilt from a diagram of the layers alone, and forward methods that forget the sum",
-        "x = E[token]",
-        "x = E[token] + P[position]   (rotary, ALiBi, T5: inside the attention)",
-        "Equal tokens have equal rows and columns in every pattern; an encoder gives the same answers in any order.",
-        "positions other than none",
-        lambda model: replace_modules(model, AddPositions, TokensAlone),
-        lambda config: config.position_kind.acts_on != "nothing",
-    ),
-    Bug(
-        "softmax-before-loss",
-        "Softmax before the loss",
-        "The model ends in a softmax, and the cross-entropy takes another one.",
-        "models that keep the softmax of the paper's figure, together with a loss that expects raw scores",
-        "loss = −log softmax(softmax(logits))",
-        "loss = −log softmax(logits)",
-        "Predictions rank as before, but no probability can come near 1: the loss gets stuck high above 0.",
-        "no more than an output",
-        lambda model: replace_modules(model, Unembedding, Probabilities),
-    ),
+    bug("no-positions", exchange(AddPositions, TokensAlone), lambda config: config.position_kind.acts_on != "nothing"),
+    bug("softmax-before-loss", exchange(Unembedding, Probabilities)),
 )
 
 DEAD_BIAS = -100.0
@@ -191,71 +141,23 @@ def _relus(config: ModelConfig) -> bool:
 
 
 WEIGHT_BUGS = (
-    Bug(
+    bug(
         "init-too-large",
-        "Weights drawn too large",
-        "Weights are drawn from N(0, 1) regardless of the width of the layer.",
-        "torch.randn as a weight matrix, as first sketches of attention do",
-        "W ~ N(0, 1), so each layer multiplies the spread by √d",
-        "W ~ U(−b, b) with b = √(6 / (fan_in + fan_out))",
-        "Rows whose largest weight is far above that of the right model: queries that look at few keys before they learned to.",
-        "no more than weights; it is about fresh ones, so a trained model's are drawn anew",
         lambda model: redrawn(model, 1.0),
         shows="when fresh",
         decides=("how the weights are drawn",),
         undoes=("identical-heads", "cloned-layers"),
     ),
-    Bug(
+    bug(
         "init-too-small",
-        "Weights drawn too small",
-        "Weights are drawn from N(0, 0.001²), so that nothing gets through.",
-        "“small random numbers” taken literally; one author found that without Xavier's scale nothing converged",
-        "W ~ N(0, 0.001²)",
-        "W ~ U(−b, b) with b = √(6 / (fan_in + fan_out))",
-        "All patterns are uniform to the last digit, and no sublayer adds anything to the stream.",
-        "no more than weights; it is about fresh ones, so a trained model's are drawn anew",
         lambda model: redrawn(model, 0.001),
         shows="when fresh",
         decides=("how the weights are drawn",),
         undoes=("identical-heads", "cloned-layers"),
     ),
-    Bug(
-        "identical-heads",
-        "All heads start alike",
-        "All heads get the same first weights, so they receive the same gradient and stay one head for ever.",
-        "one head's weights built once and repeated for the others",
-        "W_Q¹ = W_Q² = … (and W_K, W_V, W_O)",
-        "each head's weights drawn on their own",
-        "All thumbnails of a layer are the same picture, before and after training.",
-        "at least two heads",
-        with_equal_heads,
-        lambda config: config.n_heads > 1,
-    ),
-    Bug(
-        "cloned-layers",
-        "All layers start alike",
-        "One layer is built, initialised and deep-copied n times, so all start with the same weights.",
-        "the helper clones(module, N) of a well-known annotated implementation, when initialised before the copying",
-        "W of layer 1 = W of layer 2 = …",
-        "each layer's weights drawn on their own",
-        "The layers do the same to what they are given; training parts them, since their gradients differ.",
-        "at least two layers",
-        with_cloned_layers,
-        lambda config: config.n_layers > 1,
-        shows="when fresh",
-    ),
-    Bug(
-        "dead-neurons",
-        "Dead ReLUs",
-        "A far too large step has driven the feed-forward biases so low that no neuron ever opens again.",
-        "a learning rate without warm-up or clipping: one bad batch is enough, since a closed ReLU passes no gradient back",
-        "ReLU(x W₁ − 100) = 0 for every x",
-        "ReLU(x W₁ + b₁), open for about half of all inputs at first",
-        "The feed-forward layer adds the same vector to every token, and its weights never change again.",
-        'a feed-forward layer with biases and activation="relu"',
-        with_dead_neurons,
-        _relus,
-    ),
+    bug("identical-heads", with_equal_heads, lambda config: config.n_heads > 1),
+    bug("cloned-layers", with_cloned_layers, lambda config: config.n_layers > 1, shows="when fresh"),
+    bug("dead-neurons", with_dead_neurons, _relus),
 )
 
 
@@ -276,57 +178,19 @@ class TiledGroups(Attention):
 
 
 COMPONENT_BUGS = (
-    Bug(
+    bug(
         "gate-and-up-swapped",
-        "Gate and up projection swapped",
-        "The nonlinearity is applied to the wrong half of the fused gate and up projection.",
-        "up, gate = x.chunk(2): which half comes first differs between code bases",
-        "(x W_gate ∘ SiLU(x W₁)) W₂",
-        "(SiLU(x W_gate) ∘ x W₁) W₂",
-        "With loaded weights the predictions are lost; trained from the start it learns all the same.",
-        "a gated feed-forward layer",
-        lambda model: replace_modules(model, FeedForward, OtherHalfGates),
+        exchange(FeedForward, OtherHalfGates),
         lambda config: config.d_ff > 0 and config.ffn_component.is_gated,
     ),
-    Bug(
+    bug(
         "kv-heads-tiled",
-        "Key/value heads tiled",
-        "The shared keys and values are repeated as a whole (0 1 0 1) where each should be repeated in place (0 0 1 1).",
-        "k.repeat(1, n, 1, 1) in the place of k.repeat_interleave(n, dim=1)",
-        "head h uses group h mod n_kv_heads",
-        "head h uses group ⌊h · n_kv_heads / n_heads⌋",
-        "Most heads compare their queries with another group’s keys: patterns that no longer mean anything.",
-        "at least two key/value heads, each shared by several heads",
-        lambda model: replace_modules(model, Attention, TiledGroups),
+        exchange(Attention, TiledGroups),
         lambda config: 1 < config.kv_component.n_kv_heads(config) < config.n_heads,
     ),
 )
 
 TRAINING_BUGS = (
-    Bug(
-        "no-clipping",
-        "No gradient clipping",
-        "Gradients are used at any length, and one bad batch throws the weights far away.",
-        "loops that go straight from loss.backward() to optimizer.step(); the same author warns of it afterwards",
-        "w ← w − η · Adam(g)",
-        "w ← w − η · Adam(g · min(1, c / ‖g‖))",
-        "The gradient's length in the curve: what clipping would have cut off. At a high learning rate the loss jumps.",
-        "nothing but training",
-        copy.deepcopy,
-        shows="in training",
-        train_changes=(("clip_norm", 0.0),),
-    ),
-    Bug(
-        "loss-on-padding",
-        "The loss counts padding",
-        "Padded cells are scored like real ones, so saying “padding” at padding is most of what is learned first.",
-        "a cross-entropy without ignore_index, on targets padded with zeros",
-        "loss = mean over all cells of −log p(label)",
-        "loss = mean over real tokens of −log p(label)",
-        "A loss that looks good early: most of it is padding, answered rightly.",
-        "nothing but training",
-        copy.deepcopy,
-        shows="in training",
-        counts_padding=True,
-    ),
+    bug("no-clipping", copy.deepcopy, shows="in training", train_changes=(("clip_norm", 0.0),)),
+    bug("loss-on-padding", copy.deepcopy, shows="in training", counts_padding=True),
 )
