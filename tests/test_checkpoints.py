@@ -52,8 +52,9 @@ def assert_same(one: Checkpoint, other: Checkpoint) -> None:
         {"positions": "rotary", "n_layers": 3, "activation": "gelu", "dropout": 0.1, "output_bias": False},
     ],
 )
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("name", ["folder", "deep/er/folder", "single.safetensors"])
+@pytest.mark.parametrize(
+    ("architecture", "name"), [*zip(ARCHITECTURES, ("folder", "deep/er/folder", "single.safetensors"), strict=True)]
+)
 def test_what_is_saved_is_loaded_to_the_bit(
     tmp_path: Path, name: str, architecture: str, options: dict[str, Any]
 ) -> None:
@@ -83,19 +84,14 @@ def test_a_model_alone_can_be_saved(tmp_path: Path) -> None:
     assert (loaded.task, loaded.card) == (None, {})
 
 
-def test_saving_again_replaces(tmp_path: Path) -> None:
+def test_saving_again_replaces_and_leaves_the_model_as_it_is(tmp_path: Path) -> None:
     first, second = checkpoint_of(), checkpoint_of(d_ff=5)
+    second.model.train()
     save(first, tmp_path)
     save(second, tmp_path)
     assert_same(load(tmp_path), second)
-
-
-def test_saving_leaves_the_model_as_it_is() -> None:
-    checkpoint = checkpoint_of()
-    checkpoint.model.train()
-    to_bytes(checkpoint)
-    assert checkpoint.model.training
-    assert all(p.requires_grad for p in checkpoint.model.parameters())
+    assert second.model.training
+    assert all(p.requires_grad for p in second.model.parameters())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -105,9 +101,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path, value: float)
     bad = checkpoint_of()
     with torch.no_grad():
         list(bad.model.parameters())[-1].view(-1)[-1] = value
-    with pytest.raises(
-        CheckpointError, match=r"The weights are not saved, because unembedding\.bias holds NaN or infinity"
-    ):
+    with pytest.raises(CheckpointError, match=r"are not saved, because unembedding\.bias holds NaN or infinity"):
         save(bad, tmp_path)
     assert_same(load(tmp_path), good)
 
@@ -148,10 +142,6 @@ def with_meta(**changes: Any) -> bytes:
     return pack(meta=META | changes)
 
 
-def with_header(raw: bytes) -> bytes:
-    return len(raw).to_bytes(8, "little") + raw + DATA
-
-
 def with_entry(name: str, **changes: Any) -> bytes:
     return pack(ENTRIES | {name: ENTRIES[name] | changes})
 
@@ -160,29 +150,8 @@ def renamed(old: str, new: str) -> dict[str, Any]:
     return {new if name == old else name: entry for name, entry in ENTRIES.items()}
 
 
-def as_dtype(name: str, width: int) -> bytes:
-    """The same tensors in another dtype, properly laid out."""
-    entries, at = {}, 0
-    for key, entry in sorted(ENTRIES.items(), key=lambda item: item[1]["data_offsets"]):
-        n = (entry["data_offsets"][1] - entry["data_offsets"][0]) // 4 * width
-        entries[key] = entry | {"dtype": name, "data_offsets": [at, at + n]}
-        at += n
-    return pack(entries, data=bytes(at))
-
-
 def with_number(value: float) -> bytes:
     return pack(data=struct.pack("<f", value) + DATA[4:])
-
-
-def without(name: str) -> bytes:
-    """One tensor taken out, the others moved up."""
-    begin, end = ENTRIES[name]["data_offsets"]
-    entries = {
-        key: entry | {"data_offsets": [at - (end - begin if at >= end else 0) for at in entry["data_offsets"]]}
-        for key, entry in ENTRIES.items()
-        if key != name
-    }
-    return pack(entries, data=DATA[:begin] + DATA[end:])
 
 
 MATRIX = next(name for name, entry in ENTRIES.items() if len(entry["shape"]) == 2 and len(set(entry["shape"])) == 2)
@@ -201,30 +170,13 @@ class Exploit:
 # Each builder, and words of the sentence it must get.
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", "only 0 bytes"),
-    "eight zeros": (lambda: bytes(8), "not valid JSON"),
-    "not JSON": (lambda: with_header(b"hello, I am a model"), "not valid JSON"),
-    "JSON nested too deep": (lambda: with_header(b"[" * 500_000), "not valid JSON"),
     "a config nested too deep": (lambda: with_meta(config="[" * 300_000), "configuration is not valid JSON"),
-    "a card nested too deep": (lambda: with_meta(card='{"a":' * 100_000), "card is not valid JSON"),
     "a key twice in the config": (
-        lambda: with_meta(config=META["config"][:-1] + ', "d_model": 8}'),
+        lambda: with_meta(config='{"d_model": 8, "d_model": 8}'),
         "configuration names a key twice",
     ),
-    "a key twice in the card": (lambda: with_meta(card='{"a": 1, "a": 2}'), "card names a key twice"),
-    "NaN in the config": (lambda: with_meta(config='{"d_model": NaN}'), "configuration holds NaN"),
     "NaN in the card": (lambda: with_meta(card='{"loss": NaN}'), "card holds NaN"),
-    "infinity in the card": (lambda: with_meta(card='{"loss": -Infinity}'), "card holds -Infinity"),
-    "an overflow in the card": (lambda: with_meta(card='{"loss": 1e999}'), "card holds 1e999"),
-    "half precision": (lambda: as_dtype("F16", 2), "bytes of weights"),
-    "integers": (lambda: as_dtype("I32", 4), "must be F32"),
-    "a missing tensor": (lambda: without(MATRIX), "bytes of weights"),
-    "an extra tensor": (
-        lambda: pack(
-            ENTRIES | {"extra": {"dtype": "F32", "shape": [1], "data_offsets": [N_BYTES, N_BYTES + 4]}},
-            data=DATA + bytes(4),
-        ),
-        "bytes of weights",
-    ),
+    "integers": (lambda: with_entry(MATRIX, dtype="I32"), "must be F32"),
     "an extra empty tensor": (
         lambda: pack(ENTRIES | {"extra": {"dtype": "F32", "shape": [0], "data_offsets": [N_BYTES, N_BYTES]}}),
         "weights 'extra' that its configuration does not have",
@@ -232,10 +184,6 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a renamed tensor": (lambda: pack(renamed(MATRIX, "other")), f"lacks the weights {MATRIX!r}"),
     "a buffer's name": (lambda: pack(renamed(MATRIX, "encoder.positions.table.table")), "lacks the weights"),
     "a transposed shape": (lambda: with_entry(MATRIX, shape=ENTRIES[MATRIX]["shape"][::-1]), "must be F32 with shape"),
-    "a flattened shape": (
-        lambda: with_entry(MATRIX, shape=[ENTRIES[MATRIX]["shape"][0] * ENTRIES[MATRIX]["shape"][1]]),
-        "must be F32 with shape",
-    ),
     "NaN": (lambda: with_number(float("nan")), "hold NaN or infinity"),
     "cut in its weights": (lambda: GOOD[: 3 * len(GOOD) // 4], "follow the header"),
     "a gigantic d_model": (lambda: with_config(d_model=10**9), "d_model must be from 1 to 16,384"),
@@ -251,18 +199,12 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "an unknown field": (lambda: with_config(colour="red"), "no field 'colour'"),
     "an endless unknown field": (lambda: with_config(**{"x" * 500_000: 1}), "no field"),
-    "a missing field": (
-        lambda: with_meta(config=json.dumps({k: v for k, v in CONFIG.items() if k != "d_model"})),
-        "needs the field 'd_model'",
-    ),
-    "text as a number": (lambda: with_config(d_model="8"), "d_model must be of type int"),
     "endless text as a name": (lambda: with_config(norm="post" * 100_000), "norm must be one of"),
     "a decoder that knows how long its answer is": (
         lambda: with_config(architecture="decoder", causal=True, positions="mirror"),
         "how long the answer is that it has yet to write",
     ),
     "a list of lists": (lambda: with_config(dropout_sites=[["embed"]]), "breaks a rule"),
-    "a negative epsilon": (lambda: with_config(norm_eps=-1.0), "norm_eps"),
     "a scale no float32 holds": (lambda: with_config(init_scale=1e300), "init_scale"),
     "a base that divides by 0": (lambda: with_config(position_base=5e-324), "position_base"),
     "a list as config": (lambda: with_meta(config="[]"), "must be a JSON object"),
@@ -281,7 +223,6 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a card that is a list": (lambda: with_meta(card="[]"), "card must be a JSON object"),
     "a card that is no JSON": (lambda: with_meta(card="hello"), "card is not valid JSON"),
     "a pickle": (lambda: pickle.dumps(Exploit()), "safetensors file"),
-    "a zip": (lambda: b"PK\x03\x04" + bytes(100), "header"),
 }
 
 
@@ -307,9 +248,8 @@ def test_a_hostile_file_gets_one_sentence_and_little_memory(tmp_path: Path, name
     assert len(message) < 500
     assert message.endswith((".", "?", "…"))
     message.encode()
-    assert (
-        peak < 40 * len(content) + 10_000_000
-    )  # JSON takes some tens of bytes for each of the file's, a task a few million
+    # JSON takes some tens of bytes for each of the file's, a task a few million.
+    assert peak < 40 * len(content) + 10_000_000
     assert not Path("/tmp/must-never-exist").exists()
 
 
@@ -329,11 +269,9 @@ def test_no_tensor_is_built_for_a_hostile_config(name: str, monkeypatch: pytest.
 
 
 def test_the_parts_the_battery_is_made_of_are_good() -> None:
-    assert_same(from_bytes(pack()), checkpoint_of())
-    assert_same(from_bytes(with_config()), checkpoint_of())
-    assert_same(from_bytes(with_task()), checkpoint_of())
+    for content in (pack(), with_config(), with_task()):
+        assert_same(from_bytes(content), checkpoint_of())
     assert from_bytes(with_number(7.5)).model is not None
-    assert from_bytes(as_dtype("F32", 4)).model is not None
 
 
 def test_a_header_that_only_safetensors_refuses_is_one_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,18 +288,8 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(fifo)  # reading it would wait for ever
     folder = tmp_path / "folder"
     (folder / FILE).mkdir(parents=True)
-    for path in (
-        fifo,
-        folder,
-        tmp_path,
-        tmp_path / "nowhere",
-        tmp_path / "nowhere.safetensors",
-        tmp_path / "nowhere" / "deeper",
-        Path("/dev/zero"),
-        tmp_path / ("n" * 5000),
-        "",
-        "\0",
-    ):
+    nowhere = tmp_path / "nowhere", tmp_path / "nowhere.safetensors", tmp_path / "nowhere" / "deeper"
+    for path in (fifo, folder, tmp_path, *nowhere, Path("/dev/zero"), tmp_path / ("n" * 5000), "", "\0"):
         with pytest.raises(CheckpointError) as caught:
             load(path)
         assert len(str(caught.value)) < 500

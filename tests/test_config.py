@@ -25,11 +25,8 @@ def test_derived_defaults() -> None:
     assert (ModelConfig(**plain).d_head, ModelConfig(**plain).d_value) == (5, 5)
     assert ModelConfig(**plain, d_head=7).d_value == 7
     assert ModelConfig(**plain, d_value=7).d_head == 5
-    assert [model_config(architecture=a).causal for a in ("encoder", "decoder", "encoder-decoder")] == [
-        False,
-        True,
-        True,
-    ]
+    causal = [model_config(architecture=a).causal for a in ("encoder", "decoder", "encoder-decoder")]
+    assert causal == [False, True, True]
     assert model_config(causal=True).causal
     assert [model_config(norm=norm).final_norm for norm in ("pre", "post", "none")] == [True, False, False]
     assert not model_config(norm="pre", final_norm=False).final_norm
@@ -43,9 +40,7 @@ def test_derived_defaults() -> None:
         *(({name: LIMITS[name] + 1}, name, str(LIMITS[name] + 1)) for name in LIMITS),
         *(({name: 0}, name, "got 0") for name in ("vocab_size", "d_model", "n_layers", "n_heads", "max_len")),
         *(({name: -1}, name, "got -1") for name in ("d_ff", "d_head", "d_value")),
-        *(({name: "3"}, name, "'3'") for name in LIMITS),
-        *(({name: True}, name, "True") for name in LIMITS),
-        *(({name: 3.0}, name, "3.0") for name in LIMITS),
+        *(({name: value}, name, repr(value)) for name in LIMITS for value in ("3", True, 3.0)),
         ({"d_head": 0}, "d_head", "13 is not divisible by 3"),
         ({"max_len": 65_521, "d_model": 257}, "max_len × d_model", "65521 × 257"),
         ({"positions": "rotary", "d_head": 7}, "d_head", "got 7"),
@@ -56,25 +51,16 @@ def test_derived_defaults() -> None:
         ({"architecture": "encoder-decoder", "positions": "mirror"}, "positions='sinusoidal'", "got 'encoder-decoder'"),
         ({"tied_source": True}, "tied_source", "'encoder'"),
         ({"architecture": "decoder", "tied_source": True}, "tied_source", "'decoder'"),
-        *(({"dropout": value}, "dropout", str(value)) for value in (-0.1, 1.0, 1.5, NAN, INF)),
-        ({"dropout": "0.1"}, "dropout", "'0.1'"),
-        ({"dropout": True}, "dropout", "True"),
+        *(({"dropout": value}, "dropout", repr(value)) for value in (-0.1, 1.0, 1.5, NAN, INF, "0.1", True)),
         *(
             ({name: value}, name, f"got {value}")
             for name in ("norm_eps", "position_base", "init_scale", "embed_std")
             for value in (0.0, -1.0, NAN, INF)
         ),
-        ({"dropout_sites": ("embed", "embed")}, "dropout_sites", "('embed', 'embed')"),
+        *(({"dropout_sites": value}, "dropout_sites", repr(value)) for value in (("embed", "embed"), "embed", None)),
         ({"dropout_sites": ("head",)}, "dropout_sites", "'head'"),
-        ({"dropout_sites": "embed"}, "dropout_sites", "'embed'"),
-        ({"dropout_sites": None}, "dropout_sites", "None"),
-        *(
-            ({name: value}, name, f"got {value}")
-            for name in ("pad_token", "start_token", "end_token")
-            for value in (-1, 23)
-        ),
+        *(({name: n}, name, f"got {n}") for name in ("pad_token", "start_token", "end_token") for n in (-1, 23, 1.0)),
         ({"pad_token": None}, "pad_token", "None"),
-        ({"start_token": 1.0}, "start_token", "1.0"),
         *(
             ({name: value}, name, repr(value))
             for name in ("architecture", "norm", "positions", "activation", "init")
@@ -121,9 +107,7 @@ def test_each_rule_of_a_model_names_the_field_and_what_it_got(
         *((TrainConfig, {name: 1.5}, "1.5") for name in ("warmup", "adam_eps", "target")),
         *((TrainConfig, {name: value}, str(value)) for name in ("beta1", "beta2") for value in (-0.1, 1.0, NAN)),
         *((TrainConfig, {"lr_changes": ((2, value),)}, str(value)) for value in (-0.5, NAN, INF, "high", 10**400)),
-        (TrainConfig, {"lr_changes": (1,)}, "a tuple, got 1"),
-        (TrainConfig, {"lr_changes": ((1,),)}, "got (1,)"),
-        (TrainConfig, {"lr_changes": ((1, 2, 3),)}, "got (1, 2, 3)"),
+        *((TrainConfig, {"lr_changes": (value,)}, f"got {value}") for value in (1, (1,), (1, 2, 3))),
         (TrainConfig, {"lr_changes": ((2.0, 0.1),)}, "got 2.0"),
         *((TrainConfig, {"seed": value}, str(value)) for value in (-1, 2**63)),
         (TrainConfig, {"decay": "exponential"}, "'exponential'"),
@@ -156,6 +140,7 @@ def test_json_round_trip(config: Config) -> None:
     assert again == config
     assert hash(again) == hash(config)
     assert json.dumps(again.to_json()) == text
+    assert ModelConfig.from_json(SIZES) == model_config()  # fields left out take their defaults
 
 
 @pytest.mark.parametrize("kind", BASE)
@@ -172,10 +157,6 @@ def test_json_with_unknown_missing_or_mistyped_fields(kind: type[Config]) -> Non
     for wrong in (None, [], "{}", 3):
         with pytest.raises(ConfigError, match=f"must be a JSON object, got {type(wrong).__name__}"):
             kind.from_json(wrong)
-
-
-def test_fields_left_out_of_the_json_take_their_defaults() -> None:
-    assert ModelConfig.from_json(SIZES) == model_config()
 
 
 @pytest.mark.parametrize("field", ["norm_eps", "position_base", "dropout", "embed_std"])

@@ -43,8 +43,7 @@ def test_all_files_are_counted_and_each_once(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(runs: Path) -> None:
     Room(runs, 20).check(2, "This")
     with pytest.raises(
-        QuotaExceededError,
-        match=r"^This takes 0\.1 MB\. Runs and texts .* take 0\.1 MB already, and 0\.1 MB are allowed; delete",
+        QuotaExceededError, match=r"^This takes 0\.1 MB\. .* take 0\.1 MB already, and 0\.1 MB are allowed"
     ):
         Room(runs, 20).check(3, "This")
     with pytest.raises(QuotaExceededError, match=r"already \(0\.1 MB of it runs that wait or are trained\), and"):

@@ -50,19 +50,17 @@ def test_each_text_is_its_edit(text: str, same: list[edits.AnyEdit]) -> None:
     [
         ("ablate:encoder.1.attn.2", "layer 2 · head 3 ablated", "encoder 2 · head 3 ablated"),
         ("solo:encoder.0.attn.0", "layer 1 · head 1 alone", "encoder 1 · head 1 alone"),
-        (
-            "cut:encoder.0.attn.*.3-5",
-            "layer 1 · all heads: 3 may not look at 5",
-            "encoder 1 · all heads: 3 may not look at 5",
-        ),
+        ("cut:encoder.0.attn.*.3-5", "layer 1 · all heads: 3 may not look at 5", None),
         ("ablate:encoder.1.ffn", "layer 2 · feed-forward ablated", "encoder 2 · feed-forward ablated"),
         ("ablate:decoder.1.cross_attn.0", None, "decoder 2 · cross · head 1 ablated"),
     ],
 )
-def test_a_label_names_a_layer_and_a_head_as_every_picture_does(text: str, single: str | None, pair: str) -> None:
-    if single is not None:
-        assert parse(text, shape_of(model_of()))[0].label == single
-    assert parse(text, shape_of(model_of("encoder-decoder")))[0].label == pair
+def test_a_label_names_a_layer_and_a_head_as_every_picture_does(
+    text: str, single: str | None, pair: str | None
+) -> None:
+    for architecture, label in (("encoder", single), ("encoder-decoder", pair)):
+        if label is not None:
+            assert parse(text, shape_of(model_of(architecture)))[0].label == label
 
 
 @pytest.mark.parametrize("rest", ["encoder.1.attn.2", "encoder.1.ffn", "encoder.0.ffn.7"])
@@ -123,18 +121,17 @@ def test_models_without_positions_or_feed_forward_say_so() -> None:
 
 
 def test_the_paths_are_those_of_a_trace() -> None:
+    tokens = torch.arange(1, 8)[None]
     for architecture in ("encoder", "decoder", "encoder-decoder"):
         model = model_of(architecture)
-        tokens = torch.arange(1, 8)[None]
         trace = xformer.record(model, *([tokens] * (1 + (architecture == "encoder-decoder"))))
         assert tuple(shape_of(model).heads) == trace.attention_layers()
         assert all(f"{path}.post" in trace for path in shape_of(model).neurons)
 
 
 def test_layers_of_another_kind_of_model_may_differ() -> None:
-    shape = replace(
-        shape_of(model_of()), heads={"encoder.0.attn": 2, "encoder.1.attn": 5}, neurons={"encoder.1.ffn": 40}
-    )
+    heads = {"encoder.0.attn": 2, "encoder.1.attn": 5}
+    shape = replace(shape_of(model_of()), heads=heads, neurons={"encoder.1.ffn": 40})
     assert len(parse("ablate:encoder.1.attn.4", shape)) == len(parse("ablate:encoder.1.ffn.39", shape)) == 1
     assert len(parse("solo:encoder.1.attn.4", shape)[0].edits) == 4
     assert parse("ablate:encoder.0.ffn", shape)[0].label == "layer 1 · feed-forward ablated"

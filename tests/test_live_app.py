@@ -10,6 +10,7 @@ import transformers
 from torch import nn
 
 import xformer
+from tests.adapters.test_attachment import left_as_found
 from xformer import live_app
 from xformer.adapters import load
 from xformer.adapters.load import in_memory, titles_in_memory
@@ -58,14 +59,9 @@ def test_code_on_screen_reads_the_model_by_its_name(gpt2: nn.Module) -> None:
 
 
 def test_the_module_is_left_as_it_was_found(gpt2: nn.Module) -> None:
-    def state() -> tuple[object, ...]:
-        hooks = [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in gpt2.modules()]
-        return gpt2.training, gpt2.config._attn_implementation, hooks, set(vars(gpt2))
-
     gpt2.train()
-    before = state()
-    shown(gpt2, [1, 2, 3])
-    assert state() == before
+    with left_as_found(gpt2):
+        shown(gpt2, [1, 2, 3])
 
 
 def test_what_cannot_be_shown_is_one_sentence(gpt2: nn.Module) -> None:

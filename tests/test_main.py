@@ -55,76 +55,53 @@ def test_many_models_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("xformer.training.loop.prepare_process", lambda: None)
-    options = [
-        "--out",
-        str(tmp_path),
-        "--steps",
-        "20",
-        "--score",
-        "20",
-        "--sweep",
-        "peak_lr=0.001,0.01",
-        "--seeds",
-        "2",
-    ]
-    assert main(["train", "--preset", "reverse-mirror", *options]) == 0
+    command = (
+        f"train --preset reverse-mirror --out {tmp_path} --steps 20 --score 20 --sweep peak_lr=0.001,0.01 --seeds 2"
+    )
+    assert main(command.split()) == 0
     output = capsys.readouterr().out
     assert "003  learning rate 0.01, seed 1: " in output
     assert "4 of 4 models have come to their end" in output
     cards = [xformer.load(tmp_path / f"{number:03d}").card for number in range(4)]
-    assert [(card["train"]["peak_lr"], card["seed"]) for card in cards] == [
-        (0.001, 0),
-        (0.001, 1),
-        (0.01, 0),
-        (0.01, 1),
-    ]
+    drawn = [(card["train"]["peak_lr"], card["seed"]) for card in cards]
+    assert drawn == [(0.001, 0), (0.001, 1), (0.01, 0), (0.01, 1)]
     assert {card["figures"]["samples"] for card in cards} == {20}
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train", "--preset", "gpt-5", "--out", "x"], "There is no preset 'gpt-5'; the presets are reverse,"),
-        (["train", "--preset", "reverse", "--out", "x", "--steps", "0"], "steps must be from 1"),
-        (["train", "--preset", "reverse", "--out", "{tmp}", "--resume"], "There is no run to resume"),
-        (["train", "--preset", "reverse", "--out", "x", "--seeds", "65"], "--seeds must be from 1 to 64, got 65"),
-        (["train", "--preset", "reverse", "--out", "x", "--sweep", "seed"], "--sweep must be NAME=VALUES, got 'seed'"),
-        (["train", "--preset", "reverse", "--out", "x", "--device", "toaster"], "device must be auto, cpu, cuda"),
-        (["eval", "{tmp}/nowhere"], "There is no checkpoint at"),
-        (["eval", MIRROR, "--samples", "0"], "--samples must be from 1"),
-        (["eval", MIRROR, "--seed", "-1"], "--seed must be from 0"),
-        (["trace", MIRROR, "--input", "3 99", "--out", "{tmp}/x.npz"], "“99” is not one"),
-        (["trace", MIRROR, "--input", "3", "--out", "{tmp}/x"], "must name a file ending in .safetensors or .npz"),
-        (["trace", MIRROR, "--input", "3", "--out", f"{MIRROR}/card.json/x.npz"], "card.json: "),
-        (["export", MIRROR, "--input", "3 99", "--out", "{tmp}/x.html"], "“99” is not one"),
-        (["export", MIRROR, "--input", "3", "--out", "{tmp}/x.pdf"], "--out must name a file ending in .html"),
-        (
-            ["export", MIRROR, "--input", "3", "--out", "{tmp}/x.html", "--head", "0.1"],
-            "must be one of the model's heads",
-        ),
-        (["export", MIRROR, "--input", "3", "--out", "{tmp}/x.html", "--changes", "what"], "what"),
-        (
-            ["trace", MIRROR, "--input", "3", "--out", f"{MIRROR}/model.safetensors"],
-            "would write over the model itself",
-        ),
-        (["train", "--preset", "reverse", "--out", "x.safetensors"], "--out must name a folder"),
-        (["train", "--preset", "reverse", "--out", "x", "--text", f"{MIRROR}/card.json"], "Only the task characters"),
-        (["train", "--preset", "characters", "--out", "x", "--text", "/dev/zero"], "is not a regular file"),
-        (["train", "--preset", "characters", "--out", "x", "--text", "{tmp}"], "Is a directory"),
-        (["runs", "stop", "--folder", "{tmp}"], "runs stop needs a run of"),
-        (["runs", "show", "nothing", "--folder", "{tmp}"], "There is no run 'nothing'"),
+        ("train --preset gpt-5 --out x", "There is no preset 'gpt-5'; the presets are reverse,"),
+        ("train --preset reverse --out x --steps 0", "steps must be from 1"),
+        ("train --preset reverse --out {tmp} --resume", "There is no run to resume"),
+        ("train --preset reverse --out x --seeds 65", "--seeds must be from 1 to 64, got 65"),
+        ("train --preset reverse --out x --sweep seed", "--sweep must be NAME=VALUES, got 'seed'"),
+        ("train --preset reverse --out x --device toaster", "device must be auto, cpu, cuda"),
+        ("train --preset reverse --out x.safetensors", "--out must name a folder"),
+        ("train --preset reverse --out x --text {model}/card.json", "Only the task characters"),
+        ("train --preset characters --out x --text /dev/zero", "is not a regular file"),
+        ("train --preset characters --out x --text {tmp}", "Is a directory"),
+        ("eval {tmp}/nowhere", "There is no checkpoint at"),
+        ("eval {model} --samples 0", "--samples must be from 1"),
+        ("eval {model} --seed -1", "--seed must be from 0"),
+        ("trace {model} --input 99 --out {tmp}/x.npz", "“99” is not one"),
+        ("trace {model} --input 3 --out {tmp}/x", "must name a file ending in .safetensors or .npz"),
+        ("trace {model} --input 3 --out {model}/card.json/x.npz", "card.json: "),
+        ("trace {model} --input 3 --out {model}/model.safetensors", "would write over the model itself"),
+        ("export {model} --input 99 --out {tmp}/x.html", "“99” is not one"),
+        ("export {model} --input 3 --out {tmp}/x.pdf", "--out must name a file ending in .html"),
+        ("export {model} --input 3 --out {tmp}/x.html --head 0.1", "must be one of the model's heads"),
+        ("export {model} --input 3 --out {tmp}/x.html --changes what", "what"),
+        ("runs stop --folder {tmp}", "runs stop needs a run of"),
+        ("runs show nothing --folder {tmp}", "There is no run 'nothing'"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
-    arguments: list[str],
-    words: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("xformer.training.loop.prepare_process", lambda: None)  # its settings outlast a test
-    assert main([argument.replace("{tmp}", str(tmp_path)) for argument in arguments]) == 1
+    assert main([word.format(tmp=tmp_path, model=MIRROR) for word in arguments.split()]) == 1
     output = capsys.readouterr().err
     assert words in output
     assert output.count("\n") == 1

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,19 +19,15 @@ from PIL import Image
 import xformer
 from xformer import edits
 from xformer.adapters import BareModel, ModelAdapter, TaskModel
-from xformer.errors import EditError, InputError
+from xformer.errors import CheckpointError, EditError, InputError
 from xformer.notebook_html import head_overview
 from xformer.reading import read
 from xformer.tasks.batch import IGNORED
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
-TYPED = {
-    "reverse": "3 7 12 9",
-    "reverse-seq2seq": "5 3 9 1",
-    "reverse-decoder": "5 3 9 1",
-    "parity": "1011",
-    "characters": "import os",
-}
+TYPED = {"parity": "1011", "characters": "import os"} | dict.fromkeys(
+    ("reverse", "reverse-seq2seq", "reverse-decoder"), "5 3 9 1"
+)
 
 
 @pytest.mark.parametrize("name", TYPED)
@@ -49,6 +44,8 @@ def test_what_is_predicted_is_what_the_fast_path_says(name: str) -> None:
     assert reading.loss == pytest.approx(-sum(map(math.log, reading.probability_of_answer)) / len(answer), rel=1e-4)
     assert reading.n_correct == sum(a == b for a, b in zip(reading.predicted, reading.answer, strict=True))
     assert reading.has_right_answer is (name != "characters")
+    end = [name for name in reading if name.endswith("resid_post")][-1]
+    torch.testing.assert_close(reading.subject.unembed(reading[end]), reading.logits)
 
 
 def test_streams_of_an_encoder_decoder_are_named_apart() -> None:
@@ -71,20 +68,10 @@ def test_the_sites_of_a_subject_are_those_that_leave_a_trace(name: str) -> None:
     assert [site.path for site in subject.shape.sites] == left
 
 
-@pytest.mark.parametrize("name", ["reverse", "reverse-seq2seq", "reverse-decoder"])
-def test_unembedding_the_end_of_the_stream_gives_the_logits(name: str) -> None:
-    reading = read(CHECKPOINTS / name, "5 3 9 1")
-    end = [name for name in reading if name.endswith("resid_post")][-1]
-    torch.testing.assert_close(reading.subject.unembed(reading[end]), reading.logits)
-
-
-def test_edits_and_globs_reach_the_run() -> None:
+def test_globs_reach_the_run() -> None:
     plain = read(CHECKPOINTS / "reverse", "3 7 12 9", keep=["*.pattern"])
-    cut = read(CHECKPOINTS / "reverse", "3 7 12 9", edits=[edits.ablate_head("encoder.3.attn", 0)], keep=["*.pattern"])
     assert all(name.endswith(".pattern") or name == "logits" for name in plain)
-    assert len(plain) == len(list(plain.keys())) == 5
-    assert (plain.edits, len(cut.edits)) == ((), 1)
-    assert not torch.equal(plain.logits, cut.logits)
+    assert (len(plain), plain.edits) == (5, ())
 
 
 def test_a_model_without_a_task_is_read_by_numbers() -> None:
@@ -103,29 +90,24 @@ def test_a_model_without_a_task_is_read_by_numbers() -> None:
 
 
 def test_what_cannot_be_read_is_said_plainly() -> None:
-    with pytest.raises(InputError):
-        read(CHECKPOINTS / "reverse", "3 seven")
-    with pytest.raises(xformer.errors.CheckpointError):  # type: ignore[attr-defined]
-        read(CHECKPOINTS / "nowhere", "3 7")
+    for name, typed, error in (("reverse", "3 seven", InputError), ("nowhere", "3 7", CheckpointError)):
+        with pytest.raises(error):
+            read(CHECKPOINTS / name, typed)
 
 
 def test_in_a_notebook_it_shows_its_words_and_no_markup_of_theirs() -> None:
     checkpoint = xformer.load(CHECKPOINTS / "characters")
     assert checkpoint.task is not None
     html = read(TaskModel(checkpoint.model, checkpoint.task, "<b>mine</b>"), "a <b> c")._repr_html_()
-    assert "&lt;b&gt;mine" in html
+    assert all(words in html for words in ("&lt;b&gt;mine", "&lt;</td>", "activations", "attention of 16 heads"))
     assert "<b>mine" not in html
-    assert "&lt;</td>" in html  # the character that was read
-    assert "activations" in html
-    assert "attention of 16 heads" in html
 
 
 def test_a_checkpoint_shows_its_card_in_a_notebook_and_believes_none_of_it() -> None:
     checkpoint = xformer.load(CHECKPOINTS / "reverse")
     html = checkpoint._repr_html_()
-    assert all(
-        words in html for words in ("84,948", "100.00%", "held out exact match from 0 to 1, over steps 20 to 800")
-    )
+    shown = ("84,948", "100.00%", "held out exact match from 0 to 1, over steps 20 to 800")
+    assert all(words in html for words in shown)
     assert "curve" not in repr(checkpoint)
     forged = {
         "title": "<b>",
@@ -169,15 +151,12 @@ def test_a_reading_is_a_mapping_from_names_to_tensors() -> None:
     assert isinstance(reading.trace, Mapping)
     assert [name for name, _ in reading.items()] == list(reading) == list(reading.keys()) == list(reading.names())
     assert all(value is reading[name] for name, value in reading.items())
-    assert len(list(reading.values())) == len(reading) == len(reading.trace)
-    assert reading.get("encoder.0.attn.pattern") is reading["encoder.0.attn.pattern"]
+    assert len(reading) == len(reading.trace)
     assert reading.get("encoder.9.attn.pattern") is None
     assert "encoder.9.attn.pattern" not in reading
     assert 0 not in reading
     for mapping in (reading, reading.trace):
-        with pytest.raises(
-            KeyError, match=r"^This trace has no activation 'encoder.0.attn.patern': did you mean encoder"
-        ):
+        with pytest.raises(KeyError, match=r"^This trace has no activation 'encoder.0.attn.patern': did you mean enc"):
             mapping["encoder.0.attn.patern"]
     with pytest.raises(KeyError, match=r"names, got 0; one input of a batch is reading\.one\(0\)"):
         reading[0]  # type: ignore[index]
@@ -234,12 +213,10 @@ def test_a_function_that_writes_into_its_argument_changes_no_other_activation() 
 
 
 def test_a_function_that_does_not_fit_is_one_plain_error() -> None:
-    def run(name: str, function: Any) -> None:
-        read(CHECKPOINTS / "reverse", "3 7 12 9", edits=[edits.apply(name, function)])
-
-    with pytest.raises(EditError, match=r"encoder\.0\.attn\.z must return the shape \[1, 4, 4, 16\], got \[1, 4, 16\]"):
-        run("encoder.0.attn.z", lambda z: z.mean(1))
-    with pytest.raises(EditError, match=r"encoder\.0\.attn\.z must return a tensor, got NoneType"):
-        run("encoder.0.attn.z", lambda z: None)
-    with pytest.raises(EditError, match=r"'encoder\.8\.attn\.z'; its names are embed, .*logits"):
-        run("encoder.8.attn.z", lambda z: z)
+    for name, function, words in (
+        ("encoder.0.attn.z", lambda z: z.mean(1), r"\.z must return the shape \[1, 4, 4, 16\], got \[1, 4, 16\]"),
+        ("encoder.0.attn.z", lambda z: None, r"encoder\.0\.attn\.z must return a tensor, got NoneType"),
+        ("encoder.8.attn.z", lambda z: z, r"'encoder\.8\.attn\.z'; its names are embed, .*logits"),
+    ):
+        with pytest.raises(EditError, match=words):
+            read(CHECKPOINTS / "reverse", "3 7 12 9", edits=[edits.apply(name, function)])

@@ -56,10 +56,8 @@ def test_a_run_whose_process_is_gone_is_not_called_running(tmp_path: Path, capsy
     store.change(run, worker="token")
     store.folder_of(run).mkdir(exist_ok=True)
     (store.folder_of(run) / liveness.LOCK).touch()  # not held
-    assert (store.entry(run).state, json.loads(output(capsys, "show", run, "--folder", str(tmp_path)))["state"]) == (
-        "running",
-        "interrupted",
-    )
+    shown = json.loads(output(capsys, "show", run, "--folder", str(tmp_path)))
+    assert (store.entry(run).state, shown["state"]) == ("running", "interrupted")
 
 
 def tell(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -78,21 +76,19 @@ def test_orders_go_the_way_of_the_screens(
     store.change(at_work, worker="w")
     for order in ("pause", "resume", "stop"):
         assert tell(tmp_path, capsys, order, at_work)[0] == 0
+    asked = "SELECT kind FROM commands WHERE run = ? ORDER BY number"
     with store.database.reading() as db:
-        sent = [
-            row["kind"] for row in db.execute("SELECT kind FROM commands WHERE run = ? ORDER BY number", (at_work,))
-        ]
+        sent = [row["kind"] for row in db.execute(asked, (at_work,))]
     assert sent == ["pause", "resume", "stop"]
     assert tell(tmp_path, capsys, "stop", waiting) == (0, f"{waiting} (waiting) is stopped.\n")
     assert store.entry(waiting).state == "stopped"
-    assert tell(tmp_path, capsys, "stop", waiting) == (
-        1,
-        "xformer: The run “waiting” is stopped: there is nothing to stop.\n",
-    )
-    status, output = tell(tmp_path, capsys, "pause", waiting)
-    assert (status, "so it cannot pause" in output) == (1, True)
-    status, output = tell(tmp_path, capsys, "delete", at_work)
-    assert (status, "stop it before you delete it" in output) == (1, True)
+    for order, run, words in (
+        ("stop", waiting, "xformer: The run “waiting” is stopped: there is nothing to stop.\n"),
+        ("pause", waiting, "so it cannot pause"),
+        ("delete", at_work, "stop it before you delete it"),
+    ):
+        status, output = tell(tmp_path, capsys, order, run)
+        assert (status, words in output) == (1, True)
 
 
 def test_resume_queues_a_run_and_has_it_started(

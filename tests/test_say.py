@@ -41,7 +41,7 @@ def test_json_stays_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "é" in shown
 
 
-@pytest.mark.parametrize("text", ["[/b]", "[list]", "\x1b[2J", ":rocket:"])
+@pytest.mark.parametrize("text", ["[/b]", "\x1b[2J"])
 def test_input_is_shown_as_it_was_typed(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["trace", MIRROR, "--input", text, "--out", str(tmp_path / "x.npz")])
     printed = capsys.readouterr()
@@ -105,13 +105,8 @@ def test_a_terminal_that_knows_ascii_alone(arguments: list[str], tmp_path: Path)
     store = RunStore(tmp_path)
     store.add(tiny_preset(), name="gelöscht – “so”", state="stopped")
     (tmp_path / "text").write_text("etwas, das man lernen kann. " * 200)
-    environment = os.environ | {
-        "XFORMER_DATA": str(tmp_path / "data"),
-        "PYTHONIOENCODING": "ascii",
-        "LC_ALL": "C",
-        "PYTHONUTF8": "0",
-        "PYTHONCOERCECLOCALE": "0",
-    }
+    terminal = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment = os.environ | {"XFORMER_DATA": str(tmp_path / "data"), **terminal}
     command = [sys.executable, "-m", "xformer", *(word.replace("{tmp}", str(tmp_path)) for word in arguments)]
     done = subprocess.run(command, capture_output=True, check=False, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr

@@ -83,18 +83,10 @@ def test_a_trace_is_read_like_a_dictionary() -> None:
     model = build(architecture="encoder-decoder")
     source, target = inputs(model)
     trace = xformer.record(model, source, target, edits=[edits.scale("logits", 1.0)])
-    assert isinstance(trace, xformer.Trace)
-    assert "decoder.1.cross_attn.z" in trace
-    assert "decoder.2.cross_attn.z" not in trace
+    assert ("decoder.1.cross_attn.z" in trace, "decoder.2.cross_attn.z" in trace) == (True, False)
     assert trace.logits is trace["logits"]
-    assert trace.attention_layers() == (
-        "encoder.0.attn",
-        "encoder.1.attn",
-        "decoder.0.self_attn",
-        "decoder.0.cross_attn",
-        "decoder.1.self_attn",
-        "decoder.1.cross_attn",
-    )
+    decoder = [f"decoder.{n}.{kind}_attn" for n in range(2) for kind in ("self", "cross")]
+    assert trace.attention_layers() == ("encoder.0.attn", "encoder.1.attn", *decoder)
     assert tuple(trace.patterns()) == trace.attention_layers()
     assert trace.patterns()["decoder.1.cross_attn"] is trace["decoder.1.cross_attn.pattern"]
     assert (trace.config, trace.edits) == (model.config, (edits.scale("logits", 1.0),))
@@ -103,12 +95,10 @@ def test_a_trace_is_read_like_a_dictionary() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all() -> None:
-    model = build()
-    trace = record(model, *inputs(model))
-    with pytest.raises(EditError, match=r"'encoder.0.attn.patern': did you mean encoder.0.attn.pattern.*It has embed"):
-        trace["encoder.0.attn.patern"]
-    with pytest.raises(EditError, match=r"'§§§'\. It has embed"):
-        trace["§§§"]
+    trace = record(build(), *inputs(build()))
+    for name, answer in (("encoder.0.attn.patern", ": did you mean encoder.0.attn.pattern.*"), ("§§§", r"\. ")):
+        with pytest.raises(EditError, match=f"'{name}'{answer}It has embed"):
+            trace[name]
 
 
 def test_a_run_keeps_only_what_was_asked_for_and_no_graph() -> None:
@@ -121,8 +111,6 @@ def test_a_run_keeps_only_what_was_asked_for_and_no_graph() -> None:
     assert not any(everything[name].requires_grad for name in everything)
     with pytest.raises(EditError, match=r"'\*\.patern'; its names are embed"):
         record(model, *arguments, keep=["*.patern"])
-    with pytest.raises(EditError, match=r"'encoder\.7\.attn\.z'; its names are embed, .*logits"):
-        record(model, *arguments, edits=[edits.ablate_head("encoder.7.attn", 0)])
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -179,7 +167,7 @@ def test_eight_threads_on_one_model_never_mix() -> None:
     def mixed(n: int) -> int:
         start.wait()
         count = 0
-        for _ in range(50):
+        for _ in range(20):
             trace = record(model, jobs[n][0], edits=jobs[n][1])
             count += list(trace) != list(serial[n])
             count += any(not torch.equal(trace[name], serial[n][name]) for name in trace)
@@ -231,15 +219,9 @@ def test_there_and_back(architecture: str, tmp_path: Path) -> None:
 
 def write(path: Path, metadata: dict[str, str] | None = None, **tensors: Tensor | None) -> Path:
     given: dict[str, Tensor | None] = {"tokens": torch.tensor([[1, 2, 3]])} | tensors
-    header = {"xformer-trace": "1", "config": json.dumps(GOOD)} if metadata is None else metadata
-    path.write_bytes(
-        safetensors.torch.save({name: value for name, value in given.items() if value is not None}, header)
-    )
+    there = {name: value for name, value in given.items() if value is not None}
+    path.write_bytes(safetensors.torch.save(there, config() if metadata is None else metadata))
     return path
-
-
-def test_the_smallest_trace_there_is(tmp_path: Path) -> None:
-    assert load_trace(write(tmp_path / "x")).tokens.tolist() == [[1, 2, 3]]
 
 
 def config(**changes: Any) -> dict[str, str]:
@@ -251,25 +233,21 @@ def config(**changes: Any) -> dict[str, str]:
     [
         ({}, {}, "metadata do not say so"),
         ({"xformer": "1", "config": json.dumps(GOOD)}, {}, "metadata do not say so"),
-        ({"xformer-trace": "1"}, {}, "configuration is not valid JSON"),
-        ({"xformer-trace": "1", "config": "["}, {}, "configuration is not valid JSON"),
+        *(({"xformer-trace": "1"} | more, {}, "configuration is not valid JSON") for more in ({}, {"config": "["})),
         ({"xformer-trace": "1", "config": "3"}, {}, "breaks a rule"),
         (config(d_model=-3), {}, "d_model must be from 1"),
         (None, {"tokens": None}, "has no 'tokens'"),
-        (None, {"tokens": torch.tensor([1, 2])}, "integers shaped"),
-        (None, {"tokens": torch.tensor([[1.5]])}, "integers shaped"),
-        (None, {"tokens": torch.zeros(1, 0, dtype=torch.int64)}, "integers shaped"),
-        (None, {"tokens": torch.tensor([[1, 7]])}, "from 0 to 4"),
-        (None, {"tokens": torch.tensor([[1, -1]])}, "from 0 to 4"),
+        *((None, {"tokens": torch.tensor(tokens)}, "integers shaped") for tokens in ([1, 2], [[1.5]], [[]])),
+        *((None, {"tokens": torch.tensor([[1, token]])}, "from 0 to 4") for token in (7, -1)),
         (None, {"target": torch.tensor([[1]])}, "cannot have a target"),
         (config(architecture="encoder-decoder"), {}, "must have a target"),
         (None, {"embed": torch.zeros(1, 2, dtype=torch.uint8)}, "got U8"),
-        (None, {"embed": torch.zeros(3)}, "at least two axes"),
-        (None, {"embed": torch.zeros(3, 0)}, "at least two axes"),
+        *((None, {"embed": torch.zeros(*shape)}, "at least two axes") for shape in ((3,), (3, 0))),
         (None, {"encoder.0.attn.pattern": torch.zeros(2, 2)}, "A pattern must be"),
     ],
 )
 def test_what_is_no_trace_is_told(metadata: Any, tensors: dict[str, Tensor | None], words: str, tmp_path: Path) -> None:
+    assert load_trace(write(tmp_path / "good")).tokens.tolist() == [[1, 2, 3]]
     with pytest.raises(InputError, match=words):
         load_trace(write(tmp_path / "x", metadata, **tensors))
 

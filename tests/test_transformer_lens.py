@@ -17,19 +17,10 @@ IDS = torch.tensor([[5, 6, 7, 8, 9], [9, 2, 3, 3, 1]])
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
 BLOCK = [
     "hook_resid_pre",
-    "attn.hook_q",
-    "attn.hook_k",
-    "attn.hook_v",
-    "attn.hook_attn_scores",
-    "attn.hook_pattern",
-    "attn.hook_z",
+    *(f"attn.hook_{name}" for name in ("q", "k", "v", "attn_scores", "pattern", "z")),
     "hook_attn_out",
-    "hook_resid_mid",
-    "mlp.hook_pre",
-    "mlp.hook_post",
-    "hook_mlp_out",
-    "hook_resid_post",
 ]
+BLOCK += ["hook_resid_mid", "mlp.hook_pre", "mlp.hook_post", "hook_mlp_out", "hook_resid_post"]
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +64,6 @@ def test_each_name_gives_what_it_gives_in_transformer_lens(gpt2: Any, reading: x
     wanted = stock(gpt2)
     for name, value in wanted.items():
         assert name in reading
-        assert reading[name].shape == value.shape, name
         torch.testing.assert_close(reading[name], value, **CLOSE)
     second = [name.replace("blocks.0", "blocks.1") for name in wanted if name.startswith("blocks")]
     assert set(reading.names("transformer_lens")) == {*wanted, *second}
@@ -90,13 +80,12 @@ def test_a_batch_of_one_keeps_its_axes() -> None:
 def test_an_unknown_name_suggests_similar_ones(reading: xformer.Reading) -> None:
     with pytest.raises(ActivationError, match=r"no activation 'blocks\.7\.attn\.hook_z'; did you mean blocks"):
         reading["blocks.7.attn.hook_z"]
-    with pytest.raises(
-        KeyError, match=r"no activation 'blocks\.0\.attn\.hook_result' here\. These have names.*hook_embed"
-    ):
-        reading["blocks.0.attn.hook_result"]
+    absent = "blocks.0.attn.hook_result"
+    with pytest.raises(KeyError, match=rf"no activation '{absent}' here\. These have names.*hook_embed"):
+        reading[absent]
     assert "blocks.7.attn.hook_z" not in reading
-    assert reading.get("blocks.0.attn.hook_result") is None
-    assert "blocks.0.attn.hook_result" not in reading
+    assert reading.get(absent) is None
+    assert absent not in reading
 
 
 def test_rotated_queries_have_the_name_of_rotated_queries() -> None:
