@@ -79,19 +79,13 @@ def tiny_gguf(path: Path, words: list[str], merges: list[str], width: int = 8) -
     import numpy as np
 
     writer, half, inner, n = library.GGUFWriter(path, "llama"), width // 2, 2 * width, len(words)
-    writer.add_block_count(1)
-    writer.add_context_length(64)
-    writer.add_embedding_length(width)
-    writer.add_feed_forward_length(inner)
-    writer.add_head_count(2)
-    writer.add_head_count_kv(1)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10_000.0)
-    writer.add_vocab_size(n)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(words)
-    writer.add_token_merges(merges)
-    writer.add_eos_token_id(0)
+    settings = {
+        "block_count": 1, "context_length": 64, "embedding_length": width, "feed_forward_length": inner, "head_count": 2,
+        "head_count_kv": 1, "layer_norm_rms_eps": 1e-5, "rope_freq_base": 10_000.0, "vocab_size": n,
+        "tokenizer_model": "gpt2", "token_list": words, "token_merges": merges, "eos_token_id": 0,
+    }  # fmt: skip
+    for name, value in settings.items():
+        getattr(writer, f"add_{name}")(value)
     block = {"attn_norm": (width,), "ffn_norm": (width,), "attn_q": (width, width), "attn_k": (half, width)}
     block |= {"attn_v": (half, width), "attn_output": (width, width), "ffn_gate": (inner, width)}
     block |= {"ffn_up": (inner, width), "ffn_down": (width, inner)}

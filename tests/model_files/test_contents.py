@@ -18,52 +18,37 @@ PLACES = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
 SAFE = {"model.safetensors": safetensors({"w": [3, 4]})}
 
 
-def test_one_file(tmp_path: Path) -> None:
+def test_what_a_folder_or_a_file_holds(tmp_path: Path) -> None:
     found = inspect(a_model(tmp_path / "m"))
     assert (found.model_type, found.architectures) == ("llama", ("LlamaForCausalLM",))
     assert (found.n_parameters, found.has_tokenizer, found.gguf_file) == (12, True, None)
-    assert found.config["hidden_size"] == 4
-    assert found.weights == (tmp_path / "m" / "model.safetensors",)
-
-
-def test_halves_need_as_much_memory_as_whole_numbers(tmp_path: Path) -> None:
-    whole = inspect(a_model(tmp_path / "whole"))
+    assert (found.config["hidden_size"], found.weights) == (4, (tmp_path / "m" / "model.safetensors",))
     half = inspect(a_model(tmp_path / "half", **{"model.safetensors": safetensors({"w": [3, 4]}, "BF16", 2)}))
-    assert half.n_bytes < whole.n_bytes
-    assert half.needed == whole.needed
-
-
-def test_parts(tmp_path: Path) -> None:
-    found = inspect(folder_of(tmp_path, {"config.json": CONFIG, INDEX: PLACES, **PARTS}))
+    assert half.n_bytes < found.n_bytes
+    assert half.needed == found.needed  # it is computed with whole numbers
+    found = inspect(folder_of(tmp_path / "parts", {"config.json": CONFIG, INDEX: PLACES, **PARTS}))
     assert [file.name for file in found.weights] == ["a.safetensors", "b.safetensors"]
-    assert found.n_parameters == 11
-    assert not found.has_tokenizer
-
-
-def test_a_gguf_file_alone_and_in_its_folder(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "m", {"m.gguf": gguf(), "mmproj-m.gguf": b"what sees pictures"})
+    assert (found.n_parameters, found.has_tokenizer) == (11, False)
+    folder = folder_of(tmp_path / "gguf", {"m.gguf": gguf(), "mmproj-m.gguf": b"what sees pictures"})
     for path in (folder, folder / "m.gguf"):
         found = inspect(path)
         assert (found.folder, found.gguf_file, found.model_type) == (folder, "m.gguf", "llama")
         assert (found.n_parameters, found.has_tokenizer) == (64, True)
+    (folder / "other").symlink_to(tmp_path)
+    assert inspect(folder / "m.gguf").n_parameters == 64  # a link beside it is not its own
+    assert inspect(a_model(tmp_path / "both", **{"m.gguf": gguf()})).gguf_file is None
+    # Some published configurations have Infinity.
+    assert inspect(a_model(tmp_path / "x", **{"config.json": '{"model_type": "mamba2", "limit": [0.0, Infinity]}'}))
 
 
-def test_safetensors_are_taken_before_gguf(tmp_path: Path) -> None:
-    assert inspect(a_model(tmp_path, **{"m.gguf": gguf()})).gguf_file is None
-
-
-def test_some_published_configurations_have_infinity(tmp_path: Path) -> None:
-    assert inspect(a_model(tmp_path, **{"config.json": '{"model_type": "mamba2", "limit": [0.0, Infinity]}'}))
+OWN_CODE = {"auto_map": {"AutoModel": "evil.Model"}}
 
 
 @pytest.mark.parametrize(
     ("files", "why"),
     [
         ({}, "There are no weights there; give a folder with config.json and model.safetensors, or a .gguf file."),
-        (
-            {"config.json": CONFIG, "pytorch_model.bin": b""},
-            r"only as a pickle \(pytorch_model.bin\).* save_pretrained",
-        ),
+        ({"config.json": CONFIG, "pytorch_model.bin": b""}, r"as a pickle \(pytorch_model.bin\).* save_pretrained"),
         ({"config.json": CONFIG, "consolidated.00.pth": b""}, r"only as a pickle \(consolidated.00.pth\)"),
         ({"config.json": CONFIG, "tf_model.h5": b""}, "alone is not a model"),
         ({"config.json": CONFIG, "weights.safetensors": SAFE["model.safetensors"]}, "alone is not a model"),
@@ -78,61 +63,42 @@ def test_some_published_configurations_have_infinity(tmp_path: Path) -> None:
         ({"config.json": CONFIG, "model.safetensors": SAFE["model.safetensors"][:-1]}, "take 48 bytes, but 47 follow"),
         ({"config.json": CONFIG, "model.safetensors": b"\xff" * 64}, "header claims"),
         ({"config.json": CONFIG, "model.safetensors": b""}, "it has only 0 bytes"),
-        (
-            {"config.json": CONFIG | {"auto_map": {"AutoModel": "evil.Model"}}, **SAFE},
-            r"own code \(config.json names 'evil",
-        ),
-        (
-            {"config.json": CONFIG, "tokenizer_config.json": {"auto_map": {"AutoTokenizer": ["evil.T", None]}}, **SAFE},
-            r"own code \(tokenizer_config.json names",
-        ),
-        (
-            {"config.json": CONFIG | {"text_config": {"auto_map": {"AutoModel": "evil.M"}}}, **SAFE},
-            "brings its own code",
-        ),
+        ({"config.json": CONFIG | OWN_CODE, **SAFE}, r"own code \(config.json names 'evil"),
+        ({"config.json": CONFIG, "tokenizer_config.json": {"auto_map": {"AutoTokenizer": ["evil.T", None]}}, **SAFE},
+         r"own code \(tokenizer_config.json names"),
+        ({"config.json": CONFIG | {"text_config": OWN_CODE}, **SAFE}, "brings its own code"),
         ({"config.json": CONFIG | {"transformers_weights": "adapter_model.bin"}, **SAFE}, "under transformers_weights"),
         ({"config.json": CONFIG | {"quantization_config": {"quant_method": "gptq"}}, **SAFE}, "quantised with 'gptq'"),
         ({"config.json": CONFIG, "adapter_config.json": {}, **SAFE}, "an adapter to another model"),
-        ({"m.gguf": gguf(), "config.json": CONFIG | {"auto_map": {"AutoModel": "evil.Model"}}}, "brings its own code"),
+        ({"m.gguf": gguf(), "config.json": CONFIG | OWN_CODE}, "brings its own code"),
     ],
-)
+)  # fmt: skip
 def test_refused(files: dict[str, Any], why: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=why) as error:
         inspect(folder_of(tmp_path / "m", files))
     assert "\n" not in str(error.value)
 
 
-def test_a_configuration_of_many_megabytes_is_not_read(tmp_path: Path) -> None:
-    folder = a_model(tmp_path)
-    with (folder / "config.json").open("wb") as file:
-        file.truncate(100 * 1024**2)  # takes no room: there is nothing in it
-    with pytest.raises(ModelFileError, match="at most 16,777,216 are read"):
-        inspect(folder)
-
-
-def test_a_tokenizer_of_gigabytes_is_not_read(tmp_path: Path) -> None:
-    folder = a_model(tmp_path)
-    with (folder / "tokenizer.json").open("wb") as file:
-        file.truncate(10 * 1024**3)  # takes no room either
-    with pytest.raises(
-        ModelFileError, match=r"'tokenizer.json' has 10,737,418,240 bytes; of a file beside the weights"
-    ):
-        inspect(folder)
-
-
 @pytest.mark.parametrize(
-    "part", ["../a.safetensors", "/etc/a.safetensors", "sub/a.safetensors", "..\\a.safetensors", "a.bin"]
-)
-def test_an_index_cannot_lead_out_of_its_folder(part: str, tmp_path: Path) -> None:
-    (tmp_path / "a.safetensors").write_bytes(PARTS["a.safetensors"])
-    folder = folder_of(tmp_path / "m", {"config.json": CONFIG, INDEX: {"weight_map": {"x": part}}})
-    with pytest.raises(ModelFileError, match="a part is a file of the same folder"):
+    ("name", "size", "why"),
+    [("config.json", 100 * 1024**2, "at most 16,777,216 are read"),
+     ("tokenizer.json", 10 * 1024**3, r"'tokenizer.json' has 10,737,418,240 bytes; of a file beside the weights")],
+)  # fmt: skip
+def test_a_file_of_very_many_bytes_is_not_read(tmp_path: Path, name: str, size: int, why: str) -> None:
+    folder = a_model(tmp_path)
+    with (folder / name).open("wb") as file:
+        file.truncate(size)  # takes no room: there is nothing in it
+    with pytest.raises(ModelFileError, match=why):
         inspect(folder)
+
+
+OUTSIDE = ["../a.safetensors", "/etc/a.safetensors", "sub/a.safetensors", "..\\a.safetensors", "a.bin"]
 
 
 @pytest.mark.parametrize(
     ("places", "why"),
     [
+        *(({"x": part}, "a part is a file of the same folder") for part in OUTSIDE),
         ({"x": "c.safetensors"}, "names 'c.safetensors', which is missing"),
         ({"y": "a.safetensors"}, "says that 'a.safetensors' holds 'y', and it does not"),
         ({"x": 3}, "must say in weight_map"),
@@ -140,9 +106,10 @@ def test_an_index_cannot_lead_out_of_its_folder(part: str, tmp_path: Path) -> No
         ({str(n): f"{n}.safetensors" for n in range(1_001)}, "names 1,001 files; at most 1,000"),
     ],
 )
-def test_an_index_that_lies(places: Any, why: str, tmp_path: Path) -> None:
+def test_an_index_that_leads_out_of_its_folder_or_lies(places: Any, why: str, tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(PARTS["a.safetensors"])
     with pytest.raises(ModelFileError, match=why):
-        inspect(folder_of(tmp_path, {"config.json": CONFIG, INDEX: {"weight_map": places}, **PARTS}))
+        inspect(folder_of(tmp_path / "m", {"config.json": CONFIG, INDEX: {"weight_map": places}, **PARTS}))
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "vocab.txt"])
@@ -179,21 +146,12 @@ def test_nothing_there_and_a_file_of_another_kind(tmp_path: Path) -> None:
         inspect(folder / "model.safetensors")
 
 
-def test_a_gguf_file_beside_a_link_that_is_not_its_own(tmp_path: Path) -> None:
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "m.gguf").write_bytes(gguf())
-    (tmp_path / "models" / "other").symlink_to(tmp_path)
-    assert inspect(tmp_path / "models" / "m.gguf").n_parameters == 64
-
-
 def test_one_sentence(tmp_path: Path) -> None:
     contents = inspect(a_model(tmp_path / "tiny"))
     check_memory(contents, contents.needed)
-    with pytest.raises(NotEnoughMemoryError) as error:
+    words = r"^tiny needs 120\.0 MB of memory, 80\.0 MB are free; close other models or take a smaller one\.$"
+    with pytest.raises(NotEnoughMemoryError, match=words):
         check_memory(contents, 80_000_000)
-    assert str(error.value) == (
-        "tiny needs 120.0 MB of memory, 80.0 MB are free; close other models or take a smaller one."
-    )
 
 
 def test_what_was_measured_fits_and_not_much_more() -> None:

@@ -27,10 +27,8 @@ def test_what_it_says(tmp_path: Path) -> None:
     template = key("tokenizer.chat_template", 8, text("x" * 5_000))
     two = (tensor(), tensor("v", (8,), 0, 64))
     header = read_gguf_header(written(tmp_path, gguf((ARCHITECTURE, size, template, TOKENS), two, data=64 + 32)))
-    assert header.architecture == "llama"
-    assert header.values["llama.block_count"] == 30
-    assert header.values["tokenizer.ggml.tokens"] == 2
-    assert header.n_parameters == 64 + 8
+    assert (header.architecture, header.n_parameters) == ("llama", 64 + 8)
+    assert header.values.items() >= {"llama.block_count": 30, "tokenizer.ggml.tokens": 2}.items()
 
 
 @pytest.mark.parametrize(

