@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -60,13 +60,9 @@ class Batch:
             segments = None if layout.segments is None else change(layout.segments)
             return Layout(positions, mirrored, segments, layout.padded)
 
-        return Batch(
-            tokens=change(self.tokens),
-            layout=changed(self.layout),
-            labels=change(self.labels),
-            target=None if self.target is None else change(self.target),
-            target_layout=None if self.target_layout is None else changed(self.target_layout),
-        )
+        batch = Batch(change(self.tokens), changed(self.layout), change(self.labels))
+        target = None if self.target is None else change(self.target)
+        return replace(batch, target=target, target_layout=self.target_layout and changed(self.target_layout))
 
     def tensors(self) -> list[Tensor]:
         """All tensors."""
@@ -78,9 +74,8 @@ class Batch:
         self, model: Transformer, *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "batch out vocab"]:
         """The model's logits."""
-        return model(
-            self.tokens, self.target, layout=self.layout, target_layout=self.target_layout, generator=generator
-        )
+        layouts = {"layout": self.layout, "target_layout": self.target_layout}
+        return model(self.tokens, self.target, generator=generator, **layouts)
 
 
 @dataclass(frozen=True)

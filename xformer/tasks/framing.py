@@ -76,12 +76,8 @@ def pad_rows(stream: Stream, pad: int) -> tuple[Tensor, Tensor, Layout]:
     """One example per row, padded: tokens, labels and layout."""
     index = torch.arange(stream.tokens.shape[1], device=stream.tokens.device)  # [pos]
     valid = index < stream.lengths[:, None]  # [example, pos]
-    layout = Layout(
-        positions=torch.where(valid, index, 0),
-        mirrored=torch.where(valid, stream.lengths[:, None] - 1 - index, 0),
-        segments=valid.long(),
-        padded=True,
-    )
+    positions, mirrored = (torch.where(valid, of, 0) for of in (index, stream.lengths[:, None] - 1 - index))
+    layout = Layout(positions, mirrored, segments=valid.long(), padded=True)
     return stream.tokens.masked_fill(~valid, pad), stream.labels.masked_fill(~valid, IGNORED), layout
 
 
@@ -96,9 +92,7 @@ def pack_rows(stream: Stream, width: int) -> tuple[Tensor, Tensor, Layout]:
     def pick(cells: Tensor) -> Tensor:
         return cells.reshape(len(lengths), -1).gather(1, flat)
 
-    layout = Layout(
-        positions=position, mirrored=lengths.gather(1, second) - 1 - position, segments=second + 1, padded=False
-    )
+    layout = Layout(position, lengths.gather(1, second) - 1 - position, segments=second + 1, padded=False)
     return pick(stream.tokens), pick(stream.labels), layout
 
 

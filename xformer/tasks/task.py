@@ -86,14 +86,9 @@ class Example:
             source, answer = self.members[index]
         else:
             read = self.stream[index] if self.valid is None else self.stream[index][self.valid[index]]
-            source = tuple(read.tolist())
-            answer = tuple(label for label in self.labels[index].tolist() if label != IGNORED)
-        given = None
-        if self.arguments is not None:
-            given = {
-                name: value[rows] if isinstance(value, Tensor) and len(value) == n else value
-                for name, value in self.arguments.items()
-            }
+            source, answer = tuple(read.tolist()), tuple(one for one in self.labels[index].tolist() if one != IGNORED)
+        is_row = {name: isinstance(value, Tensor) and len(value) == n for name, value in (self.arguments or {}).items()}
+        given = self.arguments and {name: one[rows] if is_row[name] else one for name, one in self.arguments.items()}
         return Example(
             source, answer, self.tokens[rows], of(self.target), self.stream[rows], self.labels[rows],
             of(self.valid), of(self.target_valid), given,
@@ -104,10 +99,9 @@ def batch_rows(typed: Any) -> list[Any] | None:
     """The inputs of a batch: texts in a list, or ids in rows; None for a single input."""
     if isinstance(typed, Tensor):
         return typed.tolist() if typed.dim() == 2 and len(typed) > 1 else None
-    is_rows = (
-        isinstance(typed, list) and bool(typed) and all(isinstance(one, str | list | tuple | Tensor) for one in typed)
-    )
-    return list(typed) if is_rows else None
+    if not isinstance(typed, list) or not all(isinstance(one, str | list | tuple | Tensor) for one in typed):
+        return None
+    return list(typed) or None
 
 
 def _rows(values: Sequence[Tensor], fill: int) -> Tensor:
@@ -150,39 +144,29 @@ class Task:
 
     def check_fits(self, model: ModelConfig) -> None:
         """Raise `ConfigError` if a model cannot be used for this task."""
-        if model.architecture != self.config.architecture:
-            raise ConfigError(
-                f"The task is laid out for architecture={self.config.architecture!r}, got a model with "
-                f"{model.architecture!r}; give both the same."
-            )
-        if model.vocab_size != len(self.vocabulary):
-            raise ConfigError(
-                f"The task has {len(self.vocabulary)} tokens, got a model with vocab_size={model.vocab_size}; "
-                f"use vocab_size={len(self.vocabulary)}."
-            )
-        special = self.vocabulary.special
-        if (model.pad_token, model.end_token, model.start_token) != (special.pad, special.end, special.start):
-            raise ConfigError(
-                f"The task's special tokens are pad_token={special.pad}, end_token={special.end}, "
-                f"start_token={special.start}, got {model.pad_token}, {model.end_token}, {model.start_token}."
-            )
-        if self.rule.needs_causal and not model.causal:
-            raise ConfigError(
-                f"In the task {self.config.name} each answer is about the past alone, so the model must be causal, got "
-                "causal=False; use causal=True."
-            )
-        image = self.image_side
-        if (model.image, model.patch) != (image, self.config.patch):
-            raise ConfigError(
-                f"The task {self.config.name} shows images of side {image} in patches of {self.config.patch} (0: none), got a "
-                f"model with image={model.image}, patch={model.patch}; give both the same."
-            )
-        longest = max(self.longest)
-        if model.max_len < longest:
-            raise ConfigError(
-                f"The task's inputs have up to {longest} tokens, got a model with max_len={model.max_len}; "
-                f"use max_len={longest}."
-            )
+        special, image, patch = self.vocabulary.special, self.image_side, self.config.patch
+        ours, n, longest = self.config.architecture, len(self.vocabulary), max(self.longest)
+        own = f"pad_token={special.pad}, end_token={special.end}, start_token={special.start}"
+        theirs = f"{model.pad_token}, {model.end_token}, {model.start_token}"
+        for is_right, what in (
+            (model.architecture == ours,
+             f"The task is laid out for architecture={ours!r}, got a model with {model.architecture!r}; give both the same."),
+            (model.vocab_size == n,
+             f"The task has {n} tokens, got a model with vocab_size={model.vocab_size}; use vocab_size={n}."),
+            (theirs == f"{special.pad}, {special.end}, {special.start}",
+             f"The task's special tokens are {own}, got {theirs}."),
+            (model.causal or not self.rule.needs_causal,
+             f"In the task {self.config.name} each answer is about the past alone, so the model must be causal, got "
+             "causal=False; use causal=True."),
+            ((model.image, model.patch) == (image, patch),
+             f"The task {self.config.name} shows images of side {image} in patches of {patch} (0: none), got a model with "
+             f"image={model.image}, patch={model.patch}; give both the same."),
+            (model.max_len >= longest,
+             f"The task's inputs have up to {longest} tokens, got a model with max_len={model.max_len}; use "
+             f"max_len={longest}."),
+        ):  # fmt: skip
+            if not is_right:
+                raise ConfigError(what)
 
     @cached_property
     def longest(self) -> tuple[int, int]:
@@ -314,21 +298,14 @@ class Task:
         stream, target = self.rule.frame_typed(tensor, lengths, self.vocabulary.special)
         longest = max(stream.tokens.shape[1], 0 if target is None else target.tokens.shape[1])
         if max_len is not None and longest > max_len:
-            raise InputError(
-                f"This model reads at most {max_len} tokens, and these {self.rule.size(source)} {self.rule.unit} need "
-                f"{longest}; take some away."
-            )
+            what = f"these {self.rule.size(source)} {self.rule.unit} need {longest}"
+            raise InputError(f"This model reads at most {max_len} tokens, and {what}; take some away.")
         prompt = stream.tokens
         if self.config.architecture == "decoder":
             prompt = prompt[:, : self.rule.prompt_length(len(source))]
-        return Example(
-            source=tuple(source),
-            answer=tuple(answer[0].tolist()),
-            tokens=prompt,
-            target=None if target is None else target.tokens,
-            stream=stream.tokens,
-            labels=stream.labels if target is None else target.labels,
-        )
+        labels = stream.labels if target is None else target.labels
+        written = None if target is None else target.tokens
+        return Example(tuple(source), tuple(answer[0].tolist()), prompt, written, stream.tokens, labels)
 
     def for_architecture(self, architecture: str, *, end_token: bool = False) -> Task:
         """The same task laid out for another architecture."""
@@ -377,7 +354,6 @@ class Vocabulary:
         words = ""
         for before, token in zip([None, *tokens], tokens, strict=False):
             is_close = before is not None and all(1 <= one <= self.symbols for one in (before, token))
-            words += ("" if before is None else self.rule.separator if is_close else " ") + typed.get(
-                token, self.labels[token]
-            )
+            words += "" if before is None else self.rule.separator if is_close else " "
+            words += typed.get(token, self.labels[token])
         return words

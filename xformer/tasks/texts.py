@@ -49,9 +49,8 @@ def is_here(name: str) -> bool:
 
 def title(name: str) -> str:
     """The name of a text shown to people."""
-    return {PYTHON: "Python’s documentation", SHAKESPEARE: "tiny Shakespeare"}.get(
-        name, f"a text of your own ({name[:8]})"
-    )
+    titles = {PYTHON: "Python’s documentation", SHAKESPEARE: "tiny Shakespeare"}
+    return titles.get(name, f"a text of your own ({name[:8]})")
 
 
 @lru_cache(maxsize=8)
@@ -86,10 +85,8 @@ def download_shakespeare(timeout: float = 10.0) -> None:
             content = answer.read(MOST_BYTES + 1)
     except OSError as error:  # no network, no such host, a refusal, a time-out
         why = getattr(error, "reason", error)
-        raise InputError(
-            f"Tiny Shakespeare could not be downloaded ({str(why) or type(why).__name__:.80}); without a network, put it at "
-            f"{path_of(SHAKESPEARE)}."
-        ) from None
+        what = f"Tiny Shakespeare could not be downloaded ({str(why) or type(why).__name__:.80})"
+        raise InputError(f"{what}; without a network, put it at {path_of(SHAKESPEARE)}.") from None
     _write(SHAKESPEARE, _checked(content).encode())
 
 
@@ -112,10 +109,8 @@ def alphabet_of(text: str) -> str:
     """The distinct characters of a text, sorted. Raises `InputError` if there are too many."""
     found = "".join(sorted(set(text)))
     if len(found) > MOST_DIFFERENT:
-        raise InputError(
-            f"This text has {len(found):,} different characters, and at most {MOST_DIFFERENT:,} can be learned; "
-            "take one that is written with fewer."
-        )
+        what = f"This text has {len(found):,} different characters, and at most {MOST_DIFFERENT:,} can be learned"
+        raise InputError(f"{what}; take one that is written with fewer.")
     return found
 
 
@@ -138,9 +133,8 @@ def _checked(content: bytes) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"This file is not UTF-8 text: byte {error.start:,} is none; save it as UTF-8 plain text."
-        ) from None
+        what = f"This file is not UTF-8 text: byte {error.start:,} is none"
+        raise InputError(f"{what}; save it as UTF-8 plain text.") from None
     text = "".join(c for c in text.replace("\r\n", "\n").replace("\r", "\n") if is_sayable(c))
     if len(text) < FEWEST:
         raise InputError(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from xformer.errors import InputError
@@ -85,10 +85,9 @@ class Characters(Rule):
 
     @property
     def missing(self) -> str:
-        name = self.config.text
-        return (
-            "" if texts.is_here(name) else f"The text it was trained on, {texts.title(name)}, is not on this machine."
-        )
+        if texts.is_here(self.config.text):
+            return ""
+        return f"The text it was trained on, {texts.title(self.config.text)}, is not on this machine."
 
     def examples(self) -> dict[str, str]:
         fits = {
@@ -184,10 +183,8 @@ class Characters(Rule):
         place = self._places()
         for character in text:
             if character not in place:
-                raise InputError(
-                    f"This model knows {len(self.config.alphabet)} characters, and “{shown(character)}” is not one of them; "
-                    f"try {self.typed_example}."
-                )
+                what = f"This model knows {len(self.config.alphabet)} characters"
+                raise InputError(f"{what}, and “{shown(character)}” is not one of them; try {self.typed_example}.")
         source = [place[character] for character in text]
         self.check(source)
         return source
@@ -199,10 +196,9 @@ class Characters(Rule):
     def remark(self, source: Sequence[int]) -> str:
         if not self.is_pair or len(source) == self.longest_typed:
             return ""
-        return (
-            f"It was trained to read {self.config.max_len} characters and to say the {self.config.max_len} after them; of "
-            f"these {len(source)} it reads the first half."
-        )
+        n = self.config.max_len
+        trained = f"It was trained to read {n} characters and to say the {n} after them"
+        return f"{trained}; of these {len(source)} it reads the first half."
 
     def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
         """The character before the query; in an encoder-decoder the last one of the source."""
@@ -212,17 +208,6 @@ class Characters(Rule):
             wanted[:, -1] = True
             return wanted
         return torch.ones(n - 1, n, dtype=torch.bool, device=source.device).tril(-1).triu(-1)
-
-    def head_score(
-        self, pattern: Float[Tensor, "head query key"], source: Sequence[int], queries: Sequence[int]
-    ) -> Float[Tensor, " head"]:
-        read = source[: len(source) - len(source) // 2] if self.is_pair else source
-        wanted = self.target_pattern(torch.tensor(list(source), device=pattern.device)).to(
-            pattern.dtype
-        )  # [answer, pos]
-        mass = (pattern[:, list(queries), : len(read)] * wanted).sum(dim=-1)  # [head, answer]
-        counts = wanted.sum(dim=-1) > 0  # [answer]: the first character has none before it
-        return mass[:, counts].mean(dim=-1) if bool(counts.any()) else mass.new_zeros(len(mass))
 
     def _sign(self, character: str, signs: dict[str, str]) -> str:
         sign = signs.get(character, character)

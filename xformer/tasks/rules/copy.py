@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Int
-from torch import Tensor
-
-from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, diagonal
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
 
 
 class Copy(Rule):
@@ -20,6 +17,3 @@ class Copy(Rule):
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         return source, lengths
-
-    def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
-        return diagonal(len(source), source.device)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, diagonal
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
 
 
 class CopyTwice(Rule):
@@ -46,4 +46,4 @@ class CopyTwice(Rule):
         }
 
     def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
-        return diagonal(len(source), source.device).repeat(2, 1)
+        return super().target_pattern(source).repeat(2, 1)

@@ -94,9 +94,8 @@ class Modular(Rule):
         return 1 + (source - 1).sum(dim=1, keepdim=True) % self.config.symbols, lengths - 1
 
     def read(self, text: str) -> list[int]:
-        numbers = read_numbers(
-            text.replace("+", " ").strip().removesuffix("="), 0, self.config.symbols - 1, self.typed_example
-        )
+        typed = text.replace("+", " ").strip().removesuffix("=")
+        numbers = read_numbers(typed, 0, self.config.symbols - 1, self.typed_example)
         self.check(numbers)
         return [1 + number for number in numbers]
 

@@ -8,10 +8,7 @@ the bit and the previous answer (Wei et al. 2022, arXiv:2201.11903).
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Int
-from torch import Tensor
-
-from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, diagonal, read_characters
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, read_characters
 
 _BITS = ("0", "1")
 
@@ -52,6 +49,3 @@ class Parity(Rule):
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         return 1 + (source == 2).long().cumsum(dim=1) % 2, lengths
-
-    def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
-        return diagonal(len(source), source.device)

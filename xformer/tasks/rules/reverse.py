@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, diagonal
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
 
 
 class Reverse(Rule):
@@ -27,4 +27,4 @@ class Reverse(Rule):
         return source.gather(1, (lengths[:, None] - 1 - index).clamp(min=0)), lengths
 
     def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
-        return diagonal(len(source), source.device).flip(-1)
+        return super().target_pattern(source).flip(-1)

@@ -31,7 +31,7 @@ Answers = tuple[Sequences, Lengths]
 
 @dataclass(frozen=True)
 class Rule:
-    """A task with its sizes. A subclass defines at least `name`, `answer`, `target_pattern`, `verb` and `instruction`."""
+    """A task with its sizes. A subclass defines at least `name`, `answer`, `verb` and `instruction`."""
 
     config: TaskConfig
 
@@ -188,10 +188,8 @@ class Rule:
         ahead = int((wanted & (torch.arange(wanted.shape[1]) > queries)).any(dim=1).sum())
         if not ahead:
             return "no output of this input needs a token that comes after it. Does the model know?"
-        return (
-            "a position then sees only itself and what came before, and "
-            f"{ahead} of {len(wanted)} outputs need a token that comes later."
-        )
+        need = f"{ahead} of {len(wanted)} outputs need a token that comes later"
+        return f"a position then sees only itself and what came before, and {need}."
 
     def size(self, source: Sequence[int]) -> int:
         """The size of a source, in `unit`."""
@@ -205,9 +203,8 @@ class Rule:
         """n sources and their lengths in tokens; with `paired`, the lengths of two neighbours have a constant sum."""
         c = self.config
         if TASK_LIMITS[self.name].is_distinct:
-            order = torch.rand(n, c.symbols, generator=draw, device=draw.device).argsort(
-                dim=1
-            )  # [n, symbols]: permutations
+            chance = torch.rand(n, c.symbols, generator=draw, device=draw.device)
+            order = chance.argsort(dim=1)  # [n, symbols]: permutations
             _, lengths = sequences(n, symbols=1, min_len=c.min_len, max_len=c.max_len, paired=paired, draw=draw)
             return 1 + order[:, : c.max_len], lengths
         return sequences(n, symbols=c.symbols, min_len=c.min_len, max_len=c.max_len, paired=paired, draw=draw)
@@ -247,8 +244,11 @@ class Rule:
         return not self.is_open_ended
 
     def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
-        """The source tokens that the output of each answer token has to attend to; a row may be empty."""
-        raise NotImplementedError
+        """The source tokens that the output of each answer token has to attend to; a row may be empty.
+
+        By default, answer token i needs source token i.
+        """
+        return torch.eye(len(source), dtype=torch.bool, device=source.device)
 
     def head_score(
         self, pattern: Float[Tensor, "head query key"], source: Sequence[int], queries: Sequence[int]
@@ -257,18 +257,11 @@ class Rule:
 
         `queries` are the output positions of the answer; the keys 0 … n − 1 are the source.
         """
-        wanted = self.target_pattern(torch.tensor(list(source), device=pattern.device)).to(
-            pattern.dtype
-        )  # [answer, pos]
-        rows = pattern[:, list(queries), : len(source)]  # [head, answer, pos]
-        mass = (rows * wanted).sum(dim=-1)  # [head, answer]
+        wanted = self.target_pattern(torch.tensor(list(source), device=pattern.device))  # [answer, pos]
+        rows = pattern[:, list(queries), : wanted.shape[1]]  # [head, answer, pos]
+        mass = (rows * wanted.to(pattern.dtype)).sum(dim=-1)  # [head, answer]
         counts = wanted.sum(dim=-1) > 0  # [answer]
         return mass[:, counts].mean(dim=-1) if bool(counts.any()) else mass.new_zeros(len(mass))
-
-
-def diagonal(n: int, device: torch.device) -> Bool[Tensor, "answer pos"]:
-    """Answer token i needs source token i."""
-    return torch.eye(n, dtype=torch.bool, device=device)
 
 
 def read_numbers(text: str, low: int, high: int, example: str) -> list[int]:
@@ -281,9 +274,8 @@ def read_numbers(text: str, low: int, high: int, example: str) -> list[int]:
         raise InputError(f"Type some numbers from {low} to {high}, for example {example}.")
     for word in words:
         if not re.fullmatch(r"[0-9]{1,9}", word) or not low <= int(word) <= high:
-            raise InputError(
-                f"This model reads numbers from {low} to {high}, and “{shown(word)}” is not one; try {example}."
-            )
+            what = f"This model reads numbers from {low} to {high}, and “{shown(word)}” is not one"
+            raise InputError(f"{what}; try {example}.")
     return [int(word) for word in words]
 
 
