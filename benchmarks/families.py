@@ -4,6 +4,7 @@
 
 Every model type that Transformers has a head for is made with small sizes and arbitrary weights. It counts as read where a
 recorded run gives the stock model's logits, and as changed where setting every head of the first attention to zero moves them.
+The model doctor examines the stock model, whether it is read or not: what it finds is a bug of the family, or a false alarm.
 Of each type the classes that are no causal language models are tried too: a class opens where it is read as what it is.
 """
 
@@ -70,6 +71,8 @@ class Outcome:
     """Whether the stock model ran at these sizes at all."""
     classes: dict[str, str] = field(default_factory=dict)
     """Each class of `CLASSES` that the family has and that ran: "" where it opens as what it is, else why it does not."""
+    doctor: str = ""
+    """What the model doctor says of the stock model: the number of checks that hold, or those that are broken."""
 
 
 def model_types() -> list[str]:
@@ -142,7 +145,26 @@ def outcome_of(family: str) -> Outcome:
     few = _outcome(family, 2)
     many = few if few.backend or not few.ran else _outcome(family, MANY_LAYERS)
     found, n_layers = (many, MANY_LAYERS) if many.backend and not few.backend else (few, 2)
-    return replace(found, classes=classes_of(tiny(CONFIG_MAPPING[family], n_layers))) if found.ran else found
+    if not found.ran:
+        return found
+    config = tiny(CONFIG_MAPPING[family], n_layers)
+    return replace(found, classes=classes_of(config), doctor=doctor_of(config))
+
+
+def doctor_of(config: Any) -> str:
+    """What the model doctor says of the model of a configuration; see `Outcome.doctor`."""
+    import xformer
+    from xformer.errors import InputError
+
+    model = model_of(config)
+    try:
+        diagnosis = xformer.diagnose(model)
+    except InputError:
+        return "reads no tokens"
+    verdicts = Counter(diagnosis.table["verdict"])
+    found = ", ".join(one.check for one in diagnosis.broken) or f"{verdicts['holds']} hold"
+    failed = ", ".join(one.check for one in diagnosis.findings if one.verdict == "could not run")
+    return found + (f"; could not run: {failed}" if failed else "")
 
 
 def classes_of(config: Any) -> dict[str, str]:
@@ -251,10 +273,11 @@ def document(found: list[Outcome], version: str) -> str:
         f"{backends['softmax']} by `softmax` (the model's own, watched at its softmax), "
         f"{backends['returned_weights']} by `returned_weights` (read only). "
         f"That moves the logits of {changed}; what attention and neurons add to the stream was found in {stream}. "
-        f"Of their {len(classes)} classes that are no causal language models, {classes.count('')} open as what they are.",
+        f"Of their {len(classes)} classes that are no causal language models, {classes.count('')} open as what they are. "
+        f"{examined(ran)}",
         "",
-        "| type | model | backend | off by | changed | stream | other classes |",
-        "|---|---|---|---|---|---|---|",
+        "| type | model | backend | off by | changed | stream | doctor | other classes |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for one in sorted(ran, key=lambda one: one.family):
         if one.backend:
@@ -262,12 +285,19 @@ def document(found: list[Outcome], version: str) -> str:
             read_as = f"{one.backend} | {one.difference:.0e} | {' | '.join(marks)}"
         else:
             read_as = f"– | | {one.why.replace('|', '/')} | "
-        lines.append(f"| {one.family} | {one.model} | {read_as} | {named(one.classes)} |")
+        lines.append(f"| {one.family} | {one.model} | {read_as} | {one.doctor} | {named(one.classes)} |")
     lines += [
         "",
         f"Not tried, as they do not run at these sizes: {', '.join(sorted(o.family for o in found if not o.ran))}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def examined(ran: list[Outcome]) -> str:
+    """How many families the model doctor examined, and in how many it found something."""
+    said = [one.doctor for one in ran if one.doctor and one.doctor != "reads no tokens"]
+    n_whole = sum(" hold" in one for one in said)
+    return f"The [model doctor](is-my-attention-right.md) examined {len(said)}: nothing is broken in {n_whole} of them."
 
 
 def named(classes: dict[str, str]) -> str:
@@ -291,7 +321,7 @@ def main() -> None:
         found.append(one)
         what = f"{one.backend}, off by {one.difference:.0e}" if one.backend else one.why
         print(
-            f"{len(found):4d}/{len(families)}  {one.family:28s} {what}; {named(one.classes) or 'no other class'}",
+            f"{len(found):4d}/{len(families)}  {one.family:28s} {what}; {named(one.classes) or 'no other class'}; {one.doctor}",
             flush=True,
         )
     if asked.json:

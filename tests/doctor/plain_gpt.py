@@ -184,27 +184,29 @@ class PlainGPT(nn.Module):
 
 
 FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "one_too_far": ("causality", {"head": HEAD}),
-    "mask_lost_with_attention": ("causality_with_attention", {}),
+    "one_too_far": ("causality", {"head": HEAD, "cell": lambda query, key: key == query + 1}),
+    "mask_lost_with_attention": ("causality_with_attention", {"cell": lambda query, key: key > query}),
     "scale_of_kernel": ("backends", {}),
-    "padding_lost_at_33": ("left_padding", {}),
+    "padding_lost_at_33": ("left_padding", {"cell": lambda _, key: key < 27}),  # 6 tokens behind 27 pads
     "scale_by_length": ("right_padding", {}),
     "mean_of_batch": ("batch", {}),
     "cache_starts_again": ("cache", {"layer": None}),
-    "segments_lost": ("packing", {}),
+    "segments_lost": ("packing", {"cell": lambda query, key: key < 5 <= query}),  # the document before it has 5 tokens
     "keys_counted_from_0": ("position_shift", {}),
     "pairing": ("rotary", {}),
     "scaling_ignored": ("rotary", {}),
     "angles_in_half_precision": ("precision", {}),
-    "window_one_more": ("window", {}),
-    "groups_in_turn": ("key_value_groups", {}),
+    "window_one_more": ("window", {"cell": lambda query, key: query - key == 5}),
+    "groups_in_turn": ("key_value_groups", {"head": 1}),  # of heads 0 to 3 over two groups, 1 and 2 read the wrong one
     "head_not_tied": ("tied_weights", {"layer": None}),
     "rows_of_nothing": ("masked_row", {}),
-    "weak_mask": ("mask_constant", {"head": HEAD}),
+    "weak_mask": ("mask_constant", {"head": HEAD, "cell": lambda query, key: key > query}),
     "detached": ("gradients", {}),
     "mean_of_rows": ("accumulation", {"layer": None}),
     "dropout_always": ("determinism", {}),
     "mask_too_late": ("attention_rows", {}),
+    "rows_of_queries_moved": ("conversion", {}),
+    "first_token_twice": ("special_tokens", {"layer": None}),
 }
-"""The check that names each fault, and where it is: in layer `LAYER` unless said otherwise."""
+"""The check that names each fault, and where it is: in layer `LAYER` unless said otherwise; a cell only where it has one."""
 OPTIONS: dict[str, dict[str, Any]] = {"window_one_more": {"window": 5}, "scaling_ignored": {"scaling": 4.0}}

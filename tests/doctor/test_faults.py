@@ -13,14 +13,45 @@ from torch import nn
 from tests.doctor.llama import llama
 from tests.doctor.own import NOT_HERE, own
 from tests.doctor.plain_gpt import FAULTS, LAYER, OPTIONS, PlainGPT
-from xformer.doctor.diagnosis import diagnose
+from xformer.doctor.diagnosis import Diagnosis, diagnose
 
 TOKENS = torch.tensor([[5, 44, 12, 31, 7, 50, 23, 18, 39, 2, 27, 46, 9]])
 MODELS: dict[str, Callable[..., nn.Module]] = {"plain": PlainGPT, "llama": llama, "own": own}
 LACKS = {"plain": set[str](), "llama": {"window_one_more"}, "own": NOT_HERE}
 """Mistakes that a kind of model has no place for."""
 CASES = [(model, fault) for model in MODELS for fault in FAULTS if fault not in LACKS[model]]
+QUERIES = {
+    "plain": f"blocks.{LAYER}.attention.query.weight",
+    "llama": f"model.layers.{LAYER}.self_attn.q_proj.weight",
+    "own": f"decoder.blocks.{LAYER}.attn.weight_in",
+}
+"""The weights whose first rows make the queries."""
 RIGHT = [(model, options) for model in MODELS for options in ({}, {"window": 5}, {"scaling": 4.0})]
+
+
+class Tokenizer:
+    """A tokenizer with a first token."""
+
+    bos_token, bos_token_id, all_special_tokens = "<s>", 1, ("<s>",)
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        assert text == self.bos_token
+        return {"input_ids": [self.bos_token_id]}
+
+
+def diagnosed(model: str, fault: str, checks: list[str] | None = None, seed: int = 0) -> Diagnosis:
+    """The diagnosis of a model with a fault; two of them are not in the model alone."""
+    options = OPTIONS.get(fault, {}) | {"seed": seed}
+    if fault == "first_token_twice":
+        tokens = torch.cat([torch.ones(1, 2, dtype=torch.long), TOKENS], dim=1)
+        return diagnose(MODELS[model](**options), tokens, Tokenizer(), checks)
+    if fault == "rows_of_queries_moved":  # as a conversion between two conventions of rotary positions may do
+        converted = MODELS[model](**options)
+        with torch.no_grad():
+            rows = converted.get_parameter(QUERIES[model])[:28]
+            rows.copy_(rows.roll(1, dims=0))
+        return diagnose(converted, TOKENS, checks=checks, original=MODELS[model](**options))
+    return diagnose(MODELS[model](fault, **options), TOKENS, checks=checks)
 
 
 @pytest.mark.parametrize(("model", "options"), [one for one in RIGHT if one != ("own", {"scaling": 4.0})])
@@ -33,18 +64,13 @@ def test_a_right_model_has_no_finding(model: str, options: dict[str, Any]) -> No
 @pytest.mark.parametrize(("model", "fault"), CASES)
 def test_a_fault_is_named_and_found(model: str, fault: str) -> None:
     check, where = FAULTS[fault]
-    diagnosis = diagnose(MODELS[model](fault, **OPTIONS.get(fault, {})), TOKENS, checks=[check])
-    row = diagnosis.table.iloc[0]
+    row = diagnosed(model, fault, [check]).table.iloc[0]
     assert row["verdict"] == "broken", row["sentence"]
     layer = where.get("layer", LAYER)
     assert layer is None or row["layer"] == layer
     assert "head" not in where or row["head"] == where["head"]
+    assert "cell" not in where or where["cell"](row["query"], row["key"])
     assert row["remedy"]
-
-
-def test_the_offending_cell_is_the_key_after_the_query() -> None:
-    row = diagnose(PlainGPT("one_too_far"), TOKENS, checks=["causality"]).table.iloc[0]
-    assert row["key"] == row["query"] + 1
 
 
 def test_a_finding_is_shown_with_its_cell() -> None:

@@ -117,24 +117,23 @@ class Exam:
         subject, base = self.subject, self.subject.base
         eps = torch.finfo(subject.dtype).eps
         other = base.with_read(subject.other_tokens(base.read))
-        alone = subject.logits(base)
         apart = [0.0]
         for rows in ([base, other], [other, base], [other, other, base]):
             whole = subject.logits(stacked(rows))
             at = next(i for i, one in enumerate(rows) if one is base)
-            apart.append(distance(alone[0], whole[at]))
+            apart.append(distance(subject.base_logits[0], whole[at]))
         return min(max(*apart, LEAST_FLOOR * eps), MOST_FLOOR * eps)
 
     @cached_property
     def change_when_repeated(self) -> float:
         """How far apart two calls with one input are."""
-        base = self.subject.base
-        return distance(self.subject.logits(base), self.subject.logits(replace(base, seed=1)))
+        subject = self.subject
+        return distance(subject.base_logits, subject.logits(replace(subject.base, seed=1)))
 
     @property
     def outputs(self) -> range:
         """The positions of all outputs."""
-        return range(self.subject.logits(self.subject.base).shape[1])
+        return range(self.subject.base_logits.shape[1])
 
     @property
     def limit(self) -> float:
@@ -164,7 +163,7 @@ class Exam:
             broken: The sentence where one does not; "{title}" stands for what it changes, "{size}" for the difference.
             remedy: What to look at in the code.
         """
-        made: dict[int, Tensor] = {}  # many pairs share a run
+        made = {id(self.subject.base): self.subject.base_logits}  # many pairs share a run
         sizes = [self.apart(pair, made) for pair in pairs]
         return self.judged(pairs, sizes, holds, broken, remedy)
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from xformer.errors import InputError, UnavailableError, XformerError
 from xformer.layers.attention import Cache
 from xformer.model import Transformer
-from xformer.trace import record
+from xformer.tape import Tape
 
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
 
@@ -305,10 +305,16 @@ class Subject:
         return output if output.dim() > 2 else output[:, None]
 
     @cached_property
+    def base_logits(self) -> Float[Tensor, "batch out vocab"]:
+        """The outputs for `base`: many checks compare others with them."""
+        return self.logits(self.base)
+
+    @cached_property
     def has_output_by_position(self) -> bool:
         """Whether there is an output for every token, and not one for the whole input."""
-        return self.logits(self.base).shape[1] == self.base.read.shape[1]
+        return self.base_logits.shape[1] == self.base.read.shape[1]
 
+    @torch.no_grad()
     def record(self, run: Run) -> dict[str, Tensor]:
         """The activations of a call by name, in the order of the computation: "decoder.0.attn.pattern", …
 
@@ -322,10 +328,12 @@ class Subject:
         if run.n_cached and not isinstance(self.module, Transformer):
             return self._opened.run(self._halves(run)[1], n_batch=len(run.tokens))
         if isinstance(self.module, Transformer):
-            if run.segments is not None or run.n_cached:
-                raise UnavailableError("A run of several documents in a row, or from a cache, is not recorded.")
-            trace = record(self.module, run.tokens, run.target, valid=run.valid, target_valid=run.target_valid)
-            return dict(trace.activations)
+            if run.n_cached:
+                raise UnavailableError("A run from a cache is not recorded.")
+            tape = Tape()
+            padding = {"valid": run.valid, "target_valid": run.target_valid}
+            self.module(run.tokens, run.target, **padding, layout=_layout(run), tape=tape)
+            return dict(tape.activations)
         return self._opened.run(self.arguments(run), n_batch=len(run.tokens))
 
     @cached_property

@@ -83,9 +83,6 @@ def causality_with_attention(exam: Exam) -> Outcome:
     subject = exam.subject
     if not subject.can("attention"):
         return not_applicable("The model cannot be asked for its attention weights.")
-    plain = later_tokens(exam, subject.base)
-    if max(_sizes(exam, plain)) > exam.limit:
-        return not_applicable("The model sees the future on every path; see causality.")
     base = replace(subject.base, with_attention=True)
     pairs = later_tokens(exam, base)
     found = exam.judged(
@@ -95,12 +92,14 @@ def causality_with_attention(exam: Exam) -> Outcome:
         "While attention is returned, {title} changes earlier outputs by {size}: the mask is lost on that path.",
         "Look at the branch that returns attention weights: it must use the same mask as the other.",
     )
-    if found.verdict == "broken":
-        return found
-    at = range(subject.base.read.shape[1])
-    return exam.compare(
-        [Pair(subject.base, base, at, title="asking for attention weights")],
-        found.sentence,
-        "Asking for attention weights changes the outputs by {size}.",
-        "Look at the branch that returns attention weights: it must compute the same as the other.",
-    )
+    if found.verdict == "holds":
+        at = range(subject.base.read.shape[1])
+        found = exam.compare(
+            [Pair(subject.base, base, at, title="asking for attention weights")],
+            found.sentence,
+            "Asking for attention weights changes the outputs by {size}.",
+            "Look at the branch that returns attention weights: it must compute the same as the other.",
+        )
+    if found.verdict == "broken" and max(_sizes(exam, later_tokens(exam, subject.base))) > exam.limit:
+        return not_applicable("The model sees the future on every path; see causality.")
+    return found

@@ -23,7 +23,7 @@ BACKENDS = ("eager", "sdpa", "flex_attention")
 def finite(exam: Exam) -> Outcome:
     """The first activation with NaN or infinity; scores are −∞ where a mask forbids a key."""
     subject, base = exam.subject, exam.subject.base
-    if bool(subject.logits(base).isfinite().all()):
+    if bool(subject.base_logits.isfinite().all()):
         return Outcome("holds", "Every output is a finite number.")
     try:
         recorded = subject.record(base)
@@ -68,7 +68,7 @@ def backends(exam: Exam) -> Outcome:
     sizes = []
     for pair, (name, other) in zip(list(pairs), others.items(), strict=True):
         try:
-            sizes.append(distance(subject.logits(base)[0], _logits(name, other)[0]))
+            sizes.append(distance(subject.base_logits[0], _logits(name, other)[0]))
         except Exception as error:  # a backend may need another machine or library
             failed.append(f"{name} ({' '.join(str(error).split())[:60]})")
             pairs.remove(pair)

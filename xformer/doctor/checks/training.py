@@ -19,8 +19,9 @@ IGNORED = -100
 """The label of a token that does not count (torch.nn.functional.cross_entropy)."""
 CHANCE = 0.9
 """A loss above this share of ln(vocabulary) is no better than guessing."""
-UNUSED = r"expert|router|k_proj\.bias|key\.bias|mask_token|pooler"
-"""Parameters that may rightly get no gradient: experts that were not chosen; a bias of all keys cancels in the softmax."""
+UNUSED = r"expert|router|mlp\.gate\.|k_proj\.bias|key\.bias|mask_token|pooler"
+"""Parameters that may rightly get no gradient: experts that were not chosen, and what chooses them; a bias of all keys cancels
+in the softmax."""
 USUAL = (
     r"(attn|attention|mlp|ffn|feed_forward)\.(q|k|v|o|out|query|key|value|gate|up|down|fc\w*|c|dense|qkv|\d+)(_proj|_attn|_fc)?\."
     r"(weight|bias)$"
@@ -100,12 +101,13 @@ def accumulation(exam: Exam) -> Outcome:
     tokens = torch.cat([subject.base.tokens, subject.other_tokens(subject.base.tokens)])
     n = tokens.shape[1]
     labels = tokens.clone()
-    errors = {shift: _loss_error(subject, tokens, labels, shift) for shift in (1, 0)}  # at random both may be close
+    logits, loss = subject.logits(Run(tokens)).float(), _loss(subject, tokens, labels)
+    errors = {shift: _error(loss, logits, labels, shift) for shift in (1, 0)}  # at random both may be close
     shift = min(errors, key=lambda one: errors[one])
     if errors[shift] > 1e-3 or n < 4:
         return not_applicable("The loss is not the cross-entropy of its outputs.")
     labels[1, n // 4 :] = IGNORED
-    expected, whole = _cross_entropy(subject, tokens, labels, shift), _loss(subject, tokens, labels)
+    expected, whole = _cross_entropy(logits, labels, shift), _loss(subject, tokens, labels)
     size = abs(whole - expected) / max(abs(expected), 1e-12)
     way = " in one batch"
     if (
@@ -138,16 +140,15 @@ def _loss(subject: Subject, tokens: Tensor, labels: Tensor, **more: Any) -> floa
     return math.nan if loss is None else float(loss)
 
 
-def _cross_entropy(subject: Subject, tokens: Tensor, labels: Tensor, shift: int) -> float:
-    logits = subject.logits(Run(tokens)).float()
+def _cross_entropy(logits: Tensor, labels: Tensor, shift: int) -> float:
     logits, labels = logits[:, : logits.shape[1] - shift], labels[:, shift:]
     return float(F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED))
 
 
-def _loss_error(subject: Subject, tokens: Tensor, labels: Tensor, shift: int) -> float:
+def _error(loss: float, logits: Tensor, labels: Tensor, shift: int) -> float:
     """How far the model's loss is from the cross-entropy, where all labels count; ∞ where it has none."""
-    expected = _cross_entropy(subject, tokens, labels, shift)
-    error = abs(_loss(subject, tokens, labels) - expected) / max(1.0, abs(expected))
+    expected = _cross_entropy(logits, labels, shift)
+    error = abs(loss - expected) / max(1.0, abs(expected))
     return math.inf if math.isnan(error) else error
 
 
@@ -157,7 +158,7 @@ def tied_weights(exam: Exam) -> Outcome:
     subject = exam.subject
     is_tied = _is_tied(subject)
     tables = _ends_of(subject)
-    if is_tied and tables is not None and distance(*tables) > 0:
+    if is_tied and tables is not None and not torch.equal(*tables):
         return Outcome(
             "broken",
             "The configuration ties the output layer to the embedding, and their weights differ.",
@@ -168,7 +169,7 @@ def tied_weights(exam: Exam) -> Outcome:
         )
     tokens = subject.base.tokens
     if subject.text and subject.causal and subject.base.target is None and tokens.shape[1] >= 5:
-        loss, guess = _cross_entropy(subject, tokens, tokens, 1), math.log(subject.n_tokens)
+        loss, guess = _cross_entropy(subject.base_logits.float(), tokens, 1), math.log(subject.n_tokens)
         if loss > CHANCE * guess:
             return Outcome(
                 "broken",
