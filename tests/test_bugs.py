@@ -26,12 +26,7 @@ EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-13}
 """Float64 sums of a few dozen numbers of size 1, in another order."""
 
 
-COMPONENTS: dict[str, Any] = {
-    "n_heads": 4,
-    "n_kv_heads": 2,
-    "norm_kind": "rms",
-    "activation": "swiglu",
-}
+COMPONENTS: dict[str, Any] = {"n_heads": 4, "n_kv_heads": 2, "norm_kind": "rms", "activation": "swiglu"}
 
 
 def model_for(bug: str, **options: Any) -> xformer.Transformer:
@@ -56,9 +51,7 @@ def test_the_original_is_left_alone_and_the_copy_differs(bug: str) -> None:
     model = model_for(bug)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     given = equal_inputs(model)
-    right = xformer.record(model, *given)
-    broken = BUGS[bug].broken(model)
-    assert isinstance(broken, xformer.Transformer)
+    right, broken = xformer.record(model, *given), BUGS[bug].broken(model)
     assert not {p.data_ptr() for p in broken.parameters()} & {p.data_ptr() for p in model.parameters()}
     wrong = xformer.record(broken, *given)
     again = xformer.record(model, *given)
@@ -77,21 +70,17 @@ def test_recorded_and_unrecorded_runs_agree_and_gradients_flow(bug: str) -> None
     torch.testing.assert_close(xformer.record(broken, *given).logits, logits.detach(), rtol=1e-9, atol=1e-12)
     logits.square().sum().backward()
     reached = {name for name, p in broken.named_parameters() if p.grad is not None and bool(p.grad.any())}
-    every = {name for name, _ in broken.named_parameters()}
+    missing = [name for name, _ in broken.named_parameters() if name not in reached]
     silent = {
         "no-positions": "table",
         "lost-output": "attn.",
         "dead-neurons": "ffn.weight",
         "forgotten-return": "encoder.",
     }
-    missing = every - reached
-    if bug in silent:
-        assert missing
-        assert all(
-            silent[bug] in name or "ffn.bias" in name or "bias_in" in name or "source" in name for name in missing
-        )
-    else:
-        assert not {name for name in missing if "bias_in" not in name}  # a key's bias moves no softmax
+    is_silent = bug in silent
+    expected = (silent[bug], "ffn.bias", "bias_in", "source") if is_silent else ("bias_in",)  # a key's moves no softmax
+    assert bool(missing) or not is_silent
+    assert not [name for name in missing if not any(part in name for part in expected)]
 
 
 class StepByStep(Attention):
@@ -230,15 +219,9 @@ def test_residual_bugs(norm: str) -> None:
     def sublayer(bug: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
         model = build(architecture="encoder", norm=norm)
         trace = xformer.record(BUGS[bug].broken(model), *inputs(model))
-        at = "encoder.1"
-        residual = model.get_submodule("encoder.blocks.1.attn_residual")
-        return (
-            trace[f"{at}.resid_pre"],
-            trace[f"{at}.attn.in"],
-            trace[f"{at}.attn.out"],
-            trace[f"{at}.resid_mid"],
-            residual,
-        )
+        names = ("resid_pre", "attn.in", "attn.out", "resid_mid")
+        x, inside, out, after = (trace[f"encoder.1.{name}"] for name in names)
+        return x, inside, out, after, model.get_submodule("encoder.blocks.1.attn_residual")
 
     x, _, out, after, residual = sublayer("no-residual")
     torch.testing.assert_close(after, residual.norm(out) if norm == "post" else out, **EXACT)
@@ -256,10 +239,9 @@ def test_without_positions_an_encoder_reads_a_set(positions: str) -> None:
     model = build(architecture="encoder", positions=positions)
     broken = BUGS["no-positions"].broken(model)
     (tokens,) = inputs(model)
-    there, moved = (xformer.record(broken, t).logits for t in (tokens, tokens.roll(1, dims=1)))
-    torch.testing.assert_close(moved.roll(-1, dims=1), there, rtol=1e-9, atol=1e-10)
-    there, moved = (xformer.record(model, t).logits for t in (tokens, tokens.roll(1, dims=1)))
-    assert not torch.allclose(moved.roll(-1, dims=1), there)
+    for model_read, is_set in ((broken, True), (model, False)):
+        there, moved = (xformer.record(model_read, t).logits for t in (tokens, tokens.roll(1, dims=1)))
+        assert torch.allclose(moved.roll(-1, dims=1), there, rtol=1e-9, atol=1e-10) == is_set
 
 
 def test_two_softmaxes() -> None:
@@ -292,10 +274,9 @@ def test_weight_bugs() -> None:
 
 def test_a_bug_that_does_not_fit_says_what_it_needs() -> None:
     encoder = build(architecture="encoder", n_heads=1)
-    with pytest.raises(InputError, match="It needs a causal mask"):
-        BUGS["causal-ignored"].broken(encoder)
-    with pytest.raises(InputError, match="It needs at least two heads"):
-        BUGS["identical-heads"].broken(encoder)
+    for bug, needs in (("causal-ignored", "a causal mask"), ("identical-heads", "at least two heads")):
+        with pytest.raises(InputError, match=f"It needs {needs}"):
+            BUGS[bug].broken(encoder)
     with pytest.raises(InputError, match="It needs an encoder-decoder"):
         lab_run(tiny_preset("encoder"), BUGS["forgotten-return"], device="cpu")
 
@@ -315,6 +296,9 @@ def padded_run(model: xformer.Transformer) -> dict[str, Tensor]:
     valid = torch.arange(given[0].shape[1]).expand(2, -1) < torch.tensor([[given[0].shape[1]], [given[0].shape[1] - 2]])
     target_valid = valid if len(given) == 2 else None
     return dict(xformer.record(model, *given, valid=valid, target_valid=target_valid).activations)
+
+
+ONLY_PAIRS = {"cross-queries-from-memory", "cross-roles-swapped", "forgotten-return"}
 
 
 def same_run(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -337,6 +321,8 @@ def test_two_bugs_are_both_there_or_refused_with_the_reason(architecture: str, n
     refused = 0
     for first in fitting:
         for second in fitting:
+            if architecture == "encoder-decoder" and not {first.name, second.name} & ONLY_PAIRS:
+                continue  # as in a model with one stack
             clash = set(first.decides) & set(second.decides) or first.name in second.undoes
             if first is second or clash:
                 refused += 1
@@ -349,25 +335,25 @@ def test_two_bugs_are_both_there_or_refused_with_the_reason(architecture: str, n
     assert refused < len(fitting) ** 2 / 5
 
 
-def test_two_bugs_that_decide_one_step_are_told_apart() -> None:
-    model = build(architecture="decoder")
-    with pytest.raises(InputError, match="both decide where the scale is"):
-        BUGS["no-scale"].broken(BUGS["scaled-after-softmax"].broken(model))
-    with pytest.raises(InputError, match="already"):
-        BUGS["no-scale"].broken(BUGS["no-scale"].broken(model))
-    with pytest.raises(InputError, match="the other way round"):
-        BUGS["init-too-large"].broken(BUGS["identical-heads"].broken(model))
+@pytest.mark.parametrize(
+    ("first", "second", "sentence"),
+    [
+        ("scaled-after-softmax", "no-scale", "both decide where the scale is"),
+        ("no-scale", "no-scale", "already"),
+        ("identical-heads", "init-too-large", "the other way round"),
+    ],
+)
+def test_two_bugs_that_decide_one_step_are_told_apart(first: str, second: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        BUGS[second].broken(BUGS[first].broken(build(architecture="decoder")))
 
 
 def test_every_bug_is_told_in_full() -> None:
-    for name, bug in BUGS.items():
-        assert bug.name == name
-        assert bug.mistake.endswith(".")
-        assert bug.look_for.endswith(".")
+    for bug in BUGS.values():
+        assert all((bug.title, bug.mistake, bug.seen_in, bug.look_for, bug.rule))
         assert bug.equation_wrong != bug.equation_right
-        assert all((bug.title, bug.seen_in, bug.rule))
     assert len({bug.title for bug in BUGS.values()}) == len(BUGS)
-    assert all(crash.mistake.endswith(".") and crash.error and crash.meant for crash in CRASHES)
+    assert all(crash.mistake and crash.error and crash.meant for crash in CRASHES)
 
 
 def test_decoding_with_whole_runs_is_what_a_recorded_run_says() -> None:

@@ -74,9 +74,8 @@ def test_greedy_decoding_is_argmax_of_whole_forward_passes(
         assert (step.position, step.predicted) == (position, step.token)
         assert step.drawn_from.tolist() == [float(token == step.token) for token in range(11)]
         read.append(step.token)
-    assert not torch.allclose(steps[0].probabilities, steps[-1].probabilities, atol=1e-3), (
-        "a constant would prove little"
-    )
+    # a constant would prove little
+    assert not torch.allclose(steps[0].probabilities, steps[-1].probabilities, atol=1e-3)
 
 
 @pytest.mark.parametrize("positions", [*POSITIONS, "mirror"])
@@ -94,12 +93,11 @@ def test_an_encoder_says_every_position_at_once(float64: None, positions: str) -
 # --- where it stops
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
-def test_it_stops_at_the_end_token(architecture: str, positions: str) -> None:
-    endless = tokens_of(list(decode(random_model(architecture, positions=positions), PROMPT)))
+def test_it_stops_at_the_end_token(architecture: str) -> None:
+    endless = tokens_of(list(decode(random_model(architecture), PROMPT)))
     for end in set(endless):
-        model = random_model(architecture, positions=positions, end_token=end)
+        model = random_model(architecture, end_token=end)
         assert tokens_of(list(decode(model, PROMPT))) == endless[: endless.index(end) + 1]
 
 
@@ -183,27 +181,16 @@ def test_distributions_worked_out_by_hand(settings: dict[str, Any], expected: li
         assert q.sum() == pytest.approx(1.0)
 
 
-def test_draws_are_as_frequent_as_the_distribution_says() -> None:
-    q = torch.tensor([0.4, 0.0, 0.3, 0.15, 0.1, 0.05])
-    draw = torch.Generator().manual_seed(0)
-    rule = Sampling(temperature=1.0)
-    counts = Counter(rule.choose(q, draw) for _ in range(4000))
-    assert set(counts) == {0, 2, 3, 4, 5}
-    kept = sorted(counts)
-    assert chance([counts[t] for t in kept], [4000 * q[t].item() for t in kept]) > ONE_IN_A_MILLION
-
-
 def test_decoding_draws_from_the_distribution_of_its_step() -> None:
     model = random_model("decoder", std=0.25)
     sampling = Sampling(temperature=0.8, top_k=5)
     draw = torch.Generator().manual_seed(1)
-    firsts = [next(decode(model, PROMPT, sampling=sampling, generator=draw)) for _ in range(600)]
+    firsts = [next(decode(model, PROMPT, sampling=sampling, generator=draw)) for _ in range(400)]
     q = firsts[0].drawn_from
     torch.testing.assert_close(q, sampling.distribution(uncached(model, PROMPT, PROMPT)), rtol=0, atol=1e-5)
-    kept = q.nonzero().flatten().tolist()
-    counts = Counter(step.token for step in firsts)
+    kept, counts = q.nonzero().flatten().tolist(), Counter(step.token for step in firsts)
     assert set(counts) == set(kept)
-    assert chance([counts[t] for t in kept], [600 * q[t].item() for t in kept]) > ONE_IN_A_MILLION
+    assert chance([counts[t] for t in kept], [400 * q[t].item() for t in kept]) > ONE_IN_A_MILLION
 
 
 @pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
@@ -229,10 +216,12 @@ EDITS = {
 }
 
 
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+@pytest.mark.parametrize("is_edited", [True, False])
 @pytest.mark.parametrize("architecture", EDITS)
-def test_decoding_under_edits_is_a_recorded_run_at_every_step(float64: None, architecture: str) -> None:
-    model, chosen = random_model(architecture), EDITS[architecture]
-    steps = list(decode(model, PROMPT, edits=chosen))
+def test_each_step_is_a_recorded_run(float64: None, architecture: str, is_edited: bool, positions: str) -> None:
+    model, chosen = random_model(architecture, positions=positions), EDITS[architecture] if is_edited else []
+    steps = list(decode(model, PROMPT, edits=chosen))  # all of them before the first trace: each keeps what it had read
     read = begin(model, PROMPT)
     for position, step in enumerate(steps):
         inputs = [torch.tensor([PROMPT])] if architecture != "decoder" else []
@@ -240,29 +229,17 @@ def test_decoding_under_edits_is_a_recorded_run_at_every_step(float64: None, arc
             inputs.append(torch.tensor([read]))
         trace = record(model, *inputs, edits=chosen)
         logits = trace.logits[0, position if architecture == "encoder" else -1]
-        assert torch.equal(step.probabilities, logits.softmax(dim=-1))
+        torch.testing.assert_close(
+            step.probabilities, logits.softmax(dim=-1), rtol=0, atol=0 if is_edited else ROUNDING
+        )
         assert step.token == int(logits.argmax())
         assert step.trace().edits == tuple(chosen)
         assert torch.equal(step.trace().logits, trace.logits)
         read.append(step.token)
     plain = list(decode(model, PROMPT))
-    assert not torch.allclose(steps[0].probabilities, plain[0].probabilities, atol=1e-3), "the edits must matter"
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
-@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
-def test_the_trace_of_a_step_gave_its_probabilities(float64: None, architecture: str, positions: str) -> None:
-    model = random_model(architecture, positions=positions)
-    steps = list(decode(model, PROMPT))  # all of them before the first trace: each keeps what it had read
-    read = begin(model, PROMPT)
-    for step in steps:
-        trace = step.trace()
-        at = step.position if architecture == "encoder" else -1
-        torch.testing.assert_close(trace.logits[0, at].softmax(dim=-1), step.probabilities, rtol=0, atol=ROUNDING)
-        seen = trace.target if architecture == "encoder-decoder" else trace.tokens
-        assert seen is not None
-        assert seen.tolist() == ([PROMPT] if architecture == "encoder" else [read])
-        read.append(step.token)
+    assert (
+        torch.allclose(steps[0].probabilities, plain[0].probabilities, atol=1e-3) != is_edited
+    )  # the edits must matter
 
 
 @pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
@@ -307,11 +284,6 @@ def test_an_edit_that_never_fires(architecture: str) -> None:
         list(decode(random_model(architecture), PROMPT, edits=[edits.ablate_head("encoder.7.attn", 0)]))
 
 
-def test_an_encoder_decoder_without_a_start_token() -> None:
-    with pytest.raises(InputError, match="has no start token"):
-        list(decode(random_model("encoder-decoder", start_token=None), PROMPT))
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -329,21 +301,25 @@ def test_sampling_settings_that_make_no_sense(settings: dict[str, float], words:
     assert words in str(caught.value)
 
 
-def test_a_token_that_is_none_cannot_be_said_and_steps_are_not_counted_backwards() -> None:
-    with pytest.raises(InputError, match="tokens are 0 to 10, got 11 in forced"):
-        list(decode(random_model("decoder"), PROMPT, forced=[3, 11]))
-    with pytest.raises(InputError, match="max_steps must be 0 or more, got -1"):
-        list(decode(random_model("decoder"), PROMPT, max_steps=-1))
+@pytest.mark.parametrize(
+    ("architecture", "options", "words"),
+    [
+        ("decoder", {"forced": [3, 11]}, "tokens are 0 to 10, got 11 in forced"),
+        ("decoder", {"max_steps": -1}, "max_steps must be 0 or more, got -1"),
+        ("encoder-decoder", {}, "has no start token"),
+    ],
+)
+def test_what_cannot_be_decoded(architecture: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        list(decode(random_model(architecture, start_token=None), PROMPT, **options))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_logits_that_are_no_numbers_choose_no_token(temperature: float) -> None:
     too_far = [edits.scale("decoder.1.ffn.out", 1e38), edits.scale("final_norm", 1e38)]
-    steps = decode(
-        random_model("decoder", norm="pre"), PROMPT, edits=too_far, sampling=Sampling(temperature=temperature)
-    )
+    sampling = Sampling(temperature=temperature)
     with pytest.raises(InputError, match="NaN or infinity"):
-        list(steps)
+        list(decode(random_model("decoder", norm="pre"), PROMPT, edits=too_far, sampling=sampling))
 
 
 PAIRS = ("decoder", "encoder-decoder")
@@ -355,16 +331,13 @@ PROMPTS = torch.tensor([[3, 7, 1], [2, 2, 9], [5, 1, 4]])
 @pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "norm": "pre"}, {"positions": "alibi"}])
 def test_many_prompts_are_answered_as_each_alone(float64: None, architecture: str, changes: dict[str, Any]) -> None:
     model = random_model(architecture, **changes)
-    generated = greedy(model, PROMPTS, 5)
-    alone = [[step.token for step in decode(model, row.tolist(), max_steps=5)] for row in PROMPTS]
-    assert generated.tolist() == alone
-    assert len({tuple(row) for row in alone}) > 1
-    changed = [edits.scale("decoder.1.ffn.out", -3.0)]
-    edited = greedy(model, PROMPTS, 5, edits=changed)
-    assert edited.tolist() == [
-        [step.token for step in decode(model, row.tolist(), max_steps=5, edits=changed)] for row in PROMPTS
-    ]
-    assert edited.tolist() != alone
+    found = []
+    for chosen in ([], [edits.scale("decoder.1.ffn.out", -3.0)]):
+        alone = [tokens_of(list(decode(model, row.tolist(), max_steps=5, edits=chosen))) for row in PROMPTS]
+        assert greedy(model, PROMPTS, 5, edits=chosen).tolist() == alone
+        assert len({tuple(row) for row in alone}) > 1
+        found.append(alone)
+    assert found[0] != found[1]
 
 
 @pytest.mark.parametrize("architecture", PAIRS)
@@ -400,15 +373,14 @@ def test_whoever_copies_the_answer_is_right_only_while_it_is_given(architecture:
 def test_a_sound_model_does_not_read_ahead(architecture: str, positions: str) -> None:
     task = tiny_task(architecture)
     model = Transformer(tiny_model(task, positions=positions), torch.Generator().manual_seed(0)).eval()
-    assert not reads_ahead(model, task.sample(6, seed=1))
+    for options in ({}, {"places": 2}):
+        assert not reads_ahead(model, task.sample(6, seed=1), **options)
 
 
-@pytest.mark.parametrize("places", [1, 2, 4, 100])
-def test_a_few_places_are_enough_to_see_that_the_answer_is_copied(places: int) -> None:
+def test_a_few_places_are_enough_to_see_that_the_answer_is_copied() -> None:
     task = tiny_task("decoder")
-    batch = task.sample(4, seed=0)
-    assert reads_ahead(Crib(tiny_model(task)).eval(), batch, places=places)
-    assert not reads_ahead(Transformer(tiny_model(task)).eval(), batch, places=places)
+    for places in (1, 2, 100):
+        assert reads_ahead(Crib(tiny_model(task)).eval(), task.sample(4, seed=0), places=places)
 
 
 @pytest.mark.parametrize("architecture", PAIRS)

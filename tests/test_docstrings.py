@@ -83,11 +83,8 @@ def test_the_values_of_options_are_in_snake_case(name: str) -> None:
     if inspect.isclass(value):
         return
     for parameter in inspect.signature(value).parameters.values():
-        written = (
-            re.findall(r"[\"']([^\"']*)[\"']", str(parameter.annotation))
-            if "Literal" in str(parameter.annotation)
-            else []
-        )
+        annotation = str(parameter.annotation)
+        written = re.findall(r"[\"']([^\"']*)[\"']", annotation) if "Literal" in annotation else []
         if isinstance(parameter.default, str) and parameter.name not in WORDS:
             written.append(parameter.default)
         assert not [one for one in written if one and not SNAKE_CASE.fullmatch(one)], parameter
