@@ -24,17 +24,9 @@ FITTING = [(a, p) for a in ARCHITECTURES for p in POSITIONS if a == "encoder" or
 
 # Primes, but for d_head = 2 · 5: rotary positions need pairs. Nothing divides anything: d_head and d_value are free.
 SIZES: dict[str, Any] = {
-    "architecture": "encoder",
-    "vocab_size": 23,
-    "d_model": 13,
-    "n_layers": 2,
-    "n_heads": 3,
-    "d_head": 10,
-    "d_value": 7,
-    "d_ff": 17,
-    "max_len": 29,
-    "attention_bias": True,
-}
+    "architecture": "encoder", "vocab_size": 23, "d_model": 13, "n_layers": 2, "n_heads": 3, "d_head": 10, "d_value": 7,
+    "d_ff": 17, "max_len": 29, "attention_bias": True,
+}  # fmt: skip
 # PyTorch's own layers know only d_head = d_value = d_model / n_heads.
 TORCH_SIZES: dict[str, Any] = SIZES | {"d_model": 15, "d_head": 5, "d_value": 5}
 
@@ -117,45 +109,36 @@ def named_attention(attention: Attention) -> dict[str, Tensor]:
     return names
 
 
-def named_feed_forward(ffn: FeedForward | None, first: str, second: str) -> dict[str, Tensor]:
+def named_feed_forward(ffn: FeedForward, first: str, second: str) -> dict[str, Tensor]:
     """Our feed-forward as two `nn.Linear` of these names."""
-    assert ffn is not None
-    assert ffn.bias_in is not None
-    assert ffn.bias_out is not None
+    linears = {first: (ffn.weight_in, ffn.bias_in), second: (ffn.weight_out, ffn.bias_out)}
     return {
-        f"{first}.weight": ffn.weight_in,
-        f"{first}.bias": ffn.bias_in,
-        f"{second}.weight": ffn.weight_out,
-        f"{second}.bias": ffn.bias_out,
+        f"{name}.{kind}": value
+        for name, of in linears.items()
+        for kind, value in zip(("weight", "bias"), of, strict=True)
     }
 
 
-def named_norm(norm: Norm | None) -> dict[str, Tensor]:
+def named_norm(norm: Norm) -> dict[str, Tensor]:
     """Our norm under the names of `nn.LayerNorm`."""
-    assert norm is not None
     return {"weight": norm.weight, "bias": norm.bias}
 
 
 def named_block(block: Block) -> dict[str, Tensor]:
     """Our layer under the names of `nn.TransformerEncoderLayer`."""
-    return {
-        **under("self_attn", named_attention(block.attn)),
-        **under("norm1", named_norm(block.attn_residual.norm)),
-        **named_feed_forward(block.ffn, "linear1", "linear2"),
-        **under("norm2", named_norm(block.ffn_residual.norm)),
-    }
+    names = under("self_attn", named_attention(block.attn)) | named_feed_forward(block.ffn, "linear1", "linear2")
+    norms = (block.attn_residual.norm, block.ffn_residual.norm)
+    return names | under("norm1", named_norm(norms[0])) | under("norm2", named_norm(norms[1]))
 
 
 def named_cross_block(block: CrossBlock) -> dict[str, Tensor]:
     """Our layer under the names of `nn.TransformerDecoderLayer`."""
-    return {
-        **under("self_attn", named_attention(block.self_attn)),
-        **under("norm1", named_norm(block.self_attn_residual.norm)),
-        **under("multihead_attn", named_attention(block.cross_attn)),
-        **under("norm2", named_norm(block.cross_attn_residual.norm)),
-        **named_feed_forward(block.ffn, "linear1", "linear2"),
-        **under("norm3", named_norm(block.ffn_residual.norm)),
-    }
+    names = under("self_attn", named_attention(block.self_attn)) | under(
+        "multihead_attn", named_attention(block.cross_attn)
+    )
+    for n, residual in enumerate((block.self_attn_residual, block.cross_attn_residual, block.ffn_residual), start=1):
+        names |= under(f"norm{n}", named_norm(residual.norm))
+    return names | named_feed_forward(block.ffn, "linear1", "linear2")
 
 
 def softmax_by_hand(scores: Tensor) -> Tensor:

@@ -23,7 +23,6 @@ def fresh(seed: int = 0, **changes: object) -> Transformer:
 @pytest.mark.parametrize("gain", [1.0, 0.3])
 def test_xavier_bounds_q_k_and_v_each_on_its_own(gain: float) -> None:
     model = fresh(init_scale=gain)
-    assert model.encoder is not None
     block = model.encoder.blocks[0]
     q, k, v = block.attn.weight_in.split(block.attn.rows)
     matrices = [q, k, v, block.attn.weight_out, block.ffn.weight_in, block.ffn.weight_out, model.unembedding.weight]
@@ -41,7 +40,6 @@ def test_xavier_bounds_q_k_and_v_each_on_its_own(gain: float) -> None:
 @pytest.mark.parametrize("std", [0.02, 0.5])
 def test_normal_has_the_standard_deviation_asked_for(std: float) -> None:
     model = fresh(init="normal", init_scale=std)
-    assert model.encoder is not None
     block = model.encoder.blocks[0]
     for matrix in (block.attn.weight_in, block.attn.weight_out, block.ffn.weight_in, model.unembedding.weight):
         n = matrix.numel()

@@ -27,25 +27,11 @@ from xformer.trace import record
 
 SIDE, PATCH = 15, 3  # 5 × 5 patches of 3 × 3
 SIZES: dict[str, Any] = {
-    "architecture": "encoder",
-    "vocab_size": 11,
-    "d_model": 13,
-    "n_layers": 2,
-    "n_heads": 3,
-    "d_head": 7,
-    "d_ff": 17,
-    "max_len": 26,
-    "positions": "learned",
-    "image": SIDE,
-    "patch": PATCH,
-}
+    "architecture": "encoder", "vocab_size": 11, "d_model": 13, "n_layers": 2, "n_heads": 3, "d_head": 7, "d_ff": 17,
+    "max_len": 26, "positions": "learned", "image": SIDE, "patch": PATCH,
+}  # fmt: skip
 
-
-@pytest.fixture(autouse=True)
-def doubles() -> Any:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def vit(**changes: Any) -> Transformer:
@@ -73,17 +59,12 @@ def test_a_patch_is_its_own_pixels_row_by_row() -> None:
     found = embedding.patches(pixels)
     for patch, inside in enumerate(found[0].tolist()):
         row, column = divmod(patch, 5)
-        wanted = [
-            pixels[0, (3 * row + y) * SIDE + 3 * column + x].item() / 16 for y in range(PATCH) for x in range(PATCH)
-        ]
-        assert inside == wanted
+        cells = [(3 * row + y) * SIDE + 3 * column + x for y in range(PATCH) for x in range(PATCH)]
+        assert inside == (pixels[0, cells] / 16).tolist()
 
 
 def test_the_whole_model_is_pytorchs_encoder_on_the_embedded_patches() -> None:
-    sizes = {"d_model": 15, "d_head": 5, "norm": "pre", "activation": "gelu", "attention_bias": True}
-    model = vit(**sizes)
-    assert model.encoder is not None
-    assert model.encoder.norm is not None
+    model = vit(d_model=15, d_head=5, norm="pre", activation="gelu", attention_bias=True)
     x = model.embedding(images()) + model.encoder.positions.table.table
     for block in model.encoder.blocks:
         layer = nn.TransformerEncoderLayer(15, 3, 17, 0.0, "gelu", batch_first=True, norm_first=True).eval()
@@ -105,10 +86,8 @@ def test_parameters_are_counted_by_formula(changes: dict[str, Any]) -> None:
 def test_a_run_has_the_axes_of_any_other() -> None:
     model = vit()
     trace = record(model, images())
-    assert trace["embed"].shape == (2, 26, 13)
-    assert trace["pos_embed"].shape == (26, 13)
-    assert trace["encoder.1.attn.pattern"].shape == (2, 3, 26, 26)
-    assert trace.logits.shape == (2, 26, 11)
+    shapes = [tuple(trace[name].shape) for name in ("embed", "pos_embed", "encoder.1.attn.pattern", "logits")]
+    assert shapes == [(2, 26, 13), (26, 13), (2, 3, 26, 26), (2, 26, 11)]
     assert_close(trace.logits, model(images()), terms=1000)
 
 
