@@ -22,7 +22,6 @@ from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
 from xformer.doctor.diagnosis import CHECKS
 from xformer.doctor.subject import ARGUMENTS
-from xformer.site import layer_title
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -34,9 +33,8 @@ HELPERS = {"save", "draw_as_images"}
 def test_the_gallery_has_every_picture_with_its_line_its_call_and_its_image() -> None:
     calls = [call for _, calls in gallery.SCREENS.values() for call in calls]
     wanted = {*xformer.viz.__all__, "attention_view"} - HELPERS
-    assert {gallery.title_of(call) for call in calls} == wanted, (
-        "name its call in benchmarks/gallery.py, then make gallery"
-    )
+    drawn = {gallery.title_of(call) for call in calls}
+    assert drawn == wanted, "name its call in benchmarks/gallery.py, then make gallery"
     text = (DOCS / "gallery.md").read_text("utf-8")
     assert text == gallery.page(), "make gallery"
     images = re.findall(r"!\[.*?\]\((gallery/.+?)\)", text)
@@ -87,12 +85,10 @@ def test_the_glossary_has_every_activation_and_no_other() -> None:
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
     listed = {name for row in rows for cell in row for name in re.findall(r"`([\w.]+)`", cell)}
     assert len(rows) > 20
-    written = {
-        re.sub(r"^(encoder|decoder)\.", "STACK.", re.sub(r"\.(self_|cross_)?attn\.", ".ATTN.", name)).replace(
-            ".0.", ".N."
-        )
-        for name in there
+    short = {
+        re.sub(r"^(encoder|decoder)\.", "STACK.", re.sub(r"\.(self_|cross_)?attn\.", ".ATTN.", name)) for name in there
     }
+    written = {name.replace(".0.", ".N.") for name in short}
     assert written == listed
 
 
@@ -124,11 +120,6 @@ def test_a_notebook_keeps_what_it_shows_and_is_small(path: Path) -> None:
 def cells(path: Path) -> list[dict]:
     """The cells of a notebook."""
     return json.loads(path.read_text("utf-8"))["cells"]
-
-
-def test_names_count_from_0_and_titles_from_1() -> None:
-    """The glossary's names in code and on the screen."""
-    assert layer_title("encoder.2.attn") == "layer 3"
 
 
 def test_every_page_is_in_the_navigation_and_no_link_leads_nowhere() -> None:
@@ -168,9 +159,8 @@ def test_the_api_shows_signatures_arguments_and_examples() -> None:
     assert api_page.first_sentence(inspect.getdoc(call) or "") == "Does it, e.g. `a` times."
     code = "x = 1\n\ndef f():\n    return x"
     assert api_page.markdown("Code:\n\n" + textwrap.indent(code, "    ")) == f"Code:\n\n```python\n{code}\n```"
-    names = {
-        f"### {package.__name__}.{name}\n" for package in (xformer.viz, xformer.analysis) for name in package.__all__
-    }
+    packages = (xformer.viz, xformer.analysis)
+    names = {f"### {package.__name__}.{name}\n" for package in packages for name in package.__all__}
     text = (DOCS / "api.md").read_text("utf-8")
     assert [name for name in names if name not in text] == ["### xformer.analysis.principles\n"], "make pages"
 
@@ -183,9 +173,8 @@ def test_each_call_of_coming_from_other_libraries_runs() -> None:
     names: dict[str, Any] = {"model": FAMILIES["GPT-2"].make(), "tokenizer": tokenizer()}
     for block in ours:
         exec(compile(block, "coming-from.md", "exec"), names)
-    torch.testing.assert_close(
-        names["reading"]["decoder.0.attn.z"].transpose(1, 2), names["reading"]["blocks.0.attn.hook_z"]
-    )
+    reading = names["reading"]
+    torch.testing.assert_close(reading["decoder.0.attn.z"].transpose(1, 2), reading["blocks.0.attn.hook_z"])
     assert names["gradient"].shape == names["hidden"].shape
 
 
@@ -198,9 +187,8 @@ def test_the_table_of_names_is_that_of_the_code() -> None:
 
 
 def test_the_page_of_the_doctor_has_every_check_and_every_argument() -> None:
-    _, checks, arguments = re.split(
-        r"\| (?:check|needed for) \|", (DOCS / "is-my-attention-right.md").read_text("utf-8")
-    )
+    text = (DOCS / "is-my-attention-right.md").read_text("utf-8")
+    _, checks, arguments = re.split(r"\| (?:check|needed for) \|", text)
     assert re.findall(r"^\| `(\w+)` \|", checks, re.MULTILINE) == list(CHECKS)
     listed = {name for row in arguments.splitlines() if row.startswith("| ") for name in re.findall(r"`(\w+)`", row)}
     assert listed == {name for names in ARGUMENTS.values() for name in names}
@@ -222,13 +210,7 @@ def test_the_changelog_has_versions_and_kinds_of_change() -> None:
     assert first == ("Unreleased", "")
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) and date for version, date in versions)
     assert [date for _, date in versions] == sorted((date for _, date in versions), reverse=True)
-    assert {*re.findall(r"^### (.+)$", text, re.MULTILINE)} <= {
-        "Added",
-        "Changed",
-        "Deprecated",
-        "Removed",
-        "Fixed",
-        "Security",
-    }
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert {*re.findall(r"^### (.+)$", text, re.MULTILINE)} <= kinds
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert versions[0][0] == project["version"], "the last version is that of the package"

@@ -17,17 +17,8 @@ import xformer
 PACKAGE = Path(xformer.__file__).parent
 ENTRANCES = {"__init__", "__main__"}
 OPTIONAL = (
-    "altair",
-    "vl_convert",
-    "tensorboardX",
-    "scipy",
-    "plotly",
-    "sklearn",
-    "streamlit",
-    "transformers",
-    "gguf",
-    "anywidget",
-)
+    "altair", "vl_convert", "tensorboardX", "scipy", "plotly", "sklearn", "streamlit", "transformers", "gguf", "anywidget",
+)  # fmt: skip
 """Libraries that reading a model does not need: those of the extras, and the notebook's."""
 
 
@@ -128,16 +119,13 @@ def forbidden(*_, **__):
 
 for name in ("is_available", "device_count", "init", "_lazy_init", "current_device", "get_device_name"):
     setattr(torch.cuda, name, forbidden)
-before = (
-    torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(),
-    torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads(),
-)
+def state():
+    numbers = torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()
+    return numbers, torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
+
+before = state()
 {EVERYTHING}
-after = (
-    torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(),
-    torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads(),
-)
-assert before == after, "importing the library changed a global"
+assert before == state(), "importing the library changed a global"
 assert not torch.cuda.is_initialized()
 print(*sorted(name for name in sys.modules if name.split(".")[0] in ("streamlit", "pages", "app", "tests")))
 print(sum(name.startswith("xformer.") for name in sys.modules))
@@ -148,9 +136,7 @@ print(sum(name.startswith("xformer.") for name in sys.modules))
 
 
 def test_the_public_names_are_there() -> None:
-    for name in xformer.__all__:
-        assert hasattr(xformer, name)
-        assert name in dir(xformer)
+    assert set(xformer.__all__) <= set(dir(xformer))
     with pytest.raises(AttributeError, match="module 'xformer' has no attribute 'nothing'"):
         _ = xformer.nothing  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -118,9 +118,7 @@ def test_what_an_analysis_takes_is_told_before_it(name: str, sizes: dict[str, in
 
 def test_an_analysis_that_takes_too_much_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     check_analysis("cosines", "name some positions", n=2_048)
-    with pytest.raises(
-        InputError, match=r"^cosines takes about 1.0 GB of memory here, and 500.0 MB are allowed; name some"
-    ):
+    with pytest.raises(InputError, match=r"^cosines takes about 1.0 GB of memory here, and 500.0 MB are allowed; name"):
         check_analysis("cosines", "name some positions", n=3_100)
     model = build(architecture="decoder", n_heads=2, max_len=64)
     reading = xformer.read(model, torch.arange(40) % 5)
