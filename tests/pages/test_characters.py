@@ -12,7 +12,7 @@ import torch
 from streamlit.testing.v1 import AppTest
 
 from tests.pages.conftest import Open
-from tests.training.at_work import add, train
+from tests.training.at_work import LocalRun
 from xformer import Checkpoint, Transformer, save
 from xformer.presets import preset
 from xformer.tasks import Task, texts
@@ -206,8 +206,8 @@ def test_a_run_of_a_text_shows_bits_and_what_it_says(
     model = chosen.model.replace(n_layers=1, d_model=16, n_heads=2, d_head=0, d_value=0, d_ff=8)
     recipe = chosen.train.replace(steps=6, log_every=3, snapshot_every=3, held_out=4, batch_size=3)
     store = RunStore(runs)
-    run = add(store, type(chosen)("own", "Own", "For a test.", model, chosen.task, recipe))
-    entry = train(store, run, monkeypatch)
+    run = store.add(type(chosen)("own", "Own", "For a test.", model, chosen.task, recipe))
+    entry = LocalRun(store, monkeypatch, run).train()
     assert entry.state == "finished"
     app = open_page("pages/train/page.py", run=run)
     assert not app.exception

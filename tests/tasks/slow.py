@@ -49,9 +49,8 @@ def right_answer(config: TaskConfig, symbols: list[int]) -> list[int]:
             a, b = symbols
             return [1 + ((a - 1) + (b - 1)) % config.symbols]
         case "brackets":
-            return [
-                depth_token(config, "".join(" ()"[symbol] for symbol in symbols[: i + 1])) for i in range(len(symbols))
-            ]
+            text = "".join(" ()"[symbol] for symbol in symbols)
+            return [depth_token(config, text[: i + 1]) for i in range(len(text))]
 
 
 def depth_token(config: TaskConfig, text: str) -> int:
@@ -87,11 +86,7 @@ def slow_rows(streams: list[SlowStream], per_row: int, width: int) -> SlowRows:
             labels = stream.labels or [IGNORED] * n
             cells += [(stream.tokens[i], labels[i], i, n - 1 - i, segment) for i in range(n)]
         cells += [(0, IGNORED, 0, 0, 0)] * (width - len(cells))
-        for column, into in zip(
-            zip(*cells, strict=True),
-            (rows.tokens, rows.labels, rows.positions, rows.mirrored, rows.segments),
-            strict=True,
-        ):
+        for column, into in zip(zip(*cells, strict=True), vars(rows).values(), strict=True):
             into.append(list(column))
     return rows
 
@@ -100,14 +95,9 @@ def examples(batch: Batch) -> list[tuple[list[int], list[int], list[int]]]:
     """Each example of a batch as (input tokens, target tokens, labels), by its segment number, row after row."""
     found = []
     for row in range(len(batch.tokens)):
-        assert batch.layout.segments is not None
-        segments = batch.layout.segments[row].tolist()
-        out_segments = batch.output_segments[row].tolist()
-        for segment in sorted(set(segments) - {0}):
-            tokens = [t for t, s in zip(batch.tokens[row].tolist(), segments, strict=True) if s == segment]
-            labels = [t for t, s in zip(batch.labels[row].tolist(), out_segments, strict=True) if s == segment]
-            target = []
-            if batch.target is not None:
-                target = [t for t, s in zip(batch.target[row].tolist(), out_segments, strict=True) if s == segment]
-            found.append((tokens, target, labels))
+        segments, out_segments = batch.layout.segments[row], batch.output_segments[row]
+        for segment in sorted(set(segments.tolist()) - {0}):
+            target = [] if batch.target is None else batch.target[row][out_segments == segment].tolist()
+            tokens, labels = batch.tokens[row][segments == segment], batch.labels[row][out_segments == segment]
+            found.append((tokens.tolist(), target, labels.tolist()))
     return found

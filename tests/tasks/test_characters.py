@@ -6,6 +6,7 @@ import copy
 import errno
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from tests.analysis.duel import variant_of
+from tests.training.at_work import failing_with
 from tests.training.tiny import tiny_model
 from xformer.analysis.comparison import search
 from xformer.analysis.generation import decode_steps
@@ -52,10 +54,15 @@ def text_of(task: Task, tokens: list[int]) -> str:
 def random_characters(architecture: str = "decoder", context: int = 7) -> tuple[Task, Transformer]:
     alphabet = "abcdefghij"
     task = of("python", architecture, context, alphabet)
-    config = tiny_model(
-        task, max_len=context, n_layers=2, norm="pre", positions="learned", embed_std=1.0, init_scale=2.0
-    )
-    return task, Transformer(config, torch.Generator().manual_seed(5)).eval()
+    sizes = {
+        "max_len": context,
+        "n_layers": 2,
+        "norm": "pre",
+        "positions": "learned",
+        "embed_std": 1.0,
+        "init_scale": 2.0,
+    }
+    return task, Transformer(tiny_model(task, **sizes), torch.Generator().manual_seed(5)).eval()
 
 
 # The text and its windows.
@@ -66,35 +73,27 @@ def test_a_window_is_a_piece_of_the_text_and_each_label_the_character_after(name
     batch = task.sample(23, seed=3, steps=2, purpose="train")
     assert batch.tokens.shape == batch.labels.shape == (46, 7)
     assert batch.layout.segments is None
-    starts = set()
-    for tokens, labels in zip(batch.tokens.tolist(), batch.labels.tolist(), strict=True):
-        window = text_of(task, tokens) + text_of(task, labels[-1:])
-        assert labels[:-1] == tokens[1:]
-        assert window in TEXT
-        starts.add(window)
-    assert len(starts) > 20
-    assert torch.equal(task.sample(23, seed=3, steps=2, purpose="train").tokens, batch.tokens)
-    assert not torch.equal(task.sample(23, seed=4, steps=2, purpose="train").tokens, batch.tokens)
+    assert torch.equal(batch.labels[:, :-1], batch.tokens[:, 1:])
+    windows = {text_of(task, row) for row in torch.cat((batch.tokens, batch.labels[:, -1:]), dim=1).tolist()}
+    assert all(window in TEXT for window in windows)
+    assert len(windows) > 20
+    again, other = (task.sample(23, seed=seed, steps=2, purpose="train").tokens for seed in (3, 4))
+    assert torch.equal(again, batch.tokens)
+    assert not torch.equal(other, batch.tokens)
 
 
 def test_training_never_reads_a_character_that_is_held_out(name: str) -> None:
     task = of(name, context=11)
-    n = len(TEXT)
-    split = n - round(0.1 * n)
-    assert task.rule.part("train") == (0, split)
-    assert task.rule.part("held-out") == task.rule.part("test") == (split, n)
-    seen = {purpose: set() for purpose in ("train", "held-out", "test")}
-    for purpose, found in seen.items():
-        cells, _ = task.rule.sources(
-            3000,
-            paired=False,
-            draw=torch.Generator().manual_seed(1),
-            purpose=purpose,  # pyright: ignore[reportArgumentType]
-        )
-        found |= {text_of(task, row) for row in cells.tolist()}
+    split = len(TEXT) - round(0.1 * len(TEXT))
+    parts = {purpose: task.rule.part(purpose) for purpose in ("train", "held-out", "test")}
+    assert parts == {"train": (0, split), "held-out": (split, len(TEXT)), "test": (split, len(TEXT))}
+    seen = {}
+    for purpose in parts:
+        cells, _ = task.rule.sources(3000, paired=False, draw=torch.Generator().manual_seed(1), purpose=purpose)
+        seen[purpose] = {text_of(task, row) for row in cells.tolist()}
     windows = lambda text: {text[at : at + 12] for at in range(len(text) - 11)}  # noqa: E731
     assert seen["train"] <= windows(TEXT[:split])
-    assert seen["held-out"] | seen["test"] == windows(TEXT[split:])  # every one of them, the first and the last too
+    assert seen["held-out"] == seen["test"] == windows(TEXT[split:])  # every one of them, the first and the last too
 
 
 def test_an_encoder_decoder_reads_a_window_and_says_the_next(name: str) -> None:
@@ -159,28 +158,25 @@ def test_a_sign_that_is_itself_a_character_stays_one() -> None:
     assert plain.vocabulary.labels == ("pad", "a", "↵", "·")
 
 
-@pytest.mark.parametrize("typed", ["aé", "a\x00b", "a\ud800", "a<script>"])
-def test_an_unknown_character_gets_one_plain_sentence(typed: str) -> None:
-    with pytest.raises(InputError, match=r"^This model knows 3 characters, and “.” is not one of them; try .*\.$"):
-        of("python", alphabet="ab ").vocabulary.read(typed)
+UNKNOWN = r"^This model knows 3 characters, and “.” is not one of them; try .*\.$"
 
 
-@pytest.mark.parametrize("typed", ["", "a"])
-def test_one_character_is_too_few(typed: str) -> None:
-    with pytest.raises(InputError, match=f"at least two characters, got {len(typed)}"):
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [("aé", UNKNOWN), ("a\x00b", UNKNOWN), ("a\ud800", UNKNOWN), ("a<script>", UNKNOWN), ("", "got 0"), ("a", "got 1")],
+)
+def test_an_unknown_character_or_too_few_get_one_plain_sentence(typed: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
         of("python", alphabet="ab ").vocabulary.read(typed)
 
 
 def test_every_example_can_be_read() -> None:
-    for one in ("characters", "characters-shakespeare", "tutorial-seq2seq"):
-        chosen = preset(one)
-        task = Task(chosen.task)
+    presets = [preset(one) for one in ("characters", "characters-shakespeare", "tutorial-seq2seq")]
+    tasks = [(Task(one.task), one.model.max_len) for one in presets]
+    for task, max_len in [*tasks, (of("python", alphabet="ЖД"), 7)]:
         for text in (task.rule.default, task.rule.typed_example, *task.rule.examples().values()):
-            task.example(task.vocabulary.read(text), max_len=chosen.model.max_len)
-        assert len(task.rule.examples()) == 6
-    odd = of("python", alphabet="ЖД")
-    for text in (odd.rule.default, odd.rule.typed_example, *odd.rule.examples().values()):
-        odd.example(odd.vocabulary.read(text), max_len=7)
+            task.example(task.vocabulary.read(text), max_len=max_len)
+    assert [len(task.rule.examples()) for task, _ in tasks] == [6, 6, 6]
 
 
 def test_the_alphabets_of_the_presets() -> None:
@@ -246,8 +242,8 @@ def test_a_text_is_kept_under_its_hash_with_plain_line_ends(name: str) -> None:
 
 
 def test_texts_take_no_more_than_their_share_of_the_disk(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = texts.path_of(name).stat().st_size
-    monkeypatch.setenv("XFORMER_RUNS", str(texts.folder().parent / "runs"))
+    size, runs = texts.path_of(name).stat().st_size, texts.folder().parent / "runs"
+    monkeypatch.setenv("XFORMER_RUNS", str(runs))
     monkeypatch.setenv("XFORMER_MAX_DISK", str(4 * (3 * size + 10)))
     more = [TEXT.replace("Finis", f"{number:05d}").encode() for number in range(6)]
     assert len({texts.keep(content) for content in more[:2]}) == 2
@@ -259,41 +255,30 @@ def test_texts_take_no_more_than_their_share_of_the_disk(name: str, monkeypatch:
     assert texts.keep(more[0]) == texts.keep(more[0])  # which is here already
     assert len(list(texts.folder().iterdir())) == 3
     monkeypatch.setenv("XFORMER_MAX_DISK", str(16 * size))
-    (texts.folder().parent / "runs").mkdir()
-    (texts.folder().parent / "runs" / "weights").write_bytes(bytes(13 * size))
+    runs.mkdir()
+    (runs / "weights").write_bytes(bytes(13 * size))
     with pytest.raises(InputError, match="Runs and texts on this server take"):
         texts.keep(more[2])
 
 
 def test_a_text_on_a_full_disk_is_a_sentence_and_leaves_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", failing_with(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     with pytest.raises(InputError, match=r"^The text could not be kept: No space left on device\.$"):
         texts.keep(TEXT.replace("Finis", "Other").encode())
     assert [path.stem for path in texts.folder().iterdir()] == [name]
 
 
-def test_a_text_that_is_not_here_says_so_and_its_model_still_reads(name: str) -> None:
+def test_a_text_that_is_not_here_says_so_and_its_model_still_reads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task = Task(preset("characters-shakespeare").task)
     assert task.rule.missing
-    with pytest.raises(
-        InputError, match=r"^The text tiny Shakespeare is not on this machine; download it, or put it at .*\.$"
-    ):
+    assert not of(name).rule.missing
+    words = r"^The text tiny Shakespeare is not on this machine; download it, or put it at .*\.$"
+    with pytest.raises(InputError, match=words):
         task.draw(0)
     task.example(task.vocabulary.read(task.rule.default))
-    assert not of(name).rule.missing
-
-
-def test_without_a_network_a_download_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise OSError("Network is unreachable")
-
-    monkeypatch.setattr(texts.urllib.request, "urlopen", refuse)
-    with pytest.raises(
-        InputError, match=r"could not be downloaded \(Network is unreachable\); without a network, put it at"
-    ):
+    monkeypatch.setattr(texts.urllib.request, "urlopen", failing_with(OSError("Network is unreachable")))
+    words = r"could not be downloaded \(Network is unreachable\); without a network, put it at"
+    with pytest.raises(InputError, match=words):
         texts.download_shakespeare()
 
 
@@ -341,11 +326,8 @@ def test_going_on_is_bounded_and_drawn_from_its_generator() -> None:
     _, model = random_characters()
 
     def draw(seed: int) -> list[int]:
-        generator = torch.Generator().manual_seed(seed)
-        return [
-            step.token
-            for step in continue_text(model, [1, 2], 30, sampling=Sampling(temperature=2.0), generator=generator)
-        ]
+        how = {"sampling": Sampling(temperature=2.0), "generator": torch.Generator().manual_seed(seed)}
+        return [step.token for step in continue_text(model, [1, 2], 30, **how)]
 
     assert draw(1) == draw(1) != draw(2)
     for n in (-1, MOST_TOKENS + 1):
@@ -355,39 +337,27 @@ def test_going_on_is_bounded_and_drawn_from_its_generator() -> None:
         continue_text(model, [], 3)
 
 
-@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
-def test_a_few_steps_learn_something_of_a_text(name: str, architecture: str) -> None:
-    chosen = preset("characters" if architecture == "decoder" else "tutorial-seq2seq")
-    task = of(name, architecture, context=8)
-    special = task.vocabulary.special
-    sizes = {
-        "vocab_size": len(task.vocabulary),
-        "start_token": special.start,
-        "n_layers": 1,
-        "max_len": 8,
-        "d_model": 32,
-    }
+@pytest.mark.parametrize(("architecture", "kind"), [("decoder", "characters"), ("encoder-decoder", "tutorial-seq2seq")])
+def test_a_few_steps_learn_something_of_a_text(name: str, architecture: str, kind: str) -> None:
+    chosen, task = preset(kind), of(name, architecture, context=8)
+    sizes = {"n_layers": 1, "max_len": 8, "d_model": 32, "d_head": 0, "d_value": 0}
+    model = chosen.model.replace(vocab_size=len(task.vocabulary), start_token=task.vocabulary.special.start, **sizes)
     recipe = chosen.train.replace(steps=60, log_every=20, held_out=16, snapshot_every=0, batch_size=13)
-    small = type(chosen)(
-        "small", "Small", "For a test.", chosen.model.replace(**sizes, d_head=0, d_value=0), task.config, recipe
-    )
-    reports = list(iter_train(small, device="cpu"))
+    reports = list(iter_train(replace(chosen, model=model, task=task.config, train=recipe), device="cpu"))
     losses = [report.held_out.loss for report in reports]
     assert losses[-1] < losses[0]
     assert reports[-1].held_out.bits == pytest.approx(losses[-1] / 0.6931471805599453)
 
 
 def test_the_loss_on_a_text_against_a_plain_loop(name: str) -> None:
-    task, model = of(name, alphabet="Grüße Wld"), None
+    task = of(name, alphabet="Grüße Wld")
     model = Transformer(tiny_model(task, max_len=7), torch.Generator().manual_seed(1)).eval()
-    total = n = 0
-    batch = task.sample(19, seed=4)
+    losses, batch = [], task.sample(19, seed=4)
     with torch.no_grad():
-        for tokens, labels in zip(batch.tokens.tolist(), batch.labels.tolist(), strict=True):
-            logits = model(torch.tensor([tokens]))[0].double().log_softmax(dim=-1)
-            total -= sum(logits[place, label].item() for place, label in enumerate(labels))
-            n += len(labels)
-    assert evaluate(model, task, samples=19, seed=4).loss == pytest.approx(total / n, rel=1e-6)
+        for tokens, labels in zip(batch.tokens, batch.labels.tolist(), strict=True):
+            logits = model(tokens[None])[0].double().log_softmax(dim=-1)
+            losses += [-logits[place, label].item() for place, label in enumerate(labels)]
+    assert evaluate(model, task, samples=19, seed=4).loss == pytest.approx(sum(losses) / len(losses), rel=1e-6)
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])

@@ -5,45 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.training.tiny import tiny_preset
+from tests.training.tiny import tiny_preset, trained
 from xformer.decoding import decode
-from xformer.presets import Preset
-from xformer.tasks import Task, score
+from xformer.tasks import score
 from xformer.tasks.batch import right_examples
-from xformer.training.loop import Run
 
-RECIPES = {
-    "encoder": tiny_preset(
-        "encoder", task={"max_len": 4}, model={"d_model": 16}, steps=150, batch_size=32, peak_lr=1e-2, log_every=1000
-    ),
-    "decoder": tiny_preset(
-        "decoder", task={"max_len": 4}, model={"d_model": 32}, steps=150, batch_size=32, peak_lr=1e-2, log_every=1000
-    ),
-    "encoder-decoder": tiny_preset(
-        "encoder-decoder",
-        task={"max_len": 4},
-        model={"d_model": 24},
-        steps=60,
-        batch_size=32,
-        peak_lr=1e-2,
-        log_every=1000,
-    ),
-}
+SIZES = {"encoder": (16, 150), "decoder": (32, 150), "encoder-decoder": (24, 60)}
+"""Width and steps with which a model is half trained."""
 N = 120
 
 
-def half_trained(preset: Preset) -> Run:
-    torch.set_num_threads(1)
-    run = Run(preset, Task(preset.task), torch.device("cpu"), None)
-    for _ in run.reports():
-        pass
-    run.model.eval()
-    return run
-
-
-@pytest.mark.parametrize("architecture", RECIPES)
+@pytest.mark.parametrize("architecture", SIZES)
 def test_teacher_forcing_finds_what_greedy_decoding_finds(architecture: str) -> None:
-    run = half_trained(RECIPES[architecture])
+    d_model, steps = SIZES[architecture]
+    recipe = {"steps": steps, "batch_size": 32, "peak_lr": 1e-2, "log_every": 1000}
+    run = trained(tiny_preset(architecture, task={"max_len": 4}, model={"d_model": d_model}, **recipe))
+    run.model.eval()
     task = run.task
     batch = task.sample(N, seed=11)
     with torch.no_grad():

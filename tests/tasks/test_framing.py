@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -17,13 +17,6 @@ from xformer.layers.masks import Layout
 from xformer.tasks import Batch, Task
 from xformer.tasks.batch import IGNORED as X
 from xformer.tasks.framing import Specials, frame, generator, to_batch
-
-LAYOUTS = [
-    pytest.param("encoder", False, id="encoder"),
-    pytest.param("encoder", True, id="encoder-end"),
-    pytest.param("decoder", False, id="decoder"),
-    pytest.param("encoder-decoder", False, id="encoder-decoder"),
-]
 
 # The sequences 4 1 3 and 2 5 of five symbols, to be reversed; 6 is the end and 7 the start. The 9 is filler.
 SYMBOLS, ANSWERS, LENGTHS = [[4, 1, 3], [2, 5, 9]], [[3, 1, 4], [5, 2, 9]], [3, 2]
@@ -44,7 +37,7 @@ def assert_layout(layout: Layout | None, positions: list, mirrored: list, segmen
     assert layout.segments.tolist() == segments
 
 
-def test_encoder_decoder_packed() -> None:
+def test_by_hand() -> None:
     batch = by_hand("encoder-decoder", end=True, widths=(7, 7))
     layout = [[0, 1, 2, 3, 0, 1, 2]], [[3, 2, 1, 0, 2, 1, 0]], [[1, 1, 1, 1, 2, 2, 2]]
     assert batch.tokens.tolist() == [[4, 1, 3, 6, 2, 5, 6]]
@@ -53,18 +46,11 @@ def test_encoder_decoder_packed() -> None:
     assert batch.labels.tolist() == [[3, 1, 4, 6, 5, 2, 6]]
     assert_layout(batch.layout, *layout)
     assert_layout(batch.target_layout, *layout)
-
-
-def test_decoder_padded() -> None:
     batch = by_hand("decoder", end=True, widths=None)
     assert batch.tokens.tolist() == [[4, 1, 3, 7, 3, 1, 4], [2, 5, 7, 5, 2, 0, 0]]
     assert batch.labels.tolist() == [[X, X, X, 3, 1, 4, 6], [X, X, 5, 2, 6, X, X]]
-    assert_layout(
-        batch.layout,
-        [[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 0, 0]],
-        [[6, 5, 4, 3, 2, 1, 0], [4, 3, 2, 1, 0, 0, 0]],
-        [[1] * 7, [1, 1, 1, 1, 1, 0, 0]],
-    )
+    positions, mirrored = [[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 0, 0]], [[6, 5, 4, 3, 2, 1, 0], [4, 3, 2, 1, 0, 0, 0]]
+    assert_layout(batch.layout, positions, mirrored, [[1] * 7, [1, 1, 1, 1, 1, 0, 0]])
 
 
 def test_an_answer_of_another_length_than_its_source() -> None:
@@ -93,41 +79,29 @@ def drawn(task: Task, n: int, *, seed: int, packed: bool) -> list[list[int]]:
     return [row[:length] for row, length in zip(cells.tolist(), lengths.tolist(), strict=True)]
 
 
+COMPARED: list[tuple[str, str, dict[str, Any]]] = [
+    *(("reverse", of, {"min_len": 2, "max_len": 5}) for of in ARCHITECTURES),
+    *(("sort", of, {"min_len": 3, "max_len": 3}) for of in ARCHITECTURES),
+    *(("reverse", of, {"min_len": 1, "max_len": 11}) for of in ARCHITECTURES),
+    ("reverse", "encoder", {"min_len": 1, "max_len": 11, "end_token": True}),
+    ("sort", "encoder", {"min_len": 2, "max_len": 5, "end_token": True}),
+    ("addition", "decoder", {"symbols": 11, "min_len": 1, "max_len": 4}),
+    ("addition", "encoder-decoder", {"symbols": 11, "min_len": 2, "max_len": 5}),
+    *(("modular", of, {"symbols": 7, "min_len": 2, "max_len": 2}) for of in ARCHITECTURES[1:]),
+    ("induction", "decoder", {"symbols": 13, "max_len": 7}),
+    *(("copy-twice", of, {"symbols": 7, "max_len": 7}) for of in ARCHITECTURES[1:]),
+    *(("parity", of, {"symbols": 2, "max_len": 7}) for of in ARCHITECTURES[1:]),
+    *(("brackets", "encoder", {"symbols": 2, "max_len": 7, "end_token": end}) for end in (False, True)),
+]
+
+
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-@pytest.mark.parametrize("name", ["reverse", "sort"])
-@pytest.mark.parametrize(("architecture", "end"), LAYOUTS)
-@pytest.mark.parametrize(("min_len", "max_len"), [(2, 5), (3, 3), (1, 11)])
+@pytest.mark.parametrize(("name", "architecture", "options"), COMPARED)
 def test_a_batch_is_what_the_slow_reference_builds(
-    architecture: str, end: bool, name: str, min_len: int, max_len: int, packed: bool
-) -> None:
-    compare(tiny_task(architecture, name=name, end_token=end, min_len=min_len, max_len=max_len), packed)
-
-
-@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-@pytest.mark.parametrize(
-    ("name", "architecture", "options"),
-    [
-        ("addition", "decoder", {"symbols": 11, "min_len": 1, "max_len": 4}),
-        ("addition", "encoder-decoder", {"symbols": 11, "min_len": 2, "max_len": 5}),
-        ("modular", "decoder", {"symbols": 7, "min_len": 2, "max_len": 2}),
-        ("modular", "encoder-decoder", {"symbols": 7, "min_len": 2, "max_len": 2}),
-        ("induction", "decoder", {"symbols": 13, "max_len": 7}),
-        ("copy-twice", "decoder", {"symbols": 7, "max_len": 7}),
-        ("copy-twice", "encoder-decoder", {"symbols": 7, "max_len": 7}),
-        ("parity", "decoder", {"symbols": 2, "max_len": 7}),
-        ("parity", "encoder-decoder", {"symbols": 2, "max_len": 7}),
-        ("brackets", "encoder", {"symbols": 2, "max_len": 7}),
-        ("brackets", "encoder", {"symbols": 2, "max_len": 7, "end_token": True}),
-    ],
-)
-def test_answers_of_another_length_are_laid_out_like_the_slow_reference(
     name: str, architecture: str, options: dict[str, Any], packed: bool
 ) -> None:
-    compare(tiny_task(architecture, name=name, **options), packed)
-
-
-def compare(task: Task, packed: bool) -> None:
-    """A batch of the task against `slow`, cell by cell."""
+    """Cell by cell."""
+    task = tiny_task(architecture, name=name, **options)
     batch = task.sample(60, seed=5, packed=packed)
     framed = [slow_frame(task.config, symbols) for symbols in drawn(task, 60, seed=5, packed=packed)]
     sides = [([source for source, _ in framed], batch.tokens, batch.layout)]
@@ -148,6 +122,12 @@ MIN, MAX = 3, 15  # 13 lengths, the real task's
 
 def full_task(architecture: str, name: str = "reverse") -> Task:
     return tiny_task(architecture, name=name, symbols=19, min_len=MIN, max_len=MAX)
+
+
+def assert_uniform(found: list[int], values: range) -> None:
+    counts = Counter(found)
+    assert set(counts) == set(values)
+    assert chance([counts[n] for n in values], [len(found) / len(values)] * len(values)) > ONE_IN_A_MILLION
 
 
 def symbols_of(task: Task, packed: bool) -> list[list[int]]:
@@ -173,24 +153,15 @@ def test_examples_are_valid_and_lengths_and_symbols_uniform(architecture: str, p
     if packed:  # of a pair only the first is free
         assert all(a + b == MIN + MAX for a, b in zip(lengths[::2], lengths[1::2], strict=True))
         lengths = lengths[::2]
-    counts = Counter(lengths)
-    assert set(counts) == set(range(MIN, MAX + 1))
-    assert chance([counts[n] for n in range(MIN, MAX + 1)], [len(lengths) / 13] * 13) > ONE_IN_A_MILLION
+    assert_uniform(lengths, range(MIN, MAX + 1))
     for column in (0, 2, -1):
-        counts = Counter(symbols[column] for symbols in found)
-        assert set(counts) == set(range(1, 20))
-        assert chance([counts[s] for s in range(1, 20)], [N / 19] * 19) > ONE_IN_A_MILLION
+        assert_uniform([symbols[column] for symbols in found], range(1, 20))
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 def test_a_batch_is_a_function_of_seed_purpose_and_step(packed: bool) -> None:
-    task = tiny_task()
-    keys = [
-        (seed, purpose, step)
-        for seed in (0, 1, 2**32 - 1)
-        for purpose in ("train", "held-out", "test")
-        for step in (0, 1, 63)
-    ]
+    task, before = tiny_task(), torch.get_rng_state()
+    keys = list(product((0, 1, 2**32 - 1), ("train", "held-out", "test"), (0, 1, 63)))
 
     def draw(seed: int, purpose: str, step: int) -> torch.Tensor:
         return task.sample(32, seed=seed, purpose=purpose, step=step, packed=packed).tokens
@@ -198,6 +169,7 @@ def test_a_batch_is_a_function_of_seed_purpose_and_step(packed: bool) -> None:
     batches = {key: draw(*key) for key in keys}
     for key in reversed(keys):
         assert torch.equal(draw(*key), batches[key])
+    assert torch.equal(torch.get_rng_state(), before)  # the global generator is left alone
     for one, other in combinations(
         keys, 2
     ):  # two of 32 examples over 7 symbols agree by chance less than once in 10^50
@@ -228,12 +200,6 @@ def test_the_streams_that_shipped_models_were_trained_on_stay_what_they_were(
         if cells is not None:
             digest.update(cells.contiguous().numpy().tobytes())
     assert digest.hexdigest()[:16] == STREAMS[name, architecture, packed]
-
-
-def test_sampling_leaves_the_global_generator_alone() -> None:
-    before = torch.get_rng_state()
-    tiny_task().sample(32, seed=0)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_several_steps_at_once_are_one_after_the_other_in_the_rows() -> None:

@@ -13,14 +13,13 @@ from xformer.tasks.task import Example
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_task_with_a_rule_has_a_right_answer(architecture: str) -> None:
-    assert tiny_task(architecture).has_right_answer([1, 2, 3])
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_model_made_for_the_task_fits(architecture: str) -> None:
+def test_a_model_made_for_the_task_fits_and_there_is_a_right_answer(architecture: str) -> None:
     task = tiny_task(architecture)
     task.check_fits(tiny_model(task))
+    assert task.has_right_answer([1, 2, 3])
+    for name in ("reverse", "sort", "copy"):
+        with pytest.raises(InputError, match="at least one"):
+            tiny_task(architecture, name=name).example([])
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,7 @@ def test_a_model_made_for_the_task_fits(architecture: str) -> None:
         (
             "encoder",
             {"architecture": "decoder", "causal": True},
-            "laid out for architecture='encoder', got a model with 'decoder'",
+            "for architecture='encoder', got a model with 'decoder'",
         ),
         ("encoder", {"vocab_size": 9}, "The task has 8 tokens, got a model with vocab_size=9; use vocab_size=8."),
         ("encoder", {"pad_token": 3}, "pad_token=0, end_token=None, start_token=None, got 3, None, None."),
@@ -68,19 +67,10 @@ def test_an_example_is_framed_like_the_batches(architecture: str, end_token: boo
 def test_an_example_longer_than_the_model_reads_is_refused(architecture: str, most: int) -> None:
     task = tiny_task(architecture)
     assert isinstance(task.example([1] * most, max_len=11), Example)
-    with pytest.raises(
-        InputError, match=rf"reads at most 11 tokens, and these {most + 1} numbers need .*; take some away\."
-    ):
+    with pytest.raises(InputError, match=rf"at most 11 tokens, and these {most + 1} numbers need .*; take some away\."):
         task.example([1] * (most + 1), max_len=11)
     with pytest.raises(InputError, match="take some away"):
         task.example(task.vocabulary.read("1 " * 5000), max_len=11)
-
-
-@pytest.mark.parametrize("name", ["reverse", "sort", "copy"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_an_empty_example_is_refused(architecture: str, name: str) -> None:
-    with pytest.raises(InputError, match="at least one"):
-        tiny_task(architecture, name=name).example([])
 
 
 def test_the_same_task_for_another_architecture() -> None:
@@ -111,41 +101,14 @@ def test_numbers_are_read(text: str, tokens: list[int]) -> None:
     assert TASK.vocabulary.read(text) == tokens
 
 
-BAD = {
-    "empty": "",
-    "blank": "   \n\t ",
-    "only brackets": "[()];,",
-    "letters": "abc",
-    "a letter among numbers": "3 x 5",
-    "zero": "3 0 5",
-    "the end token": "20",
-    "the start token": "21",
-    "beyond": "99",
-    "negative": "-3",
-    "signed": "+3",
-    "a fraction": "2.5",
-    "an exponent": "1e1",
-    "hexadecimal": "0x3",
-    "underscores": "1_0",
-    "huge digits": "9" * 10_000,
-    "a long word": "a" * 10_000,
-    "Arabic digits": "٣ ٤",
-    "superscript": "3²",
-    "full-width digits": "３",
-    "a lone surrogate": "3 \ud800 4",
-    "a low surrogate": "\udfff",
-    "a null": "3 \x00 4",
-    "an escape": "3 \x1b[31m 4",
-    "right to left": "3 \u202e4",
-    "HTML": "<script>alert(1)</script>",
-    "an image": '<img src=x onerror="alert(1)">',
-    "markdown": "**3** $4$ :smile:",
-    "ten thousand numbers and a word": "1 " * 10_000 + "word",
-    "emoji": "3 👍",
-}
+BAD = [
+    "", "   \n\t ", "[()];,", "abc", "3 x 5", "3 0 5", "20", "21", "99", "-3", "+3", "2.5", "1e1", "0x3", "1_0", "9" * 10_000,
+    "a" * 10_000, "٣ ٤", "3²", "３", "3 \ud800 4", "\udfff", "3 \x00 4", "3 \x1b[31m 4", "3 \u202e4",
+    "<script>alert(1)</script>", '<img src=x onerror="alert(1)">', "**3** $4$ :smile:", "1 " * 10_000 + "word", "3 👍",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize("text", BAD, ids=lambda text: ascii(text[:30]))
 def test_anything_else_gets_one_plain_sentence(text: str) -> None:
     with pytest.raises(InputError) as caught:
         TASK.vocabulary.read(text)

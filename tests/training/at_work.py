@@ -1,24 +1,32 @@
-"""A worker in the process of a test: what happens to it happens at the step, or at the look around, that the test names."""
+"""Runs trained in the process of a test: what happens to one happens at a step, or at a look around, that the test names."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import safetensors.torch
+import torch
 
 from tests.training.tiny import tiny_preset
+from xformer.checkpoints import FILE
+from xformer.paths import snapshot_steps
 from xformer.presets import Preset
 from xformer.training import commands, jobs, liveness, loop, worker
 from xformer.training.entry import Entry
+from xformer.training.loop import read_state
 from xformer.training.run_store import RunStore, entry_of, move
 
 PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10, model={"dropout": 0.2}, weight_decay=0.1)
-Happening = Callable[[], Any]
+TIMES = ("seconds", "tokens_per_second")
+Happening = Callable[[], Any] | str
+"""A call, or words for a run: commands like "pause" or "rate=0.02", SIGTERM, and "dies"; see `LocalRun.happens`."""
 
 
 def claim(store: RunStore, run: str, device: str = "cpu") -> str:
@@ -29,55 +37,151 @@ def claim(store: RunStore, run: str, device: str = "cpu") -> str:
 
 
 @contextmanager
-def happenings(
-    monkeypatch: pytest.MonkeyPatch, at: Mapping[int, Happening] | None = None, pauses: list[Happening] | None = None
-) -> Iterator[None]:
-    """`at[step]` happens before the step that follows it; each look around of a paused worker uses up one of `pauses`."""
-    train_step, waiting = loop.Run.train_step, list(pauses or [])
-
-    def step(run: loop.Run) -> None:
-        if at and run.step in at:
-            at[run.step]()
-        train_step(run)
-
-    def sleep(_: float) -> None:
-        assert waiting, "the worker waits for something that the test does not know of"
-        waiting.pop(0)()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Run, "train_step", step)
-        patch.setattr(commands, "LOOK_SECONDS", 0.0)
-        patch.setattr(commands, "WRITE_SECONDS", 0.0)
-        patch.setattr(commands, "ROOM_SECONDS", 0.0)
-        patch.setattr(commands, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+def quick_worker(patch: pytest.MonkeyPatch, signal: Callable[..., Any] = lambda *_: None) -> Iterator[None]:
+    """A worker looks around between any two steps, and leaves priorities and signals of this process alone."""
+    with patch.context() as patch:
+        for name in ("LOOK_SECONDS", "WRITE_SECONDS", "ROOM_SECONDS"):
+            patch.setattr(commands, name, 0.0)
         patch.setattr(worker, "lower_priority", lambda entry: None)
-        patch.setattr(worker.signal, "signal", lambda *_: None)
+        patch.setattr(worker.signal, "signal", signal)
         patch.setattr(worker, "SAMPLES", 20)
         yield
-    assert not waiting, "the worker did not wait as often as the test thought"
 
 
-def train(store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, **what: Any) -> Entry:
-    """Have a queued run trained here, and return what the run store says then."""
-    # Held as its process would hold it: else the keeper of an app that another test has opened takes the run for dead.
-    lock = liveness.take(store.folder_of(run) / liveness.LOCK)
-    try:
-        with happenings(monkeypatch, **what):
-            worker.work(store, run, claim(store, run))
-    finally:
-        if lock is not None:
-            os.close(lock)
-    return store.entry(run)
+def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
 
 
-def resume_here(store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, **what: Any) -> Entry:
-    """Press Resume, and have the run trained here."""
-    with monkeypatch.context() as patch:
-        patch.setattr(jobs, "reconcile", lambda _: None)
-        jobs.resume(store, run)
-    return train(store, run, monkeypatch, **what)
+def failing_with(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
 
 
-def add(store: RunStore, settings: Preset = PRESET, **how: Any) -> str:
-    """A run that waits."""
-    return store.add(settings, **how)
+BEFORE = -1
+"""In place of a step: when the run has its process, which has not looked at it yet."""
+UNDISTURBED: dict[Preset, dict[str, Any]] = {}
+
+
+NewRun = Callable[..., "LocalRun"]
+"""What the fixture `new_run` is."""
+
+
+class LocalRun:
+    """A run of a store, which waits for `train` or `resume`."""
+
+    def __init__(self, store: RunStore, monkeypatch: pytest.MonkeyPatch, run: str) -> None:
+        self.store, self.monkeypatch, self.id, self.folder = store, monkeypatch, run, store.folder_of(run)
+        self.handlers: list[Callable[..., Any]] = []
+        self.trained: loop.Run
+        """What the worker trains, from the first step on."""
+
+    def another(self, settings: Preset = PRESET, **how: Any) -> LocalRun:
+        return LocalRun(self.store, self.monkeypatch, self.store.add(settings, **how))
+
+    @property
+    def entry(self) -> Entry:
+        return self.store.entry(self.id)
+
+    @property
+    def saved_step(self) -> int:
+        return read_state(self.folder).values["step"]
+
+    @property
+    def snapshots(self) -> list[int]:
+        return snapshot_steps(self.folder)
+
+    @property
+    def reported(self) -> list[int]:
+        return [row["step"] for row in self.store.rows(self.id)]
+
+    @property
+    def commands(self) -> list[str]:
+        """Those that nobody has carried out."""
+        with self.store.database.reading() as db:
+            return [row["kind"] for row in db.execute("SELECT kind FROM commands WHERE run = ?", (self.id,))]
+
+    def happens(self, what: Happening) -> Any:
+        """Do it to this run."""
+        if not isinstance(what, str):
+            return what()
+        for word in what.split():
+            kind, _, value = word.partition("=")
+            if word == "dies":
+                raise SystemExit
+            if word == "SIGTERM":
+                self.handlers[-1](15, None)
+            else:
+                self.store.send(self.id, kind, float(value) if value else None)
+        return None
+
+    def train(
+        self, at: Mapping[int, Happening] | None = None, pauses: Sequence[Happening] = (), device: str = "cpu"
+    ) -> Entry:
+        """`at[step]` happens before the step that follows it; each look around of a paused worker uses up one of `pauses`."""
+        train_step, waiting = loop.Run.train_step, list(pauses)
+
+        def step(run: loop.Run) -> None:
+            self.trained = run
+            self.happens((at or {}).get(run.step, ""))
+            train_step(run)
+
+        def sleep(_: float) -> None:
+            assert waiting, "the worker waits for something that the test does not know of"
+            self.happens(waiting.pop(0))
+
+        # Held as its process would hold it: else the keeper of an app that another test has opened takes the run for dead.
+        lock = liveness.take(self.folder / liveness.LOCK)
+        held = nullcontext() if lock is None else os.fdopen(lock)
+        with held, self.monkeypatch.context() as patch:
+            patch.setattr(loop.Run, "train_step", step)
+            patch.setattr(commands, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+            with quick_worker(patch, lambda _, handler: self.handlers.append(handler)):
+                token = claim(self.store, self.id, device)
+                self.happens((at or {}).get(BEFORE, ""))
+                worker.work(self.store, self.id, token)
+        assert not waiting, "the worker did not wait as often as the test thought"
+        return self.entry
+
+    def dies(self, at: Mapping[int, Happening]) -> None:
+        """Train until the process is killed, which is noticed."""
+        with pytest.raises(SystemExit):
+            self.train(at)
+        self.store.change(self.id, worker=None, state="interrupted")
+
+    def resume(self, at: Mapping[int, Happening] | None = None, pauses: Sequence[Happening] = ()) -> Entry:
+        """Press Resume, and have the run trained here."""
+        with self.monkeypatch.context() as patch:
+            patch.setattr(jobs, "reconcile", lambda _: None)
+            jobs.resume(self.store, self.id)
+        return self.train(at, pauses)
+
+    def outcome(self) -> dict[str, Any]:
+        """The bits of the weights, and the metrics but for times."""
+        weights = safetensors.torch.load_file(self.folder / FILE)
+        bits = {name: hashlib.sha256(one.numpy().tobytes()).hexdigest() for name, one in weights.items()}
+        return {"weights": bits, "rows": untimed(self.store.rows(self.id)), "figures": self.entry.figures}
+
+    def assert_undisturbed(self) -> None:
+        """It ended like a run with its settings that nothing happened to, which is trained once."""
+        entry, settings = self.entry, self.entry.settings()
+        assert entry.state == "finished", entry.message
+        if settings not in UNDISTURBED:
+            whole = self.another(settings)
+            assert whole.train().state == "finished"
+            UNDISTURBED[settings] = whole.outcome()
+        assert self.outcome() == UNDISTURBED[settings]
+        assert entry.figures["samples"] == 20
+
+    def assert_goes_on(self) -> Entry:
+        """Resumed, it ends like a run that nothing happened to."""
+        entry = self.resume()
+        self.assert_undisturbed()
+        return entry
+
+
+def assert_same_weights(one: torch.nn.Module, other: torch.nn.Module) -> None:
+    """Bit for bit."""
+    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs)

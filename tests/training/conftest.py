@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.training.at_work import PRESET, LocalRun, NewRun
 from xformer.training.run_store import RunStore
 
 
@@ -17,3 +18,15 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
     held_open = store.database.connect()
     yield store
     held_open.close()
+
+
+@pytest.fixture
+def new_run(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> NewRun:
+    """A run that waits, with these settings."""
+    return lambda settings=PRESET, **how: LocalRun(store, monkeypatch, store.add(settings, **how))
+
+
+@pytest.fixture
+def run(new_run: NewRun) -> LocalRun:
+    """A run that waits."""
+    return new_run()

@@ -17,13 +17,8 @@ ONE, TWO = ["cpu"], ["cuda:0", "cpu"]
 
 def entry(number: int, owner: str = "ada", **values: Any) -> Entry:
     """A waiting run; any of its values can be given."""
-    usual: dict[str, Any] = {
-        "number": number, "id": f"run{number}", "name": "", "owner": owner, "tags": (), "preset": "", "title": "", "about": "",
-        "model": {}, "task": {}, "train": {}, "wanted": "auto", "parent": None, "state": "queued", "device": None, "turn": 0,
-        "worker": None, "pid": None, "step": 0, "seconds": 0.0, "live": {}, "message": "", "figures": {}, "created": 0.0,
-        "deleted": None, "private": 0,
-    }  # fmt: skip
-    return Entry(**(usual | values))
+    usual: dict[str, Any] = {"number": number, "id": f"run{number}", "owner": owner, "state": "queued"}
+    return Entry(**(usual | {"deleted": None, "private": 0} | values))
 
 
 @dataclass
@@ -51,10 +46,10 @@ class Room:
             if running.is_active and running.device == device:
                 self._put(running.but(state="finished", worker=None))
 
-    def throw_away_finished(self, owner: str) -> None:
-        for found in self.entries:
-            if found.owner == owner and found.state == "finished":
-                self._put(found.but(deleted=1.0))
+    def go_on(self, n: int) -> None:
+        for _ in range(n):
+            self.start()
+            self.finish()
 
     def _put(self, changed: Entry) -> None:
         self.entries = [changed if other.id == changed.id else other for other in self.entries]
@@ -65,23 +60,18 @@ def test_three_people_with_long_lists_take_turns() -> None:
     room.ask("ada", 6)
     room.ask("bob", 4)
     room.ask("cy", 2)
-    for _ in range(12):
-        room.start()
-        room.finish()
+    room.go_on(12)
     assert room.order == ["ada", "bob", "cy"] * 2 + ["ada", "bob"] * 2 + ["ada"] * 2
 
 
 def test_somebody_who_comes_late_is_next() -> None:
     room = Room(ONE)
     room.ask("ada", 20)
-    for _ in range(5):
-        room.start()
-        room.finish()
+    room.go_on(5)
     room.start()
     room.ask("bob", 2)
     room.finish()
-    room.start()
-    room.finish()
+    room.go_on(1)
     room.start()
     assert room.order[6:] == ["bob", "ada"]
 
@@ -120,13 +110,8 @@ def test_which_devices_a_run_may_have(wanted: str, available: list[str], devices
 
 
 def test_the_place_counts_only_who_waits_for_the_same_device() -> None:
-    entries = [
-        entry(1, "ada"),
-        entry(2, "bob", wanted="cpu"),
-        entry(3, "cy"),
-        entry(4, "ada"),
-        entry(5, "dee", wanted="cpu"),
-    ]
+    people = (("ada", "auto"), ("bob", "cpu"), ("cy", "auto"), ("ada", "auto"), ("dee", "cpu"))
+    entries = [entry(number, owner, wanted=wanted) for number, (owner, wanted) in enumerate(people, start=1)]
     assert [jobs.place(f"run{number}", entries, TWO) for number in range(1, 6)] == [0, 0, 1, 2, 1]
     assert [jobs.place(f"run{number}", entries, ONE) for number in range(1, 6)] == [0, 1, 2, 4, 3]
     assert jobs.place("unknown", entries, TWO) == 0

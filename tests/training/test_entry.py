@@ -11,7 +11,7 @@ import pytest
 from tests.training.test_run_store import edit
 from tests.training.tiny import tiny_preset
 from xformer.training import jobs
-from xformer.training.entry import DAMAGED, metrics_row
+from xformer.training.entry import DAMAGED, Entry, metrics_row
 from xformer.training.run_store import RunStore, exact_match, latest_rows
 from xformer.training.tables import differing, overview
 
@@ -26,13 +26,12 @@ def sound(store: RunStore) -> str:
     return run
 
 
+OTHERS = ("number", "id", "deleted", "private", "sweep")  # what an id leads to, and a sweep, have tests of their own
+COLUMNS = [name for name in Entry.model_fields if name not in OTHERS]
+
+
 @pytest.mark.parametrize("value", GARBLED, ids=range(len(GARBLED)))
-@pytest.mark.parametrize(
-    "column",
-    ["name", "owner", "tags", "preset", "title", "about", "model", "task", "train", "wanted", "parent", "state", "device",
-     "turn", "worker", "pid", "step", "seconds", "live", "message", "figures", "created",
-     "unreported_starts"],
-)  # fmt: skip
+@pytest.mark.parametrize("column", COLUMNS)
 def test_one_garbled_cell_costs_nobody_anything(store: RunStore, sound: str, column: str, value: Any) -> None:
     run = store.add(tiny_preset(), name="hurt", state="stopped")
     edit(store, run, **{column: value})
@@ -59,10 +58,7 @@ def test_a_damaged_run_is_never_started_nor_said_to_be_trained(store: RunStore, 
     jobs.reconcile(store)
     entry = store.entry(run)
     assert (entry.state, entry.is_active, entry.train) == (DAMAGED, False, {})
-    assert (
-        entry.message
-        == "Its entry in the book of runs is damaged (train). TrainConfig needs the field 'steps', which is missing."
-    )
+    assert entry.message.endswith("is damaged (train). TrainConfig needs the field 'steps', which is missing.")
 
 
 @pytest.mark.parametrize("name", ["..", "", "/etc", "a/b", "\x1b[2J", "x" * 200])
@@ -121,32 +117,23 @@ def test_what_is_left_of_a_row(text: str, kept: dict[str, Any] | None) -> None:
     assert json.dumps(found) == json.dumps(kept)
 
 
-@pytest.mark.parametrize("name", ["", "worker.lock", "worker.log"])
+@pytest.mark.parametrize("hurts", ["folder", "worker.lock", "worker.log", "the lock of a dead run"])
 def test_a_folder_that_cannot_be_trained_in_keeps_no_other_run_waiting(
-    store: RunStore, name: str, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, hurts: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
     monkeypatch.setattr(jobs, "_spawn", lambda folder, store, run, *_: started.append(run))
     monkeypatch.setattr(jobs, "devices", lambda: ["cpu"])
-    hurt, other = store.add(tiny_preset()), store.add(tiny_preset())
-    if name:
-        (store.folder_of(hurt) / name).mkdir(parents=True)
-    else:
+    is_dead = hurts == "the lock of a dead run"
+    hurt, other = store.add(tiny_preset(), state="running" if is_dead else "queued"), store.add(tiny_preset())
+    if is_dead:
+        edit(store, hurt, worker="w", device="cuda:0")
+    if hurts == "folder":
         store.folder_of(hurt).write_text("")
+    else:
+        (store.folder_of(hurt) / ("worker.lock" if is_dead else hurts)).mkdir(parents=True)
     jobs.reconcile(store)
     assert started == [other]
-    assert store.entry(hurt).state == "stopped"
-    assert store.entry(hurt).message.startswith("Its folder cannot be used: ")
-
-
-def test_a_dead_run_whose_lock_cannot_be_looked_at_keeps_no_other_run_waiting(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started = []
-    monkeypatch.setattr(jobs, "_spawn", lambda folder, store, run, *_: started.append(run))
-    monkeypatch.setattr(jobs, "devices", lambda: ["cpu"])
-    hurt, other = store.add(tiny_preset(), state="running"), store.add(tiny_preset())
-    edit(store, hurt, worker="w", device="cuda:0")
-    (store.folder_of(hurt) / "worker.lock").mkdir(parents=True)
-    jobs.reconcile(store)
-    assert started == [other]
+    if not is_dead:
+        assert store.entry(hurt).state == "stopped"
+        assert store.entry(hurt).message.startswith("Its folder cannot be used: ")

@@ -28,9 +28,8 @@ def test_the_score_of_many_batches_is_the_score_of_one(
     with torch.no_grad():
         logits = torch.cat([batch.logits(model).flatten(0, 1) for batch in batches])
     labels = torch.cat([batch.labels.flatten() for batch in batches])
-    assert result.loss == pytest.approx(
-        torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100).item(), rel=1e-12
-    )
+    loss = torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100).item()
+    assert result.loss == pytest.approx(loss, rel=1e-12)
     right = (logits.argmax(dim=-1) == labels)[labels >= 0]
     assert result.token_accuracy == pytest.approx(right.double().mean().item(), rel=1e-12)
     with torch.no_grad():

@@ -5,21 +5,22 @@ from __future__ import annotations
 import shutil
 from collections import namedtuple
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.training.at_work import PRESET, add, resume_here, train
-from tests.training.test_commands import assert_same_run, undisturbed
+from tests.training.at_work import PRESET, LocalRun, NewRun
 from tests.training.test_dispatch import entry
 from tests.training.tiny import tiny_preset
 from xformer.counting import n_parameters
 from xformer.disk_quota import SPARE, Room, disk_used
 from xformer.errors import ConfigError, QuotaExceededError, RunStoreError
-from xformer.paths import STATE, snapshot_steps
+from xformer.paths import STATE
 from xformer.presets import PRESETS, Preset
 from xformer.training import limits
+from xformer.training.entry import Entry
 from xformer.training.limits import (
     PROCESS,
     Limits,
@@ -29,44 +30,30 @@ from xformer.training.limits import (
     promised,
     weights_on_disk,
 )
-from xformer.training.loop import iter_train, read_state
+from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 
 Usage = namedtuple("Usage", "total used free")
 
 
-def test_what_is_within_the_limits_passes(tmp_path: Path) -> None:
-    Limits().check_queue(tiny_preset(), "ada", [entry(number) for number in range(7)], tmp_path / "runs")
-
-
-@pytest.mark.parametrize("state", ["queued", "running", "paused"])
-def test_one_persons_runs(tmp_path: Path, state: str) -> None:
-    worker = None if state == "queued" else "w"
-    mine = [entry(number, "ada", state=state, worker=worker) for number in range(2)]
-    with pytest.raises(RunStoreError, match="You have 2 runs waiting or in training, and 2 are allowed; stop one"):
-        Limits(waiting=2).check_queue(tiny_preset(), "ada", mine, tmp_path)
-    Limits(waiting=2).check_queue(tiny_preset(), "bob", mine, tmp_path)
-
-
-@pytest.mark.parametrize("state", ["paused", "stopped", "interrupted", "failed", "finished"])
-def test_runs_without_a_process_do_not_count(tmp_path: Path, state: str) -> None:
-    Limits(waiting=1, waiting_in_all=1).check_queue(tiny_preset(), "ada", [entry(1, "ada", state=state)], tmp_path)
-
-
-def test_everybodys_runs_together(tmp_path: Path) -> None:
-    entries = [entry(number, f"person {number}") for number in range(3)]
+def test_the_runs_of_one_person_and_of_all_together(tmp_path: Path) -> None:
+    check = lambda owner, entries, **limits: Limits(**limits).check_queue(tiny_preset(), owner, entries, tmp_path)  # noqa: E731
+    for state in ("queued", "running", "paused"):
+        mine = [entry(number, "ada", state=state, worker=None if state == "queued" else "w") for number in range(2)]
+        with pytest.raises(RunStoreError, match="You have 2 runs waiting or in training, and 2 are allowed; stop one"):
+            check("ada", mine, waiting=2)
+        check("bob", mine, waiting=2)
+    for state in ("paused", "stopped", "interrupted", "failed", "finished"):  # none of which has a process
+        check("ada", [entry(1, "ada", state=state)], waiting=1, waiting_in_all=1)
     with pytest.raises(RunStoreError, match="3 runs are waiting on this server already; try again when"):
-        Limits(waiting_in_all=3).check_queue(tiny_preset(), "ada", entries, tmp_path)
+        check("ada", [entry(number, f"person {number}") for number in range(3)], waiting_in_all=3)
 
 
 @pytest.mark.parametrize(
     ("limit", "sentence"),
     [
         ({"steps": 11}, "This run has 12 steps, and this server allows 11; choose fewer."),
-        (
-            {"parameters": 500},
-            f"This run has {n_parameters(tiny_preset().model):,} parameters, and this server allows 500;",
-        ),
+        ({"parameters": 500}, f"has {n_parameters(tiny_preset().model):,} parameters, and this server allows 500;"),
         ({"cells": 19}, r"This run has 20 tokens per step \(batch size × longest input\), and this server allows 19"),
     ],
 )
@@ -79,10 +66,8 @@ def test_what_a_run_asks_for_itself(limit: dict[str, int], sentence: str) -> Non
 def test_the_folder_of_all_runs(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "weights").write_bytes(bytes(3_000_000))
-    with pytest.raises(
-        RunStoreError,
-        match=r"This run takes 0\.\d MB\. Runs and texts on this server take 3\.0 MB already, and 3\.0 MB are",
-    ):
+    words = r"This run takes 0\.\d MB\. Runs and texts on this server take 3\.0 MB already, and 3\.0 MB are"
+    with pytest.raises(RunStoreError, match=words):
         Limits(disk=3_050_000).check_queue(tiny_preset(), "ada", [], tmp_path)
 
 
@@ -110,22 +95,14 @@ def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         Limits().check_queue(tiny_preset(), "ada", [], tmp_path)
 
 
-LARGE: dict[str, Any] = {"model": {"max_len": 4097}, "task": {"min_len": 2000, "max_len": 2000}, "batch_size": 2000}
-
-
-def test_a_run_of_very_much_memory_is_refused_before_it_is_made() -> None:
-    """All other limits let it pass."""
-    preset = tiny_preset(**LARGE)
-    with pytest.raises(
-        RunStoreError, match=r"This run takes about [\d.]+ GB of memory, and this server allows 4\.3 GB; choose"
-    ):
+def test_a_run_of_very_much_memory_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All other limits let it pass. The memory of the machine is a limit of its own."""
+    preset = tiny_preset(model={"max_len": 4097}, task={"min_len": 2000, "max_len": 2000}, batch_size=2000)
+    with pytest.raises(RunStoreError, match=r"takes about [\d.]+ GB of memory, and this server allows 4\.3 GB; choose"):
         Limits().check_size(preset)
     with pytest.raises(RunStoreError, match=r"and this server allows 314\.6 MB; choose"):
         Limits(run_memory=300).check_size(tiny_preset(held_out=60_000))
     Limits(run_memory=300).check_size(tiny_preset())
-
-
-def test_the_memory_of_the_machine_is_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "machine_bytes", lambda: 10**8)
     with pytest.raises(RunStoreError, match=r"and this server allows 100\.0 MB"):
         Limits().check_size(tiny_preset())
@@ -133,9 +110,7 @@ def test_the_memory_of_the_machine_is_a_limit_of_its_own(monkeypatch: pytest.Mon
 
 def test_a_run_of_this_process_needs_the_memory_that_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "free_bytes", lambda: 10**8)
-    with pytest.raises(
-        ConfigError, match=r"This run takes about 2\d\d\.\d MB of memory, and 100\.0 MB are free on this machine"
-    ):
+    with pytest.raises(ConfigError, match=r"about 2\d\d\.\d MB of memory, and 100\.0 MB are free on this machine"):
         next(iter_train(tiny_preset(), out=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
     limits.check_memory(tiny_preset(), "cuda")  # of whose memory nothing is known
@@ -143,9 +118,7 @@ def test_a_run_of_this_process_needs_the_memory_that_is_free(tmp_path: Path, mon
 
 def test_reports_that_no_state_could_hold_are_refused() -> None:
     many = tiny_preset(steps=200_000, log_every=1, model={"n_layers": 10, "n_heads": 8, "d_head": 1, "d_value": 1})
-    with pytest.raises(
-        RunStoreError, match=r"The reports of this run take about \d+\.\d MB, and 50\.0 MB can be kept; report more"
-    ):
+    with pytest.raises(RunStoreError, match=r"The reports of this run take about \d+\.\d MB, and 50\.0 MB can be kept"):
         Limits().check_size(many)
     Limits().check_size(replace(many, train=many.train.replace(log_every=100)))
 
@@ -157,32 +130,24 @@ def test_every_preset_is_within_the_usual_limits(name: str) -> None:
 
 def test_limits_from_the_environment() -> None:
     assert Limits.from_environment({}) == Limits()
-    changed = Limits.from_environment(
-        {"XFORMER_MAX_WAITING": "2", "XFORMER_MAX_DISK": "1000", "XFORMER_MAX_OTHER": "x"}
-    )
-    assert changed == Limits(waiting=2, disk=1000)
-
-
-@pytest.mark.parametrize("text", ["", "two", "-1", "1e3", "2.5", "٣"])
-def test_a_limit_that_is_no_number(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"XFORMER_MAX_STEPS must be a whole number, got .*; for example 200000"):
-        Limits.from_environment({"XFORMER_MAX_STEPS": text})
+    changes = {"XFORMER_MAX_WAITING": "2", "XFORMER_MAX_DISK": "1000", "XFORMER_MAX_OTHER": "x"}
+    assert Limits.from_environment(changes) == Limits(waiting=2, disk=1000)
+    for text in ("", "two", "-1", "1e3", "2.5", "٣"):
+        with pytest.raises(ConfigError, match=r"XFORMER_MAX_STEPS must be a whole number, got .*; for example 200000"):
+            Limits.from_environment({"XFORMER_MAX_STEPS": text})
 
 
 @pytest.mark.parametrize("options", [{}, {"snapshot_every": 1}, {"snapshot_every": 0}, {"log_every": 1}])
 def test_a_run_takes_no_more_disk_than_was_said(tmp_path: Path, options: dict[str, Any]) -> None:
     preset = tiny_preset(steps=30, model={"d_model": 32, "d_ff": 64}, **options)
-    most = 0
-    for _ in iter_train(preset, out=tmp_path):
-        most = max(most, disk_used(tmp_path))
+    most = max(disk_used(tmp_path) for _ in iter_train(preset, out=tmp_path))
     assert not (tmp_path / STATE).exists()
     most = max(most, disk_used(tmp_path))
     assert most <= disk_needed(preset) <= 3 * most + 100_000
 
 
-LONG = {"min_len": 150, "max_len": 200}
-
-WINDOWS = {"min_len": 1000, "max_len": 1000}
+LONG, WINDOWS = {"min_len": 150, "max_len": 200}, {"min_len": 1000, "max_len": 1000}
+WIDE = {"n_heads": 64, "d_head": 8, "d_value": 8}
 
 # MB above those of a process with torch imported, at the peak of two reports with snapshots, on one core of a Xeon.
 MEASURED: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], int]] = [
@@ -193,7 +158,7 @@ MEASURED: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], int]] 
     ("reverse-seq2seq", {}, {}, {"batch_size": 4096}, 546),
     ("reverse-decoder", {}, {}, {"batch_size": 4096}, 987),
     ("reverse", {"dropout": 0.1}, {}, {"batch_size": 2048}, 936),
-    ("reverse", {"n_heads": 64, "d_head": 8, "d_value": 8}, {}, {"batch_size": 512}, 459),
+    ("reverse", WIDE, {}, {"batch_size": 512}, 459),
     ("reverse", {"max_len": 400}, LONG, {"batch_size": 64}, 450),
     ("reverse", {"max_len": 400, "dropout": 0.1}, LONG, {"batch_size": 64}, 1863),
     ("reverse", {"max_len": 400, "positions": "alibi"}, LONG, {"batch_size": 64}, 1201),
@@ -201,38 +166,28 @@ MEASURED: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], int]] 
     ("reverse-decoder", {"max_len": 900}, LONG, {"batch_size": 64}, 939),
     ("characters", {"n_heads": 32, "d_head": 8, "d_value": 8, "n_layers": 8}, {}, {}, 213),
     ("characters", {}, {}, {"batch_size": 256}, 877),
-    (
-        "characters",
-        {"max_len": 1001, "n_heads": 64, "d_head": 8, "d_value": 8},
-        WINDOWS,
-        {"batch_size": 4, "held_out": 8},
-        423,
-    ),
+    ("characters", WIDE | {"max_len": 1001}, WINDOWS, {"batch_size": 4, "held_out": 8}, 423),
     ("digits", {}, {}, {"batch_size": 2048}, 671),
     ("sort", {}, {}, {"batch_size": 2048}, 404),
 ]
-
-
-def changed(name: str, model: dict[str, Any], task: dict[str, Any], train: dict[str, Any]) -> Preset:
-    preset = PRESETS[name]
-    changes = preset.model.replace(**model), preset.task.replace(**task), preset.train.replace(**train)
-    return replace(preset, model=changes[0], task=changes[1], train=changes[2])
 
 
 @pytest.mark.parametrize(("name", "model", "task", "train", "measured"), MEASURED)
 def test_the_memory_that_is_told_is_near_what_was_measured(
     name: str, model: dict[str, Any], task: dict[str, Any], train: dict[str, Any], measured: int
 ) -> None:
-    estimate = (memory_needed(changed(name, model, task, train)) - PROCESS) / 1e6
+    preset = PRESETS[name]
+    model, task, train = preset.model.replace(**model), preset.task.replace(**task), preset.train.replace(**train)
+    estimate = (memory_needed(replace(preset, model=model, task=task, train=train)) - PROCESS) / 1e6
     assert 0.6 * measured < estimate < 1.5 * measured + 60
 
 
 def test_a_report_has_a_number_for_each_head() -> None:
-    usual = tiny_preset(steps=1000, log_every=10)
-    assert (
-        100 * 400 < metrics_needed(usual) < metrics_needed(tiny_preset(steps=1000, log_every=10, model={"n_layers": 3}))
+    needed = lambda log_every, n_layers=1: metrics_needed(  # noqa: E731
+        tiny_preset(steps=1000, log_every=log_every, model={"n_layers": n_layers})
     )
-    assert metrics_needed(tiny_preset(steps=1000, log_every=100)) == metrics_needed(usual) / 10
+    assert 100 * 400 < needed(10) < needed(10, n_layers=3)
+    assert needed(100) == needed(10) / 10
 
 
 ONE = weights_on_disk(PRESET)
@@ -247,131 +202,86 @@ def most(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("XFORMER_DATA", str(texts))
     monkeypatch.setattr("xformer.disk_quota.LOOK_SHARE", 1e9)  # each look counts anew
 
-    def allow(more: int | None) -> None:
-        if more is None:
-            monkeypatch.delenv("XFORMER_MAX_DISK")
-        else:
-            monkeypatch.setenv("XFORMER_MAX_DISK", str(disk_used(store.folder, texts) + more))
+    def allow(more: int) -> None:
+        monkeypatch.setenv("XFORMER_MAX_DISK", str(disk_used(store.folder, texts) + more))
 
     return allow
 
 
-def test_a_run_that_finds_no_room_while_it_trains(store: RunStore, monkeypatch: pytest.MonkeyPatch, most: Any) -> None:
-    run = add(store)
-    entry = train(store, run, monkeypatch, at={8: lambda: most(ONE // 2)})
+def test_a_run_that_finds_no_room_while_it_trains(run: LocalRun, most: Any) -> None:
+    entry = run.train({8: lambda: most(ONE // 2)})
     assert (entry.state, entry.step, entry.worker) == ("failed", 10, None)
     assert entry.message.startswith("A snapshot of step 10 takes 0.1 MB. Runs and texts on this server take")
-    assert snapshot_steps(store.folder_of(run)) == [0]
-    assert read_state(store.folder_of(run)).values["step"] == 10  # nothing that was learned is lost
-    most(None)
-    entry = resume_here(store, run, monkeypatch)
-    assert (entry.state, entry.message) == ("finished", "")
-    assert_same_run(store, run, undisturbed(store, monkeypatch, entry))
+    assert (run.snapshots, run.saved_step) == ([0], 10)  # nothing that was learned is lost
+    most(PLENTY)
+    assert run.assert_goes_on().message == ""
 
 
-def test_a_run_that_has_no_room_to_begin(store: RunStore, monkeypatch: pytest.MonkeyPatch, most: Any) -> None:
-    run = add(store)
+def test_a_run_that_has_no_room_to_begin(run: LocalRun, most: Any) -> None:
     most(ONE // 2)
-    entry = train(store, run, monkeypatch)
+    entry = run.train()
     assert (entry.state, entry.step) == ("failed", 0)
     assert "are allowed; delete some runs" in entry.message
-    assert not list(store.folder_of(run).rglob("*.safetensors"))
+    assert not list(run.folder.rglob("*.safetensors"))
 
 
-def test_reports_take_room_too(store: RunStore, monkeypatch: pytest.MonkeyPatch, most: Any) -> None:
-    run = add(store, tiny_preset(steps=20, log_every=1, snapshot_every=0))
-    entry = train(store, run, monkeypatch, at={3: lambda: most(-10_000)})
+def test_reports_take_room_too(new_run: NewRun, most: Any) -> None:
+    entry = new_run(tiny_preset(steps=20, log_every=1, snapshot_every=0)).train({3: lambda: most(-10_000)})
     assert entry.state == "failed"
     assert entry.message.startswith(("A report of this run takes", "The state of this run takes"))
 
 
-def test_a_run_at_its_end_is_not_lost_for_want_of_room(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, most: Any
-) -> None:
+def test_a_run_at_its_end_is_not_lost_for_want_of_room(new_run: NewRun, most: Any) -> None:
     """The state goes, which took more than what comes in its place."""
-    run = add(store, tiny_preset(steps=20, log_every=20, snapshot_every=16))
-    assert train(store, run, monkeypatch, at={18: lambda: most(0)}).state == "finished"
+    run = new_run(tiny_preset(steps=20, log_every=20, snapshot_every=16))
+    assert run.train({18: lambda: most(0)}).state == "finished"
 
 
-def test_single_steps_do_not_pile_up(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = add(store, tiny_preset(steps=60, log_every=30, snapshot_every=10))
-    pauses = [*[lambda: store.send(run, "step")] * 25, lambda: store.send(run, "resume")]
-    kept: list[list[int]] = []
-    entry = train(
-        store,
-        run,
-        monkeypatch,
-        at={2: lambda: store.send(run, "pause"), 35: lambda: kept.append(snapshot_steps(store.folder_of(run)))},
-        pauses=pauses,
-    )
-    assert entry.state == "finished"
-    assert kept == [[0, 10, 20, 24, 25, 26, 27, 28, 30]]  # each tenth, and the last five of the others
-    assert_same_run(store, run, undisturbed(store, monkeypatch, entry))
+def test_single_steps_do_not_pile_up(new_run: NewRun) -> None:
+    run, kept = new_run(tiny_preset(steps=60, log_every=30, snapshot_every=10)), []
+    run.train({2: "pause", 35: lambda: kept.extend(run.snapshots)}, ["step"] * 25 + ["resume"])
+    assert kept == [0, 10, 20, 24, 25, 26, 27, 28, 30]  # each tenth, and the last five of the others
+    run.assert_undisturbed()
 
 
-def test_a_step_without_room_is_refused_and_the_run_stays_paused(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, most: Any
-) -> None:
-    run, seen = add(store), []
+def test_a_step_without_room_is_refused_and_the_run_stays_paused(run: LocalRun, most: Any) -> None:
+    seen = []
 
-    def look_and_tell(kind: str, more: int | None) -> None:
-        entry = store.entry(run)
-        seen.append((entry.state, entry.step, entry.message[:17]))
+    def look_and_tell(kind: str, more: int) -> None:
+        seen.append((run.entry.step, run.entry.state, run.entry.message[:17]))
         most(more)
-        store.send(run, kind)
+        run.happens(kind)
 
-    pauses = [
-        lambda: look_and_tell("step", PLENTY),
-        lambda: look_and_tell("step", 0),
-        lambda: look_and_tell("step", PLENTY),
-        lambda: look_and_tell("resume", PLENTY),
-    ]
-    entry = train(store, run, monkeypatch, at={3: lambda: store.send(run, "pause")}, pauses=pauses)
-    assert seen == [("paused", 4, ""), ("paused", 5, ""), ("paused", 5, "No step was made."), ("paused", 6, "")]
-    assert (entry.state, entry.message) == ("finished", "")
-    assert_same_run(store, run, undisturbed(store, monkeypatch, entry))
+    orders = [("step", PLENTY), ("step", 0), ("step", PLENTY), ("resume", PLENTY)]
+    entry = run.train({3: "pause"}, [partial(look_and_tell, *order) for order in orders])
+    assert seen == [(4, "paused", ""), (5, "paused", ""), (5, "paused", "No step was made."), (6, "paused", "")]
+    assert entry.message == ""
+    run.assert_undisturbed()
 
 
-def test_a_pause_without_room_for_a_snapshot_says_so(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, most: Any
-) -> None:
-    run, seen = add(store), []
-
-    def pause() -> None:
+def test_a_pause_or_a_stop_without_room_for_a_snapshot_says_so(run: LocalRun, most: Any) -> None:
+    def without_room(order: str) -> None:
         most(0)
-        store.send(run, "pause")
+        run.happens(order)
 
     def go_on() -> None:
-        seen.append(store.entry(run))
+        seen.append(run.entry)
         most(PLENTY)
-        store.send(run, "resume")
+        run.happens("resume")
 
-    entry = train(store, run, monkeypatch, at={3: pause}, pauses=[go_on])
+    seen: list[Entry] = []
+    entry = run.train({3: partial(without_room, "pause"), 8: partial(without_room, "stop")}, [go_on])
     assert (seen[0].state, seen[0].step) == ("paused", 4)
     assert seen[0].message.startswith("A snapshot of step 4 takes")
-    assert (entry.state, entry.message) == ("finished", "")
-
-
-def test_a_stop_without_room_stops_and_says_what_is_missing(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, most: Any
-) -> None:
-    run = add(store)
-
-    def stop() -> None:
-        most(0)
-        store.send(run, "stop")
-
-    entry = train(store, run, monkeypatch, at={3: stop})
-    assert (entry.state, entry.step) == ("stopped", 4)
-    assert entry.message.startswith("No snapshot of this step was kept. A snapshot of step 4 takes")
-    assert read_state(store.folder_of(run)).values["step"] == 4
+    assert (entry.state, entry.step, run.saved_step) == ("stopped", 9, 9)
+    assert entry.message.startswith("No snapshot of this step was kept. A snapshot of step 9 takes")
+    most(PLENTY)
+    assert run.assert_goes_on().message == ""
 
 
 def test_a_run_without_a_room_is_not_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training from a script, into a folder of its own."""
-    from xformer.training.loop import iter_train as train_here
-
     monkeypatch.setenv("XFORMER_MAX_DISK", "10")
     with pytest.raises(QuotaExceededError):
         Room(tmp_path).check(11, "This")
-    assert list(train_here(tiny_preset(), out=tmp_path))[-1].done
+    assert list(iter_train(tiny_preset(), out=tmp_path))[-1].done

@@ -16,44 +16,36 @@ from types import SimpleNamespace
 import pytest
 
 from xformer.training import liveness
-from xformer.training.liveness import (
-    LENGTH,
-    SilenceWatch,
-    holder,
-    is_held,
-    last_words,
-    sign,
-    take,
-    take_within,
-)
-
-HOLD = "import sys, time; print('here', flush=True); time.sleep(600)"
+from xformer.training.liveness import LENGTH, SilenceWatch, holder, is_held, last_words, sign, take, take_within
 
 
-def child_with(descriptor: int) -> subprocess.Popen[str]:
-    """A process that has inherited a descriptor, and has begun."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD], pass_fds=(descriptor,), stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+def python(code: str, *descriptors: int) -> subprocess.Popen[str]:
+    """A process that has begun to run this code, and has inherited these descriptors."""
+    command = [sys.executable, "-c", f"print('here', flush=True)\nimport time\n{code}"]
+    process = subprocess.Popen(command, pass_fds=descriptors, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "here\n"
     process.stdout.close()
     return process
 
 
+def taken(path: Path) -> int:
+    """The lock, which nobody has."""
+    lock = take(path)
+    assert lock is not None
+    return lock
+
+
 def test_one_holder_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "lock"
     assert not is_held(path)
     assert not path.exists()  # looking leaves nothing behind
-    mine = take(path)
-    assert mine is not None
+    mine = taken(path)
     assert is_held(path)
     assert take(path) is None
     os.close(mine)
     assert not is_held(path)
-    again = take(path)
-    assert again is not None
-    os.close(again)
+    os.close(taken(path))
 
 
 def test_of_many_that_take_it_at_once_one_gets_it(tmp_path: Path) -> None:
@@ -75,9 +67,8 @@ def test_of_many_that_take_it_at_once_one_gets_it(tmp_path: Path) -> None:
 
 def test_a_child_inherits_the_lock_and_its_death_drops_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    mine = take(path)
-    assert mine is not None
-    child = child_with(mine)
+    mine = taken(path)
+    child = python("time.sleep(600)", mine)
     os.close(mine)  # the parent closes it at once, and may end
     assert is_held(path)
     child.kill()
@@ -87,22 +78,18 @@ def test_a_child_inherits_the_lock_and_its_death_drops_it(tmp_path: Path) -> Non
 
 def test_other_children_do_not_inherit_it(tmp_path: Path) -> None:
     """Else a browser, a compiler, or the next worker would keep a dead run alive."""
-    path = tmp_path / "lock"
-    mine = take(path)
-    assert mine is not None
-    other = os.open(tmp_path, os.O_RDONLY)
-    child = child_with(other)
+    mine, other = taken(tmp_path / "lock"), os.open(tmp_path, os.O_RDONLY)
+    child = python("time.sleep(600)", other)
     os.close(other)
     os.close(mine)
-    assert not is_held(path)
+    assert not is_held(tmp_path / "lock")
     child.kill()
     child.wait()
 
 
 def test_waiting_for_a_holder_to_let_go(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    mine = take(path)
-    assert mine is not None
+    mine = taken(path)
     assert take_within(path, 0.05) is None
     timer = threading.Timer(0.05, os.close, [mine])
     timer.start()
@@ -122,8 +109,7 @@ def test_a_lock_that_nobody_has_signed_names_nobody(tmp_path: Path, content: str
 def test_last_words_stand_beside_the_signature_and_take_no_more_room(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     assert last_words(path) == ""
-    mine = take(path)
-    assert mine is not None
+    mine = taken(path)
     sign(mine, 123)
     assert (holder(path), last_words(path), path.stat().st_size) == (123, "", LENGTH)
     sign(mine, 123, "The disk is full – “so”. " * 100)
@@ -135,9 +121,7 @@ def test_last_words_stand_beside_the_signature_and_take_no_more_room(tmp_path: P
 
 
 def test_looking_is_in_nobodys_way(tmp_path: Path) -> None:
-    mine = take(tmp_path / "lock")
-    assert mine is not None
-    os.close(mine)
+    os.close(taken(tmp_path / "lock"))
     looking = os.open(tmp_path / "lock", os.O_RDONLY)
     fcntl.flock(looking, fcntl.LOCK_SH)  # another one looks at this very moment
     assert not is_held(tmp_path / "lock")
@@ -164,14 +148,10 @@ def looks(clock: list[float], pid: int, n: int = 10, seconds: float = 0.5) -> fl
 @pytest.fixture
 def process(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     """A process that announces itself and then runs this code."""
-    code = f"print('here', flush=True)\nimport time\n{request.param}"
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "here\n"
+    process = python(request.param)
     yield process
     process.kill()
     process.wait()
-    process.stdout.close()
 
 
 def wait_until_asleep(pid: int) -> None:
@@ -216,10 +196,8 @@ def test_what_the_system_does_not_say_is_no_silence(clock: list[float], monkeypa
 
 
 def test_one_sign_of_life_starts_the_count_again(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = iter(
-        [("S", "1"), ("S", "1"), ("S", "1"), ("S", "2"), ("S", "2"), ("R", "2"), ("R", "2"), ("D", "2"), ("D", "2")]
-    )
-    monkeypatch.setattr(liveness, "activity", lambda _: next(seen))
+    seen = iter(["S1", "S1", "S1", "S2", "S2", "R2", "R2", "D2", "D2"])
+    monkeypatch.setattr(liveness, "activity", lambda _: tuple(next(seen)))
     watch, found = SilenceWatch(), []
     for _ in range(9):
         found.append(watch.seconds("it", 1))

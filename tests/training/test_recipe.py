@@ -10,14 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.training.tiny import ARCHITECTURES, random_model, tiny_preset, tiny_task
+from tests.training.tiny import ARCHITECTURES, random_model, run_of, tiny_preset, tiny_task
 from xformer.config import TrainConfig
 from xformer.layers.masks import Layout
 from xformer.model import Transformer
 from xformer.presets import preset
-from xformer.tasks import Task
 from xformer.training.evaluate import scores_by_length
-from xformer.training.loop import Run
 from xformer.training.recipe import (
     adamw,
     clip,
@@ -70,8 +68,7 @@ def test_every_weight_follows_the_equations_of_adamw(float64: None, weight_decay
     assert min(moved) > 1e-3  # every tensor took part
 
 
-@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-@pytest.mark.parametrize("at", [0, 1, 4])
+@pytest.mark.parametrize(("weight_decay", "at"), [(0.0, 1), (0.3, 0), (0.3, 4)])
 def test_a_restored_optimiser_continues_to_the_bit(weight_decay: float, at: int) -> None:
     config = TrainConfig(steps=9, weight_decay=weight_decay)
 
@@ -108,11 +105,6 @@ def test_the_state_of_another_shape_is_refused() -> None:
         restore_training_state(other, adamw(other, TrainConfig(steps=1)), state)
 
 
-def rates(**settings: Any) -> list[float]:
-    config = TrainConfig(**settings)
-    return [learning_rate(config, step) for step in range(1, config.steps + 1)]
-
-
 R = math.sqrt(0.5)
 
 
@@ -134,7 +126,8 @@ R = math.sqrt(0.5)
     ],
 )
 def test_the_schedule_warms_up_and_decays(settings: dict[str, Any], expected: list[float]) -> None:
-    assert rates(**settings) == pytest.approx(expected)
+    config = TrainConfig(**settings)
+    assert [learning_rate(config, step) for step in range(1, config.steps + 1)] == pytest.approx(expected)
 
 
 MAX_LEN = 17
@@ -164,7 +157,7 @@ def test_each_sequence_has_growing_numbers_of_its_own_alike_from_both_ends(packe
     assert seen == set(range(MAX_LEN))
 
 
-def test_numbers_without_gaps_come_up_too_and_every_number_does() -> None:
+def test_every_number_comes_up_and_a_sequence_as_long_as_there_are_numbers_keeps_them() -> None:
     layout = spread(Layout.from_segments(torch.ones(4000, 3, dtype=torch.long)), 7, draw(3))
     rows = layout.positions.tolist()
     assert [0, 1, 2] in rows
@@ -172,8 +165,6 @@ def test_numbers_without_gaps_come_up_too_and_every_number_does() -> None:
     assert first == set(range(5))
     assert last == set(range(2, 7))
 
-
-def test_a_sequence_as_long_as_there_are_numbers_keeps_them() -> None:
     layout = Layout.from_segments(torch.tensor([[1] * 5, [1, 1, 2, 2, 2]]))
     after = spread(layout, 5, draw())
     assert after.positions[0].tolist() == [0, 1, 2, 3, 4]
@@ -183,7 +174,7 @@ def test_a_sequence_as_long_as_there_are_numbers_keeps_them() -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_run_trains_on_them_and_is_scored_on_plain_ones(architecture: str) -> None:
     settings = tiny_preset(architecture, random_positions=True)
-    run = Run(settings, Task(settings.task), torch.device("cpu"), None)
+    run = run_of(settings)
     batch = run.batch(3)
     layouts = [batch.layout] + ([] if batch.target_layout is None else [batch.target_layout])
     longest = max(run.task.longest)
@@ -198,14 +189,12 @@ def test_a_run_trains_on_them_and_is_scored_on_plain_ones(architecture: str) -> 
 def test_they_carry_a_reverser_beyond_its_training() -> None:
     """A short training, so only that it helps: without them the first longer inputs fail already."""
     settings = preset("reverse-long")
-    settings = replace(settings, train=settings.train.replace(steps=250, snapshot_every=0))
     right = {}
     for on in (True, False):
-        of = replace(settings, train=settings.train.replace(random_positions=on))
-        run = Run(of, Task(of.task), torch.device("cpu"), None)
+        recipe = settings.train.replace(steps=250, snapshot_every=0, random_positions=on)
+        run = run_of(replace(settings, train=recipe))
         for _ in range(250):
             run.train_step()
         [(_, score)] = scores_by_length(run.model.eval(), run.task, [22], samples=100, seed=1)
         right[on] = score.exact_match
-    assert right[True] > 0.5
-    assert right[False] < 0.5
+    assert right[True] > 0.5 > right[False]

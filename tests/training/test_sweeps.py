@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.training.at_work import claim, happenings
+from tests.training.at_work import LocalRun, claim, failing_with, quick_worker
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
 from xformer.errors import ConfigError, RunStoreError
@@ -23,7 +21,7 @@ from xformer.training.limits import Limits
 from xformer.training.loop import Run
 from xformer.training.run_store import RunStore
 from xformer.training.stored_sweep import Known, StoredSweep, map_steps, read_maps
-from xformer.training.sweeps import members_of, spec
+from xformer.training.sweeps import members_of
 
 PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10)
 
@@ -48,7 +46,7 @@ def train(
             do()
         return step_of_all(runs)
 
-    with happenings(monkeypatch), monkeypatch.context() as patch:
+    with quick_worker(monkeypatch), monkeypatch.context() as patch:
         patch.setattr(many, "train_step", step)
         worker.work(store, run, claim(store, run))
     return store.entry(run)
@@ -76,17 +74,23 @@ def test_each_model_becomes_a_run_like_any_other(store: RunStore, monkeypatch: p
         assert not (folder / STATE).exists()
     assert entry.seconds == pytest.approx(sum(one.seconds for one in found))
     assert not list((store.folder_of(run) / "members").iterdir())
-
-
-def test_maps_of_all_are_kept_on_the_way(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = submit(store)
-    train(store, run, monkeypatch)
-    folder = store.folder_of(run)
-    assert map_steps(folder) == list(range(21))
-    first, last = (read_maps(folder, step) for step in (0, 20))
+    assert map_steps(store.folder_of(run)) == list(range(21))
+    first, last = (read_maps(store.folder_of(run), step) for step in (0, 20))
     assert last.shape == (3, *first.shape[1:])
     assert np.abs(last.sum(axis=2, dtype=int) - 253).max() <= last.shape[2]  # each row is all of a query's attention
     assert not np.array_equal(first, last)
+    store.delete(found[0].id)
+    store.delete(run)  # a deleted sweep takes its runs along, and brings them back
+    assert store.entries() == []
+    store.undelete(run)
+    assert members(store, run) == found[1:]
+    assert store.entry(found[0].id).deleted is not None  # it was thrown away by itself
+    store.delete(run)
+    jobs.empty_bin(store, older_than=-1)
+    assert store.entries(deleted=True) == []
+    assert not [path for path in store.folder.iterdir() if path.is_dir()]
+    with store.database.reading() as db:
+        assert db.execute("SELECT count(*) FROM metrics").fetchone()[0] == 0
 
 
 def test_a_stop_keeps_the_finished_and_makes_stopped_runs_of_the_others(
@@ -99,11 +103,7 @@ def test_a_stop_keeps_the_finished_and_makes_stopped_runs_of_the_others(
     assert {one.step for one in members(store, run)[2:]} == {13}
     one = members(store, run)[2]
     assert snapshot_steps(store.folder_of(one.id))[-1] == 13
-    with monkeypatch.context() as patch, happenings(monkeypatch):  # each of them goes on by itself
-        patch.setattr(worker, "lower_priority", lambda entry: None)
-        jobs.resume(store, one.id)
-        worker.work(store, one.id, claim(store, one.id))
-    assert store.entry(one.id).state == "finished"
+    assert LocalRun(store, monkeypatch, one.id).resume().state == "finished"  # each of them goes on by itself
     jobs.resume(store, run)  # and the sweep with those that are left
     assert train(store, run, monkeypatch).state == "finished"
     assert [one.state for one in members(store, run)] == ["finished"] * 4
@@ -113,17 +113,11 @@ def test_a_stop_keeps_the_finished_and_makes_stopped_runs_of_the_others(
 def test_what_a_killed_process_left_is_gone_on_with_and_ends_in_the_same_bits(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Killed(BaseException):
-        pass
-
-    def kill() -> None:
-        raise Killed
-
     whole = submit(store, steps=[5, 20])
     train(store, whole, monkeypatch)
     run = submit(store, steps=[5, 20])
-    with pytest.raises(Killed):
-        train(store, run, monkeypatch, {12: kill})
+    with pytest.raises(SystemExit):
+        train(store, run, monkeypatch, {12: failing_with(SystemExit())})
     assert [one.state for one in members(store, run)] == ["finished"]
     store.change(run, worker=None, pid=None, state="interrupted")
     jobs.resume(store, run)
@@ -179,27 +173,23 @@ def test_of_a_text_nothing_is_solved_and_masked_cells_are_masked(
     assert (sweep.maps()[0][:, ~above] <= 253).all()
 
 
-@pytest.mark.parametrize("moved", [False, True])
 def test_a_model_whose_process_was_killed_before_it_was_a_run_becomes_one(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, moved: bool
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = submit(store)
     train(store, run, monkeypatch)
-    lost = members(store, run)[1]
-    with store.database.writing() as db:
-        db.execute("DELETE FROM runs WHERE id = ?", (lost.id,))
-    if not moved:
-        store.folder_of(lost.id).rename(store.folder_of(run) / "members" / "001")
-    store.change(run, state="interrupted")
-    jobs.resume(store, run)
-    assert train(store, run, monkeypatch).state == "finished"
-    again = members(store, run)[1]
-    assert (again.id, again.step, again.figures, again.seconds) == (
-        lost.id,
-        20,
-        lost.figures,
-        pytest.approx(lost.seconds, abs=0.01),
-    )
+    for number, moved in ((1, False), (2, True)):
+        lost = members(store, run)[number]
+        with store.database.writing() as db:
+            db.execute("DELETE FROM runs WHERE id = ?", (lost.id,))
+        if not moved:
+            store.folder_of(lost.id).rename(store.folder_of(run) / "members" / f"{number:03d}")
+        store.change(run, state="interrupted")
+        jobs.resume(store, run)
+        assert train(store, run, monkeypatch).state == "finished"
+        again = members(store, run)[number]
+        assert (again.id, again.step, again.figures) == (lost.id, 20, lost.figures)
+        assert again.seconds == pytest.approx(lost.seconds, abs=0.01)
 
 
 def test_one_that_is_given_up_is_a_failed_run_and_the_sweep_says_so(
@@ -208,33 +198,10 @@ def test_one_that_is_given_up_is_a_failed_run_and_the_sweep_says_so(
     preset = tiny_preset(model={"norm": "none"}, clip_norm=0.0, adam_eps=1.0, warmup=0.0)
     run = submit(store, preset, peak_lr=[0.001, 1e12])
     entry = train(store, run, monkeypatch)
-    assert (entry.state, entry.message) == (
-        "finished",
-        "1 of its 2 models had no finite loss any more.",
-    )
+    assert (entry.state, entry.message) == ("finished", "1 of its 2 models had no finite loss any more.")
     good, bad = members(store, run)
     assert (good.state, bad.state) == ("finished", "failed")
     assert "became" in bad.message
-
-
-def test_deleting_a_sweep_takes_its_runs_along_and_brings_them_back(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = submit(store)
-    train(store, run, monkeypatch)
-    gone = members(store, run)[0].id
-    store.delete(gone)
-    store.delete(run)
-    assert store.entries() == []
-    store.undelete(run)
-    assert [one.id for one in members(store, run)] == [member.id for member in members_of(store.entry(run))[1:]]
-    assert store.entry(gone).deleted is not None  # it was thrown away by itself
-    store.delete(run)
-    jobs.empty_bin(store, older_than=-1)
-    assert store.entries(deleted=True) == []
-    assert not [path for path in store.folder.iterdir() if path.is_dir()]
-    with store.database.reading() as db:
-        assert db.execute("SELECT count(*) FROM metrics").fetchone()[0] == 0
 
 
 def test_what_cannot_be_asked_for(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,13 +213,13 @@ def test_what_cannot_be_asked_for(store: RunStore, monkeypatch: pytest.MonkeyPat
     ):
         with pytest.raises(ConfigError, match=words):
             submit(store, **settings)
-    limits = Limits(models=2)
-    with pytest.raises(RunStoreError, match="trains 3 models at once, and this server allows 2; choose fewer values"):
-        jobs.submit(store, PRESET, sweep={"seed": range(3)}, limits=limits)
-    with pytest.raises(
-        RunStoreError, match=r"allows 314\.6 MB; choose a smaller batch, shorter inputs, or fewer models"
+    large, seeds = tiny_preset(batch_size=2000), {"seed": range(60)}
+    for preset, limits, words in (
+        (PRESET, Limits(models=2), "trains 60 models at once, and this server allows 2; choose fewer values"),
+        (large, Limits(run_memory=300), r"allows 314\.6 MB; choose a smaller batch, shorter inputs, or fewer models"),
     ):
-        jobs.submit(store, tiny_preset(batch_size=2000), sweep={"seed": range(60)}, limits=Limits(run_memory=300))
+        with pytest.raises(RunStoreError, match=words):
+            jobs.submit(store, preset, sweep=seeds, limits=limits)
     assert store.entries() == []
     run = submit(store)
     claim(store, run)
@@ -270,24 +237,3 @@ def test_a_damaged_list_of_models_is_a_damaged_run(store: RunStore) -> None:
         store.change(run, sweep=bad)
         assert store.entry(run).state == "damaged"
         assert "sweep" in store.entry(run).message
-
-
-def test_a_book_of_version_2_is_brought_up_to_date_and_keeps_its_runs(tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
-    run, odd = store.add(tiny_preset(), name="old"), store.add(tiny_preset(), name="odd")
-    task = store.entry(run).task
-    with sqlite3.connect(store.database.file) as db:
-        for later in ("sweep", "unreported_starts"):
-            db.execute(f"ALTER TABLE runs DROP COLUMN {later}")
-        db.execute("UPDATE runs SET task = json_remove(task, '$.train_share') WHERE id = ?", (run,))
-        db.execute("UPDATE runs SET task = '{' WHERE id = ?", (odd,))
-        db.execute("PRAGMA user_version = 2")
-    db.close()
-    assert [(one.id, one.name, one.sweep, one.state) for one in store.entries()] == [
-        (odd, "odd", None, "damaged"),
-        (run, "old", None, "queued"),
-    ]
-    assert store.entry(run).task == task
-    assert spec({"seed": [1]})["settings"] == {"seed": [1]}
-    store.change(run, sweep=json.dumps(spec({"seed": [1, 2]})))
-    assert [member.values for member in members_of(store.entry(run))] == [{"seed": 1}, {"seed": 2}]

@@ -6,7 +6,6 @@ import io
 import struct
 import zipfile
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -17,8 +16,7 @@ from xformer.training.run_store import RunStore, latest_rows
 from xformer.training.tables import differing, event_files, folder_name, metrics_csv, overview, scalars, settings_of
 
 
-def test_only_settings_that_differ_have_a_column(tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
+def test_only_settings_that_differ_have_a_column(store: RunStore) -> None:
     one = store.add(tiny_preset(peak_lr=1e-3))
     two = store.add(tiny_preset(peak_lr=1e-2))
     entries = [store.entry(one), store.entry(two)]
@@ -30,8 +28,7 @@ def test_only_settings_that_differ_have_a_column(tmp_path: Path) -> None:
     assert differing([]).empty
 
 
-def test_what_follows_from_the_task_or_another_setting_is_not_named_twice(tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
+def test_what_follows_from_the_task_or_another_setting_is_not_named_twice(store: RunStore) -> None:
     one, two = store.add(tiny_preset("encoder")), store.add(tiny_preset("decoder", lr_changes=((3, 1e-4),)))
     table = differing([store.entry(one), store.entry(two)])
     assert table.columns.tolist() == ["lr_changes", "architecture"]
@@ -41,25 +38,18 @@ def test_what_follows_from_the_task_or_another_setting_is_not_named_twice(tmp_pa
     assert settings_of(store.entry(store.add(tiny_preset(model={"causal": True}))))["causal"] is True
 
 
-def test_no_run_at_all_is_a_table_with_the_same_columns(tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
-    store.add(tiny_preset())
-    assert overview([], {}).columns.tolist() == overview(store.entries(), {}).columns.tolist()
-
-
-def test_the_overview_has_the_last_report_and_the_final_score(tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
+def test_the_overview_has_the_last_report_and_the_final_score(store: RunStore) -> None:
     one, two, none = (store.add(tiny_preset(), name=name) for name in ("one", "two", "none"))
     for run, last in ((one, 0.5), (two, 0.75)):
-        store.put_rows(
-            run, [{"step": step, "loss": 3.0 / step, "held_out_exact_match": last * step / 10} for step in (5, 10)]
-        )
+        rows = [{"step": step, "loss": 3.0 / step, "held_out_exact_match": last * step / 10} for step in (5, 10)]
+        store.put_rows(run, rows)
     store.change(two, figures='{"exact_match": 0.9}', step=10, seconds=1.5)
     entries = store.entries()
     latest = latest_rows(store)
     assert {run: row["step"] for run, row in latest.items()} == {one: 10, two: 10}
     table = overview(entries, latest)
     assert table.index.tolist() == [none, two, one]
+    assert table.columns.tolist() == overview([], {}).columns.tolist()
     assert table.loc[[one, two], "exact_match"].tolist() == [pytest.approx(0.5), 0.9]
     assert table.loc[one, "loss"] == pytest.approx(0.3)
     assert pd.isna(table.loc[none, "exact_match"])
@@ -88,8 +78,7 @@ def test_event_files_hold_every_number_at_its_step_and_time() -> None:
 
     zipped = zipfile.ZipFile(io.BytesIO(event_files({"a/b 1": ROWS, "empty": []}, {"a/b 1": 1000.25, "empty": 7.0})))
     assert zipped.namelist() == [
-        "a-b 1/events.out.tfevents.1000.xformer",
-        "empty/events.out.tfevents.7.xformer",
+        f"{name}.xformer" for name in ("a-b 1/events.out.tfevents.1000", "empty/events.out.tfevents.7")
     ]
     first, *events = [Event.FromString(record) for record in records(zipped.read(zipped.namelist()[0]))]
     assert first.file_version == "brain.Event:2"
@@ -107,15 +96,8 @@ def test_event_files_hold_every_number_at_its_step_and_time() -> None:
 
 
 def test_only_finite_numbers_are_drawn() -> None:
-    row = {
-        "step": 1,
-        "loss": float("nan"),
-        "gradient_norm": float("inf"),
-        "note": "x",
-        "done": True,
-        "best_head_score": 0.5,
-    }
-    assert scalars(row) == {"heads/best_head_score": 0.5}
+    row = {"step": 1, "loss": float("nan"), "gradient_norm": float("inf"), "note": "x", "done": True}
+    assert scalars(row | {"best_head_score": 0.5}) == {"heads/best_head_score": 0.5}
 
 
 def test_the_table_has_every_row_with_its_run() -> None:
