@@ -13,7 +13,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -194,19 +194,12 @@ def card_of(entry: Entry, rows: list[dict[str, Any]], step: int) -> dict[str, An
     """Return the card of a run of the run store up to a step, with a curve that fits into a file."""
     rows = [row for row in rows if row["step"] <= step]
     latest = rows[-1] if rows else {}
-    return {
-        "name": entry.name,
-        "preset": entry.preset,
-        "title": entry.title,
-        "about": entry.about,
-        "seed": entry.train.get("seed"),
-        "step": step,
-        "train": entry.train,
-        "device": (entry.device or "cpu").partition(":")[0],
-        "seconds": round(entry.seconds if step == entry.step else latest.get("seconds", 0.0), 2),
-        "curve": fitting(rows),
-        **({"figures": entry.figures} if entry.figures and step == entry.step else {}),
-    }
+    is_last = step == entry.step
+    card = {"name": entry.name, "preset": entry.preset, "title": entry.title, "about": entry.about}
+    card |= {"seed": entry.train.get("seed"), "step": step, "train": entry.train}
+    card |= {"device": (entry.device or "cpu").partition(":")[0]}
+    card |= {"seconds": round(entry.seconds if is_last else latest.get("seconds", 0.0), 2), "curve": fitting(rows)}
+    return card | ({"figures": entry.figures} if entry.figures and is_last else {})
 
 
 ROWS = 500
@@ -269,7 +262,7 @@ def to_file(store: RunStore, run: str, step: int | None = None) -> bytes:
 
     Raises `RunStoreError` or `CheckpointError` when there are no weights of that step.
     """
-    from xformer.checkpoints import Checkpoint, load, to_bytes
+    from xformer.checkpoints import load, to_bytes
 
     entry, folder = store.entry(run), store.folder_of(run)
     steps = snapshot_steps(folder)
@@ -280,9 +273,7 @@ def to_file(store: RunStore, run: str, step: int | None = None) -> bytes:
         file = folder / FILE
         if step != entry.step or not file.exists():
             raise RunStoreError(f"The run “{entry.name}” has no weights of step {step:,} yet.")
-    checkpoint = load(file)
-    card = card_of(entry, store.rows(run), step)
-    return to_bytes(Checkpoint(checkpoint.model, checkpoint.task, card))
+    return to_bytes(replace(load(file), card=card_of(entry, store.rows(run), step)))
 
 
 def from_file(
@@ -320,31 +311,18 @@ def from_file(
     )
     run, name = new_id(), card.name or one_line(Path(file_name).stem, 80) or "imported"
     folder = store.folder_of(run)
-    kept = {
-        **card.model_dump(include={"preset", "title", "about", "step", "seconds"}),
-        "name": name,
-        "seed": card.train.seed,
-        "train": card.train.to_json(),
-        "device": card.device or "cpu",
-        "curve": fitting(card.rows),
-        **({"figures": card.figures} if card.figures else {}),
-    }
+    kept = card.model_dump(include={"preset", "title", "about", "step", "seconds"})
+    kept |= {"name": name, "seed": card.train.seed, "train": card.train.to_json(), "device": card.device or "cpu"}
+    kept |= {"curve": fitting(card.rows)} | ({"figures": card.figures} if card.figures else {})
     columns = {"tags": json.dumps([TAG]), "message": card.left_out, "device": card.device}
+    columns |= {"step": card.step, "seconds": card.seconds}
     settings = Preset(card.preset, card.title or name, card.about, clean.config, checkpoint.task.config, card.train)
     try:  # the files and rows first, so that an entry never lacks them
         save(clean, snapshot_file(folder, card.step))
         save(Checkpoint(clean.model, clean.task, kept), folder)
         store.put_rows(run, card.rows)
-        store.add(
-            settings,
-            owner=owner,
-            name=name,
-            state="finished",
-            figures=card.figures,
-            run=run,
-            private=private,
-            columns=columns | {"step": card.step, "seconds": card.seconds},
-        )
+        how: dict[str, Any] = {"owner": owner, "name": name, "figures": card.figures, "private": private}
+        store.add(settings, state="finished", run=run, columns=columns, **how)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError):

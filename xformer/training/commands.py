@@ -97,10 +97,8 @@ class CommandLoop:
         """Return step and seconds as columns of the run store; empty before `drives`."""
         if not self.runs:
             return {}
-        return {
-            "step": max(run.step for run in self.runs.values()),
-            "seconds": sum(run.seconds for run in self.runs.values()),
-        }
+        steps, seconds = zip(*((run.step, run.seconds) for run in self.runs.values()), strict=True)
+        return {"step": max(steps), "seconds": sum(seconds)}
 
     def owned(self, db: Any) -> Entry:
         """Return the run as it stands in the store. Raises `RunStoreError` when another process has it."""
@@ -290,7 +288,5 @@ def _without_gpu(store: RunStore, entry: Entry, error: Exception) -> tuple[str, 
 
 def _too_big(store: RunStore, entry: Entry) -> str:
     batch = entry.settings().train.batch_size
-    return (
-        f"It ran out of memory at step {store.entry(entry.id).step}; try a smaller batch "
-        f"(it was {batch}, try {max(1, batch // 4)}) or a smaller model."
-    )
+    how = f"try a smaller batch (it was {batch}, try {max(1, batch // 4)}) or a smaller model"
+    return f"It ran out of memory at step {store.entry(entry.id).step}; {how}."

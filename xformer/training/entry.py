@@ -229,14 +229,8 @@ class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
 
     def settings(self) -> Preset:
         """Return the settings as a preset. Raises `ConfigError` when they are damaged."""
-        return Preset(
-            self.preset,
-            self.title,
-            self.about,
-            ModelConfig.from_json(self.model),
-            TaskConfig.from_json(self.task),
-            TrainConfig.from_json(self.train),
-        )
+        model, task = ModelConfig.from_json(self.model), TaskConfig.from_json(self.task)
+        return Preset(self.preset, self.title, self.about, model, task, TrainConfig.from_json(self.train))
 
     def _repr_html_(self) -> str:
         """Show the settings, progress and scores in a notebook."""

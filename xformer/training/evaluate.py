@@ -134,8 +134,7 @@ def scores_by_length(
 
 def _fits(config: ModelConfig, task: Task, length: int) -> bool:
     try:
-        of = of_length(task, length)
-        of.check_fits(config)
+        of_length(task, length).check_fits(config)
     except ConfigError:
         return False
     return True
@@ -166,9 +165,8 @@ def put_figures_on_card(
     checkpoint = load(folder)
     seed = checkpoint.card.get("seed")
     if type(seed) is not int:
-        raise InputError(
-            f"The card of {folder} does not say which seed it was trained from, so none is known to be another."
-        )
+        what = f"The card of {folder} does not say which seed it was trained from"
+        raise InputError(f"{what}, so none is known to be another.")
     figures = measure(checkpoint, samples, (seed + 1) % 2**63, watch, edge_cases=edge_cases)
     save(replace(checkpoint, card=checkpoint.card | {"figures": figures}), folder)
     return figures

@@ -89,17 +89,8 @@ def submit(
     try:
         if start is not None:  # the weights exist before the run can start
             save(Checkpoint(start.model, start.task), store.folder_of(run) / START)
-        store.add(
-            settings,
-            owner=owner,
-            name=name,
-            device=device,
-            parent=parent,
-            run=run,
-            sweep=column,
-            private=private,
-            check=check,
-        )
+        whose: dict[str, Any] = {"owner": owner, "name": name, "parent": parent, "private": private}
+        store.add(settings, device=device, run=run, sweep=column, check=check, **whose)
     except BaseException as error:
         shutil.rmtree(store.folder_of(run), ignore_errors=True)
         if isinstance(error, OSError):
@@ -164,9 +155,8 @@ def change_rate(store: RunStore, run: str, peak: float) -> None:
     with store.database.writing() as db:
         entry = entry_of(db, run)
         if entry.sweep is not None:
-            raise RunStoreError(
-                f"Each model of the sweep “{entry.name}” has a learning rate of its own; stop it to change one."
-            )
+            what = f"Each model of the sweep “{entry.name}” has a learning rate of its own"
+            raise RunStoreError(f"{what}; stop it to change one.")
         if entry.is_active:
             put_command(db, run, "rate", peak)
         elif "queued" not in (entry.state, *MOVES[entry.state]):
@@ -187,17 +177,14 @@ def with_text(preset: Preset, name: str) -> Preset:
     from xformer.tasks import Task, texts
 
     if not TASK_LIMITS[preset.task.name].is_text:
-        raise ConfigError(
-            f"Only the task characters reads a text, got the preset {preset.name!r}; for example 'characters'."
-        )
+        what = f"Only the task characters reads a text, got the preset {preset.name!r}"
+        raise ConfigError(f"{what}; for example 'characters'.")
     if name == preset.task.text:
         return preset
     alphabet = texts.alphabet_of(texts.read(name))
     task = Task(preset.task.replace(text=name, alphabet=alphabet, symbols=len(alphabet)))
-    special = task.vocabulary.special
-    model = preset.model.replace(
-        vocab_size=len(task.vocabulary), pad_token=special.pad, end_token=special.end, start_token=special.start
-    )
+    special = {f"{name}_token": token for name, token in vars(task.vocabulary.special).items()}
+    model = preset.model.replace(vocab_size=len(task.vocabulary), **special)
     title = f"{preset.title.split(' of ')[0]} of {texts.title(name)}"
     return replace(preset, title=title, model=model, task=task.config)
 
@@ -263,16 +250,10 @@ def _spawn(folder: Path, store: RunStore, run: str, token: str, lock: int) -> No
     """Start the worker of a run as a detached process, which outlives this one and inherits the lock."""
     arguments = [run, "--folder", str(store.folder.resolve()), "--token", token, "--lock", str(lock)]
     with open(folder / LOG, "ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "xformer.training.worker", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd=Path(__file__).parents[2],
-            env=KEEP_MEMORY | os.environ,
-            start_new_session=True,
-            pass_fds=(lock,),
-        )
+        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "pass_fds": (lock,)}
+        command = [sys.executable, "-m", "xformer.training.worker", *arguments]
+        how |= {"cwd": Path(__file__).parents[2], "env": KEEP_MEMORY | os.environ}
+        process = subprocess.Popen(command, start_new_session=True, **how)
     threading.Thread(target=process.wait, daemon=True).start()  # or it would stay as a zombie of this process
     liveness.sign(lock, process.pid)
 

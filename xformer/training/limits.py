@@ -55,9 +55,8 @@ class Limits:
             if variable in environment:
                 text = environment[variable]
                 if not (text.isascii() and text.isdigit()):
-                    raise ConfigError(
-                        f"{variable} must be a whole number, got {text!r:.40}; for example {field.default}."
-                    )
+                    what = f"{variable} must be a whole number, got {text!r:.40}"
+                    raise ConfigError(f"{what}; for example {field.default}.")
                 changed[field.name] = int(text)
         return cls(**changed)
 
@@ -68,23 +67,18 @@ class Limits:
         under_way = [entry for entry in entries if entry.state == "queued" or entry.is_active]
         mine = sum(entry.owner == owner for entry in under_way)
         if mine >= self.waiting:
-            raise RunStoreError(
-                f"You have {mine} runs waiting or in training, and {self.waiting} are allowed; "
-                "stop one, or wait until one is finished."
-            )
-        if len(under_way) >= self.waiting_in_all:
-            raise RunStoreError(
-                f"{len(under_way)} runs are waiting on this server already; try again when some are finished."
-            )
+            what = f"You have {mine} runs waiting or in training, and {self.waiting} are allowed"
+            raise RunStoreError(f"{what}; stop one, or wait until one is finished.")
+        if (n := len(under_way)) >= self.waiting_in_all:
+            raise RunStoreError(f"{n} runs are waiting on this server already; try again when some are finished.")
         needed = n_models * disk_needed(settings)
         Room(folder, self.disk).check(needed, "This run", promised=promised(entries, folder))
 
     def check_size(self, settings: Preset, *, n_models: int = 1) -> None:
         """Raise `RunStoreError` when the run itself is too large."""
         if n_models > self.models:
-            raise RunStoreError(
-                f"This run trains {n_models:,} models at once, and this server allows {self.models:,}; choose fewer values."
-            )
+            what = f"This run trains {n_models:,} models at once, and this server allows {self.models:,}"
+            raise RunStoreError(f"{what}; choose fewer values.")
         n, cells = n_parameters(settings.model), settings.train.batch_size * settings.task.max_len
         for what, asked, most in (
             ("parameters", n, self.parameters),
@@ -94,26 +88,24 @@ class Limits:
             if asked > most:
                 raise RunStoreError(f"This run has {asked:,} {what}, and this server allows {most:,}; choose fewer.")
         if (lines := metrics_needed(settings)) > MOST_METRICS:
-            raise RunStoreError(
-                f"The reports of this run take about {megabytes(lines)}, and {megabytes(MOST_METRICS)} can be kept; report "
-                "more rarely, or choose fewer heads."
-            )
+            what = f"The reports of this run take about {megabytes(lines)}, and {megabytes(MOST_METRICS)} can be kept"
+            raise RunStoreError(f"{what}; report more rarely, or choose fewer heads.")
         needed, most = memory_needed(settings, n_models=n_models), min(self.run_memory * 1024**2, machine_bytes())
         if needed > most:
-            raise RunStoreError(
-                f"This run takes about {megabytes(needed)} of memory, and this server allows {megabytes(most)}; choose a "
-                f"smaller batch, shorter inputs, or {'fewer models' if n_models > 1 else 'a smaller model'}."
-            )
+            what = f"This run takes about {megabytes(needed)} of memory, and this server allows {megabytes(most)}"
+            raise RunStoreError(f"{what}; {_smaller(n_models)}")
+
+
+def _smaller(n_models: int) -> str:
+    return f"choose a smaller batch, shorter inputs, or {'fewer models' if n_models > 1 else 'a smaller model'}."
 
 
 def check_memory(settings: Preset, device: str = "cpu", *, n_models: int = 1) -> None:
     """Raise `ConfigError` when a run on the processor needs more memory than is free. A GPU is not checked."""
     needed = memory_needed(settings, n_models=n_models)
     if device == "cpu" and needed > (free := free_bytes()):
-        raise ConfigError(
-            f"This run takes about {megabytes(needed)} of memory, and {megabytes(free)} are free on this machine; choose a "
-            f"smaller batch, shorter inputs, or {'fewer models' if n_models > 1 else 'a smaller model'}."
-        )
+        what = f"This run takes about {megabytes(needed)} of memory, and {megabytes(free)} are free on this machine"
+        raise ConfigError(f"{what}; {_smaller(n_models)}")
 
 
 def promised(entries: Sequence[Entry], folder: Path) -> int:

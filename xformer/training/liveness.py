@@ -212,10 +212,9 @@ def _how_it_ended(db: sqlite3.Connection, entry: Entry, file: Path, how: str = E
 
 def _kill_unresponsive(store: RunStore, entry: Entry, file: Path) -> str:
     """Kill the process of a run that does not stop, or never begins. Returns what happened, as half a sentence."""
+    query = "SELECT min(sent) AS sent FROM commands WHERE run = ? AND kind = 'stop'"
     with store.database.reading() as db:
-        stop_sent = db.execute(
-            "SELECT min(sent) AS sent FROM commands WHERE run = ? AND kind = 'stop'", (entry.id,)
-        ).fetchone()["sent"]
+        stop_sent = db.execute(query, (entry.id,)).fetchone()["sent"]
         now = entry_of(db, entry.id)
     pid = holder(file)
     if now.worker is None or now.worker != entry.worker or pid is None:

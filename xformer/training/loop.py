@@ -257,24 +257,16 @@ class Run:
             return value
         lr = learning_rate(self.config, self.step)
         kept = "" if self.out is None else "; the last snapshot with finite weights is kept"
-        raise TrainingError(
-            f"The {what} became {value} at step {self.step}, at a learning rate of {lr:g}, so the run stops; "
-            f"try a smaller one, for example {lr / 10:g}{kept}."
-        )
+        told = f"The {what} became {value} at step {self.step}, at a learning rate of {lr:g}, so the run stops"
+        raise TrainingError(f"{told}; try a smaller one, for example {lr / 10:g}{kept}.")
 
     def batch(self, step: int) -> Batch:
         """Return the batch of a step. The batches of `CHUNK` steps are drawn at once."""
         place = step % CHUNK
         if self.batches is None or place == 0:
-            self.batches = self.task.sample(
-                self.config.batch_size,
-                seed=self.config.seed,
-                step=step // CHUNK,
-                steps=CHUNK,
-                purpose="train",
-                packed=self.packed,
-                device=self.device,
-            )
+            chunk: dict[str, Any] = {"step": step // CHUNK, "steps": CHUNK, "purpose": "train", "packed": self.packed}
+            size, seed = self.config.batch_size, self.config.seed
+            self.batches = self.task.sample(size, seed=seed, device=self.device, **chunk)
         rows = len(self.batches.tokens) // CHUNK
         batch = self.batches.rows(place * rows, (place + 1) * rows)
         if not self.config.random_positions:
@@ -331,10 +323,8 @@ class Run:
             return {"note": f"Reached the target: {percent(exact)} exact match at step {progress.step}.", "done": True}
         is_late = progress.step >= 0.6 * config.steps
         if is_late and progress.loss > self.task.rule.stalled_above and not any(row["note"] for row in self.rows):
-            return {
-                "note": f"This run has stalled: at step {progress.step} of {config.steps} its loss is still "
-                f"{progress.loss:.2f}. Another seed or a longer warm-up usually helps."
-            }
+            still = f"at step {progress.step} of {config.steps} its loss is still {progress.loss:.2f}"
+            return {"note": f"This run has stalled: {still}. Another seed or a longer warm-up usually helps."}
         return {}
 
     @torch.no_grad()
@@ -366,18 +356,11 @@ class Run:
 
     def checkpoint(self) -> Checkpoint:
         """Return the model as it stands, with its card."""
-        card = {
-            "preset": self.preset.name,
-            "title": self.preset.title,
-            "about": self.preset.about,
-            "seed": self.config.seed,
-            "step": self.step,
-            "train": self.config.to_json(),
-            "device": self.device.type,
-            "torch": torch.__version__,
-            "seconds": round(self.seconds, 2),
-            "curve": fitting(self.rows),
-        }
+        card: dict[str, Any] = {
+            "preset": self.preset.name, "title": self.preset.title, "about": self.preset.about, "seed": self.config.seed,
+            "step": self.step, "train": self.config.to_json(), "device": self.device.type, "torch": torch.__version__,
+            "seconds": round(self.seconds, 2), "curve": fitting(self.rows),
+        }  # fmt: skip
         return Checkpoint(self.model, self.task, card)
 
     def keep_snapshot(self) -> None:
@@ -425,18 +408,14 @@ class Run:
             return
         if not (self.out / STATE).exists():
             self.take_room(3 * weights_on_disk(self.preset), "The state of this run")
-        values = {
-            "preset": self.preset.name,
-            "model": self.preset.model.to_json(),
-            "task": self.preset.task.to_json(),
-            "train": self.config.to_json(),
-            "step": self.step,
-            "seconds": self.seconds,
-            "window": vars(self.window),
-            "rows": self.rows,
-        }
+        values: dict[str, Any] = {"preset": self.preset.name, "step": self.step, "seconds": self.seconds}
+        values |= {name: config.to_json() for name, config in self._settings().items()}
+        values |= {"window": vars(self.window), "rows": self.rows}
         tensors = training_state(self.model, self.optimiser)
         write_atomically(self.out / STATE, safetensors.torch.save(tensors, {"state": json.dumps(values)}))
+
+    def _settings(self) -> dict[str, Config]:
+        return {"model": self.preset.model, "task": self.preset.task, "train": self.config}
 
     def restore(self) -> None:
         """Continue the run in `out`. Raises `TrainingError` when its settings are not those of this run.
@@ -447,16 +426,14 @@ class Run:
             raise TrainingError("Resuming needs the folder of the run; give it as out.")
         state = read_state(self.out)
         step = state.values.get("step")
-        settings = {"model": self.preset.model, "task": self.preset.task, "train": self.config}
-        for name, config in settings.items():
+        for name, config in self._settings().items():
             try:
                 had = type(config).from_json(state.values.get(name))
             except ConfigError:
                 had = None
             if _until(step, had) != _until(step, config):
-                raise TrainingError(
-                    f"The run in {self.out} had other {name} settings, so it cannot be resumed as this one."
-                )
+                what = f"The run in {self.out} had other {name} settings"
+                raise TrainingError(f"{what}, so it cannot be resumed as this one.")
         try:
             restore_training_state(self.model, self.optimiser, state.tensors)
             self.step = state.values["step"]

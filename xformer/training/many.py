@@ -240,7 +240,5 @@ def stack_batches(batches: Sequence[Batch], pad: int) -> tuple[Batch, list[Tenso
 
 def _fillers(batch: Batch, pad: int) -> list[int]:
     """Return the value of padding in each tensor of a batch: a token, a label, or a position and segment of 0."""
-    tokens, labels = [batch.tokens, batch.target], batch.labels
-    return [
-        pad if any(one is cells for cells in tokens) else IGNORED if one is labels else 0 for one in batch.tensors()
-    ]
+    values = {id(batch.labels): IGNORED, id(batch.tokens): pad, id(batch.target): pad}
+    return [values.get(id(one), 0) for one in batch.tensors()]

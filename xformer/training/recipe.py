@@ -40,17 +40,10 @@ def adamw(model: nn.Module, config: TrainConfig) -> AdamW:
         [0.1, 0.0]
     """
     parameters = list(model.parameters())
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        groups,
-        lr=config.peak_lr,
-        betas=(config.beta1, config.beta2),
-        eps=config.adam_eps,
-        fused=all(p.device.type in ("cpu", "cuda") for p in parameters),
-    )
+    matrices: dict[str, Any] = {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay}
+    others: dict[str, Any] = {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}
+    betas, fused = (config.beta1, config.beta2), all(p.device.type in ("cpu", "cuda") for p in parameters)
+    return torch.optim.AdamW([matrices, others], lr=config.peak_lr, betas=betas, eps=config.adam_eps, fused=fused)
 
 
 def update(optimiser: AdamW, lr: float) -> None:
@@ -91,10 +84,9 @@ def restore_training_state(model: nn.Module, optimiser: AdamW, tensors: dict[str
             p.copy_(tensors[f"model.{name}"])
     keys = ("step", "exp_avg", "exp_avg_sq")
     order = [names[p] for group in optimiser.param_groups for p in group["params"]]
-    has_moments = any(name.startswith("adamw.") for name in tensors)  # none before the first step
-    moments = {
-        index: {key: tensors[f"adamw.{name}.{key}"] for key in keys} for index, name in enumerate(order) if has_moments
-    }
+    if not any(name.startswith("adamw.") for name in tensors):
+        order = []  # there are no moments before the first step
+    moments = {index: {key: tensors[f"adamw.{name}.{key}"] for key in keys} for index, name in enumerate(order)}
     optimiser.load_state_dict(optimiser.state_dict() | {"state": moments})
 
 
@@ -131,12 +123,8 @@ def with_peak(config: TrainConfig, after: int, peak: float) -> TrainConfig:
 
 def with_random_positions(batch: Batch, max_len: int, draw: torch.Generator) -> Batch:
     """Return a batch with random positions below `max_len`. The two sides of an encoder-decoder draw their own."""
-    target = batch.target_layout
-    return replace(
-        batch,
-        layout=spread(batch.layout, max_len, draw),
-        target_layout=None if target is None else spread(target, max_len, draw),
-    )
+    layout, target = spread(batch.layout, max_len, draw), batch.target_layout
+    return replace(batch, layout=layout, target_layout=None if target is None else spread(target, max_len, draw))
 
 
 def spread(layout: Layout, max_len: int, draw: torch.Generator) -> Layout:

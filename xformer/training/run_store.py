@@ -26,7 +26,7 @@ from xformer.config import TrainConfig
 from xformer.errors import ConfigError, RunStoreError
 from xformer.presets import Preset
 from xformer.task_limits import TASK_LIMITS
-from xformer.training.entry import MOVES, NUMBERED, Entry, entry_from, metrics_row
+from xformer.training.entry import MOVES, NUMBERED, SETTINGS, Entry, entry_from, metrics_row
 
 FILE = "runs.sqlite"
 COMMANDS = ("pause", "resume", "step", "stop", "rate")
@@ -74,25 +74,13 @@ class RunStore:
         raise: of two requests for the last place, one gets it.
         """
         run = run or new_id()
-        values = {
-            "id": run,
-            "name": one_line(name) or settings.title,
-            "owner": owner,
-            "preset": settings.name,
-            "title": settings.title,
-            "about": settings.about,
-            "model": json.dumps(settings.model.to_json()),
-            "task": json.dumps(settings.task.to_json()),
-            "train": json.dumps(settings.train.to_json()),
-            "wanted": device,
-            "parent": parent,
-            "state": state,
-            "figures": json.dumps(figures or {}),
-            "created": time.time(),
-            "private": int(private),
+        values: dict[str, Any] = {
+            "id": run, "name": one_line(name) or settings.title, "owner": owner, "wanted": device, "parent": parent,
+            "preset": settings.name, "title": settings.title, "about": settings.about, "state": state,
+            "figures": json.dumps(figures or {}), "created": time.time(), "private": int(private),
             "sweep": None if sweep is None else json.dumps(sweep),
-            **(columns or {}),
-        }
+        }  # fmt: skip
+        values |= {kind: json.dumps(getattr(settings, kind).to_json()) for kind in SETTINGS} | dict(columns or {})
         with self.database.writing() as db:
             check([entry for entry in all_entries(db) if entry.deleted is None])
             marks = ", ".join("?" for _ in values)
@@ -133,16 +121,13 @@ class RunStore:
             if not entry.is_active:
                 raise RunStoreError(f"The run “{entry.name}” is {entry.state}, so it cannot {kind}.")
             if entry.sweep is not None and kind != "stop":
-                raise RunStoreError(
-                    f"The sweep “{entry.name}” trains many models at once and cannot {kind}; stop it, and Resume "
-                    "goes on from there."
-                )
+                why = f"The sweep “{entry.name}” trains many models at once and cannot {kind}"
+                raise RunStoreError(f"{why}; stop it, and Resume goes on from there.")
             put_command(db, run, kind, value)
 
     def rename(self, run: str, name: str) -> None:
         """Rename a run."""
-        name = one_line(name)
-        if not name:
+        if not (name := one_line(name)):
             raise RunStoreError("A run needs a name with at least one letter, got none; for example “first try”.")
         self.change(run, name=name)
 
@@ -212,45 +197,26 @@ TABLES = """
 CREATE TABLE runs (
     number  INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order in which runs were asked for; a clock can be set back
     id      TEXT NOT NULL UNIQUE,
-    name    TEXT NOT NULL,
-    owner   TEXT NOT NULL,
-    tags    TEXT NOT NULL DEFAULT '[]',
-    preset  TEXT NOT NULL,
-    title   TEXT NOT NULL,
-    about   TEXT NOT NULL,
-    model   TEXT NOT NULL,
-    task    TEXT NOT NULL,
-    train   TEXT NOT NULL,
+    name    TEXT NOT NULL, owner TEXT NOT NULL, tags TEXT NOT NULL DEFAULT '[]',
+    preset  TEXT NOT NULL, title TEXT NOT NULL, about TEXT NOT NULL,
+    model   TEXT NOT NULL, task TEXT NOT NULL, train TEXT NOT NULL,
     wanted  TEXT NOT NULL,                      -- the device asked for
     parent  TEXT,                               -- what it was forked from, "RUN@STEP", or which sweep it is of, "RUN/003"
-    state   TEXT NOT NULL,
-    device  TEXT,
+    state   TEXT NOT NULL, device TEXT,
     turn    INTEGER NOT NULL DEFAULT 0,         -- when it last got its turn, counted over all runs
-    worker  TEXT,                               -- the token of the process that has it; NULL when none has
-    pid     INTEGER,
-    step    INTEGER NOT NULL DEFAULT 0,
-    seconds REAL NOT NULL DEFAULT 0,
-    live    TEXT NOT NULL DEFAULT '{}',
-    message TEXT NOT NULL DEFAULT '',
-    figures TEXT NOT NULL DEFAULT '{}',
-    created REAL NOT NULL,
-    deleted REAL,
+    worker  TEXT, pid INTEGER,                  -- the token of the process that has it; NULL when none has
+    step    INTEGER NOT NULL DEFAULT 0, seconds REAL NOT NULL DEFAULT 0,
+    live    TEXT NOT NULL DEFAULT '{}', message TEXT NOT NULL DEFAULT '', figures TEXT NOT NULL DEFAULT '{}',
+    created REAL NOT NULL, deleted REAL,
     unreported_starts INTEGER NOT NULL DEFAULT 0,  -- workers started since the last report of one
     private INTEGER NOT NULL DEFAULT 0,         -- 1: only its owner sees it
     sweep   TEXT                                -- of many models that are trained together: what differs, and their ids
 );
-CREATE TABLE metrics (
-    run  TEXT NOT NULL,
-    step INTEGER NOT NULL,
-    row  TEXT NOT NULL,
-    PRIMARY KEY (run, step)
-) WITHOUT ROWID;
+CREATE TABLE metrics (run TEXT NOT NULL, step INTEGER NOT NULL, row TEXT NOT NULL, PRIMARY KEY (run, step)) WITHOUT ROWID;
 CREATE TABLE commands (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
-    run    TEXT NOT NULL,
-    kind   TEXT NOT NULL,
-    value  REAL,
-    sent   REAL NOT NULL                        -- on this machine's monotonic clock, which cannot be set back
+    run TEXT NOT NULL, kind TEXT NOT NULL, value REAL,
+    sent REAL NOT NULL                          -- on this machine's monotonic clock, which cannot be set back
 );
 CREATE INDEX commands_of ON commands (run, number);
 """
@@ -323,10 +289,8 @@ class Database:
             if found < VERSION:
                 found = self._create(db)
             if found != VERSION:
-                raise RunStoreError(
-                    f"The book of runs ({self.file.name}) is of version {found}, and this program reads {VERSION}; "
-                    "move it away to start a new one."
-                )
+                what = f"The book of runs ({self.file.name}) is of version {found}, and this program reads {VERSION}"
+                raise RunStoreError(f"{what}; move it away to start a new one.")
         except BaseException:
             db.close()
             raise
@@ -399,9 +363,8 @@ def set_columns(db: sqlite3.Connection, run: str, **values: Any) -> None:
 
 def put_command(db: sqlite3.Connection, run: str, kind: str, value: float | None = None) -> None:
     """Add a command for the worker of a run."""
-    db.execute(
-        "INSERT INTO commands (run, kind, value, sent) VALUES (?, ?, ?, ?)", (run, kind, value, time.monotonic())
-    )
+    values = run, kind, value, time.monotonic()
+    db.execute("INSERT INTO commands (run, kind, value, sent) VALUES (?, ?, ?, ?)", values)
 
 
 def has_stop(db: sqlite3.Connection, run: str) -> bool:

@@ -84,19 +84,12 @@ class StoredSweep:
             rows, run = self.rows_of[member.id], self.runs.get(member.id)
             step = self._solved_at(member.id)
             over = run is not None and run.state in ("finished", "failed")
-            lines.append(
-                {
-                    "member": member.name,
-                    "run": "" if run is None else run.id,
-                    **member.values,
-                    "state": "training" if run is None else run.state,
-                    "step": rows[-1]["step"] if rows else 0,
-                    "exact_match": self._exact_match(rows, run),
-                    "loss": rows[-1].get("loss", np.nan) if rows else np.nan,
-                    "solved": True if step is not None else False if over and self.is_judged else None,
-                    "steps_to_solve": np.nan if step is None else float(step),
-                }
-            )
+            line = {"member": member.name, "run": "" if run is None else run.id, **member.values}
+            line |= {"state": "training" if run is None else run.state, "step": rows[-1]["step"] if rows else 0}
+            line |= {"exact_match": self._exact_match(rows, run)}
+            line |= {"loss": rows[-1].get("loss", np.nan) if rows else np.nan}
+            line |= {"solved": True if step is not None else False if over and self.is_judged else None}
+            lines.append(line | {"steps_to_solve": np.nan if step is None else float(step)})
         return pd.DataFrame(lines).astype({"solved": object, "steps_to_solve": float, "exact_match": float})
 
     def map_steps(self) -> list[int]:
@@ -129,9 +122,7 @@ class StoredSweep:
         return solved_at(self.rows_of[member], goal(self.entry)) if self.is_judged else None
 
     def _exact_match(self, rows: Sequence[Mapping[str, Any]], run: Entry | None) -> float:
-        share = None
-        if rows or run is not None:
-            share = exact_match(run or self.entry, rows[-1] if rows else {})
+        share = exact_match(run or self.entry, rows[-1] if rows else {}) if rows or run is not None else None
         return float("nan") if share is None else share
 
 

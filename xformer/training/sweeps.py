@@ -56,15 +56,13 @@ def sweep(of: Preset | str, **settings: Sequence[Any]) -> list[Preset]:
     of = preset(of) if isinstance(of, str) else of
     for name in settings:
         if name in ModelConfig.model_fields or (name in TaskConfig.model_fields and name not in OF_THE_TASK):
-            raise ConfigError(
-                "Settings that change the shape of a model, or what it reads, cannot be swept together: got "
-                f"{name!r}; for example seed=range(16) or peak_lr=(0.001, 0.003) can."
+            what = (
+                f"Settings that change the shape of a model, or what it reads, cannot be swept together: got {name!r}"
             )
+            raise ConfigError(f"{what}; for example seed=range(16) or peak_lr=(0.001, 0.003) can.")
         if name == "train_share" and of.task.name != "modular":
-            raise ConfigError(
-                f"The share of pairs is a setting of modular addition alone, got it for {of.task.name}; for example "
-                "sweep('modular', train_share=(0.6, 0.8))."
-            )
+            what = f"The share of pairs is a setting of modular addition alone, got it for {of.task.name}"
+            raise ConfigError(f"{what}; for example sweep('modular', train_share=(0.6, 0.8)).")
     return [_with(of, dict(zip(settings, values, strict=True))) for values in product(*settings.values())]
 
 
@@ -77,28 +75,23 @@ def _with(of: Preset, values: Mapping[str, Any]) -> Preset:
 def check_alike(presets: Sequence[Preset]) -> None:
     """Raise `ConfigError` where presets cannot be trained together."""
     if not presets:
-        raise ConfigError(
-            "Give at least one preset to train, got none; for example sweep('reverse-small', seed=range(16))."
-        )
+        what = "Give at least one preset to train, got none"
+        raise ConfigError(f"{what}; for example sweep('reverse-small', seed=range(16)).")
     first = presets[0]
     for number, one in enumerate(presets[1:], start=1):
         own = {name: getattr(first.task, name) for name in OF_THE_TASK}
         if (one.model, one.task.replace(**own)) != (first.model, first.task):
-            raise ConfigError(
-                f"Models that are trained together have one shape and one task, and preset {number} has others than preset 0; "
-                "vary the training settings, for example sweep('reverse-small', seed=range(16))."
-            )
+            what = f"have one shape and one task, and preset {number} has others than preset 0"
+            how = "vary the training settings, for example sweep('reverse-small', seed=range(16))"
+            raise ConfigError(f"Models that are trained together {what}; {how}.")
         for name in ALIKE:
             if getattr(one.train, name) != getattr(first.train, name):
-                raise ConfigError(
-                    f"Models that are trained together have the same {name}, got {getattr(first.train, name)} and "
-                    f"{getattr(one.train, name)}; train those of each {name} by themselves."
-                )
+                got = f"got {getattr(first.train, name)} and {getattr(one.train, name)}"
+                how = f"train those of each {name} by themselves"
+                raise ConfigError(f"Models that are trained together have the same {name}, {got}; {how}.")
     if first.model.dropout:
-        raise ConfigError(
-            f"Models with dropout are trained one by one, as each draws what it drops by itself; got dropout="
-            f"{first.model.dropout:g}, take dropout=0."
-        )
+        what = "Models with dropout are trained one by one, as each draws what it drops by itself"
+        raise ConfigError(f"{what}; got dropout={first.model.dropout:g}, take dropout=0.")
 
 
 WORDS = {"peak_lr": "learning rate", "train_share": "share of pairs"}
@@ -145,9 +138,9 @@ def words(name: str) -> str:
 def spec(settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Return the `sweep` column for these settings, with new ids. Raises `ConfigError` for no settings or no values."""
     if not 1 <= len(settings) <= MOST_SETTINGS or not all(settings.values()):
+        got = f"got {len(settings)}: {', '.join(settings) or 'none'}"
         raise ConfigError(
-            f"A sweep needs one or two settings with at least one value each, got {len(settings)}: "
-            f"{', '.join(settings) or 'none'}; for example seed=range(16)."
+            f"A sweep needs one or two settings with at least one value each, {got}; for example seed=range(16)."
         )
     n = math.prod(len(values) for values in settings.values())
     return {"settings": {name: list(values) for name, values in settings.items()}, "ids": [new_id() for _ in range(n)]}
@@ -207,15 +200,12 @@ def read_values(name: str, text: str) -> list[int] | list[float]:
             values = []
             break
     if len(values) > MOST_VALUES:
-        raise ConfigError(
-            f"A setting has at most {MOST_VALUES:,} values, got more in {text.strip()!r:.60}; for example {USUAL[name]}."
-        )
+        what = f"A setting has at most {MOST_VALUES:,} values, got more in {text.strip()!r:.60}"
+        raise ConfigError(f"{what}; for example {USUAL[name]}.")
     if not values:
         kinds = "whole numbers" if is_whole else "numbers"
-        raise ConfigError(
-            f"The values of {words(name)} are {kinds} with commas between them, got {text.strip()!r:.60}; "
-            f"for example {USUAL[name]}."
-        )
+        what = f"The values of {words(name)} are {kinds} with commas between them, got {text.strip()!r:.60}"
+        raise ConfigError(f"{what}; for example {USUAL[name]}.")
     return list(dict.fromkeys(values))
 
 
@@ -238,31 +228,23 @@ class ReadySweep:
 
 
 def _ready() -> Iterator[ReadySweep]:
-    small = preset("reverse-small")
-    yield ReadySweep(
-        "seeds",
-        "Sixteen seeds of the reverser",
-        "The same model and recipe, other dice: when does each find the anti-diagonal, and do all of them?",
-        replace(small, train=small.train.replace(target=1.0)),
-        {"seed": range(16)},
-    )
-    yield ReadySweep(
-        "rates",
-        "Learning rate × seed",
-        "Five learning rates, four seeds of each: where does the reverser learn in time, and where is it luck?",
-        replace(small, train=small.train.replace(target=1.0, steps=500)),
-        {"peak_lr": (0.0003, 0.001, 0.003, 0.01, 0.03), "seed": range(4)},
-    )
-    modular, p = preset("modular"), 43
+    small, modular, p = preset("reverse-small"), preset("modular"), 43
+    many = replace(small, train=small.train.replace(target=1.0))
+    about = "The same model and recipe, other dice: when does each find the anti-diagonal, and do all of them?"
+    yield ReadySweep("seeds", "Sixteen seeds of the reverser", about, many, {"seed": range(16)})
+    settings = {"peak_lr": (0.0003, 0.001, 0.003, 0.01, 0.03), "seed": range(4)}
+    many = replace(small, train=many.train.replace(steps=500))
+    about = "Five learning rates, four seeds of each: where does the reverser learn in time, and where is it luck?"
+    yield ReadySweep("rates", "Learning rate × seed", about, many, settings)
     model = modular.model.replace(vocab_size=p + 3, start_token=p + 2, end_token=p + 1)
     train = modular.train.replace(steps=1_500, batch_size=256, held_out=512, decay="none", target=0.9)
-    yield ReadySweep(
-        "generalise",
-        "Weight decay × share of pairs",
-        f"Addition modulo {p}, scored on pairs that training never showed: when is the rule found, not only the pairs?",
-        replace(modular, title=f"Addition modulo {p}", model=model, task=modular.task.replace(symbols=p), train=train),
-        {"weight_decay": (0.0, 0.3, 1.0), "train_share": (0.6, 0.7, 0.8, 0.9)},
+    task = modular.task.replace(symbols=p)
+    many = replace(modular, title=f"Addition modulo {p}", model=model, task=task, train=train)
+    settings = {"weight_decay": (0.0, 0.3, 1.0), "train_share": (0.6, 0.7, 0.8, 0.9)}
+    about = (
+        f"Addition modulo {p}, scored on pairs that training never showed: when is the rule found, not only the pairs?"
     )
+    yield ReadySweep("generalise", "Weight decay × share of pairs", about, many, settings)
 
 
 READY = {one.name: one for one in _ready()}

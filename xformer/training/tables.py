@@ -42,20 +42,10 @@ def overview(entries: Sequence[Entry], latest: Mapping[str, Row]) -> pd.DataFram
     for entry in entries:
         row = latest.get(entry.id, {})
         steps = entry.train.get("steps")
-        lines.append(
-            {
-                "name": entry.name,
-                "state": entry.state,
-                "step": entry.step,
-                "steps": steps if isinstance(steps, int) else None,
-                "exact_match": exact_match(entry, row),
-                "loss": row.get("loss", entry.live.get("loss")),
-                "seconds": entry.seconds,
-                "device": entry.device,
-                "tags": list(entry.tags),
-                "created": pd.Timestamp(entry.created, unit="s", tz="UTC"),
-            }
-        )
+        line: dict[str, Any] = {name: getattr(entry, name) for name in ("name", "state", "step", "seconds", "device")}
+        line |= {"steps": steps if isinstance(steps, int) else None, "tags": list(entry.tags)}
+        line |= {"exact_match": exact_match(entry, row), "loss": row.get("loss", entry.live.get("loss"))}
+        lines.append(line | {"created": pd.Timestamp(entry.created, unit="s", tz="UTC")})
     table = pd.DataFrame(lines, index=pd.Index([entry.id for entry in entries], name="run"), columns=list(COLUMNS))
     return table.astype({"exact_match": "float64", "loss": "float64"})
 
@@ -63,11 +53,8 @@ def overview(entries: Sequence[Entry], latest: Mapping[str, Row]) -> pd.DataFram
 def settings_of(entry: Entry) -> dict[str, Any]:
     """Return the chosen settings of a run. Settings that follow from others are left out."""
     model, task = entry.model, entry.task
-    follows = {
-        "d_value": model.get("d_head"),
-        "causal": model.get("architecture") != "encoder",
-        "final_norm": model.get("norm") == "pre",
-    }
+    follows = {"d_value": model.get("d_head"), "causal": model.get("architecture") != "encoder"}
+    follows |= {"final_norm": model.get("norm") == "pre"}
     chosen = {name: value for name, value in entry.train.items() if name not in REPORTING}
     chosen |= {TASK_NAMES.get(name, name): value for name, value in task.items() if name != "architecture"}
     own = {name: value for name, value in model.items() if name not in FROM_TASK}
@@ -101,14 +88,10 @@ def _column(values: list[Any]) -> list[Any]:
 Rows = Sequence[Mapping[str, Any]]
 
 TAGS = {
-    "loss": "loss/training",
-    "held_out_loss": "loss/held out",
-    "held_out_exact_match": "held out/exact match",
-    "held_out_token_accuracy": "held out/token accuracy",
-    "learning_rate": "training/learning rate",
-    "gradient_norm": "training/gradient norm",
-    "tokens_per_second": "training/tokens per second",
-}
+    "loss": "loss/training", "held_out_loss": "loss/held out", "held_out_exact_match": "held out/exact match",
+    "held_out_token_accuracy": "held out/token accuracy", "learning_rate": "training/learning rate",
+    "gradient_norm": "training/gradient norm", "tokens_per_second": "training/tokens per second",
+}  # fmt: skip
 """The TensorBoard tag of each metric. Scores of heads are under "heads"."""
 
 

@@ -103,10 +103,8 @@ def leave(store: RunStore, run: str, token: str, state: str, message: str, **pos
             state = "queued"
         values = {"worker": None, "pid": None, "unreported_starts": 0, **position}
         values |= {"message": message} if message else {}
-        for row in found:
-            if (
-                row["kind"] == "rate" and row["value"] is not None and state != "finished"
-            ):  # or the latest choice would be lost
+        for row in found:  # or the latest choice of a rate would be lost
+            if row["kind"] == "rate" and row["value"] is not None and state != "finished":
                 change_peak(db, run, values.get("step", entry.step), row["value"])
         if state == entry.state:
             set_columns(db, run, **values)
@@ -230,7 +228,7 @@ def train_sweep(store: RunStore, entry: Entry, loop: CommandLoop, device: torch.
             return
         scoring = Scoring(loop)
         figures = put_figures_on_card(member.folder(store, entry.id), SAMPLES, scoring)
-        become_run(store, entry, member, run, "finished", figures=figures, message=scoring.ended)
+        become_run(store, entry, member, run, "finished", message=scoring.ended, figures=figures)
 
     try:
         for member in ended:  # killed between its last step and becoming a run
@@ -287,14 +285,7 @@ TAKEN_BACK = ("stopped", "interrupted")
 
 
 def become_run(
-    store: RunStore,
-    entry: Entry,
-    member: Member,
-    run: Run,
-    state: str,
-    *,
-    figures: dict[str, Any] | None = None,
-    message: str = "",
+    store: RunStore, entry: Entry, member: Member, run: Run, state: str, *, message: str = "", figures: Any = None
 ) -> None:
     """Make a run of a model of a sweep, in this state."""
 
@@ -302,20 +293,11 @@ def become_run(
         with suppress(FileNotFoundError):  # moved before, by a process that was killed then
             os.rename(member.folder(store, entry.id), store.folder_of(member.id))
 
-    place = {"step": run.step, "seconds": run.seconds}
-    store.add(
-        member.preset,
-        owner=entry.owner,
-        name=f"{entry.name} · {member.name}",
-        device=entry.wanted,
-        parent=f"{entry.id}/{member.number:03d}",
-        state=state,
-        figures=figures,
-        run=member.id,
-        private=bool(entry.private),
-        check=move_files,
-        columns=place | {"device": entry.device, "tags": json.dumps(list(entry.tags)), "message": message},
-    )
+    columns = {"step": run.step, "seconds": run.seconds, "device": entry.device, "message": message}
+    columns |= {"tags": json.dumps(list(entry.tags))}
+    whose: dict[str, Any] = {"owner": entry.owner, "device": entry.wanted, "private": bool(entry.private)}
+    whose |= {"name": f"{entry.name} · {member.name}", "parent": f"{entry.id}/{member.number:03d}"}
+    store.add(member.preset, run=member.id, state=state, figures=figures, check=move_files, columns=columns, **whose)
 
 
 def gather(store: RunStore, entry: Entry, members: Sequence[Member]) -> None:
