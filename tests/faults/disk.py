@@ -6,7 +6,6 @@ Below Python and SQLite alike, in a library that is loaded before libc; without 
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import shutil
 import subprocess
@@ -16,13 +15,6 @@ SOURCE = Path(__file__).with_name("disk.c")
 KILL = -1
 """In place of the number of an error: the process ends at that call."""
 FOR_EVER = 2**40
-REFUSALS = {
-    "killed": KILL,
-    "no space": errno.ENOSPC,
-    "input/output error": errno.EIO,
-    "read-only": errno.EROFS,
-    "not permitted": errno.EACCES,
-}
 
 
 def library(folder: Path) -> Path | None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.faults.disk import FOR_EVER, KILL
-from tests.faults.ground import LONG, SHORT, Ground, fresh, undisturbed
+from tests.faults.ground import LONG, SHORT, Ground, fresh
 from tests.faults.noted_calls import calls_of
 from tests.faults.trial import NotPossibleError, Trial
 from tests.faults.zygote import Fault, Zygote
@@ -43,14 +43,12 @@ def _refuse(zygote: Zygote, way: str, at: int) -> None:
         entry = ground.wait_for_rest(run)
         assert entry.state in ("interrupted", "failed", "finished"), entry.state
         ground.assert_whole(run, is_at_work=True)
-        ground.resume_to_the_end(run)
-        ground.assert_whole(run)
-        ground.assert_like_undisturbed(run, undisturbed(zygote, SHORT))
+        ground.assert_survived(run, SHORT)
 
 
 def _whole_run(ground: Ground, fault: Fault) -> str:
     run = ground.submit(SHORT, fault)
-    ground.wait(run, "the end", lambda entry: entry.state == "finished")
+    ground.wait_for_end(run)
     ground.wait_until_gone(ground.pid(run))
     return run
 
@@ -70,12 +68,12 @@ def _fill(zygote: Zygote, kilobytes: int) -> None:
         if (tried := subprocess.run(mount, capture_output=True, text=True)).returncode:
             raise NotPossibleError(f"a disk of its own cannot be mounted here ({tried.stderr.strip()})")
         try:
-            _on_a_small_disk(zygote, ground, folder)
+            _on_a_small_disk(ground, folder)
         finally:
             subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def _on_a_small_disk(zygote: Zygote, ground: Ground, folder: Path) -> None:
+def _on_a_small_disk(ground: Ground, folder: Path) -> None:
     run = None
     with suppress(XformerError):  # it may be too small for the run store itself
         run = ground.submit(LONG)
@@ -83,11 +81,7 @@ def _on_a_small_disk(zygote: Zygote, ground: Ground, folder: Path) -> None:
         with suppress(XformerError, OSError, ValueError):
             ground.wait_until_gone(ground.pid(run))
     subprocess.run(["mount", "-o", "remount,size=50m", folder], check=True)
-    if run is None:
-        run = ground.submit(LONG)
-    entry = ground.wait_for_rest(run)
+    run = run or ground.submit(LONG)
+    ground.wait_for_rest(run)
     ground.assert_whole(run, is_at_work=True)
-    if entry.state != "finished":
-        ground.resume_to_the_end(run)
-    ground.assert_whole(run)
-    ground.assert_like_undisturbed(run, undisturbed(zygote, LONG))
+    ground.assert_survived(run, LONG)

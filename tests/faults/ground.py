@@ -16,16 +16,16 @@ import safetensors.torch
 import torch
 
 from tests.faults.zygote import NONE, Fault, Zygote, end, spawn_by
+from tests.training.at_work import untimed
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
-from xformer.paths import STATE, snapshot_steps
+from xformer.paths import STATE, snapshot_file, snapshot_steps
 from xformer.presets import Preset
 from xformer.training import jobs, liveness
 from xformer.training.entry import Entry
 from xformer.training.loop import read_state
 from xformer.training.run_store import RunStore
 
-TIMES = ("seconds", "tokens_per_second")
 # With dropout and weight decay, and an end that falls on a snapshot, so that the state of the last step is written too.
 SHORT = tiny_preset(steps=6, log_every=2, snapshot_every=3, model={"dropout": 0.2}, weight_decay=0.1)
 LONG = tiny_preset(steps=160, log_every=5, snapshot_every=8, model={"dropout": 0.2}, weight_decay=0.1)
@@ -87,6 +87,14 @@ class Ground:
                 raise AssertionError(f"{what} did not happen: {entry.state} at step {entry.step}, “{entry.message}”")
             time.sleep(0.01)
 
+    def server(self, fault: Fault = NONE) -> int:
+        """A process that tends the run store as a server does."""
+        return self.zygote.start("reconcile", fault, folder=str(self.store.folder), seconds=600.0)
+
+    def wait_for_end(self, run: str, *, reconcile: bool = True) -> None:
+        """Wait until it is finished."""
+        self.wait(run, "the end", lambda entry: entry.state == "finished", reconcile=reconcile)
+
     def wait_for_rest(self, run: str) -> Entry:
         """Wait until nothing is under way for a run; its state then is one that says why, in a plain sentence."""
         entry = self.wait(run, "an end", lambda entry: not entry.is_active and entry.state != "queued")
@@ -105,14 +113,14 @@ class Ground:
             assert time.monotonic() < deadline, f"process {pid} has not ended"
             time.sleep(0.002)
 
-    def resume_to_the_end(self, run: str) -> None:
-        """Let a run go on, and compare what it ends in."""
+    def assert_survived(self, run: str, settings: Preset) -> None:
+        """Resumed if need be, it ends as if nothing had happened, with all its files whole."""
         if self.store.entry(run).state != "finished":
             self.resume(run)
-            entry = self.wait(
-                run, "the end of a resumed run", lambda entry: not entry.is_active and entry.state != "queued"
-            )
+            entry = self.wait(run, "an end", lambda entry: not entry.is_active and entry.state != "queued")
             assert entry.state == "finished", f"resumed, the run is {entry.state}: {entry.message}"
+        self.assert_whole(run)
+        self.assert_like(run, undisturbed(self.zygote, settings))
 
     def assert_whole(self, run: str, *, is_at_work: bool = False) -> None:
         """Every file can be read, and the run store too. Half-written files are there only while no worker has come since."""
@@ -139,22 +147,22 @@ class Ground:
         assert entry.state == "finished", f"{entry.state}: {entry.message}"
         folder = self.store.folder_of(run)
         checkpoint = load(folder)
-        found: dict[str, Any] = {"weights": weights_of(folder / FILE), "step": entry.step, "train": entry.train}
-        found["figures"], found["card's figures"] = entry.figures, checkpoint.card["figures"]
-        found["rows"] = untimed(self.store.rows(run))
+        found: dict[str, Any] = {"step": entry.step, "train": entry.train, "rows": untimed(self.store.rows(run))}
+        found |= {"figures": entry.figures, "card's figures": checkpoint.card["figures"]}
         found["curve"] = untimed(checkpoint.card["curve"])
-        for step in snapshot_steps(folder):
-            found[f"snapshot {step}"] = weights_of(folder / "snapshots" / f"{step:06d}.safetensors")
-        last = aside(self.store.folder) / f"{run}-last-state.safetensors"
-        state = read_state_file(last)
-        found |= {f"optimiser's {name}": value for name, value in state[0].items()}
-        values = {name: value for name, value in state[1].items() if name != "seconds"}
+        files = {f"snapshot {step}": snapshot_file(folder, step) for step in snapshot_steps(folder)}
+        found |= {
+            name: safetensors.torch.load_file(file) for name, file in ({"weights": folder / FILE} | files).items()
+        }
+        state = read_state(aside(self.store.folder) / run)
+        found |= {f"optimiser's {name}": value for name, value in state.tensors.items()}
+        values = {name: value for name, value in state.values.items() if name != "seconds"}
         found["state"] = values | {"rows": untimed(values["rows"])}
         assert not (folder / STATE).exists()
         assert not list(folder.rglob("*.part"))
         return found
 
-    def assert_like_undisturbed(self, run: str, undisturbed: dict[str, Any]) -> None:
+    def assert_like(self, run: str, undisturbed: dict[str, Any]) -> None:
         """Bit for bit: weights, optimiser, snapshots; metrics but for times. A stop or a pause leaves a snapshot more."""
         found = self.outcome(run)
         more = found.keys() - undisturbed.keys()
@@ -167,21 +175,6 @@ class Ground:
 def aside(store: Path) -> Path:
     """A folder beside a run store for what the campaign keeps."""
     return store.parent / "aside"
-
-
-def weights_of(file: Path) -> dict[str, torch.Tensor]:
-    return safetensors.torch.load(file.read_bytes())
-
-
-def read_state_file(file: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as folder:
-        shutil.copy(file, Path(folder) / STATE)
-        state = read_state(Path(folder))
-    return state.tensors, state.values
-
-
-def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
 
 
 def is_same(one: Any, other: Any) -> bool:
@@ -202,20 +195,16 @@ def undisturbed(zygote: Zygote, settings: Preset) -> dict[str, Any]:
     if key not in _undisturbed:
         with fresh(zygote) as ground:
             run = ground.submit(settings)
-            ground.wait(run, "the end", lambda entry: entry.state == "finished")
+            ground.wait_for_end(run)
             _undisturbed[key] = ground.outcome(run)
     return _undisturbed[key]
 
 
 @contextmanager
-def fresh(zygote: Zygote, folder: Path | None = None) -> Iterator[Ground]:
+def fresh(zygote: Zygote) -> Iterator[Ground]:
     """An empty run store, removed afterwards with all processes unless a trial has failed."""
     memory = Path("/dev/shm")
-    where = (
-        Path(tempfile.mkdtemp(prefix="xformer-fault-", dir=memory if memory.is_dir() else None))
-        if folder is None
-        else folder
-    )
+    where = Path(tempfile.mkdtemp(prefix="xformer-fault-", dir=memory if memory.is_dir() else None))
     ground = Ground(zygote, where)
     try:
         yield ground
@@ -227,9 +216,3 @@ def fresh(zygote: Zygote, folder: Path | None = None) -> Iterator[Ground]:
     finally:
         for pid in zygote.alive():
             end(pid)
-
-
-def change_settings(store: RunStore, run: str, **train: Any) -> None:
-    """Edit the recipe of a run in the run store, as with a text editor."""
-    entry = store.entry(run)
-    store.change(run, train=json.dumps(entry.train | train))

@@ -38,9 +38,8 @@ def _kill(zygote: Zygote, moments: list[float]) -> None:
             if entry.state == "finished":
                 break
             ground.resume(run)
-        ground.wait(run, "the end", lambda entry: entry.state == "finished")
-        ground.assert_whole(run)
-        ground.assert_like_undisturbed(run, undisturbed(zygote, LONG))
+        ground.wait_for_end(run)
+        ground.assert_survived(run, LONG)
 
 
 def terms(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
@@ -62,8 +61,7 @@ def _term(zygote: Zygote, step: int) -> None:
         ground.assert_whole(run)
         if entry.state == "interrupted":
             assert read_state(ground.store.folder_of(run)).values["step"] == entry.step >= step
-        ground.resume_to_the_end(run)
-        ground.assert_like_undisturbed(run, undisturbed(zygote, LONG))
+        ground.assert_survived(run, LONG)
 
 
 SLOW = Fault(mischief={"slow": {"seconds": 0.01}})

@@ -37,9 +37,8 @@ KINDS = [
     Kind("server: killed and started again in the middle of a run", server_faults.restarts, 10, 1),
     Kind("sweep: its process or the server killed, at any moment", sweep_faults.sweeps, 30, 2),
     Kind("stop: obeyed in five seconds, nothing left running", process_faults.stops, 20, 1),
-    Kind("buttons: pressed by four at once", process_faults.tabs, 20, 1),
     Kind("pause: a command or a kill while it makes room", process_faults.pauses, 20, 1),
     Kind("learning rate: changed, killed, and replayed", process_faults.rates, 10, 1),
     Kind("clock: set back, or running backwards", process_faults.clocks, 10, 1),
-    Kind("runs that cannot go on: no numbers, no memory, edited by hand", process_faults.failures, 18, 2),
+    Kind("memory: a batch that it cannot hold", process_faults.giant_batches, 2, 1),
 ]

@@ -77,28 +77,13 @@ def little_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 300_000_000,) * 2)
 
 
-def no_memory_at(step: int) -> None:
-    """Python itself has no memory left at one step."""
-    train_step = loop.Run.train_step
-
-    def starving(run: loop.Run) -> None:
-        if run.step == step:
-            raise MemoryError
-        train_step(run)
-
-    loop.Run.train_step = starving
-
-
-MISCHIEF: dict[str, Callable[..., None]] = {
-    function.__name__: function
-    for function in (
-        hang_at,
-        hang_at_the_last_save,
-        hang_at_the_start,
-        slow,
-        clock_backwards,
-        clock_an_hour_back,
-        little_memory,
-        no_memory_at,
-    )
-}
+FUNCTIONS = (
+    hang_at,
+    hang_at_the_last_save,
+    hang_at_the_start,
+    slow,
+    clock_backwards,
+    clock_an_hour_back,
+    little_memory,
+)
+MISCHIEF: dict[str, Callable[..., None]] = {function.__name__: function for function in FUNCTIONS}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import errno
+import json
 import random
 import time
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from tests.faults.disk import KILL
-from tests.faults.ground import LONG, SHORT, Ground, fresh, undisturbed
+from tests.faults.ground import LONG, SHORT, Ground, aside, fresh
 from tests.faults.kill_faults import SLOW
 from tests.faults.noted_calls import calls_of
-from tests.faults.presses import press
 from tests.faults.trial import Trial
 from tests.faults.zygote import Fault, Zygote, end
 from xformer.training import liveness
@@ -23,14 +24,14 @@ WAYS = {"the process ends": KILL, "no space": errno.ENOSPC, "an input/output err
 
 def presses(zygote: Zygote, way: str, every: int, draw: random.Random) -> Iterator[Trial]:
     """Each call that a server makes from a press on Start to the worker being there."""
-    names = calls_of(zygote, "a start", _start)
+    names = calls_of(zygote, "a start", lambda ground, fault: press_start(ground, fault)["answer"])
     for at in range(1 + draw.randrange(every), len(names) + 1, every):
         yield Trial(f"{way} at the server's call {at}: {names[at - 1]}", partial(_press, zygote, way, at))
 
 
 def _press(zygote: Zygote, way: str, at: int) -> None:
     with fresh(zygote) as ground:
-        [answer] = press(ground, fault=Fault(calls=(at, at, WAYS[way])), button="start")
+        answer = press_start(ground, Fault(calls=(at, at, WAYS[way])))
         entries = ground.store.entries()
         assert len(entries) <= 1, "one press, two runs"
         if "answer" in answer:
@@ -41,12 +42,14 @@ def _press(zygote: Zygote, way: str, at: int) -> None:
         for entry in entries:
             found = ground.wait(entry.id, "an end", lambda entry: not entry.is_active and entry.state != "queued")
             assert found.state == "finished", f"{found.state}: {found.message}"
-            ground.assert_whole(entry.id)
-            ground.assert_like_undisturbed(entry.id, undisturbed(zygote, SHORT))
+            ground.assert_survived(entry.id, SHORT)
 
 
-def _start(ground: Ground, fault: Fault) -> str:
-    return press(ground, fault=fault, button="start")[0]["answer"]
+def press_start(ground: Ground, fault: Fault) -> dict[str, Any]:
+    """The answer that a tab got, whose server is a process of its own; none where that was killed."""
+    result = aside(ground.store.folder) / "answer"
+    ground.wait_until_gone(ground.zygote.start("press", fault, folder=str(ground.store.folder), result=str(result)))
+    return json.loads(result.read_text()) if result.exists() else {}
 
 
 def restarts(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
@@ -58,7 +61,7 @@ def restarts(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
 
 def _restart(zygote: Zygote, moments: tuple[float, float]) -> None:
     with fresh(zygote) as ground:
-        server = zygote.start("reconcile", folder=str(ground.store.folder), seconds=600.0)
+        server = ground.server()
         first, second = ground.submit(LONG, SLOW), ground.submit(LONG, SLOW)
         worker = ground.pid(first)
         time.sleep(moments[0])
@@ -66,9 +69,8 @@ def _restart(zygote: Zygote, moments: tuple[float, float]) -> None:
         ground.wait_until_gone(server)
         time.sleep(moments[1])
         assert ground.store.entry(first).state == "finished" or ground.pid(first) == worker
-        zygote.start("reconcile", folder=str(ground.store.folder), seconds=600.0)
+        ground.server()
         for run in (first, second):
-            ground.wait(run, "the end", lambda entry: entry.state == "finished", reconcile=False)
-            ground.assert_whole(run)
-            ground.assert_like_undisturbed(run, undisturbed(zygote, LONG))
+            ground.wait_for_end(run, reconcile=False)
+            ground.assert_survived(run, LONG)
             assert not liveness.is_held(ground.store.folder_of(run) / LOCK) or ground.pid(run) in zygote.alive()

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.faults.ground import Ground, fresh, untimed
+from tests.faults.ground import Ground, fresh
 from tests.faults.process_faults import in_turn
 from tests.faults.trial import Trial
 from tests.faults.zygote import Zygote, end
+from tests.training.at_work import untimed
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import load
 from xformer.paths import STATE, snapshot_steps
@@ -39,10 +40,10 @@ def _kill(zygote: Zygote, who: str, moments: list[float], whole: list[list[dict[
     if not whole:
         with fresh(zygote) as ground:
             run = ground.submit(SWEPT, sweep=SEEDS)
-            ground.wait(run, "the end", lambda entry: entry.state == "finished")
+            ground.wait_for_end(run)
             whole.append(_outcome(ground, run))
     with fresh(zygote) as ground:
-        server = zygote.start("reconcile", folder=str(ground.store.folder), seconds=600.0) if who == WHO[2] else 0
+        server = ground.server() if who == WHO[2] else 0
         run = ground.submit(SWEPT, sweep=SEEDS)
         for moment in moments:
             pid = server or ground.pid(run)
@@ -56,7 +57,7 @@ def _kill(zygote: Zygote, who: str, moments: list[float], whole: list[list[dict[
             if entry.state == "finished":
                 break
             ground.resume(run)
-        ground.wait(run, "the end", lambda entry: entry.state == "finished")
+        ground.wait_for_end(run)
         for mine, theirs in zip(_outcome(ground, run), whole[0], strict=True):
             assert mine.keys() == theirs.keys()
             assert mine["steps"] == theirs["steps"]
@@ -75,13 +76,7 @@ def _outcome(ground: Ground, sweep: str) -> list[dict[str, Any]]:
         assert not (folder / STATE).exists()
         rows = untimed(ground.store.rows(member.id))
         assert untimed(load(folder).card["curve"]) == rows
-        found.append(
-            {
-                "steps": [[row["step"] for row in rows], snapshot_steps(folder)],
-                "losses": [row["loss"] for row in rows],
-            }
-        )
-    assert not (ground.store.folder_of(sweep) / "members").exists() or not any(
-        (ground.store.folder_of(sweep) / "members").iterdir()
-    ), "files of models that have become runs"
+        steps = [[row["step"] for row in rows], snapshot_steps(folder)]
+        found.append({"steps": steps, "losses": [row["loss"] for row in rows]})
+    assert not list(ground.store.folder_of(sweep).glob("members/*")), "files of models that have become runs"
     return found

@@ -9,17 +9,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from tests.faults import ground
 from tests.faults.zygote import spawn_by
 from xformer.errors import XformerError
 from xformer.paths import STATE
 from xformer.training import jobs, loop, worker
-from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore
-
-LAST_STATE = "last-state.safetensors"
 
 
 def train(lock: int, *, address: str, folder: str, run: str, token: str, log: str) -> int:
@@ -30,7 +26,9 @@ def train(lock: int, *, address: str, folder: str, run: str, token: str, log: st
 
     def keep_and_finish(one: loop.Run) -> None:
         if one.out is not None and (one.out / STATE).exists():
-            shutil.copy(one.out / STATE, ground.aside(Path(folder)) / f"{run}-{LAST_STATE}")
+            kept = ground.aside(Path(folder)) / run
+            kept.mkdir(exist_ok=True)
+            shutil.copy(one.out / STATE, kept)
         finish(one)
 
     loop.Run._finish = keep_and_finish
@@ -48,26 +46,14 @@ def reconcile(*, address: str, folder: str, seconds: float) -> int:
     return 0
 
 
-def press(*, address: str, folder: str, button: str, at: float, result: str, **arguments: Any) -> int:
-    """Be a tab: press a button at a moment, and write down what came of it."""
+def press(*, address: str, folder: str, result: str) -> int:
+    """Be a tab: press Start, and write down what came of it."""
     jobs._spawn = spawn_by(address)
-    store = RunStore(folder)
-    while time.monotonic() < at:
-        time.sleep(0)
     try:
-        if button == "start":
-            limits = Limits(waiting=arguments["waiting"]) if "waiting" in arguments else None
-            answer = jobs.submit(store, ground.SHORT, owner=arguments.get("owner", ""), limits=limits)
-        elif button == "resume":
-            answer = jobs.resume(store, arguments["run"])
-        elif button == "fork":
-            answer = jobs.fork(store, arguments["run"], arguments["step"], ground.SHORT)
-        else:
-            answer = jobs.reconcile(store)
-        result_text = {"answer": answer}
+        answer = {"answer": jobs.submit(RunStore(folder), ground.SHORT)}
     except XformerError as error:
-        result_text = {"error": str(error)}
-    Path(f"{result}.part").write_text(json.dumps(result_text))
+        answer = {"error": str(error)}
+    Path(f"{result}.part").write_text(json.dumps(answer))
     os.replace(f"{result}.part", result)
     return 0
 

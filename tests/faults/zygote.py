@@ -17,6 +17,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,8 @@ class Zygote:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         if library is not None:
             environment["LD_PRELOAD"] = str(library)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.zygote", self.address], cwd=ROOT, env=environment
-        )
+        command = [sys.executable, "-m", "tests.faults.zygote", self.address]
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment)
         deadline = time.monotonic() + 120
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -99,10 +99,8 @@ def ask(address: str, request: dict[str, Any], files: list[int] | None = None) -
 
 def end(pid: int) -> None:
     """Kill a process, if it is there."""
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def spawn_by(address: str, fault: Fault = NONE) -> Callable[..., None]:
@@ -110,17 +108,8 @@ def spawn_by(address: str, fault: Fault = NONE) -> Callable[..., None]:
     from xformer.training import jobs, liveness
 
     def spawn(folder: Path, store: Any, run: str, token: str, lock: int) -> None:
-        pid = start(
-            address,
-            "worker",
-            fault,
-            lock,
-            folder=str(store.folder),
-            run=run,
-            token=token,
-            log=str(folder / jobs.LOG),
-        )
-        liveness.sign(lock, pid)
+        arguments = {"folder": str(store.folder), "run": run, "token": token, "log": str(folder / jobs.LOG)}
+        liveness.sign(lock, start(address, "worker", fault, lock, **arguments))
 
     return spawn
 
