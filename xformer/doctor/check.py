@@ -140,6 +140,11 @@ class Exam:
         """The largest difference that is called rounding."""
         return LIMIT * self.floor
 
+    def need_determinism(self) -> None:
+        """Raise `UnavailableError` where the model draws random numbers, so that no two runs can be compared."""
+        if self.change_when_repeated > self.limit:
+            raise UnavailableError("The same input twice gives different outputs, so other runs cannot be compared.")
+
     def apart(self, pair: Pair, made: dict[int, Tensor] | None = None) -> float:
         """How far apart the outputs of two runs are at the compared positions, relative to the outputs.
 
@@ -173,8 +178,8 @@ class Exam:
         Raises:
             UnavailableError: The model draws random numbers, so no two runs can be compared but one with itself.
         """
-        if self.change_when_repeated > self.limit and self.change_when_repeated not in sizes:
-            raise UnavailableError("The same input twice gives different outputs, so other runs cannot be compared.")
+        if self.change_when_repeated not in sizes:
+            self.need_determinism()
         worst = max(range(len(pairs)), key=lambda i: sizes[i])
         size = sizes[worst]
         if size <= self.limit:

@@ -65,6 +65,7 @@ def position_shift(exam: Exam) -> Outcome:
     shifts = [shift for shift in SHIFTS if shift + n <= subject.max_len]
     if n < 2 or not shifts:
         return not_applicable("The input is too short, or as long as the model can read.")
+    exam.need_determinism()
     runs = [counted(base, shift) for shift in (0, *shifts)]
     backwards = replace(base, positions=torch.arange(n).flip(0)[None])
     seen, outputs = watch_outputs(subject, stacked([*runs, backwards]))
