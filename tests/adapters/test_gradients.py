@@ -20,14 +20,7 @@ from xformer.errors import EditError, InputError
 from xformer.reading import adapter_of
 from xformer.tasks.task import Example
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 11,
-    "d_model": 12,
-    "n_heads": 3,
-    "d_ff": 20,
-    "max_len": 8,
-    "activation": "gelu",
-}
+SIZES: dict[str, Any] = {"vocab_size": 11, "d_model": 12, "n_heads": 3, "d_ff": 20, "max_len": 8, "activation": "gelu"}
 
 
 def own(architecture: str = "decoder", dtype: torch.dtype = torch.float32) -> tuple[ModelAdapter, Example]:
@@ -78,7 +71,7 @@ def test_every_activation_of_our_own_models_has_the_slope_of_its_differences(arc
     assert_slopes(subject, example, names, step=1e-3, within=1e-6)
 
 
-@pytest.mark.parametrize("family", ["Llama", "GPT-2", "Gemma2", "ALBERT", "BART", "BLOOM", "Granite"])
+@pytest.mark.parametrize("family", ["GPT-2", "Gemma2", "ALBERT", "BART", "BLOOM", "Granite"])
 def test_so_have_those_of_others(family: str) -> None:
     subject, example = foreign(family, torch.float64)
     names = ["*.pattern", "*.out", "*.resid_p*"]

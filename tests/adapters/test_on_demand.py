@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,10 +23,8 @@ from xformer.errors import EditError
 from xformer.viz.packing import pattern_layers, small
 
 TEXT = "the cat sat on the mat and the dog sat on the bird"
-CHANGES = "silence:decoder.1.attn.3,cut:decoder.0.attn.*.5-1"
 
 
-@pytest.fixture
 def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)
     monkeypatch.setattr(huggingface, "KEPT_BYTES", 0)
@@ -42,8 +39,7 @@ def test_everything_that_is_asked_for_is_the_same(family: str, changes: str, mon
     text = f"{TEXT} >> a bird flew" if model.shape.is_pair else TEXT
     whole = xformer.read(model, text, changes=changes)
     assert type(whole.trace.activations) is dict
-    monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)
-    monkeypatch.setattr(huggingface, "KEPT_BYTES", 0)
+    as_if_large(monkeypatch)
     large = xformer.read(model, text, changes=changes)
     assert isinstance(large.trace.activations, OnDemand)
     assert list(large) == list(whole)
@@ -55,18 +51,14 @@ def test_everything_that_is_asked_for_is_the_same(family: str, changes: str, mon
     assert held < sum(tensor.numel() for tensor in whole.trace.activations.values())
 
 
-def test_what_fits_nothing_is_refused(as_if_large: None) -> None:
+def test_its_small_pictures_are_those_of_the_whole_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_if_large(monkeypatch)
     model = HuggingFaceModel.open(FAMILIES["Llama"].make(), tokenizer())
     with pytest.raises(EditError, match="Nothing in this run is called"):
         xformer.read(model, "the cat", edits=[xformer.edits.scale("decoder.9.ffn.out", 0.0)])
-
-
-def test_its_small_pictures_are_those_of_the_whole_patterns(as_if_large: None, tmp_path: Path) -> None:
-    model = HuggingFaceModel.open(FAMILIES["Llama"].make(), tokenizer())
     [layer, *_] = pattern_layers(xformer.read(model, TEXT))
-    pattern, allowed = layer.pattern, layer.allowed
+    pattern, allowed, kept = layer.pattern, layer.allowed, layer.reduced(0)
     of_all = small(pattern, allowed, 64)
-    kept = layer.reduced(0)
     np.testing.assert_allclose(kept.planes.astype(int), of_all.planes.astype(int), rtol=0, atol=1)
     np.testing.assert_allclose(kept.peaks, of_all.peaks)
     np.testing.assert_allclose(kept.rest_peaks, np.where(allowed, pattern, 0)[:, :, 1:].max(axis=(1, 2)), atol=2 / 253)
@@ -95,8 +87,7 @@ def overview(html: str) -> np.ndarray:
 def test_a_notebook_shows_a_large_run_as_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     model = HuggingFaceModel.open(FAMILIES["Llama"].make(), tokenizer())
     whole = xformer.read(model, TEXT)._repr_html_()
-    monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)
-    monkeypatch.setattr(huggingface, "KEPT_BYTES", 0)
+    as_if_large(monkeypatch)
     reading = xformer.read(model, TEXT)
     monkeypatch.setattr(OnDemand, "__getitem__", _only_kept)
     large = reading._repr_html_()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
-from tests.adapters.families import FAMILIES, cut_head, shown
+from tests.adapters.families import FAMILIES, cut_head, returned_patterns, shown
 from xformer import edits
 from xformer.adapters.huggingface_opening import example_inputs, open_transformers
 from xformer.adapters.opening import OpenedModel
@@ -18,112 +18,94 @@ CLOSE = {"rtol": 0.0, "atol": 1e-5}
 """Rounding in float32 of two layers of 24 features, in another order."""
 
 
+class Opened(NamedTuple):
+    """A family's name, a stock model, the same weights opened, and a recorded run."""
+
+    name: str
+    stock: Any
+    opened: OpenedModel
+    inputs: dict[str, Any]
+    run: dict[str, torch.Tensor]
+
+
 @pytest.fixture(scope="module", params=FAMILIES)
-def family(request: pytest.FixtureRequest) -> tuple[str, Any, OpenedModel]:
-    """A family's name, a stock model, and the same weights opened."""
-    name = request.param
-    stock = FAMILIES[name].make()
+def family(request: pytest.FixtureRequest) -> Opened:
+    stock = FAMILIES[request.param].make()
     opened, verification = open_transformers(copy.deepcopy(stock))
-    assert verification.backend == FAMILIES[name].backend
-    return name, stock, opened
-
-
-def test_logits_patterns_and_stream_are_those_of_the_stock_model(family: tuple[str, Any, OpenedModel]) -> None:
-    _, stock, opened = family
+    assert verification.backend == FAMILIES[request.param].backend
     inputs = example_inputs(stock, 5)
+    return Opened(request.param, stock, opened, inputs, opened.run(inputs))
+
+
+def test_logits_patterns_and_stream_are_those_of_the_stock_model(family: Opened) -> None:
+    _, stock, opened, inputs, found = family
     with torch.no_grad():
         wanted = stock(**inputs, output_attentions=True, output_hidden_states=True)
-    found = opened.run(inputs)
     assert torch.allclose(found["logits"], shown(stock, wanted), **CLOSE)
-    for stack, kind, given in patterns_of(wanted):
-        names = [site.path for site in opened.layout.attention if (site.stack, site.kind) == (stack, kind)]
-        assert len(names) == len(given) > 0
-        for path, pattern in zip(names, given, strict=True):
-            assert torch.allclose(found[f"{path}.pattern"], pattern, **CLOSE)
+    patterns = wanted.get("encoder_attentions") or wanted.attentions
+    patterns = returned_patterns(wanted, "encoder" if bool(patterns[0].triu(1).any()) else "decoder")
+    assert set(patterns) == {site.path for site in opened.layout.attention}
+    for path, pattern in patterns.items():
+        assert torch.allclose(found[f"{path}.pattern"], pattern, **CLOSE)
     states = wanted.get("hidden_states") or wanted.get("decoder_hidden_states")
     stack = opened.layout.attention[-1].stack
     for layer in range(len(states) - 1):
         assert torch.allclose(found[f"{stack}.{layer}.resid_pre"], states[layer], **CLOSE)
 
 
-def patterns_of(output: Any) -> list[tuple[str, str, tuple[torch.Tensor, ...]]]:
-    """The attentions that Transformers itself returns, with the stack and kind that they belong to."""
-    if output.get("encoder_attentions") is not None:
-        return [
-            ("encoder", "attn", output.encoder_attentions),
-            ("decoder", "self_attn", output.decoder_attentions),
-            ("decoder", "cross_attn", output.cross_attentions),
-        ]
-    is_causal = bool(output.attentions[0][0, 0].triu(1).abs().sum() == 0)
-    return [("decoder" if is_causal else "encoder", "attn", output.attentions)]
-
-
-def test_each_block_adds_up(family: tuple[str, Any, OpenedModel]) -> None:
+def test_each_block_adds_up(family: Opened) -> None:
     """x + what attention adds = mid; mid + what the neurons add = y; with norms behind the sums, before the norm."""
-    name, stock, opened = family
-    found = opened.run(example_inputs(stock, 6))
-    norms = opened.layout.norms
-    assert len(norms) == len({(site.stack, site.layer) for site in opened.layout.attention})
+    found, norms = family.run, family.opened.layout.norms
+    assert len(norms) == len({(site.stack, site.layer) for site in family.opened.layout.attention})
     for path, norm in norms.items():
-        block, kind = path.rpartition(".")[0], path.rpartition(".")[2]
-        after = found[f"{block}.resid_pre"] + found[f"{block}.{kind}.out"]
+        block = path.rpartition(".")[0]
+        after = found[f"{block}.resid_pre"] + found[f"{path}.out"]
         if norm == "post":  # what stands behind a norm is no sum
             continue
         if norm == "pre":
             assert torch.allclose(found[f"{block}.resid_mid"], after, **CLOSE)
             if f"{block}.cross_attn.out" in found:
                 after = after + found[f"{block}.cross_attn.out"]
-        assert torch.allclose(found[f"{block}.resid_post"], after + found[f"{block}.ffn.out"], **CLOSE), name
+        assert torch.allclose(found[f"{block}.resid_post"], after + found[f"{block}.ffn.out"], **CLOSE), family.name
 
 
-def test_what_an_attention_reads_is_the_stream_behind_its_norm(family: tuple[str, Any, OpenedModel]) -> None:
+def test_what_an_attention_reads_is_the_stream_behind_its_norm(family: Opened) -> None:
     """This holds for every attention with the name, cross-attention too."""
-    _, stock, opened = family
-    found = opened.run(example_inputs(stock, 6))
-    before = {"attn": "resid_pre", "self_attn": "resid_pre", "cross_attn": "resid_mid"}
-    for site in opened.layout.attention:
-        if f"{site.path}.in" not in found:
-            continue
-        stream = found[f"{site.stack}.{site.layer}.{before[site.kind]}"]
-        norm = opened.layout.norm_before.get(site.path)
-        wanted = stream if norm is None else opened.module.get_submodule(norm)(stream)
-        assert torch.allclose(found[f"{site.path}.in"], wanted, **CLOSE), site.path
+    layout = family.opened.layout
+    for site in layout.attention:
+        if f"{site.path}.in" in family.run:
+            stream = family.run[f"{site.stack}.{site.layer}.{'resid_mid' if site.is_cross else 'resid_pre'}"]
+            norm = layout.norm_before.get(site.path)
+            wanted = stream if norm is None else family.opened.module.get_submodule(norm)(stream)
+            assert torch.allclose(family.run[f"{site.path}.in"], wanted, **CLOSE), site.path
 
 
-def test_a_silenced_head_is_the_head_cut_out_of_the_weights(family: tuple[str, Any, OpenedModel]) -> None:
-    name, stock, opened = family
+def test_a_silenced_head_is_the_head_cut_out_of_the_weights(family: Opened) -> None:
+    name, stock, opened, inputs, _ = family
     cut = copy.deepcopy(stock)
-    cut_head(FAMILIES[name].back(cut), 1, 6)
-    inputs = example_inputs(stock, 7)
+    cut_head(cut.get_submodule(FAMILIES[name].back), 1, 6)
     with torch.no_grad():
         before, wanted = shown(stock, stock(**inputs)), shown(cut, cut(**inputs))
-    silenced = FAMILIES[name].silenced
-    found = opened.run(inputs, edits=[edits.ablate_head(silenced, 1)], keep=("logits",))["logits"]
+    silenced = [edits.ablate_head(FAMILIES[name].silenced, 1)]
     assert not torch.allclose(before, wanted, **CLOSE)
-    assert torch.allclose(found, wanted, **CLOSE)
+    assert torch.allclose(opened.run(inputs, edits=silenced, keep=("logits",))["logits"], wanted, **CLOSE)
 
 
-def test_a_stream_that_is_replaced_flows_on(family: tuple[str, Any, OpenedModel]) -> None:
+def test_a_stream_that_is_replaced_flows_on(family: Opened) -> None:
     """Another run's last state, put in the place of this one's, leaves that run's logits."""
-    _, stock, opened = family
-    one, other = example_inputs(stock, 8), example_inputs(stock, 9)
-    last = opened.layout.attention[-1]
-    name = f"{last.stack}.{last.layer}.resid_post"
-    source = opened.run(other)
-    moved = opened.run(one, edits=[edits.replace(name, source[name])], keep=("logits",))["logits"]
-    assert torch.allclose(moved, source["logits"], **CLOSE)
-    middle = f"{last.stack}.{last.layer}.resid_mid"
-    if middle in source and last.kind == "attn":
-        moved = opened.run(one, edits=[edits.replace(middle, source[middle])], keep=("logits",))["logits"]
-        assert torch.allclose(moved, source["logits"], **CLOSE)
+    last, other = family.opened.layout.attention[-1], example_inputs(family.stock, 9)
+    for name in ("resid_post", "resid_mid"):
+        name = f"{last.stack}.{last.layer}.{name}"
+        if name in family.run and (name.endswith("post") or last.kind == "attn"):
+            replaced = [edits.replace(name, family.run[name])]
+            moved = family.opened.run(other, edits=replaced, keep=("logits",))["logits"]
+            assert torch.allclose(moved, family.run["logits"], **CLOSE)
 
 
-def test_an_edge_that_is_cut_gets_no_weight_and_no_other_row_moves(family: tuple[str, Any, OpenedModel]) -> None:
-    _, stock, opened = family
-    inputs = example_inputs(stock, 4)
-    path = opened.layout.attention[0].path
-    before = opened.run(inputs)[f"{path}.pattern"]
-    after = opened.run(inputs, edits=[edits.mask_edges(path, [(3, 1)], [2])])[f"{path}.pattern"]
+def test_an_edge_that_is_cut_gets_no_weight_and_no_other_row_moves(family: Opened) -> None:
+    path = family.opened.layout.attention[0].path
+    before = family.run[f"{path}.pattern"]
+    after = family.opened.run(family.inputs, edits=[edits.mask_edges(path, [(3, 1)], [2])])[f"{path}.pattern"]
     assert before[0, 2, 3, 1] > 0
     assert after[0, 2, 3, 1] == 0
     rest = torch.ones_like(before, dtype=torch.bool)

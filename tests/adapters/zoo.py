@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from tests.adapters.families import FAMILIES, SIZES, SPECIAL
+from tests.adapters.families import FAMILIES, GPT, GROUPED, IMAGE, SIZES, SPECIAL, TEXT_SIZES, tiny_model
 from tests.adapters.test_huggingface import tokenizer
 
 Output = Literal[
@@ -29,48 +28,39 @@ TEXT, PAIR_TEXT = "the cat sat on the mat", "the cat sat on the mat >> a bird fl
 
 @dataclass(frozen=True)
 class Member:
-    """One class of one family."""
+    """One class of one family: "Bert" and "ForMaskedLM" make BertForMaskedLM."""
 
-    name: str
-    class_name: str
-    config_name: str
+    family: str
+    head: str
     sizes: dict[str, Any]
     output: Output
 
+    @property
+    def name(self) -> str:
+        """The name of the class."""
+        return self.family + self.head
+
     def make(self, attention: Attention = "eager") -> Any:
         """The model in eval mode; each call gives the same weights."""
-        import transformers
-
-        with torch.random.fork_rng(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.manual_seed(0)
-            config = getattr(transformers, self.config_name)(**self.sizes, attn_implementation=attention)
-            model = getattr(transformers, self.class_name)(config).eval()
-            for weight in model.parameters():
-                if weight.dim() > 1 and weight.requires_grad:  # sine tables stay, as a load makes them anew
-                    weight.data.normal_(0, 0.2)
-        return model
+        with torch.random.fork_rng():
+            return tiny_model(self.name, self.sizes, attention)
 
     def inputs(self, model: Any) -> dict[str, Tensor]:
         """Arguments of the stock model, a batch of one. An encoder of text has two places that are only padding."""
-        config, draw = model.config, torch.Generator().manual_seed(31)
-        main = "input_values" if self.reads == "sound" else model.main_input_name
-        if self.output == "similarity":
-            vision = config.vision_config
-            image = torch.rand(1, 3, vision.image_size, vision.image_size, generator=draw)
-            return {"input_ids": _tokens(7, draw), "pixel_values": image}
-        if self.reads == "image":
-            vision = getattr(config, "vision_config", config)
-            return {main: torch.rand(1, 3, vision.image_size, vision.image_size, generator=draw)}
+        config, main, draw = model.config, model.main_input_name, torch.Generator().manual_seed(31)
+        if self.reads == "image" or self.output == "similarity":
+            side = IMAGE["image_size"]
+            texts = {"input_ids": _tokens(7, draw)} if self.output == "similarity" else {}
+            return {**texts, "pixel_values": torch.rand(1, 3, side, side, generator=draw)}
         if self.reads == "sound":
-            return {main: torch.randn(1, 389, generator=draw)}
+            return {"input_values": torch.randn(1, 389, generator=draw)}
         if self.reads == "spectrogram":
             inputs = {main: torch.randn(1, config.num_mel_bins, 2 * config.max_source_positions, generator=draw)}
             return inputs if self.output == "audio_class" else {**inputs, "decoder_input_ids": _tokens(N_TARGET, draw)}
         inputs = {main: _tokens(N_SOURCE, draw)}
         if not self.is_causal:
             inputs["attention_mask"] = torch.tensor([[1] * (N_SOURCE - 2) + [0, 0]])
-        if self.reads_segments:
+        if self.family in ("Bert", "Albert", "Electra"):  # they tell a second sentence from the first
             inputs["token_type_ids"] = torch.tensor([[0] * 6 + [1] * (N_SOURCE - 6)])
         if config.is_encoder_decoder:
             if self.output == "sequence_class":  # which ends with its end token, and makes its own target of it
@@ -85,8 +75,7 @@ class Member:
         if self.reads == "text" or self.output in ("similarity", "pair_next_token", "ctc"):
             tokenizer().save_pretrained(path)
         if self.reads == "image" or self.output == "similarity":
-            side = self.sizes.get("vision_config", self.sizes)["image_size"]
-            square = {"height": side, "width": side}
+            square = dict.fromkeys(("height", "width"), IMAGE["image_size"])
             image = {"image_mean": [0.5] * 3, "image_std": [0.25] * 3, "size": square, "crop_size": square}
             (path / "preprocessor_config.json").write_text(json.dumps(image))
         return path
@@ -94,27 +83,22 @@ class Member:
     @property
     def reads(self) -> Modality:
         """What its main input is; of a dual encoder, its first one."""
-        return MODALITIES.get(self.config_name, "text")
+        return MODALITIES.get(self.family, "text")
 
     @property
     def is_causal(self) -> bool:
         """Whether no position of its only stack sees a later one."""
-        return self.config_name in CAUSAL or self.sizes.get("is_decoder", False)
+        return self.family in CAUSAL or self.sizes.get("is_decoder", False)
 
     @property
     def is_pair(self) -> bool:
         """Whether it has an encoder and a decoder."""
-        return self.config_name in PAIRS and self.output != "audio_class" and "Encoder" not in self.class_name
-
-    @property
-    def reads_segments(self) -> bool:
-        """Whether the model distinguishes a second sentence from the first."""
-        return self.config_name in ("BertConfig", "AlbertConfig", "ElectraConfig")
+        return self.family in PAIRS and self.output != "audio_class" and "Encoder" not in self.head
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
         """The attention implementations that its family has."""
-        return ("eager",) if self.config_name in ONLY_EAGER else ("eager", "sdpa")
+        return ("eager",) if self.family in ONLY_EAGER else ("eager", "sdpa")
 
     @property
     def text(self) -> str:
@@ -131,20 +115,18 @@ def _tokens(n: int, draw: torch.Generator) -> Tensor:
     return torch.randint(11, 97, (1, n), generator=draw)
 
 
-CAUSAL = {"GPT2Config", "LlamaConfig", "Qwen3Config", "MistralConfig", "CLIPTextConfig"}
-PAIRS = {"T5Config", "BartConfig", "MarianConfig", "WhisperConfig"}
-ONLY_EAGER = {"DebertaV2Config", "MPNetConfig"}
+CAUSAL = {"GPT2", "Llama", "Qwen3", "Mistral", "CLIPText"}
+PAIRS = {"T5", "Bart", "Marian", "Whisper"}
+ONLY_EAGER = {"DebertaV2", "MPNet"}
 MODALITIES: dict[str, Modality] = {
-    "ViTConfig": "image", "DeiTConfig": "image", "Dinov2Config": "image", "CLIPVisionConfig": "image",
-    "SiglipVisionConfig": "image", "Wav2Vec2Config": "sound", "WhisperConfig": "spectrogram",
-}  # fmt: skip
-IMAGE = {"image_size": 12, "patch_size": 4, "hidden_size": 24, "intermediate_size": 44, "num_hidden_layers": 2,
-         "num_attention_heads": 6}  # fmt: skip
+    **dict.fromkeys(("ViT", "DeiT", "Dinov2", "CLIPVision", "SiglipVision"), "image"),
+    "Wav2Vec2": "sound",
+    "Whisper": "spectrogram",
+}
 CLIP_TEXT = {**SIZES, **SPECIAL, "max_position_embeddings": 16}
 DUAL = {"text_config": CLIP_TEXT, "vision_config": IMAGE}
 SOUND = {
-    "vocab_size": 31, "hidden_size": 24, "intermediate_size": 44, "num_hidden_layers": 2, "num_attention_heads": 6,
-    "conv_dim": (8, 8), "conv_stride": (5, 2), "conv_kernel": (10, 3), "num_conv_pos_embeddings": 4,
+    **SIZES, "vocab_size": 31, "conv_dim": (8, 8), "conv_stride": (5, 2), "conv_kernel": (10, 3), "num_conv_pos_embeddings": 4,
     "num_conv_pos_embedding_groups": 2,
 }  # fmt: skip
 HEADS: dict[str, Output] = {
@@ -158,50 +140,44 @@ HEADS: dict[str, Output] = {
 """What a class produces, by the end of its name."""
 
 
-def _members(family: str, config: str, sizes: dict[str, Any], *heads: str) -> list[Member]:
+def _members(family: str, sizes: dict[str, Any], *heads: str) -> list[Member]:
     """The classes of a family whose names begin alike."""
     labels = {head: {"num_labels": N_LABELS} if head.endswith("Classification") else {} for head in heads}
-    return [Member(family + head, family + head, config, {**sizes, **labels[head]}, HEADS[head]) for head in heads]
+    return [Member(family, head, {**sizes, **labels[head]}, HEADS[head]) for head in heads]
 
 
-BERT = FAMILIES["BERT"].sizes
-T5 = {**FAMILIES["T5"].sizes, **SPECIAL}
+BERT, ELECTRA = TEXT_SIZES, {**TEXT_SIZES, "embedding_size": 10}
 ZOO: tuple[Member, ...] = (
-    *_members("Bert", "BertConfig", BERT, "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
+    *_members("Bert", BERT, "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
               "ForQuestionAnswering", "ForNextSentencePrediction", "ForPreTraining"),
-    *_members("Bert", "BertConfig", {**BERT, "is_decoder": True}, "LMHeadModel"),
-    *_members("DistilBert", "DistilBertConfig", FAMILIES["DistilBERT"].sizes, "Model", "ForMaskedLM",
-              "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
-    *_members("Roberta", "RobertaConfig", FAMILIES["RoBERTa"].sizes, "Model", "ForMaskedLM",
-              "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
-    *_members("Albert", "AlbertConfig", FAMILIES["ALBERT"].sizes, "Model", "ForMaskedLM", "ForSequenceClassification"),
-    *_members("DebertaV2", "DebertaV2Config", FAMILIES["DeBERTa"].sizes, "Model", "ForMaskedLM",
-              "ForSequenceClassification"),
-    *_members("Electra", "ElectraConfig", {**BERT, "embedding_size": 10}, "Model", "ForMaskedLM"),
-    Member("ElectraForPreTraining", "ElectraForPreTraining", "ElectraConfig", {**BERT, "embedding_size": 10},
-           "token_class"),
-    *_members("MPNet", "MPNetConfig", BERT, "Model"),
-    *_members("GPT2", "GPT2Config", {**FAMILIES["GPT-2"].sizes, "pad_token_id": 0}, "Model", "LMHeadModel",
-              "ForSequenceClassification", "ForTokenClassification"),
-    *_members("Llama", "LlamaConfig", FAMILIES["Llama"].sizes, "Model", "ForCausalLM", "ForSequenceClassification"),
-    *_members("Qwen3", "Qwen3Config", FAMILIES["Qwen3"].sizes, "ForCausalLM"),
-    *_members("Mistral", "MistralConfig", FAMILIES["Mistral"].sizes, "ForCausalLM"),
-    *_members("T5", "T5Config", T5, "Model", "ForConditionalGeneration", "EncoderModel"),
-    *_members("Bart", "BartConfig", FAMILIES["BART"].sizes, "Model", "ForConditionalGeneration",
-              "ForSequenceClassification"),
-    *_members("Marian", "MarianConfig", FAMILIES["Marian"].sizes, "MTModel"),
-    *_members("ViT", "ViTConfig", IMAGE, "Model", "ForImageClassification"),
-    *_members("Dinov2", "Dinov2Config", {**IMAGE, "mlp_ratio": 2}, "Model", "ForImageClassification"),
-    *_members("DeiT", "DeiTConfig", IMAGE, "ForImageClassification"),
-    Member("CLIPModel", "CLIPModel", "CLIPConfig", {**DUAL, "projection_dim": 10}, "similarity"),
-    Member("CLIPTextModel", "CLIPTextModel", "CLIPTextConfig", CLIP_TEXT, "vectors"),
-    Member("CLIPTextModelWithProjection", "CLIPTextModelWithProjection", "CLIPTextConfig",
-           {**CLIP_TEXT, "projection_dim": 10}, "vectors"),
-    Member("CLIPVisionModel", "CLIPVisionModel", "CLIPVisionConfig", IMAGE, "vectors"),
-    Member("SiglipModel", "SiglipModel", "SiglipConfig", DUAL, "similarity"),
-    Member("SiglipVisionModel", "SiglipVisionModel", "SiglipVisionConfig", IMAGE, "vectors"),
-    *_members("Whisper", "WhisperConfig", {**FAMILIES["Whisper"].sizes, "classifier_proj_size": 10}, "Model",
-              "ForConditionalGeneration", "ForAudioClassification"),
-    Member("Wav2Vec2Model", "Wav2Vec2Model", "Wav2Vec2Config", SOUND, "vectors"),
-    Member("Wav2Vec2ForCTC", "Wav2Vec2ForCTC", "Wav2Vec2Config", SOUND, "ctc"),
+    *_members("Bert", {**BERT, "is_decoder": True}, "LMHeadModel"),
+    *_members("DistilBert", FAMILIES["DistilBERT"].sizes, "Model", "ForMaskedLM", "ForSequenceClassification",
+              "ForTokenClassification", "ForQuestionAnswering"),
+    *_members("Roberta", BERT, "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
+              "ForQuestionAnswering"),
+    *_members("Albert", FAMILIES["ALBERT"].sizes, "Model", "ForMaskedLM", "ForSequenceClassification"),
+    *_members("DebertaV2", FAMILIES["DeBERTa"].sizes, "Model", "ForMaskedLM", "ForSequenceClassification"),
+    *_members("Electra", ELECTRA, "Model", "ForMaskedLM"),
+    Member("Electra", "ForPreTraining", ELECTRA, "token_class"),
+    *_members("MPNet", BERT, "Model"),
+    *_members("GPT2", {**GPT, "pad_token_id": 0}, "Model", "LMHeadModel", "ForSequenceClassification",
+              "ForTokenClassification"),
+    *_members("Llama", GROUPED, "Model", "ForCausalLM", "ForSequenceClassification"),
+    *_members("Qwen3", FAMILIES["Qwen3"].sizes, "ForCausalLM"),
+    *_members("Mistral", FAMILIES["Mistral"].sizes, "ForCausalLM"),
+    *_members("T5", {**FAMILIES["T5"].sizes, **SPECIAL}, "Model", "ForConditionalGeneration", "EncoderModel"),
+    *_members("Bart", FAMILIES["BART"].sizes, "Model", "ForConditionalGeneration", "ForSequenceClassification"),
+    *_members("Marian", FAMILIES["Marian"].sizes, "MTModel"),
+    *_members("ViT", IMAGE, "Model", "ForImageClassification"),
+    *_members("Dinov2", {**IMAGE, "mlp_ratio": 2}, "Model", "ForImageClassification"),
+    *_members("DeiT", IMAGE, "ForImageClassification"),
+    Member("CLIP", "Model", {**DUAL, "projection_dim": 10}, "similarity"),
+    *_members("CLIPText", CLIP_TEXT, "Model"),
+    Member("CLIPText", "ModelWithProjection", {**CLIP_TEXT, "projection_dim": 10}, "vectors"),
+    *_members("CLIPVision", IMAGE, "Model"),
+    Member("Siglip", "Model", DUAL, "similarity"),
+    *_members("SiglipVision", IMAGE, "Model"),
+    *_members("Whisper", {**FAMILIES["Whisper"].sizes, "classifier_proj_size": 10}, "Model", "ForConditionalGeneration",
+              "ForAudioClassification"),
+    *_members("Wav2Vec2", SOUND, "Model", "ForCTC"),
 )  # fmt: skip
