@@ -61,9 +61,8 @@ class Checkpoint:
     def _repr_html_(self) -> str:
         """In a notebook: what it is, how it was trained, and how well it does, as far as its card says."""
         config, card = self.config, self.card
-        is_text = (
-            self.task is not None and TASK_LIMITS[self.task.config.name].is_text
-        )  # where nothing is right or wrong
+        # where nothing is right or wrong
+        is_text = self.task is not None and TASK_LIMITS[self.task.config.name].is_text
         measure = "token_accuracy" if is_text else "exact_match"
         shape = f"{config.n_layers} × {config.n_heads} heads of {config.d_head}, d_model {config.d_model}, d_ff {config.d_ff}"
         rows = [

@@ -50,11 +50,7 @@ def _embedding(config: ModelConfig) -> Part:
         return Part("patch embedding", f"{config.patch}²·{d} + {d} + {d} (class token)", (config.patch**2 + 2) * d)
     tables = 2 if config.architecture == "encoder-decoder" and not config.tied_source else 1
     times = "2 × " if tables == 2 else ""
-    return Part(
-        "token embedding",
-        f"{times}{config.vocab_size:,}·{config.d_model}",
-        tables * config.vocab_size * config.d_model,
-    )
+    return Part("token embedding", f"{times}{config.vocab_size:,}·{d}", tables * config.vocab_size * d)
 
 
 def _positions(config: ModelConfig, stacks: int) -> Part:

@@ -182,14 +182,8 @@ class _Choice:
             raise InputError("The logits hold NaN or infinity, so no token is the likeliest; take the last edit away.")
         q = self.sampling.distribution(logits)
         predicted = self.sampling.choose(q, self.generator)
-        return Step(
-            position=position,
-            token=predicted if self.forced is None else int(self.forced[position]),
-            predicted=predicted,
-            probabilities=logits.softmax(dim=-1),
-            drawn_from=q,
-            run=run,
-        )
+        token = predicted if self.forced is None else int(self.forced[position])
+        return Step(position, token, predicted, logits.softmax(dim=-1), q, run)
 
 
 def choice_of(sampling: Sampling, generator: torch.Generator | None = None) -> _Choice:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 from xformer.errors import QuotaExceededError
@@ -95,12 +94,8 @@ def free_on_disk(folder: Path) -> int:
 
 def disk_used(*folders: Path) -> int:
     """The bytes of all files in some folders; one that lies in another is counted once."""
-    return sum(_sizes(folder) for folder in _outermost(folders))
-
-
-def _outermost(folders: Iterable[Path]) -> set[Path]:
     found = {folder.resolve() for folder in folders}
-    return {folder for folder in found if not found & set(folder.parents)}
+    return sum(_sizes(folder) for folder in found if not found & set(folder.parents))
 
 
 def _sizes(folder: Path) -> int:

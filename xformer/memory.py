@@ -32,22 +32,16 @@ def trace_bytes(config: ModelConfig, source: int, target: int | None = None, *, 
     """About how many bytes the trace of a run keeps: `source` positions in the first stack, `target` in a decoder beside it."""
     total = 0
     for length, memory in _stacks(config, source, target):
-        total += (
-            batch
-            * config.n_layers
-            * (_layer(config, length, length) + (_attention(config, length, memory) if memory else 0))
-        )
-        total += batch * BYTES_PER_FLOAT * 3 * length * config.d_model
-    return total + batch * BYTES_PER_FLOAT * (target or source) * config.vocab_size
+        layer = _layer(config, length, length) + (_attention(config, length, memory) if memory else 0)
+        total += config.n_layers * layer + BYTES_PER_FLOAT * 3 * length * config.d_model
+    return batch * (total + BYTES_PER_FLOAT * (target or source) * config.vocab_size)
 
 
 def peak_bytes(config: ModelConfig, source: int, target: int | None = None, *, batch: int = 1) -> int:
     """The same with what is needed on the way, at the widest place."""
     widest = max(length * max(length, memory) for length, memory in _stacks(config, source, target))
-    return (
-        trace_bytes(config, source, target, batch=batch)
-        + batch * SCRATCH_MATRICES * BYTES_PER_FLOAT * config.n_heads * widest
-    )
+    scratch = batch * SCRATCH_MATRICES * BYTES_PER_FLOAT * config.n_heads * widest
+    return trace_bytes(config, source, target, batch=batch) + scratch
 
 
 def check_fits(
@@ -163,9 +157,8 @@ def _stacks(config: ModelConfig, source: int, target: int | None) -> list[tuple[
 
 def _layer(config: ModelConfig, query: int, key: int) -> int:
     stream = 7 * query * config.d_model  # resid_pre, resid_mid, resid_post, what the sublayers read and give
-    return BYTES_PER_FLOAT * (stream + config.ffn_component.n_kept * query * config.d_ff) + _attention(
-        config, query, key
-    )
+    neurons = config.ffn_component.n_kept * query * config.d_ff
+    return BYTES_PER_FLOAT * (stream + neurons) + _attention(config, query, key)
 
 
 def _attention(config: ModelConfig, query: int, key: int) -> int:

@@ -122,10 +122,7 @@ class Transformer(nn.Module):
         return self.encoder(embedding(source), layout, context=BlockInputs(dropout=dropout), tape=at, layer_tape=at)
 
     def extend(
-        self,
-        tokens: Int[Tensor, "batch new"],
-        cache: Cache,
-        memory: Float[Tensor, "batch key d_model"] | None = None,
+        self, tokens: Int[Tensor, "batch new"], cache: Cache, memory: Float[Tensor, "batch key d_model"] | None = None
     ) -> Float[Tensor, "batch new vocab"]:
         """Logits of the next tokens of a decoding whose earlier positions are in `cache`, which grows by them.
 

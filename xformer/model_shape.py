@@ -9,7 +9,7 @@ Figures, edits and links use this; only code that works on our own weights uses 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from typing import Literal
 
@@ -21,19 +21,6 @@ READ_ONLY = (
     "The attention of this model is what it returns beside its logits: it can be looked at, and nothing in the run can be "
     "silenced, cut or replaced."
 )
-_SAME = (
-    "architecture",
-    "d_model",
-    "n_layers",
-    "vocab_size",
-    "max_len",
-    "n_inputs",
-    "norm",
-    "activation",
-    "image",
-    "patch",
-)
-"""What a `ModelConfig` calls by the same name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +70,8 @@ class ModelShape:
         """The shape of one of our own models."""
         sites = _sites(config)
         return cls(
-            **{name: getattr(config, name) for name in _SAME},
+            **{one.name: getattr(config, one.name) for one in fields(cls) if hasattr(config, one.name)},
             is_causal=bool(config.causal),
-            final_norm=bool(config.final_norm),
             sites=sites,
             heads={site.path: config.n_heads for site in sites if site.is_attention},
             neurons={site.path: config.d_ff for site in sites if not site.is_attention},

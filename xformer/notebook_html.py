@@ -62,9 +62,8 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def curve(rows: Any, name: str) -> str:
     """A small line of a share against the steps, of rows from an untrusted file; nothing where there are too few."""
-    pairs = (
-        [(row.get("step"), row.get(name)) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    )
+    known = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    pairs = [(row.get("step"), row.get(name)) for row in known]
     points = [(at, y) for at, y in pairs if type(at) is int and isinstance(y, (int, float)) and 0 <= y <= 1]
     if len(points) < 2:
         return ""
@@ -127,11 +126,6 @@ def _png(alpha: np.ndarray) -> bytes:
 
     lines = np.pad(alpha, ((0, 0), (1, 0))).tobytes()  # each line begins with 0: it stands as it is
     header = struct.pack(">IIBBBBB", alpha.shape[1], alpha.shape[0], 8, 3, 0, 0, 0)
-    palette = chunk(b"PLTE", INK * 256) + chunk(b"tRNS", bytes(range(256)))
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + palette
-        + chunk(b"IDAT", zlib.compress(lines))
-        + chunk(b"IEND", b"")
-    )
+    chunks = [chunk(b"IHDR", header), chunk(b"PLTE", INK * 256), chunk(b"tRNS", bytes(range(256)))]
+    chunks += [chunk(b"IDAT", zlib.compress(lines)), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)

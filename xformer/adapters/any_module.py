@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -20,15 +20,7 @@ from torch import Tensor, nn
 from xformer.adapters.adapter import Input
 from xformer.adapters.attachment import left_as_found, noting_draws, remembered
 from xformer.adapters.on_demand import lengths, recorded_bytes
-from xformer.adapters.opening import (
-    ExternalAdapter,
-    Inputs,
-    OpenedModel,
-    Verification,
-    heads_read,
-    open_module,
-    shape_of,
-)
+from xformer.adapters.opening import ExternalAdapter, Inputs, OpenedModel, Verification, open_module, shape_of
 from xformer.adapters.own_models import numbered
 from xformer.decoding import Step
 from xformer.edits import AnyEdit
@@ -91,13 +83,17 @@ class AnyModule(ExternalAdapter):
         labels = torch.full_like(stream if target is None else target, IGNORED)
         return Example(tuple(stream[0].tolist()), (), stream, target, stream, labels, arguments=self.inputs)
 
+    def inputs_of(self, example: Example) -> Inputs:
+        """The arguments of the module's forward pass."""
+        return self.inputs if example.arguments is None else dict(example.arguments)
+
     def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The ids of the tokens, or the numbers of the positions."""
         return tuple(str(token) for token in tokens.tolist())
 
     def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
         """Record a run; see `xformer.record`."""
-        inputs = self.inputs if example.arguments is None else dict(example.arguments)
+        inputs = self.inputs_of(example)
         activations = self.opened.run(inputs, n_batch=_n_batch(inputs), edits=edits, keep=keep)
         return Trace(None, example.stream, example.target, tuple(edits), activations)
 
@@ -111,12 +107,6 @@ class AnyModule(ExternalAdapter):
     def input(self) -> GivenInput:
         """Nothing can be typed: the module reads the inputs it is called with."""
         return GivenInput(self.frame().source)
-
-    def heads_read(
-        self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
-    ) -> Float[Tensor, "part head pos d_head"]:
-        """Queries or keys for other streams; see `opening.heads_read`."""
-        return heads_read(self.opened, dict(example.arguments or self.inputs), path, x, side)
 
     def steps(
         self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from xformer.adapters.attention import (
     multi_head_attention,
 )
 from xformer.adapters.layout import Layout
-from xformer.adapters.on_demand import DeferredAttention, SpyTape
+from xformer.adapters.on_demand import DeferredAttention, SpyTape, tensors_in
 from xformer.adapters.probe import ActiveRun, active_run
 from xformer.errors import EditError, InputError
 from xformer.site import Kind, Site, Stack
@@ -262,7 +262,7 @@ def returned_patterns(output: Any, stack: Stack | None = None) -> dict[Site, Pat
             found |= {Site(side, layer, kind): one for layer, one in enumerate(given) if _is_pattern(one)}
     else:
         named = getattr(output, "attentions", None)
-        every = [one for one in (_tensors(output) if named is None else named) if _is_pattern(one)]
+        every = [one for one in (tensors_in(output) if named is None else named) if _is_pattern(one)]
         if stack is None:
             own = [one for one in every if one.shape[-1] == one.shape[-2] > 1]
             stack = "decoder" if own and not any(bool(one.triu(1).any()) for one in own) else "encoder"
@@ -276,14 +276,6 @@ def returned_layout(output: Any) -> Layout:
     if not sites:
         raise InputError("It returns no weights of attention either.")
     return Layout(sites, tuple(("", index) for index in range(len(sites))))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(one)
 
 
 def _is_pattern(one: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 
 from xformer.adapters.layout import (
     CLOSE,
-    BlockLayout,
     Layout,
     Side,
     Sublayer,
@@ -108,9 +106,8 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site
         layout.taps.append(
             Tap(layer.adds.path, "out", layer.adds.number, f"{one.path}.out", layer.factor, layer.adds.is_changed_later)
         )
-        _name_projection(
-            layout, seen, one.path, layer, heads_side_by_side(attention.z, attention.n_query), attention.begin
-        )
+        inside = heads_side_by_side(attention.z, attention.n_query)
+        _name_projection(layout, seen, one.path, layer, inside, attention.begin)
         if parts.feed_forward is not None and not parts.is_parallel:
             where = layer.adds if layer.mid is None else layer.mid
             side: Side = "adds" if layer.mid is None else "out"
@@ -119,7 +116,8 @@ def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site
     layout.taps += list(_attention_inputs(layout, seen, call, members))
     if parts is None:
         return
-    layout.norms[site.path] = "parallel" if parts.is_parallel else _norm_of(parts)
+    is_pre = parts.attention[0].mid is None
+    layout.norms[site.path] = "parallel" if parts.is_parallel else "pre" if is_pre else "post"
     if layout.norms[site.path] == "post":  # what its norms give is the stream itself
         for one, _ in members:
             layout.norm_before.pop(one.path, None)
@@ -148,10 +146,6 @@ def _name_projection(layout: Layout, seen: Probe, path: str, layer: Sublayer, in
         layout.projections[path] = place
     if layer.mid is not None:
         layout.norm_after[path] = layer.mid.path
-
-
-def _norm_of(parts: BlockLayout) -> Literal["pre", "post"]:
-    return "pre" if parts.attention[0].mid is None else "post"
 
 
 def _projection(seen: Probe, attention: Attention, block: Call) -> Call | None:

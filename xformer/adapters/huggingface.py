@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -30,7 +30,6 @@ from xformer.adapters.huggingface_opening import (
     text_config,
 )
 from xformer.adapters.on_demand import (
-    OnDemand,
     added_bytes,
     lengths,
     on_demand_bytes,
@@ -38,7 +37,7 @@ from xformer.adapters.on_demand import (
     recorded_bytes,
     reduced,
 )
-from xformer.adapters.opening import Inputs, OpenedModel, heads_read, shape_of
+from xformer.adapters.opening import Inputs, OpenedModel, shape_of
 from xformer.decoding import GREEDY, Sampling, Step, choice_of
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
@@ -106,13 +105,6 @@ class HuggingFaceModel(HuggingFaceInputs):
             raise UnavailableError(f"{self.name} gives {described}, so there are no logits at each position.")
         return self.opened.head(stream)
 
-    def heads_read(
-        self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
-    ) -> Float[Tensor, "part head pos d_head"]:
-        """Queries or keys for other streams; see `opening.heads_read`."""
-        calls = trace.activations.calls if isinstance(trace.activations, OnDemand) else None
-        return heads_read(self.opened, self.inputs_of(example), path, x, side, calls)
-
     def steps(
         self,
         example: Example,
@@ -176,9 +168,8 @@ class HuggingFaceModel(HuggingFaceInputs):
 
     def _is_large(self, example: Example) -> bool:
         """Whether activations are recomputed on demand instead of kept."""
-        return (
-            self.opened.backend == "attention_function" and recorded_bytes(self.shape, *lengths(example)) > LARGE_BYTES
-        )
+        is_deferrable = self.opened.backend == "attention_function"
+        return is_deferrable and recorded_bytes(self.shape, *lengths(example)) > LARGE_BYTES
 
 
 def _shape(opened: OpenedModel) -> ModelShape:

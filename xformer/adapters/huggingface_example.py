@@ -147,8 +147,6 @@ def _rows(model: HuggingFaceInputs, typed: Any) -> list[Any]:
     if isinstance(typed, str) or is_two:
         return [typed]
     rows = list(typed)
-    if not rows:
-        raise InputError(f"{model.name} reads 1 to {model.shape.max_len} tokens, got none; type a word.")
     return [rows] if all(isinstance(one, int) for one in rows) else rows
 
 

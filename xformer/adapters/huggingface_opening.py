@@ -65,15 +65,9 @@ def _open(model: nn.Module) -> tuple[OpenedModel, Verification]:
     n_target = None
     if is_pair(model):
         n_target = examples[0].get("decoder_input_ids", next(iter(examples[0].values()))).shape[-1]
+    decoder = None if n_target is None else _decoder_path(model)
     opened, verification = open_module(
-        model,
-        call,
-        OUTPUT_OF[kind],
-        examples,
-        ids_of,
-        n_target=n_target,
-        decoder=_decoder_path(model) if n_target is not None else None,
-        output=kind,
+        model, call, OUTPUT_OF[kind], examples, ids_of, n_target=n_target, decoder=decoder, output=kind
     )
     if kind == "next_token" and opened.layout.attention[-1].stack == "encoder":
         if is_causal_class(model):
@@ -93,7 +87,9 @@ def _runnable(model: nn.Module) -> tuple[list[Inputs], Any]:
         try:
             return examples, call(model, examples[0])
         except Exception as error:  # a model may raise anything for inputs it cannot read
-            read = ", ".join(f"{name} {list(value.shape)}" for name, value in examples[0].items() if _is_tensor(value))
+            read = ", ".join(
+                f"{name} {list(value.shape)}" for name, value in examples[0].items() if isinstance(value, Tensor)
+            )
             raise InputError(
                 f"{type(model).__name__} could not be run on an example input ({read}): {' '.join(str(error).split())[:200]}"
             ) from error
@@ -120,20 +116,14 @@ def is_causal_class(model: nn.Module) -> bool:
     from transformers.models.auto import modeling_auto
 
     name = type(model).__name__
-    return (
-        name in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-        and name not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
-    )
+    masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
+    return name in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() and name not in masked
 
 
 def call(model: nn.Module, inputs: Inputs) -> Any:
     """One forward pass on the model's device, without a cache."""
     device = next(model.parameters()).device
-    return model(**{name: value.to(device) if _is_tensor(value) else value for name, value in inputs.items()})
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)
+    return model(**{name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()})
 
 
 def _logits(returned: Any) -> Tensor:

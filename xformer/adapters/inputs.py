@@ -355,9 +355,9 @@ def _of_bytes(token: str) -> str:
     try:
         raw = token.translate(_byte_of()).encode("latin-1")
     except UnicodeEncodeError:
-        return _signs(token)  # a special token stands for no bytes
+        return token.translate(_SIGNS)  # a special token stands for no bytes
     try:
-        return _signs(raw.decode())
+        return raw.decode().translate(_SIGNS)
     except UnicodeDecodeError:
         return f"‹{raw.hex(' ')}›"
 
@@ -365,13 +365,9 @@ def _of_bytes(token: str) -> str:
 def _of_pieces(token: str) -> str:
     byte = _BYTE.fullmatch(token)
     if byte is None:
-        return _signs(token.replace("▁", " "))
+        return token.replace("▁", " ").translate(_SIGNS)
     number = int(byte[1], 16)
-    return _signs(chr(number)) if number in (9, 10, 13, 32) else f"‹{number:02x}›"
-
-
-def _signs(text: str) -> str:
-    return text.translate(_SIGNS)
+    return chr(number).translate(_SIGNS) if number in (9, 10, 13, 32) else f"‹{number:02x}›"
 
 
 @cache

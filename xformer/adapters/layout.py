@@ -185,14 +185,9 @@ def block_layout(seen: Probe, index: int, attentions: list[Attention]) -> BlockL
     if x.shape != y.shape:
         return None
     parts = [call for call in seen.inside(index) if call.given.numel() == x.numel()]
-    return _serial(parts, x, y, attentions) or _parallel(parts, x, y, attentions)
-
-
-def _serial(parts: list[Call], x: Tensor, y: Tensor, attentions: list[Attention]) -> BlockLayout | None:
-    found = _walk(parts, x, y, [attention.end for attention in attentions], 0)
+    found, n = _walk(parts, x, y, [attention.end for attention in attentions], 0), len(attentions)
     if found is None:
-        return None
-    n = len(attentions)
+        return _parallel(parts, x, y, attentions)
     return BlockLayout(tuple(found[:n]), found[n] if len(found) > n else None)
 
 

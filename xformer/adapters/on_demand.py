@@ -152,7 +152,7 @@ class OnDemand(dict[str, Tensor]):
         """The tensors in memory."""
         groups = [tensor for group in self._groups.values() for tensor in group.values()]
         later = [tensor for one in self.later.values() for tensor in one.held]
-        return [*dict.values(self), *later, *groups, *_tensors(list(self.calls.values()))]
+        return [*dict.values(self), *later, *groups, *tensors_in(list(self.calls.values()))]
 
     def remembered(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
         """Cache a value derived from this run and others in `key`; other runs are compared by identity."""
@@ -168,12 +168,12 @@ class OnDemand(dict[str, Tensor]):
         return self.later[path].reduced if path in self.later else None
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in tuples, lists and dictionaries."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return [tensor for one in value for tensor in _tensors(one)]
+        return [tensor for one in value for tensor in tensors_in(one)]
     return [value] if isinstance(value, Tensor) else []
 
 
@@ -255,18 +255,10 @@ def reduced(path: str, seen: dict[str, Tensor], most: int) -> Reduced:
     if weights.shape[2] > 1:
         rest = torch.maximum(rest, weights[:, :, 1:].amax(dim=(1, 2)))
     size = seen["z"][0].float().norm(dim=-1).mean(dim=-1).tolist()
-    return Reduced(
-        tuple(pattern.shape),
-        Thumbnail(
-            _codes(high, allowed, peaks[:, None, None]),
-            peaks.numpy(force=True),
-            _codes(column, column_allowed, peaks[:, None]),
-            rest.numpy(force=True),
-        ),
-        tuple(size),
-        tuple(head for head, one in enumerate(size) if one == 0 and peaks[head] > 0),
-        not bool(mask.all()),
-    )
+    planes, first = _codes(high, allowed, peaks[:, None, None]), _codes(column, column_allowed, peaks[:, None])
+    thumbnail = Thumbnail(planes, peaks.numpy(force=True), first, rest.numpy(force=True))
+    silenced = tuple(head for head, one in enumerate(size) if one == 0 and peaks[head] > 0)
+    return Reduced(tuple(pattern.shape), thumbnail, tuple(size), silenced, not bool(mask.all()))
 
 
 def _codes(weights: Tensor, allowed: Tensor, peaks: Tensor) -> UInt8[np.ndarray, "..."]:
@@ -292,9 +284,8 @@ def recorded_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:
     for site in shape.attention:
         queries = _queries(site.stack, n, n_target)
         keys = n if site.is_cross else queries
-        numbers += (
-            2 * shape.heads[site.path] * queries * keys + 4 * queries * shape.d_model
-        )  # scores, pattern; q, k, v, z
+        # scores, pattern; q, k, v, z
+        numbers += 2 * shape.heads[site.path] * queries * keys + 4 * queries * shape.d_model
     return BYTES_PER_FLOAT * numbers + added_bytes(shape, n, n_target)
 
 

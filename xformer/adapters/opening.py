@@ -31,7 +31,7 @@ from xformer.adapters.probe import ActiveRun, probe, running
 from xformer.edits import AnyEdit
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.model_shape import READ_ONLY, ModelShape
-from xformer.site import Site, after
+from xformer.site import after
 from xformer.tape import Tape, graph_of
 from xformer.tasks.task import Example
 from xformer.trace import Trace, first_nan
@@ -95,12 +95,7 @@ class OpenedModel:
         return "output" if self.output == "vectors" else "logits"
 
     def run(
-        self,
-        inputs: Inputs,
-        *,
-        n_batch: int = 1,
-        edits: Sequence[AnyEdit] = (),
-        keep: Sequence[str] = ("*",),
+        self, inputs: Inputs, *, n_batch: int = 1, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)
     ) -> dict[str, Tensor]:
         """Run under `edits` and keep the activations that match `keep`. Raises `EditError` if a name matches nothing."""
         if self.backend == "returned_weights" and edits:
@@ -430,6 +425,17 @@ class ExternalAdapter:
         """The located weights."""
         return ExternalWeights(self.opened, self.name)
 
+    def inputs_of(self, example: Example) -> Inputs:
+        """The arguments of the model's forward pass."""
+        raise NotImplementedError
+
+    def heads_read(
+        self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Side
+    ) -> Float[Tensor, "part head pos d_head"]:
+        """Queries or keys for other streams; see `opening.heads_read`."""
+        calls = trace.activations.calls if isinstance(trace.activations, OnDemand) else None
+        return heads_read(self.opened, self.inputs_of(example), path, x, side, calls)
+
     def has_right_answer(self, example: Example) -> bool:
         """False: there is no task."""
         return False
@@ -462,7 +468,7 @@ def shape_of(
         n_inputs=n_inputs,
         sites=sites,
         heads={site.path: run[f"{site.path}.pattern"].shape[1] for site in sites if site.is_attention},
-        neurons={site.path: _width(run, site) for site in sites if f"{site.path}.post" in run},
+        neurons={site.path: run[name].shape[-1] for site in sites if (name := f"{site.path}.post") in run},
         norm=norm,
         final_norm="final_norm" in run,
         joined=frozenset(site.path for site in sites if after(site) not in run),
@@ -471,7 +477,3 @@ def shape_of(
         experts={site.path: run[name].shape[-1] for site in sites if (name := f"{site.path}.experts") in run},
         is_read_only=opened.backend == "returned_weights",
     )
-
-
-def _width(run: dict[str, Tensor], site: Site) -> int:
-    return run[f"{site.path}.post"].shape[-1]

@@ -121,9 +121,8 @@ class Probe:
 
     def leaves(self, output: Any) -> None:
         call = self.calls[self._open.pop()]
-        values = (
-            output.values() if isinstance(output, dict) else output if isinstance(output, list | tuple) else [output]
-        )
+        several = output.values() if isinstance(output, dict) else output
+        values = several if isinstance(output, dict | list | tuple) else [output]
         call.end, call.outputs = self._tick(), tuple(value for value in values if isinstance(value, Tensor))
         call.given = call.outputs[0].clone() if call.outputs else NOTHING
 

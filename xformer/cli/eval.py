@@ -55,17 +55,11 @@ def _by_length(checkpoint: Checkpoint, lengths: range, options: Namespace) -> No
         return
     trained = range(task.config.min_len, task.config.max_len + 1)
     names = ("exact_match", "token_accuracy", "loss", "samples")
-    say_table(
-        ("length", *(name.replace("_", " ") for name in names), "trained on"),
-        [
-            (
-                str(row["length"]),
-                *(figure(name, row[name]) for name in names),
-                "yes" if row["length"] in trained else "no",
-            )
-            for row in scores
-        ],
-    )
+    rows = []
+    for row in scores:
+        known = "yes" if row["length"] in trained else "no"
+        rows.append((str(row["length"]), *(figure(name, row[name]) for name in names), known))
+    say_table(("length", *(name.replace("_", " ") for name in names), "trained on"), rows)
 
 
 def _bits(figures: dict[str, Any], task: Task) -> dict[str, float]:

@@ -73,10 +73,8 @@ def run_export(options: Namespace) -> None:
 
     original = read(options.model, options.input)
     changed = read(options.model, options.input, changes=options.changes) if options.changes else None
-    if not (
-        0 <= layer < len(original.attention)
-        and 0 <= head < original.subject.shape.heads[original.attention[layer].path]
-    ):
+    heads = [original.subject.shape.heads[site.path] for site in original.attention]
+    if not (0 <= layer < len(heads) and 0 <= head < heads[layer]):
         raise InputError(f"--head must be one of the model's heads, got {options.head}; for example 1.1.")
     write_atomically(out, view_page(original, changed, layer=layer, head=head, changes=options.changes).encode())
     say(f"{out.stat().st_size:,} bytes, written to {out}")

@@ -157,11 +157,8 @@ def _train_them(chosen: Preset, settings: dict[str, Sequence[Any]], options: Nam
 
 def run_presets(options: Namespace) -> None:
     """List the presets and the sizes of their models."""
-    say_table(
-        ("preset", "title", "architecture", "parameters", "steps"),
-        (
-            (name, of.title, of.model.architecture, f"{n_parameters(of.model):,}", f"{of.train.steps:,}")
-            for name, of in PRESETS.items()
-        ),
-        whole=1,
-    )
+    rows = [
+        (name, of.title, of.model.architecture, f"{n_parameters(of.model):,}", f"{of.train.steps:,}")
+        for name, of in PRESETS.items()
+    ]
+    say_table(("preset", "title", "architecture", "parameters", "steps"), rows, whole=1)
