@@ -144,7 +144,7 @@ def _clock_and_stop(zygote: Zygote) -> None:
 def giant_batches(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
     """A batch that no memory can hold."""
     for _ in range(n):
-        yield Trial("a batch that no memory can hold", partial(_giant_batch, zygote, draw.choice((65_536, 131_072))))
+        yield Trial("a batch that no memory can hold", partial(_giant_batch, zygote, draw.choice((49_152, 65_536))))
 
 
 def _giant_batch(zygote: Zygote, size: int) -> None:
