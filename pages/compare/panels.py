@@ -182,11 +182,11 @@ def patching_panel(comparison: Comparison, step: int, two: Sequence[Reading], ba
     about = "|".join([comparison.about, str(step), *(reading.subject.name for reading in two), where])
     everywhere = where == "everywhere"
     report = _job("patching", about, lambda: copying(two, everywhere=everywhere), "copies").latest
-    if report is None or report.frame is None:
+    if report is None or not report.is_final:
         return {"copied": where}
-    st.markdown(_patching_result(report.frame, two))
+    st.markdown(_patching_result(report.table, two))
     calls = [
-        Call(viz.patching, (two,), {"everywhere": everywhere, "table": report.frame, "out_of": out_of})
+        Call(viz.patching, (two,), {"everywhere": everywhere, "table": report.table, "out_of": out_of})
         for out_of in (0, 1)
     ]
     for place, call in zip(st.columns(2, gap="medium"), calls, strict=True):
@@ -195,7 +195,7 @@ def patching_panel(comparison: Comparison, step: int, two: Sequence[Reading], ba
     st.caption(
         "The restored share of the logit difference: 0 changes nothing, 1 gives the other model’s. ⇒ changes the prediction."
     )
-    footer(comparison, "patching", calls, heads_from_1(report.frame, 1))
+    footer(comparison, "patching", calls, heads_from_1(report.table, 1))
     return {"copied": where}
 
 
@@ -268,7 +268,7 @@ def lengths_panel(comparison: Comparison) -> dict[str, str]:
     job = _job("lengths", comparison.about_variants, lambda: comparing_lengths(loaded), "lengths")
     if job.latest is None:
         return {}
-    frame = job.latest.frame()
+    frame = job.latest.table
     if job.latest.is_final:
         st.markdown(_longest_lengths(comparison, frame))
     call = Call(viz.lengths_compared, (loaded,), {"unit": comparison.input.task.rule.unit, "table": frame})

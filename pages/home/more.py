@@ -25,7 +25,8 @@ from pages.shared.view import View
 from pages.shared.widgets import choose
 from xformer import ModelConfig, Transformer, record, viz
 from xformer.analysis.attention_patterns import SCORES, pattern_scores
-from xformer.analysis.scoring import HIGH, LengthsDone, asking_lengths, has_mastered_its_training, how_far
+from xformer.analysis.scoring import HIGH, asking_lengths, has_mastered_its_training, how_far
+from xformer.analysis.tables import TableSoFar
 from xformer.counting import Part, count_with_projections_to, n_parameters, parameters_by_part
 from xformer.formatting import percent
 from xformer.presets import PUBLISHED, credit
@@ -45,27 +46,27 @@ CONTEXT = 1024
 def how_long_panel(view: View) -> None:
     """The accuracy by length of input as far as it is counted, and how far the model generalises."""
     original = view.original()
-    job: Job[LengthsDone] | None = st.session_state.get("lengths")
+    job: Job[TableSoFar] | None = st.session_state.get("lengths")
     if job is None or job.about != view.model:
         job = st.session_state["lengths"] = Job(asking_lengths(original), view.model)
         job.advance(FIRST_WORK)
     follow(job, partial(_curve, view, original, job))
 
 
-def _curve(view: View, original: Reading, job: Job[LengthsDone]) -> None:
+def _curve(view: View, original: Reading, job: Job[TableSoFar]) -> None:
     found = job.latest
     if found is None:
         st.info(escape_markdown(job.problem), icon=":material/info:")
         return
-    task, table = view.own.task, found.frame()
+    task, table = view.own.task, found.table
     if not found.is_final:
-        words = f"{len(found.rows)} of {found.total} lengths"
-        progress(job, "how_long_bar", len(found.rows) / found.total, words, f"{words} are counted.")
+        words = f"{found.done} of {found.total} lengths"
+        progress(job, "how_long_bar", found.done / found.total, words, f"{words} are counted.")
     heading(_sentence(task, table) if found.is_final else "")
     call = Call(viz.accuracy_by_length, (original,), {"unit": task.rule.unit, "table": table})
     shown(view, call, "how_long")
     st.caption(
-        f"{found.rows[0]['samples']} fresh inputs of each length, counted just now without changes; the band is the 95 % "
+        f"{table['samples'].iloc[0]} fresh inputs of each length, counted just now without changes; the band is the 95 % "
         "interval of whole answers, the shaded lengths are those of its training."
     )
     footer(view, "how_long", [call], lambda: table)

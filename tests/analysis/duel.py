@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import xformer
+from tests.adapters.families import FAMILIES
+from tests.adapters.test_huggingface import tokenizer
 from tests.training.tiny import random_model, tiny_task
-from xformer import edits
 from xformer.adapters import TaskModel
+from xformer.adapters.any_module import AnyModule
 from xformer.analysis.comparison import Variant
-from xformer.analysis.generation import DecodedSteps, decode_steps, first_divergence
 from xformer.edits import AnyEdit
 from xformer.model import Transformer
+from xformer.reading import Reading
 from xformer.tasks import Task
 
-SHIPPED = ("reverse-small", "reverse-decoder", "reverse-seq2seq", "reverse-mirror")
 CHECKPOINTS = Path(xformer.__file__).parents[1] / "checkpoints"
 SOURCE = [3, 7, 1, 4, 2]
 LAST = {
@@ -28,6 +30,28 @@ LAST = {
     "reverse-mirror": "encoder.0.attn",
 }
 """A layer of each shipped model that it cannot do without."""
+SHIPPED = tuple(LAST)
+
+
+def of_family(
+    name: str, text: str = "the cat sat on the mat", to: torch.dtype = torch.float32, **options: Any
+) -> Reading:
+    """A tiny random model of a Hugging Face family, read on a text; one of two stacks reads a target as well."""
+    typed = f"{text} >> a bird then flew" if name in ("T5", "BART", "Marian") else text
+    return xformer.read(FAMILIES[name].make().to(to), typed, tokenizer=tokenizer(), **options)
+
+
+@cache
+def torch_encoder() -> torch.nn.Module:
+    """An encoder of torch's own, with random weights."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+def module_reading(inputs: torch.Tensor) -> Reading:
+    """That encoder as a module that is only ever called with these inputs [1, pos, 12]."""
+    return xformer.read(AnyModule.open(torch_encoder(), inputs), None)
 
 
 def variant_of(name: str, model: Transformer, task: Task, edits: Sequence[AnyEdit] = (), **options: Any) -> Variant:
@@ -47,15 +71,6 @@ def shipped(name: str, called: str = "", **options: Any) -> Variant:
     checkpoint = xformer.load(CHECKPOINTS / name)
     assert checkpoint.task is not None
     return variant_of(called or name, checkpoint.model, checkpoint.task, **options)
-
-
-def whole_and_cut(name: str) -> tuple[list[DecodedSteps], int]:
-    """A shipped model and the same with a head silenced that it cannot do without, and the step at which they part."""
-    whole, cut = shipped(name), shipped(name, "cut", edits=(edits.ablate_head(LAST[name], 0),))
-    runs = [decode_steps(variant, [3, 7, 12, 9, 1, 5]) for variant in (whole, cut)]
-    step = first_divergence(runs)
-    assert step is not None
-    return runs, step
 
 
 def greedy(variant: Variant, source: Sequence[int], answer: Sequence[int] | None = None) -> tuple[list[int], list[Any]]:

@@ -12,11 +12,10 @@ from torch import Tensor
 
 from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
-from tests.analysis.duel import LAST, SHIPPED, SOURCE, random_variant, variant_of, whole_and_cut
+from tests.analysis.duel import SOURCE, module_reading, random_variant, variant_of
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits, viz
 from xformer.adapters import TaskModel
-from xformer.adapters.any_module import AnyModule
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.analysis import patching_map
 from xformer.analysis.ablation import order_to_measure
@@ -74,23 +73,19 @@ def duel(architecture: str, **model: Any) -> tuple[Reading, Reading]:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("norm", ["post", "pre", "none"])
 def test_everything_copied_is_the_other_run_bit_for_bit(architecture: str, norm: str) -> None:
-    for source, into in (duel(architecture, norm=norm), duel(architecture, norm=norm)[::-1]):
+    one, other = duel(architecture, norm=norm)
+    for source, into in ((one, other), (other, one)):
         everything = parts(source, everywhere=True)
-        whole = patched_logits(into, [part.patch(source, everywhere=True) for part in everything])
-        assert torch.equal(whole, deciding_logits(source))
-        streams = [part for part in everything if part.component == "residual"]
-        assert torch.equal(
-            patched_logits(into, [part.patch(source, everywhere=True) for part in streams]), deciding_logits(source)
-        )
+        for some in (everything, [part for part in everything if part.component == "residual"]):
+            whole = patched_logits(into, [part.patch(source, everywhere=True) for part in some])
+            assert torch.equal(whole, deciding_logits(source))
         assert not torch.allclose(deciding_logits(into), deciding_logits(source), atol=0.1)
-        for frame in (one_way(source, into, everywhere=True), one_way(source, into)):
-            last = frame[
-                (frame["component"] == "residual") & (frame["layer"] == 2) & ~frame["part"].str.contains("encoder")
-            ]
-            assert (last["restored"].item(), last["turns"].item()) == (
-                1.0,
-                True,
-            )  # the stream after the last layer is all
+    for everywhere in (True, False):
+        frame = patching([one, other], everywhere=everywhere)
+        last = frame.query("component == 'residual' and layer == 2 and not part.str.contains('encoder')")
+        assert (
+            last[["restored", "turns"]].to_numpy().tolist() == [[1.0, True]] * 2
+        )  # the stream after the last layer is all
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -107,25 +102,19 @@ def test_one_row_worked_out_by_hand(architecture: str) -> None:
     rows = parts(source)
     assert sorted(frame.index) == sorted(part.title for part in rows)
     for part in rows:
-        value = into.trace[part.name].clone()
-        at: tuple[Any, ...] = (
-            (0, into.target_positions[-1]) if not part.head else (0, part.head - 1, into.target_positions[-1])
-        )
+        value, [position] = into.trace[part.name].clone(), into.target_positions
+        at = (0, part.head - 1, position) if part.head else (0, position)
         value[at] = source.trace[part.name][at]
-        # in the changed run's own order: its edits, then the copy
         assert isinstance(into.subject, TaskModel)
-        run = record(
-            into.subject.model,
-            into.trace.tokens,
-            into.trace.target,
-            edits=[*into.trace.edits, edits.replace(part.name, value)],
-        )
-        logits = run.logits[0, into.target_positions[-1]]
-        row = frame.loc[part.title]
-        assert row["difference"] == difference(logits)
-        assert row["restored"] == pytest.approx((difference(logits) - start) / (goal - start), abs=1e-12)
-        assert row["says"] == into.subject.labels[int(logits.argmax())]
-        assert row["turns"] == (int(logits.argmax()) == a)
+        changes = [*into.trace.edits, edits.replace(part.name, value)]  # its own edits, then the copy
+        run = record(into.subject.model, into.trace.tokens, into.trace.target, edits=changes)
+        logits = run.logits[0, position]
+        assert frame.loc[part.title, ["difference", "restored", "says", "turns"]].to_dict() == {
+            "difference": difference(logits),
+            "restored": pytest.approx((difference(logits) - start) / (goal - start), abs=1e-12),
+            "says": into.subject.labels[int(logits.argmax())],
+            "turns": int(logits.argmax()) == a,
+        }
     assert (frame["restored"].abs() > 0.01).sum() > 3
     assert frame["restored"].abs().is_monotonic_decreasing
 
@@ -138,31 +127,13 @@ def test_both_ways_are_the_two_ways() -> None:
     assert both.iloc[n:].reset_index(drop=True).equals(one_way(other, one))
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_the_silenced_head_carries_the_answer_of_a_shipped_model(name: str) -> None:
-    runs, step = whole_and_cut(name)
-    frame = one_way(runs[0][step], runs[1][step])
-    layer = int(LAST[name].split(".")[1]) + 1
-    head = frame[
-        (frame["layer"] == layer) & (frame["head"] == 1) & (~frame["part"].str.fullmatch(r"decoder 1 · head 1"))
-    ]
-    assert head["restored"].item() == pytest.approx(1.0, abs=1e-4)
-    assert head["turns"].item()
-    before = frame[frame["layer"] < layer]
-    assert before["restored"].abs().max() == 0.0  # what comes before it is the same in both runs
-
-
 def test_an_encoders_own_stream_counts_only_where_all_positions_are_copied() -> None:
     source, _ = duel("encoder-decoder")
     assert not any(part.name.startswith("encoder.") for part in parts(source))
     names = [part.title for part in parts(source, everywhere=True)]
     assert len(set(names)) == len(names)
-    assert {
-        "encoder embedding",
-        "encoder 2 · residual",
-        "decoder 1 · cross · head 3",
-        "decoder 2 · feed-forward",
-    } <= set(names)
+    some = ("encoder embedding", "encoder 2 · residual", "decoder 1 · cross · head 3", "decoder 2 · feed-forward")
+    assert set(some) <= set(names)
 
 
 def test_incompatible_runs_are_refused_with_the_reason() -> None:
@@ -205,11 +176,6 @@ def test_nothing_is_copied_between_models_that_were_trained_apart() -> None:
     assert abs(kinship(one.model, other.model)) < KIN / 2
     with pytest.raises(InputError, match="trained apart"):
         patching([decode_steps(variant, SOURCE)[0] for variant in (one, other)])
-
-
-def test_a_model_that_another_was_trained_from_is_kin() -> None:
-    one = random_variant("one", "encoder")
-    other = random_variant("other", "encoder")
     other.model.load_state_dict({name: 1.1 * value + 0.01 for name, value in one.model.state_dict().items()})
     assert kinship(one.model, one.model) == pytest.approx(1.0)
     assert kinship(one.model, other.model) > 0.9
@@ -259,51 +225,8 @@ def test_each_cell_is_the_same_replacement_made_by_hand(architecture: str, part:
     assert (table["measured"].abs() > 0.01).sum() >= 3
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_everything_replaced_is_the_other_run(architecture: str) -> None:
-    pair = pair_of(architecture)
-    stacks = stacks_of(pair.reading)
-    everything = [edits.patch_from(pair.source.trace, f"{stack}.0.resid_pre") for stack in stacks]
-    assert by_hand(pair, [*everything]) == pytest.approx(1.0, abs=1e-5)
-    stream = patching_map(pair.reading, pair.source, exact=True)
-    last = stream[(stream["stack"] == stacks[-1]) & (stream["layer"] == 2) & (stream["position"] == pair.position)]
-    assert last["measured"].item() == pytest.approx(1.0, abs=1e-5)  # the logits are made of nothing else
-    others = stream[(stream["stack"] == stacks[-1]) & (stream["layer"] == 2) & (stream["position"] != pair.position)]
-    assert others["measured"].abs().max() < 1e-5
-
-
-def test_what_is_linear_is_estimated_exactly() -> None:
-    """Without norms and without neurons the last layer's heads are added up into the logits; with neurons they are not."""
-    for d_ff, is_linear in ((0, True), (11, False)):
-        pair = pair_of("encoder", norm="none", d_ff=d_ff)
-        table = patching_map(pair.reading, pair.source, part="head", exact=True)
-        last = table[table["layer"] == 1]
-        off = (last["estimated"] - last["measured"]).abs().max()
-        assert off < 1e-4 if is_linear else off > 1e-3
-        assert last["measured"].abs().max() > 0.01
-
-
-@pytest.mark.parametrize(
-    ("model", "one", "other", "layer", "head"),
-    [
-        ("induction", "3 10 17 5 12 19", "3 10 17 6 12 19", 1, 0),
-        ("reverse-small", "3 10 17 5 12 19", "3 10 17 6 12 19", 1, 0),
-        ("reverse-mirror", "3 10 17 5 12 19", "3 10 17 6 12 19", 0, 0),
-    ],
-)
-def test_the_part_that_is_known_to_do_the_task_carries_it(
-    model: str, one: str, other: str, layer: int, head: int
-) -> None:
-    a, b = (read(f"checkpoints/{model}", text) for text in (one, other))
-    heads = patching_map(a, b, part="head", exact=True)
-    best = heads.loc[heads["measured"].idxmax()]
-    assert (best["layer"], best["head"]) == (layer, head)
-    assert best["measured"] > 0.9
-    assert heads["estimated"].idxmax() == heads["measured"].idxmax()
-
-
-@pytest.mark.parametrize("family", ["GPT-2", "Llama", "GPT-J", "BERT", "T5"])
-def test_models_of_others_are_patched_as_one_edit_at_a_time_does_it(family: str) -> None:
+@pytest.mark.parametrize("family", ["Llama", "GPT-J", "T5"])
+def test_external_models_are_patched_as_one_edit_at_a_time_does_it(family: str) -> None:
     subject = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer())
     target = " >> the mat sat" if subject.shape.is_pair else ""
     a, b = (read(subject, text + target) for text in TEXTS)
@@ -320,18 +243,14 @@ def test_models_of_others_are_patched_as_one_edit_at_a_time_does_it(family: str)
 
 
 def test_a_module_that_reads_only_its_own_inputs_is_patched_part_by_part() -> None:
-    torch.manual_seed(0)
-    layer = torch.nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True)
-    one, other = torch.randn(2, 1, 5, 12)
-    module = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    a, b = (read(AnyModule.open(module, inputs), None) for inputs in (one, other))
-    table = patching_map(a, b, part="head", answers=(3, 4), position=1, exact=True)
+    a, b = map(module_reading, torch.randn(2, 1, 5, 12, generator=torch.Generator().manual_seed(0)))
+    moved = (b.logits - a.logits)[0, 1]
+    one, other = int(moved.argmax()), int(moved.argmin())
+    table = patching_map(a, b, part="head", answers=(one, other), position=1, exact=True)
     value = a["encoder.1.attn.z"].clone()
     value[0, 2] = b["encoder.1.attn.z"][0, 2]
-    leads = [
-        run.logits[0, 1, 3] - run.logits[0, 1, 4]
-        for run in (rerun(a, [edits.replace("encoder.1.attn.z", value)]), a, b)
-    ]
+    changed = rerun(a, [edits.replace("encoder.1.attn.z", value)])
+    leads = [run.logits[0, 1, one] - run.logits[0, 1, other] for run in (changed, a, b)]
     share = (leads[0] - leads[1]) / (leads[2] - leads[1])
     assert table["measured"].iloc[-1] == pytest.approx(share.item(), abs=1e-5)
 
@@ -350,40 +269,33 @@ def test_measuring_reports_what_is_done_so_far(monkeypatch: pytest.MonkeyPatch) 
     pair = pair_of("encoder")
     of = cells(pair, "stream")
     first, *others = measuring(pair, of)
-    assert first.done == 0
-    assert first.n_equal == sum(
-        cell.columns["layer"] == 0 and cell.columns["position"] != 2 for cell in of
-    )  # one symbol differs
-    assert len(others) > 1
-    assert [report.done for report in others] == sorted({report.done for report in others})
-    last = others[-1]
-    assert [report.is_final for report in others] == [False] * (len(others) - 1) + [True]
-    assert last.done == last.to_do == len(of) - first.n_equal
+    n_equal = sum(cell.columns["layer"] == 0 and cell.columns["position"] != 2 for cell in of)  # one symbol differs
+    assert (first.done, first.n_equal) == (0, n_equal)
+    n, last = len(of) - n_equal, others[-1]
+    assert [(report.done, report.to_do, report.is_final) for report in others] == [
+        (done, n, done == n) for done in range(1, n + 1)
+    ]
     assert all(report.shares.items() <= last.shares.items() for report in others)
 
 
 def test_cells_are_measured_in_turn_by_estimate_and_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 1)
     pair = pair_of("decoder")
-    of = cells(pair, "head")
-    estimates = [float(at) for at in range(len(of))]
-    *_, last = measuring(pair, of, estimates)
-    assert list(last.shares) == order_to_measure(estimates)
-    assert [last.shares[at] for at in range(len(of))] == pytest.approx(measured(pair, of), abs=1e-5)
     of = cells(pair, "stream")
     *_, last = measuring(pair, of, [float(at) for at in range(len(of))])
-    equal, moved = (list(last.shares)[: last.n_equal], list(last.shares)[last.n_equal :])
-    assert equal
+    assert [last.shares[at] for at in range(len(of))] == pytest.approx(measured(pair, of), abs=1e-5)
+    assert last.n_equal
+    moved = list(last.shares)[last.n_equal :]  # first those that need no run
     assert [sorted(moved).index(at) for at in moved] == order_to_measure([float(at) for at in range(len(moved))])
 
 
 def test_the_estimate_is_the_mean_slope_towards_the_other_input() -> None:
     """By finite differences: each cell moved a little towards the other run, at inputs between the two."""
     step = 1e-2
-    for architecture, part in itertools.product(ARCHITECTURES, PARTS):
+    for architecture, part in itertools.product(("encoder", "encoder-decoder"), PARTS):
         pair = pair_of(architecture)
         run, stacks = pair.reading, stacks_of(pair.reading)
-        of = cells(pair, part)[2::6]
+        of = cells(pair, part)[2::13]
         for cell, found in zip(of, estimated(pair, of), strict=True):
             slopes = []
             for point in (0.0, 0.25, 0.5):
@@ -407,39 +319,13 @@ def test_only_the_cells_that_are_asked_for_are_measured() -> None:
     assert "measured" not in patching_map(pair.reading, pair.source, part="head")
 
 
-@pytest.mark.parametrize("model", ["characters", "reverse", "sort"])
-def test_the_embedding_that_makes_the_whole_difference_is_estimated_to_make_much_of_it(
-    model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The gradient of one run alone is too small: its softmaxes are saturated."""
-    subject = adapter_of(f"checkpoints/{model}")
-    one = subject.input.read(subject.input.default)
-    other = one_token_changed(subject, one)
-    assert other is not None
-    pair = MinimalPair.of(read(subject, one), read(subject, other))
-    stream = patching_map(pair.reading, pair.source, exact=True)
-    [changed] = differing(pair.reading, pair.source, stacks_of(pair.reading)[0])
-    cause = stream[(stream["layer"] == 0) & (stream["position"] == changed)].iloc[0]
-    assert cause["measured"] == pytest.approx(1.0, abs=1e-4)
-    assert cause["estimated"] > 0.5
-    monkeypatch.setattr("xformer.analysis.activation_patching.POINTS", (0.0,))
-    alone = patching_map(pair.reading, pair.source)["estimated"][cause.name]
-    assert abs(1 - alone) > 2 * abs(1 - cause["estimated"])
-
-
 @pytest.mark.parametrize(
     ("one", "other", "options", "why"),
     [
-        (
-            "3 7 1 4",
-            "3 7 1 4 2",
-            {},
-            "4 tokens and the second 5.*at position 4: nothing against “2”. Take 1 from",
-        ),
+        ("3 7 1 4", "3 7 1 4 2", {}, "4 tokens and the second 5.*at position 4: nothing against “2”. Take 1 from"),
         ("3 7 1 4 2", "3 7 1", {}, "Add 2 to the second"),
         ("3 7 1 4", "3 7 1 4", {}, "Both inputs are the same"),
         ("3 7 1 4", "3 7 2 4", {"answers": ("3", "3")}, "Two different answers"),
-        ("3 7 1 4", "3 7 2 4", {"answers": ("3",)}, "Two different answers"),
         ("3 7 1 4", "3 7 2 4", {"answers": ("3", "x")}, "No token is written “x”"),
         ("3 7 1 4", "3 7 2 4", {"answers": (3, 999)}, "got 999"),
         ("3 7 1 4", "3 7 2 4", {"position": 9}, "positions 0 to 3, got 9"),
@@ -482,8 +368,7 @@ def test_the_usual_answers_are_what_the_two_runs_say() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["addition", "brackets", "characters", "induction", "modular", "parity", "reverse", "reverse-seq2seq", "sort"],
+    "name", ["addition", "brackets", "characters", "induction", "modular", "parity", "reverse-seq2seq", "sort"]
 )
 def test_a_second_input_is_found_that_differs_in_one_token_that_matters(name: str) -> None:
     subject = adapter_of(f"checkpoints/{name}")
@@ -505,20 +390,16 @@ def test_no_second_image_is_made_up() -> None:
 
 def test_the_picture_shows_the_table_and_frames_the_chosen_cell() -> None:
     a, b = (read("checkpoints/reverse-seq2seq", text) for text in ("3 7 12 5", "3 7 13 5"))
-    for part in PARTS:
-        table = patching_map(a, b, part=part, exact=True)
-        for exact, show in ((True, None), (False, None), (True, "estimated"), ([0, 2], None)):
-            spec = viz.patching_map(a, b, part=part, exact=exact, show=show, chosen=2).to_dict()
-            shown = next(iter(spec["datasets"].values()))
-            values = [row["value"] for row in shown]
-            if isinstance(exact, list):
-                assert [at for at, value in enumerate(values) if value is not None] == exact
-                values, column = [values[at] for at in exact], table["measured"][exact]
-            else:
-                column = table[show or ("measured" if exact else "estimated")]
-            assert values == pytest.approx(column.tolist(), abs=1e-5)
-            assert len({(row["where"], row["column"]) for row in shown}) == len(shown)  # no two in one cell
-            assert "cell == 2" in str(spec).replace("datum.", "").replace("===", "==")
+    for part, exact, show in (("stream", True, None), ("head", [0, 2], None), ("neurons", True, "estimated")):
+        table = patching_map(a, b, part=part, exact=exact)
+        spec = viz.patching_map(a, b, part=part, exact=exact, show=show, chosen=2).to_dict()
+        shown = next(iter(spec["datasets"].values()))
+        wanted = table[show or "measured"]
+        assert [row["value"] is None for row in shown] == wanted.isna().tolist()
+        values = [row["value"] for row in shown if row["value"] is not None]
+        assert values == pytest.approx(wanted.dropna().tolist(), abs=1e-5)
+        assert len({(row["where"], row["column"]) for row in shown}) == len(shown)  # no two in one cell
+        assert "cell == 2" in str(spec).replace("datum.", "").replace("===", "==")
 
 
 def test_a_reading_that_kept_only_its_logits_is_enough() -> None:

@@ -31,8 +31,14 @@ from xformer.analysis.embeddings import (
     vocabulary_vectors,
 )
 from xformer.edits import zero_positions
+from xformer.reading import Reading
 
 TOKENS = [3, 7, 1, 7, 2]
+
+
+@pytest.fixture(scope="module")
+def reading() -> Reading:
+    return xformer.read(random_model("encoder"), TOKENS)
 
 
 @pytest.mark.parametrize("architecture", ["encoder", "decoder"])
@@ -66,49 +72,35 @@ def test_the_two_sides_of_an_encoder_decoder(tied: bool) -> None:
     assert projection(reading, stack="decoder").loc[[4, 7], "positions"].tolist() == ["1, 2", ""]
 
 
-@pytest.mark.parametrize("kind", ["rotary", "alibi", "none"])
-def test_a_model_that_adds_no_positions_has_token_vectors_only(kind: str) -> None:
-    reading = xformer.read(random_model("encoder", positions=kind), TOKENS)
+def test_a_model_that_adds_no_positions_has_token_vectors_only() -> None:
+    reading = xformer.read(random_model("encoder", positions="rotary"), TOKENS)
     assert list(input_vectors(reading)) == ["tokens"]
-    assert input_vectors(reading)["tokens"].equal(reading["encoder.0.resid_pre"][0])
+    off = xformer.read(random_model("encoder"), TOKENS, edits=[zero_positions()])
+    assert not cosines(off, part="positions")["cosine"].any()  # a vector without length has no direction
 
 
-def test_positions_switched_off_are_zero_and_the_sum_is_the_tokens() -> None:
-    reading = xformer.read(random_model("encoder"), TOKENS, edits=[zero_positions()])
-    parts = input_vectors(reading)
-    assert not parts["positions"].any()
-    assert parts["sum"].equal(parts["tokens"])
-    assert not cosines(reading, part="positions")["cosine"].any()  # a vector without length has no direction
-
-
-def test_tables_hold_every_number_once() -> None:
-    reading = xformer.read(random_model("encoder"), TOKENS)
+def test_tables_hold_every_number_once(reading: Reading) -> None:
     x = input_vectors(reading)["sum"]
-    table = vectors(reading, part="sum")
-    assert len(table) == 5 * 13
-    for row in table.to_dict("records"):
-        assert row["value"] == x[row["position"], row["dimension"]].item()
-        assert row["token"] == str(TOKENS[row["position"]])
+    rows = [(p, str(token), d, x[p, d].item()) for p, token in enumerate(TOKENS) for d in range(13)]
+    assert list(vectors(reading, part="sum").itertuples(index=False, name=None)) == rows
     angles = cosines(reading, part="sum")
     assert len(angles) == 25
-    for row in angles.to_dict("records"):
-        expected = F.cosine_similarity(x[row["position"]].double(), x[row["other_position"]].double(), dim=0).item()
-        assert row["cosine"] == pytest.approx(expected, abs=1e-14)
-        assert (row["token"], row["other_token"]) == tuple(
-            str(TOKENS[row[name]]) for name in ("position", "other_position")
+    for position, token, other, other_token, cosine in angles.itertuples(index=False):
+        assert cosine == pytest.approx(
+            F.cosine_similarity(x[position].double(), x[other].double(), dim=0).item(), abs=1e-14
         )
+        assert (token, other_token) == (str(TOKENS[position]), str(TOKENS[other]))
 
 
-def test_some_positions_are_those_rows_of_all() -> None:
-    reading, wanted = xformer.read(random_model("encoder"), TOKENS), [1, 4]
+def test_some_positions_are_those_rows_of_all(reading: Reading) -> None:
+    wanted = [1, 4]
     for tabulate, columns in ((vectors, ["position"]), (cosines, ["position", "other_position"])):
         every = tabulate(reading)
         kept = every[every[columns].isin(wanted).all(axis=1)].reset_index(drop=True)
         pd.testing.assert_frame_equal(tabulate(reading, positions=wanted), kept)
 
 
-def test_projection_says_where_a_token_stands() -> None:
-    reading = xformer.read(random_model("encoder"), TOKENS)
+def test_projection_says_where_a_token_stands(reading: Reading) -> None:
     table, found = projection(reading), pca(vocabulary_vectors(reading), 3)
     assert table["positions"].tolist() == ["", "2", "4", "0", "", "", "", "1, 3", "", "", ""]
     assert list(table.columns) == ["id", "token", "positions", "pc1", "pc2", "pc3"]
@@ -116,18 +108,17 @@ def test_projection_says_where_a_token_stands() -> None:
     assert principal_axes(reading).explained.tolist() == found.explained.tolist()
 
 
-def test_neighbours_by_brute_force() -> None:
-    reading = xformer.read(random_model("encoder"), TOKENS)
+def test_neighbours_by_brute_force(reading: Reading) -> None:
     x = vocabulary_vectors(reading).double()
-    for token in range(11):
-        table = neighbours(reading, token=token, n=3)
-        expected = sorted(
-            ((F.cosine_similarity(x[token], x[i], dim=0).item(), i) for i in range(11) if i != token), reverse=True
-        )[:3]
-        assert table["id"].tolist() == [i for _, i in expected]
-        assert table["token"].tolist() == [str(i) for _, i in expected]
-        assert table["cosine"].tolist() == pytest.approx([value for value, _ in expected], abs=1e-14)
-        assert table["distance"].tolist() == pytest.approx([math.dist(x[token], x[i]) for _, i in expected], abs=1e-11)
+    for token in (0, 4, 10):
+        cosine = F.cosine_similarity(x, x[token], dim=-1)
+        ids = [at for at in cosine.argsort(descending=True).tolist() if at != token][:3]
+        assert neighbours(reading, token=token, n=3).to_dict("list") == {
+            "id": ids,
+            "token": list(map(str, ids)),
+            "cosine": pytest.approx(cosine[ids].tolist(), abs=1e-14),
+            "distance": pytest.approx([math.dist(x[token], x[at]) for at in ids], abs=1e-11),
+        }
     assert len(neighbours(reading, token=0, n=100)) == 10
 
 
@@ -151,27 +142,17 @@ def test_pca_is_the_eigen_decomposition_of_the_covariance(n: int, d: int) -> Non
     found = pca(x)
     covariance = torch.cov(x.T, correction=0)  # [d, d]
     values, vectors = torch.linalg.eigh(covariance)  # ascending
+    torch.testing.assert_close(found.mean + found.points @ found.axes, x, rtol=0, atol=1e-12)
+    unit = torch.eye(len(found.axes), dtype=torch.float64)
+    torch.testing.assert_close(found.axes @ found.axes.T, unit, rtol=0, atol=1e-13)
     k = min(n - 1, d)  # centred points span at most n − 1 directions
     share = values.flip(0)[:k] / values.sum()
     torch.testing.assert_close(found.explained[:k], share, rtol=0, atol=1e-13)
+    two = pca(x, 2)
+    assert (two.axes.equal(found.axes[:2]), two.explained.equal(found.explained[:2])) == (True, True)
     along = (found.axes[:k] * vectors.T.flip(0)[:k]).sum(dim=1).abs()  # the same axes, up to their sign
     torch.testing.assert_close(along, torch.ones(k, dtype=torch.float64), rtol=0, atol=1e-10)
     torch.testing.assert_close(found.points.square().mean(dim=0)[:k], values.flip(0)[:k], rtol=1e-11, atol=0)
-
-
-@pytest.mark.parametrize(("n", "d"), [(11, 5), (5, 11)])
-def test_pca_gives_the_points_back_and_its_axes_are_orthonormal(n: int, d: int) -> None:
-    x = points(n, d)
-    found = pca(x)
-    torch.testing.assert_close(found.mean + found.points @ found.axes, x, rtol=0, atol=1e-12)
-    torch.testing.assert_close((x - found.mean) @ found.axes.T, found.points, rtol=0, atol=1e-12)
-    k = len(found.axes)
-    torch.testing.assert_close(found.axes @ found.axes.T, torch.eye(k, dtype=torch.float64), rtol=0, atol=1e-13)
-    assert found.explained.sum().item() == pytest.approx(1.0, abs=1e-13)
-    # Two axes lose exactly the variance that they do not explain.
-    two = pca(x, 2)
-    lost = (two.mean + two.points @ two.axes - x).square().sum() / (x - x.mean(dim=0)).square().sum()
-    assert lost.item() == pytest.approx(1 - two.explained.sum().item(), abs=1e-13)
 
 
 def test_pca_has_one_sign_only() -> None:
@@ -187,19 +168,13 @@ def test_pca_of_points_that_are_all_the_same_explains_nothing() -> None:
     assert pca(torch.ones(5, 3)).explained.tolist() == [0.0, 0.0, 0.0]
 
 
-def test_the_axes_of_many_points_are_the_same_and_remembered_until_a_number_changes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_axes_of_many_points_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = points(31, 5).float()
     few = pca(vectors, 2)
     monkeypatch.setattr(embeddings, "MOST_IN_DOUBLE", 0)
     many = pca(vectors, 2)
     torch.testing.assert_close(many.points, few.points, rtol=0, atol=1e-3)
     torch.testing.assert_close(many.explained, few.explained, rtol=0, atol=1e-5)
-    assert pca(vectors.detach(), 2) is many
-    assert len(pca(vectors, 3).axes) == 3
-    vectors[0] += 100
-    assert not pca(vectors, 3).mean.equal(many.mean)
 
 
 def test_most_alike_names_a_pair_only_where_random_tokens_would_not_be_as_similar() -> None:
@@ -235,13 +210,12 @@ def random(n: int, d: int, seed: int) -> Tensor:
 
 def test_numbers_along_an_arc_are_in_order_and_shuffled_ones_are_not() -> None:
     found = numbers_in_order(arc(11))
-    assert found.share == 1.0
-    assert found.is_above_chance
+    assert (found.share, found.is_above_chance) == (1.0, True)
     # Chance, counted: over all pairs (number, another number) the share that are one apart.
     assert found.chance == pytest.approx(2 / 11, abs=0.02)
     order = torch.tensor([0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9])  # neighbours along the arc are two apart
     assert not numbers_in_order(arc(11)[order.argsort()]).is_above_chance
-    assert not any(numbers_in_order(random(19, 16, seed)).is_above_chance for seed in range(20))
+    assert not any(numbers_in_order(random(19, 16, seed)).is_above_chance for seed in range(5))
     assert not numbers_in_order(arc(1)).is_above_chance
 
 
@@ -249,12 +223,10 @@ def test_kinds_that_lie_together_and_kinds_that_do_not() -> None:
     together = torch.cat([random(12, 8, 0) + 9.0, random(12, 8, 1) - 9.0])
     kinds = {"one": list(range(12)), "other": list(range(12, 24))}
     for near in kinds_together(together, kinds).values():
-        assert near.share == 1.0
-        assert near.is_above_chance
+        assert (near.share, near.is_above_chance) == (1.0, True)
         assert near.chance == pytest.approx(11 / 23, abs=0.03)
     mixed = {"even": list(range(0, 24, 2)), "odd": list(range(1, 24, 2))}
-    for near in kinds_together(together, mixed).values():
-        assert not near.is_above_chance
+    assert not any(near.is_above_chance for near in kinds_together(together, mixed).values())
 
 
 def test_places_of_a_map_are_found_and_random_ones_are_not() -> None:
@@ -263,7 +235,8 @@ def test_places_of_a_map_are_found_and_random_ones_are_not() -> None:
     found = places_side_by_side(-apart)
     assert (found.share, found.is_above_chance) == (1.0, True)
     assert found.chance == pytest.approx(48 / 240, abs=0.02)  # ordered pairs side by side, of all
-    for seed in range(10):
+    assert places_side_by_side(apart).share == 0.0
+    for seed in range(3):
         assert not places_side_by_side(cosine_matrix(random(16, 64, seed))).is_above_chance
 
 
@@ -276,7 +249,6 @@ def test_the_size_of_a_block_changes_no_number(monkeypatch: pytest.MonkeyPatch) 
     kind_by_chance = (even & even[:, nearest]).sum(dim=1) / even.sum(dim=1)
     kinds = {"even": list(range(0, 40, 2))}
     for block in (1, 2_000, 10**8):
-        monkeypatch.setattr(embeddings, "BLOCK_BYTES", block)
         monkeypatch.setattr(embeddings, "BLOCK_BYTES", block)
         found = numbers_in_order(x)
         assert found.share == pytest.approx(((nearest - torch.arange(40)).abs() == 1).double().mean().item())

@@ -108,7 +108,7 @@ def test_a_planted_circle_is_found(frequency: int) -> None:
 
 
 def test_random_vectors_have_no_peaks() -> None:
-    for seed in range(10):
+    for seed in range(3):
         assert spectrum_of(random(19, 16, seed), n_shuffles=200).peaks == []
     assert circle_of(random(19, 64), 3).uneven > 0.2
 
@@ -119,21 +119,20 @@ def test_the_tables_hold_every_number_once() -> None:
         model.embedding.token.copy_(planted(11, 13, 2, noise=0.1))
     reading = xformer.read(model, "3 7")
     found, seen = number_spectrum(reading), circle_of(number_vectors(reading), 2)
-    table = spectrum(reading)
-    assert table["frequency"].tolist() == [1, 2, 3, 4, 5]
-    assert table["period"].tolist() == [11.0, 5.5, 11 / 3, 2.75, 2.2]
-    assert table["share"].tolist() == found.shares.tolist()
-    assert set(table["chance"]) == {found.chance}
-    assert table.loc[table["above_chance"], "frequency"].tolist() == [2]
+    assert spectrum(reading).to_dict("list") == {
+        "frequency": [1, 2, 3, 4, 5],
+        "period": [11.0, 5.5, 11 / 3, 2.75, 2.2],
+        "share": found.shares.tolist(),
+        "chance": [found.chance] * 5,
+        "above_chance": [False, True, False, False, False],
+    }
     points = circle(reading, frequency=2)
     assert points["number"].tolist() == [str(number) for number in range(11)]
-    assert points["cosine_axis"].tolist() == seen.points[:, 0].tolist()
+    assert points[["cosine_axis", "sine_axis"]].to_numpy().tolist() == seen.points.tolist()
     assert points["phase"].tolist() == pytest.approx([2 * number / 11 % 1 for number in range(11)])
 
 
-@pytest.mark.parametrize(
-    ("model", "peaks"), [("modular", [1, 17]), ("reverse", []), ("induction", []), ("addition", []), ("sort", [])]
-)
+@pytest.mark.parametrize(("model", "peaks"), [("modular", [1, 17]), ("reverse", []), ("addition", [])])
 def test_the_shipped_models(model: str, peaks: list[int]) -> None:
     """Addition modulo 59 is learned on circles; the other tasks have no use for them."""
     checkpoint = xformer.load(ROOT / "checkpoints" / model)

@@ -74,16 +74,8 @@ def test_q_k_v_and_the_mask_are_those_of_torch(d: int, causal: bool) -> None:
 @pytest.mark.parametrize("n_heads", [1, 2, 4])
 def test_heads_are_those_of_the_layer_that_models_run(n_heads: int) -> None:
     d = 8
-    config = ModelConfig(
-        architecture="encoder",
-        vocab_size=5,
-        d_model=d,
-        n_layers=1,
-        n_heads=n_heads,
-        d_ff=0,
-        attention_bias=False,
-        max_len=7,
-    )
+    sizes = {"vocab_size": 5, "d_model": d, "n_layers": 1, "n_heads": n_heads, "d_ff": 0, "max_len": 7}
+    config = ModelConfig(architecture="encoder", attention_bias=False, **sizes)
     layer, sentence = Attention(config), Sentence(TEXT, d, seed=3)
     with torch.no_grad():
         layer.weight_in.copy_(torch.cat([weights.T for weights in learned_matrices(d, seed=3)]))
@@ -112,15 +104,14 @@ def test_the_ways_to_mask_by_hand() -> None:
     assert all(weights[1].tolist() == [0.5, 0.5] for weights in ways.values())
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_order_matters_with_positions_alone(seed: int) -> None:
     order = torch.randperm(7, generator=torch.Generator().manual_seed(seed)).tolist()
     sentence = Sentence(TEXT, 8, seed=1)
     assert sentence.in_order(order).x.equal(sentence.x[order])
     # Sums of seven products of size about 1, in another order.
     assert order_error(sentence, order) < 64 * EPS
-    if [WORDS[at] for at in order] != WORDS:
-        assert order_error(sentence, order, add_positions=True) > 1e-3
+    assert order_error(sentence, order, add_positions=True) > 1e-3
 
 
 def test_words_have_the_same_vector_wherever_they_stand_and_another_for_another_seed() -> None:
@@ -145,14 +136,10 @@ def test_a_sentence_that_cannot_be_shown_says_why(text: str, problem: str) -> No
     "sentence", [Sentence("a <b> 'c'"), Sentence("a b", 2, 9, ("b", (0.1, -2.0))), Sentence("x y z", d=8, seed=1)]
 )
 def test_what_prints_itself_is_made_again_by_what_it_prints(sentence: Sentence) -> None:
-    for mixed in (
-        sentence.average(),
-        sentence.attention(),
-        sentence.attention(mask=ZERO, n_heads=2, head=1, add_positions=True),
-    ):
+    changed = sentence.attention(mask=ZERO, n_heads=2, head=1, add_positions=True)
+    for mixed in (sentence.average(), sentence.attention(), changed):
         again = eval(mixed.recipe, {"xformer": xformer})
-        assert again.out.equal(mixed.out)
-        assert (again.names, again.mask) == (mixed.names, mixed.mask)
+        assert (again.out.tolist(), again.names, again.mask) == (mixed.out.tolist(), mixed.names, mixed.mask)
 
 
 def test_a_matrix_has_a_row_for_each_cell() -> None:
@@ -217,27 +204,20 @@ def test_multiplications_from_shapes_are_those_that_torch_counts(n: int, d: int,
     assert sums["h heads of d"] == h * sums["one head of d"]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_variance_of_q_k_is_d_and_with_the_scale_1(seed: int) -> None:
-    frame = product_variances(widths=[2, 7, 64, 512], samples=3000, seed=seed)
-    # Five standard errors: for the twenty numbers of this test together, a chance of about 1e-5 to fail.
-    assert ((frame["variance"] - frame["d"]).abs() < 5 * frame["error"]).all()
-    assert frame["scaled"].tolist() == pytest.approx((frame["variance"] / frame["d"]).tolist())
-
-
 def test_the_error_of_a_variance_is_how_far_many_of_them_scatter() -> None:
     frames = [product_variances(widths=[1, 5], samples=200, seed=seed) for seed in range(400)]
-    for row, d in enumerate((1, 5)):
-        scatter = torch.tensor([frame["variance"][row] for frame in frames]).std().item()
-        # The scatter of a scatter: heavy tails (the products' eighth moment) leave it within a fifth or so at 400 draws.
-        assert scatter == pytest.approx(frames[0]["error"][row], rel=0.3), d
+    scatter = torch.tensor([frame["variance"].tolist() for frame in frames]).std(dim=0).tolist()
+    # The scatter of a scatter: heavy tails (the products' eighth moment) leave it within a fifth or so at 400 draws.
+    assert scatter == pytest.approx(frames[0]["error"].tolist(), rel=0.3)
 
 
 def test_the_variance_is_measured_on_products_of_the_same_draws() -> None:
     draw = torch.Generator().manual_seed(11)
     q, k = (torch.randn(50, 13, generator=draw, dtype=torch.float64) for _ in range(2))
     expected = [(q[:, :d] * k[:, :d]).sum(dim=1).var().item() for d in (3, 13)]
-    assert product_variances(widths=[3, 13], samples=50, seed=11)["variance"].tolist() == pytest.approx(expected)
+    found = product_variances(widths=[3, 13], samples=50, seed=11)
+    assert found["variance"].tolist() == pytest.approx(expected)
+    assert found["scaled"].tolist() == pytest.approx([expected[0] / 3, expected[1] / 13])
 
 
 def test_the_jacobian_is_that_of_autograd_and_its_largest_entry_p_1_minus_p() -> None:
@@ -254,9 +234,7 @@ def test_without_the_scale_the_softmax_saturates_and_with_it_it_does_not() -> No
     raw = frame.xs("without", level="scale")["gradient"].tolist()
     assert raw == sorted(raw, reverse=True)
     assert raw[-1] < 0.25 * raw[0]
-    scaled = frame.xs("with 1/√d", level="scale")["gradient"]
-    assert scaled.min() > 0.15
-    assert frame["gradient"].max() <= 0.25
+    assert 0.15 < frame.xs("with 1/√d", level="scale")["gradient"].min() < frame["gradient"].max() <= 0.25
 
 
 def test_one_row_is_a_softmax_of_products() -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 import xformer
 from tests.adapters.families import FAMILIES
-from tests.adapters.test_huggingface import tokenizer
+from tests.analysis.duel import of_family
 from tests.real_models import real_model
 from xformer import edits
 from xformer.analysis.residual import attribution
@@ -24,7 +23,6 @@ from xformer.analysis.score_decomposition import (
     check,
     contributions,
     deciding,
-    is_worth_a_word,
     opposing,
     score_parts,
     stream_parts,
@@ -33,7 +31,6 @@ from xformer.analysis.score_decomposition import (
 )
 from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
-from xformer.trace import record
 
 SHIPPED = {
     "reverse": "3 7 12 5", "reverse-small": "3 7 12 5", "reverse-seq2seq": "3 7 12 5", "reverse-decoder": "3 7 12 5",
@@ -88,26 +85,17 @@ SUMS = [
 ]
 
 
-@pytest.mark.parametrize("name", SUMS)
-def test_the_parts_sum_to_the_score_of_models_of_others(name: str) -> None:
-    typed = (
-        "the cat sat on the mat >> a bird then flew" if name in ("T5", "BART", "Marian") else "the cat sat on the mat"
-    )
-    check_sums(xformer.read(FAMILIES[name].make(), typed, tokenizer=tokenizer()))
-
-
-@pytest.mark.parametrize("name", INPUTS)
-def test_so_they_do_of_models_that_read_images_or_sounds(name: str) -> None:
-    check_sums(xformer.read(FAMILIES[name].make(), INPUTS[name]))
+@pytest.mark.parametrize("name", [*SUMS, *INPUTS])
+def test_the_parts_sum_to_the_score_of_external_models(name: str) -> None:
+    check_sums(xformer.read(FAMILIES[name].make(), INPUTS[name]) if name in INPUTS else of_family(name))
 
 
 @pytest.mark.parametrize(
     ("name", "sentence"), [("Qwen3", "normalises its queries and keys"), ("BLOOM", "captured by the backend 'softmax'")]
 )
 def test_a_score_that_is_no_sum_is_refused(name: str, sentence: str) -> None:
-    reading = xformer.read(FAMILIES[name].make(), "the cat sat on the mat", tokenizer=tokenizer())
     with pytest.raises(UnavailableError, match=sentence):
-        why(reading, layer=1, head=0, query=4, key=2)
+        why(of_family(name), layer=1, head=0, query=4, key=2)
 
 
 def test_the_first_layers_parts_are_what_anyone_computes_by_hand() -> None:
@@ -148,51 +136,10 @@ def test_on_induction_the_head_before_carries_the_choice_and_taking_it_out_moves
     assert kept <= 0.2 * weights
 
 
-def test_on_reverse_small_positions_carry_the_anti_diagonal_through_the_first_feed_forward() -> None:
-    """Positions alone add few nats to it; with what the first feed-forward layer made of them they add most, and what that
-    layer wrote depends on the position alone: its mean over other inputs does as well."""
-    model = xformer.load("checkpoints/reverse-small").model
-    tokens = torch.randint(1, 20, (64, 9), generator=torch.Generator().manual_seed(0))
-    tokens[:, 8] = 20
-    mean = record(model, tokens)["encoder.0.ffn.out"].mean(dim=0, keepdim=True)
-    text = " ".join(map(str, tokens[0, :8].tolist()))
-    reading = xformer.read("checkpoints/reverse-small", text)
-    cells = pd.concat([why(reading, layer=1, head=0, query=query, key=7 - query) for query in range(8)])
-    nats, whole = cells.groupby(["query_source", "key_source"])["advantage"].sum(), cells["advantage"].sum()
-    sources = ["position", "layer 1 · feed-forward"]
-    assert nats["position", "position"] < 0.15 * whole
-    assert sum(nats[query, key] for query in sources for key in sources) >= 0.8 * whole
-
-    def on_anti_diagonal(*changed: edits.AnyEdit) -> float:
-        run = xformer.read("checkpoints/reverse-small", text, edits=changed)
-        return float(run["encoder.1.attn.pattern"][0, 0, :8, :8].flip(-1).diagonal().mean())
-
-    assert on_anti_diagonal() > 0.95
-    assert on_anti_diagonal(edits.replace("encoder.0.ffn.out", mean)) > 0.95
-    assert on_anti_diagonal(edits.scale("encoder.0.ffn.out", 0.0)) < 0.3
-
-
-def test_the_check_on_induction_is_the_same_change_made_by_hand() -> None:
-    """Layer 1's head out of the keys of layer 2's: normalised, projected and turned by hand, handed to `record`."""
-    reading = xformer.read("checkpoints/induction", "3 7 12 5 3 7 12")
-    model = xformer.load("checkpoints/induction").model
-    before, block = model.decoder.blocks[0].attn, model.decoder.blocks[1]
-    with torch.no_grad():
-        wrote = reading["decoder.0.attn.z"][0, 0] @ before.W_O[0]  # [pos, d_model]
-        stream, norm = reading["decoder.1.resid_pre"][0], block.attn_residual.norm
-        keys = reading["decoder.1.attn.k"].clone()
-        k = (norm(stream - wrote) @ block.attn.W_K[0])[None, None]
-        keys[:, :1] = block.attn.positions.turn(k, reading["decoder.1.attn.pos_angles"])
-    by_hand = record(model, reading.trace.tokens, reading.trace.target, edits=[edits.replace("decoder.1.attn.k", keys)])
-    without = without_source(reading, layer=1, head=0, side="key", source="layer 1 · head 1")
-    assert (without.logits - reading.logits).abs().max() > 1
-    torch.testing.assert_close(without.logits, by_hand.logits, rtol=0, atol=1e-3)
-
-
 def test_the_check_on_a_model_of_others_is_the_same_change_made_in_it() -> None:
     """A hook on a stock Llama takes what a head of layer 1 wrote out of the queries of one head of layer 2."""
     stock = FAMILIES["Llama"].make()
-    reading = xformer.read(FAMILIES["Llama"].make(), "the cat sat on the mat", tokenizer=tokenizer())
+    reading = of_family("Llama")
     first, second, head = stock.model.layers[0].self_attn, stock.model.layers[1], 3
     width = first.head_dim
     z = reading["decoder.0.attn.z"][0, 1]  # [pos, d_head]
@@ -256,45 +203,32 @@ def test_what_an_edit_adds_to_the_stream_is_a_source_of_its_own() -> None:
 LOW = [torch.bfloat16, torch.float16]
 
 
-@pytest.mark.parametrize("dtype", LOW)
-@pytest.mark.parametrize("name", ["Llama", "GPT-2", "BERT", "BART"])
+@pytest.mark.parametrize(("name", "dtype"), [("Llama", LOW[0]), ("GPT-2", LOW[1]), ("BERT", LOW[0]), ("BART", LOW[0])])
 def test_in_low_precision_the_parts_are_those_of_float32_but_for_rounding(name: str, dtype: torch.dtype) -> None:
-    text = "the cat sat on the mat >> a bird then flew" if name == "BART" else "the cat sat on the mat"
-    exact, low = (
-        xformer.read(FAMILIES[name].make().to(to), text, tokenizer=tokenizer()) for to in (torch.float32, dtype)
-    )
+    exact, low = of_family(name), of_family(name, to=dtype)
     eps = torch.finfo(dtype).eps
     for layer, head, query, key in cells(exact):
-        frames = [
-            why(reading, layer=layer, head=head, query=query, key=key)
-            .groupby(["query_source", "key_source"])["advantage"]
-            .sum()
-            for reading in (exact, low)
-        ]
-        size = frames[0].abs().sum()
+        cell = {"layer": layer, "head": head, "query": query, "key": key}
+        tables = [why(run, **cell).groupby(["query_source", "key_source"])["advantage"].sum() for run in (exact, low)]
         row = low[f"{low.attention[layer].path}.scores"][0, head, query].double()
-        assert frames[1].sum() == pytest.approx(
-            score_parts(low, layer=layer, head=head, query=query, key=key).total_advantage,
-            abs=8 * eps * row[row.isfinite()].abs().max().item(),
-        )
-        together = frames[1].reindex(frames[0].index, fill_value=0.0)
-        assert (together - frames[0]).abs().max() <= 8 * eps * max(size, 1.0)
+        near = 8 * eps * row[row.isfinite()].abs().max().item()
+        assert tables[1].sum() == pytest.approx(score_parts(low, **cell).total_advantage, abs=near)
+        together = tables[1].reindex(tables[0].index, fill_value=0.0)
+        assert (together - tables[0]).abs().max() <= 8 * eps * max(tables[0].abs().sum(), 1.0)
 
 
 def test_what_rounding_does_to_the_stream_in_bfloat16_is_a_source_that_is_never_named() -> None:
-    reading = xformer.read(FAMILIES["Llama"].make().to(torch.bfloat16), "the cat sat on the mat", tokenizer=tokenizer())
+    reading = of_family("Llama", to=torch.bfloat16)
     parts = stream_parts(reading, "decoder", reading.attention[1])
     assert parts.writers[-1].kind == "rounding"
     recorded = reading["decoder.1.resid_pre"][0].float()
     torch.testing.assert_close(parts.total(), recorded, rtol=0, atol=1e-5)
     assert 0 < float(parts.vectors[-1].abs().max()) <= 2 * torch.finfo(torch.bfloat16).eps * float(recorded.abs().max())
-    assert deciding(made(query=[(3.0, "rounding"), (1.0, "attention")])) == ()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_edited_queries_are_refused(dtype: torch.dtype) -> None:
-    model, scaled = FAMILIES["Llama"].make().to(dtype), edits.scale("decoder.1.attn.q", 2.0)
-    changed = xformer.read(model, "the cat sat on the mat", tokenizer=tokenizer(), edits=[scaled])
+    changed = of_family("Llama", to=dtype, edits=[edits.scale("decoder.1.attn.q", 2.0)])
     with pytest.raises(UnavailableError, match=r"they miss \d+\.\d% of its largest number.*or an edit changed them"):
         why(changed, layer=1, head=0, query=4, key=2)
 
@@ -302,7 +236,7 @@ def test_edited_queries_are_refused(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_sublayers_that_rounding_hides_are_no_sources(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block in which only the attention was found: in bfloat16 its output may be that of the feed-forward layer."""
-    reading = xformer.read(FAMILIES["Llama"].make().to(dtype), "the cat sat on the mat", tokenizer=tokenizer())
+    reading = of_family("Llama", to=dtype)
     shape = reading.subject.shape
     less = dataclasses.replace(shape, sites=tuple(site for site in shape.sites if site.path != "decoder.0.ffn"))
     monkeypatch.setitem(vars(reading.subject), "shape", less)
@@ -311,9 +245,7 @@ def test_sublayers_that_rounding_hides_are_no_sources(dtype: torch.dtype, monkey
         assert stream_parts(reading, "decoder", reading.attention[1]).writers[-1].name == "unattributed"
         assert attribution(reading, position=3)["part"].iloc[-1] == "unattributed"
         return
-    reason = re.escape(
-        "In layer 1 attention and feed-forward could not be separated: what they add is rounded to bfloat16."
-    )
+    reason = "In layer 1 attention and feed-forward could not be separated: what they add is rounded to bfloat16"
     with pytest.raises(UnavailableError, match=reason):
         why(reading, layer=1, head=0, query=4, key=2)
     with pytest.raises(UnavailableError, match=reason):
@@ -321,57 +253,47 @@ def test_sublayers_that_rounding_hides_are_no_sources(dtype: torch.dtype, monkey
 
 
 def made(
-    *,
-    query: list[tuple[float, str]],
-    key: list[tuple[float, str]] | None = None,
-    removals: dict[str, list[float]] | None = None,
-    weight: float = 0.9,
-    n_allowed: int = 4,
+    *, query: list[float], key: Sequence[float] = (), kind: str = "attention", removals: Any = None, weight: float = 0.9
 ) -> ScoreParts:
-    """Parts of a score with these contributions in nats, the kind of source beside each; their removals take the same."""
-    key = key or [(sum(adds for adds, _ in query) / 8, "attention")] * 8  # eight equal sources
-    total = sum(adds for adds, _ in query)
-    writers = {
-        side: tuple(Writer(f"{side} {i}", kind) for i, (_, kind) in enumerate(of))
-        for side, of in (("query", query), ("key", key))
-    }
-    rows, columns = ([adds / total for adds, _ in of] for of in (query, key))
-    advantage = torch.zeros(len(query) + 1, len(key) + 1, dtype=torch.float64)
-    advantage[:-1, :-1] = torch.tensor(np.outer(rows, columns) * total)
-    nothing = torch.zeros(0)
-    taken = {"query": [adds for adds, _ in query], "key": [adds for adds, _ in key], **(removals or {})}
-    left = {"query": total - torch.tensor(taken["query"]), "key": total - torch.tensor(taken["key"])}
-    return ScoreParts(
-        HeadInput(writers["query"], nothing, nothing), HeadInput(writers["key"], nothing, nothing), advantage, advantage, left,
-        total, total, weight, n_allowed,
-    )  # fmt: skip
+    """Parts of a score with these contributions in nats, the first at the query of a kind of source; four keys are allowed.
+
+    Where nothing else is said the removals take the same, and there are eight equal sources at the key.
+    """
+    total = sum(query)
+    adds = {"query": query, "key": key or [total / 8] * 8}
+    advantage = torch.zeros(len(query) + 1, len(adds["key"]) + 1, dtype=torch.float64)
+    advantage[:-1, :-1] = torch.tensor(np.outer(query, adds["key"]) / total)
+    left = {side: total - torch.tensor(taken) for side, taken in (adds | (removals or {})).items()}
+    inputs = []
+    for side, of in adds.items():
+        writers = (Writer(f"{side} {at}", "attention" if at or side == "key" else kind) for at in range(len(of)))
+        inputs.append(HeadInput(tuple(writers), torch.zeros(0), torch.zeros(0)))
+    return ScoreParts(*inputs, advantage, advantage, left, total, total, weight, n_allowed=4)
 
 
 def named(parts: ScoreParts) -> list[str]:
     return [one.title for one in deciding(parts)]
 
 
-def test_a_source_is_named_where_it_adds_most_and_its_removal_takes_most() -> None:
-    assert named(made(query=[(5.0, "attention"), (2.0, "attention"), (-1.0, "attention")])) == ["query 0 at the query"]
-
-
 def test_a_source_may_add_more_than_the_advantage_where_another_one_opposes_it() -> None:
-    parts = made(query=[(15.7, "feed_forward"), (-11.6, "feed_forward")])
+    assert named(made(query=[5.0, 2.0, -1.0])) == ["query 0 at the query"]
+    parts = made(query=[15.7, -11.6])
     assert named(parts) == ["query 0 at the query"]
     against = opposing(parts)
     assert against is not None
     assert (against.title, against.adds) == ("query 1 at the query", pytest.approx(-11.6))
-    assert opposing(made(query=[(3.0, "attention"), (-0.09, "attention")])) is None
+    assert opposing(made(query=[3.0, -0.09])) is None
 
 
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"query": [(5.0, "attention"), (4.1, "attention")]}, "the runner-up of the same side has more than 0.8 of it"),
+        ({"query": [5.0, 4.1]}, "the runner-up of the same side has more than 0.8 of it"),
         ({"weight": 0.24}, "less than an even share of four keys"),
-        ({"query": [(0.09, "attention")]}, "an advantage of less than a tenth of a nat"),
-        ({"query": [(-5.0, "attention")]}, "no advantage"),
-        ({"query": [(5.0, "unattributed"), (1.0, "attention")]}, "not known what it is"),
+        ({"query": [0.09]}, "an advantage of less than a tenth of a nat"),
+        ({"query": [-5.0]}, "no advantage"),
+        ({"kind": "unattributed"}, "not known what it is"),
+        ({"kind": "rounding"}, "it is no part of the model"),
         ({"removals": {"query": [1.0, 2.0]}}, "removing another one takes more"),
         ({"removals": {"query": [5.0, 4.5]}}, "removing another one takes about as much"),
         ({"removals": {"query": [-1.0, -2.0]}}, "removing it raises the advantage"),
@@ -379,21 +301,18 @@ def test_a_source_may_add_more_than_the_advantage_where_another_one_opposes_it()
     ],
 )
 def test_no_source_is_named_where(changed: dict[str, Any], reason: str) -> None:
-    usual: dict[str, Any] = {"query": [(5.0, "attention"), (2.0, "attention")]}
+    usual: dict[str, Any] = {"query": [5.0, 2.0]}
     assert named(made(**usual))
     assert named(made(**{**usual, **changed})) == [], reason
 
 
 def test_one_source_of_each_side_may_be_comparable_as_the_score_is_their_product() -> None:
-    both = {"query": [(5.0, "attention"), (2.0, "attention")], "key": [(5.5, "attention"), (1.5, "attention")]}
-    assert named(made(**both)) == ["key 0 at the key", "query 0 at the query"]
-    assert named(made(**{**both, "key": [(3.5, "attention"), (3.5, "attention")]})) == ["query 0 at the query"]
+    assert named(made(query=[5.0, 2.0], key=[5.5, 1.5])) == ["key 0 at the key", "query 0 at the query"]
+    assert named(made(query=[5.0, 2.0], key=[3.5, 3.5])) == ["query 0 at the query"]
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_every_source_that_is_named_lowers_the_advantage_most_when_a_run_of_the_model_goes_without_it(
-    name: str,
-) -> None:
+def test_every_source_that_is_named_lowers_the_advantage_most_when_a_run_goes_without_it(name: str) -> None:
     """Random cells: each source of each side is removed in a run of its own, wherever one is named."""
     reading, draw, n_named = xformer.read(f"checkpoints/{name}", CELLS[name]), np.random.default_rng(1), 0
     for _ in range(12):
@@ -404,9 +323,8 @@ def test_every_source_that_is_named_lowers_the_advantage_most_when_a_run_of_the_
         parts = score_parts(reading, **cell)
         sources, measured = deciding(parts), {}
         for one in contributions(parts) if sources else ():
-            without = without_source(
-                reading, layer=layer, head=head, side=one.side, source=one.writer.name, parts=parts
-            )
+            removed = {"layer": layer, "head": head, "side": one.side, "source": one.writer.name}
+            without = without_source(reading, **removed, parts=parts)
             before, after = check(reading, without, **cell).set_index("what").loc["advantage"]
             measured[one.title] = before - after
             assert measured[one.title] == pytest.approx(one.removal, abs=1e-3)
@@ -417,16 +335,8 @@ def test_every_source_that_is_named_lowers_the_advantage_most_when_a_run_of_the_
     assert n_named >= 3
 
 
-def test_nothing_is_said_of_a_cell_with_less_than_an_even_share() -> None:
-    reading = xformer.read("checkpoints/induction", "3 7 12 5 3 7 12")
-    few = score_parts(reading, layer=1, head=0, query=6, key=0)
-    assert few.weight < 1 / few.n_allowed
-    assert not is_worth_a_word(few)
-    assert is_worth_a_word(score_parts(reading, layer=1, head=0, query=6, key=3))
-
-
 def test_removing_the_bias_by_distance_leaves_the_score_without_it() -> None:
-    reading = xformer.read(FAMILIES["T5"].make(), "the cat sat on the mat >> a bird then flew", tokenizer=tokenizer())
+    reading = of_family("T5")
     site = reading.attention[0]
     without = without_source(reading, layer=0, head=1, source="distance")
     before, after = (run[f"{site.path}.scores"][0] for run in (reading, without))
@@ -435,13 +345,10 @@ def test_removing_the_bias_by_distance_leaves_the_score_without_it() -> None:
     torch.testing.assert_close(after[1][seen], (before[1] - bias[1])[seen])
     assert float(bias[1].abs().max()) > 0.01
     assert torch.equal(after[0], before[0])
-    [distance] = [
-        one for one in contributions(score_parts(reading, layer=0, head=1, query=3, key=1)) if one.side is None
-    ]
-    table = check(reading, without, layer=0, head=1, query=3, key=1).set_index("what")
-    assert table.loc["advantage", "before"] - table.loc["advantage", "after"] == pytest.approx(
-        distance.removal, abs=1e-4
-    )
+    cell = {"layer": 0, "head": 1, "query": 3, "key": 1}
+    [distance] = [one for one in contributions(score_parts(reading, **cell)) if one.side is None]
+    was, now = check(reading, without, **cell).set_index("what").loc["advantage"]
+    assert was - now == pytest.approx(distance.removal, abs=1e-4)
 
 
 def test_a_trained_models_induction_head_finds_its_key_through_the_head_that_looks_one_back() -> None:

@@ -46,14 +46,10 @@ def final(*variants: Variant, samples: int = 23, seed: int = 3) -> Agreement:
     return last
 
 
-@pytest.mark.parametrize("trials", [1, 2, 7, 60, 2_000, 100_000])
-def test_wilson_is_scipys(trials: int) -> None:
-    for hits in {0, 1, trials // 3, trials // 2, trials - 1, trials}:
+def test_wilson_is_scipys() -> None:
+    for hits, trials in ((0, 1), (1, 1), (2, 7), (0, 60), (59, 60), (60, 60), (33_333, 100_000)):
         reference = stats.binomtest(hits, trials).proportion_ci(method="wilson")
         assert wilson(hits, trials) == pytest.approx((reference.low, reference.high), abs=1e-14)
-
-
-def test_wilson_refuses_what_cannot_be() -> None:
     assert wilson(0, 0) == (0.0, 1.0)
     with pytest.raises(ValueError, match="4"):
         wilson(4, 3)
@@ -98,33 +94,30 @@ def test_the_counts_are_those_of_one_run_after_another(architecture: str) -> Non
             count(("length", name, "exact", len(source)), this.is_exact)
             count(("all", name, "exact"), this.is_exact)
         for a, b in ((0, 1), (0, 2), (1, 2)):
-            pair = (runs[a].name, runs[b].name)
-            same = [
-                runs[a].labels[x] == runs[b].labels[y]
-                for x, y in zip(runs[a].predicted, runs[b].predicted, strict=False)
-            ]
+            said = [[run.labels[token] for token in run.predicted] for run in (runs[a], runs[b])]
+            same = [x == y for x, y in zip(*said, strict=False)]
             for is_same in same:
-                count(("pair", *pair, "token"), is_same)
-            count(("pair", *pair, "exact"), all(same))
+                count(("pair", runs[a].name, runs[b].name, "token"), is_same)
+            count(("pair", runs[a].name, runs[b].name, "exact"), all(same))
 
     def expected(kind: str) -> dict[tuple, tuple[int, int]]:
         return {key[1:]: (hits[key], trials[key]) for key in trials if key[0] == kind}
 
-    assert table(accuracy(result), "model", "measure") == expected("all")
-    assert table(accuracy(result, "position"), "model", "measure", "position") == expected("position")
-    assert table(accuracy(result, "length"), "model", "measure", "length") == expected("length")
-    assert table(same_answers(result), "one", "other", "measure") == expected("pair")
-    found = {
-        (row["model"], row["right"], row["predicted"]): row["count"] for row in confusion(result).to_dict("records")
-    }
-    assert found == dict(predicted)
     assert 0 < hits["all", "one", "token"] < trials["all", "one", "token"]
-    shares = confusion(result).groupby(["model", "right"])["share"].sum()
-    assert shares.tolist() == pytest.approx([1.0] * len(shares))
-    for frame in (accuracy(result), accuracy(result, "position"), accuracy(result, "length"), same_answers(result)):
+    for kind, columns, frame in (
+        ("all", ["model", "measure"], accuracy(result)),
+        ("position", ["model", "measure", "position"], accuracy(result, "position")),
+        ("length", ["model", "measure", "length"], accuracy(result, "length")),
+        ("pair", ["one", "other", "measure"], same_answers(result)),
+    ):
+        assert table(frame, *columns) == expected(kind)
         for row in frame.to_dict("records"):
-            assert row["share"] == row["hits"] / row["trials"]
-            assert (row["low"], row["high"]) == wilson(row["hits"], row["trials"])
+            interval = wilson(row["hits"], row["trials"])
+            assert (row["share"], row["low"], row["high"]) == (row["hits"] / row["trials"], *interval)
+    found = confusion(result)
+    assert found.set_index(["model", "right", "predicted"])["count"].to_dict() == dict(predicted)
+    shares = found.groupby(["model", "right"])["share"].sum()
+    assert shares.tolist() == pytest.approx([1.0] * len(shares))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +149,7 @@ def test_a_model_that_copies_the_answer_gets_nothing_right(architecture: str) ->
     assert figures.loc["token", "share"] < 0.5
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", SHIPPED[:3])
 def test_the_figures_are_those_of_evaluate(name: str) -> None:
     """A shipped model with noise in its weights, so that it is wrong now and then: 700 inputs, in chunks of 500 and 200."""
     variant = shipped(name)
@@ -177,10 +170,8 @@ def test_reports_come_chunk_by_chunk_and_grow(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "CHUNK", 7)
     variant = random_variant("one", "encoder")
     reports = list(count_agreement([variant], samples=23))
-    assert [report.done for report in reports] == [7, 14, 21, 23]
-    assert [report.is_final for report in reports] == [False, False, False, True]
-    trials = [report.trials["all", "one", "exact", 0] for report in reports]
-    assert trials == [7, 14, 21, 23]  # each is its own snapshot
+    found = [(report.done, report.is_final, report.trials["all", "one", "exact", 0]) for report in reports]
+    assert found == [(7, False, 7), (14, False, 14), (21, False, 21), (23, True, 23)]  # each is its own snapshot
 
 
 def test_variants_of_other_tokens_or_equal_names_are_refused() -> None:
@@ -200,10 +191,8 @@ def test_long_inputs_are_counted_in_portions_and_come_to_the_same(monkeypatch: p
     reports = list(count_agreement(variants, samples=23, seed=3))
     assert len(reports) > 3
     assert [report.done for report in reports] == sorted({report.done for report in reports})
-    assert reports[-1].is_final
-    assert reports[-1].hits == whole.hits
-    assert reports[-1].trials == whole.trials
-    assert reports[-1].confusions == whole.confusions
+    for name in ("hits", "trials", "confusions"):
+        assert getattr(reports[-1], name) == getattr(whole, name)
 
 
 CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
@@ -226,17 +215,9 @@ def test_a_row_is_the_score_of_that_length_alone() -> None:
     assert table["exact_match"][0] > 0.95 > 0.5 > table["exact_match"][2]
 
 
-def test_the_shipped_one_goes_on_and_the_others_do_not() -> None:
-    table = accuracy_by_length(reading("reverse-long"), lengths=[15, 16, 30, 45, 60], samples=100)
-    assert (table["exact_match"] >= 0.95).all()
-    table = accuracy_by_length(reading("reverse-small"), lengths=[15, 20], samples=100)
-    assert table["exact_match"].tolist() == [1.0, 0.0]
-
-
 def test_all_lengths_are_asked_one_after_the_other() -> None:
     made = list(asking_lengths(reading("addition", "12+34"), samples=3))
-    assert [len(one.rows) for one in made] == list(range(1, 19))
-    assert [one.is_final for one in made] == [False] * 17 + [True]
+    assert [(len(one.table), one.is_final) for one in made] == [(n, n == 18) for n in range(1, 19)]
 
 
 @pytest.mark.parametrize(("name", "text"), [("modular", "3+5"), ("digits", "test 3"), ("characters", "the ")])
@@ -275,14 +256,15 @@ def test_lengths_compared_are_the_shares_of_inputs_of_one_length() -> None:
     models = [variant("reverse-small", "A"), variant("reverse-mirror", "B")]
     models.append(variant("reverse-small", "C", changes="ablate:encoder.0.attn.0"))
     table = lengths_compared(models, lengths=[5, 16], samples=40, seed=3).set_index(["model", "length"])
-    for one in models[:2]:
-        for length in (5, 16):
-            task = Task(one.task.config.replace(min_len=length, max_len=length))
-            found = evaluate(one.model, task, samples=40, seed=3)
-            row = table.loc[(one.name, length)]
-            assert row["exact_match"] == found.exact_match
-            assert row["token_accuracy"] == pytest.approx(found.token_accuracy, abs=1e-12)
-            assert (row["low"], row["high"]) == wilson(round(found.exact_match * 40), 40)
+    for one, length in ((models[0], 5), (models[1], 16)):
+        task = Task(one.task.config.replace(min_len=length, max_len=length))
+        found = evaluate(one.model, task, samples=40, seed=3)
+        row = table.loc[(one.name, length)]
+        assert (row["exact_match"], row["low"], row["high"]) == (
+            found.exact_match,
+            *wilson(round(found.exact_match * 40), 40),
+        )
+        assert row["token_accuracy"] == pytest.approx(found.token_accuracy, abs=1e-12)
     assert table.loc[("A", 5), "exact_match"] == 1.0
     assert table.loc[("C", 5), "exact_match"] < 0.5  # its own change counts
     assert table["trained"].tolist() == [True, True, True, False, False, False]

@@ -65,17 +65,14 @@ def test_a_projected_vector_is_the_usual_one_where_the_class_makes_it() -> None:
 
 
 def test_what_cannot_be_compared_says_why() -> None:
-    def of(name: str, texts: list[str] = TEXTS, pooling: Any = None) -> Any:
-        return xformer.analysis.similarity(MEMBERS[name].make(), texts, pooling=pooling, tokenizer=tokenizer())
-
-    with pytest.raises(UnavailableError, match="makes no vector of its own"):
-        of("GPT2Model", pooling="own")
-    with pytest.raises(UnavailableError, match="encoder-decoder"):
-        of("T5Model")
-    with pytest.raises(InputError, match="got none"):
-        of("BertModel", [])
-    with pytest.raises(InputError, match="one of mean, last, first, own"):
-        of("BertModel", pooling="max")
+    for name, texts, pooling, error, sentence in (
+        ("GPT2Model", TEXTS, "own", UnavailableError, "makes no vector of its own"),
+        ("T5Model", TEXTS, None, UnavailableError, "encoder-decoder"),
+        ("BertModel", [], None, InputError, "got none"),
+        ("BertModel", TEXTS, "max", InputError, "one of mean, last, first, own"),
+    ):
+        with pytest.raises(error, match=sentence):
+            xformer.analysis.similarity(MEMBERS[name].make(), texts, pooling=pooling, tokenizer=tokenizer())  # pyright: ignore
 
 
 @pytest.mark.parametrize(

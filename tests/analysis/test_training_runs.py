@@ -13,7 +13,6 @@ from xformer.analysis.training_runs import (
     best_heads,
     dip,
     emerged,
-    first_passing,
     head_table,
     settled,
     thinned,
@@ -29,12 +28,6 @@ def test_the_table_has_a_row_for_each_step_and_head_and_the_best_is_found() -> N
     ]  # fmt: skip
     assert best_heads(table).to_numpy().tolist() == [[10, "a", 0, 0.3], [20, "a", 1, 0.7]]
     assert isinstance(head_table({}), pd.DataFrame)
-
-
-def test_a_curve_passes_where_it_first_is_at_the_threshold() -> None:
-    assert first_passing([10, 20, 30], [0.2, 0.5, 0.4], 0.5) == 20
-    assert first_passing([10, 20], [0.2, 0.4], 0.5) is None
-    assert first_passing([], [], 0.5) is None
 
 
 def test_a_head_appears_where_it_had_not_been_from_the_beginning() -> None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -209,7 +208,9 @@ Where = tuple[Any, ...]
 
 
 def rows_at_once(reading: Reading) -> int:
-    """How many copies of this input to run in one batch, by time and by memory."""
+    """How many copies of this input to run in one batch, by time and by memory; a module is only called with its own inputs."""
+    if isinstance(reading.subject, AnyModule):
+        return 1
     shape = reading.subject.shape
     n_pos, n_tokens = max(reading.example.stream.shape[1], reading.logits.shape[1]), reading.logits.shape[2]
     widest = n_pos * max(n_tokens, 8 * shape.d_model, 4 * n_pos * shape.n_heads)
@@ -219,41 +220,30 @@ def rows_at_once(reading: Reading) -> int:
 def each_logits_with(
     reading: Reading, parts: Sequence[tuple[str, Where]], by: Mapping[str, Tensor] | None = None
 ) -> Iterator[Float[Tensor, "pos vocab"]]:
-    """As `logits_with`, for many parts: one part after the other, computed `rows_at_once` at a time."""
-    n_rows = rows_at_once(reading)
-    for begin in range(0, len(parts), n_rows):
-        yield from logits_with(reading, parts[begin : begin + n_rows], by)
-
-
-def logits_with(
-    reading: Reading, parts: Sequence[tuple[str, Where]], by: Mapping[str, Tensor] | None = None
-) -> Float[Tensor, "part pos vocab"]:
     """The logits of a reading's first input with one part replaced at a time; the reading's own edits stay.
 
-    Own models keep padding and mask too. A module that can only be called with its original inputs is run once for each part.
+    Own models keep padding and mask too. `rows_at_once` parts share a forward pass.
 
     Args:
         reading: The run.
         parts: The name of an activation, and the index of the part in it.
         by: The activations to take the parts from, of the first input; without it the parts are 0.
     """
-    subject, example, n = reading.subject, reading.example, len(parts)
-    if isinstance(subject, AnyModule) and n > 1:
-        return torch.cat([logits_with(reading, [part], by) for part in parts])
-    changes = [
-        ReplaceParts(
-            name,
-            tuple((row, where) for row, (of, where) in enumerate(parts) if of == name),
-            None if by is None else by[name],
-        )
-        for name in dict.fromkeys(name for name, _ in parts)
-    ]
-    if isinstance(subject, BareModel):
-        return repeat_first(subject.model, reading.trace, n, edits=changes, keep=("logits",), fused=True).logits
-    stream = example.stream[:1].expand(n, -1)
-    target = None if example.target is None else example.target[:1].expand(n, -1)
-    rows = replace(example, stream=stream, target=target)
-    return subject.record(rows, edits=[*reading.edits, *changes], keep=("logits",)).logits[:n]
+    subject, example, at_once = reading.subject, reading.example, rows_at_once(reading)
+    for begin in range(0, len(parts), at_once):
+        some = parts[begin : begin + at_once]
+        changes = []
+        for name in dict.fromkeys(name for name, _ in some):
+            places = tuple((row, where) for row, (of, where) in enumerate(some) if of == name)
+            changes.append(ReplaceParts(name, places, None if by is None else by[name]))
+        if isinstance(subject, BareModel):
+            run = repeat_first(subject.model, reading.trace, len(some), edits=changes, keep=("logits",), fused=True)
+        else:
+            stream = example.stream[:1].expand(len(some), -1)
+            target = None if example.target is None else example.target[:1].expand(len(some), -1)
+            rows = replace(example, stream=stream, target=target)
+            run = subject.record(rows, edits=[*reading.edits, *changes], keep=("logits",))
+        yield from run.logits[: len(some)]
 
 
 NOTHING = 1e-3

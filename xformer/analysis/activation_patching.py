@@ -33,6 +33,7 @@ from xformer.adapters import own_model
 from xformer.adapters.adapter import gradients
 from xformer.analysis.ablation import Where, each_logits_with, order_to_measure
 from xformer.analysis.minimal_pairs import LEAST, MinimalPair, Token, stacks_of
+from xformer.analysis.tables import TableSoFar
 from xformer.edits import AnyEdit, patch_from
 from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
@@ -88,19 +89,6 @@ def parts(reading: Reading, *, everywhere: bool = False) -> list[Part]:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class Copied:
-    """How many copies are done; the last report has the table."""
-
-    done: int
-    total: int
-    frame: pd.DataFrame | None = None
-
-    @property
-    def is_final(self) -> bool:
-        return self.frame is not None
-
-
 def patching(readings: Sequence[Reading], *, everywhere: bool = False) -> pd.DataFrame:
     """Copy each part of the first run into the second, then of the second into the first, one forward pass a row.
 
@@ -129,24 +117,23 @@ def patching(readings: Sequence[Reading], *, everywhere: bool = False) -> pd.Dat
         ['source', 'into', 'part', 'component', 'layer', 'head', 'restored', 'difference', 'says', 'turns']
     """
     *_, last = copying(readings, everywhere=everywhere)
-    assert last.frame is not None
-    return last.frame
+    return last.table
 
 
-def copying(readings: Sequence[Reading], *, everywhere: bool = False) -> Iterator[Copied]:
-    """As `patching`, with a report before each copy; the last one has the table."""
+def copying(readings: Sequence[Reading], *, everywhere: bool = False) -> Iterator[TableSoFar]:
+    """As `patching`, with a report before each copy; only the last one is in order."""
     one, other = readings
     work = []
     for source, into in ((one, other), (other, one)):
         if reason := patching_incompatibility(source, into):
             raise InputError(reason)
         work += [(source, into, part) for part in parts(source, everywhere=everywhere)]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for source, into, part in work:
-        yield Copied(len(rows), len(work))
+        yield TableSoFar(pd.DataFrame(rows), len(rows), len(work))
         rows.append(_row(source, into, part, everywhere))
     order = sorted(range(len(work)), key=lambda at: (work[at][0] is other, -abs(rows[at]["restored"])))
-    yield Copied(len(work), len(work), pd.DataFrame([rows[at] for at in order]))
+    yield TableSoFar(pd.DataFrame([rows[at] for at in order]), len(work), len(work))
 
 
 def _row(source: Reading, into: Reading, part: Part, everywhere: bool) -> dict[str, Any]:
@@ -155,18 +142,10 @@ def _row(source: Reading, into: Reading, part: Part, everywhere: bool) -> dict[s
     goal, start = (_difference(deciding_logits(run), a, b) for run in (source, into))  # goal ≥ 0 ≥ start
     logits = patched_logits(into, [part.patch(source, everywhere=everywhere)])
     difference, says = _difference(logits, a, b), int(logits.argmax())
-    return {
-        "source": source.subject.name,
-        "into": into.subject.name,
-        "part": part.title,
-        "component": part.component,
-        "layer": part.layer,
-        "head": part.head,
-        "restored": (difference - start) / (goal - start),
-        "difference": difference,
-        "says": into.subject.labels[says],
-        "turns": says == a,
-    }
+    names = {"source": source.subject.name, "into": into.subject.name, "part": part.title}
+    where = {"component": part.component, "layer": part.layer, "head": part.head}
+    found = {"restored": (difference - start) / (goal - start), "difference": difference}
+    return names | where | found | {"says": into.subject.labels[says], "turns": says == a}
 
 
 @torch.no_grad()

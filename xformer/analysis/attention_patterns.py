@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from xformer.adapters import TaskModel
+from xformer.analysis.tables import array_table
 from xformer.errors import EditError
 from xformer.memory import check_analysis
 from xformer.reading import Reading
@@ -55,10 +56,7 @@ def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int
     mask = reading.get(f"{site.path}.mask")
     allowed = np.True_ if mask is None else mask[0].expand(pattern.shape)[head].numpy(force=True)
     allowed = allowed | (weights > 0)  # a faulty mask lets weight through
-    queries, keys = (
-        [f"{position} {name}" for position, name in enumerate(names)]
-        for names in token_names(reading, site, weights.shape)
-    )
+    queries, keys = map(numbered, token_names(reading, site, weights.shape))
     if around is None:
         check_analysis("attention", "ask for cells with around=", n=max(weights.shape))
         return pattern_cells(weights, allowed, queries, keys)
@@ -67,6 +65,11 @@ def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int
         raise EditError(f"around is a cell of {n_query} queries and {n_key} keys, counted from 0, got {around}.")
     rows, cols = (slice(max(0, at - REACH), at + REACH + 1) for at in around)
     return pattern_cells(weights[rows, cols], allowed[rows, cols], queries[rows], keys[cols])
+
+
+def numbered(words: Sequence[str]) -> list[str]:
+    """Words with their positions in front, so that repeats stay distinct."""
+    return [f"{position} {word}" for position, word in enumerate(words)]
 
 
 def token_names(reading: Reading, site: Site, shape: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -199,42 +202,33 @@ def rollout(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
         >>> list(table.columns)
         ['layer', 'query', 'key', 'share']
     """
-    names = [f"{position} {label}" for position, label in enumerate(reading.tokens_of(stack))]
-    names = np.array([span(names, *block) for block in blocks(len(names), MOST_TOKENS)])
-    reached = np.stack([pooled(one, MOST_TOKENS).numpy(force=True) for one in _reached(reading.trace, stack)])
-    layer, query, key = np.meshgrid(*(np.arange(size) for size in reached.shape), indexing="ij")
-    return pd.DataFrame(
-        {
-            "layer": (layer + 1).ravel(),
-            "query": names[query.ravel()],
-            "key": names[key.ravel()],
-            "share": reached.ravel(),
-        }
-    )
+    names = numbered(reading.tokens_of(stack))
+    names = [span(names, *block) for block in blocks(len(names), MOST_TOKENS)]
+    reached = rollout_matrices(reading.trace, stack, MOST_TOKENS)
+    return array_table({"layer": range(1, 1 + len(reached))}, {"query": names}, {"key": names}, share=reached)
 
 
-def rollout_matrices(trace: Trace, stack: str | None = None) -> Float[Tensor, "layer query key"]:
+def rollout_matrices(
+    trace: Trace, stack: str | None = None, most: int | None = None
+) -> Float[Tensor, "layer query key"]:
     """R after each layer of a stack ("encoder" or "decoder", the model's only one by default); rows sum to 1.
 
-    A row that may look at nothing counts as looking at itself. Raises `EditError` when the trace has no such stack.
+    A row that may look at nothing counts as looking at itself. With `most`, each is pooled (see `pooled`) before the next one
+    is computed. Raises `EditError` when the trace has no such stack.
     """
-    return torch.stack(list(_reached(trace, stack)))
-
-
-def _reached(trace: Trace, stack: str | None) -> Iterator[Float[Tensor, "query key"]]:
-    """The matrices of `rollout_matrices`, one layer at a time."""
     sites = [site for site in trace.sites() if not site.is_cross]
     stack = stack or sites[0].stack
     paths = [site.path for site in sites if site.stack == stack]
     if not paths:
         raise EditError(f"This trace has no stack {stack!r}; its attention layers are {trace.attention_layers()}.")
-    reached = None
+    reached, found = None, []
     for path in paths:
         pattern = trace[f"{path}.pattern"][0].mean(dim=0)  # [query, key]
         identity = torch.eye(pattern.shape[-1], dtype=pattern.dtype, device=pattern.device)
         step = 0.5 * torch.where(pattern.sum(dim=-1, keepdim=True) == 0, identity, pattern) + 0.5 * identity
         reached = step if reached is None else step @ reached
-        yield reached
+        found.append(pooled(reached, most))
+    return torch.stack(found)
 
 
 def blocks(n: int, most: int | None) -> list[tuple[int, int]]:
@@ -443,17 +437,9 @@ def pattern_scores(
     if keys is not None or positions is not None:
         chosen = index if keys is None else torch.tensor(list(keys), dtype=torch.long, device=pattern.device)
         rows = rows[:, :, chosen]  # … and the keys that count
-    return torch.stack(
-        (
-            _along(rows, 0),
-            _along(rows.flip(-1), 0),  # key = last − query
-            _along(rows, -1),
-            _along(rows, 1),
-            rows[:, :, 0].mean(dim=-1),
-            entropy,
-        ),
-        dim=-1,
-    )
+    mirrored = rows.flip(-1)  # key = last − query
+    along = [_along(of, offset) for of, offset in ((rows, 0), (mirrored, 0), (rows, -1), (rows, 1))]
+    return torch.stack((*along, rows[:, :, 0].mean(dim=-1), entropy), dim=-1)
 
 
 def _along(pattern: Float[Tensor, "head query key"], offset: int) -> Float[Tensor, " head"]:

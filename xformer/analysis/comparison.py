@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -190,13 +190,11 @@ def predictions(
             for variant, own in zip(variants, tasks, strict=True)
         ]
         for rows in portions(task, size, variants, one_by_one=any(ahead)):
-            yield (
-                start + rows.stop,
-                [
-                    _predictions(variant, batch.rows(rows.start, rows.stop), labels, one_by_one)
-                    for variant, batch, one_by_one in zip(variants, batches, ahead, strict=True)
-                ],
-            )
+            found = [
+                _predictions(variant, batch.rows(rows.start, rows.stop), labels, one_by_one)
+                for variant, batch, one_by_one in zip(variants, batches, ahead, strict=True)
+            ]
+            yield start + rows.stop, found
 
 
 def inputs_for(variant: Variant, task: Task) -> Task:
@@ -270,17 +268,9 @@ def _predictions(variant: Variant, batch: Batch, labels: tuple[str, ...], one_by
 def _logits(variant: Variant, batch: Batch) -> Float[Tensor, "input out vocab"]:
     if not variant.edits:
         return batch.logits(variant.model)
-    pad = variant.task.vocabulary.special.pad
-    trace = record(
-        variant.model,
-        batch.tokens,
-        batch.target,
-        edits=variant.edits,
-        keep=("logits",),
-        valid=batch.valid,
-        target_valid=None if batch.target is None else batch.target != pad,
-    )
-    return trace.logits
+    target_valid = None if batch.target is None else batch.target != variant.task.vocabulary.special.pad
+    padding: dict[str, Any] = {"valid": batch.valid, "target_valid": target_valid}
+    return record(variant.model, batch.tokens, batch.target, edits=variant.edits, keep=("logits",), **padding).logits
 
 
 def _logits_one_by_one(variant: Variant, batch: Batch) -> Float[Tensor, "input out vocab"]:
@@ -334,13 +324,7 @@ class Search:
         return f"They differ on {self.n_found:,} of {self.looked:,} inputs{'.' if self.is_final else ' so far.'}"
 
 
-def search(
-    variants: Sequence[Variant],
-    want: Want = "first",
-    *,
-    within: int = 5000,
-    seed: int = 0,
-) -> Iterator[Search]:
+def search(variants: Sequence[Variant], want: Want = "first", *, within: int = 5000, seed: int = 0) -> Iterator[Search]:
     """Look through at most `within` inputs of the first one's task; the last report is final.
 
     Raises `InputError` for fewer than two variants, variants of different tokens, or a wish that is not known.

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from xformer.analysis.attention_patterns import blocks, pooled, pooled_keys, span
 from xformer.analysis.generation import kl, total_variation
 from xformer.analysis.logit_lens import holds_from, lens
+from xformer.analysis.tables import array_table
 from xformer.errors import EditError, InputError
 from xformer.reading import Reading
 from xformer.site import Site
@@ -72,14 +74,12 @@ def decision_rows(
     """
     frames = [_rows(reading, max_keys) for reading in readings]
     if n_heads is not None and max(frame.groupby(["layer", "head"]).ngroups for frame in frames) > ALL_ROWS:
-        one, other = pair
-        found = None
-        if pattern_incompatibility(readings[one], readings[other]) is None:
-            found = clearest_heads(frames[one], frames[other], n_heads)
-        frames = [
-            _only(frame, found if found and len(frame) == len(frames[one]) else clearest_heads(frame, None, n_heads))
-            for frame in frames
-        ]
+        whole, other = (frames[at] for at in pair)
+        alike = pattern_incompatibility(*(readings[at] for at in pair)) is None
+        found = clearest_heads(whole, other, n_heads) if alike else None
+        for at, frame in enumerate(frames):
+            heads = found if found and len(frame) == len(whole) else clearest_heads(frame, None, n_heads)
+            frames[at] = pd.DataFrame(heads, columns=["layer", "head"]).merge(frame).reindex(columns=frame.columns)
     return pd.concat(frames, ignore_index=True)
 
 
@@ -134,25 +134,19 @@ def pattern_difference(
         [a if a == b else f"{a} / {b}" for a, b in zip(one.tokens_of(stack), other.tokens_of(stack), strict=True)]
         for stack in (site.query_stack, site.key_stack)
     )
-    rows, columns = blocks(len(queries), max_blocks), blocks(len(keys), max_blocks)
+    axes = (_axis("query", "query_token", queries, max_blocks), _axis("key", "key_token", keys, max_blocks))
     a, b = (pooled(_of_head(reading, f"{path}.pattern", head), max_blocks) for reading in readings)  # [query, key]
     may = [pooled(_of_head(reading, f"{path}.mask", head), max_blocks) > 0 for reading in readings]
-    return pd.DataFrame(
-        {
-            "query": [first for first, _ in rows for _ in columns],
-            "query_end": [last for _, last in rows for _ in columns],
-            "key": [first for first, _ in columns] * len(rows),
-            "key_end": [last for _, last in columns] * len(rows),
-            "query_token": [span(queries, *row) for row in rows for _ in columns],
-            "key_token": [span(keys, *column) for column in columns] * len(rows),
-            "one": a.flatten().tolist(),
-            "other": b.flatten().tolist(),
-            "difference": (b - a).flatten().tolist(),
-            "one_allowed": may[0].flatten().tolist(),
-            "other_allowed": may[1].flatten().tolist(),
-            "decides": [first <= one.target_positions[-1] <= last for first, last in rows for _ in columns],
-        }
-    )
+    table = array_table(*axes, one=a, other=b, difference=b - a, one_allowed=may[0], other_allowed=may[1])
+    position, ends = one.target_positions[-1], ["query", "query_end", "key", "key_end"]
+    table["decides"] = (table["query"] <= position) & (position <= table["query_end"])
+    return table.reindex(columns=[*ends, *table.columns.drop(ends)])
+
+
+def _axis(name: str, token: str, texts: Sequence[str], most: int | None) -> dict[str, list[Any]]:
+    """The columns of an axis of tokens in at most `most` blocks: the first and the last position of each, and its text."""
+    first, last = map(list, zip(*blocks(len(texts), most), strict=True))
+    return {name: first, f"{name}_end": last, token: [span(texts, *ends) for ends in zip(first, last, strict=True)]}
 
 
 def _of_head(reading: Reading, name: str, head: int) -> Float[Tensor, "query key"]:
@@ -205,27 +199,13 @@ def _rows(reading: Reading, max_keys: int | None) -> pd.DataFrame:
         mask = reading[f"{path}.mask"][0, :, reading.target_positions[-1]]  # [head, key]
         weights = pooled_keys(torch.cat((weights, weights.mean(dim=0, keepdim=True))), max_keys)
         mask = pooled_keys(torch.cat((mask, mask.any(dim=0, keepdim=True))).double(), max_keys) > 0
-        heads = [*range(len(weights) - 1), MEAN]
-        texts = reading.tokens_of(Site.parse(path).key_stack)
-        spans = blocks(len(texts), max_keys)
-        columns = {
-            "model": reading.subject.name,
-            "layer": path,
-            "head": [head for head in heads for _ in spans],
-            "key": [first for first, _ in spans] * len(heads),
-            "key_end": [last for _, last in spans] * len(heads),
-            "token": [span(texts, *block) for block in spans] * len(heads),
-            "weight": weights.flatten().tolist(),
-            "allowed": mask.flatten().tolist(),
-        }
-        frames.append(pd.DataFrame(columns))
-    return pd.concat(frames, ignore_index=True)
-
-
-def _only(frame: pd.DataFrame, heads: Sequence[tuple[str, int]]) -> pd.DataFrame:
-    """The rows of some heads, in their order."""
-    by_head = dict(list(frame.groupby(["layer", "head"], sort=False)))
-    return pd.concat([by_head[head] for head in heads if head in by_head])
+        keys = _axis("key", "token", reading.tokens_of(Site.parse(path).key_stack), max_keys)
+        table = array_table({"head": [*range(len(weights) - 1), MEAN]}, keys, weight=weights, allowed=mask)
+        table.insert(0, "layer", path)
+        frames.append(table)
+    whole = pd.concat(frames, ignore_index=True)
+    whole.insert(0, "model", reading.subject.name)
+    return whole
 
 
 def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:

@@ -8,17 +8,16 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.adapters import ModelAdapter
+from xformer.analysis.tables import array_table
 from xformer.memory import check_analysis
 from xformer.reading import Reading
 
@@ -113,17 +112,8 @@ def cosines(
     """
     chosen, labels, found = _part(reading, part, stack, positions)
     check_analysis("cosines", "name some positions", n=len(chosen))
-    one, other = (index.flatten() for index in np.indices((len(chosen), len(chosen))))
-    places, names = np.array(chosen), np.array(labels, dtype=object)
-    return pd.DataFrame(
-        {
-            "position": places[one],
-            "token": names[one],
-            "other_position": places[other],
-            "other_token": names[other],
-            "cosine": cosine_matrix(found).flatten().numpy(),
-        }
-    )
+    others = {"other_position": chosen, "other_token": labels}
+    return array_table({"position": chosen, "token": labels}, others, cosine=cosine_matrix(found))
 
 
 def principal_axes(reading: Reading, stack: str | None = None) -> Pca:
@@ -189,14 +179,8 @@ def neighbours(reading: Reading, *, token: int, stack: str | None = None, n: int
     alike[token] = -math.inf
     chosen = alike.topk(min(n, len(labels) - 1)).indices
     distance = (every[chosen].double() - every[token].double()).norm(dim=-1)
-    return pd.DataFrame(
-        {
-            "id": chosen.tolist(),
-            "token": [labels[i] for i in chosen.tolist()],
-            "cosine": alike[chosen].tolist(),
-            "distance": distance.tolist(),
-        }
-    )
+    table = pd.DataFrame({"id": chosen.tolist(), "token": [labels[token] for token in chosen.tolist()]})
+    return table.assign(cosine=alike[chosen].tolist(), distance=distance.tolist())
 
 
 def _as_many(labels: Sequence[str], n: int) -> list[str]:
@@ -209,15 +193,8 @@ def vector_table(
 ) -> pd.DataFrame:
     """Any vectors, one row a number: position, token, dimension, value."""
     n_pos, d_model = vectors.shape
-    index = np.arange(n_pos).repeat(d_model)
-    return pd.DataFrame(
-        {
-            "position": np.arange(n_pos)[index] if positions is None else np.array(positions)[index],
-            "token": np.array(labels, dtype=object)[index],
-            "dimension": np.tile(np.arange(d_model), n_pos),
-            "value": vectors.flatten().double().numpy(),
-        }
-    )
+    at = {"position": range(n_pos) if positions is None else positions, "token": labels}
+    return array_table(at, {"dimension": range(d_model)}, value=vectors.double())
 
 
 def _part(
@@ -284,11 +261,9 @@ def most_alike(reading: Reading, stack: str | None = None) -> Alike | None:
 
 
 def cosines_with(vectors: Float[Tensor, "a d_model"], one: int) -> Float[Tensor, " a"]:
-    """The cosine of one of the vectors with each of them: as `cosine_matrix` has it, in one product."""
-    if vectors.numel() <= MOST_IN_DOUBLE:
-        return cosine_matrix(vectors[one : one + 1], vectors)[0]
-    lengths = vectors.norm(dim=-1)
-    return ((vectors @ vectors[one]) / (lengths * lengths[one]).clamp(min=1e-12)).double()
+    """The cosine of one of the vectors with each of them."""
+    exact = vectors if vectors.numel() > MOST_IN_DOUBLE else vectors.double()
+    return torch.cosine_similarity(exact, exact[one], dim=-1).double()
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,46 +279,23 @@ class Pca:
 
 
 def pca(vectors: Float[Tensor, "point d_model"], n_axes: int | None = None) -> Pca:
-    """The first `n_axes` principal axes (at most as many as there are points or dimensions)."""
-    if vectors.numel() > MOST_IN_DOUBLE:
-        return _pca_of_many(vectors, n_axes)
-    mean = vectors.double().mean(dim=0)
-    centred = vectors.double() - mean  # [point, d_model]
-    u, s, axes = torch.linalg.svd(centred, full_matrices=False)
-    sign = _signs(axes)
-    total = s.square().sum()
-    explained = s.square() / total if total > 0 else torch.zeros_like(s)
-    return Pca(mean, (axes * sign)[:n_axes], (u * s * sign.T)[:, :n_axes], explained[:n_axes])
+    """The first `n_axes` principal axes (at most as many as there are points or dimensions).
 
-
-def _signs(axes: Float[Tensor, "axis d_model"]) -> Float[Tensor, "axis 1"]:
-    """The factors that make the largest entry of each axis positive: an axis has no direction of its own."""
-    return torch.where(axes.gather(1, axes.abs().argmax(dim=1, keepdim=True)) < 0, -1.0, 1.0)
-
-
-def _pca_of_many(vectors: Float[Tensor, "point d_model"], n_axes: int | None) -> Pca:
-    """The same, by the eigenvectors of the dimensions' covariance, one product of single precision.
-
-    The last one is remembered for as long as these very numbers are there, as it takes a good part of a second.
+    Of very many numbers by the eigenvectors of the dimensions' covariance, one product of single precision.
     """
-    numbers = vectors.untyped_storage()
-    state = (vectors._version, vectors.storage_offset(), vectors.shape, vectors.stride(), n_axes)
-    if not _LAST or _LAST[0][0]() is not numbers or _LAST[0][1] != state:
-        _LAST[:] = [(weakref.ref(numbers), state, _eigen_pca(vectors, n_axes))]
-    return _LAST[0][2]
-
-
-_LAST: list[tuple[weakref.ref[torch.UntypedStorage], tuple[object, ...], Pca]] = []
-
-
-def _eigen_pca(vectors: Float[Tensor, "point d_model"], n_axes: int | None) -> Pca:
-    mean = vectors.mean(dim=0)
-    centred = vectors - mean
-    values, columns = torch.linalg.eigh((centred.T @ centred).double())  # ascending
-    axes = columns.T.flip(0)[:n_axes]
-    axes = axes * _signs(axes)
+    is_large = vectors.numel() > MOST_IN_DOUBLE
+    exact = vectors if is_large else vectors.double()
+    mean = exact.mean(dim=0)
+    centred = exact - mean  # [point, d_model]
+    if is_large:
+        values, columns = torch.linalg.eigh((centred.T @ centred).double())  # ascending
+        variance, axes = values.flip(0).clamp(min=0), columns.T.flip(0)[:n_axes]
+    else:
+        _, s, axes = torch.linalg.svd(centred, full_matrices=False)
+        variance, axes = s.square(), axes[:n_axes]
+    axes = axes * torch.where(axes.gather(1, axes.abs().argmax(dim=1, keepdim=True)) < 0, -1.0, 1.0)
     points = (centred @ axes.T.to(centred.dtype)).double()
-    return Pca(mean.double(), axes, points, values.flip(0)[: len(axes)].clamp(min=0) / values.clamp(min=0).sum())
+    return Pca(mean.double(), axes, points, (variance / variance.sum()).nan_to_num(0.0)[:n_axes])
 
 
 N_SHUFFLES = 999
@@ -383,9 +335,9 @@ def kinds_together(vectors: Float[Tensor, "token d_model"], kinds: Mapping[str, 
     """For each kind (its tokens, as rows of `vectors`): for how many of them the nearest other token is of that kind too."""
     n = len(vectors)
     tokens, nearest = _nearest(vectors)
-    inside = {kind: torch.zeros(n, dtype=torch.bool) for kind in kinds}
-    for kind, rows in kinds.items():
-        inside[kind][list(rows)] = True
+    inside = {
+        kind: torch.isin(torch.arange(n), torch.tensor(list(rows), dtype=torch.long)) for kind, rows in kinds.items()
+    }
     shares: dict[str, list[Tensor]] = {kind: [] for kind in kinds}
     for names in _names(n):
         for kind, is_one in inside.items():

@@ -22,7 +22,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.adapters import ModelAdapter, TaskModel, own_task_model
-from xformer.analysis.ablation import logits_with
+from xformer.analysis.ablation import each_logits_with
+from xformer.analysis.tables import array_table
 from xformer.checkpoints import Checkpoint
 from xformer.errors import EditError, UnavailableError
 from xformer.memory import check_analysis
@@ -192,13 +193,8 @@ def promotion(
     if len(tokens) > MOST_TOKENS:
         tokens = effect.abs().amax(dim=0).topk(MOST_TOKENS).indices.sort().values
         effect = effect[:, tokens]
-    return pd.DataFrame(
-        {
-            "neuron": np.repeat(chosen, len(tokens)),
-            "token": np.tile(np.asarray([labels[token] for token in tokens.tolist()], dtype=object), len(chosen)),
-            "adds": effect.flatten().double().numpy(force=True),
-        }
-    )
+    names = [labels[token] for token in tokens.tolist()]
+    return array_table({"neuron": chosen}, {"token": names}, adds=effect.double())
 
 
 def neurons(
@@ -264,10 +260,10 @@ def neurons(
         return table.assign(loss_change=math.nan, flips=0)
     answers, name = reading.example.labels[0], f"{reading.feed_forward_site(layer).path}.post"
     losses, predicted = [], []
-    for where in ((slice(0),), *((..., neuron) for neuron in chosen)):  # first nothing is ablated
-        logits = logits_with(reading, [(name, where)])[0, answers >= 0]  # [right, vocab]
-        losses.append(F.cross_entropy(logits, answers[answers >= 0]).item())
-        predicted.append(logits.argmax(dim=-1))
+    parts = [(name, where) for where in ((slice(0),), *((..., neuron) for neuron in chosen))]  # first none is ablated
+    for logits in each_logits_with(reading, parts):
+        losses.append(F.cross_entropy(logits[answers >= 0], answers[answers >= 0]).item())
+        predicted.append(logits[answers >= 0].argmax(dim=-1))
     changes = [loss - losses[0] for loss in losses[1:]]
     return table.assign(loss_change=changes, flips=[int((one != predicted[0]).sum()) for one in predicted[1:]])
 
@@ -373,9 +369,8 @@ def survey(where: str | Path | Checkpoint | TaskModel, n: int = 500, seed: int =
     for start in range(0, n, batch):
         rows = sample.rows(start, min(start + batch, n))
         valid, target_valid = rows.valid, None if rows.target is None else rows.target != pad
-        trace = record(
-            subject.model, rows.tokens, rows.target, valid=valid, target_valid=target_valid, keep=keep, fused=True
-        )
+        how = {"valid": valid, "target_valid": target_valid, "keep": keep, "fused": True}
+        trace = record(subject.model, rows.tokens, rows.target, **how)
         for site in subject.shape.feed_forward:
             read, real = rows.tokens, valid  # real [batch, pos], or None: no padding
             if rows.target is not None and site.stack == "decoder":
@@ -506,19 +501,13 @@ def firing(of: Reading | Survey) -> pd.DataFrame:
             least = fires_above(post.abs().amax(dim=0), written_norms(of.subject, site.path))
             over, count, n_positions = "this input", (post.abs() > least).sum(dim=0), len(post)
         dead = int((count == 0).sum())
-        rows.append(
-            {
-                "layer": site.path,
-                "over": over,
-                "measure": "activation" if written_norms(of.subject, site.path) is None else "written",
-                "neurons": len(count),
-                "dead": dead,
-                "share_dead": dead / len(count),
-                "share_ever": 1 - dead / len(count),
-                "share_at_once": count.sum().item() / (len(count) * n_positions),
-            }
-        )
-    return pd.DataFrame(rows)
+        measure = "activation" if written_norms(of.subject, site.path) is None else "written"
+        rows.append((site.path, over, measure, len(count), dead, count.sum().item() / (len(count) * n_positions)))
+    table = pd.DataFrame(rows, columns=["layer", "over", "measure", "neurons", "dead", "share_at_once"])
+    share = table["dead"] / table["neurons"]
+    table.insert(5, "share_dead", share)
+    table.insert(6, "share_ever", 1 - share)
+    return table
 
 
 def exciting_inputs(of: Survey, *, layer: int, neuron: int) -> pd.DataFrame:
@@ -543,10 +532,8 @@ def exciting_inputs(of: Survey, *, layer: int, neuron: int) -> pd.DataFrame:
     """
     site = of.subject.shape.feed_forward[layer]
     counted = of.layers[site.path]
-    rows = []
-    for value, (index, position) in zip(
-        counted.peak[:, neuron].tolist(), counted.places[:, neuron].tolist(), strict=True
-    ):
+    rows, peaks = [], counted.peak[:, neuron].tolist()
+    for value, (index, position) in zip(peaks, counted.places[:, neuron].tolist(), strict=True):
         if abs(value) > counted.least[neuron]:
             names = of.subject.names(torch.tensor(of.read_by(site)[index]))
             text = "" if of.subject.shape.image else " ".join(names)
@@ -580,11 +567,5 @@ def expert_weights(reading: Reading, *, layer: int) -> pd.DataFrame:
     site = reading.feed_forward_site(layer)
     weights = reading[f"{site.path}.experts"][0].float()  # [pos, expert]
     n, n_experts = weights.shape
-    return pd.DataFrame(
-        {
-            "position": np.repeat(np.arange(n), n_experts),
-            "token": np.repeat(np.array(reading.tokens_of(site.stack), dtype=object), n_experts),
-            "expert": np.tile(np.arange(n_experts), n),
-            "weight": weights.flatten().tolist(),
-        }
-    )
+    at = {"position": range(n), "token": reading.tokens_of(site.stack)}
+    return array_table(at, {"expert": range(n_experts)}, weight=weights.double())

@@ -419,7 +419,7 @@ def steering_steps(
     reading: Reading, towards: Reading, away: Reading, *, layer: int, scale: float = 1.0, n: int = 16
 ) -> Iterator[Step]:
     """The `n` tokens that the model goes on with after `reading` while it is steered."""
-    edit = steer(_name(reading, layer), direction(towards, away, layer=layer), scale)
+    edit = steer(_name(reading, layer), direction(towards, away, layer=layer), float(scale))
     return islice(reading.subject.steps(reading.example, n, edits=[*reading.edits, edit]), n)
 
 

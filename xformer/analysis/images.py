@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -13,8 +12,9 @@ from torch import Tensor
 from xformer.adapters import own_model
 from xformer.adapters.inputs import PatchedImage
 from xformer.analysis.attention_patterns import rollout_matrices
-from xformer.analysis.embeddings import pca
+from xformer.analysis.embeddings import cosine_matrix, pca
 from xformer.analysis.positions import added_positions
+from xformer.analysis.tables import array_table
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.formatting import percent
 from xformer.layers.embedding import PatchEmbedding
@@ -30,16 +30,9 @@ def predict_test_images(model: Transformer) -> pd.DataFrame:
     _, test = digit_images()
     parts = test.pixels.to(model.device).split(rows_that_fit(model.config, model.config.max_len))
     p = torch.cat([model(part)[:, 0] for part in parts]).softmax(dim=-1).cpu()  # [image, digit]
-    best = p.max(dim=-1)
-    return pd.DataFrame(
-        {
-            "image": range(len(test)),
-            "digit": test.digits.tolist(),
-            "predicted": best.indices.tolist(),
-            "probability": best.values.tolist(),
-            "of_digit": p.gather(1, test.digits[:, None])[:, 0].tolist(),
-        }
-    )
+    of_digit = p.gather(1, test.digits[:, None])[:, 0].tolist()
+    table = pd.DataFrame({"image": range(len(test)), "digit": test.digits.tolist(), "predicted": p.argmax(-1).tolist()})
+    return table.assign(probability=p.amax(dim=-1).tolist(), of_digit=of_digit)
 
 
 def wrong_ones(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -169,14 +162,6 @@ def patch_weights(model: Transformer) -> Float[Tensor, "d_model y x"]:
     return model.embedding.weight.detach().view(-1, side, side)
 
 
-def principal_filters(
-    filters: Float[Tensor, "d_model y x"],
-) -> tuple[Float[Tensor, "axis y x"], Float[Tensor, " axis"]]:
-    """The principal axes of the filters as patches, and the share of their variance along each."""
-    found = pca(filters.flatten(1))
-    return found.axes.view(-1, *filters.shape[1:]), found.explained
-
-
 def patch_filters(reading: Reading) -> pd.DataFrame:
     """The filters of the patch embedding, the strongest first, one row a weight: filter, pixel_y, pixel_x, weight.
 
@@ -214,20 +199,20 @@ def filter_components(reading: Reading) -> pd.DataFrame:
         >>> list(table.columns)
         ['filter', 'pixel_y', 'pixel_x', 'weight']
     """
-    axes, explained = principal_filters(patch_weights(own_model(reading.subject)))
-    return _table(axes, [f"component {axis + 1}: {percent(share, 0)}" for axis, share in enumerate(explained.tolist())])
+    filters = patch_weights(own_model(reading.subject))
+    found = pca(filters.flatten(1))
+    names = [f"component {axis + 1}: {percent(share, 0)}" for axis, share in enumerate(found.explained.tolist())]
+    return _table(found.axes.view(-1, *filters.shape[1:]), names)
 
 
 def _table(filters: Float[Tensor, "filter y x"], names: Sequence[str]) -> pd.DataFrame:
-    which, y, x = (index.flatten() for index in np.indices(filters.shape))
-    weights = filters.double().flatten().numpy(force=True)
-    return pd.DataFrame({"filter": np.array(names, dtype=object)[which], "pixel_y": y, "pixel_x": x, "weight": weights})
+    _, n_y, n_x = filters.shape
+    return array_table({"filter": names}, {"pixel_y": range(n_y)}, {"pixel_x": range(n_x)}, weight=filters.double())
 
 
 def place_cosines(reading: Reading) -> Float[Tensor, "patch patch"]:
     """The cosine of each patch's position vector with every other's. Raises `InputError` where no positions are added."""
-    vectors = torch.nn.functional.normalize(added_positions(reading)[1:].double(), dim=-1)  # without the class token
-    return vectors @ vectors.T
+    return cosine_matrix(added_positions(reading)[1:])  # without the class token
 
 
 def patch_places(reading: Reading) -> pd.DataFrame:
@@ -246,13 +231,5 @@ def patch_places(reading: Reading) -> pd.DataFrame:
         >>> list(table.columns)
         ['patch', 'other', 'cosine', 'itself']
     """
-    cosine, names = place_cosines(reading), np.array(reading.tokens[1:])
-    n = len(names)
-    return pd.DataFrame(
-        {
-            "patch": names.repeat(n),
-            "other": np.tile(names, n),
-            "cosine": cosine.flatten().numpy(),
-            "itself": np.eye(n, dtype=bool).flatten(),
-        }
-    )
+    names, is_itself = reading.tokens[1:], torch.eye(len(reading.tokens) - 1, dtype=torch.bool)
+    return array_table({"patch": names}, {"other": names}, cosine=place_cosines(reading), itself=is_itself)

@@ -62,13 +62,9 @@ def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFra
     frames = []
     for depth, (point, p) in enumerate(_probabilities(reading, counted)):
         best = p.max(dim=-1)
-        columns: dict[str, object] = {
-            "depth": depth,
-            "point": point,
-            "position": counted,
-            "token": [names[token] for token in best.indices.tolist()],
-            "probability": best.values.tolist(),
-        }
+        columns: dict[str, object] = {"depth": depth, "point": point, "position": counted}
+        columns["token"] = [names[token] for token in best.indices.tolist()]
+        columns["probability"] = best.values.tolist()
         if reading.target_positions:
             columns["answer"] = [names[token] for token in answer.tolist()]
             columns["answer_probability"] = p.gather(1, answer[:, None])[:, 0].tolist()

@@ -45,11 +45,7 @@ class MinimalPair:
 
     @classmethod
     def of(
-        cls,
-        reading: Reading,
-        source: Reading,
-        answers: Sequence[Token] | None = None,
-        position: int | None = None,
+        cls, reading: Reading, source: Reading, answers: Sequence[Token] | None = None, position: int | None = None
     ) -> MinimalPair:
         """What is not given is the usual: where the two runs part, and each one's likeliest token there.
 

@@ -159,16 +159,10 @@ def spectrum(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
         ['frequency', 'period', 'share', 'chance', 'above_chance']
     """
     found = number_spectrum(reading, stack)
-    frequency = range(1, len(found.shares) + 1)
-    return pd.DataFrame(
-        {
-            "frequency": frequency,
-            "period": [found.n / k for k in frequency],
-            "share": found.shares.tolist(),
-            "chance": found.chance,
-            "above_chance": (found.shares > found.chance).tolist(),
-        }
-    )
+    table = pd.DataFrame({"frequency": range(1, len(found.shares) + 1)})
+    table["period"] = found.n / table["frequency"]
+    above = (found.shares > found.chance).tolist()
+    return table.assign(share=found.shares.tolist(), chance=found.chance, above_chance=above)
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,13 +213,8 @@ def circle(reading: Reading, *, frequency: int, stack: str | None = None) -> pd.
         >>> list(table.columns)
         ['number', 'cosine_axis', 'sine_axis', 'radius', 'phase']
     """
-    found = circle_of(number_vectors(reading, stack), frequency)
-    return pd.DataFrame(
-        {
-            "number": [reading.subject.labels[token] for token in numbers(reading)],
-            "cosine_axis": found.points[:, 0].tolist(),
-            "sine_axis": found.points[:, 1].tolist(),
-            "radius": found.points.norm(dim=1).tolist(),
-            "phase": [frequency * place / len(found.points) % 1.0 for place in range(len(found.points))],
-        }
-    )
+    points = circle_of(number_vectors(reading, stack), frequency).points
+    table = pd.DataFrame(points.tolist(), columns=["cosine_axis", "sine_axis"])
+    table.insert(0, "number", [reading.subject.labels[token] for token in numbers(reading)])
+    phase = frequency * table.index.to_numpy() / len(points) % 1.0
+    return table.assign(radius=points.norm(dim=1).tolist(), phase=phase)

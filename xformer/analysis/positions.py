@@ -17,21 +17,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.adapters import BareModel, own_model
-from xformer.analysis.embeddings import vector_table
+from xformer.analysis.tables import array_table
 from xformer.config import ModelConfig
 from xformer.edits import zero_positions
 from xformer.errors import InputError, UnavailableError
 from xformer.layers.masks import Layout
 from xformer.layers.stack import Stack
 from xformer.positions import POSITION_KINDS, PositionKind
-from xformer.positions.rotary import rotary_angles, rotate
+from xformer.positions.rotary import rotary_angles
 from xformer.reading import Reading
 from xformer.trace import record
 
@@ -131,13 +130,9 @@ def position_curves(
     """
     vectors = added_positions(reading, None if positions is None else max(positions) + 1, stack=stack)
     shown = list(range(len(vectors)) if positions is None else positions)
-    return pd.DataFrame(
-        {
-            "position": shown * len(dimensions),
-            "dimension": np.repeat(dimensions, len(shown)),
-            "value": vectors[shown][:, list(dimensions)].T.flatten().double().numpy(),
-        }
-    )
+    values = vectors[shown][:, list(dimensions)].T.double()  # [dimension, pos]
+    table = array_table({"dimension": dimensions}, {"position": shown}, value=values)
+    return table.reindex(columns=["position", "dimension", "value"])
 
 
 def position_offsets(
@@ -181,8 +176,8 @@ def position_offsets(
     if chosen.acts_on == "scores":
         return _biases(reading, n or config.max_len, chosen, stack, most)
     if chosen.acts_on == "queries and keys":
-        one = torch.full((_turned(config),), _turned(config) ** -0.5, dtype=torch.float64)
-        return by_offset(rotary_products(one, one, n or config.max_len, config.position_base))
+        angles = rotary_angles(torch.arange(n or config.max_len), _turned(config), config.position_base)
+        return by_offset(turned_products(angles))
     return by_offset(dot_products(added_positions(reading, n, kind=kind, stack=stack)))
 
 
@@ -212,16 +207,6 @@ def dot_products(vectors: Float[Tensor, "pos d_model"]) -> Float[Tensor, "query 
     """Each position's vector times each other's, in double precision."""
     vectors = vectors.double()
     return vectors @ vectors.T
-
-
-def rotary_products(
-    q: Float[Tensor, " d_head"], k: Float[Tensor, " d_head"], n_pos: int, base: float = 10_000.0
-) -> Float[Tensor, "query key"]:
-    """q · k after q has been turned to each position as a query, and k to each as a key."""
-    angles = rotary_angles(torch.arange(n_pos), len(q), base).to(q.dtype)  # [pos, half]
-    queries = rotate(q.expand(1, 1, n_pos, -1), angles)[0, 0]  # [query, d_head]
-    keys = rotate(k.expand(1, 1, n_pos, -1), angles)[0, 0]  # [key, d_head]
-    return (queries @ keys.T).double()
 
 
 def by_offset(matrix: Float[Tensor, "query key"]) -> pd.DataFrame:
@@ -254,7 +239,7 @@ def _biases(reading: Reading, n: int, kind: PositionKind, stack: str | None, mos
     tables = {} if table is None else table.tables()
     bias = config.position_kind.bias(config, tables, torch.tensor([far]), offset + far, causal=causal)
     assert bias is not None
-    return _bias_table(offset.tolist(), bias[0, :, 0])
+    return array_table({"head": range(bias.shape[1])}, {"offset": offset.tolist()}, bias=bias[0, :, 0].double())
 
 
 def kind_of(reading: Reading, name: str | None) -> PositionKind:
@@ -310,7 +295,7 @@ def found_positions(reading: Reading, stack: str | None = None) -> tuple[Found, 
 
 def _added_table(vectors: Float[Tensor, "pos d_model"], positions: Sequence[int]) -> pd.DataFrame:
     """One row a number: position, dimension, value."""
-    return vector_table(vectors.detach().cpu(), [""] * len(positions), positions).drop(columns="token")
+    return array_table({"position": positions}, {"dimension": range(vectors.shape[1])}, value=vectors.double())
 
 
 def _angle_table(angles: Float[Tensor, "pos pair"], positions: Sequence[int]) -> pd.DataFrame:
@@ -319,20 +304,12 @@ def _angle_table(angles: Float[Tensor, "pos pair"], positions: Sequence[int]) ->
     return table.assign(cos=angles.cos().flatten().numpy(force=True), sin=angles.sin().flatten().numpy(force=True))
 
 
-def _bias_table(offsets: Sequence[int], bias: Float[Tensor, "head offset"]) -> pd.DataFrame:
-    """One row a head and offset: head, offset, bias."""
-    head, at = np.indices(bias.shape)
-    return pd.DataFrame(
-        {"head": head.ravel(), "offset": np.asarray(offsets)[at.ravel()], "bias": bias.double().flatten().numpy()}
-    )
-
-
 def found_biases(bias: Float[Tensor, "head query key"]) -> pd.DataFrame:
     """Head, offset = key − query, and the bias there, the mean of its pairs, which are alike where only distance counts."""
     n_query, n_key = bias.shape[1:]
     offsets = range(1 - n_query, n_key)
     means = [bias.double().diagonal(offset, dim1=1, dim2=2).mean(dim=1) for offset in offsets]
-    return _bias_table(offsets, torch.stack(means, dim=1))
+    return array_table({"head": range(len(bias))}, {"offset": offsets}, bias=torch.stack(means, dim=1))
 
 
 def turned_products(angles: Float[Tensor, "pos pair"]) -> Float[Tensor, "query key"]:

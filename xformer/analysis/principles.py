@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from xformer.analysis.attention_patterns import token_names
+from xformer.analysis.attention_patterns import numbered, token_names
 from xformer.components import FEED_FORWARDS, KEY_VALUE_HEADS, MASKS, NORMS
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.layers.masks import causal_mask
@@ -197,11 +197,6 @@ def parts() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["part", "title", "explanation", "source"])
 
 
-def numbered(words: Sequence[str]) -> list[str]:
-    """Words with their positions in front."""
-    return [f"{position} {word}" for position, word in enumerate(words)]
-
-
 def word_vectors(words: Sequence[str], d: int, seed: int = 0) -> Float[Tensor, "pos d_model"]:
     """A vector of d numbers from N(0, 1) for each word: the same word and seed always have the same one."""
     seeds = [zlib.crc32(word.encode("utf-8", "replace")) + 7919 * seed for word in words]
@@ -362,15 +357,12 @@ def measured_multiplications(n: int, d_model: int, n_heads: int, d_head: int) ->
     A FLOP count takes each multiplication and its addition for two.
     """
 
-    def tensor(*shape: int) -> Tensor:
-        return torch.empty(shape, device="meta")
-
-    with FlopCounterMode(display=False) as counter:
-        x = tensor(n, d_model)
-        q, k, v = (x @ tensor(d_model, n_heads * d_head) for _ in "qkv")
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        x = torch.empty(n, d_model)
+        q, k, v = (x @ torch.empty(d_model, n_heads * d_head) for _ in "qkv")
         q, k, v = (y.view(n, n_heads, d_head).transpose(0, 1) for y in (q, k, v))  # [head, pos, d_head]
         z = (q @ k.mT).softmax(dim=-1) @ v  # [head, pos, d_head]
-        _ = z.transpose(0, 1).reshape(n, n_heads * d_head) @ tensor(n_heads * d_head, d_model)
+        _ = z.transpose(0, 1).reshape(n, n_heads * d_head) @ torch.empty(n_heads * d_head, d_model)
     return counter.get_total_flops() // 2
 
 
@@ -442,9 +434,8 @@ def product_variances(*, widths: Sequence[int] = WIDTHS, samples: int = N_PAIRS,
     variance = torch.stack([sums[:, d - 1].var() for d in widths])  # [width]
     d = torch.tensor(widths, dtype=torch.float64)
     error = d * ((2 + 6 / d) / samples).sqrt()
-    return pd.DataFrame(
-        {"d": list(widths), "variance": variance.tolist(), "scaled": (variance / d).tolist(), "error": error.tolist()}
-    )
+    columns = {"variance": variance, "scaled": variance / d, "error": error}
+    return pd.DataFrame({"d": list(widths)} | {name: of.tolist() for name, of in columns.items()})
 
 
 def softmax_jacobian(weights: Float[Tensor, "*row key"]) -> Float[Tensor, "*row key key"]:

@@ -6,7 +6,7 @@ x ← x + f(x)  (pre-norm: x + f(Norm(x));  post-norm: Norm(x + f(x)))       (Va
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -183,17 +183,14 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
     check_told_apart(trace[steps[-1].after], [step.site for step in steps])
     token, rival = explained_pair(reading, position, token)
     _check_is_a_sum(trace, [*(end for step in steps for end in (step.before, step.after)), f"{at}final_norm", "logits"])
-    x = trace[steps[-1].after][0, position].double()
-    capped = _soft_cap(readout, x)
+    x, both = trace[steps[-1].after][0, position].double(), [token, rival]
 
-    def chosen(table: Tensor) -> Tensor:
-        rows = table[[token, rival]].double()
-        return rows[0] - rows[1] if lead else rows[0]
+    def chosen(two: Tensor) -> Tensor:
+        return two[0] - two[1] if lead else two[0]
 
-    matrix = readout.matrix[[token, rival]].double()  # [2, d_model]
-    rows = torch.stack([row * capped(row) for row in matrix])
-    g = rows[0] - rows[1] if lead else rows[0]  # [d_model]: the readout
-    bias = torch.zeros(len(readout.matrix)) if readout.bias is None else readout.bias
+    readouts = [_capped(readout, x, row) for row in readout.matrix[both].double()]  # [d_model] each
+    g = chosen(torch.stack(readouts))
+    bias = torch.zeros(2) if readout.bias is None else readout.bias[both].double()
     rows = [_row("output bias", "bias", chosen(bias))]
     shift = torch.zeros((), dtype=torch.float64)  # from the βs of the norms
     added = torch.zeros((), dtype=torch.float64)  # from the biases of the sublayers
@@ -230,7 +227,7 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
     rows.reverse()
     rows.insert(-1, _row("norms' shifts β", "bias", shift))
     rows.insert(-1, _row("sublayers' biases", "bias", added))
-    return pd.DataFrame([*rows, *_difference(trace, position, [token, rival] if lead else [token], rows)])
+    return pd.DataFrame([*rows, *_difference(trace, position, both if lead else [token], rows)])
 
 
 def _difference(trace: Trace, position: int, tokens: list[int], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -272,19 +269,15 @@ def entering(reading: Reading, name: str) -> list[tuple[str, str, Float[Tensor, 
     return [("token and position" if f"{at}pos_embed" in reading else "token", "embedding", whole)]
 
 
-def _soft_cap(readout: Readout, x: Float[Tensor, " d_model"]) -> Callable[[Tensor], float]:
-    """By which factor a soft cap lowers the logit that a row of the matrix reads, frozen at this run's value; 1 without one."""
-    cap = readout.softcap
-    if cap is None:
-        return lambda row: 1.0
-    zero = torch.zeros_like(x)
-
-    def factor(row: Tensor) -> float:
-        g, constant = (row, zero.sum()) if readout.norm is None else before_norm(readout.norm, x, row)
-        logit = float(g @ x + constant)
-        return cap * math.tanh(logit / cap) / logit if logit else 1.0
-
-    return factor
+def _capped(
+    readout: Readout, x: Float[Tensor, " d_model"], row: Float[Tensor, " d_model"]
+) -> Float[Tensor, " d_model"]:
+    """A row of the matrix, lowered as a soft cap lowers the logit that it reads, frozen at this run's value."""
+    if (cap := readout.softcap) is None:
+        return row
+    g, constant = (row, 0.0) if readout.norm is None else before_norm(readout.norm, x, row)
+    logit = float(g @ x + constant)
+    return row * (cap * math.tanh(logit / cap) / logit) if logit else row
 
 
 def projection_of(reading: Reading, site: Site) -> Projection | None:

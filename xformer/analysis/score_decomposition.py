@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from xformer import edits
 from xformer.adapters.adapter import FrozenNorm
 from xformer.analysis.residual import check_told_apart, entering, projection_of, tolerance
+from xformer.analysis.tables import array_table
 from xformer.disk_quota import megabytes
 from xformer.errors import InputError, UnavailableError
 from xformer.memory import BYTES_PER_FLOAT, free_bytes
@@ -79,7 +80,10 @@ def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> Str
         reading[f"{stack}.0.resid_pre"], [site for site in before if until is None or site.layer != until.layer]
     )
     _check_memory(reading, stack, before)
-    writers, vectors = _beginning(reading, stack)
+    found = [*reversed(entering(reading, f"{stack}.0.resid_pre"))]
+    writers = [*(Writer(name, kind) for name, kind, _ in found), BIASES]
+    vectors = [part.to(_dtype(reading, stack)) for *_, part in found]
+    vectors.append(0 * vectors[0])  # the biases begin at nothing
     for site in before:
         more, added, bias = _added(reading, site)
         writers, vectors = [*writers, *more], [*vectors, *added]
@@ -105,13 +109,6 @@ def _check_memory(reading: Reading, stack: str, before: list[Site]) -> None:
             f"Splitting the stream before this layer takes {megabytes(needed)} of memory, and {megabytes(free)} are "
             "available; choose an earlier layer, or type a shorter input."
         )
-
-
-def _beginning(reading: Reading, stack: str) -> tuple[list[Writer], list[Tensor]]:
-    """What enters the first layer; the biases begin at nothing."""
-    found = [*reversed(entering(reading, f"{stack}.0.resid_pre"))]
-    vectors = [part.to(_dtype(reading, stack)) for _, _, part in found]
-    return [*(Writer(name, kind) for name, kind, _ in found), BIASES], [*vectors, 0 * vectors[0]]
 
 
 def _dtype(reading: Reading, stack: str) -> torch.dtype:
@@ -233,19 +230,12 @@ def why(reading: Reading, *, layer: int, head: int, query: int, key: int, agains
 
 def table_of(parts: ScoreParts) -> pd.DataFrame:
     """See `why`."""
-    query, key = (
-        pd.DataFrame(
-            [
-                (one.name, -1 if one.site is None else one.site.layer, -1 if one.head is None else one.head)
-                for one in (*found.writers, DISTANCE)
-            ],
-            columns=[f"{side}_source", f"{side}_layer", f"{side}_head"],
-        )
-        for side, found in (("query", parts.query), ("key", parts.key))
-    )
-    table = query.merge(key, how="cross").assign(
-        score=parts.score.flatten().numpy(force=True), advantage=parts.advantage.flatten().numpy(force=True)
-    )
+    axes = []
+    for side, writers in (("query", (*parts.query.writers, DISTANCE)), ("key", (*parts.key.writers, DISTANCE))):
+        layers = [-1 if one.site is None else one.site.layer for one in writers]
+        heads = [-1 if one.head is None else one.head for one in writers]
+        axes.append({f"{side}_source": [one.name for one in writers], f"{side}_layer": layers, f"{side}_head": heads})
+    table = array_table(*axes, score=parts.score, advantage=parts.advantage)
     n_distances = (table["query_source"] == DISTANCE.name).astype(int) + (table["key_source"] == DISTANCE.name)
     table = table.loc[(n_distances == 0) | ((n_distances == 2) & parts.has_distance)]
     columns = ["query_source", "key_source", "query_layer", "query_head", "key_layer", "key_head", "score", "advantage"]
@@ -404,15 +394,12 @@ class Contribution:
 
 def contributions(parts: ScoreParts) -> list[Contribution]:
     """Each source on each side, the largest contribution first."""
-    found = []
-    sides: tuple[tuple[Side, tuple[Writer, ...], int], ...]
-    sides = (("query", parts.query.writers, 1), ("key", parts.key.writers, 0))
-    for side, writers, dim in sides:
+    found: list[Contribution] = []
+    sides: tuple[tuple[Side, HeadInput, int], ...] = (("query", parts.query, 1), ("key", parts.key, 0))
+    for side, of, dim in sides:
         adds, left = parts.advantage.sum(dim=dim)[:-1].tolist(), parts.left[side].tolist()
-        found += [
-            Contribution(side, writer, added, parts.total_advantage - rest)
-            for writer, added, rest in zip(writers, adds, left, strict=True)
-        ]
+        for writer, added, rest in zip(of.writers, adds, left, strict=True):
+            found.append(Contribution(side, writer, added, parts.total_advantage - rest))
     if parts.has_distance:
         of_distance = float(parts.advantage[-1, -1])
         found.append(Contribution(None, DISTANCE, of_distance, of_distance))

@@ -33,6 +33,7 @@ from xformer.analysis.comparison import (
     joint_labels,
     predictions,
 )
+from xformer.analysis.tables import TableSoFar
 from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
 from xformer.tasks import Task
@@ -267,23 +268,6 @@ HIGH = 0.99
 """A length counts as mastered from such a share of right answers on."""
 
 
-@dataclass(frozen=True)
-class LengthsDone:
-    """The lengths that have been asked so far."""
-
-    rows: list[dict[str, Any]]
-    total: int
-    done: int
-
-    @property
-    def is_final(self) -> bool:
-        return self.done == self.total
-
-    def frame(self) -> pd.DataFrame:
-        """See `accuracy_by_length`."""
-        return pd.DataFrame(self.rows)
-
-
 def accuracy_by_length(
     reading: Reading, *, lengths: Sequence[int] | None = None, samples: int = SAMPLES, seed: int = 1
 ) -> pd.DataFrame:
@@ -312,12 +296,12 @@ def accuracy_by_length(
         ['length', 'exact_match', 'low', 'high', 'token_accuracy', 'samples', 'trained']
     """
     *_, last = asking_lengths(reading, lengths=lengths, samples=samples, seed=seed)
-    return last.frame()
+    return last.table
 
 
 def asking_lengths(
     reading: Reading, *, lengths: Sequence[int] | None = None, samples: int = SAMPLES, seed: int = 1
-) -> Iterator[LengthsDone]:
+) -> Iterator[TableSoFar]:
     """The same with a report every length."""
     own = own_task_model(reading.subject)
     chosen = _chosen(lengths_of(own.model.config, own.task), lengths)
@@ -325,7 +309,7 @@ def asking_lengths(
     for length, found in scores_by_length(own.model, own.task, chosen, samples=samples, seed=seed):
         interval = wilson(round(found.exact_match * found.samples), found.samples)
         rows.append(_row(own.task, length, found.exact_match, interval, found.token_accuracy, found.samples))
-        yield LengthsDone(list(rows), len(chosen), len(rows))
+        yield TableSoFar(pd.DataFrame(rows), len(rows), len(chosen))
 
 
 def _row(
@@ -371,11 +355,7 @@ def lengths_of_all(variants: Sequence[Variant]) -> tuple[int, ...]:
 
 
 def lengths_compared(
-    variants: Sequence[Variant],
-    *,
-    lengths: Sequence[int] | None = None,
-    samples: int = COMPARED_SAMPLES,
-    seed: int = 0,
+    variants: Sequence[Variant], *, lengths: Sequence[int] | None = None, samples: int = COMPARED_SAMPLES, seed: int = 0
 ) -> pd.DataFrame:
     """Measure how often several models answer the same fresh inputs of each length, under their own changes.
 
@@ -404,16 +384,12 @@ def lengths_compared(
         ['model', 'length', 'exact_match', 'low', 'high', 'token_accuracy', 'samples', 'trained']
     """
     *_, last = comparing_lengths(variants, lengths=lengths, samples=samples, seed=seed)
-    return last.frame()
+    return last.table
 
 
 def comparing_lengths(
-    variants: Sequence[Variant],
-    *,
-    lengths: Sequence[int] | None = None,
-    samples: int = COMPARED_SAMPLES,
-    seed: int = 0,
-) -> Iterator[LengthsDone]:
+    variants: Sequence[Variant], *, lengths: Sequence[int] | None = None, samples: int = COMPARED_SAMPLES, seed: int = 0
+) -> Iterator[TableSoFar]:
     """The same with a report every length."""
     check_names(variants)
     every = lengths_of_all(variants)
@@ -422,13 +398,10 @@ def comparing_lengths(
     for done, length in enumerate(chosen, start=1):
         if length not in every:
             raise InputError(f"These models all read lengths from {every[0]} to {every[-1]}, got {length}.")
-        tasks = [of_length(one.task, length) for one in variants]
-        of_one = [
-            replace(one, subject=replace(one.subject, task=task)) for one, task in zip(variants, tasks, strict=True)
-        ]
+        of_one = [replace(one, subject=replace(one.subject, task=of_length(one.task, length))) for one in variants]
         shares = accuracy(agreement(of_one, samples=samples, seed=seed)).set_index(["model", "measure"])
         for one in variants:
             exact, token = shares.loc[(one.name, "exact")], shares.loc[(one.name, "token")]
             row = _row(one.task, length, exact["share"], (exact["low"], exact["high"]), token["share"], samples)
             rows.append({"model": one.name} | row)
-        yield LengthsDone(list(rows), len(chosen), done)
+        yield TableSoFar(pd.DataFrame(rows), done, len(chosen))

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from xformer.adapters import ModelAdapter
 from xformer.analysis.embeddings import cosine_matrix
+from xformer.analysis.tables import array_table
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.reading import Readable, Reading, adapter_of, read
 
@@ -53,11 +53,10 @@ def similarity(
         >>> table.columns.tolist()
         ['layer', 'first', 'second', 'cosine']
     """
-    rows = []
-    for layer, vectors in text_vectors(model, texts, pooling=pooling, tokenizer=tokenizer).items():
-        for (first, second), cosine in np.ndenumerate(cosine_matrix(vectors).numpy(force=True)):
-            rows.append((layer, first, second, float(cosine)))
-    return pd.DataFrame(rows, columns=["layer", "first", "second", "cosine"])
+    found = text_vectors(model, texts, pooling=pooling, tokenizer=tokenizer)
+    cosine = torch.stack([cosine_matrix(vectors) for vectors in found.values()])  # [layer, text, text]
+    numbers = range(len(texts))
+    return array_table({"layer": list(found)}, {"first": numbers}, {"second": numbers}, cosine=cosine)
 
 
 @torch.no_grad()
@@ -74,8 +73,8 @@ def text_vectors(
     names = stream_names(subject)
     if pooling == "own":
         return {len(names) - 1: _own(subject, texts)}
-    output = _output_name(subject)
-    keep = [*names[:-1], output or names[-1]]
+    after_norm = "final_norm" if subject.shape.final_norm else names[-1]
+    keep = [*names[:-1], "output" if getattr(subject, "output", "") == "vectors" else after_norm]
     reading = read(subject, list(texts), keep=keep)
     states = [reading[name] for name in keep]  # [text, pos, d_model] each
     valid = reading.trace.valid
@@ -100,20 +99,10 @@ def default_pooling(subject: ModelAdapter) -> Pooling:
     """The pooling that `similarity` uses by default."""
     if (own := getattr(subject, "pooling", None)) is not None:
         return own
-    if projects(subject):
-        return "own"
-    return "last" if is_causal(subject) else "mean"
-
-
-def projects(subject: ModelAdapter) -> bool:
-    """Whether the class makes a projected vector of a text (`text_embeds`), which is what it was trained for."""
     opened = getattr(subject, "opened", None)
-    return opened is not None and type(opened.module).__name__.endswith("WithProjection")
-
-
-def is_causal(subject: ModelAdapter) -> bool:
-    """Whether the last position alone sees the whole text."""
-    return subject.shape.architecture == "decoder"
+    if opened is not None and type(opened.module).__name__.endswith("WithProjection"):
+        return "own"  # the class makes a projected vector of a text (`text_embeds`), which is what it was trained for
+    return "last" if subject.shape.architecture == "decoder" else "mean"  # of a decoder the last position sees all
 
 
 def stream_names(subject: ModelAdapter) -> list[str]:
@@ -128,13 +117,6 @@ def stream_names(subject: ModelAdapter) -> list[str]:
         raise UnavailableError(f"No residual stream was found in {subject.name}.")
     stack = shape.output_stack
     return [f"{stack}.{layers[0]}.resid_pre", *(f"{stack}.{layer}.resid_post" for layer in layers)]
-
-
-def _output_name(subject: ModelAdapter) -> str | None:
-    """What the last state is called after the final norm; None where nothing follows the last block."""
-    if getattr(subject, "output", "") == "vectors":
-        return "output"
-    return "final_norm" if subject.shape.final_norm else None
 
 
 def _own(subject: ModelAdapter, texts: Sequence[str]) -> Float[Tensor, "text width"]:

@@ -145,12 +145,8 @@ def training_fan(rows: pd.DataFrame, *, metric: str = "held_out_exact_match") ->
 
 def quantiles(wide: pd.DataFrame) -> pd.DataFrame:
     """`training_fan` of curves that stand side by side, see `curves_of_all`."""
-    values = wide.to_numpy(dtype=float)  # [step, member]
-    table = pd.DataFrame({"step": wide.index.to_numpy(dtype=int)})
-    for name, share in QUANTILES.items():
-        table[name] = np.nanquantile(values, share, axis=1) if values.size else []
-    table["members"] = np.isfinite(values).sum(axis=1) if values.size else []
-    return table
+    table = wide.T.quantile([*QUANTILES.values()]).T.set_axis([*QUANTILES], axis=1)
+    return table.assign(members=wide.notna().sum(axis=1)).rename_axis("step").reset_index()
 
 
 def sweep_outcome(outcomes: pd.DataFrame, *, x: str, y: str | None = None) -> pd.DataFrame:

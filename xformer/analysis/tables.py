@@ -1,0 +1,42 @@
+"""Tables out of arrays, one row a cell, and a report of a table that is still being filled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+
+def array_table(*axes: Mapping[str, Sequence[Any]], **values: Tensor) -> pd.DataFrame:
+    """One row a cell of arrays of one shape: the columns of each axis at that cell, then the number in each array.
+
+    Args:
+        axes: For each axis the columns that name its entries, each as long as the axis.
+        values: The arrays, by the names of their columns.
+
+    Returns:
+        The rows, the last axis the fastest.
+    """
+    places = np.indices([len(next(iter(axis.values()))) for axis in axes]).reshape(len(axes), -1)
+    columns = {
+        name: pd.Series(of).to_numpy()[at] for axis, at in zip(axes, places, strict=True) for name, of in axis.items()
+    }
+    return pd.DataFrame(columns | {name: of.flatten().numpy(force=True) for name, of in values.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class TableSoFar:
+    """A report of work that fills a table step by step."""
+
+    table: pd.DataFrame
+    done: int
+    total: int
+
+    @property
+    def is_final(self) -> bool:
+        """Whether all steps are done."""
+        return self.done == self.total
