@@ -69,19 +69,7 @@ def main() -> int:
         subprocess.run([*pip, *wanted.splitlines()], check=True)
         done.write_text(wanted)
     print(wanted.replace("\n", " "), flush=True)
-    command = [
-        str(python),
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        "2",
-        "--dist",
-        "loadfile",
-        "-p",
-        "no:cacheprovider",
-        *PART,
-    ]
+    command = [str(python), "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider", *PART]
     return subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode
 
 

@@ -53,7 +53,7 @@ def disk(ground: Ground, texts: int, draw: random.Random) -> Iterator[str]:
     with Visitor(ground.base) as visitor:
         for number in range(texts):
             visitor.open("train")
-            _unfold(visitor, "presets_text")
+            visitor.open_menu("presets_text")
             visitor.press("change_characters")
             before = ground.disk()
             visitor.upload("text_file", f"{number}.txt", draw.randbytes(3 * MB).hex().encode())
@@ -92,11 +92,3 @@ def runs(ground: Ground, n: int, draw: random.Random) -> Iterator[str]:
 
 def _under_way(store: RunStore) -> list[Entry]:
     return [entry for entry in store.entries() if entry.is_active or entry.state == "queued"]
-
-
-def _unfold(visitor: Visitor, key: str) -> None:
-    from streamlit.proto.WidgetStates_pb2 import WidgetState
-
-    state = WidgetState(id=visitor.screen.find(key), bool_value=True)
-    visitor.states[state.id] = state
-    visitor.run()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import secrets
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 from tests.attack.damaged import originals
 from tests.attack.ground import Ground
@@ -17,17 +18,14 @@ from xformer.training.run_store import RunStore
 def attempts(ground: Ground, visitors: int, rounds: int, draw: random.Random) -> Iterator[str]:
     """Let visitors look and type at once; then compare what each received with what each typed."""
     crowd = [_One(ground, random.Random(draw.random()), rounds) for _ in range(visitors)]
+    with ThreadPoolExecutor(visitors) as pool:
+        jobs = [pool.submit(one.run) for one in crowd]
+    for number, job in enumerate(jobs):
+        if problem := job.exception():
+            raise FindingError(f"visitor {number}: {problem}") from problem
     for one in crowd:
-        one.start()
-    for one in crowd:
-        one.join()
-    for one in crowd:
-        if one.problem:
-            raise FindingError(f"visitor {one.number}: {one.problem}") from one.problem
-    for one in crowd:
-        for canary in one.seen:
-            if canary not in one.secrets:
-                raise FindingError(f"a visitor was sent {canary!r}, which is a secret of another")
+        for canary in one.seen - one.secrets:
+            raise FindingError(f"a visitor was sent {canary!r}, which is a secret of another")
         yield from ("kept",) * len(one.secrets)
     took = sorted(seconds for one in crowd for seconds in one.took)
     yield f"p95 of a page {took[len(took) * 95 // 100] * 1000:,.0f} ms"
@@ -35,24 +33,20 @@ def attempts(ground: Ground, visitors: int, rounds: int, draw: random.Random) ->
         raise FindingError("no visitor was sent even their own secrets: nothing was tried")
 
 
-class _One(threading.Thread):
-    def __init__(self, ground: Ground, draw: random.Random, rounds: int) -> None:
-        super().__init__(daemon=True)
-        self.ground, self.draw, self.rounds = ground, draw, rounds
-        self.secrets: set[bytes] = set()
-        self.seen: set[bytes] = set()
-        self.took: list[float] = []
-        self.problem: Exception | None = None
-        self.number = secrets.token_hex(2)
+@dataclass
+class _One:
+    ground: Ground
+    draw: random.Random
+    rounds: int
+    secrets: set[bytes] = field(default_factory=set)
+    seen: set[bytes] = field(default_factory=set)
+    took: list[float] = field(default_factory=list)
 
     def run(self) -> None:
-        try:
-            with Visitor(self.ground.base) as visitor:
-                for number in range(self.rounds):
-                    self._look(visitor, number)
-                self.seen, self.took = visitor.seen, visitor.took
-        except Exception as error:
-            self.problem = error
+        with Visitor(self.ground.base) as visitor:
+            for number in range(self.rounds):
+                self._look(visitor, number)
+            self.seen, self.took = visitor.seen, visitor.took
 
     def _canary(self) -> str:
         word = f"canary{secrets.token_hex(6)}"

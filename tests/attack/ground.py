@@ -6,8 +6,8 @@ import os
 import tempfile
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Self
+from unittest.mock import patch
 
 from tests.attack.visitor import FindingError
 from tests.browser.serving import launch, stop
@@ -38,18 +38,11 @@ class Ground:
             "XFORMER_MAX_WAITING_BY_ADDRESS": str(BY_ADDRESS),
             "XFORMER_MAX_CONNECTIONS_BY_ADDRESS": str(CONNECTIONS),
         }
-        before = dict(os.environ)
-        os.environ.update(settings)
-        try:
+        with patch.dict(os.environ, settings):
             self.server, self.base = launch(log=self.log)
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         stop(self.server)
         self._folder.cleanup()
 

@@ -7,7 +7,6 @@ import secrets
 import time
 import urllib.request
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 from streamlit.proto.BackMsg_pb2 import BackMsg
@@ -43,12 +42,7 @@ class Visitor:
     """One connection. Raises `FindingError` where a page breaks or the server ends the connection."""
 
     def __init__(
-        self,
-        base: str,
-        *,
-        cookie: str | None = None,
-        headers: dict[str, str] | None = None,
-        is_embedded: bool = False,
+        self, base: str, *, cookie: str | None = None, headers: dict[str, str] | None = None, is_embedded: bool = False
     ) -> None:
         self.base, self.cookie = base, secrets.token_hex(16) if cookie is None else cookie
         self.is_embedded = is_embedded
@@ -72,9 +66,7 @@ class Visitor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._connection.__exit__(None, None, None)
 
     def open(self, page: str = "", query: str = "", *, is_history: bool = False) -> Screen:
@@ -94,12 +86,6 @@ class Visitor:
         screen = self.read()
         self.took.append(time.monotonic() - began)
         return screen
-
-    def type(self, key: str, text: str) -> Screen:
-        """Type into a box, and keep it there."""
-        state = WidgetState(id=self._id(key), string_value=text)
-        self.states[state.id] = state
-        return self.run()
 
     def open_menu(self, key: str) -> Screen:
         """Open a menu whose content is drawn when it is open."""
