@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Finding, Layer, Measurement, cells, error, relative
+from xformer.diagnosis.case import Case, Finding, Layer, Measurement, broken, cells, error, relative
 from xformer.diagnosis.projections import affine, heads_joined
 from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, of_product, unit
 from xformer.formatting import percent, percent_at_most
@@ -36,24 +36,14 @@ def projections(case: Case) -> Iterator[Measurement]:
             if stream is None:
                 continue
             if name != "q" and not torch.equal(kv.expand(made, config.n_heads), case[f"{layer.path}.{name}"]):
-                yield Measurement(layer.path, float("inf"), f"Heads of one group have different {name}.")
+                yield broken(layer.path, f"Heads of one group have different {name}.")
                 continue
             if name != "v" and case.has(layer.path, "pos_angles"):
                 made, slack = unturned(case, layer, made), 4.0  # a pair shares its rounding, and turns twice
-            start = sum(widths[:index])
-            yield Measurement(
-                layer.path,
-                affine(
-                    case,
-                    layer.path,
-                    stream,
-                    heads_joined(made),
-                    "weight_in",
-                    "bias_in",
-                    slice(start, start + widths[index]),
-                    slack,
-                ),
-            )
+            start, made = sum(widths[:index]), heads_joined(made)
+            rows = slice(start, start + widths[index])
+            misfit = affine(case, layer.path, stream, made, "weight_in", "bias_in", rows, slack)
+            yield Measurement(layer.path, misfit)
 
 
 def unturned(case: Case, layer: Layer, made: Tensor) -> Tensor:
@@ -71,7 +61,7 @@ def roles(case: Case) -> Iterator[Measurement]:
             for a, one, b, two in (("q", q, "k", k), ("q", q, "v", v), ("k", k, "v", v))
             if one.shape == two.shape and bool(one.any()) and relative(one - two, one) < SAME_NUMBERS
         ]
-        yield Measurement(layer.path, float("inf") if twice else 0.0, twice[0] if twice else "")
+        yield broken(layer.path, twice[0]) if twice else Measurement(layer.path, 0.0)
 
 
 def scores(case: Case) -> Iterator[Measurement]:
@@ -80,9 +70,9 @@ def scores(case: Case) -> Iterator[Measurement]:
         bias = case[f"{layer.path}.pos_bias"] if case.has(layer.path, "pos_bias") else None
         allowed = case[f"{layer.path}.mask"] if case.has(layer.path, "mask") else ~made.isneginf()
         if allowed.shape != made.shape or q.shape[:3] != made.shape[:3] or k.shape[-2] != made.shape[-1]:
-            yield Measurement(layer.path, float("inf"))
+            yield broken(layer.path)
         elif bool((made.isneginf() != ~allowed).any()):
-            yield Measurement(layer.path, float("inf"), "−∞ does not stand exactly where the mask forbids.")
+            yield broken(layer.path, "−∞ does not stand exactly where the mask forbids.")
         else:
             yield Measurement(layer.path, _allowed_scores(made, q, k, bias, allowed, case.trace.config.d_head))
 
@@ -102,7 +92,7 @@ def masks(case: Case) -> Iterator[Measurement]:
     for layer, (mask,) in case.attention("mask"):
         n_query, n_key = layer.queries.shape[1], layer.keys.shape[1]
         if mask.shape[-2:] != (n_query, n_key):
-            yield Measurement(layer.path, float("inf"), "The mask is not between this layer’s queries and keys.")
+            yield broken(layer.path, "The mask is not between this layer’s queries and keys.")
             continue
         expected = layer.keys[:, None, None, :].expand(-1, 1, n_query, -1)  # [batch, 1, query, key]
         if layer.causal:
@@ -117,9 +107,9 @@ def masks(case: Case) -> Iterator[Measurement]:
             expected = expected & (drawn[None, None] if drawn.dim() == 2 else drawn[:, None])
         asked = layer.queries[:, None, :, None]
         if bool((mask & ~expected & asked).any()):
-            yield Measurement(layer.path, float("inf"), "It allows what the configuration or the padding forbids.")
+            yield broken(layer.path, "It allows what the configuration or the padding forbids.")
         elif bool((~mask & expected & asked).any()):
-            yield Measurement(layer.path, float("inf"), "It forbids what the configuration and the padding allow.")
+            yield broken(layer.path, "It forbids what the configuration and the padding allow.")
         else:
             yield Measurement(layer.path, 0.0)
 
@@ -172,51 +162,38 @@ def _layer(case: Case, layer: Layer, pattern: Tensor, allowed: Tensor) -> Iterat
         return
     if columns_are_one or _all(columns, scale, pattern, pattern.shape[-2]):
         found = columns.mean().item()
-        yield error(
-            "softmax-over-queries",
-            layer.path,
-            f"The weights of a key over all queries sum to {found:.3g}, and a query's weights do not sum to 1: the softmax "
-            "runs along the queries instead of the keys.",
-            {**sums, "column_sum": found},
+        sentence = (
+            f"The weights of a key over all queries sum to {found:.3g}, and a query's weights do not sum to 1: the "
         )
+        sentence += "softmax runs along the queries instead of the keys."
+        yield error("softmax-over-queries", layer.path, sentence, {**sums, "column_sum": found})
         if not columns_are_one:
             yield _scaled_after(layer, found, scale)
         return
     over_heads = pattern.sum(dim=1)[allowed.any(dim=1)].double()
     if pattern.shape[1] > 1 and _all(over_heads, 1.0, pattern, pattern.shape[1]):
-        yield error(
-            "softmax-over-heads",
-            layer.path,
-            "In each cell the weights of all heads sum to 1, and a query's weights do not: the softmax runs along the heads.",
-            sums,
+        sentence = (
+            "In each cell the weights of all heads sum to 1, and a query's weights do not: the softmax runs along "
         )
+        sentence += "the heads."
+        yield error("softmax-over-heads", layer.path, sentence, sums)
         return
     if case.has(layer.path, "scores"):
         whole = case[f"{layer.path}.scores"].softmax(dim=-1)
         if torch.allclose(whole[allowed], pattern[allowed], rtol=1e-4, atol=1e-7):
-            yield error(
-                "masked-after-softmax",
-                layer.path,
-                "The weights are a softmax over keys that may not be looked at, with those struck out afterwards: a query's "
-                f"weights sum to as little as {rows.min().item():.3g}.",
-                sums,
+            sentence = (
+                "The weights are a softmax over keys that may not be looked at, with those struck out afterwards: a "
             )
+            sentence += f"query's weights sum to as little as {sums['row_sum_least']:.3g}."
+            yield error("masked-after-softmax", layer.path, sentence, sums)
             return
-    yield error(
-        "rows-not-one",
-        layer.path,
-        f"A query's weights sum to {rows.min().item():.3g} to {rows.max().item():.3g} instead of 1.",
-        sums,
-    )
+    sentence = f"A query's weights sum to {sums['row_sum_least']:.3g} to {sums['row_sum_most']:.3g} instead of 1."
+    yield error("rows-not-one", layer.path, sentence, sums)
 
 
 def _scaled_after(layer: Layer, found: float, scale: float) -> Finding:
-    return error(
-        "scaled-after-softmax",
-        layer.path,
-        f"The weights sum to {found:.3g} = 1/√d_head instead of 1: the scale is applied after the softmax.",
-        {"sum": found, "one_over_root_d_head": scale},
-    )
+    sentence = f"The weights sum to {found:.3g} = 1/√d_head instead of 1: the scale is applied after the softmax."
+    return error("scaled-after-softmax", layer.path, sentence, {"sum": found, "one_over_root_d_head": scale})
 
 
 def _all(sums: Tensor, value: float, pattern: Tensor, n: int) -> bool:
@@ -250,12 +227,9 @@ def _scores_layer(
     dots, measured = dots[finite], measured[finite]
     v, pattern, z = v.double(), pattern.double(), z.double()
     if config.d_head == config.d_value and _mixes_keys(q, k, v, scores, pattern, z, finite, right):
-        yield error(
-            "keys-values-swapped",
-            layer.path,
-            "The scores are q·v/√d_head and the pattern mixes the keys: keys and values are swapped.",
-            {"misfit_of_q_k": relative(measured - right * dots, measured)},
-        )
+        sentence = "The scores are q·v/√d_head and the pattern mixes the keys: keys and values are swapped."
+        misfit = relative(measured - right * dots, measured)
+        yield error("keys-values-swapped", layer.path, sentence, {"misfit_of_q_k": misfit})
         return
     factor = ((measured * dots).sum() / dots.square().sum()).item()
     if relative(measured - factor * dots, measured) > FIT_LIMIT:
@@ -263,20 +237,12 @@ def _scores_layer(
     numbers = {"factor": factor, "one_over_root_d_head": right, "score_std": measured.std().item()}
     if abs(factor - 1) <= FIT_LIMIT:
         if not _scores_scaled_after(layer, pattern, right):
-            yield error(
-                "no-scale",
-                layer.path,
-                f"The scores are q·k as it is, {math.sqrt(config.d_head):.3g} times what they should be: they are not "
-                "divided by √d_head.",
-                numbers,
-            )
+            times = f"{math.sqrt(config.d_head):.3g} times what they should be"
+            sentence = f"The scores are q·k as it is, {times}: they are not divided by √d_head."
+            yield error("no-scale", layer.path, sentence, numbers)
         return
-    yield error(
-        "wrong-scale",
-        layer.path,
-        f"The scores are {factor:.4g} · q·k, and the factor should be 1/√d_head = {right:.4g}.",
-        numbers,
-    )
+    sentence = f"The scores are {factor:.4g} · q·k, and the factor should be 1/√d_head = {right:.4g}."
+    yield error("wrong-scale", layer.path, sentence, numbers)
 
 
 def _mixes_keys(
@@ -296,6 +262,7 @@ def _scores_scaled_after(layer: Layer, pattern: Tensor, scale: float) -> bool:
     return False
 
 
+ZEROS = "all those scores are exactly 0: they were masked with 0 instead of −∞"
 LEAK = 1e-8
 """Weight above this has leaked through a mask."""
 
@@ -306,11 +273,9 @@ def check_future(case: Case) -> Iterator[Finding]:
         pattern = case[f"{layer.path}.pattern"]
         if not layer.causal or pattern.shape[-2] != pattern.shape[-1] or cells(layer, pattern) is None:
             continue
-        n = pattern.shape[-1]
-        offset = torch.arange(n)[None, :] - torch.arange(n)[:, None]  # [query, key]: key − query
-        offset = offset.to(pattern.device)
-        asked = layer.queries[:, None, :, None]  # [batch, 1, query, 1]
-        weight = pattern.masked_fill(~asked, 0.0)
+        index = torch.arange(pattern.shape[-1], device=pattern.device)
+        offset = index[None, :] - index[:, None]  # [query, key]: key − query
+        weight = pattern.masked_fill(~layer.queries[:, None, :, None], 0.0)
         later = _total(weight, offset > 0)
         numbers = {
             "weight_on_later_tokens": later / max(1.0, float(layer.queries.sum()) * pattern.shape[1]),
@@ -319,12 +284,8 @@ def check_future(case: Case) -> Iterator[Finding]:
         if later > LEAK:
             yield _leak(case, layer, weight, offset, numbers)
         elif not case.trace.config.see_self and _total(weight, offset == 0) > LEAK:
-            yield error(
-                "sees-itself",
-                layer.path,
-                "The configuration says see_self=False, and tokens look at themselves.",
-                numbers,
-            )
+            sentence = "The configuration says see_self=False, and tokens look at themselves."
+            yield error("sees-itself", layer.path, sentence, numbers)
 
 
 def _leak(case: Case, layer: Layer, weight: Tensor, offset: Tensor, numbers: dict[str, float]) -> Finding:
@@ -334,7 +295,7 @@ def _leak(case: Case, layer: Layer, weight: Tensor, offset: Tensor, numbers: dic
     elif _total(weight, offset > 1) <= LEAK:
         kind, why = "causal-off-by-one", "all of it to the very next token: the triangle is one diagonal too wide"
     elif _scores_are_zero(case, layer, (offset > 0)[None, None]):
-        kind, why = "masked-with-zero", "all those scores are exactly 0: they were masked with 0 instead of −∞"
+        kind, why = "masked-with-zero", ZEROS
     else:
         kind, why = "causal-ignored", "no causal mask is in force"
     return error(kind, layer.path, f"{share} goes to later tokens in a causal layer; {why}.", numbers)
@@ -356,7 +317,7 @@ def check_window(case: Case) -> Iterator[Finding]:
         distance = (torch.arange(n_key)[None, :] - torch.arange(n_query)[:, None]).abs().to(pattern.device)
         share = lost / max(1.0, float(layer.queries.sum()) * pattern.shape[1])
         if _scores_are_zero(case, layer, ~allowed[None, None]):
-            kind, why = "masked-with-zero", "all those scores are exactly 0: they were masked with 0 instead of −∞"
+            kind, why = "masked-with-zero", ZEROS
         elif lost - _total(weight, ~allowed & (distance == config.window)) <= LEAK:
             kind, why = "window-off-by-one", "all of it to the first key outside"
         else:
@@ -372,15 +333,14 @@ def check_padding(case: Case) -> Iterator[Finding]:
         if cells(layer, pattern) is None:
             continue
         if layer.is_cross and _is_masked_by_the_target(case, layer):
-            yield error(
-                "cross-mask-of-target",
-                layer.path,
-                "Cross-attention sees as many tokens of the source as the target has: it is masked by the target’s padding.",
-                {
-                    "padded_cells_seen": float((~layer.keys & _like_the_target(layer)).sum()),
-                    "tokens_hidden": float((layer.keys & ~_like_the_target(layer)).sum()),
-                },
+            sentence = (
+                "Cross-attention sees as many tokens of the source as the target has: it is masked by the target’s "
             )
+            sentence += "padding."
+            wrong = _like_the_target(layer)
+            seen, lost = ((~layer.keys & wrong).sum(), (layer.keys & ~wrong).sum())
+            numbers = {"padded_cells_seen": float(seen), "tokens_hidden": float(lost)}
+            yield error("cross-mask-of-target", layer.path, sentence, numbers)
             continue
         if bool(layer.keys.all()):
             continue
@@ -389,14 +349,11 @@ def check_padding(case: Case) -> Iterator[Finding]:
         lost = weight.max().item()
         if lost <= LEAK:
             continue
-        zero = _scores_are_zero(case, layer, padded)
-        yield error(
-            "masked-with-zero" if zero else "no-padding-mask",
-            layer.path,
-            f"Tokens give up to {percent_at_most(lost, 1)} of their attention to padding"
-            + ("; all those scores are exactly 0: they were masked with 0 instead of −∞." if zero else "."),
-            {"most_weight_on_padding": lost},
-        )
+        kind, why = "no-padding-mask", "."
+        if _scores_are_zero(case, layer, padded):
+            kind, why = "masked-with-zero", f"; {ZEROS}."
+        sentence = f"Tokens give up to {percent_at_most(lost, 1)} of their attention to padding{why}"
+        yield error(kind, layer.path, sentence, {"most_weight_on_padding": lost})
 
 
 def _is_masked_by_the_target(case: Case, layer: Layer) -> bool:
@@ -405,9 +362,8 @@ def _is_masked_by_the_target(case: Case, layer: Layer) -> bool:
     if bool(layer.queries.all()) or bool((wrong == layer.keys).all()):
         return False  # it forbids nothing, or it is the right one
     scores = f"{layer.path}.scores"
-    seen = (
-        ~case[scores].isneginf() if scores in case else case[f"{layer.path}.pattern"] > 0
-    )  # [batch, head, query, key]
+    # [batch, head, query, key]
+    seen = ~case[scores].isneginf() if scores in case else case[f"{layer.path}.pattern"] > 0
     asked = layer.queries[:, None, :, None].expand_as(seen)
     return bool((seen == wrong[:, None, None, :])[asked].all())
 

@@ -32,6 +32,11 @@ class Examination:
     target: Int[Tensor, "batch target"] | None = None
     target_valid: Bool[Tensor, "batch target"] | None = None
 
+    @property
+    def out_valid(self) -> Bool[Tensor, "batch out"]:
+        """Which cells of what is answered are tokens."""
+        return self.valid if self.target_valid is None else self.target_valid
+
     def record(self, model: Transformer) -> Trace:
         """The recorded run of a model on them."""
         valid = None if model.config.image else self.valid  # images have no padding
@@ -39,8 +44,7 @@ class Examination:
 
     def run(self, model: Transformer) -> Float[Tensor, "batch out vocab"]:
         """The scores of a run that is not recorded. Where nothing is padded, no mask of padding is given."""
-        is_whole = bool(self.valid.all()) and (self.target_valid is None or bool(self.target_valid.all()))
-        if model.config.image or is_whole:
+        if model.config.image or bool(self.valid.all() and self.out_valid.all()):
             return model(self.tokens, self.target)
         return model(self.tokens, self.target, valid=self.valid, target_valid=self.target_valid)
 
@@ -56,18 +60,17 @@ class Examination:
 
     def row(self, index: int) -> Examination:
         """One input alone, without its padding."""
-        one = self.rows(torch.tensor([index]))
-        tokens, valid = _cut(one.tokens, one.valid)
-        if one.target is None or one.target_valid is None:
-            return Examination(tokens, valid)
-        return Examination(tokens, valid, *_cut(one.target, one.target_valid))
+        return self.rows(torch.tensor([index])).each(_cut)
 
     def padded_before(self) -> Examination:
         """The same inputs with all their padding in front."""
-        tokens, valid = _to_the_right(self.tokens, self.valid)
+        return self.each(_to_the_right)
+
+    def each(self, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Examination:
+        """The inputs with their source, and their target where there is one, changed."""
         if self.target is None or self.target_valid is None:
-            return Examination(tokens, valid)
-        return Examination(tokens, valid, *_to_the_right(self.target, self.target_valid))
+            return Examination(*change(self.tokens, self.valid))
+        return Examination(*change(self.tokens, self.valid), *change(self.target, self.target_valid))
 
     def with_longer_source(self, config: ModelConfig) -> Examination | None:
         """More padding behind the source; where the model has no room for it, behind the target; None without room."""
@@ -141,7 +144,7 @@ class Examined:
 
     @property
     def out_valid(self) -> Tensor:
-        return self.inputs.valid if self.inputs.target_valid is None else self.inputs.target_valid
+        return self.inputs.out_valid
 
 
 Differences = Iterator[float]
@@ -188,11 +191,10 @@ def alone(of: Examined) -> Differences:
         return
     whole, moved = of.logits(of.inputs), of.inputs.padded_before()
     before = of.logits(moved)
-    moved_valid = moved.valid if moved.target_valid is None else moved.target_valid
     for i in range(min(N_ALONE, len(whole))):
         expected = of.logits(of.inputs.row(i))[0]
         yield relative(whole[i][of.out_valid[i]] - expected, expected)
-        yield relative(before[i][moved_valid[i]] - expected, expected)
+        yield relative(before[i][moved.out_valid[i]] - expected, expected)
 
 
 def neighbours(of: Examined) -> Differences:
@@ -232,12 +234,8 @@ def again(of: Examined) -> Differences:
 
 def unrecorded(of: Examined) -> Differences:
     """The run that is trained is the run that is shown, in the model's own precision: padded, and one row without padding."""
-    one = of.inputs.row(0)
-    for inputs, valid in (
-        (of.inputs, of.out_valid),
-        (one, one.valid if one.target_valid is None else one.target_valid),
-    ):
-        fast, recorded = inputs.run(of.plain), inputs.record(of.plain).logits
+    for inputs in (of.inputs, of.inputs.row(0)):
+        fast, recorded, valid = inputs.run(of.plain), inputs.record(of.plain).logits, inputs.out_valid
         yield relative((fast - recorded)[valid], recorded[valid])
 
 
@@ -290,12 +288,7 @@ BEHAVIOURS = (
     Behaviour("differs-with-source-length", "more padding behind the source changes nothing", widths),
     Behaviour("mixes-the-batch", "the rows of a batch in another order score the same", neighbours),
     Behaviour("order-in-a-set", "without positions, tokens in another order score the same", order),
-    Behaviour(
-        "differs-unrecorded",
-        "an unrecorded run, as in training, is the recorded one",
-        unrecorded,
-        SINGLE_LIMIT,
-    ),
+    Behaviour("differs-unrecorded", "an unrecorded run, as in training, is the recorded one", unrecorded, SINGLE_LIMIT),
     Behaviour("differs-from-cache", "token by token from a cache scores as the whole run does", cached),
     Behaviour("gradient-is-no-slope", "the gradient of all weights is the slope of the scores", gradients, SLOPE_LIMIT),
 )

@@ -38,6 +38,11 @@ def error(kind: str, where: str, sentence: str, numbers: Mapping[str, float] | N
     return Finding(kind, (where,), "error", sentence, dict(numbers or {}))
 
 
+def warning(kind: str, where: tuple[str, ...], sentence: str, numbers: Mapping[str, float]) -> Finding:
+    """What may be a mistake, or what comes of one."""
+    return Finding(kind, where, "warning", sentence, dict(numbers))
+
+
 @dataclass(frozen=True)
 class Measurement:
     """How far one place of a trace is from what it should be. An `excess` above 1 is more than rounding explains;
@@ -46,6 +51,11 @@ class Measurement:
     place: str
     excess: float | None
     why: str = ""
+
+
+def broken(place: str, why: str = "") -> Measurement:
+    """A place that is wrong by more than any rounding."""
+    return Measurement(place, float("inf"), why)
 
 
 @dataclass(frozen=True, eq=False)

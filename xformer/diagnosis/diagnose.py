@@ -265,11 +265,11 @@ class Report:
     @property
     def checked(self) -> list[str]:
         """One line for each thing that was looked at somewhere."""
-        lines = [
-            f"{one.equation} ({_places(self.looked[one.kind])})" for one in IDENTITIES if self.looked.get(one.kind)
+        looked, pairs = self.looked, self.pairs or {}
+        lines = [f"{one.equation} ({_n(looked[one.kind], 'place')})" for one in IDENTITIES if looked.get(one.kind)]
+        return lines + [
+            f"{one.rule} ({_n(pairs[one.kind], 'pair')} of runs)" for one in BEHAVIOURS if pairs.get(one.kind)
         ]
-        pairs = self.pairs or {}
-        return lines + [f"{one.rule} ({_runs(pairs[one.kind])})" for one in BEHAVIOURS if pairs.get(one.kind)]
 
     @property
     def left_open(self) -> list[str]:
@@ -286,12 +286,8 @@ class Report:
         return [*unknown, *([] if self.pairs is not None else [FROM_A_TRACE[1]]), *OUT_OF_SIGHT]
 
 
-def _places(n: int) -> str:
-    return "1 place" if n == 1 else f"{n} places"
-
-
-def _runs(n: int) -> str:
-    return "1 pair of runs" if n == 1 else f"{n} pairs of runs"
+def _n(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 N_INPUTS = 24
@@ -319,9 +315,9 @@ def examination(config: ModelConfig, task: Task | None = None, *, inputs: int = 
         inputs = min(inputs, -(-max(LEAST_TOKENS, 4 * config.d_model) // max(task.longest)))
         batch = task.sample(inputs, seed=seed, purpose="test")
         source = batch.tokens, _tokens_of(batch.tokens, batch.layout)
-        if batch.target is None or batch.target_layout is None:
-            return _uneven(Examination(*source), config.pad_token)
-        target = batch.target, _tokens_of(batch.target, batch.target_layout)
+        target = ()
+        if batch.target is not None and batch.target_layout is not None:
+            target = batch.target, _tokens_of(batch.target, batch.target_layout)
         return _uneven(Examination(*source, *target), config.pad_token)
     draw = torch.Generator().manual_seed(seed)
     n_pos = min(config.max_len, 13)

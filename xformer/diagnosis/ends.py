@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Finding, Layer, Measurement, error, positions_of, relative
+from xformer.diagnosis.case import Case, Finding, Layer, Measurement, broken, error, positions_of, relative
 from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, unit
 from xformer.diagnosis.stream import one_vector_each
 from xformer.trace import Trace
@@ -35,12 +35,8 @@ def check_finite(case: Case) -> Iterator[Finding]:
         if what == "pattern" and case.has(path, "scores"):
             empty = case[f"{path}.scores"].isneginf().all(dim=-1)  # [batch, head, query]
             if bool(empty[bad.any(dim=-1)].all()):
-                yield error(
-                    "softmax-of-nothing",
-                    name,
-                    "NaN first appears here, in rows whose every score is −∞: the softmax of nothing is 0/0.",
-                    {"share": share},
-                )
+                sentence = "NaN first appears here, in rows whose every score is −∞: the softmax of nothing is 0/0."
+                yield error("softmax-of-nothing", name, sentence, {"share": share})
                 return
         yield error("not-finite", name, "NaN or infinity first appears here.", {"share": share})
         return
@@ -55,12 +51,8 @@ def check_positions(case: Case) -> Iterator[Finding]:
     for stack in dict.fromkeys(block.split(".")[0] for block in case.blocks):
         prefix = f"{stack}." if case.trace.config.architecture == "encoder-decoder" else ""
         embed, first = f"{prefix}embed", f"{stack}.0.resid_pre"
-        if (
-            kind.acts_on == "stream"
-            and embed in case
-            and first in case
-            and relative(case[first] - case[embed], case[embed]) < EQUAL_STREAMS
-        ):
+        adds = kind.acts_on == "stream" and embed in case and first in case
+        if adds and relative(case[first] - case[embed], case[embed]) < EQUAL_STREAMS:
             sentence = f"The first layer gets the embeddings as they are: no {kind.name} positions have been added."
             yield error("no-positions", first, sentence)
     for layer in case.layers:
@@ -79,14 +71,10 @@ def check_order(case: Case, rolled: Trace) -> Iterator[Finding]:
 
     (Not backwards: distances alone, as ALiBi's, are the same in both directions.)
     """
-    tokens = case.trace.tokens
-    if case.trace.config.architecture != "encoder" or case.trace.config.causal:
+    tokens, moved = case.trace.tokens, rolled.tokens
+    if case.trace.config.architecture != "encoder" or case.trace.config.causal or tokens.shape[1] < 3:
         return
-    if (
-        not torch.equal(rolled.tokens, tokens.roll(1, dims=1))
-        or torch.equal(rolled.tokens, tokens)
-        or tokens.shape[1] < 3
-    ):
+    if torch.equal(moved, tokens) or not torch.equal(moved, tokens.roll(1, dims=1)):
         return
     apart = relative(rolled.logits.roll(-1, dims=1) - case.trace.logits, case.trace.logits)
     if apart < 1e-4:
@@ -104,11 +92,11 @@ def check_logits(case: Case) -> Iterator[Finding]:
     logits = case["logits"].double()
     sums = logits.sum(dim=-1)
     if bool((logits >= 0).all()) and bool(((sums - 1).abs() < 1e-4).all()):
+        sentence = (
+            "What should be scores are probabilities already: a loss that takes the softmax itself cannot come near 0."
+        )
         yield error(
-            "softmax-before-loss",
-            "logits",
-            "What should be scores are probabilities already: a loss that takes the softmax itself cannot come near 0.",
-            {"sum": sums.mean().item(), "least": logits.min().item()},
+            "softmax-before-loss", "logits", sentence, {"sum": sums.mean().item(), "least": logits.min().item()}
         )
 
 
@@ -124,7 +112,7 @@ def positions(case: Case) -> Iterator[Measurement]:
         if name not in case:
             continue
         if kind.acts_on != "stream":
-            yield Measurement(name, float("inf"), f"The configuration says positions={kind.name!r}, which adds none.")
+            yield broken(name, f"The configuration says positions={kind.name!r}, which adds none.")
             continue
         made = case[name].expand(*at.valid.shape, -1)[at.valid]  # [token, d_model]
         index, mirrored = (place[at.valid] for place in positions_of(at.valid))
@@ -152,9 +140,7 @@ def turns(case: Case) -> Iterator[Measurement]:
         if case.has(layer.path, "pos_angles"):
             made, expected = case[f"{layer.path}.pos_angles"], config.position_kind.angles(config, index)
             if expected is None:
-                yield Measurement(
-                    layer.path, float("inf"), f"The configuration says positions={config.positions!r}: no angles."
-                )
+                yield broken(layer.path, f"The configuration says positions={config.positions!r}: no angles.")
             else:
                 here = layer.queries[..., None].expand_as(expected)
                 made = made.expand(expected.shape) if made.shape[-2:] == expected.shape[-2:] else made
@@ -170,9 +156,7 @@ def _bias(case: Case, layer: Layer, index: Tensor) -> Iterator[Measurement]:
     numbered = _numbered(case) if tables is None else tables
     expected = config.position_kind.bias(config, numbered, index, index, causal=config.looks_back_only(stack))
     if expected is None:
-        yield Measurement(
-            layer.path, float("inf"), f"The configuration says positions={config.positions!r}: no bias of scores."
-        )
+        yield broken(layer.path, f"The configuration says positions={config.positions!r}: no bias of scores.")
         return
     made = case[f"{layer.path}.pos_bias"]
     here = (layer.queries[:, :, None] & layer.keys[:, None, :])[:, None].expand(expected.shape)

@@ -18,9 +18,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Finding, Layer, Spans, centred, error, relative
+from xformer.diagnosis.case import Case, Finding, Layer, Spans, centred, error, relative, warning
 from xformer.diagnosis.rounding import of_product
 
+BY_VIEW = "The heads are cut out across positions, as by a view without the transpose"
 MOST_OUTSIDE = 1e-2
 LEAST_DIRECTION = 1e-5
 """Directions in which the rows spread less than this, relative to the widest, count as none (float32 knows no better)."""
@@ -36,11 +37,8 @@ def check_projections(case: Case) -> Iterator[Finding]:
         else:
             made = {name: case.projected(layer.path, name) for name in "qkv"}
             if _is_tiled(case, layer):
-                yield error(
-                    "kv-heads-tiled",
-                    layer.path,
-                    "Keys and values are tiled over the heads (0 1 0 1), and each should be repeated in place (0 0 1 1).",
-                )
+                sentence = "Keys and values are tiled over the heads (0 1 0 1), and each should be repeated in place (0 0 1 1)."
+                yield error("kv-heads-tiled", layer.path, sentence)
                 continue
             if case.has(layer.path, "pos_angles"):
                 angles = case[f"{layer.path}.pos_angles"].double()
@@ -48,13 +46,9 @@ def check_projections(case: Case) -> Iterator[Finding]:
             outside = {name: share_outside(stream, heads_joined(heads), case.spans) for name, heads in made.items()}
             wrong = [name for name, share in outside.items() if share is not None and share > MOST_OUTSIDE]
             if wrong and all(_is_cut_by_view(stream, made[name]) for name in wrong):
-                yield error(
-                    "split-by-view",
-                    layer.path,
-                    "The heads are cut out across positions, as by a view without the transpose: put back together in that "
-                    "order, queries, keys and values are made from their positions’ vectors.",
-                    {f"outside_{name}": share for name, share in outside.items() if share is not None},
-                )
+                sentence = f"{BY_VIEW}: put back together in that order, queries, keys and values are made from their "
+                numbers = {f"outside_{name}": share for name, share in outside.items() if share is not None}
+                yield error("split-by-view", layer.path, f"{sentence}positions’ vectors.", numbers)
 
 
 def _is_tiled(case: Case, layer: Layer) -> bool:
@@ -89,17 +83,15 @@ def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
         ("memory", "target", "target"): ("cross-roles-swapped", "The memory asks, and the target answers"),
         ("target", "target", "target"): ("forgotten-return", "The target asks itself, and the memory is never used"),
     }
-    kind, what = kinds.get(
-        (known.get("q", ""), known.get("k", ""), known.get("v", "")), ("wrong-stream", "Cross-attention is mixed up")
-    )
+    sources = known.get("q", ""), known.get("k", ""), known.get("v", "")
+    kind, what = kinds.get(sources, ("wrong-stream", "Cross-attention is mixed up"))
     if "neither" in known.values():
         lost = [name for name, stream in known.items() if stream == "neither"]
         if not all(_is_cut(case.projected(layer.path, name), target, memory) for name in lost):
             return  # made from no row of either stream, for no reason that has a name: `identities` says so
-        kind, what = "split-by-view", "The heads are cut out across positions, as by a view without the transpose"
-    from_where = ", ".join(
-        f"{name} from {stream if stream == 'neither' else 'the ' + stream}" for name, stream in known.items()
-    )
+        kind, what = "split-by-view", BY_VIEW
+    streams = {"neither": "neither", "target": "the target", "memory": "the memory"}
+    from_where = ", ".join(f"{name} from {streams[stream]}" for name, stream in known.items())
     yield error(kind, layer.path, f"{what}: {from_where} (right: q from the target, k and v from the memory).")
 
 
@@ -134,13 +126,8 @@ def check_clones(case: Case) -> Iterator[Finding]:
             pairs = [(case[f"{layer.path}.in"], heads_joined(case[f"{layer.path}.v"])) for layer in (first, other)]
             misfit = _misfit_of_one_map(pairs)
             if misfit is not None and misfit < SAME_WEIGHTS:
-                yield Finding(
-                    "cloned-layers",
-                    (first.path, other.path),
-                    "warning",
-                    "Both layers make their values with the same weights: they were copied, not drawn.",
-                    {"misfit": misfit},
-                )
+                sentence = "Both layers make their values with the same weights: they were copied, not drawn."
+                yield warning("cloned-layers", (first.path, other.path), sentence, {"misfit": misfit})
 
 
 def _misfit_of_one_map(pairs: list[tuple[Tensor, Tensor]]) -> float | None:

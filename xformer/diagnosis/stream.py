@@ -19,7 +19,18 @@ from torch.linalg import vector_norm
 
 from xformer.components import NORMS, Norm
 from xformer.config import MAX_INK
-from xformer.diagnosis.case import Case, Finding, Measurement, Sublayer, TraceStack, centred, error, relative
+from xformer.diagnosis.case import (
+    Case,
+    Finding,
+    Measurement,
+    Sublayer,
+    TraceStack,
+    broken,
+    centred,
+    error,
+    relative,
+    warning,
+)
 from xformer.diagnosis.projections import affine, heads_joined, share_outside
 from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, of_norm, of_sum, unit
 
@@ -57,10 +68,8 @@ def check_residual(case: Case) -> Iterator[Finding]:
             kind = "no-norm"
             what = 'is the bare sum, though the configuration says norm="post".'
         elif norm == "post" and (other := other_norm(case, sublayer.before + sublayer.out, sublayer.after)):
-            kind, what = (
-                "other-norm",
-                f"is what {other.title} makes of the sum, and the configuration says {component.title}.",
-            )
+            kind = "other-norm"
+            what = f"is what {other.title} makes of the sum, and the configuration says {component.title}."
         else:
             kind = "stream-unexplained"
             what = "is not what the configuration makes of the stream before and the sublayer's result."
@@ -97,13 +106,8 @@ def check_additions(case: Case) -> Iterator[Finding]:
         share = relative(sublayer.out, sublayer.before)
         looks = f"{sublayer.path}.pattern" not in case or bool(case[f"{sublayer.path}.pattern"].any())
         if share < NO_ADDITION and looks:  # a token that may see nothing, itself included, adds nothing rightly
-            yield Finding(
-                "adds-nothing",
-                (sublayer.path,),
-                "warning",
-                "The sublayer puts out nothing: what it adds is below a millionth of the stream.",
-                {"added_to_stream": share},
-            )
+            sentence = "The sublayer puts out nothing: what it adds is below a millionth of the stream."
+            yield warning("adds-nothing", (sublayer.path,), sentence, {"added_to_stream": share})
     yield from _constant(case)
 
 
@@ -124,7 +128,7 @@ def _constant(case: Case) -> Iterator[Finding]:
         spreads = _spreads(x, tokens, valid)
         if len(spreads) and spreads.max() < LEAST_SPREAD:
             sentence = "All tokens have the same vector here, so nothing after it can tell them apart."
-            yield Finding("constant-stream", (name,), "warning", sentence, {"spread": spreads.max().item()})
+            yield warning("constant-stream", (name,), sentence, {"spread": spreads.max().item()})
 
 
 def _spreads(x: Tensor, tokens: Tensor, valid: Tensor) -> Tensor:
@@ -185,12 +189,9 @@ def _patches(case: Case, at: TraceStack, embed: Tensor) -> Iterator[Measurement]
     side = config.image // config.patch
     grid = at.tokens.view(len(at.tokens), side, config.patch, side, config.patch)
     pixels = grid.transpose(2, 3).flatten(3).flatten(1, 2).double() / MAX_INK  # [batch, patch, inside]
-    yield Measurement(
-        f"{at.prefix}embed", affine(case, "embedding", pixels.to(embed.dtype), embed[:, 1:], "weight", "bias")
-    )
-    yield Measurement(
-        f"{at.prefix}embed", excess(embed[:, :1], embed[:1, :1].double().expand_as(embed[:, :1]), embed[:, :1])
-    )
+    name, classes = f"{at.prefix}embed", embed[:, :1]
+    yield Measurement(name, affine(case, "embedding", pixels.to(embed.dtype), embed[:, 1:], "weight", "bias"))
+    yield Measurement(name, excess(classes, classes[:1].double().expand_as(classes), classes))
 
 
 def one_vector_each(rows: Tensor, ids: Tensor, *, differ: bool = True) -> float:
@@ -245,15 +246,11 @@ def sums(case: Case) -> Iterator[Measurement]:
             yield Measurement(sublayer.path, of_sum(sublayer.after, sublayer.before, sublayer.out))
             continue
         if sublayer.before.shape != sublayer.out.shape:
-            yield Measurement(sublayer.path, float("inf"))
+            yield broken(sublayer.path)
             continue
         gain, shift = case.norm_weights(f"{sublayer.path}_residual.norm")
-        yield Measurement(
-            sublayer.path,
-            of_norm(
-                sublayer.after, sublayer.before.double() + sublayer.out.double(), norm, config.norm_eps, gain, shift
-            ),
-        )
+        whole = sublayer.before.double() + sublayer.out.double()
+        yield Measurement(sublayer.path, of_norm(sublayer.after, whole, norm, config.norm_eps, gain, shift))
 
 
 def hidden(case: Case) -> Iterator[Measurement]:
@@ -289,7 +286,7 @@ def final_norms(case: Case) -> Iterator[Measurement]:
         name, last = f"{at.prefix}final_norm", f"{at.stack}.{config.n_layers - 1}.resid_post"
         if name in case and last in case:
             if not config.final_norm:
-                yield Measurement(name, float("inf"), "The configuration has no final norm, and here is one.")
+                yield broken(name, "The configuration has no final norm, and here is one.")
                 continue
             gain, shift = case.norm_weights(f"{at.stack}.norm")
             yield Measurement(name, of_norm(case[name], case[last], norm, config.norm_eps, gain, shift))
@@ -298,7 +295,7 @@ def final_norms(case: Case) -> Iterator[Measurement]:
             share = None if after is None else share_outside(case[last], after, case.spans)
             if share is not None:
                 why = "What follows is made from the stream as it is: the final norm is missing."
-                yield Measurement(name, float("inf") if share < AFFINE_LIMIT else 0.0, why)
+                yield broken(name, why) if share < AFFINE_LIMIT else Measurement(name, 0.0)
 
 
 def _after(case: Case, stack: str) -> Tensor | None:

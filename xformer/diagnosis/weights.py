@@ -20,10 +20,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Finding, centred, error, relative
+from xformer.diagnosis.case import Case, Finding, centred, error, relative, warning
 from xformer.diagnosis.projections import heads_joined
 
 LARGEST_RATIO, SMALLEST_RATIO = 3.0, 0.1
+ONE_HEAD = "Two heads have the same queries, keys and values: they are one head, and equal gradients keep them so."
 SAME_HEAD = 1e-5
 UNIFORM_LIMIT = 1e-3
 SAME_FACTOR = 1e-3
@@ -68,14 +69,9 @@ def check_start(case: Case) -> Iterator[Finding]:
             continue
         limit, spread = math.sqrt(2 * math.log(keys)), seen.std().item()
         if spread > limit:
-            yield Finding(
-                "saturated-at-start",
-                (layer.path,),
-                "warning",
-                f"The scores have a standard deviation of {spread:.3g} before anything is learned; beyond {limit:.3g} a "
-                f"softmax over {keys} keys falls onto one of them.",
-                {"score_std": spread, "limit": limit},
-            )
+            sentence = f"The scores have a standard deviation of {spread:.3g} before anything is learned; beyond {limit:.3g} a "
+            sentence += f"softmax over {keys} keys falls onto one of them."
+            yield warning("saturated-at-start", (layer.path,), sentence, {"score_std": spread, "limit": limit})
 
 
 def weight_ratios(case: Case) -> Iterator[tuple[str, float]]:
@@ -124,21 +120,15 @@ def check_heads(case: Case) -> Iterator[Finding]:
 
 
 def _identical(case: Case, path: str) -> Iterator[Finding]:
-    whole = torch.cat(
-        [case[f"{path}.{name}"].double().transpose(0, 1).flatten(1) for name in "qkv"], dim=-1
-    )  # [head, …]
+    parts = [case[f"{path}.{name}"].double().transpose(0, 1).flatten(1) for name in "qkv"]
+    whole = torch.cat(parts, dim=-1)  # [head, …]
     lengths = whole.norm(dim=-1)
     for head in range(1, len(whole)):
         for other in range(head):
             apart = (whole[head] - whole[other]).norm()
             if lengths[other] > 0 and apart <= SAME_HEAD * lengths[other]:
-                yield Finding(
-                    "identical-heads",
-                    (f"{path} heads {other} and {head}",),
-                    "warning",
-                    "Two heads have the same queries, keys and values: they are one head, and equal gradients keep them so.",
-                    {"apart": (apart / lengths[other]).item()},
-                )
+                where = (f"{path} heads {other} and {head}",)
+                yield warning("identical-heads", where, ONE_HEAD, {"apart": (apart / lengths[other]).item()})
                 break
 
 
@@ -150,13 +140,11 @@ def check_gate(case: Case) -> Iterator[Finding]:
     for path, (pre, up, post) in case.feed_forward("pre", "up", "post"):
         right, swapped = component.post(pre.double(), up.double()), component.post(up.double(), pre.double())
         if relative(post - right, post) > SAME_FACTOR >= relative(post - swapped, post):
-            yield error(
-                "gate-and-up-swapped",
-                path,
-                f"The neurons are pre · {component.function_name}(up), and should be {component.function_name}(pre) · up: gate "
-                "and up projection are swapped.",
-                {"misfit": relative(post - right, post)},
+            act = component.function_name
+            sentence = (
+                f"The neurons are pre · {act}(up), and should be {act}(pre) · up: gate and up projection are swapped."
             )
+            yield error("gate-and-up-swapped", path, sentence, {"misfit": relative(post - right, post)})
 
 
 def check_neurons(case: Case) -> Iterator[Finding]:
@@ -171,10 +159,6 @@ def check_neurons(case: Case) -> Iterator[Finding]:
     for path, (pre, post) in case.feed_forward("pre", "post"):
         closed = (post <= 0).flatten(0, -2).all(dim=0)  # [d_ff]
         if bool(closed.all()):
-            yield error(
-                "dead-neurons",
-                path,
-                f"None of the {config.d_ff} neurons opens for any token: the layer adds the same vector everywhere, and no "
-                "gradient can bring it back.",
-                {"highest_input": pre.max().item(), "neurons": float(config.d_ff)},
-            )
+            sentence = f"None of the {config.d_ff} neurons opens for any token: the layer adds the same vector everywhere, and "
+            numbers = {"highest_input": pre.max().item(), "neurons": float(config.d_ff)}
+            yield error("dead-neurons", path, f"{sentence}no gradient can bring it back.", numbers)
