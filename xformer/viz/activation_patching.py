@@ -18,9 +18,8 @@ from xformer.analysis.attention_patterns import SCORES, TASK, head_scores
 from xformer.analysis.minimal_pairs import Token
 from xformer.errors import InputError
 from xformer.reading import Reading
-from xformer.site import head_title
 from xformer.viz import theme
-from xformer.viz.charts import Chart, inks, label_layers, layered, place_labels, written
+from xformer.viz.charts import Chart, head_titles, heat, inks, label_layers, layered, place_labels, tips, written
 from xformer.viz.generation import short_names
 from xformer.viz.residual import TIGHT, around, row_height
 
@@ -76,34 +75,19 @@ def patching(
     shares = data["restored"].tolist()
     low, high = min(0.0, *shares), max(1.0, *shares)
     room = 0.22 * (high - low)
-    name = f"share restored: {source} → {into}"
-    x = alt.X(
-        "restored:Q", title=name, scale=alt.Scale(domain=[low - (room if low < 0 else 0), high + room], nice=False)
-    )
-    y = alt.Y(
-        "part:N", sort=data["part"].tolist(), title="what is copied", axis=alt.Axis(labelLimit=260, labelOverlap=False)
-    )
-    base = alt.Chart(data).encode(
-        x,
-        y,
-        tooltip=[
-            "part:N",
-            alt.Tooltip("restored:Q", title="share restored", format="+.6f"),
-            alt.Tooltip("difference:Q", title="logit difference", format="+.6f"),
-            alt.Tooltip("says:N", title="now says"),
-            alt.Tooltip("turned:N", title="answer turns"),
-        ],
-    )
+    name, ends = f"share restored: {source} → {into}", [low - (room if low < 0 else 0), high + room]
+    x = alt.X("restored:Q", title=name, scale=alt.Scale(domain=ends, nice=False))
+    axis = alt.Axis(labelLimit=260, labelOverlap=False)
+    y = alt.Y("part:N", sort=data["part"].tolist(), title="what is copied", axis=axis)
+    hover = tips("part:N", ("restored:Q", "share restored", "+.6f"), ("difference:Q", "logit difference", "+.6f"))
+    hover += tips(("says:N", "now says"), ("turned:N", "answer turns"))
+    base = alt.Chart(data).encode(x, y, tooltip=hover)
     ink = theme.pick(theme.TEXT, dark)
     number = {"fontSize": 12, "color": ink}
-    ends = pd.DataFrame({"at": [0.0, 1.0], "is": [f"{into} as it was", f"as in {source}"]})
-    rules = (
-        alt.Chart(ends)
-        .mark_rule(color=ink, strokeDash=[4, 3])
-        .encode(alt.X("at:Q", title=name), tooltip=alt.Tooltip("is:N"))
-    )
+    known = pd.DataFrame({"at": [0.0, 1.0], "is": [f"{into} as it was", f"as in {source}"]})
+    rules = alt.Chart(known).mark_rule(color=ink, strokeDash=[4, 3])
     return layered(
-        rules,
+        rules.encode(alt.X("at:Q", title=name), tooltip=alt.Tooltip("is:N")),
         base.mark_bar().encode(alt.Color("hue:N", scale=None)),
         base.transform_filter("datum.restored >= 0").mark_text(align="left", dx=5, **number).encode(text="text:N"),
         base.transform_filter("datum.restored < 0").mark_text(align="right", dx=-5, **number).encode(text="text:N"),
@@ -193,19 +177,11 @@ def patching_map(
     x = alt.X("column:N", sort=columns, title=title, axis=axis)
     beside = alt.Axis(labelLimit=240, labelOverlap=False, labelFlush=False)
     y = alt.Y("where:N", sort=rows, title=None, axis=beside)
-    kinds = [name for name in ("measured", "estimated") if name in table]
-    hover = [
-        alt.Tooltip("where:N", title="layer"),
-        alt.Tooltip("column:N", title=title),
-        *(alt.Tooltip(f"{name}:Q", format="+.6f") for name in kinds),
-    ]
-    colour = alt.Color(
-        "value:Q",
-        scale=alt.Scale(**theme.vega_scale(stops, -limit, limit)),
-        legend=alt.Legend(
-            title=["share", kind], format="+.2f", gradientLength=max(36, min(160, high * len(rows) - 48))
-        ),
-    )
+    hover = tips(("where:N", "layer"), ("column:N", title))
+    hover += [alt.Tooltip(f"{name}:Q", format="+.6f") for name in ("measured", "estimated") if name in table]
+    length = max(36, min(160, high * len(rows) - 48))
+    legend = alt.Legend(title=["share", kind], format="+.2f", gradientLength=length)
+    colour = heat("value:Q", stops, -limit, limit, legend=legend)
     shade = alt.condition("isValid(datum.value)", colour, alt.value(theme.pick(theme.MASKED, dark)))
     base = alt.Chart(data).encode(x, y)
     click = alt.selection_point(name="cell", fields=["cell"], on="click", clear=False)
@@ -297,10 +273,7 @@ def head_effects(
     frame = table.merge(scores[["layer", "head", score]], on=["layer", "head"]).rename(columns={score: "score"})
     frame = frame.astype({"score": float}).dropna(subset="score")
     frame = frame.assign(
-        name=[
-            head_title(path, head, is_pair=reading.is_pair)
-            for path, head in zip(frame["layer"], frame["head"], strict=True)
-        ],
+        name=head_titles(reading, frame),
         effect=frame["measured"].fillna(frame["estimated"]),
         known=["estimated" if missing else "measured" for missing in frame["measured"].isna()],
     )
@@ -312,12 +285,12 @@ def head_effects(
     named = named.assign(side=place_labels(points, named["name"].tolist(), width=WIDTH, height=HEIGHT, size=FONT))
     ink = theme.pick(theme.TEXT, dark)
     title = score_title(score)
+    effects = [alt.Tooltip(f"{name}:Q", format="+.4f") for name in ("estimated", "measured")]
     base = alt.Chart(frame).encode(
         alt.X("score:Q", title=f"{title} score: share of its attention"),
         alt.Y("effect:Q", title=["added by silencing it", f"to the {goal}"]),
-        tooltip=["name:N", alt.Tooltip("score:Q", title=f"{title} score", format=".3f"),
-                 alt.Tooltip("estimated:Q", format="+.4f"), alt.Tooltip("measured:Q", format="+.4f")],
-    )  # fmt: skip
+        tooltip=[*tips("name:N", ("score:Q", f"{title} score", ".3f")), *effects],
+    )
     hue = theme.pick(theme.PART_HUES["attention"], dark)
     return layered(
         alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=ink, strokeDash=[4, 3]).encode(alt.Y("at:Q")),

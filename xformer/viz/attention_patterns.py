@@ -21,7 +21,7 @@ from xformer.analysis.reactions import atom_mapping as mapping_table
 from xformer.blocks import block_max, factor
 from xformer.errors import EditError
 from xformer.reading import Reading
-from xformer.viz.charts import PADDED, Chart, heat, inline, layered, pixel_axes, small_maps, squares, unseen
+from xformer.viz.charts import PADDED, Chart, heat, hues, inline, layered, pixel_axes, small_maps, squares, tips, unseen
 from xformer.viz.packing import AnyLayer, pattern_layers, visible
 from xformer.viz.theme import RIGHT, TEXT, WRONG, diverging, head_hue, pick, sequential, vega_scale
 
@@ -78,7 +78,7 @@ def attention(
     after = attention_table(reading, layer=layer, head=head, around=around)
     if before is None:
         return head_chart(after, scale=scale, height=height, title=title, legend=legend, dark=dark)
-    return _changed_chart(attention_table(before, layer=layer, head=head, around=around), after, scale=scale, dark=dark)
+    return _changed_chart(attention_table(before, layer=layer, head=head, around=around), after, scale, dark)
 
 
 def head_chart(
@@ -113,9 +113,7 @@ def _scale(weights: np.ndarray, scale: str, dark: bool) -> dict[str, Any]:
     return vega_scale(sequential(dark), 0, top or 1.0)
 
 
-def _changed_chart(
-    before: pd.DataFrame, after: pd.DataFrame, *, scale: str = "fixed", dark: bool = False
-) -> alt.TopLevelMixin:
+def _changed_chart(before: pd.DataFrame, after: pd.DataFrame, scale: str, dark: bool) -> alt.TopLevelMixin:
     """A head in the original and in a changed run, both on one scale, and by how much each weight changed."""
     before, after = _left_out(before, scale), _left_out(after, scale)
     moved = after.assign(weight=after["weight"].fillna(0.0) - before["weight"].fillna(0.0))
@@ -191,7 +189,7 @@ def _heatmap(
             alt.X("key:N", sort=keys, title=x, axis=axis),
             alt.Y("query:N", sort=queries, title=y, axis=axis),
             colour,
-            tooltip=["query:N", "key:N", "allowed:N", alt.Tooltip("weight:Q", title=what, format=".6f")],
+            tooltip=tips("query:N", "key:N", "allowed:N", ("weight:Q", what, ".6f")),
         )
         .properties(**size)
     )
@@ -299,10 +297,8 @@ def attention_grid(
         # The first column is without the first key already, and stays.
         shares.append(share_of(weights[0], weights, "own" if scale == "without_first_token" else scale))
         moved += [layer.moved_from(other).tolist() for other in others]
-    titles = {
-        "own": "share of its largest weight",
-        "without_first_token": "share of its largest weight, without the first key",
-    }
+    own = "share of its largest weight"
+    titles = {"own": own, "without_first_token": f"{own}, without the first key"}
     log = {"labelExpr": f"format(pow(10, {DECADES} * (datum.value - 1)), '~g')"} if scale == "log" else {}
     crossed = [(number, head) for number, layer in enumerate(runs[0]) for head in layer.silenced]
     names = [layer.title for layer in runs[0]]
@@ -358,7 +354,8 @@ def heads_grid(
     width, height = TITLES + columns * (thumb + GAP), TOP + len(shares) * pitch
     axes, ink = pixel_axes(width, height), pick(TEXT, dark)
     table = pd.DataFrame(frames)
-    base = alt.Chart(table.drop(columns="at")).encode(*axes, x2="x2:Q", y2="y2:Q")
+    place = {"x": axes[0], "x2": "x2:Q", "y": axes[1], "y2": "y2:Q"}
+    base = alt.Chart(table.drop(columns="at")).encode(**place)
     layers: list[Any] = [
         small_maps(frames, [plane for layer in shares for plane in layer], axes, dark=dark, **legend),
         base.mark_rect(fillOpacity=0, stroke=ink, strokeOpacity=0.3),
@@ -366,12 +363,12 @@ def heads_grid(
     if moved:
         ends = table["x"] + (table["x2"] - table["x"]) * np.minimum(1.0, np.concatenate(moved))
         bars = pd.DataFrame({"x": table["x"], "x2": ends, "y": table["y2"] + 3, "y2": table["y2"] + 6})
-        layers.append(alt.Chart(bars).mark_rect(color=ink).encode(*axes, x2="x2:Q", y2="y2:Q"))
+        layers.append(alt.Chart(bars).mark_rect(color=ink).encode(**place))
     if crossed:
-        there = alt.Chart(table[table["at"].isin(crossed)].drop(columns="at")).encode(*axes, x2="x2:Q", y2="y2:Q")
+        there = alt.Chart(table[table["at"].isin(crossed)].drop(columns="at")).encode(**place)
         layers.append(there.mark_rule(color=ink))
     if framed is not None:
-        there = alt.Chart(table[table["at"] == framed].drop(columns="at")).encode(*axes, x2="x2:Q", y2="y2:Q")
+        there = alt.Chart(table[table["at"] == framed].drop(columns="at")).encode(**place)
         layers.append(there.mark_rect(fillOpacity=0, stroke=head_hue(framed[1], dark), strokeWidth=3))
     names = {"x": TITLES - 8, "y": TOP + np.arange(len(shares)) * pitch + thumb / 2, "text": titles}
     beside = alt.Chart(pd.DataFrame(names)).mark_text(align="right", fontSize=12, color=ink)
@@ -381,8 +378,8 @@ def heads_grid(
         for head in range(columns)
     ]  # fmt: skip
     above = alt.Chart(pd.DataFrame(heads)).mark_text(fontSize=12)
-    layers.append(beside.encode(*axes, text="text:N"))
-    layers.append(above.encode(*axes, text="text:N", color=alt.Color("hue:N", scale=None)))
+    hue = alt.Color("hue:N", scale=None)
+    layers += [beside.encode(*axes, text="text:N"), above.encode(*axes, text="text:N", color=hue)]
     # Each part has colours of its own: one legend, that of the weights.
     return layered(*layers).resolve_scale(color="independent").properties(width=width, height=height)
 
@@ -435,9 +432,8 @@ def attention_arcs(
     layers = [run[layer] for run in runs]
     if wrong := [head for head in heads if not 0 <= head < layers[0].shape[0]]:
         raise EditError(f"{layers[0].name} has heads 0 to {layers[0].shape[0] - 1}, got {wrong[0]}.")
-    exact = [
-        np.stack([np.where(np.isinf(block := one.exact(head)), np.nan, block) for head in heads]) for one in layers
-    ]
+    blocks = [np.stack([one.exact(head) for head in heads]) for one in layers]  # [head, query, key] of each run
+    exact = [np.where(np.isinf(block), np.nan, block) for block in blocks]
     titles = [""] if before is None else [", original", ", changed"]
     charts = [
         _arcs(one, heads, share_of(weights, exact, scale), title, dark)
@@ -457,12 +453,11 @@ def _arcs(
         rows.append((shares[of, query, key], f"head {heads[of] + 1}", (query + 0.5) / n_query, (key + 0.5) / n_key))
     table = pd.DataFrame(sorted(rows)[-MOST_ARCS:], columns=["share", "head", "start", "end"])
     thickest = min(2.7, 0.6 * height / max(n_query, n_key))
-    table = table.assign(
-        arc=table.index, opacity=0.04 + 0.9 * table["share"] ** 0.85, width=0.5 + thickest * table["share"]
-    )
+    share = table["share"]
+    table = table.assign(arc=table.index, opacity=0.04 + 0.9 * share**0.85, width=0.5 + thickest * share)
     table = table.merge(pd.DataFrame({"x": _CURVE}), how="cross")
     table["y"] = table["start"] + (table["end"] - table["start"]) * table["x"] ** 2 * (3 - 2 * table["x"])
-    hues = alt.Scale(domain=[f"head {head + 1}" for head in heads], range=[head_hue(head, dark) for head in heads])
+    names, look = [f"head {head + 1}" for head in heads], {"title": None, "legend": alt.Legend(orient="top")}
     axes, ink = pixel_axes(1, 1), pick(TEXT, dark)
     arcs = (
         alt.Chart(inline(table))
@@ -471,16 +466,16 @@ def _arcs(
             *axes,
             order="x:Q",
             detail="arc:N",
-            color=alt.Color("head:N", scale=hues, title=None, legend=alt.Legend(orient="top")),
+            color=hues("head:N", names, [head_hue(head, dark) for head in heads], **look),
             opacity=alt.Opacity("opacity:Q", scale=None, legend=None),
             strokeWidth=alt.StrokeWidth("width:Q", scale=None, legend=None),
         )
     )
     words = []  # the tokens of each side, as many as have room, under the word for what they are
-    for x, what, names in ((0, "query", layer.query_labels), (1, "key", layer.key_labels)):
-        every = -int(-13 * len(names) // height)
-        texts = [f"{i} {visible(text)}" if x == 0 else f"{visible(text)} {i}" for i, text in enumerate(names)]
-        rows = [{"x": x, "y": (i + 0.5) / len(names), "text": texts[i]} for i in range(0, len(names), every)]
+    for x, what, labels in ((0, "query", layer.query_labels), (1, "key", layer.key_labels)):
+        every = -int(-13 * len(labels) // height)
+        texts = [f"{i} {visible(text)}" if x == 0 else f"{visible(text)} {i}" for i, text in enumerate(labels)]
+        rows = [{"x": x, "y": (i + 0.5) / len(labels), "text": texts[i]} for i in range(0, len(labels), every)]
         data = pd.DataFrame([*rows, {"x": x, "y": -14 / height, "text": what}])
         mark = alt.Chart(data).mark_text(align="left" if x else "right", dx=16 * x - 8, color=ink, clip=False)
         words.append(mark.encode(*axes, text="text:N"))
@@ -521,12 +516,8 @@ def atom_mapping(reading: Reading, *, layer: int, head: int, dark: bool = False)
         x=[x[position] for position in frame["product"]], x2=[x[position] for position in frame["reactant"]], y=0.93, y2=0.07,
         elements=["the same" if agrees else "differ" for agrees in frame["agrees"]],
     )  # fmt: skip
-    hover = [
-        alt.Tooltip("product_token", title="atom of the product"),
-        alt.Tooltip("reactant_token", title="atom of the reactants"),
-        alt.Tooltip("weight:Q", format=".4f"),
-        "elements:N",
-    ]
+    hover = tips(("product_token", "atom of the product"), ("reactant_token", "atom of the reactants"))
+    hover += [alt.Tooltip("weight:Q", format=".4f"), *tips("elements:N")]
     across = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-1, width], nice=False))
     colours = alt.Scale(domain=["the same", "differ"], range=[RIGHT.colour[dark], WRONG.colour[dark]])
     dashes = alt.Scale(domain=["the same", "differ"], range=[[1, 0], [4, 3]])

@@ -12,6 +12,8 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from xformer.reading import Reading
+from xformer.site import head_title
 from xformer.viz import theme
 
 Chart = alt.LayerChart | alt.FacetChart
@@ -57,10 +59,21 @@ def inline(frame: pd.DataFrame) -> dict[str, Any]:
     return {"values": json.loads(str(frame.round(4).to_json(orient="records")))}
 
 
-SIDES = ("above", "right", "below", "left")
-"""The sides of a point, in the order in which they are tried."""
+SIDES = {"above": (0, -1), "right": (1, 0), "below": (0, 1), "left": (-1, 0)}
+"""The sides of a point, in the order in which they are tried, and where each lies."""
 
 _LETTER, _LINE = 0.62, 1.1  # of the font's size: how wide a letter is, and how high a line
+
+
+def head_titles(reading: Reading, table: pd.DataFrame) -> list[str]:
+    """The heads of a table with the columns layer and head, in words."""
+    pairs = zip(table["layer"], table["head"], strict=True)
+    return [head_title(path, head, is_pair=reading.is_pair) for path, head in pairs]
+
+
+def numbered(table: pd.DataFrame, position: str = "position", token: str = "token") -> list[str]:
+    """Each position with its token, "3 · 12", so that repeats stay distinct; the position alone where it has none."""
+    return [f"{at} · {text}" if text else str(at) for at, text in zip(table[position], table[token], strict=True)]
 
 
 PADDED = alt.AutoSizeParams(type="pad")
@@ -108,7 +121,7 @@ def place_labels(
         free = {side: _box(at[index], len(texts[index]), side, size, gap) for side in SIDES}
         chosen = next((side for side, box in free.items() if not _collides(box, others)), "")
         if not chosen and first[index]:
-            chosen = SIDES[0]
+            chosen = "above"
         places[index] = chosen
         if chosen:
             taken = np.concatenate([taken, free[chosen][None]])
@@ -134,15 +147,9 @@ def label_layers(
 
 
 def _box(point: Float[np.ndarray, "2"], letters: int, side: str, size: float, gap: float) -> Float[np.ndarray, "4"]:
-    wide, high = max(1, letters) * size * _LETTER, size * _LINE
-    dx, dy = {
-        "above": (-wide / 2, -gap - high),
-        "right": (gap, -high / 2),
-        "below": (-wide / 2, gap),
-        "left": (-gap - wide, -high / 2),
-    }[side]
-    left, top = point[0] + dx, point[1] + dy
-    return np.array([left, top, left + wide, top + high])
+    half = np.array([max(1, letters) * _LETTER, _LINE]) * size / 2
+    middle = point + np.array(SIDES[side]) * (gap + half)
+    return np.concatenate([middle - half, middle + half])
 
 
 def _collides(box: Float[np.ndarray, "4"], others: Float[np.ndarray, "other 4"]) -> bool:
@@ -153,6 +160,22 @@ def _collides(box: Float[np.ndarray, "4"], others: Float[np.ndarray, "other 4"])
 def heat(field: str, stops: Sequence[str], low: float, high: float, **look: Any) -> alt.Color:
     """A colour by a number, on the fixed domain from `low` to `high`; `look` has the title and the legend."""
     return alt.Color(field, scale=alt.Scale(**theme.vega_scale(list(stops), low, high)), **look)
+
+
+def hues(field: str, names: Sequence[Any], colours: Sequence[str], **look: Any) -> alt.Color:
+    """A colour for each of some names, in their order; `look` has the title and the legend."""
+    return alt.Color(field, scale=alt.Scale(domain=list(names), range=list(colours)), **look)
+
+
+def tips(*columns: str | tuple[str, ...]) -> list[alt.Tooltip]:
+    """The lines of a hover: "part:N", or a column with its title and its format, ("restored:Q", "share restored", "+.6f")."""
+    named = ((column,) if isinstance(column, str) else column for column in columns)
+    return [alt.Tooltip(of, **dict(zip(("title", "format"), look, strict=False))) for of, *look in named]
+
+
+def above(title: str) -> dict[str, str]:
+    """The title of a chart; a chart without one has no room for it."""
+    return {"title": title} if title else {}
 
 
 def unseen(masked: str, broken: str, dark: bool) -> list[dict[str, str]]:
@@ -193,13 +216,11 @@ def token_lanes(
     looks = {kind: (mix(ground, hue, inside), mix(ground, hue, edge)) for kind, (hue, edge, inside) in CHIPS.items()}
     looks["plain"] = (theme.pick(theme.SECONDARY_BACKGROUND, dark), mix(ground, ink, 0.2))
     marks = {"right": f" {theme.RIGHT.mark}", "wrong": f" {theme.WRONG.mark}", "plain": ""}
+    verdicts = [marks[kind] for kind in tokens["kind"]]
     data = tokens.assign(
         fill=[looks[kind][0] for kind in tokens["kind"]],
         edge=[looks[kind][1] for kind in tokens["kind"]],
-        note=[
-            "" if np.isnan(p) else f"{p:.2f}{marks[kind]}"
-            for p, kind in zip(tokens["probability"], tokens["kind"], strict=True)
-        ],
+        note=["" if np.isnan(p) else f"{p:.2f}{mark}" for p, mark in zip(tokens["probability"], verdicts, strict=True)],
     )
     lanes = list(dict.fromkeys(tokens["lane"]))
     below = alt.Axis(labelAngle=0, domain=False, ticks=False)
@@ -210,17 +231,16 @@ def token_lanes(
     box: dict[str, Any] = {"cornerRadius": 6, "width": {"band": 0.94}, "height": {"band": 0.88}, "strokeWidth": 1.5}
     colours = alt.Fill("fill:N", scale=None, legend=None), alt.Stroke("edge:N", scale=None, legend=None)
     firm, broken = base.transform_filter("datum.kind != 'wrong'"), base.transform_filter("datum.kind == 'wrong'")
-    squares = pd.DataFrame({"name": list(hues or {}), "hue": list((hues or {}).values())})
-    named = alt.Chart(squares).mark_square(size=140, opacity=1, clip=False)
+    named = alt.Chart(pd.DataFrame((hues or {}).items(), columns=["name", "hue"]))
+    named = named.mark_square(size=140, opacity=1, clip=False)
+    own = alt.Color("hue:N", scale=None, legend=None)
     return [
         firm.mark_rect(**box).encode(*colours),
         broken.mark_rect(strokeDash=[4, 3], **box).encode(*colours),
         noted.mark_text(dy=-6, fontSize=13, fontWeight="bold", color=ink).encode(text="token:N"),
         noted.mark_text(dy=9, fontSize=10, color=ink).encode(text="note:N"),
         bare.mark_text(fontSize=13, color=ink).encode(text="token:N"),
-        named.encode(
-            x=alt.value(-12), y=alt.Y("name:N", sort=lanes), color=alt.Color("hue:N", scale=None, legend=None)
-        ),
+        named.encode(x=alt.value(-12), y=alt.Y("name:N", sort=lanes), color=own),
     ]
 
 

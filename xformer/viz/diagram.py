@@ -142,16 +142,11 @@ def _joined(architecture: str, d_model: int, stacks: list[_OwnParts] | list[_Fou
     for walk in walks:
         walk.build(walks[0] if walk is not walks[0] else None)
     n = " + ".join(str(parts.n_layers) for parts in stacks)
-    return Diagram(
-        title=f"{architecture.capitalize()}, {n} {'layer' if n == '1' else 'layers'}, d_model {d_model:,}",
-        norm=stacks[0].norm_place,
-        stacks=tuple(
-            StackFrame(one.stack, f"{one.stack.capitalize()} layer", one.n_layers, len(one.sublayers)) for one in stacks
-        ),
-        boxes=tuple(box for walk in walks for box in walk.boxes),
-        arrows=tuple(arrow for walk in walks for arrow in walk.arrows),
-        total=total,
-    )
+    title = f"{architecture.capitalize()}, {n} {'layer' if n == '1' else 'layers'}, d_model {d_model:,}"
+    frames = ((one.stack, f"{one.stack.capitalize()} layer", one.n_layers, len(one.sublayers)) for one in stacks)
+    boxes = tuple(box for walk in walks for box in walk.boxes)
+    arrows = tuple(arrow for walk in walks for arrow in walk.arrows)
+    return Diagram(title, stacks[0].norm_place, tuple(StackFrame(*one) for one in frames), boxes, arrows, total)
 
 
 class _Walk:
@@ -245,10 +240,8 @@ class _OwnParts:
     def embedding(self) -> Box:
         config = self.config
         if config.image:
-            what = (
-                f"Cuts the image into {config.n_patches} patches and maps the {config.patch**2} pixels of each to "
-                f"{config.d_model} numbers; a learned class token goes first."
-            )
+            what = f"Cuts the image into {config.n_patches} patches and maps the {config.patch**2} pixels of each to "
+            what += f"{config.d_model} numbers; a learned class token goes first."
             return self.box(
                 "embed", "embedding", "Patches", what, equation="[class; p·W + b]", activation="embed",
                 detail=f"{config.n_patches} of {config.patch}×{config.patch}", parameters=self.counts["patch embedding"],
@@ -433,9 +426,8 @@ class _FoundParts:
         if kind == "answer_span":
             what, detail = "Scores each token as the start and as the end of an answer", "2 scores a token"
         elif kind in CLASSES:
-            what = (
-                f"Scores each of the {n:,} classes for {'each token' if kind == 'token_class' else 'the whole input'}"
-            )
+            of = "each token" if kind == "token_class" else "the whole input"
+            what = f"Scores each of the {n:,} classes for {of}"
         what += "; a softmax turns the scores into probabilities."
         if kind in CLASSES and n == 1:
             what, detail = "Gives one number, which is no class.", "1 number"

@@ -49,14 +49,12 @@ def model_diagram(reading: Reading, *, dark: bool = False) -> Chart:
             out = at.x + at.wide
             _arrow(sheet, Arrow(box.id, "", "stream"), [(out, at.stream), (out + 19, at.stream)], boxes)
     for frame, _ in places.frames:
-        first = next(
-            places[box.id] for box in parts.boxes if (box.stack, box.sublayer, box.place) == (frame.name, 0, "above")
-        )
+        at_start = (frame.name, 0, "above")
+        first = next(places[box.id] for box in parts.boxes if (box.stack, box.sublayer, box.place) == at_start)
         sheet.words(first.up - 4, first.stream + 29, "residual stream", sheet.muted, 12.5, level=1)
     words = f"{parts.title} · {parts.n_parameters:,} parameters" if parts.n_parameters else parts.title
-    return sheet.chart(places.width, places.height).properties(
-        title=alt.Title(words, anchor="start", color=sheet.ink, fontSize=14)
-    )
+    title = alt.Title(words, anchor="start", color=sheet.ink, fontSize=14)
+    return sheet.chart(places.width, places.height).properties(title=title)
 
 
 def _layers(sheet: Sheet, frame: StackFrame, at: tuple[float, float, float, float]) -> None:
@@ -85,9 +83,8 @@ def _arrow(sheet: Sheet, arrow: Arrow, points: list[Point], boxes: dict[str, Box
     (x, y), (px, py) = points[-1], points[-2]
     length = hypot(x - px, y - py) or 1
     ux, uy = (x - px) / length * 7, (y - py) / length * 7
-    sheet.line(
-        [(x - ux - uy * 0.6, y - uy + ux * 0.6), (x, y), (x - ux + uy * 0.6, y - uy - ux * 0.6)], ink, 2, level=1
-    )
+    head = [(x - ux - uy * 0.6, y - uy + ux * 0.6), (x, y), (x - ux + uy * 0.6, y - uy - ux * 0.6)]
+    sheet.line(head, ink, 2, level=1)
     if arrow.flow == "branch" and points[0][1] > y and boxes[arrow.source].place == "stream":
         sheet.dot(*points[0], 3.4, ink, level=1)
     if arrow.flow == "memory":

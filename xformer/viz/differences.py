@@ -16,8 +16,8 @@ from xformer.analysis.differences import prediction_difference as prediction_tab
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz import theme
-from xformer.viz.charts import Chart, heat, inks, layered, written
-from xformer.viz.generation import short_names
+from xformer.viz.charts import Chart, heat, inks, layered, tips, written
+from xformer.viz.generation import RIGHT_SHARE, short_names
 
 DECIDES = "▶"
 _CELL, _AROUND = 22, 225
@@ -72,14 +72,8 @@ def pattern_difference(
     data = frame[["one", "other", "difference"]].assign(
         row=queries, key=_places(frame, "key", "key_token"), allowed=may_look
     )
-    hover = [
-        alt.Tooltip("row:N", title="query"),
-        "key:N",
-        alt.Tooltip("one:Q", title="first", format=".6f"),
-        alt.Tooltip("other:Q", title="second", format=".6f"),
-        alt.Tooltip("difference:Q", title="second − first", format="+.6f"),
-        alt.Tooltip("allowed:N", title="may look"),
-    ]
+    hover = tips(("row:N", "query"), "key:N", ("one:Q", "first", ".6f"), ("other:Q", "second", ".6f"))
+    hover += tips(("difference:Q", "second − first", "+.6f"), ("allowed:N", "may look"))
     x, y = "key: what it looks at", f"query, {DECIDES} decides" if n > 6 else "query"
     return _heatmap(data, "difference" if is_signed else show, (x, y), hover, is_signed, dark)
 
@@ -132,7 +126,7 @@ def decision_rows(
     )
     if data["key"].nunique() != frame["key"].nunique():
         raise ValueError("These layers look at different tokens; draw self-attention and cross-attention one by one.")
-    hover = ["row:N", "key:N", alt.Tooltip("weight:Q", format=".6f")]
+    hover = [*tips("row:N", "key:N"), alt.Tooltip("weight:Q", format=".6f")]
     return _heatmap(data, "weight", ("key: what the deciding position looks at", "layer · head"), hover, False, dark)
 
 
@@ -173,23 +167,16 @@ def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None =
         ink=inks(stops, data["probability"], 0, 1),
         verdict=[theme.RIGHT.word if ok else theme.WRONG.word for ok in right],
     )
-    answers = [
-        alt.Tooltip("verdict:N", title="which is"),
-        alt.Tooltip("answer:N", title="right token"),
-        alt.Tooltip("answer_probability:Q", title="probability of that", format=".6f"),
+    hover = [
+        *tips("model:N", ("point:N", "after"), ("token:N", "likeliest token")),
+        alt.Tooltip("probability:Q", format=".6f"),
     ]
+    if is_known:
+        hover += tips(("verdict:N", "which is"), ("answer:N", "right token"), RIGHT_SHARE)
     y = alt.Y("point:N", sort=points, title="after …", axis=alt.Axis(labelLimit=240, labelOverlap=False))
     axis = alt.Axis(labelAngle=0, orient="top", labelFontSize=13, labelLimit=220, labelOverlap=False)
     base = alt.Chart(data).encode(
-        alt.X("model:N", sort=list(names.values()), title="model", axis=axis),
-        y,
-        tooltip=[
-            "model:N",
-            alt.Tooltip("point:N", title="after"),
-            alt.Tooltip("token:N", title="likeliest token"),
-            alt.Tooltip("probability:Q", format=".6f"),
-            *(answers if is_known else ()),
-        ],
+        alt.X("model:N", sort=list(names.values()), title="model", axis=axis), y, tooltip=hover
     )
     legend = alt.Legend(title="probability", orient="bottom", gradientLength=140, format=".1f")
     colour = heat("probability:Q", stops, 0, 1, legend=legend)
@@ -266,15 +253,11 @@ def prediction_difference(readings: Sequence[Reading], *, at: int | None = None,
     table = table.assign(place=places, chosen=table["position"] == at)
     names = [reading.subject.name for reading in readings]
     x = alt.X("place:N", sort=places, title=None, axis=alt.Axis(labelAngle=-60, labelLimit=110, labelOverlap=True))
-    tooltip = [
-        alt.Tooltip("place:N", title="position"),
-        alt.Tooltip("kl:Q", title="KL (nats)", format=".4g"),
-        alt.Tooltip("kl_back:Q", title="KL the other way", format=".4g"),
-        alt.Tooltip("total_variation:Q", title="total variation", format=".3f"),
-    ]
+    tooltip = tips(("place:N", "position"), ("kl:Q", "KL (nats)", ".4g"), ("kl_back:Q", "KL the other way", ".4g"))
+    tooltip += tips(("total_variation:Q", "total variation", ".3f"))
     for which, name in zip(("one", "other"), names, strict=True):
-        tooltip.append(alt.Tooltip(f"{which}_says:N", title=f"{name[:24]}: likeliest"))
-        tooltip.append(alt.Tooltip(f"{which}_probability:Q", title=f"{name[:24]}: its probability", format=".3f"))
+        tooltip += tips((f"{which}_says:N", f"{name[:24]}: likeliest"))
+        tooltip += tips((f"{which}_probability:Q", f"{name[:24]}: its probability", ".3f"))
     strong, usual = theme.pick(theme.PART_HUES["positions"], dark), theme.pick(theme.PRIMARY, dark)
     colour = alt.condition("datum.chosen", alt.value(strong), alt.value(usual))
     y = alt.Y("kl:Q", title="KL (nats)")

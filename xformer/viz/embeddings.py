@@ -24,7 +24,20 @@ from xformer.formatting import percent
 from xformer.installed import needed
 from xformer.reading import Readable, Reading
 from xformer.viz import theme
-from xformer.viz.charts import PADDED, Chart, heat, inks, label_layers, layered, place_labels, squares, written
+from xformer.viz.charts import (
+    PADDED,
+    Chart,
+    heat,
+    hues,
+    inks,
+    label_layers,
+    layered,
+    numbered,
+    place_labels,
+    squares,
+    tips,
+    written,
+)
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -62,23 +75,14 @@ def vector_heatmap(
     limit = theme.signed_limit(table["value"].to_numpy()) if limit is None else limit
     n_rows, n_columns = len(set(table["position"])), len(set(table["dimension"]))
     table = table.query(f"dimension % {every(n_rows, n_columns)} == 0")
-    labelled = table.assign(
-        row=[f"{p} · {t}" if t else str(p) for p, t in zip(table["position"], table["token"], strict=True)]
-    )
-    return (
-        alt.Chart(labelled, height=rows_height(n_rows, height))
-        .mark_rect()
-        .encode(
-            x=alt.X("dimension:O", title=columns, axis=_sparse()),
-            y=alt.Y("row:N", title=rows, sort=list(dict.fromkeys(labelled["row"])), axis=_sparse()),
-            color=_signed("value:Q", limit, dark, "value", legend),
-            tooltip=[
-                "position:O",
-                *(["token:N"] if any(labelled["token"]) else []),
-                "dimension:O",
-                alt.Tooltip("value:Q", format=".7g"),
-            ],
-        )
+    names = numbered(table)
+    token = ["token:N"] if any(table["token"]) else []
+    chart = alt.Chart(table.assign(row=names), height=rows_height(n_rows, height)).mark_rect()
+    return chart.encode(
+        x=alt.X("dimension:O", title=columns, axis=_sparse()),
+        y=alt.Y("row:N", title=rows, sort=list(dict.fromkeys(names)), axis=_sparse()),
+        color=_signed("value:Q", limit, dark, "value", legend),
+        tooltip=["position:O", *token, "dimension:O", alt.Tooltip("value:Q", format=".7g")],
     )
 
 
@@ -151,20 +155,16 @@ def cosines(
         other=[f"{p} {t}" for p, t in zip(table["other_position"], table["other_token"], strict=True)],
     )
     order = list(dict.fromkeys(labelled["one"]))
+    size: dict[str, Any] = dict(squares(len(order), len(order), 34, height))
     return (
-        alt.Chart(labelled)
+        alt.Chart(labelled, **size, autosize=PADDED)
         .mark_rect()
         .encode(
             x=alt.X("other:N", title=None, sort=order, axis=_sparse(-90)),
             y=alt.Y("one:N", title="position, token", sort=order, axis=_sparse()),
             color=_signed("cosine:Q", 1.0, dark, "cosine", legend),
-            tooltip=[
-                alt.Tooltip("one:N", title="token"),
-                alt.Tooltip("other:N", title="other token"),
-                alt.Tooltip("cosine:Q", format=".7f"),
-            ],
+            tooltip=[*tips(("one:N", "token"), ("other:N", "other token")), alt.Tooltip("cosine:Q", format=".7f")],
         )
-        .properties(**squares(len(order), len(order), 34, height), autosize=PADDED)
     )
 
 
@@ -224,25 +224,15 @@ def projection(
 def _in_the_plane(table: pd.DataFrame, shares: Sequence[str], near: int | None, dark: bool) -> Chart:
     x = alt.X("pc1:Q", title=f"PC1 ({shares[0]} of the variance)", scale=alt.Scale(padding=22))
     y = alt.Y("pc2:Q", title=f"PC2 ({shares[1]} of the variance)", scale=alt.Scale(padding=16))
-    tooltip = [
-        "token:N",
-        alt.Tooltip("positions:N", title="in the input at"),
-        alt.Tooltip("pc1:Q", title="PC1", format=".7g"),
-        alt.Tooltip("pc2:Q", title="PC2", format=".7g"),
-    ]
+    tooltip = tips("token:N", ("positions:N", "in the input at"), ("pc1:Q", "PC1", ".7g"), ("pc2:Q", "PC2", ".7g"))
     quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
     is_large, where = "named" in table, table[["pc1", "pc2"]]
     named = table.loc[table["named"]].sort_values("shown", ascending=False) if is_large else table
     part = np.ptp(named[["pc1", "pc2"]].to_numpy(), axis=0) / np.maximum(np.ptp(where.to_numpy(), axis=0), 1e-9)
     sides = pd.Series("", index=table.index)
-    sides[named.index] = place_labels(
-        named[["pc1", "pc2"]].to_numpy(),
-        named["token"].tolist(),
-        first=None if is_large else named["shown"].tolist(),
-        width=WIDTH_OF_POINTS * part[0],
-        height=(HEIGHT_IN_PLANE - 100) * part[1],
-        **({"size": 15, "gap": 9} if is_large else {}),
-    )
+    room: dict[str, Any] = {"width": WIDTH_OF_POINTS * part[0], "height": (HEIGHT_IN_PLANE - 100) * part[1]}
+    look: dict[str, Any] = {"size": 15, "gap": 9} if is_large else {"first": named["shown"].tolist()}
+    sides[named.index] = place_labels(named[["pc1", "pc2"]].to_numpy(), named["token"].tolist(), **room, **look)
     base = alt.Chart(table.assign(side=sides)).encode(x=x, y=y, tooltip=tooltip)
     rest, marked = base.transform_filter("!datum.shown"), base.transform_filter("datum.shown")
     click = alt.selection_point(name="point", fields=["token"], on="click", clear=False)
@@ -285,19 +275,14 @@ def _in_space(table: pd.DataFrame, shares: Sequence[str], dark: bool) -> go.Figu
             "PC1 %{x:.7g}<br>PC2 %{y:.7g}<br>PC3 %{z:.7g}<extra></extra>",
         )
     line = "#9aa3b5" if dark else "#667085"
-    figure.update_layout(
-        height=HEIGHT_IN_SPACE,
-        margin={"l": 0, "r": 0, "t": 0, "b": 0},
-        legend={"orientation": "h", "y": 1.0, "x": 0.0},
-    )
+    margin, legend = {"l": 0, "r": 0, "t": 0, "b": 0}, {"orientation": "h", "y": 1.0, "x": 0.0}
+    figure.update_layout(height=HEIGHT_IN_SPACE, margin=margin, legend=legend)
     look = {"showbackground": False, "gridcolor": "rgba(128,128,128,0.35)", "zerolinecolor": line, "color": line}
     layout: Any = figure.layout
     for axis, index in (("x", 1), ("y", 2), ("z", 3)):
         layout.scene[f"{axis}axis"].update(look, title={"text": f"PC{index} ({shares[index - 1]})"})
-    figure.update_scenes(
-        aspectmode="cube",
-        camera={"eye": {"x": 1.5, "y": 1.5, "z": 0.9}, "center": {"x": 0, "y": 0, "z": -0.12}},
-    )
+    camera = {"eye": {"x": 1.5, "y": 1.5, "z": 0.9}, "center": {"x": 0, "y": 0, "z": -0.12}}
+    figure.update_scenes(aspectmode="cube", camera=camera)
     return figure
 
 
@@ -327,27 +312,17 @@ def spectrum(reading: Reading, *, stack: str | None = None, chosen: int | None =
     quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
     ink = theme.pick(theme.TEXT, dark)
     every = -(-len(table) // MOST_TICKS)
-    base = alt.Chart(table).encode(
-        x=alt.X(
-            "frequency:O",
-            title="frequency: turns over all numbers",
-            axis=alt.Axis(labelAngle=0, values=[k for k in table["frequency"].tolist() if (k - 1) % every == 0]),
-        ),
-        tooltip=[
-            "frequency:O",
-            alt.Tooltip("period:Q", title="numbers for one turn", format=".4~g"),
-            alt.Tooltip("share:Q", format=".4%"),
-            alt.Tooltip("chance:Q", title="most by chance", format=".4%"),
-        ],
-    )
+    axis = alt.Axis(labelAngle=0, values=[k for k in table["frequency"].tolist() if (k - 1) % every == 0])
+    x = alt.X("frequency:O", title="frequency: turns over all numbers", axis=axis)
+    hover = [*tips("frequency:O", ("period:Q", "numbers for one turn", ".4~g")), alt.Tooltip("share:Q", format=".4%")]
+    base = alt.Chart(table).encode(x=x, tooltip=[*hover, *tips(("chance:Q", "most by chance", ".4%"))])
     y = alt.Y("share:Q", title="share of the variance", axis=alt.Axis(format="%"))
     line = alt.Chart(table.head(1)).encode(y="chance:Q")
+    note = line.mark_text(align="right", baseline="bottom", dy=-3, color=ink, fontSize=12)
     layers = [
         base.mark_bar().encode(y=y, color=alt.condition("datum.above_chance", alt.value(loud), alt.value(quiet))),
         line.mark_rule(strokeDash=[5, 4], color=ink),
-        line.mark_text(align="right", baseline="bottom", dy=-3, color=ink, fontSize=12).encode(
-            x=alt.value("width"), text=alt.value("most by chance")
-        ),
+        note.encode(x=alt.value("width"), text=alt.value("most by chance")),
     ]
     if chosen is not None:
         framed = base.transform_filter(alt.datum.frequency == chosen)
@@ -380,14 +355,11 @@ def circle(reading: Reading, *, frequency: int, stack: str | None = None, dark: 
     inside = SIDE_OF_CIRCLE * float(max(points.max(axis=0) - points.min(axis=0))) / (2 * limit)
     sides = place_labels(points, table["number"].tolist(), width=inside, height=inside)
     hue, ink = theme.pick(theme.PRIMARY, dark), theme.pick(theme.TEXT, dark)
+    hover = tips("number:N", ("radius:Q", "distance from the middle", ".4g"), ("phase:Q", "phase (turns)", ".3f"))
     base = alt.Chart(table.assign(side=sides)).encode(
         x=alt.X(f"{x}:Q", title=f"cosine of frequency {frequency}", scale=scale),
         y=alt.Y(f"{y}:Q", title=f"sine of frequency {frequency}", scale=scale),
-        tooltip=[
-            "number:N",
-            alt.Tooltip("radius:Q", title="distance from the middle", format=".4g"),
-            alt.Tooltip("phase:Q", title="phase (turns)", format=".3f"),
-        ],
+        tooltip=hover,
     )
     dots = base.mark_circle(size=50, color=hue, opacity=0.8)
     names = label_layers(base, "number:N", color=ink)
@@ -457,11 +429,7 @@ def _heat_map(table: pd.DataFrame, texts: Sequence[str], dark: bool) -> Chart:
     base = alt.Chart(data).encode(
         alt.X("other:N", sort=columns, axis=alt.Axis(orient="top", labelAngle=0, labelOverlap="parity", **axis)),
         alt.Y("one:N", sort=rows, axis=alt.Axis(labelLimit=150, labelOverlap="parity", **axis)),
-        tooltip=[
-            alt.Tooltip("one:N", title="text"),
-            alt.Tooltip("other_text:N", title="other text"),
-            alt.Tooltip("cosine:Q", format=".6f"),
-        ],
+        tooltip=[*tips(("one:N", "text"), ("other_text:N", "other text")), alt.Tooltip("cosine:Q", format=".6f")],
     )
     cells = base.mark_rect().encode(heat("cosine:Q", stops, -1.0, 1.0, legend=legend))
     numbers = base.mark_text(fontSize=12 if len(texts) <= 5 else 10).encode(text="shown:N", color=written())
@@ -476,14 +444,9 @@ def _lines(table: pd.DataFrame, layer: int, dark: bool) -> Chart:
     order = list(dict.fromkeys(pairs))
     x = alt.X("layer:O", title="after layer (0: embeddings)", axis=alt.Axis(labelAngle=0, labelOverlap="parity"))
     y = alt.Y("cosine:Q", title="cosine", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))
-    colour = alt.Color(
-        "pair:N",
-        sort=order,
-        title="texts",
-        scale=alt.Scale(domain=order, range=theme.head_hues(len(order), dark)),
-        legend=alt.Legend(orient="top", columns=3),
-    )
-    tooltip = [alt.Tooltip("pair:N", title="texts"), "layer:O", alt.Tooltip("cosine:Q", format=".6f")]
+    look = {"sort": order, "title": "texts", "legend": alt.Legend(orient="top", columns=3)}
+    colour = hues("pair:N", order, theme.head_hues(len(order), dark), **look)
+    tooltip = [*tips(("pair:N", "texts"), "layer:O"), alt.Tooltip("cosine:Q", format=".6f")]
     base = alt.Chart(data).encode(x, y, colour, tooltip=tooltip)
     marked = base.transform_filter(alt.datum.is_shown).mark_point(filled=True, size=110, opacity=1)
     return layered(base.mark_line(point=True), marked, height=240)

@@ -16,7 +16,6 @@ import textwrap
 import webbrowser
 import zlib
 from collections.abc import Sequence
-from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -83,14 +82,11 @@ def save(
     charts = list(pictures) if isinstance(pictures, list | tuple) else [pictures]
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
-        raise InputError(
-            f"A picture is saved as one of {', '.join(_SUFFIXES)}, got {path.name!r:.80}; for example lens.svg."
-        )
+        known = ", ".join(_SUFFIXES)
+        raise InputError(f"A picture is saved as one of {known}, got {path.name!r:.80}; for example lens.svg.")
     if suffix == ".html":
-        if len(charts) != 1:
-            raise InputError(
-                f"One picture makes one page, got {len(charts)}; save them one by one, or as .svg or .pdf."
-            )
+        if (n := len(charts)) != 1:
+            raise InputError(f"One picture makes one page, got {n}; save them one by one, or as .svg or .pdf.")
         content = _page(charts[0]).encode()
     else:
         style = {"width": width, "font_size": font_size, "dark": dark, "grey": grey}
@@ -181,9 +177,8 @@ def _one_svg(chart: Any, dark: bool, grey: bool, room: int, enlarged: float) -> 
 
     spec: Any = chart.to_dict(validate=False) if isinstance(chart, alt.TopLevelMixin) else chart
     if not isinstance(spec, dict):
-        raise InputError(
-            f"Only a chart of Altair can be drawn as SVG, PDF or PNG, got {type(chart).__name__}; save it as .html."
-        )
+        name = type(chart).__name__
+        raise InputError(f"Only a chart of Altair can be drawn as SVG, PDF or PNG, got {name}; save it as .html.")
     if spec.get("width", "container") == "container" and not {"facet", "hconcat", "vconcat", "concat"} & set(spec):
         spec = spec | {"width": room}
     spec = {**spec, "config": _house(dark)}  # its own is the size of an empty chart
@@ -288,21 +283,19 @@ def show(picture: Any) -> None:
         from IPython.display import display  # type: ignore[import-not-found]
 
         display(picture)
-    elif isinstance(picture, pd.DataFrame | pd.Series) or not (save := _saver(picture)):
+    elif isinstance(picture, pd.DataFrame | pd.Series) or not _is_drawn(picture):
         print(picture.to_string() if isinstance(picture, pd.DataFrame | pd.Series) else picture)
     else:
         with tempfile.NamedTemporaryFile(prefix="xformer-", suffix=".html", delete=False) as file:
-            save(file.name)
+            file.write(_page(picture).encode())
         print(f"The picture is in {file.name}")
         if sys.stdout.isatty():
             webbrowser.open(Path(file.name).as_uri())
 
 
-def _saver(picture: Any) -> Any:
-    """How it is written as a page that needs no network: Plotly's figures and Altair's charts know."""
-    if isinstance(picture, alt.TopLevelMixin):
-        return partial(picture.save, inline=True)
-    return getattr(picture, "write_html", None)
+def _is_drawn(picture: Any) -> bool:
+    """Whether it is a picture: a chart of Altair, or a figure of Plotly."""
+    return isinstance(picture, alt.TopLevelMixin) or hasattr(picture, "write_html")
 
 
 def _in_notebook() -> bool:

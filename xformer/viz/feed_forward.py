@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -26,7 +27,7 @@ from xformer.analysis.feed_forward import promotion as promotion_table
 from xformer.reading import Reading
 from xformer.site import layer_title
 from xformer.viz import theme
-from xformer.viz.charts import Chart, inks, layered, written
+from xformer.viz.charts import Chart, above, heat, hues, inks, layered, numbered, tips, written
 from xformer.viz.embeddings import rows_height
 from xformer.viz.residual import flat_axis, place_labels
 
@@ -108,27 +109,23 @@ def activations(
     signed = stage != "post" or bool((whole < 0).any())
     ranking = ranking_of(runs[0], layer=layer, order=order)
     shown = list(range(len(ranking)))[:MOST_NEURONS_DRAWN] if columns is None else list(columns)
-    neurons, places = ranking[shown].tolist(), _places(frame)
+    neurons, places = ranking[shown].tolist(), numbered(frame)
     height = 74 + min(ROWS_HEIGHT, max(150, 24 * len(places)))
     ends = [shown[0] - 0.5, shown[-1] + 0.5]
     ticks = [shown[index] for index in np.unique(np.linspace(0, len(shown) - 1, 9).round().astype(int))]
     names = {tick: f"#{ranking[tick]}" if order == "sorted" else str(tick) for tick in ticks}
     below = "neurons, the most active on average first" if before is None else "neurons, in the order of the original"
-    axis = alt.Axis(
-        values=ticks, labelExpr=f"{json.dumps(names)}[datum.value]", labelPadding=14, ticks=False, grid=False
-    )
-    x = alt.X(
-        "left:Q",
-        scale=alt.Scale(domain=ends, nice=False, zero=False),
-        axis=axis,
-        title=below if order == "sorted" else "neuron",
-    )
-    stops = theme.diverging(dark) if signed else theme.sequential(dark)
-    colour = alt.Color(
-        "activation:Q",
-        scale=alt.Scale(**theme.vega_scale(stops, -limit if signed else 0.0, limit)),
-        legend=alt.Legend(title="activation", format=".2~f", gradientLength=min(200, height - 80)),
-    )
+    label = f"{json.dumps(names)}[datum.value]"
+    axis = alt.Axis(values=ticks, labelExpr=label, labelPadding=14, ticks=False, grid=False)
+    scale = alt.Scale(domain=ends, nice=False, zero=False)
+    x = alt.X("left:Q", scale=scale, axis=axis, title=below if order == "sorted" else "neuron")
+    low, stops = (-limit, theme.diverging(dark)) if signed else (0.0, theme.sequential(dark))
+    legend = alt.Legend(title="activation", format=".2~f", gradientLength=min(200, height - 80))
+    colour = heat("activation:Q", stops, low, limit, legend=legend)
+    beside = alt.Axis(labelOverlap=True, grid=False, labelFlush=False)
+    y = alt.Y("place:N", sort=places, title="position · token", axis=beside)
+    hover = tips(("place:N", "position"))
+    hover = [alt.Tooltip("neuron:Q", format="d"), *hover, alt.Tooltip("activation:Q", format=".5f")]
     # A wheel alone scrolls the page; a pinch on a touch pad is a wheel with Ctrl.
     zoom = alt.selection_interval(name="zoom", bind="scales", encodings=["x"], zoom="wheel![event.ctrlKey]")
     # A row a position: its numbers are taken apart in the browser, so that none of the names is sent more than once.
@@ -141,32 +138,15 @@ def activations(
         .transform_flatten(["activations", "neurons", "columns"], ["activation", "neuron", "column"])
         .transform_calculate(left="datum.column - 0.5", right="datum.column + 0.5")
         .mark_rect(strokeWidth=0)
-        .encode(
-            x,
-            alt.X2("right:Q"),
-            alt.Y(
-                "place:N",
-                sort=places,
-                title="position · token",
-                axis=alt.Axis(labelOverlap=True, grid=False, labelFlush=False),
-            ),
-            colour,
-            tooltip=[
-                alt.Tooltip("neuron:Q", format="d"),
-                alt.Tooltip("place:N", title="position"),
-                alt.Tooltip("activation:Q", format=".5f"),
-            ],
-        )
+        .encode(x, alt.X2("right:Q"), y, colour, tooltip=hover)
         .add_params(zoom)
     )
     marked = [place for place, of in zip(shown, neurons, strict=True) if of == neuron]
     hue = theme.pick(theme.PART_HUES["feed_forward"], dark)
     mark = alt.Chart(pd.DataFrame({"left": marked})).mark_text(text="▲", fontSize=13, color=hue, baseline="top", dy=2)
-    above = {"title": title} if title else {}
+    layers = [cells, *([mark.encode(x, y=alt.value("height"))] if marked else [])]
     fast = {"embedOptions": {"renderer": "canvas"}}  # some ten thousand cells, on a page
-    return layered(
-        cells, *([mark.encode(x, y=alt.value("height"))] if marked else []), height=height, usermeta=fast, **above
-    )
+    return layered(*layers, height=height, usermeta=fast, **above(title))
 
 
 def ranking_of(reading: Reading, *, layer: int, order: str = "sorted") -> Int[np.ndarray, " neuron"]:
@@ -199,50 +179,24 @@ def firing(of: Reading | Survey, *, before: Reading | None = None, dark: bool = 
         where = f"{layer_title(row['layer'], is_pair=is_pair)} · {row['run'] or row['over']}"
         shares = {FIRES: row["share_at_once"], RESTS: row["share_ever"] - row["share_at_once"], DEAD: row["share_dead"]}
         known = {"where": where, "dead": row["dead"], "of": row["neurons"]}
-        rows += [
-            {**known, "state": state, "share": share, "order": order}
-            for order, (state, share) in enumerate(shares.items())
-        ]
+        for order, (state, share) in enumerate(shares.items()):
+            rows.append({**known, "state": state, "share": share, "order": order})
     data = pd.DataFrame(rows)
     sort = list(dict.fromkeys(data["where"]))
     ink, paper = theme.pick(theme.TEXT, dark), theme.pick(theme.BACKGROUND, dark)
     strong = theme.pick(theme.PART_HUES["feed_forward"], dark)
-    colours = alt.Scale(domain=[FIRES, RESTS, DEAD], range=[strong, theme.resample([paper, strong], 4)[1], ink])
+    legend, colours = alt.Legend(title=None, orient="top", labelLimit=320), theme.resample([paper, strong], 4)
+    colour = hues("state:N", [FIRES, RESTS, DEAD], [strong, colours[1], ink], legend=legend)
+    scale, axis = alt.Scale(domain=[0, 1]), alt.Axis(format="%")
+    x = alt.X("share:Q", scale=scale, title="share of the layer's neurons", axis=axis)
     y = alt.Y("where:N", sort=sort, title=None, axis=alt.Axis(labelLimit=320, labelOverlap=False))
-    bars = (
-        alt.Chart(data)
-        .mark_bar(stroke=paper)
-        .encode(
-            alt.X(
-                "share:Q",
-                scale=alt.Scale(domain=[0, 1]),
-                title="share of the layer's neurons",
-                axis=alt.Axis(format="%"),
-            ),
-            y,
-            alt.Color("state:N", scale=colours, legend=alt.Legend(title=None, orient="top", labelLimit=320)),
-            alt.Order("order:Q"),
-            tooltip=[
-                "where:N",
-                "state:N",
-                alt.Tooltip("share:Q", format=".3%"),
-                "dead:Q",
-                alt.Tooltip("of:Q", title="neurons"),
-            ],
-        )
-    )
+    hover = [*tips("where:N", "state:N"), alt.Tooltip("share:Q", format=".3%"), *tips("dead:Q", ("of:Q", "neurons"))]
+    bars = alt.Chart(data).mark_bar(stroke=paper).encode(x, y, colour, alt.Order("order:Q"), tooltip=hover)
     counts = data[data["order"] == 2].assign(text=lambda d: [f"{dead} dead" for dead in d["dead"]])
-    names = (
-        alt.Chart(counts)
-        .mark_text(align="left", dx=6, fontSize=12, color=ink)
-        .encode(alt.XDatum(1.0), y, text="text:N")
-    )
-    return layered(
-        bars,
-        names,
-        height=max(16, min(30, ROWS_HEIGHT // len(sort))) * len(sort) + 90,
-        padding={"left": 12, "right": 5, "top": 5, "bottom": 5},
-    )
+    names = alt.Chart(counts).mark_text(align="left", dx=6, fontSize=12, color=ink)
+    height = max(16, min(30, ROWS_HEIGHT // len(sort))) * len(sort) + 90
+    padding = {"left": 12, "right": 5, "top": 5, "bottom": 5}
+    return layered(bars, names.encode(alt.XDatum(1.0), y, text="text:N"), height=height, padding=padding)
 
 
 def trigger_words(trigger: str, on: Sequence[str | int]) -> str:
@@ -293,37 +247,29 @@ def neurons(
     table = table.sort_values(["peak", "activity"], ascending=[True, False], kind="stable")
     rows = [f"{trigger_words(row['trigger'], row['on'])} · #{row['neuron']}" for row in table.to_dict("records")]
     cells = activations_table(reading, layer=layer, positions=positions)
-    places = _places(cells)
+    places = numbered(cells)
     values = cells[table["neuron"].tolist()].to_numpy(dtype=np.float64)  # [pos, neuron]
     share = values / np.maximum(np.abs(values).max(axis=0), 1e-12)  # of the largest activation of its row
     signed = bool((values < 0).any())
     low, stops = (-1.0, theme.diverging(dark)) if signed else (0.0, theme.sequential(dark))
     wide = len(places) <= 12
-    data = pd.DataFrame(
-        {
-            "neuron": np.tile(table["neuron"].to_numpy(), len(places)),
-            "name": rows * len(places),
-            "place": np.repeat(np.array(places, dtype=object), len(rows)),
-            "activation": values.flatten(),
-            "shown": [f"{value:.1f}" if abs(value) >= 0.05 else "" for value in values.flatten()],
-            "share": share.flatten(),
-            "ink": inks(stops, share.flatten(), low, 1.0),
-        }
-    )
-    axis = alt.Axis(
-        orient="top", labelAngle=0 if wide else -90, labelOverlap=len(places) > 24, ticks=False, labelFlush=False
-    )
+    data = {
+        "neuron": np.tile(table["neuron"].to_numpy(), len(places)),
+        "name": rows * len(places),
+        "place": np.repeat(np.array(places, dtype=object), len(rows)),
+        "activation": values.flatten(),
+        "shown": [f"{value:.1f}" if abs(value) >= 0.05 else "" for value in values.flatten()],
+        "share": share.flatten(),
+        "ink": inks(stops, share.flatten(), low, 1.0),
+    }
+    look: dict[str, Any] = {"ticks": False, "labelFlush": False}
+    axis = alt.Axis(orient="top", labelAngle=0 if wide else -90, labelOverlap=len(places) > 24, **look)
     x = alt.X("place:N", sort=places, title=None, axis=axis)
-    y = alt.Y(
-        "name:N",
-        sort=rows,
-        title=None,
-        axis=alt.Axis(labelLimit=280, labelOverlap=False, ticks=False, labelFlush=False),
-    )
+    y = alt.Y("name:N", sort=rows, title=None, axis=alt.Axis(labelLimit=280, labelOverlap=False, **look))
     click = alt.selection_point(name="cell", fields=["neuron"], on="click")
-    colour = alt.Color("share:Q", scale=alt.Scale(**theme.vega_scale(stops, low, 1.0)), legend=None)
-    hover = ["name:N", alt.Tooltip("place:N", title="position"), alt.Tooltip("activation:Q", format=".4f")]
-    base = alt.Chart(data).encode(x, y)
+    colour = heat("share:Q", stops, low, 1.0, legend=None)
+    hover = [*tips("name:N", ("place:N", "position")), alt.Tooltip("activation:Q", format=".4f")]
+    base = alt.Chart(pd.DataFrame(data)).encode(x, y)
     paper, ink = theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark)
     layers = [base.mark_rect(stroke=paper, cursor="pointer").encode(colour, tooltip=hover).add_params(click)]
     if wide:
@@ -332,23 +278,13 @@ def neurons(
         promoted = alt.Chart(pd.DataFrame({"name": rows, "promotes": [f"→ {text}" for text in table["promotes"]]}))
         look = {"align": "left", "dx": 8, "fontSize": 12, "color": ink, "limit": PROMOTES_WIDTH - 12}
         layers.append(promoted.mark_text(**look).encode(y, x=alt.value("width"), text="promotes:N"))
-    room = PROMOTES_WIDTH if "promotes" in table else 5
-    return layered(
-        *layers,
-        height=(28 if wide else 26) * len(rows) + (40 if wide else 90),
-        padding={"left": 5, "right": room, "top": 5, "bottom": 5},
-        **({"title": title} if title else {}),
-    )
+    padding = {"left": 5, "right": PROMOTES_WIDTH if "promotes" in table else 5, "top": 5, "bottom": 5}
+    height = (28 if wide else 26) * len(rows) + (40 if wide else 90)
+    return layered(*layers, height=height, padding=padding, **above(title))
 
 
 def promotion(
-    reading: Reading,
-    *,
-    layer: int,
-    position: int,
-    n: int = 10,
-    only: Sequence[int] | None = None,
-    dark: bool = False,
+    reading: Reading, *, layer: int, position: int, n: int = 10, only: Sequence[int] | None = None, dark: bool = False
 ) -> Chart:
     """`analysis.promotion`: a row for each of the most active neurons, a column for each token; the strongest is written.
 
@@ -383,21 +319,15 @@ def promotion(
     names = list(dict.fromkeys(data["neuron"]))
     best = data.loc[data.groupby("neuron", sort=False)["adds"].idxmax()]
     stops = theme.diverging(dark)
-    hover = ["neuron:N", "token:N", alt.Tooltip("adds:Q", title="adds to the logit", format="+.5f")]
-    x = alt.X(
-        "token:N", sort=labels, title="token whose logit it changes", axis=alt.Axis(labelAngle=-90, labelOverlap=False)
-    )
+    hover = tips("neuron:N", "token:N", ("adds:Q", "adds to the logit", "+.5f"))
+    axis = alt.Axis(labelAngle=-90, labelOverlap=False)
+    x = alt.X("token:N", sort=labels, title="token whose logit it changes", axis=axis)
     y = alt.Y("neuron:N", sort=names, title=None, axis=alt.Axis(labelOverlap=False))
-    colour = alt.Color(
-        "adds:Q",
-        scale=alt.Scale(**theme.vega_scale(stops, -limit, limit)),
-        legend=alt.Legend(title="adds to the logit", orient="top", gradientLength=160, format="+.2~f"),
-    )
-    cells = alt.Chart(data).mark_rect().encode(x, y, colour, tooltip=hover)
+    legend = alt.Legend(title="adds to the logit", orient="top", gradientLength=160, format="+.2~f")
+    cells = alt.Chart(data).mark_rect().encode(x, y, heat("adds:Q", stops, -limit, limit, legend=legend), tooltip=hover)
     top = alt.Chart(best.assign(ink=inks(stops, best["adds"], -limit, limit))).mark_text(fontSize=12, fontWeight="bold")
-    return layered(
-        cells, top.encode(x, y, color=written(), text="token:N", tooltip=hover), height=28 * len(names) + 110
-    )
+    top = top.encode(x, y, color=written(), text="token:N", tooltip=hover)
+    return layered(cells, top, height=28 * len(names) + 110)
 
 
 def neuron(
@@ -428,30 +358,20 @@ def neuron(
         >>> chart = xformer.viz.neuron(reading, layer=1, neuron=7)
     """
     runs = {"this run": reading} if before is None else {"original": before, "changed": reading}
-    tables = [
-        neuron_table(run, layer=layer, neuron=neuron, positions=positions).assign(run=name)
-        for name, run in runs.items()
-    ]
-    places = _places(tables[-1])
+    of = {"layer": layer, "neuron": neuron, "positions": positions}
+    tables = [neuron_table(run, **of).assign(run=name) for name, run in runs.items()]
+    places, two = numbered(tables[-1]), len(runs) > 1
     data = pd.concat([table.assign(place=places) for table in tables])
-    hues = [theme.pick(theme.PART_HUES["feed_forward"], dark), theme.pick(theme.HEAD_HUES[1], dark)]
-    two = len(runs) > 1
+    colours = [theme.pick(theme.PART_HUES["feed_forward"], dark), theme.pick(theme.HEAD_HUES[1], dark)]
+    legend = alt.Legend(title=None, orient="top") if two else None
     axis = alt.Axis(labelAngle=0 if len(places) <= 8 else -90, labelOverlap=len(places) > 24)
     chart = alt.Chart(data).mark_bar().encode(
         alt.X("place:N", sort=places, title="position · token", axis=axis),
         alt.Y("activation:Q", title="activation"),
-        alt.Color(
-            "run:N",
-            scale=alt.Scale(domain=list(runs), range=hues[: len(runs)]),
-            legend=alt.Legend(title=None, orient="top") if two else None,
-        ),
+        hues("run:N", list(runs), colours[: len(runs)], legend=legend),
         tooltip=["place:N", "run:N", alt.Tooltip("activation:Q", format=".5f")],
     )  # fmt: skip
     return (chart.encode(xOffset=alt.XOffset("run:N", sort=list(runs))) if two else chart).properties(height=300)
-
-
-def _places(table: pd.DataFrame) -> list[str]:
-    return [f"{position} · {token}" for position, token in zip(table["position"], table["token"], strict=True)]
 
 
 def expert_weights(reading: Reading, *, layer: int, title: str = "", dark: bool = False) -> Chart:
@@ -479,16 +399,11 @@ def expert_weights(reading: Reading, *, layer: int, title: str = "", dark: bool 
     places = place_labels(reading.tokens_of(stack), sorted(table["position"].unique().tolist()))
     table = table.assign(place=[places[position] for position in table["position"]])
     n_experts = max(table["expert"].tolist()) + 1
-    scale = alt.Scale(**theme.vega_scale(theme.sequential(dark), 0, max(1.0, *table["weight"].tolist())))
+    colour = heat("weight:Q", theme.sequential(dark), 0, max(1.0, *table["weight"].tolist()), title="weight")
     base = alt.Chart(table).encode(
         alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=flat_axis(len(places))),
         alt.Y("expert:O", title="expert", axis=alt.Axis(labelOverlap=True)),
-        tooltip=[alt.Tooltip("place:N", title="position"), "expert:O", alt.Tooltip("weight:Q", format=".4f")],
+        tooltip=[*tips(("place:N", "position"), "expert:O"), alt.Tooltip("weight:Q", format=".4f")],
     )
-    taken = base.transform_filter("datum.weight != 0")
-    return layered(
-        base.mark_rect(opacity=0),
-        taken.mark_rect().encode(color=alt.Color("weight:Q", scale=scale, title="weight")),
-        height=rows_height(n_experts, most=600, around=90),
-        **({"title": title} if title else {}),
-    )
+    taken, height = base.transform_filter("datum.weight != 0"), rows_height(n_experts, most=600, around=90)
+    return layered(base.mark_rect(opacity=0), taken.mark_rect().encode(color=colour), height=height, **above(title))

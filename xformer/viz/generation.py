@@ -20,7 +20,7 @@ from xformer.analysis.generation import likeliest_tokens as tokens_table
 from xformer.analysis.generation import predictions_by_step as predictions_table
 from xformer.errors import InputError
 from xformer.viz import theme
-from xformer.viz.charts import Chart, layered, token_lanes
+from xformer.viz.charts import Chart, hues, layered, tips, token_lanes
 from xformer.viz.packing import visible
 from xformer.viz.theme import HEAD_HUES, MODEL_HUES
 
@@ -32,17 +32,15 @@ _SIZES = (260, 160, 90, 45)
 _LINE = 30
 """Pixels of a line of a legend, which has two entries."""
 _DASHES: tuple[list[int], ...] = ([1, 0], [8, 3], [3, 3], [8, 3, 2, 3], [2, 2], [12, 4])
-STEPS: dict[str, str] = {
-    "probability": "probability of what it says",
-    "answer_probability": "probability of the right token",
-    "drawn": "chance that it was drawn",
-    "entropy": "entropy (bits)",
-}
-PAIRS: dict[str, str] = {
-    "kl": "KL(first ‖ second), nats",
-    "kl_back": "KL(second ‖ first), nats",
-    "total_variation": "total variation",
-}
+STEPS = {
+    "probability": "probability of what it says", "answer_probability": "probability of the right token",
+    "drawn": "chance that it was drawn", "entropy": "entropy (bits)",
+}  # fmt: skip
+DRAWN = ("drawn:Q", "chance to be drawn", ".6f")
+RIGHT_SHARE = ("answer_probability:Q", "probability of that", ".6f")
+"""The line of a hover after the right token."""
+DIVERGENCES = {"kl": "KL(first ‖ second), nats", "kl_back": "KL(second ‖ first), nats"}
+PAIRS = {**DIVERGENCES, "total_variation": "total variation"}
 
 
 def likeliest_tokens(
@@ -86,18 +84,13 @@ def likeliest_tokens(
     order = list(dict.fromkeys(data["place"]))
     # Beyond 1 there is room for the text.
     scale, axis = alt.Scale(domain=[0, 1.3]), alt.Axis(values=[0, 0.5, 1], format=".1f")
+    hover = tips("model:N", "token:N", ("verdict:N", "which is"), ("probability:Q", "model's probability", ".6f"))
+    hover += tips(DRAWN, ("predicted:N", "predicted"))
     base = alt.Chart(data).encode(
         alt.X(f"{what}:Q", title="chance to be drawn" if drawn else "probability", scale=scale, axis=axis),
         alt.Y("place:N", sort=order, title=f"token ({theme.RIGHT.mark} right)", axis=alt.Axis(labelFontSize=14)),
         alt.YOffset("model:N", sort=models),
-        tooltip=[
-            "model:N",
-            "token:N",
-            alt.Tooltip("verdict:N", title="which is"),
-            alt.Tooltip("probability:Q", title="model's probability", format=".6f"),
-            alt.Tooltip("drawn:Q", title="chance to be drawn", format=".6f"),
-            alt.Tooltip("predicted:N", title="predicted"),
-        ],
+        tooltip=hover,
     )
     bars = base.mark_bar().encode(model_hues(models, dark))
     text = base.mark_text(align="left", dx=4, fontSize=12, color=theme.pick(theme.TEXT, dark)).encode(text="shown:N")
@@ -153,18 +146,9 @@ def predictions_by_step(
         _steps(places, f"step · right token   (● {theme.RIGHT.word}, ✚ {theme.WRONG.word})"),
         alt.Y(f"{what}:Q", title=STEPS[what], scale=alt.Scale(domain=[0, top])),
     )
-    hover = [
-        "step:O",
-        "model:N",
-        alt.Tooltip("token:N", title="says"),
-        alt.Tooltip("verdict:N", title="which is"),
-        alt.Tooltip("probability:Q", title="with probability", format=".6f"),
-        alt.Tooltip("drawn:Q", title="chance to be drawn", format=".6f"),
-        alt.Tooltip("answer:N", title="right token"),
-        alt.Tooltip("answer_probability:Q", title="probability of that", format=".6f"),
-        alt.Tooltip("entropy:Q", title="entropy (bits)", format=".6f"),
-        alt.Tooltip("context:N", title="read, against the others"),
-    ]
+    hover = tips("step:O", "model:N", ("token:N", "says"), ("verdict:N", "which is"))
+    hover += tips(("probability:Q", "with probability", ".6f"), DRAWN, ("answer:N", "right token"), RIGHT_SHARE)
+    hover += tips(("entropy:Q", "entropy (bits)", ".6f"), ("context:N", "read, against the others"))
     verdicts = alt.Scale(domain=[theme.RIGHT.word, theme.WRONG.word], range=[theme.RIGHT.vega, theme.WRONG.vega])
     shape = alt.Shape("verdict:N", legend=None, scale=verdicts)
     width = alt.StrokeWidth("width:Q", scale=None, legend=None)
@@ -217,19 +201,15 @@ def divergence_by_step(
     limit = 180 if len(pairs) > 1 else 400
     legend = alt.Legend(orient="top", columns=2, labelLimit=limit, symbolType="stroke", symbolSize=500)
     look = {"sort": pairs, "title": "first | second", "legend": legend}
-    hues = [theme.head_hue(4 + index, dark) for index in range(len(pairs))]
+    colours = [theme.head_hue(4 + index, dark) for index in range(len(pairs))]
     base = alt.Chart(data).encode(
         _steps(places, "step"),
         alt.Y("shown:Q", title=PAIRS[what], scale=alt.Scale(domain=[0, 1]) if is_bounded else alt.Scale(zero=True)),
-        alt.Color("pair:N", scale=alt.Scale(domain=pairs, range=hues), **look),
+        hues("pair:N", pairs, colours, **look),
     )
-    hover = [
-        "step:O",
-        alt.Tooltip("pair:N", title="first | second"),
-        *(alt.Tooltip(f"{name}:Q", title=title, format=".6~g") for name, title in PAIRS.items()),
-        alt.Tooltip("tokens:N", title="say"),
-        alt.Tooltip("context:N", title="have read"),
-    ]
+    hover = tips("step:O", ("pair:N", "first | second"))
+    hover += tips(*((f"{name}:Q", title, ".6~g") for name, title in PAIRS.items()))
+    hover += tips(("tokens:N", "say"), ("context:N", "have read"))
     dash = alt.StrokeDash("pair:N", scale=alt.Scale(domain=pairs, range=list(_DASHES)), **look)
     return layered(
         *_backdrop(frame, places, first_divergence(runs), dark),
@@ -247,13 +227,8 @@ def _step_labels(frame: Any) -> dict[int, str]:
 
 def model_hues(models: Sequence[str], dark: bool) -> alt.Color:
     """The hue of each model, the same in every chart that is given them in the same order."""
-    return alt.Color(
-        "model:N",
-        sort=list(models),
-        title=None,
-        legend=alt.Legend(orient="top", columns=2, symbolOpacity=1, labelLimit=180),
-        scale=alt.Scale(domain=list(models), range=theme.model_hues(len(models), dark)),
-    )
+    legend = alt.Legend(orient="top", columns=2, symbolOpacity=1, labelLimit=180)
+    return hues("model:N", models, theme.model_hues(len(models), dark), sort=list(models), title=None, legend=legend)
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
@@ -326,25 +301,23 @@ def step_lanes(runs: Sequence[DecodedSteps], *, step: int = 0, dark: bool = Fals
     table = _lanes(runs, frame)
     columns = max(table["at"]) + 1
     cell = max(27.0, min(100.0, ROW // columns))
-    shown = alt.Chart(pd.DataFrame({"at": [step]})).mark_rect(
-        color=theme.pick(theme.PRIMARY, dark), fillOpacity=0.17, strokeWidth=1.5, stroke=theme.pick(theme.PRIMARY, dark)
-    )
-    models = [run.name for run in runs]
-    hues = dict(zip(models, theme.model_hues(len(models), dark), strict=True))
+    primary, models = theme.pick(theme.PRIMARY, dark), [run.name for run in runs]
+    shown = alt.Chart(pd.DataFrame({"at": [step]}))
+    shown = shown.mark_rect(color=primary, fillOpacity=0.17, strokeWidth=1.5, stroke=primary)
+    of_models = dict(zip(models, theme.model_hues(len(models), dark), strict=True))
     title = "step" if any(run.variant.writes for run in runs) else "position"
     lanes = layered(
         *_backdrop(frame, {at: at for at in range(steps)}, first_divergence(runs), dark, "at:O"),
         shown.encode(x="at:O"),
-        *token_lanes(table, columns=columns, title=title, hues=hues, dark=dark),
+        *token_lanes(table, columns=columns, title=title, hues=of_models, dark=dark),
         width=cell * columns,
         height=LANE * table["lane"].nunique(),
     )
-    entropy = predictions_by_step(runs, "entropy", height=TRACK, dark=dark)
-    parts = [lanes, entropy]
+    curves = [predictions_by_step(runs, "entropy", height=TRACK, dark=dark)]
     if len(runs) > 1:
-        parts.append(divergence_by_step(runs, height=TRACK, dark=dark))
-    parts[1:] = [part.properties(width=cell * steps) for part in parts[1:]]
-    return alt.vconcat(*parts).resolve_scale(color="independent", strokeDash="independent", x="independent")
+        curves.append(divergence_by_step(runs, height=TRACK, dark=dark))
+    curves = [curve.properties(width=cell * steps) for curve in curves]
+    return alt.vconcat(lanes, *curves).resolve_scale(color="independent", strokeDash="independent", x="independent")
 
 
 def _lanes(runs: Sequence[DecodedSteps], frame: pd.DataFrame) -> pd.DataFrame:
@@ -359,9 +332,8 @@ def _lanes(runs: Sequence[DecodedSteps], frame: pd.DataFrame) -> pd.DataFrame:
         name = "right answer" if any(run.has_right_answer for run in runs) else "the text"
         reads = pd.Series([runs[0].labels[token] for token in runs[0].example.source])
         for lane, tokens in (("input", reads), (name, answers)):
-            above.append(
-                pd.DataFrame({"lane": lane, "at": tokens.index, "token": tokens.map(visible), "kind": "plain"})
-            )
+            row = {"lane": lane, "at": tokens.index, "token": tokens.map(visible), "kind": "plain"}
+            above.append(pd.DataFrame(row))
     columns = ["lane", "at", "token", "kind", "probability"]
     return pd.concat([*above, predicted]).reindex(columns=columns)
 
@@ -386,18 +358,16 @@ def pack_steps(runs: Sequence[DecodedSteps], k: int = 8) -> dict[str, Any]:
     for run in runs:
         own = steps.loc[steps["model"] == run.name]
         tops = [run.top(step, k) for step in range(len(run))]
-        models.append(
-            {
-                "name": run.name,
-                "has_right_answer": run.has_right_answer,
-                "predicted": [place[label] for label in own["token"]],
-                "answer": [place[run.labels[token]] for token in run.answer],
-                "answer_probability": _round(own["answer_probability"].dropna()),
-                "top": [[place[run.labels[token]] for token, _ in top] for top in tops],
-                "top_probability": [_round(p for _, p in top) for top in tops],
-                **{column: _round(own[column]) for column in ("probability", "drawn", "entropy")},
-            }
-        )
+        model = {
+            "name": run.name,
+            "has_right_answer": run.has_right_answer,
+            "predicted": [place[label] for label in own["token"]],
+            "answer": [place[run.labels[token]] for token in run.answer],
+            "answer_probability": _round(own["answer_probability"].dropna()),
+            "top": [[place[run.labels[token]] for token, _ in top] for top in tops],
+            "top_probability": [_round(p for _, p in top) for top in tops],
+        }
+        models.append(model | {column: _round(own[column]) for column in ("probability", "drawn", "entropy")})
     first = runs[0]
     return {
         "labels": list(labels),
@@ -409,7 +379,7 @@ def pack_steps(runs: Sequence[DecodedSteps], k: int = 8) -> dict[str, Any]:
                 "one": group["one"].iloc[0],
                 "other": group["other"].iloc[0],
                 "same_context": group["same_context"].tolist(),
-                **{column: _round(group[column]) for column in ("kl", "kl_back", "total_variation")},
+                **{column: _round(group[column]) for column in PAIRS},
             }
             for _, group in pairs.groupby("pair", sort=False)
         ],

@@ -28,10 +28,8 @@ from xformer.analysis.images import patch_places as places_table
 from xformer.formatting import percent
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import layered
+from xformer.viz.charts import Chart, heat, layered, pixel_axes, tips
 
-Chart = alt.LayerChart | alt.FacetChart
-"""What `alt.layer` returns, as its types have it."""
 GAP = 1.6
 """Between two small pictures, in their own units."""
 _OWN_SIZE = alt.AutoSizeParams(type="pad", contains="padding")  # else a legend is fitted in, and pixels are no squares
@@ -107,7 +105,7 @@ def overlay_chart(
     titles = tiles.drop_duplicates(["panel", "left", "top"]).assign(title_y=lambda table: table["top"] - 2.1)
     width, height = frame["right"].to_numpy().max().item(), tiles["y2"].to_numpy().max().item()
     unit = min(20.0, most / width)
-    x, y = _axes(width, height)
+    x, y = pixel_axes(width, height)
     if photograph is None:
         stops, edge = theme.sequential(dark), {"stroke": halo, "strokeWidth": 0.5}
         domain, layers = [(index / (len(stops) - 1)) ** 2 for index in range(len(stops))], []
@@ -120,42 +118,25 @@ def overlay_chart(
         layers = [alt.Chart(whole).mark_image(url=photograph, aspect=False).encode(x=x, x2="right", y=y, y2="bottom")]
         legend = alt.Legend(gradientLength=200, format=".2~p", orient="bottom", tickCount=3)
     scale = alt.Scale(type="linear", domain=domain, range=stops, clamp=True, interpolate="rgb")
-    layers.append(
-        alt.Chart(tiles)
-        .mark_rect(**edge)
-        .encode(
-            x=x, x2="x2", y=y, y2="y2",
-            color=alt.Color("value:Q", scale=scale, title=what, legend=legend),
-            tooltip=["panel:N", alt.Tooltip("where:N", title="patch"),
-                     alt.Tooltip("value:Q", title=what, format=".6f")],
-        )
-    )  # fmt: skip
+    colour = alt.Color("value:Q", scale=scale, title=what, legend=legend)
+    hover, place = tips("panel:N", ("where:N", "patch")), {"x": x, "x2": "x2", "y": y, "y2": "y2"}
+    shares = alt.Chart(tiles).mark_rect(**edge)
+    layers.append(shares.encode(**place, color=colour, tooltip=[*hover, *tips(("value:Q", what, ".6f"))]))
     if len(dots):
         size = alt.Size("ink:Q", scale=alt.Scale(domain=[0, 16], range=[0, (0.62 * unit) ** 2]), legend=None)
-        layers.append(
-            alt.Chart(dots)
-            .mark_square(color=ink, opacity=1, stroke=halo, strokeWidth=0.8)
-            .encode(x=x, y=y, size=size, tooltip=["panel:N", alt.Tooltip("where:N", title="patch"), "ink:Q"])
-        )
+        spots = alt.Chart(dots).mark_square(color=ink, opacity=1, stroke=halo, strokeWidth=0.8)
+        layers.append(spots.encode(x=x, y=y, size=size, tooltip=[*hover, *tips("ink:Q")]))
     chosen = tiles.loc[tiles["where"] == query]
     if query and len(chosen):
         hue = theme.pick(theme.WRONG.colour if photograph is None else theme.PRIMARY, dark)
-        layers.append(
-            alt.Chart(chosen).mark_rect(fill=None, stroke=hue, strokeWidth=2.5).encode(x=x, x2="x2", y=y, y2="y2")
-        )
+        layers.append(alt.Chart(chosen).mark_rect(fill=None, stroke=hue, strokeWidth=2.5).encode(**place))
     text: dict[str, Any] = {"align": "left", "baseline": "middle", "color": ink}
-    layers.append(
-        alt.Chart(titles).mark_text(fontSize=12, fontWeight="bold", **text).encode(
-            x="left:Q", y="title_y:Q", text="panel:N"
-        )
-    )  # fmt: skip
+    names = alt.Chart(titles).mark_text(fontSize=12, fontWeight="bold", **text)
+    layers.append(names.encode(x="left:Q", y="title_y:Q", text="panel:N"))
     special = tiles.loc[tiles["kind"] != "patch"]
     if len(special):
-        layers.append(
-            alt.Chart(_special_words(special)).mark_text(fontSize=11, **text).encode(
-                x="x_name:Q", y="class_y:Q", text="text:N"
-            )
-        )  # fmt: skip
+        words = alt.Chart(_special_words(special)).mark_text(fontSize=11, **text)
+        layers.append(words.encode(x="x_name:Q", y="class_y:Q", text="text:N"))
     return layered(*layers, width=width * unit, height=height * unit, autosize=_OWN_SIZE)
 
 
@@ -172,9 +153,8 @@ def _special_words(special: pd.DataFrame) -> pd.DataFrame:
 def picture(pixels: Int[np.ndarray, " pixel"], *, dark: bool, scale: int = 8) -> Int[np.ndarray, "y x rgb"]:
     """An image as colours, each pixel a square of `scale`: paper is the theme's background, ink its text."""
     side = round(len(pixels) ** 0.5)
-    paper, ink = (
-        np.array([int(pair[dark][i : i + 2], 16) for i in (1, 3, 5)]) for pair in (theme.BACKGROUND, theme.TEXT)
-    )
+    ends = (theme.BACKGROUND[dark], theme.TEXT[dark])
+    paper, ink = (np.array([int(end[i : i + 2], 16) for i in (1, 3, 5)]) for end in ends)
     share = (np.asarray(pixels).reshape(side, side, 1) / 16).repeat(scale, 0).repeat(scale, 1)  # [y, x, 1]
     return np.rint(paper + (ink - paper) * share).astype(np.uint8)
 
@@ -183,26 +163,15 @@ def _tile(kind: str, where: str, value: float, x: float, y: float, width: float,
     return {"kind": kind, "where": where, "value": float(value), "x": x, "x2": x + width, "y": y, "y2": y + height}
 
 
-def _axes(width: float, height: float) -> tuple[alt.X, alt.Y]:
-    """Axes of the frame in its own units, top to bottom, without marks."""
-    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, width], nice=False, zero=False))
-    y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[height, 0], nice=False, zero=False))
-    return x, y
-
-
 def tile_map(frame: pd.DataFrame, name: str, limit: float, tooltip: list, dark: bool, unit: float) -> Chart:
     """Signed tiles; the one that is `itself` has a frame."""
     width, height = frame["x2"].to_numpy().max().item(), frame["y2"].to_numpy().max().item()
-    x, y = _axes(width, height)
-    scale = alt.Scale(**theme.vega_scale(theme.diverging(dark), -limit, limit))
-    colour = alt.Color(f"{name}:Q", scale=scale, title=name, legend=_legend(height * unit))
-    tiles = alt.Chart(frame).mark_rect().encode(x=x, x2="x2", y=y, y2="y2", color=colour, tooltip=tooltip)
-    own = (
-        alt.Chart(frame)
-        .transform_filter(alt.datum.itself)
-        .mark_rect(fill=None, stroke=theme.pick(theme.TEXT, dark), strokeWidth=1.5)
-        .encode(x=x, x2="x2", y=y, y2="y2")
-    )
+    x, y = pixel_axes(width, height)
+    colour = heat(f"{name}:Q", theme.diverging(dark), -limit, limit, title=name, legend=_legend(height * unit))
+    base = alt.Chart(frame).encode(x=x, x2="x2", y=y, y2="y2")
+    own = base.transform_filter(alt.datum.itself)
+    own = own.mark_rect(fill=None, stroke=theme.pick(theme.TEXT, dark), strokeWidth=1.5)
+    tiles = base.mark_rect().encode(color=colour, tooltip=tooltip)
     return layered(tiles, own, width=width * unit, height=height * unit, autosize=_OWN_SIZE)
 
 
@@ -329,12 +298,8 @@ def _in_rows(table: pd.DataFrame, across: int, unit: float, dark: bool) -> Chart
     size = table["pixel_x"].max() + 1 + APART
     x, y = number % across * size + table["pixel_x"], number // across * size + table["pixel_y"]
     frame = table.assign(x=x, x2=x + 1, y=y, y2=y + 1, itself=False)
-    tooltip = [
-        "filter:N",
-        alt.Tooltip("pixel_y:Q", title="pixel y"),
-        alt.Tooltip("pixel_x:Q", title="pixel x"),
-        alt.Tooltip("weight:Q", format=".6f"),
-    ]
+    pixel = tips("filter:N", ("pixel_y:Q", "pixel y"), ("pixel_x:Q", "pixel x"))
+    tooltip = [*pixel, alt.Tooltip("weight:Q", format=".6f")]
     return tile_map(frame, "weight", theme.signed_limit(table["weight"].to_numpy()), tooltip, dark, unit)
 
 
@@ -386,23 +351,19 @@ def classes(reading: Reading, *, before: Reading | None = None, dark: bool = Fal
     """
     runs = {"original": reading} if before is None else {"original": before, "changed": reading}
     table = pd.concat([classes_table(run).assign(run=name) for name, run in runs.items()])
-    strong = (
-        table["right"] if reading.has_right_answer else table["digit"] == reading.subject.labels[reading.predicted[0]]
-    )
+    likeliest = table["digit"] == reading.subject.labels[reading.predicted[0]]
+    strong = table["right"] if reading.has_right_answer else likeliest
     base = alt.Chart(table.assign(strong=strong)).encode(
         x=alt.X("digit:N", sort=None, title="digit", axis=alt.Axis(labelAngle=0, labelFontSize=15)),
         y=alt.Y("probability:Q", scale=alt.Scale(domain=[0, 1]), title="probability", axis=alt.Axis(format=".0%")),
         tooltip=["run:N", alt.Tooltip("digit:N", title="class"), alt.Tooltip("probability:Q", format=".6f")],
     )
     last = base.transform_filter(alt.datum.run == list(runs)[-1])
-    right = theme.pick(theme.RIGHT.colour, dark)
+    opacity = alt.condition(alt.datum.strong, alt.value(1.0), alt.value(0.55))
+    right: dict[str, Any] = {"text": f"{theme.RIGHT.mark} right", "color": theme.pick(theme.RIGHT.colour, dark)}
     layers = [
-        last.mark_bar(color=theme.pick(theme.PRIMARY, dark)).encode(
-            opacity=alt.condition(alt.datum.strong, alt.value(1.0), alt.value(0.55))
-        ),
-        last.transform_filter(alt.datum.right).mark_text(
-            text=f"{theme.RIGHT.mark} right", dy=-9, fontSize=12, color=right
-        ),
+        last.mark_bar(color=theme.pick(theme.PRIMARY, dark)).encode(opacity=opacity),
+        last.transform_filter(alt.datum.right).mark_text(dy=-9, fontSize=12, **right),
     ]
     if before is not None:
         frames = base.transform_filter(alt.datum.run == "original")

@@ -11,7 +11,7 @@ from xformer.analysis.differences import surprise_by_character as surprise_table
 from xformer.analysis.generation import steering_by_scale as steering_table
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import Chart, layered
+from xformer.viz.charts import Chart, hues, layered, tips
 from xformer.viz.generation import model_hues
 
 _MOST_WORDS = 90
@@ -43,31 +43,19 @@ def surprise_by_character(readings: Sequence[Reading], *, dark: bool = False) ->
             for token, start, to in zip(table["token"], table["from"], table["to"], strict=True)
         ],
     )
-    up = alt.Axis(labelExpr="abs(datum.value)", tickCount=6)
-    bits = alt.Y("bits_up:Q", title="bits per character", axis=up, scale=alt.Scale(padding=16))
+    axis = alt.Axis(labelExpr="abs(datum.value)", tickCount=6)
+    bits = alt.Y("bits_up:Q", title="bits per character", axis=axis, scale=alt.Scale(padding=16))
     x = alt.X("from:Q", title="character of the text", scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1))
     hover = ["model:N", "token:N", *(alt.Tooltip(f"{name}:Q", format=".2f") for name in ("bits", "bits_per_character"))]
     base = alt.Chart(table)
     bars = base.mark_bar(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1)
     look = {"fontSize": 12, "color": theme.pick(theme.TEXT, dark)}
-    words = [
-        base.transform_filter(f"datum.bits_up {side} 0")
-        .mark_text(dy=dy, **look)
-        .encode(alt.X("middle:Q"), bits, text="shown:N")
-        for side, dy in ((">=", -7), ("<", 9))
-    ]
-    return layered(
-        bars.encode(
-            x,
-            bits,
-            model_hues(models, dark).legend(orient="top", columns=1, labelLimit=300),
-            x2="to:Q",
-            y2=alt.Y2Datum(0),
-            tooltip=hover,
-        ),
-        *words,
-        height=320,
-    )
+    up, down = (base.transform_filter(f"datum.bits_up {side} 0") for side in (">=", "<"))
+    words = [up.mark_text(dy=-7, **look), down.mark_text(dy=9, **look)]
+    words = [text.encode(alt.X("middle:Q"), bits, text="shown:N") for text in words]
+    colour = model_hues(models, dark).legend(orient="top", columns=1, labelLimit=300)
+    bars = bars.encode(x, bits, colour, x2="to:Q", y2=alt.Y2Datum(0), tooltip=hover)
+    return layered(bars, *words, height=320)
 
 
 def steering_by_scale(
@@ -103,22 +91,13 @@ def steering_by_scale(
     table = steering_table(reading, towards, away, layer=layer) if table is None else table
     tokens = list(dict.fromkeys(table["token"]))
     table = table.assign(place=[tokens.index(token) for token in table["token"]])
-    hues = [theme.head_hue(index, dark) for index in range(len(tokens) - 1)] + [theme.pick(theme.MASKED, dark)]
+    colours = [*theme.head_hues(len(tokens) - 1, dark), theme.pick(theme.MASKED, dark)]
     share = alt.Y("probability:Q", title="probability", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
-    colour = alt.Color(
-        "token:N", scale=alt.Scale(domain=tokens, range=hues), legend=alt.Legend(title="next token", labelFontSize=14)
-    )
-    areas = (
-        alt.Chart(table)
-        .mark_area(interpolate="monotone", opacity=0.9)
-        .encode(
-            alt.X("scale:Q", title="scale", scale=alt.Scale(nice=False)),
-            share.stack("zero"),
-            colour,
-            alt.Order("place:Q"),
-            tooltip=["token:N", "scale:Q", alt.Tooltip("probability:Q", format=".3f")],
-        )
-    )
+    colour = hues("token:N", tokens, colours, legend=alt.Legend(title="next token", labelFontSize=14))
+    x, hover = alt.X("scale:Q", title="scale", scale=alt.Scale(nice=False)), tips("token:N", "scale:Q")
+    hover += [alt.Tooltip("probability:Q", format=".3f")]
+    areas = alt.Chart(table).mark_area(interpolate="monotone", opacity=0.9)
+    areas = areas.encode(x, share.stack("zero"), colour, alt.Order("place:Q"), tooltip=hover)
     marked = pd.DataFrame({"scale": [] if scale is None else [scale]})
     rule = alt.Chart(marked).mark_rule(strokeWidth=2.5, color=theme.pick(theme.TEXT, dark)).encode(x="scale:Q")
     return layered(areas, rule, height=300)

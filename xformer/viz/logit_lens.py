@@ -14,7 +14,8 @@ from xformer.analysis.logit_lens import answer_path as path_table
 from xformer.analysis.logit_lens import lens as lens_table
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import Chart, heat, inks, layered, written
+from xformer.viz.charts import Chart, above, heat, hues, inks, layered, tips, written
+from xformer.viz.generation import RIGHT_SHARE
 from xformer.viz.residual import ROOMY, TIGHT, around, flat_axis, place_labels, point_axis, row_height, thinned
 
 WIDTH_OF_CELLS = 540
@@ -86,35 +87,23 @@ def lens(
     high, n = row_height(len(rows)), len(places)
     x = alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=flat_axis(n))
     y = alt.Y("point:N", sort=rows, title="after …", axis=point_axis(len(points)))
-    hover = [
-        alt.Tooltip("point:N", title="after"),
-        alt.Tooltip("place:N", title="position · reads"),
-        alt.Tooltip("token:N", title="likeliest token"),
-        alt.Tooltip("probability:Q", title="its probability", format=".6f"),
-    ]
+    hover = tips(("point:N", "after"), ("place:N", "position · reads"), ("token:N", "likeliest token"))
+    hover += tips(("probability:Q", "its probability", ".6f"))
     if has_answers:
-        hover += [
-            alt.Tooltip("verdict:N", title="which is" if judged else f"is what {answer}"),
-            alt.Tooltip("answer:N", title=answer),
-            alt.Tooltip("answer_probability:Q", title="probability of that", format=".6f"),
-        ]
+        hover += tips(("verdict:N", "which is" if judged else f"is what {answer}"), ("answer:N", answer), RIGHT_SHARE)
     if before is not None:
-        hover.append(alt.Tooltip("was:N", title="in the original"))
+        hover += tips(("was:N", "in the original"))
     key = alt.Legend(title="probability", format=".1f", gradientLength=160) if legend else None
     colour = heat("probability:Q", stops, 0, 1, legend=key)
     base = alt.Chart(data).encode(x, y)
-    layers = [
-        base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1).encode(colour, tooltip=hover),
-        base.transform_filter("datum.right")
-        .mark_rect(filled=False, stroke=theme.pick(theme.RIGHT.colour, dark), strokeWidth=3)
-        .encode(tooltip=hover),
-    ]
+    cells = base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1)
+    outline = {"filled": False, "stroke": theme.pick(theme.RIGHT.colour, dark), "strokeWidth": 3}
+    outlined = base.transform_filter("datum.right").mark_rect(**outline)
+    layers = [cells.encode(colour, tooltip=hover), outlined.encode(tooltip=hover)]
     if before is not None:
-        layers.append(
-            base.transform_filter("datum.moved")
-            .mark_rect(filled=False, strokeWidth=1.5, strokeDash=[4, 3], width={"band": 0.92}, height={"band": 0.92})
-            .encode(stroke=written(), tooltip=hover)
-        )
+        look = {"filled": False, "strokeWidth": 1.5, "strokeDash": [4, 3]}
+        moved = base.transform_filter("datum.moved").mark_rect(**look, width={"band": 0.92}, height={"band": 0.92})
+        layers.append(moved.encode(stroke=written(), tooltip=hover))
     if position is not None:
         framed = base.transform_filter(alt.datum.position == position)
         look = {"filled": False, "strokeWidth": 2.5 if high >= 18 else 1, "stroke": theme.pick(theme.PRIMARY, dark)}
@@ -123,24 +112,17 @@ def lens(
     limit = max(WIDTH_OF_CELLS // n - 2, 20)
     ink, two_lines = written(), n <= ROOMY and high >= 30
     if n <= TIGHT:
-        layers.append(
-            base.mark_text(
-                fontSize=10 if high < 18 or n > ROOMY else 15 if legend and high >= 26 else 12,
-                fontWeight="bold" if high >= 18 else "normal",
-                dy=-6 if two_lines else 0,
-                limit=limit,
-            ).encode(color=ink, text="says:N")
-        )
+        size = 10 if high < 18 or n > ROOMY else 15 if legend and high >= 26 else 12
+        look = {"fontSize": size, "fontWeight": "bold" if high >= 18 else "normal", "dy": -6 if two_lines else 0}
+        layers.append(base.mark_text(**look, limit=limit).encode(color=ink, text="says:N"))
     if two_lines:
         layers.append(base.mark_text(fontSize=11, dy=10).encode(color=ink, text="share:N"))
     if has_answers and n <= 1.5 * TIGHT:
         answers = data.drop_duplicates("position").assign(point=answer)
-        look = {"fontWeight": "bold", "limit": limit, "color": theme.pick(theme.TEXT, dark)}
-        layers.append(
-            alt.Chart(answers)
-            .mark_text(fontSize=_answer_size(answers["answer"].tolist(), limit, n), **look)
-            .encode(x, y, text="answer:N", tooltip=["place:N", "answer:N"])
-        )
+        size = _answer_size(answers["answer"].tolist(), limit, n)
+        look = {"fontSize": size, "fontWeight": "bold", "limit": limit, "color": theme.pick(theme.TEXT, dark)}
+        words = alt.Chart(answers).mark_text(**look)
+        layers.append(words.encode(x, y, text="answer:N", tooltip=["place:N", "answer:N"]))
     return layered(*layers, height=high * len(rows) + around(title), title=title)
 
 
@@ -183,11 +165,11 @@ def answer_path(
         data["says"] = [f"{text} (was {_share(p)})" for text, p in zip(data["says"], was, strict=True)]
     rows, high = frame["point"].tolist()[::-1], row_height(len(frame))
     stops = theme.diverging(dark)
-    colour = alt.Color("for_it:N", scale=alt.Scale(domain=[True, False], range=[stops[-4], stops[3]]), legend=None)
+    colour = hues("for_it:N", [True, False], [stops[-4], stops[3]], legend=None)
     ink = theme.pick(theme.TEXT, dark)
     what = f"adds to the margin of {frame['answer'].iloc[0]}" if is_split else "probability of the answer"
     hover = ["point:N", "token:N", "answer:N", "rank:Q", alt.Tooltip("answer_probability:Q", format=".6f")]
-    hover += [alt.Tooltip("adds:Q", title="adds to the margin", format="+.4f")] if is_split else []
+    hover += tips(("adds:Q", "adds to the margin", "+.4f")) if is_split else []
     axis = alt.Axis(orient="top", tickCount=4, title=what)
     y = alt.Y("point:N", sort=rows, title=None, axis=point_axis(len(rows)))
     base = alt.Chart(data).encode(y, tooltip=hover)
@@ -199,7 +181,7 @@ def answer_path(
         ),
         height=high * len(rows) + around(title),
         padding={"left": 5, "top": 5, "bottom": 5, "right": 100 if before is None else 190},
-        **({"title": title} if title else {}),
+        **above(title),
     )
 
 

@@ -56,9 +56,8 @@ class PatternLayer:
     @property
     def silenced(self) -> tuple[int, ...]:
         """The heads, from 0, whose pattern is not 0 and whose z is: those that are ablated."""
-        return tuple(
-            head for head, size in enumerate(self.z_size) if size == 0 and np.nan_to_num(self.pattern[head]).any()
-        )
+        silent = (head for head, size in enumerate(self.z_size) if size == 0)
+        return tuple(head for head in silent if np.nan_to_num(self.pattern[head]).any())
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -417,10 +416,8 @@ def apart(planes: bytes) -> tuple[bytes, bytes]:
     about, first = {"common": header, "runs": own}, b"".join(blocks[0])
     digest = zlib.crc32(first, zlib.crc32(json.dumps(about).encode()))
     rest = {"view": view, "content": content, "original": digest, "layers": layers}
-    return (
-        joined(MAGIC_ORIGINAL, {"view": view, "content": digest, **about}, first),
-        joined(MAGIC, rest, b"".join(blocks[1])),
-    )
+    original = joined(MAGIC_ORIGINAL, {"view": view, "content": digest, **about}, first)
+    return original, joined(MAGIC, rest, b"".join(blocks[1]))
 
 
 def head_message(

@@ -21,10 +21,9 @@ from xformer.analysis.positions import position_curves as curves_table
 from xformer.analysis.positions import position_offsets as offsets_table
 from xformer.analysis.positions import position_values as values_table
 from xformer.reading import Reading
-from xformer.site import head_title
 from xformer.viz import theme
 from xformer.viz.attention_patterns import MOST_CELLS, pooled, titled
-from xformer.viz.charts import PADDED, Chart, inks, layered, squares, written
+from xformer.viz.charts import PADDED, Chart, head_titles, heat, hues, inks, layered, squares, tips, written
 from xformer.viz.embeddings import rows_height, vector_heatmap
 
 MOST_WITH_NUMBERS = 48
@@ -63,11 +62,10 @@ def position_values(
         >>> chart = xformer.viz.position_values(reading)
     """
     table = values_table(reading, positions=positions, kind=kind, stack=stack).assign(token="")
+    look: dict[str, Any] = {}
     if "cos" in table:
         table = table.rename(columns={"pair": "dimension", "cos": "value"})
-        look: dict[str, Any] = {"limit": 1.0, "columns": "pair: cos of its angle"}
-    else:
-        look = {}
+        look = {"limit": 1.0, "columns": "pair: cos of its angle"}
     return vector_heatmap(table, dark=dark, rows="position", height=height, legend=legend, **look)
 
 
@@ -107,12 +105,8 @@ def position_curves(
     last = int(max(table["position"]))
     if trained is not None and trained <= last:
         shade = alt.Chart(pd.DataFrame({"from": [trained - 0.5], "to": [last]}))
-        lines.insert(
-            0,
-            shade.mark_rect(color=theme.pick(theme.MASKED, dark), opacity=0.5).encode(
-                x=_whole("from", "position"), x2="to:Q"
-            ),
-        )
+        shade = shade.mark_rect(color=theme.pick(theme.MASKED, dark), opacity=0.5)
+        lines.insert(0, shade.encode(x=_whole("from", "position"), x2="to:Q"))
     return layered(*lines, height=height)
 
 
@@ -150,17 +144,13 @@ def position_offsets(
     table = offsets_table(reading, n=n, kind=kind, stack=stack, most=most)
     offset = ("offset", "offset = key − query")
     if "bias" in table:
-        lines = _lines(
-            table.assign(head=table["head"] + 1), "head", offset, ("bias", "added to the score"), "bottom", dark
-        )
-        return layered(*lines, height=height)
+        table = table.assign(head=table["head"] + 1)
+        added = ("bias", "added to the score")
+        return layered(*_lines(table, "head", offset, added, "bottom", dark), height=height)
     hue = theme.pick(theme.PART_HUES["positions"], dark)
     base = alt.Chart(table).encode(x=_whole(*offset))
-    tooltip = [
-        "offset:Q",
-        *(alt.Tooltip(f"{name}:Q", format=".7g") for name in ("mean", "low", "high")),
-        alt.Tooltip("pairs:Q", title="pairs of positions"),
-    ]
+    products = [alt.Tooltip(f"{name}:Q", format=".7g") for name in ("mean", "low", "high")]
+    tooltip = [*tips("offset:Q"), *products, *tips(("pairs:Q", "pairs of positions"))]
     title = "turned q · k" if are_turned(reading, kind, stack) else "P[i] · P[j]"
     return layered(
         base.mark_area(color=hue, opacity=0.25).encode(y=alt.Y("low:Q", title=title), y2="high:Q"),
@@ -194,10 +184,7 @@ def attention_moved(
         >>> chart = xformer.viz.attention_moved(ablated, before=reading)
     """
     table = moved_table(reading, before=before)
-    titles = [
-        head_title(path, head, is_pair=reading.is_pair)
-        for path, head in zip(table["layer"].tolist(), table["head"].tolist(), strict=True)
-    ]
+    titles = head_titles(reading, table)
     rows = [title.rpartition(" · ")[0] for title in titles]
     table = table.assign(name=titles, row=rows, column=table["head"] + 1)
     rows = list(dict.fromkeys(rows))
@@ -206,13 +193,12 @@ def attention_moved(
     base = alt.Chart(table).encode(
         x=alt.X("column:O", title="head", axis=alt.Axis(labelAngle=0)),
         y=alt.Y("row:N", title=None, sort=rows, axis=alt.Axis(labelLimit=150, labelOverlap=True)),
-        tooltip=[alt.Tooltip("name:N", title="head"), alt.Tooltip("moved:Q", format=".7f")],
+        tooltip=[*tips(("name:N", "head")), alt.Tooltip("moved:Q", format=".7f")],
     )
-    scale = alt.Scale(**theme.vega_scale(theme.sequential(dark), 0, 1))
     few = len(table) <= MOST_WITH_NUMBERS
     legend = None if few else alt.Legend(format=".0%", gradientLength=105, orient="bottom", titleOrient="left")
     click = alt.selection_point(name="head", fields=["cell"], on="click", clear=False)
-    colour = alt.Color("moved:Q", title="moved", scale=scale, legend=legend)
+    colour = heat("moved:Q", theme.sequential(dark), 0, 1, title="moved", legend=legend)
     layers = [base.mark_rect(cursor="pointer").encode(color=colour).add_params(click)]
     if few:
         layers.append(base.mark_text(fontSize=12).encode(text=alt.Text("moved:Q", format=".0%"), color=written()))
@@ -220,9 +206,8 @@ def attention_moved(
         here = alt.FieldEqualPredicate(field="cell", equal=f"{chosen[0] + 1}.{chosen[1] + 1}")
         frame = {"filled": False, "stroke": theme.pick(theme.PRIMARY, dark), "strokeWidth": 3}
         layers.append(base.transform_filter(here).mark_rect(**frame))
-    return layered(
-        *layers, height=rows_height(len(rows), 270, around=(70 if few else 110) + titled(title)), title=title
-    )
+    around = (70 if few else 110) + titled(title)
+    return layered(*layers, height=rows_height(len(rows), 270, around=around), title=title)
 
 
 def attention_guess(
@@ -244,9 +229,8 @@ def attention_guess(
     )
     masked = theme.pick(theme.MASKED, dark)
     empty = base.mark_rect(color=theme.pick(theme.SECONDARY_BACKGROUND, dark), stroke=masked, strokeWidth=0.5)
-    here = base.transform_filter(alt.FieldEqualPredicate(field="query", equal=asked)).mark_rect(
-        color=theme.pick(theme.PRIMARY, dark), opacity=0.35, cursor="pointer"
-    )
+    here = base.transform_filter(alt.FieldEqualPredicate(field="query", equal=asked))
+    here = here.mark_rect(color=theme.pick(theme.PRIMARY, dark), opacity=0.35, cursor="pointer")
     size = squares(len(queries), len(keys), 42, height)
     view = alt.ViewBackground(fill=masked)
     return layered(empty.add_params(click), here, **size, title=title, view=view, autosize=PADDED)
@@ -257,15 +241,11 @@ def _lines(
 ) -> list[alt.Chart]:
     """A line for each `by` through its points; `x` and `y` are a column and its title."""
     names = list(dict.fromkeys(table[by].tolist()))
-    colour = alt.Color(
-        f"{by}:N",
-        title=f"{by} (click)",
-        sort=names,
-        scale=alt.Scale(domain=names, range=theme.head_hues(len(names), dark)),
-        legend=alt.Legend(symbolType="stroke", symbolStrokeWidth=4, orient=legend, columns=8),
-    )
+    key = alt.Legend(symbolType="stroke", symbolStrokeWidth=4, orient=legend, columns=8)
+    look = {"title": f"{by} (click)", "sort": names, "legend": key}
+    colour = hues(f"{by}:N", names, theme.head_hues(len(names), dark), **look)
     picked = alt.selection_point(name="picked", fields=[by], bind="legend", toggle="true")
-    tooltip = [alt.Tooltip(f"{by}:N"), alt.Tooltip(f"{x[0]}:Q"), alt.Tooltip(f"{y[0]}:Q", format=".7g")]
+    tooltip = [*tips(f"{by}:N", f"{x[0]}:Q"), alt.Tooltip(f"{y[0]}:Q", format=".7g")]
     base = alt.Chart(table).encode(x=_whole(*x), y=alt.Y(f"{y[0]}:Q", title=y[1]), color=colour, tooltip=tooltip)
     return [
         base.mark_line(strokeWidth=2.5, interpolate="linear")

@@ -31,7 +31,7 @@ from xformer.analysis.principles import softmax_row as row_table
 from xformer.analysis.principles import softmax_saturation as saturation_table
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import Chart, heat, inks, layered, written
+from xformer.viz.charts import Chart, heat, hues, inks, layered, tips, written
 from xformer.viz.theme import MASKED, PART_HUES, diverging, signed_limit
 
 ROW = 30
@@ -95,17 +95,13 @@ def _bars(row: pd.DataFrame, what: str, key: int, dark: bool) -> Chart:
     row = row.assign(label=labels, chosen=row["key"] == key)
     axis = alt.Axis(labelAngle=0, labelOverlap=True)
     base = alt.Chart(row).encode(alt.X("label:N", sort=labels, title="key: position and token", axis=axis))
+    exp = tips(("exp:Q", "exp(score − largest)", ".6f"))
+    score, weight = (alt.Tooltip(f"{name}:Q", format=".6f") for name in ("score", "weight"))
     bars = base.mark_bar().encode(
         alt.Y(f"{what}:Q", title=what, scale=alt.Scale(domain=[0, 1]) if what == "weight" else alt.Undefined),
         color=alt.condition("datum.allowed", alt.value(PART_HUES["attention"][dark]), alt.value(MASKED[dark])),
         opacity=alt.condition("datum.chosen", alt.value(1.0), alt.value(0.5)),
-        tooltip=[
-            alt.Tooltip("label:N", title="key"),
-            alt.Tooltip("score:Q", format=".6f"),
-            alt.Tooltip("exp:Q", title="exp(score − largest)", format=".6f"),
-            alt.Tooltip("weight:Q", format=".6f"),
-            "allowed:N",
-        ],
+        tooltip=[*tips(("label:N", "key")), score, *exp, weight, "allowed:N"],
     )
     words = base.transform_filter("!datum.allowed").mark_text(text="masked", angle=270, fontSize=11, color="#8a93a6")
     return layered(bars, *([words.encode(y=alt.datum(0))] if what == "score" else []), height=190)
@@ -149,25 +145,16 @@ def attention_costs(*, n_tokens: int, d_model: int, n_heads: int, dark: bool = F
     # Beyond the longest bar there is room for its sum.
     scale = alt.Scale(domain=[0, 1.18 * max(frame["measured"])], nice=False)
     axis = alt.Axis(labelExpr="format(datum.value, '~s')", tickCount=5)
-    hues = alt.Scale(domain=parts, range=theme.head_hues(len(parts), dark))
-    legend = alt.Legend(orient="top", columns=4, labelLimit=140)
-    colour = alt.Color("part:N", title=None, sort=parts, scale=hues, legend=legend)
-    hover = [
-        "heads:N",
-        "part:N",
-        alt.Tooltip("count:Q", format=",", title="from the shapes"),
-        alt.Tooltip("measured:Q", format=",", title="whole layer, measured"),
-    ]
+    look = {"title": None, "sort": parts, "legend": alt.Legend(orient="top", columns=4, labelLimit=140)}
+    colour = hues("part:N", parts, theme.head_hues(len(parts), dark), **look)
+    hover = tips("heads:N", "part:N", ("count:Q", "from the shapes", ","), ("measured:Q", "whole layer, measured", ","))
     bars = alt.Chart(frame).mark_bar().transform_calculate(rank=f"indexof({parts!r}, datum.part)")
     count = alt.X("count:Q", title="multiplications", scale=scale, axis=axis)
     sums = frame.drop_duplicates("heads")
     words = alt.Chart(sums.assign(shown=[f"{n:,}" for n in sums["measured"]]))
     words = words.mark_text(align="left", dx=6, color=theme.pick(theme.TEXT, dark))
-    return layered(
-        bars.encode(y, count, colour, order="rank:Q", tooltip=hover),
-        words.encode(y, alt.X("measured:Q"), text="shown:N"),
-        height=200,
-    )
+    words = words.encode(y, alt.X("measured:Q"), text="shown:N")
+    return layered(bars.encode(y, count, colour, order="rank:Q", tooltip=hover), words, height=200)
 
 
 HEIGHT = 300
@@ -199,9 +186,8 @@ def product_variances(*, d: int | None = None, seed: int = 0, dark: bool = False
     scale = alt.Scale(type="log", domain=[0.5, 1024])
     y = alt.Y("value:Q", title="variance", scale=scale, axis=alt.Axis(values=[1, 4, 16, 64, 256, 1024], format="d"))
     legend = alt.Legend(orient="top", symbolType="circle", symbolSize=90)
-    hues = alt.Scale(domain=list(names.values()), range=theme.head_hues(2, dark)[::-1])
-    colour = alt.Color("what:N", title=None, scale=hues, legend=legend)
-    tooltip = ["d:Q", alt.Tooltip("what:N", title="of"), alt.Tooltip("value:Q", format=".5f", title="variance")]
+    colour = hues("what:N", list(names.values()), theme.head_hues(2, dark)[::-1], title=None, legend=legend)
+    tooltip = tips("d:Q", ("what:N", "of"), ("value:Q", "variance", ".5f"))
     return layered(
         *_here(d, dark),
         alt.Chart(lines).mark_line(strokeDash=[5, 4], strokeWidth=1.5).encode(_width(), y, colour),
@@ -228,11 +214,11 @@ def softmax_saturation(*, what: str = "gradient", d: int | None = None, seed: in
     """
     frame = saturation_table(seed=seed)
     title, top = {"largest": ("largest weight of a row", 1.0), "gradient": ("largest p (1 − p)", 0.25)}[what]
-    hues = alt.Scale(domain=[RAW, SCALED], range=theme.head_hues(2, dark)[::-1])
+    legend = alt.Legend(orient="top", symbolStrokeWidth=4)
     base = alt.Chart(frame).encode(
         _width(),
         alt.Y(f"{what}:Q", title=title, scale=alt.Scale(domain=[0, top])),
-        alt.Color("scale:N", title=None, scale=hues, legend=alt.Legend(orient="top", symbolStrokeWidth=4)),
+        hues("scale:N", [RAW, SCALED], theme.head_hues(2, dark)[::-1], title=None, legend=legend),
         tooltip=["d:Q", "scale:N", alt.Tooltip(f"{what}:Q", format=".5f")],
     )
     lines, points = base.mark_line(strokeWidth=2.5), base.mark_circle(size=50, opacity=1)
@@ -289,12 +275,7 @@ MANY_COLUMNS = 6
 
 
 def matrix(
-    mixed: Mixed,
-    *,
-    which: str,
-    n_columns: int | None = None,
-    row: int | None = None,
-    dark: bool = False,
+    mixed: Mixed, *, which: str, n_columns: int | None = None, row: int | None = None, dark: bool = False
 ) -> Chart:
     """`analysis.matrix` as coloured cells with its numbers: weights on the fixed scale from 0 to 1, all else centred on zero.
 

@@ -15,7 +15,7 @@ from xformer.analysis.score_decomposition import why as why_table
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.viz import theme
-from xformer.viz.charts import Chart, heat, inks, layered, written
+from xformer.viz.charts import Chart, heat, inks, layered, tips, written
 
 ROOMY, TIGHT = 12, 24
 """Up to so many positions a cell has room for its probability, and for its token."""
@@ -78,13 +78,8 @@ def norms(
         alt.Y("point:N", sort=points, title="after …", axis=point_axis(len(points))),
     )
     legend = alt.Legend(title="length ‖x‖", gradientLength=120, format=".3~g")
-    place = alt.Tooltip("place:N", title="position · reads")
-    layers = [
-        base.mark_rect().encode(
-            heat("length:Q", stops, 0, limit, legend=legend),
-            tooltip=["point:N", place, alt.Tooltip("length:Q", format=".5f")],
-        )
-    ]
+    hover = [*tips("point:N", ("place:N", "position · reads")), alt.Tooltip("length:Q", format=".5f")]
+    layers = [base.mark_rect().encode(heat("length:Q", stops, 0, limit, legend=legend), tooltip=hover)]
     if n <= ROOMY:
         layers.append(base.mark_text(fontSize=11).encode(color=written(), text="shown:N"))
     return layered(*layers, height=row_height(len(points)) * len(points) + around(title), title=title)
@@ -138,39 +133,29 @@ def attribution(
         >>> chart = xformer.viz.attribution(reading, position=0)
     """
     runs = {"original": before, "changed": reading} if before is not None else {"": reading}
-    frames = strongest(
-        {name: parts_table(run, position=position, token=token, lead=lead) for name, run in runs.items()}, most
-    )
+    of = {"position": position, "token": token, "lead": lead}
+    frames = strongest({name: parts_table(run, **of) for name, run in runs.items()}, most)
     tokens = {run.explained(position) if token is None else token for run in runs.values()}
     name = reading.subject.labels[tokens.pop()] if len(tokens) == 1 else f"the {_asked(reading, position)} token"
     target = f"the {'lead' if lead else 'logit'} of {name}"
-    first = next(iter(frames.values()))
-    rows: list[dict[str, Any]] = []
-    for name, frame in frames.items():
-        rows += [row | {"run": name, "hue": _hue(row, dark)} for row in frame.to_dict("records")]
-    data = pd.DataFrame(rows)
-    two = len(frames) > 1
+    first, two = next(iter(frames.values())), len(frames) > 1
+    data = pd.concat([frame.assign(run=name) for name, frame in frames.items()])
+    data["hue"] = [_hue(row, dark) for row in data.to_dict("records")]
     parts = list(dict.fromkeys([*first["part"], *data["part"]]))
     y = alt.Y("part:N", sort=parts, title=None, axis=alt.Axis(labelLimit=260, labelOverlap=False))
-    values = [0.0, *(float(row["contribution"]) for row in rows)]
+    values = [0.0, *data["contribution"].tolist()]
     low, high = min(values), max(values)
     room = 0.1 * (high - low) or 1.0  # for the number beside the longest bar
-    x = alt.X(
-        "contribution:Q", title=f"adds to {target}", scale=alt.Scale(domain=[low - room, high + room], nice=False)
-    )
+    scale = alt.Scale(domain=[low - room, high + room], nice=False)
+    x = alt.X("contribution:Q", title=f"adds to {target}", scale=scale)
     hover = ["part:N", "run:N", alt.Tooltip("contribution:Q", format="+.6f")]
     base = alt.Chart(data).encode(x, y, tooltip=hover)
+    colour, bars, now = alt.Color("hue:N", scale=None), [], base
     if two:
         base = base.encode(yOffset=alt.YOffset("run:N", sort=list(frames)))
-        old, new = list(frames)
-        bars = [
-            base.transform_filter(alt.datum.run == old)
-            .mark_bar(filled=False, strokeWidth=1.5)
-            .encode(stroke=alt.Stroke("hue:N", scale=None)),
-            base.transform_filter(alt.datum.run == new).mark_bar().encode(alt.Color("hue:N", scale=None)),
-        ]
-    else:
-        bars = [base.mark_bar().encode(alt.Color("hue:N", scale=None))]
+        old, now = (base.transform_filter(alt.datum.run == name) for name in frames)
+        bars.append(old.mark_bar(filled=False, strokeWidth=1.5).encode(stroke=alt.Stroke("hue:N", scale=None)))
+    bars.append(now.mark_bar().encode(colour))
     ink = theme.pick(theme.TEXT, dark)
     number = {"fontSize": 11, "color": ink}
     text = alt.Text("contribution:Q", format="+.2f")
@@ -266,38 +251,20 @@ def why(
     ranked = frame.head(RANKED).assign(pair=lambda f: f["query_source"] + "  ×  " + f["key_source"])
     cells, orders = _gathered(frame if opened is None else _closed(frame, opened))
     limit = max(map(abs, [*cells["advantage"].tolist(), *ranked["advantage"].tolist()])) or 1.0
-    colour = alt.Color(
-        "advantage:Q", scale=alt.Scale(**theme.vega_scale(theme.diverging(dark), -limit, limit)), legend=None
-    )
-    hover = [
-        alt.Tooltip("query_source", title="at the query"),
-        alt.Tooltip("key_source", title="at the key"),
-        alt.Tooltip("score:Q", title="adds to the score, nats", format=".4f"),
-        alt.Tooltip("advantage:Q", title="adds to the advantage, nats", format=".4f"),
-    ]
-    bars = (
-        alt.Chart(ranked, title="Largest contributions of pairs", width=140, height=24 * len(ranked))
-        .mark_bar()
-        .encode(
-            x=alt.X("advantage:Q", title="nats of advantage"),
-            y=alt.Y("pair:N", sort=ranked["pair"].tolist(), title=None, axis=alt.Axis(labelLimit=260)),
-            color=colour,
-            tooltip=hover,
-        )
-    )
+    colour = heat("advantage:Q", theme.diverging(dark), -limit, limit, legend=None)
+    hover = tips(("query_source", "at the query"), ("key_source", "at the key"))
+    hover += tips(("score:Q", "adds to the score, nats", ".4f"), ("advantage:Q", "adds to the advantage, nats", ".4f"))
+    bars = alt.Chart(ranked, title="Largest contributions of pairs", width=140, height=24 * len(ranked)).mark_bar()
+    x = alt.X("advantage:Q", title="nats of advantage")
+    y = alt.Y("pair:N", sort=ranked["pair"].tolist(), title=None, axis=alt.Axis(labelLimit=260))
     rows, columns = orders
+    size: dict[str, Any] = {"width": CELL * len(columns), "height": CELL * len(rows)}
+    matrix = alt.Chart(cells, title="At the query × at the key", **size).mark_rect()
     axis: dict[str, Any] = {"labelLimit": 140, "labelOverlap": False}
-    matrix = (
-        alt.Chart(cells, title="At the query × at the key", width=CELL * len(columns), height=CELL * len(rows))
-        .mark_rect()
-        .encode(
-            alt.X("key_source:N", sort=columns, title=None, axis=alt.Axis(labelAngle=-45, **axis)),
-            alt.Y("query_source:N", sort=rows, title=None, axis=alt.Axis(**axis)),
-            colour,
-            tooltip=hover,
-        )
-    )
-    return alt.hconcat(bars, matrix, spacing=24)
+    across = alt.X("key_source:N", sort=columns, title=None, axis=alt.Axis(labelAngle=-45, **axis))
+    down = alt.Y("query_source:N", sort=rows, title=None, axis=alt.Axis(**axis))
+    charts = [bars.encode(x, y, colour, tooltip=hover), matrix.encode(across, down, colour, tooltip=hover)]
+    return alt.hconcat(*charts, spacing=24)
 
 
 def _closed(frame: pd.DataFrame, opened: Sequence[str]) -> pd.DataFrame:

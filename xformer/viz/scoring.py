@@ -16,7 +16,7 @@ from xformer.analysis.scoring import confusion as confusion_table
 from xformer.analysis.scoring import lengths_compared as compared_table
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import Chart, heat, layered
+from xformer.viz.charts import Chart, heat, hues, layered, tips
 from xformer.viz.generation import WIDTHS, model_hues, short_names
 
 _TITLES = {
@@ -61,15 +61,8 @@ def accuracy(
     title = "position in the answer" if by == "position" else "length of the answer"
     x = alt.X(f"{by}:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False, padding=12))
     name = _TITLES[by, measure]
-    hover = [
-        "model:N",
-        alt.Tooltip(f"{by}:Q", title=title),
-        alt.Tooltip("share:Q", title=name, format=".6f"),
-        alt.Tooltip("low:Q", title="95 % from", format=".6f"),
-        alt.Tooltip("high:Q", title="to", format=".6f"),
-        alt.Tooltip("hits:Q", title="right"),
-        alt.Tooltip("trials:Q", title="of"),
-    ]
+    hover = tips("model:N", (f"{by}:Q", title), ("share:Q", name, ".6f"), ("low:Q", "95 % from", ".6f"))
+    hover += tips(("high:Q", "to", ".6f"), ("hits:Q", "right"), ("trials:Q", "of"))
     return layered(*_lines(data, x, ("share", name), hover, dark), height=280 + 15 * data["model"].nunique())
 
 
@@ -123,13 +116,8 @@ def confusion(counted: Agreement, model: str, *, dark: bool = False) -> Chart:
     scale = alt.Scale(domain=order)
     x = alt.X("predicted:N", sort=order, scale=scale, title="predicted token", axis=alt.Axis(labelAngle=-90, **axis))
     y = alt.Y("right:N", sort=order, scale=scale, title="right token", axis=alt.Axis(**axis))
-    hover = [
-        "model:N",
-        alt.Tooltip("right:N", title="right token"),
-        alt.Tooltip("predicted:N", title="predicted token"),
-        alt.Tooltip("count:Q", title="times"),
-        alt.Tooltip("share:Q", title="share of the row", format=".6f"),
-    ]
+    hover = tips("model:N", ("right:N", "right token"), ("predicted:N", "predicted token"), ("count:Q", "times"))
+    hover += tips(("share:Q", "share of the row", ".6f"))
     legend = alt.Legend(title="share", orient="bottom", gradientLength=140, format=".1f")
     colour = heat("share:Q", theme.sequential(dark), 0, 1, legend=legend)
     diagonal = alt.Chart(pd.DataFrame({"predicted": order, "right": order})).encode(x, y)
@@ -172,32 +160,23 @@ def accuracy_by_length(
         >>> chart = xformer.viz.accuracy_by_length(reading, lengths=[3, 5], samples=20)
     """
     frame = length_table(reading, lengths=lengths, samples=samples, seed=seed) if table is None else table
-    hues = {"whole answers": theme.head_hue(0, dark), "single tokens": theme.head_hue(1, dark)}
     names = {"exact_match": "whole answers", "token_accuracy": "single tokens"}
-    long = frame.melt(["length", "low", "high", "samples", "trained"], list(names), "what", "share")
-    long["what"] = [names[what] for what in long["what"]]
-    whole = hues["whole answers"]
+    long = frame.melt(["length", "low", "high", "samples", "trained"], list(names), "what", "share").replace(names)
+    whole, single = theme.head_hues(2, dark)
     scale = alt.Scale(nice=False)
     x = alt.X("length:Q", title=f"length of the input, in {unit}", scale=scale, axis=alt.Axis(format="d"))
     y = alt.Y("share:Q", title="right", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
-    colours = alt.Scale(domain=list(hues), range=list(hues.values()))
-    tooltip = [
-        "length:Q",
-        alt.Tooltip("what:N", title="of"),
-        alt.Tooltip("share:Q", title="right", format=".1%"),
-        alt.Tooltip("samples:Q", title="inputs"),
-        alt.Tooltip("trained:N", title="trained on"),
-    ]
+    colour = hues("what:N", list(names.values()), [whole, single], title=None, legend=alt.Legend(orient="top"))
+    tooltip = tips("length:Q", ("what:N", "of"), ("share:Q", "right", ".1%"), ("samples:Q", "inputs"))
+    tooltip += tips(("trained:N", "trained on"))
     shown = frame[frame["trained"]]["length"]
-    ends = pd.DataFrame(
-        [{"from": shown.min() - 0.5, "to": shown.max() + 0.5}] if len(shown) else [], columns=["from", "to"]
-    )
+    ends = pd.DataFrame({"from": [shown.min() - 0.5], "to": [shown.max() + 0.5]}).dropna()
     band = alt.Chart(frame).mark_area(opacity=0.25, color=whole)
     lines = alt.Chart(long).mark_line(point=alt.OverlayMarkDef(size=18)).encode(x, y, tooltip=tooltip)
     return layered(
         alt.Chart(ends).mark_rect(opacity=0.12, color=whole).encode(x="from:Q", x2="to:Q"),
         band.encode(x, alt.Y("low:Q", title="right"), alt.Y2("high:Q")),
-        lines.encode(alt.Color("what:N", title=None, scale=colours, legend=alt.Legend(orient="top"))),
+        lines.encode(colour),
         height=300,
     )
 
@@ -243,12 +222,8 @@ def lengths_compared(
     x = alt.X("length:Q", title=f"length of the input, in {unit}", scale=alt.Scale(nice=False, padding=8),
               axis=alt.Axis(format="d", tickMinStep=1))  # fmt: skip
     title = "whole answers right"
-    hover = [
-        "model:N",
-        "length:Q",
-        alt.Tooltip("exact_match:Q", title=title, format=".1%"),
-        alt.Tooltip("token_accuracy:Q", title="single tokens right", format=".1%"),
-        alt.Tooltip("samples:Q", title="inputs"),
-        alt.Tooltip("training:N", title="this length"),
-    ]
+    hover = tips("model:N", "length:Q", ("exact_match:Q", title, ".1%"))
+    hover += tips(
+        ("token_accuracy:Q", "single tokens right", ".1%"), ("samples:Q", "inputs"), ("training:N", "this length")
+    )
     return layered(*_lines(data, x, ("exact_match", title), hover, dark), height=320)

@@ -73,17 +73,13 @@ def plane(
 def film_frame(reading: Reading, step: int) -> Frame:
     """What a film keeps of a snapshot's reading: its patterns as codes, the scores of its heads, and what it says."""
     subject = own_task_model(reading.subject)
-    return Frame(
-        step,
-        {
-            path: plane(pattern[0].float().numpy(force=True), reading[f"{path}.mask"][0].numpy(force=True))
-            for path, pattern in reading.trace.patterns().items()
-        },
-        subject.task.head_scores(reading.trace, reading.example),
-        tuple(subject.labels[token] for token in reading.predicted),
-        reading.right,
-        reading.probability,
-    )
+    planes = {
+        path: plane(pattern[0].float().numpy(force=True), reading[f"{path}.mask"][0].numpy(force=True))
+        for path, pattern in reading.trace.patterns().items()
+    }
+    scores = subject.task.head_scores(reading.trace, reading.example)
+    says = tuple(subject.labels[token] for token in reading.predicted)
+    return Frame(step, planes, scores, says, reading.right, reading.probability)
 
 
 def film_of(readings: Mapping[int, Reading]) -> bytes:
@@ -158,18 +154,15 @@ def pack_film(
     (layer, head) enlarged until a visitor chooses one. `live` says that more frames will come; `target` is (order, step): with
     each new order the player goes to that step, or to the end where it is None.
     """
-    shapes = [
-        (layer.heads, *(-(-n // -(-n // SIDE)) for n in (len(layer.query_labels), len(layer.key_labels))))
-        for layer in layers
-    ]
+    sides = [(len(layer.query_labels), len(layer.key_labels)) for layer in layers]
+    shapes = [(layer.heads, *(-(-n // factor(n, SIDE)) for n in of)) for layer, of in zip(layers, sides, strict=True)]
     blocks = []
     for frame in frames:
         for layer, shape in zip(layers, shapes, strict=True):
-            if frame.planes[layer.path].shape != shape:
-                raise ValueError(
-                    f"The planes of {layer.path} are {shape} in this film, got {frame.planes[layer.path].shape}."
-                )
-            blocks.append(frame.planes[layer.path].tobytes())
+            codes = frame.planes[layer.path]
+            if codes.shape != shape:
+                raise ValueError(f"The planes of {layer.path} are {shape} in this film, got {codes.shape}.")
+            blocks.append(codes.tobytes())
     header: dict[str, Any] = {
         "layers": [
             {"path": layer.path, "title": layer.title, "heads": layer.heads, "rows": rows, "cols": cols,
@@ -234,9 +227,8 @@ def film_still(
     layer, chosen = head or header["best"]
     n_heads = [one["heads"] for one in layers]
     if not (0 <= layer < len(n_heads) and 0 <= chosen < n_heads[layer]):
-        raise InputError(
-            f"The layers have {n_heads} heads, got head {chosen} of layer {layer}; for example head=(0, 0)."
-        )
+        got = f"got head {chosen} of layer {layer}"
+        raise InputError(f"The layers have {n_heads} heads, {got}; for example head=(0, 0).")
     weights = _weights(packed, header, at)
     cells = max(4, isqrt(HEAD_GRID_MOST_CELLS // sum(n_heads)))
     small = heads_grid([one["title"] for one in layers], [_pooled(one, cells) for one in weights],
@@ -255,9 +247,8 @@ def film_still(
     lanes = _strip(header, frames[at], f"step {steps[at]:,} of {header['steps']:,}", dark)
     parts = [lanes, alt.hconcat(large, small).resolve_scale(color="independent")]
     if len(frames) + len(header["exact"]) > 1:
-        parts.append(
-            _learning(header, steps[at], [(step, score) for step, (score, *_) in zip(steps, best, strict=True)], dark)
-        )
+        scores = [(step, score) for step, (score, *_) in zip(steps, best, strict=True)]
+        parts.append(_learning(header, steps[at], scores, dark))
     return alt.vconcat(*parts).resolve_scale(color="independent")
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from xformer.bugs.lab import Lesson
 from xformer.viz import theme
-from xformer.viz.charts import Chart, layered
+from xformer.viz.charts import Chart, hues, layered, tips
 from xformer.viz.theme import HEAD_HUES
 
 TALL = 200
@@ -49,14 +49,8 @@ class Curves:
 
 BLUE, ORANGE = theme.HEAD_HUES[0], theme.HEAD_HUES[1]
 LOSS = Curves("Loss", {"loss": "training", "held_out_loss": "held out"}, (BLUE, ORANGE), "nats a token", can_log=True)
-ACCURACY = Curves(
-    "Right on held-out examples",
-    {"held_out_exact_match": "exact match", "held_out_token_accuracy": "tokens"},
-    (BLUE, ORANGE),
-    "share",
-    ".2%",
-    share=True,
-)
+SHARES_OF = {"held_out_exact_match": "exact match", "held_out_token_accuracy": "tokens"}
+ACCURACY = Curves("Right on held-out examples", SHARES_OF, (BLUE, ORANGE), "share", ".2%", share=True)
 GRADIENT = Curves("Gradient norm", {"gradient_norm": "norm"}, (BLUE,), "‖g‖", ".4g", can_log=True)
 RATE = Curves("Learning rate", {"learning_rate": "rate"}, (BLUE,), "rate", ".3e")
 BITS = Curves("Bits per character, on text it never reads", {"bits": "held out"}, (BLUE,), "bits", ".3f")
@@ -140,7 +134,7 @@ def curve_chart(
     axis = alt.Axis(format=".0%" if curves.share else ".3~g", tickCount=5)
     y = alt.Y("value:Q", title=curves.axis, scale=axis_scale(domain, log), axis=axis)
     words = " : ".join(f"datum.curve == '{column}' ? {name!r}" for column, name in curves.names.items())
-    hues = alt.Scale(domain=list(curves.names.values()), range=[theme.pick(hue, dark) for hue in curves.hues])
+    colours = [theme.pick(hue, dark) for hue in curves.hues]
     legend = alt.Legend(orient="top", labelLimit=200, symbolStrokeWidth=3, padding=0) if len(columns) == 2 else None
     few = len(columns) <= 4
     base = alt.Chart(frame).encode(x)
@@ -150,18 +144,17 @@ def curve_chart(
         .transform_filter("isValid(datum.value)" + (" && datum.value > 0" if log else ""))
         .transform_calculate(name=f"{words} : ''")
         .mark_line(strokeWidth=2.5 if few else 1.5, opacity=1.0 if few else 0.75)
-        .encode(y, alt.Color("name:N", title=None, scale=hues, legend=legend), detail="curve:N")
+        .encode(y, hues("name:N", list(curves.names.values()), colours, title=None, legend=legend), detail="curve:N")
     )
     ink = theme.pick(theme.TEXT, dark)
+    now = shown.mark_rule(color=theme.pick(theme.PRIMARY, dark), strokeWidth=2.5)
     hover = [alt.Tooltip("step:Q", format=",")]
     hover += [alt.Tooltip(f"{name}:Q", title=title, format=curves.format) for name, title in curves.names.items()][:20]
     return layered(
         lines,
         hovered(points, ink, hover).properties(name="hovered"),  # else the view is named after the data
         marked.mark_rule(color=ink, strokeDash=[4, 3], opacity=0.6).encode(tooltip=alt.Tooltip("note:N", title="here")),
-        shown.mark_rule(color=theme.pick(theme.PRIMARY, dark), strokeWidth=2.5).encode(
-            tooltip=alt.Tooltip("note:N", title="shown above")
-        ),
+        now.encode(tooltip=alt.Tooltip("note:N", title="shown above")),
         height=height,
     )
 
@@ -173,9 +166,8 @@ def axis_scale(domain: Sequence[float], log: bool, **look: Any) -> alt.Scale:
 
 def hovered(base: alt.Chart, ink: str, tooltip: list[Any]) -> alt.Chart:
     """A rule at the step nearest to the pointer, with its numbers."""
-    near = alt.selection_point(
-        nearest=True, on="pointermove", clear="pointerout", fields=["step"], empty=False, name="near"
-    )
+    when = {"on": "pointermove", "clear": "pointerout", "empty": False}
+    near = alt.selection_point(name="near", nearest=True, fields=["step"], **when)
     opacity = alt.condition(near, alt.value(0.35), alt.value(0.0))
     return base.mark_rule(color=ink, strokeWidth=1).encode(opacity=opacity, tooltip=tooltip).add_params(near)
 
@@ -264,10 +256,8 @@ def curves(
     frames = []
     for name, found in rows.items():
         wanted = [{"step": row.get("step"), "seconds": row.get("seconds"), "raw": row.get(metric)} for row in found]
-        frame: Any = pd.DataFrame(wanted, columns=["step", "seconds", "raw"])
-        frame: Any = (
-            frame.apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan).dropna(subset=["raw", x])
-        )
+        frame: Any = pd.DataFrame(wanted, columns=["step", "seconds", "raw"]).apply(pd.to_numeric, errors="coerce")
+        frame = frame.replace([np.inf, -np.inf], np.nan).dropna(subset=["raw", x])
         # Smoothed before it is thinned: else the curve would depend on how many points there is room for.
         frame = frame.assign(run=name, value=smoothed(frame["raw"].to_numpy(dtype=float), smoothing))
         frames.append(every_nth(frame, POINTS))
@@ -301,18 +291,13 @@ def curves_chart(
     front = alt.selection_point(fields=["run"], name="front", bind="legend", on="click", clear="dblclick")
     ends: dict[str, float] = frame.groupby("run")["value"].last().to_dict()
     names = sorted(ends, key=lambda name: -ends[name])
-    hues = alt.Scale(domain=names, range=[colours[name] for name in names])
-    legend = alt.Legend(
-        orient="right", title=None, labelLimit=160, symbolStrokeWidth=4, symbolType="stroke", symbolOpacity=1
-    )
-    base = alt.Chart(frame).encode(across, alt.Color("run:N", scale=hues, sort=names, legend=legend))
-    exact = [
-        "run:N",
-        alt.Tooltip("step:Q", format=","),
-        alt.Tooltip("seconds:Q", format=".2f"),
-        alt.Tooltip("value:Q", title=f"{title}, smoothed" if is_smooth else title, format=".6g"),
-        *([alt.Tooltip("raw:Q", title=f"{title}, raw", format=".6g")] if is_smooth else []),
-    ]
+    look = {"symbolStrokeWidth": 4, "symbolType": "stroke", "symbolOpacity": 1}
+    legend = alt.Legend(orient="right", title=None, labelLimit=160, **look)
+    colour = hues("run:N", names, [colours[name] for name in names], sort=names, legend=legend)
+    base = alt.Chart(frame).encode(across, colour)
+    exact = ["run:N", alt.Tooltip("step:Q", format=","), alt.Tooltip("seconds:Q", format=".2f")]
+    exact += tips(("value:Q", f"{title}, smoothed" if is_smooth else title, ".6g"))
+    exact += tips(("raw:Q", f"{title}, raw", ".6g")) if is_smooth else []
     layers: list[alt.Chart] = []
     if is_smooth:
         faint = alt.condition(front, alt.value(0.38), alt.value(0.06))

@@ -18,7 +18,7 @@ from xformer.analysis.training_runs import curves_of_all, quantiles
 from xformer.analysis.training_runs import sweep_outcome as outcome_table
 from xformer.blocks import block_max, factor
 from xformer.viz import theme
-from xformer.viz.charts import Chart, heat, inks, layered, pixel_axes, small_maps, written
+from xformer.viz.charts import Chart, heat, inks, layered, pixel_axes, small_maps, tips, written
 from xformer.viz.packing import LEVELS, NAN
 from xformer.viz.residual import row_height
 from xformer.viz.training_curves import axis_scale, domain_of, every_nth, hovered
@@ -83,8 +83,8 @@ def training_fan(
     )
     hue, ink, shown = theme.head_hue(0, dark), theme.pick(theme.TEXT, dark), ".2%" if share else ".4g"
     names = {"high": "90 %", "upper": "75 %", "median": "median", "lower": "25 %", "low": "10 %"}
-    hover = [alt.Tooltip("step:Q", format=","), alt.Tooltip("members:Q", title="members")]
-    hover += [alt.Tooltip(f"{name}:Q", title=quantile, format=shown) for name, quantile in names.items()]
+    hover = [alt.Tooltip("step:Q", format=","), *tips(("members:Q", "members"))]
+    hover += tips(*((f"{name}:Q", quantile, shown) for name, quantile in names.items()))
     base = alt.Chart(fan).encode(x)
     one = ["member:N", alt.Tooltip("step:Q", format=","), alt.Tooltip("value:Q", title=title, format=shown)]
     members = alt.Chart(each).mark_line(strokeWidth=1, opacity=0.45, color=ink)
@@ -158,10 +158,8 @@ def sweep_outcome(
         alt.X("column:N", sort=columns, title=x_title or x, axis=above),
         alt.Y("row:N", sort=rows, title=(y_title or y) if y else None, axis=beside),
     )
-    hover = [alt.Tooltip("column:N", title=x_title or x)]
-    hover += [alt.Tooltip("row:N", title=y_title or y)] if y else []
-    hover += ["solved:Q", alt.Tooltip("decided:Q", title="finished"), "members:Q"]
-    hover += [alt.Tooltip("steps_to_solve:Q", title="steps to solve", format=",.0f")]
+    hover = tips(("column:N", x_title or x), *([("row:N", y_title or y)] if y else []))
+    hover += tips("solved:Q", ("decided:Q", "finished"), "members:Q", ("steps_to_solve:Q", "steps to solve", ",.0f"))
     edge = theme.pick(theme.BACKGROUND, dark)
     cells = base.mark_rect(stroke=edge, strokeWidth=1, cursor="pointer", invalid=None)
     layers: list[Any] = [cells.encode(colour, tooltip=hover).add_params(click)]
@@ -200,9 +198,8 @@ def thumbnail(codes: UInt8[np.ndarray, "row col"], loss: Sequence[tuple[float, f
     """
     rows, cols = codes.shape
     tall, wide = THUMBNAIL / rows, THUMBNAIL / cols
-    shades = np.where(
-        codes <= LEVELS, np.rint(codes * ((SHADES - 1) / LEVELS)), codes.astype(int) - LEVELS + SHADES - 1
-    )
+    beyond = codes.astype(int) - LEVELS + SHADES - 1
+    shades = np.where(codes <= LEVELS, np.rint(codes * ((SHADES - 1) / LEVELS)), beyond)
     colours = [*theme.resample(theme.sequential(dark), SHADES), theme.BROKEN, theme.pick(theme.MASKED, dark)]
     paths: dict[str, str] = {}
     for (row, col), shade in np.ndenumerate(shades.astype(int)):
@@ -215,10 +212,8 @@ def thumbnail(codes: UInt8[np.ndarray, "row col"], loss: Sequence[tuple[float, f
     if finite := [point for point in loss if np.isfinite(point).all()]:
         far, high = (max(max(values), 1e-9) for values in zip(*finite, strict=True))
         points = (f"{left + room * x / far:.1f},{edge - (edge - top) * y / high:.1f}" for x, y in finite)
-        drawn += (
-            f'<path d="M{left} {top}V{edge + 0.5}h{room}" fill="none" stroke="{rule}"/>'
-            f'<polyline points="{" ".join(points)}" fill="none" stroke="{hue}" stroke-width="2.5"/>'
-        )
+        drawn += f'<path d="M{left} {top}V{edge + 0.5}h{room}" fill="none" stroke="{rule}"/>'
+        drawn += f'<polyline points="{" ".join(points)}" fill="none" stroke="{hue}" stroke-width="2.5"/>'
     size = f'width="{THUMBNAIL_WIDE}" height="{THUMBNAIL}" viewBox="0 0 {THUMBNAIL_WIDE} {THUMBNAIL}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{drawn}</svg>'
 
@@ -273,16 +268,15 @@ def map_grid(
     down, across = np.divmod(np.arange(n_members), columns)
     x, y = across * (side + GAP), TITLE + down * (side + GAP + TITLE)
     words = [f"{name} {theme.RIGHT.mark}" if ok else name for name, ok in zip(names, won, strict=True)]
-    frames = pd.DataFrame(
-        {"member": range(n_members), "name": words, "won": won, "x": x, "x2": x + wide, "y": y, "y2": y + tall}
-    )
+    at = {"x": x, "x2": x + wide, "y": y, "y2": y + tall}
+    frames = pd.DataFrame({"member": range(n_members), "name": words, "won": won, **at})
     width, height = columns * (side + GAP), -(-n_members // columns) * (side + GAP + TITLE)
     axes = pixel_axes(width, height)
     click = alt.selection_point(name="member", fields=["member"], on="click", clear=False)
     right, ink = theme.pick(theme.RIGHT.colour, dark), theme.pick(theme.TEXT, dark)
     stroke = alt.condition("datum.won", alt.value(right), alt.value(ink))
     thick = alt.condition(f"datum.member == {-1 if chosen is None else chosen}", alt.value(4), alt.value(1.5))
-    hover = [alt.Tooltip("name:N", title="member"), alt.Tooltip("won:N", title="solved")]
+    hover = tips(("name:N", "member"), ("won:N", "solved"))
     base = alt.Chart(frames).encode(*axes)
     edges = base.mark_rect(fillOpacity=0, cursor="pointer").add_params(click)
     titles = base.mark_text(align="left", baseline="bottom", dy=-3, fontSize=12)
