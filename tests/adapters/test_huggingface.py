@@ -51,6 +51,17 @@ def test_a_folder_is_read_like_a_checkpoint(tmp_path: Path) -> None:
     assert str(reading.recipe) == f"xformer.read({str(tmp_path / 'tiny-llama')!r}, 'the cat sat on the mat')"
 
 
+def test_a_continuation_with_a_cache_is_that_of_whole_runs(tmp_path: Path) -> None:
+    reading = xformer.read(folder_of("Llama", tmp_path / "tiny"), "the cat sat")
+    stock, ids = FAMILIES["Llama"].make(), [5, 6, 7]
+    for step in reading.subject.steps(reading.example, 5):
+        with torch.no_grad():
+            probabilities = stock(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].softmax(dim=-1)
+        assert torch.allclose(step.probabilities, probabilities, rtol=0, atol=1e-5)
+        ids.append(int(probabilities.argmax()))
+        assert step.token == ids[-1]
+
+
 def test_a_links_changes_work_on_it(tmp_path: Path) -> None:
     where = folder_of("Llama", tmp_path / "tiny")
     changed = xformer.read(where, "the cat sat", changes="silence:decoder.1.attn.3,neuron:decoder.0.ffn.17,token:1.10")

@@ -119,11 +119,12 @@ def test_an_edge_cut_in_the_panel_changes_the_prediction(open_page: Open) -> Non
 
 
 def test_a_replaced_token_takes_the_place_of_an_earlier_one(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse", input="4 9 2", panel="change the run", edits="token:0.7")
+    before = "ablate:encoder.0.attn.1,token:1.3"
+    app = open_page(PAGE, model="reverse", input="4 9 2", panel="change the run", edits=f"{before},token:0.7")
     app.selectbox(key="replace_token").set_value(8)
     app.button(key="replace").click().run()
     assert not app.exception
-    assert app.session_state["edits"] == "token:0.8"
+    assert app.session_state["edits"] == f"{before},token:0.8"
 
 
 @pytest.mark.parametrize("head", ["9.9", "0.1", "1", "x", "1.1.999-0", "²"])

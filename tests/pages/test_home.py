@@ -11,6 +11,7 @@ from tests.pages.code_and_picture import left_by
 from tests.pages.conftest import ROOT, Open, strip_lanes
 from tests.viz.drawn_file import words as drawn_words
 from xformer import load, read
+from xformer.edits import set_causal
 from xformer.viz.diagram import described
 from xformer.viz.export import svg
 
@@ -39,8 +40,17 @@ def test_an_answer_that_the_scene_shows_is_not_drawn_again_until_two_runs_are_co
     changed = strip_lanes(open_page(PAGE, model="reverse", input="3 7 12 9", mask="causal"))
     assert [lane["name"] for lane in changed][:2] == ["you type", "model"]
     assert changed[0]["tokens"] == ["3", "7", "12", "9"]
+    masked = read(ROOT / "checkpoints/reverse", "3 7 12 9", edits=[set_causal(True)])
+    assert changed[1]["tokens"] == ["9", "12", "7", "3"] != changed[2]["tokens"]
+    assert changed[2]["tokens"] == [masked.subject.labels[token] for token in masked.predicted]
     decoded = strip_lanes(open_page(PAGE, model="reverse-seq2seq", input="3 7 12 9"))
     assert decoded[1]["tokens"][:4] == ["9", "12", "7", "3"]
+
+
+def test_a_changed_input_is_judged_by_its_own_answer(open_page: Open) -> None:
+    lanes = strip_lanes(open_page(PAGE, model="reverse", input="3 7 12 9", edits="token:0.5"))
+    assert [lane["tokens"] for lane in lanes[1:]] == [["9", "12", "7", "3"], ["9", "12", "7", "5"]]
+    assert all(all(lane["right"]) for lane in lanes[1:])
 
 
 @pytest.mark.parametrize("model", ["modular", "digits", "characters"])

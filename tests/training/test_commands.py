@@ -102,6 +102,7 @@ def test_a_stop(run: LocalRun, at: dict[int, str], pauses: list[str]) -> None:
     assert (entry.state, entry.step, entry.worker) == ("stopped", 7, None)
     assert seen == ["stop"]  # if the process hangs while it saves, the store has the command and its time
     assert (run.saved_step, run.reported, run.commands) == (7, [5], [])
+    assert run.snapshots[-1] == 7
     run.assert_goes_on()
 
 
