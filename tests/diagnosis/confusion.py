@@ -1,11 +1,7 @@
-"""The confusion table of the diagnosis: every bug put into many models, and what it was taken for.
-
-python -m tests.diagnosis.confusion        prints it
-"""
+"""Bugs put into many models, and what is found in them."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -24,7 +20,6 @@ from xformer.tasks import Task
 
 CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
 SHIPPED = sorted(path.parent.name for path in CHECKPOINTS.glob("*/model.safetensors"))
-RIGHT = "no bug"
 
 CONSEQUENCES = {
     "no-scale": {"saturated-at-start"},
@@ -83,49 +78,8 @@ def trained_with(bug: Bug | None, architecture: str, **options: Any) -> list[str
     return kinds(run.model.eval(), run.task)
 
 
-def cells(group: str) -> Iterator[tuple[str, list[str]]]:
-    """(bug, findings) for all bugs and all models of a group."""
-    if group == "trained with it":
-        for architecture, options in TINY:
-            for bug in [None, *bugs_of(tiny(architecture, **options).model)]:
-                yield RIGHT if bug is None else bug.name, trained_with(bug, architecture, **options)
-        return
-    for name in PRESETS if group == "fresh" else SHIPPED:
-        if group == "fresh":
-            model, task = fresh(name), Task(PRESETS[name].task)
-        else:
-            model, task = shipped(name).model, shipped(name).task
-        yield RIGHT, kinds(model, task)
-        for bug in bugs_of(model.config):
-            yield bug.name, kinds(bug.broken(model), task)
-
-
 TINY: tuple[tuple[str, dict[str, Any]], ...] = (
     ("encoder", {}),
     ("decoder", {"norm": "pre", "positions": "rotary"}),
     ("encoder-decoder", {}),
 )
-GROUPS = ("fresh", "shipped", "trained with it")
-
-
-def main() -> None:
-    """Print one line a bug: in how many models it was found under its own name, and what else was found there."""
-    torch.set_num_threads(1)
-    counts = {group: (Counter(), Counter(), {}) for group in GROUPS}
-    for group, (right, of, others) in counts.items():
-        for bug, found in cells(group):
-            of[bug] += 1
-            right[bug] += found[:1] == [bug] or (bug == RIGHT and not found)
-            others.setdefault(bug, Counter()).update(kind for kind in found if kind != bug)
-    print(f"{'bug':28}" + "".join(f"{group:>18}" for group in GROUPS) + "   also found")
-    for bug in (RIGHT, *BUGS):
-        line = f"{bug:28}"
-        also: Counter[str] = Counter()
-        for right, of, others in counts.values():
-            line += f"{f'{right[bug]}/{of[bug]}' if of[bug] else '–':>18}"
-            also += others.get(bug, Counter())
-        print(line + "   " + ", ".join(f"{kind} ×{n}" for kind, n in also.items()))
-
-
-if __name__ == "__main__":
-    main()

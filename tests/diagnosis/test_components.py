@@ -19,21 +19,9 @@ from xformer.diagnosis.diagnose import check_up, diagnose, examination
 from xformer.layers.feed_forward import Norm
 
 MODERN: dict[str, Any] = {
-    "vocab_size": 23,
-    "d_model": 12,
-    "n_layers": 2,
-    "n_heads": 6,
-    "n_kv_heads": 2,
-    "d_head": 4,
-    "d_ff": 37,
-    "max_len": 19,
-    "norm": "pre",
-    "norm_kind": "rms",
-    "activation": "swiglu",
-    "positions": "rotary",
-    "mask": "sliding_window",
-    "window": 4,
-}
+    "vocab_size": 23, "d_model": 12, "n_layers": 2, "n_heads": 6, "n_kv_heads": 2, "d_head": 4, "d_ff": 37, "max_len": 19,
+    "norm": "pre", "norm_kind": "rms", "activation": "swiglu", "positions": "rotary", "mask": "sliding_window", "window": 4,
+}  # fmt: skip
 
 
 def modern(architecture: Any = "decoder", **changes: Any) -> xformer.Transformer:
@@ -50,18 +38,15 @@ def found(model: xformer.Transformer, *, with_weights: bool) -> list[str]:
     return [finding.kind for finding in report.findings if finding.severity != "note"]
 
 
+CHANGES: dict[str, dict[str, Any]] = {
+    "all": {}, "full-mask": {"mask": "full", "window": 0}, "layer-norm": {"norm_kind": "layer"},
+    "one-group": {"n_kv_heads": 1, "attention_bias": True, "ffn_bias": False},
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"mask": "full", "window": 0},
-        {"n_kv_heads": 1, "attention_bias": True, "ffn_bias": False},
-        {"norm_kind": "layer"},
-    ],
-    ids=["all", "full-mask", "one-group", "layer-norm"],
-)
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
 def test_no_false_alarm(architecture: str, norm: str, changes: dict[str, Any]) -> None:
     model = modern(architecture, norm=norm, **changes)
     assert found(model, with_weights=False) == []
@@ -105,14 +90,14 @@ def test_a_wrong_rms_norm_is_found(put: Callable[[Norm], None], norm: str, archi
         assert (kinds[0] == "other-norm") == (put is centred)
 
 
-@pytest.mark.parametrize(
-    ("changes", "kind"),
-    [
-        ({"window": 5}, "window-off-by-one"),
-        ({"window": 9}, "window-ignored"),
-        ({"mask": "full", "window": 0}, "window-ignored"),
-    ],
+WINDOWS = (
+    ({"window": 5}, "window-off-by-one"),
+    ({"window": 9}, "window-ignored"),
+    (CHANGES["full-mask"], "window-ignored"),
 )
+
+
+@pytest.mark.parametrize(("changes", "kind"), WINDOWS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_wider_window_than_configured_is_found(architecture: str, changes: dict[str, Any], kind: str) -> None:
     model = modern(architecture)

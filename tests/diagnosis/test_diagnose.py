@@ -59,10 +59,7 @@ def smallest(kind: tuple[object, ...]) -> str:
 
 
 def bugs_to_try(name: str) -> list[Bug]:
-    """Every bug in the smallest model of a kind; in the others every fourth, and those that only they can have.
-
-    `python -m tests.diagnosis.confusion` tries all of them in all models.
-    """
+    """Every bug in the smallest model of a kind; in the others every fourth, and those that only they can have."""
     bugs = list(bugs_of(shipped(name).config))
     first = smallest(kind_of(shipped(name).config))
     there = [] if first == name else list(bugs_of(shipped(first).config))
@@ -131,16 +128,10 @@ NORMS = ("pre", "post", "none")
 @pytest.mark.parametrize(("architecture", "positions"), FITTING)
 def test_no_false_alarm_on_any_fresh_architecture(architecture: str, positions: str, norm: str) -> None:
     """Each norm, and each kind of positions in each architecture, with either set of options: by turns, like a chessboard."""
-    options = (
-        {"d_ff": 0, "attention_bias": True},
-        {
-            "d_ff": 37,
-            "see_self": architecture == "encoder",
-            "init": "normal",
-            "init_scale": 0.1,
-            "embed_std": 0.02,
-        },
-    )[(FITTING.index((architecture, positions)) + NORMS.index(norm)) % 2]
+    options: dict[str, object] = {"d_ff": 0, "attention_bias": True}
+    if (FITTING.index((architecture, positions)) + NORMS.index(norm)) % 2:
+        options = {"d_ff": 37, "see_self": architecture == "encoder"}
+        options |= {"init": "normal", "init_scale": 0.1, "embed_std": 0.02}
     config = xformer.ModelConfig(
         architecture=architecture, vocab_size=11, d_model=12, n_layers=2, n_heads=3, max_len=19, norm=norm,
         positions=positions, **options,
@@ -194,9 +185,8 @@ def test_another_factor_is_a_wrong_scale_and_other_rows_are_rows_that_do_not_sum
     found = diagnose(xformer.record(model, tokens, edits=[edits.scale("encoder.2.attn.scores", 0.5)])).findings
     assert [(finding.kind, finding.where) for finding in found] == [("wrong-scale", ("encoder.2.attn",))]
     assert found[0].numbers["factor"] == pytest.approx(0.125, rel=1e-5)  # half of 1/√16
-    found = diagnose(
-        xformer.record(model, tokens, edits=[edits.scale("encoder.2.attn.pattern", 0.9, heads=[1])])
-    ).findings
+    smaller = edits.scale("encoder.2.attn.pattern", 0.9, heads=[1])
+    found = diagnose(xformer.record(model, tokens, edits=[smaller])).findings
     assert [finding.kind for finding in found] == ["rows-not-one"]
 
 
@@ -281,11 +271,7 @@ def test_what_is_made_from_rows_and_what_is_not() -> None:
 
 def test_the_fit_of_a_norm_finds_its_gain_and_shift() -> None:
     draw = torch.Generator().manual_seed(0)
-    x, gain, shift = (
-        torch.randn(2, 5, 7, generator=draw),
-        torch.randn(7, generator=draw),
-        torch.randn(7, generator=draw),
-    )
+    x, gain, shift = (torch.randn(*shape, generator=draw) for shape in ((2, 5, 7), (7,), (7,)))
     after = torch.nn.functional.layer_norm(x, (7,), gain, shift, 1e-5)
     norm = components.NORMS["layer"]
     assert misfit_of_norm(x, after, norm, 1e-5) < 1e-6
@@ -300,8 +286,8 @@ def test_what_is_not_cut_by_a_view_is_not_called_so(name: str) -> None:
     trace = inputs.record(model)
     path = trace.attention_layers()[0]
     trace.activations[f"{path}.v"] = trace[f"{path}.v"].roll(1, dims=2).abs()
-    assert "split-by-view" not in {finding.kind for finding in diagnose(trace).findings}
-    assert "wrong-projection" in {finding.kind for finding in diagnose(trace).findings}
+    found = {finding.kind for finding in diagnose(trace).findings}
+    assert found & {"split-by-view", "wrong-projection"} == {"wrong-projection"}
 
 
 def test_padding_is_the_pad_tokens_at_the_ends() -> None:
@@ -322,8 +308,7 @@ def test_what_cannot_be_diagnosed_is_said() -> None:
 
 
 def test_findings_as_a_table() -> None:
-    frame = findings_frame(of("no-scale"))
-    assert list(frame.columns) == ["severity", "kind", "where", "finding", "numbers"]
-    assert frame.loc[0, "kind"] == "no-scale"
-    assert "factor 1" in frame.loc[0, "numbers"]
+    [row] = findings_frame(of("no-scale")).to_dict("records")
+    assert list(row) == ["severity", "kind", "where", "finding", "numbers"]
+    assert (row["kind"], "factor 1" in row["numbers"]) == ("no-scale", True)
     assert findings_frame([]).empty

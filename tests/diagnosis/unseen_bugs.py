@@ -1,7 +1,4 @@
-"""Bugs that no check was written for: made after the checks, of kinds that `xformer.bugs` does not have.
-
-python -m tests.diagnosis.unseen_bugs        prints what becomes of each: by a trace alone, and with the model at hand
-"""
+"""Bugs that no check was written for: made after the checks, of kinds that `xformer.bugs` does not have."""
 
 from __future__ import annotations
 
@@ -58,10 +55,8 @@ class RootMeanSquare(Norm):
 
 class Unbiased(Norm):
     def forward(self, x: Tensor) -> Tensor:
-        return (
-            self.weight * (x - x.mean(dim=-1, keepdim=True)) / (x.var(dim=-1, keepdim=True) + self.eps).sqrt()
-            + self.bias
-        )
+        normal = (x - x.mean(dim=-1, keepdim=True)) / (x.var(dim=-1, keepdim=True) + self.eps).sqrt()
+        return self.weight * normal + self.bias
 
 
 class AcrossPositions(Norm):
@@ -220,14 +215,11 @@ def positions_in_every_layer(model: Transformer) -> Transformer:
     changed = copy.deepcopy(model)
     for stack in (changed.encoder, changed.decoder):
         if stack is not None:
-            table = next(stack.positions.table.buffers(), None) if stack.positions.table is not None else None
-            assert table is not None
+            assert stack.positions.table is not None
+            [table] = stack.positions.table.buffers()
             for block in list(stack.blocks)[1:]:
                 block.register_forward_pre_hook(
-                    lambda layer, given, table=table: (
-                        given[0] + table[: given[0].shape[1]].to(given[0].dtype),
-                        *given[1:],
-                    )
+                    lambda layer, given, table=table: (given[0] + table[: given[0].shape[1]].to(given[0]), *given[1:])
                 )
     return changed
 
@@ -334,49 +326,3 @@ MISSED_BY_A_TRACE = {
     "cross mask: of a target of another length": "a run of source and target equally long does not show it",
 }
 """Not found in a trace, and why."""
-MISSED_WITH_THE_MODEL = {
-    "mask: a window of five tokens": "in a model that reads four tokens (modular): there it forbids nothing",
-    "keys: cut off from the gradient": "in reverse-mirror, one of sixteen: saturated, its scores hardly move anything",
-}
-"""Where it is found with the model at hand in most models, but not in all. Measured on the shipped models and four fresh."""
-
-
-def outcomes() -> dict[str, dict[str, list[str]]]:
-    """For each bug the first kind found ("–" for none) in each model it fits, by a trace alone and with the model."""
-    from tests.diagnosis.confusion import SHIPPED, fresh, shipped
-    from xformer.diagnosis.diagnose import check_up, diagnose, examination
-    from xformer.presets import PRESETS
-    from xformer.tasks import Task
-
-    models = [(shipped(name).model, shipped(name).task) for name in SHIPPED]
-    models += [(fresh(name), Task(PRESETS[name].task)) for name in ("reverse", "reverse-mirror", "reverse-seq2seq")]
-    deep = fresh("reverse-seq2seq").config.replace(n_layers=2)
-    models.append((Transformer(deep, torch.Generator().manual_seed(1)).eval(), Task(PRESETS["reverse-seq2seq"].task)))
-    found: dict[str, dict[str, list[str]]] = {}
-    for unseen in UNSEEN:
-        found[unseen.name] = {"trace": [], "model": []}
-        for model, task in models:
-            if not unseen.applies(model.config):
-                continue
-            broken = unseen.put_into(model)
-            inputs = examination(model.config, task)
-            alone = diagnose(inputs.record(broken), valid=inputs.valid, target_valid=inputs.target_valid).findings
-            both = check_up(broken, task).findings
-            for how, findings in (("trace", alone), ("model", both)):
-                kinds = [finding.kind for finding in findings if finding.severity != "note"]
-                found[unseen.name][how].append(kinds[0] if kinds else "–")
-    return found
-
-
-def main() -> None:
-    from collections import Counter
-
-    torch.set_num_threads(1)
-    for name, ways in outcomes().items():
-        print(name)
-        for how, kinds in ways.items():
-            print(f"    {how:6} {sum(kind != '–' for kind in kinds)}/{len(kinds)}  {dict(Counter(kinds))}")
-
-
-if __name__ == "__main__":
-    main()

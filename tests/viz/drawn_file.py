@@ -23,6 +23,19 @@ def rows_of(chart: Any, column: str) -> list[dict[str, Any]]:
     return tables[0]
 
 
+def all_rows(chart: Any) -> list[dict[str, Any]]:
+    """Every row of every table of a chart, as the browser gets it."""
+    return [row for rows in chart.to_dict()["datasets"].values() for row in rows]
+
+
+def ends_of(chart: Any, channel: str = "color", layer: int = 0) -> tuple[float, float]:
+    """Where the scale of a layer begins and ends; one whose middle is not half-way fails."""
+    spec = chart.to_dict()
+    domain = spec.get("layer", [spec])[layer]["encoding"][channel]["scale"]["domain"]
+    assert len(domain) % 2 == 0 or abs(domain[len(domain) // 2] - (domain[0] + domain[-1]) / 2) < 1e-9
+    return domain[0], domain[-1]
+
+
 def maps_of(chart: Any) -> list[np.ndarray]:
     """The values of the small maps of a chart, [row, col] each: NaN where masked, infinite where it is not a number."""
     found = []

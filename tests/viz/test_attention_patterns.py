@@ -13,7 +13,7 @@ import torch
 
 import xformer
 from tests.training.tiny import random_model
-from tests.viz.drawn_file import maps_of, rows_of
+from tests.viz.drawn_file import ends_of, maps_of, rows_of
 from xformer import analysis, edits, viz
 from xformer.analysis.attention_patterns import MOST_TOKENS, REACH, attention, pattern_cells, rollout_matrices
 from xformer.errors import EditError
@@ -35,15 +35,10 @@ def frame(n: int, *, causal: bool = True) -> pd.DataFrame:
     return pattern_cells(pattern, allowed, names, names)
 
 
-def colour(spec: dict) -> dict:
-    return spec["encoding"]["color"]
-
-
 def test_the_scale_is_fixed_or_the_heads_own() -> None:
     cells = frame(5)
-    assert colour(head_chart(cells).to_dict())["scale"]["domain"][-1] == 1
-    own = colour(head_chart(cells, scale="own").to_dict())["scale"]["domain"][-1]
-    assert own == pytest.approx(cells["weight"].max())
+    assert ends_of(head_chart(cells)) == (0, 1)
+    assert ends_of(head_chart(cells, scale="own")) == pytest.approx((0, cells["weight"].max()))
 
 
 def test_the_difference_is_that_of_the_weights_and_a_masked_one_counts_0() -> None:
@@ -118,11 +113,9 @@ def test_of_a_long_input_the_cells_around_one_are_those_of_the_whole() -> None:
 def test_the_cells_around_one_are_drawn_one_by_one() -> None:
     model = random_model("decoder")
     reading = from_trace(model, record(model, TOKENS))
-    cells = attention_chart(reading, layer=0, head=1, around=(2, 1)).to_dict()
-    drawn = next(iter(cells["datasets"].values()))
-    assert [row["weight"] for row in drawn if row["allowed"]] == [
-        float(w) for w in attention(reading, layer=0, head=1)["weight"].dropna()
-    ]
+    drawn = rows_of(attention_chart(reading, layer=0, head=1, around=(2, 1)), "weight")
+    weights = attention(reading, layer=0, head=1)["weight"].dropna().tolist()
+    assert [row["weight"] for row in drawn if row["allowed"]] == weights
 
 
 INPUT = "3 7 12 9"

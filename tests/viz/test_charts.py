@@ -49,16 +49,12 @@ def test_the_layers_stay_as_they_were_and_their_table_is_not_written_as_text(mon
         alt.layer(*parts)
 
 
-def test_a_point_alone_has_its_label_above() -> None:
-    assert place_labels(np.array([[1.0, 2.0]]), ["a"], width=300, height=300) == ["above"]
-
-
 def test_two_close_points_take_different_sides() -> None:
     points = np.array([[0.0, 0.0], [0.02, 0.0], [1.0, 1.0]])
     one, other, far = place_labels(points, ["17", "18", "5"], width=300, height=300)
     assert one != other
     assert {one, other} <= set(SIDES)
-    assert far == "above"
+    assert far == "above"  # as of a point alone
 
 
 def test_what_has_no_room_is_left_out_but_never_the_inputs() -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from tests.analysis.duel import SOURCE, random_variant, variant_of
+from tests.viz.drawn_file import all_rows as rows
+from tests.viz.drawn_file import ends_of
 from tests.viz.test_theme import SEEN, as_seen, nearest
-from xformer import analysis, edits, viz
+from xformer import analysis, viz
 from xformer.analysis.differences import lens_divergence
 from xformer.analysis.generation import decode_steps, first_divergence
 from xformer.decoding import Sampling
@@ -32,11 +34,6 @@ CHANGES_AT = first_divergence(TWINS)
 assert CHANGES_AT is not None
 PATCHED = [one[CHANGES_AT] for one in TWINS]
 COUNTED = analysis.agreement(CONTENDERS[:2], samples=50)
-
-
-def rows(chart: Any) -> list[dict[str, Any]]:
-    """Every row of every data set of a chart, as the browser gets it."""
-    return [row for data in chart.to_dict()["datasets"].values() for row in data]
 
 
 def found(value: Any, key: str) -> list[Any]:
@@ -104,10 +101,9 @@ def test_lines_are_the_frame_with_the_parting_marked(dark: bool, what: Any) -> N
     shown = {(row["model"], row["step"]): row for row in rows(chart) if "model" in row}
     assert len(shown) == len(frame)
     for row in frame.to_dict("records"):
-        point = shown[row["model"], row["step"]]
-        assert point[what] == row[what]
-        assert point["place"] == f"{row['step']} · {row['answer']}"
-        assert point["verdict"] == ("right" if row["right"] else "wrong")
+        point, verdict = shown[row["model"], row["step"]], "right" if row["right"] else "wrong"
+        expected = (row[what], f"{row['step']} · {row['answer']}", verdict)
+        assert (point[what], point["place"], point["verdict"]) == expected
     notes = [row for row in rows(chart) if row.get("note") == "first difference"]
     assert [note["place"] for note in notes] == [shown["seed 2", STEP]["place"]]
     grey = {row["place"] for row in rows(chart) if row.get("note") == "they have read different tokens"}
@@ -116,9 +112,8 @@ def test_lines_are_the_frame_with_the_parting_marked(dark: bool, what: Any) -> N
     spec = chart.to_dict()
     if what != "entropy":
         assert [scale["domain"] for scale in found(spec, "scale") if scale and scale.get("domain") == [0, 1]]
-    widths = list(dict.fromkeys((row["model"], row["width"]) for row in shown.values()))
-    assert [name for name, _ in widths] == [variant.name for variant in CONTENDERS]  # drawn in this order, …
-    assert [width for _, width in widths] == [9.0, 5.5, 3.0]  # … so that equal lines do not hide one another
+    widths = {row["model"]: row["width"] for row in shown.values()}  # so that equal lines do not hide one another
+    assert list(widths.items()) == list(zip([one.name for one in CONTENDERS], [9.0, 5.5, 3.0], strict=True))
     alone = rows(viz.predictions_by_step(ROLLOUTS[:1], what, dark=dark))
     assert not [row for row in alone if row.get("note") == "first difference"]
 
@@ -141,10 +136,7 @@ def test_maps_have_fixed_scales_and_masked_cells_are_grey(dark: bool) -> None:
     }
     for show, chart in charts.items():
         seen, hidden = chart.to_dict()["layer"]
-        scale = seen["encoding"]["color"]["scale"]
-        domain = (-1, 1) if show == "difference" else (0, 1)
-        assert (scale["domain"][0], scale["domain"][-1]) == domain
-        assert scale["domain"][len(scale["domain"]) // 2] == pytest.approx(sum(domain) / 2)
+        assert ends_of(chart) == ((-1, 1) if show == "difference" else (0, 1))
         assert seen["encoding"]["color"]["field"] == show
         assert hidden["mark"]["color"] == theme.pick(theme.MASKED, dark)
     frame = analysis.pattern_difference(READINGS, 0, 1)
@@ -179,9 +171,9 @@ def test_lanes_say_the_likeliest_tokens_and_where_they_part(dark: bool) -> None:
     shown = {(row["model"], row["depth"]): row for row in rows(chart) if "model" in row}
     assert len(shown) == len(frame)
     for row in frame.to_dict("records"):
-        says = f"{row['token']} ✓" if row["right"] else row["token"]
-        assert shown[row["model"], row["depth"]]["says"] == says
-        assert shown[row["model"], row["depth"]]["probability"] == row["probability"]
+        cell = shown[row["model"], row["depth"]]
+        assert cell["says"] == (f"{row['token']} ✓" if row["right"] else row["token"])
+        assert cell["probability"] == row["probability"]
     assert [row["point"] for row in rows(chart) if "note" in row] == [parted[1]]
     assert not [row for row in rows(viz.decision_lens(READINGS, dark=dark)) if "note" in row]
 
@@ -197,10 +189,8 @@ def test_patches_are_sorted_bars_in_the_hues_of_their_heads(dark: bool) -> None:
     frame = both[both["source"] == PATCHED[0].subject.name]
     shown = [row for row in rows(viz.patching(PATCHED, dark=dark)) if "part" in row]
     assert [row["restored"] for row in shown] == frame["restored"].head(20).tolist()
-    for row in shown:
-        if row["head"]:
-            assert row["hue"] == theme.head_hue(row["head"] - 1, dark)
-        assert ("⇒" in row["text"]) == row["turns"]
+    assert all(row["hue"] == theme.head_hue(row["head"] - 1, dark) for row in shown if row["head"])
+    assert ["⇒" in row["text"] for row in shown] == [row["turns"] for row in shown]
     assert any(row["turns"] for row in shown)
     there = [row for row in rows(viz.patching(PATCHED, out_of=1, table=both, dark=dark)) if "part" in row]
     assert {row["source"] for row in there} == {PATCHED[1].subject.name}
@@ -209,18 +199,11 @@ def test_patches_are_sorted_bars_in_the_hues_of_their_heads(dark: bool) -> None:
 @DARK
 def test_shares_carry_their_intervals(dark: bool) -> None:
     table = analysis.accuracy(COUNTED, "position")
-    shown = rows(viz.accuracy(COUNTED, "position", "exact", dark=dark))
+    chart, ends = viz.accuracy(COUNTED, "position", "exact", dark=dark), ["low", "share", "high"]
     expected = table[table["measure"] == "exact"]
-    assert [(row["low"], row["share"], row["high"]) for row in shown] == list(
-        zip(expected["low"], expected["share"], expected["high"], strict=True)
-    )
-    band = viz.accuracy(COUNTED, "position", "exact", dark=dark).to_dict()["layer"][0]
-    assert (band["mark"]["type"], band["encoding"]["y"]["field"], band["encoding"]["y2"]["field"]) == (
-        "area",
-        "low",
-        "high",
-    )
-    assert band["encoding"]["y"]["scale"]["domain"] == [0, 1]
+    assert [[row[end] for end in ends] for row in rows(chart)] == expected[ends].to_numpy().tolist()
+    band, y = chart.to_dict()["layer"][0]["mark"]["type"], chart.to_dict()["layer"][0]["encoding"]
+    assert (band, y["y"]["field"], y["y2"]["field"], y["y"]["scale"]["domain"]) == ("area", "low", "high", [0, 1])
 
 
 def test_confusions_are_those_of_one_player_in_the_order_of_the_tokens() -> None:
@@ -235,18 +218,11 @@ def test_confusions_are_those_of_one_player_in_the_order_of_the_tokens() -> None
 
 def test_right_tokens_that_differ_between_players_are_left_out_of_the_axis() -> None:
     one = CONTENDERS[0]
-    other = replace(
-        one, subject=replace(one.subject, name="other"), interventions=parse("token:0.6", one.subject.shape)
-    )
+    changed = parse("token:0.6", one.subject.shape)
+    other = replace(one, subject=replace(one.subject, name="other"), interventions=changed)
     runs = [decode_steps(variant, SOURCE, forced=True) for variant in (one, other)]
     shown = {row["step"]: row["place"] for row in rows(viz.predictions_by_step(runs)) if "step" in row}
     assert [shown[step] for step in (3, 4)] == [f"3 · {SOURCE[1]}", "4"]
-
-
-def test_edited_players_are_drawn_like_any_other() -> None:
-    cut = variant_of("cut", CONTENDERS[0].model, CONTENDERS[0].task, (edits.ablate_head("decoder.0.attn", 1),))
-    drawn = rows(viz.predictions_by_step([ROLLOUTS[0], decode_steps(cut, SOURCE)], "entropy", dark=True))
-    assert {row["model"] for row in drawn if "model" in row} == {"seed 2", "cut"}
 
 
 @DARK
@@ -257,7 +233,3 @@ def test_players_are_told_apart_from_each_other_and_from_the_first_heads(dark: b
     apart = [as_seen(variant, how) - as_seen(head, how) for variant in variants for head in heads]
     assert min((difference @ difference) ** 0.5 for difference in apart) >= 0.075
     assert all(theme.contrast(variant, theme.pick(theme.BACKGROUND, dark)) >= 3 for variant in variants)
-
-
-def test_players_start_over_after_four() -> None:
-    assert theme.model_hues(5, True)[4] == theme.model_hues(1, True)[0] == theme.MODEL_HUES[0][1]

@@ -12,6 +12,7 @@ import xformer
 from tests.adapters.test_huggingface import tokenizer
 from tests.adapters.zoo import ZOO
 from tests.training.tiny import random_model
+from tests.viz.drawn_file import ends_of
 from xformer import viz
 from xformer.adapters import BareModel
 from xformer.analysis.embeddings import input_vectors, principal_axes, vector_table
@@ -42,12 +43,9 @@ def test_the_heatmap_holds_the_vectors_of_the_run(dark: bool) -> None:
         assert row["value"] == vectors[row["position"], row["dimension"]].item()
         assert row["row"] == f"{row['position']} · {LABELS[row['position']]}"
     spec = chart.to_dict()["encoding"]
-    assert spec["y"]["sort"] == [
-        f"{position} · {token}" for position, token in enumerate(LABELS)
-    ]  # repeats stay apart, in the order of the input
-    domain = spec["color"]["scale"]["domain"]
-    assert (domain[0], domain[-1]) == (-vectors.abs().max().item(), vectors.abs().max().item())  # centred on zero
-    assert domain[len(domain) // 2] == pytest.approx(0.0, abs=1e-12)
+    names = [f"{position} · {token}" for position, token in enumerate(LABELS)]
+    assert spec["y"]["sort"] == names  # repeats stay apart, in the order of the input
+    assert ends_of(chart) == (-vectors.abs().max().item(), vectors.abs().max().item())  # centred on zero
     assert spec["color"]["scale"]["range"] == theme.diverging(dark)
     assert {item["field"] for item in spec["tooltip"]} == {"position", "token", "dimension", "value"}
 
@@ -67,12 +65,10 @@ def test_cosines_have_the_fixed_domain_and_every_pair() -> None:
     rows = rows_of(chart)
     assert len(rows) == 25
     for row in rows:
-        expected = torch.nn.functional.cosine_similarity(
-            vectors[row["position"]].double(), vectors[row["other_position"]].double(), dim=0
-        )
-        assert row["cosine"] == pytest.approx(expected.item(), abs=1e-14)
-    domain = chart.to_dict()["encoding"]["color"]["scale"]["domain"]
-    assert (domain[0], domain[-1]) == (-1.0, 1.0)
+        one, other = (vectors[row[name]].double() for name in ("position", "other_position"))
+        expected = torch.nn.functional.cosine_similarity(one, other, dim=0).item()
+        assert row["cosine"] == pytest.approx(expected, abs=1e-14)
+    assert ends_of(chart) == (-1.0, 1.0)
 
 
 def test_the_projection_holds_every_token_once_and_marks_the_inputs() -> None:
@@ -81,8 +77,7 @@ def test_the_projection_holds_every_token_once_and_marks_the_inputs() -> None:
     chart = viz.projection(reading, near=4)
     rows = rows_of(chart)
     assert [row["id"] for row in rows] == list(range(11))
-    assert [row["pc1"] for row in rows] == found.points[:, 0].tolist()
-    assert [row["pc2"] for row in rows] == found.points[:, 1].tolist()
+    assert [[row["pc1"], row["pc2"]] for row in rows] == found.points[:, :2].tolist()
     assert [row["id"] for row in rows if row["shown"]] == [3, 10]
     titles = str(chart.to_dict())
     assert f"PC1 ({found.explained[0]:.1%} of the variance)" in titles
@@ -108,9 +103,7 @@ def test_the_projection_in_space_holds_the_same_and_no_markup() -> None:
 
 
 def test_rows_are_neither_flat_nor_endless() -> None:
-    assert rows_height(1, 300, around=0) == 34
-    assert rows_height(20, 300, around=0) == 300
-    assert rows_height(10_000, 300, around=0) == 40_000
+    assert [rows_height(n, 300, around=0) for n in (1, 20, 10_000)] == [34, 300, 40_000]
 
 
 READING = xformer.read(random_model("encoder"), [3, 7])  # its eleven tokens are numbers
@@ -149,14 +142,13 @@ def test_the_map_has_the_cosines_of_a_layer_and_the_lines_those_of_all(dark: boo
     model = MODEL.make()
     table = xformer.analysis.similarity(model, TEXTS[:3], tokenizer=tokenizer())
     of = {"layer": 1, "tokenizer": tokenizer(), "dark": dark}
-    heat = viz.similarity(model, TEXTS[:3], **of).to_dict()
-    [cells] = heat["datasets"].values()
+    heat = viz.similarity(model, TEXTS[:3], **of)
+    cells = rows_of(heat)
     wanted = table.loc[table["layer"] == 1]
     assert [cell["cosine"] for cell in cells] == wanted["cosine"].tolist()
     assert [cell["shown"] for cell in cells] == [f"{one:.2f}".replace("-", "−") for one in wanted["cosine"]]
-    domain = heat["layer"][0]["encoding"]["color"]["scale"]["domain"]
-    assert (domain[0], domain[len(domain) // 2], domain[-1]) == (-1, pytest.approx(0), 1)
-    [rows] = viz.similarity(model, TEXTS[:3], what="layers", **of).to_dict()["datasets"].values()
+    assert ends_of(heat) == (-1, 1)
+    rows = rows_of(viz.similarity(model, TEXTS[:3], what="layers", **of))
     assert {row["pair"] for row in rows} == {"1, 2", "1, 3", "2, 3"}
     assert {row["layer"] for row in rows if row["is_shown"]} == {1}
 

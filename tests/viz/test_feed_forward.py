@@ -9,13 +9,15 @@ import pytest
 import torch
 
 from tests.training.tiny import random_model
+from tests.viz.drawn_file import all_rows as rows
+from tests.viz.drawn_file import ends_of
 from xformer import viz
 from xformer.analysis.feed_forward import direct_logit_effect, top_neurons
 from xformer.reading import Reading, from_trace
 from xformer.trace import record
 from xformer.viz import feed_forward
 from xformer.viz.export import svg
-from xformer.viz.feed_forward import DEAD, FIRES, RESTS, by_mean, clear_limit, trigger_words
+from xformer.viz.feed_forward import DEAD, FIRES, RESTS, clear_limit, trigger_words
 
 PATH, LAYER = "encoder.1.ffn", 1
 MODEL = random_model("encoder")
@@ -24,11 +26,7 @@ RUN, OTHER = from_trace(MODEL, TRACE), from_trace(MODEL, record(MODEL, torch.ten
 POST = TRACE[f"{PATH}.post"][0].numpy()  # [7, 17]
 TOKENS = RUN.tokens
 ROWS = MODEL.get_parameter("encoder.blocks.1.ffn.weight_out").norm(dim=0).detach().numpy()  # [17]
-RANKING = by_mean(np.abs(POST) * ROWS)
-
-
-def rows(chart: Any) -> list[dict[str, Any]]:
-    return [row for data in chart.to_dict()["datasets"].values() for row in data]
+RANKING = np.argsort(-(np.abs(POST) * ROWS).mean(axis=0), kind="stable")  # by the mean activity over positions
 
 
 def lines(chart: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -47,12 +45,11 @@ def test_the_map_shows_each_activation_under_its_neuron(order: str, stage: str) 
     chart = viz.activations(RUN, layer=LAYER, stage=stage, order=order, neuron=5)
     shown, scale = lines(chart)
     ranking = RANKING if order == "sorted" else np.arange(17)
-    for position, row in enumerate(shown):
-        assert row["place"] == f"{position} · {TOKENS[position]}"
-        assert row["columns"] == list(range(17))
-        assert row["neurons"] == ranking.tolist()
-        assert row["activations"] == values[position, ranking].tolist()
-    assert len(shown) == 7
+    assert shown == [
+        {"place": f"{at} · {token}", "columns": list(range(17)), "neurons": ranking.tolist(),
+         "activations": values[at, ranking].tolist()}
+        for at, token in enumerate(TOKENS)
+    ]  # fmt: skip
     limit = float(abs(values).max())
     assert (scale["domain"][0], scale["domain"][-1]) == pytest.approx((-limit if stage == "pre" else 0.0, limit))
     [mark] = [row for row in rows(chart) if "left" in row]
@@ -83,12 +80,6 @@ def test_a_changed_map_has_the_order_and_the_scale_of_both() -> None:
     assert shown[1]["activations"] == OTHER[f"{PATH}.post"][0, 3].numpy()[RANKING].tolist()
 
 
-def test_sorting_is_by_the_mean_activity_over_positions() -> None:
-    means = [sum(abs(POST[position, neuron]) for position in range(7)) * ROWS[neuron] for neuron in RANKING]
-    assert means == sorted(means, reverse=True)
-    assert sorted(RANKING) == list(range(17))
-
-
 @pytest.mark.parametrize("before", [None, OTHER])
 def test_bars_of_activity_fill_up_to_one(before: Reading | None) -> None:
     shown = rows(viz.firing(RUN, before=before, dark=True))
@@ -110,7 +101,9 @@ def test_promotion_is_shown_token_by_token_on_a_scale_centred_on_zero(
     monkeypatch.setattr(feed_forward, "MOST_TOKENS_DRAWN", most)
     neurons = top_neurons(RUN, layer=LAYER, position=2, n=3)
     effect = direct_logit_effect(RUN, LAYER)[neurons].numpy() * POST[2, neurons][:, None]  # [3, 11]
-    chart = viz.promotion(RUN, layer=LAYER, position=2, n=3).to_dict()
+    made = viz.promotion(RUN, layer=LAYER, position=2, n=3)
+    assert ends_of(made) == pytest.approx((-abs(effect).max(), abs(effect).max()))
+    chart = made.to_dict()
     cells = chart["layer"][0]
     data = chart["datasets"][cells["data"]["name"]]
     kept = sorted(sorted(range(11), key=lambda token: -abs(effect[:, token]).max())[:most])
@@ -118,8 +111,6 @@ def test_promotion_is_shown_token_by_token_on_a_scale_centred_on_zero(
         pytest.approx(line[kept].tolist()) for line in effect
     ]
     assert cells["encoding"]["x"]["sort"] == [str(token) for token in kept]
-    domain = cells["encoding"]["color"]["scale"]["domain"]
-    assert domain[0] == -domain[-1] == pytest.approx(-abs(effect).max())
     [written] = [rows_ for name, rows_ in chart["datasets"].items() if name != cells["data"]["name"]]
     assert {row["neuron"]: row["token"] for row in written} == {
         f"#{n}": str(kept[int(line[kept].argmax())]) for n, line in zip(neurons, effect, strict=True)
@@ -156,6 +147,5 @@ def test_named_neurons_are_drawn_with_what_they_fire_on() -> None:
         position = int(row["place"].split(" · ")[0])
         assert row["activation"] == pytest.approx(float(POST[position, row["neuron"]]))
         assert row["share"] == pytest.approx(row["activation"] / max(abs(POST[:, row["neuron"]]).max(), 1e-12))
-    assert trigger_words("says", ("3", "7")) == "fires to say 3 or 7"
-    assert trigger_words("from_end", (0,)) == "fires at the last position"
-    assert trigger_words("none", ()) == "no clear trigger"
+    found = [trigger_words(*of) for of in (("says", ("3", "7")), ("from_end", (0,)), ("none", ()))]
+    assert found == ["fires to say 3 or 7", "fires at the last position", "no clear trigger"]

@@ -13,7 +13,7 @@ from tests.viz.test_comparison import ROLLOUTS, STEP
 from xformer import viz
 from xformer.analysis.generation import divergence_by_step, predictions_by_step
 from xformer.errors import InputError
-from xformer.viz import generation, theme
+from xformer.viz import theme
 from xformer.viz.export import pdf_of, svg
 from xformer.viz.packing import visible
 
@@ -61,14 +61,6 @@ def test_below_the_lanes_are_the_entropies_and_the_divergence_of_each_pair() -> 
     assert [row["shown"] for row in divergence] == pytest.approx(divergence_by_step(ROLLOUTS)["kl"].tolist())
     assert len({row["pair"] for row in divergence}) == 3
     assert len(viz.step_lanes(ROLLOUTS[:1]).to_dict()["vconcat"]) == 2
-
-
-def test_an_infinite_divergence_leaves_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = divergence_by_step(PAIR)
-    table.loc[2, "kl"] = float("inf")
-    monkeypatch.setattr(generation, "divergence_table", lambda runs: table)
-    shown = [row["shown"] for row in rows_of(viz.divergence_by_step(PAIR), "shown")]
-    assert [value is None for value in shown] == [at == 2 for at in range(len(shown))]
 
 
 def test_different_right_answers_are_written_as_unequal() -> None:

@@ -15,6 +15,7 @@ from PIL import Image
 import xformer
 from tests.adapters.zoo import ZOO
 from tests.layers.reference import randomise
+from tests.viz.drawn_file import all_rows, ends_of
 from xformer import analysis, viz
 from xformer.adapters import TaskModel
 from xformer.adapters.inputs import PatchedImage
@@ -26,12 +27,7 @@ from xformer.reading import Reading
 from xformer.tasks import Task
 from xformer.viz import theme
 from xformer.viz.diagram import described
-from xformer.viz.images import (
-    overlay_chart,
-    overlay_frame,
-    photograph_url,
-    picture,
-)
+from xformer.viz.images import overlay_chart, overlay_frame, photograph_url, picture
 
 DRAW = np.random.default_rng(0)
 PIXELS = DRAW.integers(0, 17, 36)  # 6 × 6, in patches of 2
@@ -63,27 +59,24 @@ def test_each_tile_has_the_weight_of_its_patch_and_covers_its_pixels() -> None:
 def test_attention_is_drawn_on_the_fixed_scale_from_0_to_1_and_the_query_is_framed() -> None:
     spec = overlay_chart(overlay(), dark=False, what="attention", query="r2 c1").to_dict()
     scale = spec["layer"][0]["encoding"]["color"]["scale"]
-    assert (scale["domain"][0], scale["domain"][-1]) == (0, 1)
-    assert scale["range"] == theme.sequential(False)
+    assert (scale["domain"][0], scale["domain"][-1], scale["range"]) == (0, 1, theme.sequential(False))
     framed = spec["datasets"][spec["layer"][2]["data"]["name"]]
     assert {row["where"] for row in framed} == {"r2 c1"}
-    blank = overlay_chart(
-        overlay_frame([[("a", WEIGHTS[0])]], NAMES, (3, 3), 2, np.zeros(36, int)), dark=True, what="share"
-    ).to_dict()
-    assert len(blank["layer"]) == 3  # tiles and two kinds of text: no ink
+    blank = overlay_frame([[("a", WEIGHTS[0])]], NAMES, (3, 3), 2, np.zeros(36, int))
+    drawn = overlay_chart(blank, dark=True, what="share").to_dict()
+    assert len(drawn["layer"]) == 3  # tiles and two kinds of text: no ink
 
 
-def read_test_image(seed: int = 0) -> Reading:
-    task = Task(preset("digits").task)
-    model = randomise(Transformer(preset("digits").model), seed).eval()
-    return xformer.read(TaskModel(model, task), "test 3")
+def read_test_image(seed: int = 0, **options: Any) -> Reading:
+    model = randomise(Transformer(preset("digits").model.replace(**options)), seed).eval()
+    return xformer.read(TaskModel(model, Task(preset("digits").task)), "test 3")
 
 
 def test_filters_are_centred_on_zero_and_stand_in_rows() -> None:
     reading = read_test_image()
     filters = patch_weights(reading.subject.model)  # pyright: ignore
-    spec = viz.patch_filters(reading).to_dict()
-    [rows] = spec["datasets"].values()
+    chart = viz.patch_filters(reading)
+    rows = all_rows(chart)
     for row in rows:
         number = int(row["filter"].split()[1])
         assert row["weight"] == filters[number, row["pixel_y"], row["pixel_x"]].item()
@@ -91,8 +84,8 @@ def test_filters_are_centred_on_zero_and_stand_in_rows() -> None:
     assert corners[0] == (0, 0)
     assert corners[1][0] > rows[1]["x"]  # beside the whole of the first
     assert corners[16] == (0, pytest.approx(2.8))  # sixteen in a row
-    scale = spec["layer"][0]["encoding"]["color"]["scale"]
-    assert scale["domain"][-1] == -scale["domain"][0] == pytest.approx(filters.abs().max().item())
+    limit = filters.abs().max().item()
+    assert ends_of(chart) == pytest.approx((-limit, limit))
     assert len(max(viz.filter_components(reading).to_dict()["datasets"].values(), key=len)) == 4 * 4
 
 
@@ -193,34 +186,27 @@ def test_the_picture_of_a_vision_model_names_no_tokens() -> None:
     assert not [texts for texts in boxes.values() if "whole number" in texts or "E[token]" in texts]
 
 
-def read_image(**options: object) -> Reading:
-    model = Transformer(preset("digits").model.replace(**options), torch.Generator().manual_seed(0)).eval()
-    return xformer.read(TaskModel(model, Task(preset("digits").task)), "test 3")
-
-
 def test_places_are_compared_without_the_class_token() -> None:
-    run = read_image()
+    run = read_test_image()
     vectors, found = run["pos_embed"].double(), place_cosines(run)
     for one, other in ((0, 0), (0, 5), (15, 3)):
         a, b = vectors[1 + one], vectors[1 + other]
         assert found[one, other].item() == pytest.approx((a @ b / (a.norm() * b.norm())).item())
     assert analysis.patch_places(run)["cosine"].tolist() == found.flatten().tolist()
     with pytest.raises(InputError, match="add nothing"):
-        place_cosines(read_image(positions="none"))
+        place_cosines(read_test_image(positions="none"))
 
 
 def test_each_little_map_stands_at_the_place_of_its_patch() -> None:
-    run = read_image()
-    chart = viz.patch_places(run, dark=True).to_dict()
-    [rows] = chart["datasets"].values()
+    run = read_test_image()
+    chart = viz.patch_places(run, dark=True)
+    rows = all_rows(chart)
     assert len(rows) == 16**2
     names, cosine = run.tokens[1:], place_cosines(run)
     for row in rows:
         one, other = (names.index(row[column]) for column in ("patch", "other"))
         assert row["cosine"] == cosine[one, other].item()
         assert row["itself"] == (one == other)
-        assert (row["x"], row["y"]) == pytest.approx(
-            (4.6 * (one % 4) + other % 4, 4.6 * (one // 4) + other // 4)  # 4 × 4 tiles and a gap of 0.6
-        )
-    scale = chart["layer"][0]["encoding"]["color"]["scale"]
-    assert (scale["domain"][0], scale["domain"][-1]) == (-1, 1)
+        place = (4.6 * (one % 4) + other % 4, 4.6 * (one // 4) + other // 4)  # 4 × 4 tiles and a gap of 0.6
+        assert (row["x"], row["y"]) == pytest.approx(place)
+    assert ends_of(chart) == (-1, 1)

@@ -2,14 +2,12 @@
 
 import json
 import struct
-from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 import xformer
-from xformer.viz.packing import PatternLayer, apart, header_of, is_causal, messages, pack, pattern_layers, visible
+from xformer.viz.packing import PatternLayer, apart, header_of, messages, pack, pattern_layers, visible
 
 HEADS, QUERIES, KEYS = 3, 7, 11
 
@@ -19,24 +17,24 @@ def softmax(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     return (exponents / exponents.sum(-1, keepdims=True)).astype(np.float32)
 
 
-def layer(
-    seed: int = 0, heads: int = HEADS, queries: int = QUERIES, keys: int = KEYS, *, causal: bool = True
-) -> PatternLayer:
+def layer(seed: int = 0, *, heads: int = HEADS, queries: int = QUERIES, keys: int = KEYS, causal: bool = True):
     scores = np.random.default_rng(seed).normal(0, 3, (heads, queries, keys))
     allowed = np.tril(np.ones((1, queries, keys), bool)) if causal else np.ones((1, queries, keys), bool)
-    labels = tuple(f"t{i}" for i in range(max(queries, keys)))
-    return PatternLayer(
-        f"encoder.{seed}.attn", f"layer {seed}", softmax(scores, allowed), allowed, labels[:queries], labels[:keys]
-    )
+    labels = [tuple(f"t{i}" for i in range(n)) for n in (queries, keys)]
+    return PatternLayer(f"encoder.{seed}.attn", f"layer {seed}", softmax(scores, allowed), allowed, *labels)
+
+
+def parts(packed: bytes, magic: bytes = b"XATT") -> tuple[dict, bytes]:
+    """The header and the body, read from the documented layout alone."""
+    assert packed[:4] == magic
+    (length,) = struct.unpack("<I", packed[4:8])
+    assert (8 + length) % 8 == 0
+    return json.loads(packed[8 : 8 + length]), packed[8 + length :]
 
 
 def unpack(packed: bytes) -> tuple[dict, list[list[np.ndarray]], list[np.ndarray]]:
-    """The header, the planes [layer][run] and the exact blocks [run], read from the documented layout alone."""
-    assert packed[:4] == b"XATT"
-    (length,) = struct.unpack("<I", packed[4:8])
-    assert (8 + length) % 8 == 0
-    header = json.loads(packed[8 : 8 + length])
-    body = packed[8 + length :]
+    """The header, the planes [layer][run] and the exact blocks [run]."""
+    header, body = parts(packed)
     planes = []
     for item in header["layers"]:
         size = item["heads"] * item["rows"] * item["cols"]
@@ -83,12 +81,11 @@ def test_pooling_keeps_the_largest_weight_of_every_block(queries: int, keys: int
     record = header["layers"][0]
     tall, wide = record["pool"]
     assert max(record["rows"], record["cols"]) <= side
-    for head in range(HEADS):
-        for row in range(record["rows"]):
-            for col in range(record["cols"]):
-                block = item.pattern[head, row * tall : (row + 1) * tall, col * wide : (col + 1) * wide]
-                shown = (planes[0][0][head, row, col] / 253) ** 2 * record["runs"][0]["peaks"][head]
-                assert shown == pytest.approx(block.max(), abs=record["runs"][0]["peaks"][head] / 253)
+    peaks = np.array(record["runs"][0]["peaks"])[:, None, None]
+    shown = (planes[0][0] / 253) ** 2 * peaks
+    for head, row, col in np.ndindex(HEADS, record["rows"], record["cols"]):
+        block = item.pattern[head, row * tall : (row + 1) * tall, col * wide : (col + 1) * wide]
+        assert shown[head, row, col] == pytest.approx(block.max(), abs=peaks[head].item() / 253)
 
 
 def test_a_pooled_block_is_masked_only_where_all_of_it_is():
@@ -109,12 +106,9 @@ def test_what_is_not_a_number_is_shown_as_such_and_not_as_masked():
 
 
 def test_full_resolution_while_it_fits_the_budget_and_thumbnails_beyond():
-    item = layer(5, queries=96, keys=96)
-    exact = 96 * 96 * 4
-    full = HEADS * 96 * 96
-    assert header_of(pack([item], max_thumbnail=32, budget=exact + full))["layers"][0]["rows"] == 96
-    assert header_of(pack([item], max_thumbnail=32, budget=exact + full - 1))["layers"][0]["rows"] == 48
-    assert header_of(pack([item], max_thumbnail=32, budget=0))["layers"][0]["rows"] == 32
+    item, whole = layer(5, queries=96, keys=96), (4 + HEADS) * 96 * 96
+    packed = [header_of(pack([item], max_thumbnail=32, budget=budget)) for budget in (whole, whole - 1, 0)]
+    assert [header["layers"][0]["rows"] for header in packed] == [96, 48, 32]
 
 
 @pytest.mark.parametrize(("tokens", "limit"), [(128, 1_500_000), (512, 2_000_000)])
@@ -164,25 +158,19 @@ def test_the_digests_tell_another_choice_from_other_patterns():
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_planes_are_one_message_for_every_head_and_a_head_is_another(causal: bool):
-    items, others = (
-        [layer(seed, queries=7, keys=7, causal=causal) for seed in seeds] for seeds in ((12, 13), (14, 15))
-    )
+    same = {"queries": 7, "keys": 7, "causal": causal}
+    items, others = ([layer(seed, **same) for seed in seeds] for seeds in ((12, 13), (14, 15)))
     packed = pack(items, others, selected=(1, 2))
     planes, head = messages(packed, "here")
     assert messages(pack(items, others, selected=(0, 1)), "here")[0] == planes
     header, rest, floats = unpack(packed)
     kept = header_of(planes)
-    assert kept == {"view": "here"} | {
-        name: kept_value
-        for name, kept_value in header.items()
-        if name not in ("selected", "exact", "exactPool", "whole")
-    }
-    (length,) = struct.unpack_from("<I", planes, 4)
+    own = ("selected", "exact", "exactPool", "whole")
+    assert kept == {"view": "here"} | {name: value for name, value in header.items() if name not in own}
     first = kept["layers"][0]["runs"][0]["offset"]
-    assert np.array_equal(np.frombuffer(planes[8 + length :], np.uint8, 3 * 49, first).reshape(3, 7, 7), rest[0][0])
-    assert head[:4] == b"XATH"
-    (length,) = struct.unpack_from("<I", head, 4)
-    about, numbers = json.loads(head[8 : 8 + length]), np.frombuffer(head[8 + length :], "<f4")
+    assert np.array_equal(np.frombuffer(parts(planes)[1], np.uint8, 3 * 49, first).reshape(3, 7, 7), rest[0][0])
+    about, body = parts(head, b"XATH")
+    numbers = np.frombuffer(body, "<f4")
     assert (about["selected"], about["content"], about["isTriangle"]) == ([1, 2], header["content"], causal)
     cells = np.tril_indices(7) if causal else np.indices((7, 7)).reshape(2, -1)
     assert np.array_equal(numbers.reshape(2, -1), np.stack([block[*cells] for block in floats]))
@@ -194,13 +182,9 @@ def test_the_planes_of_the_original_are_a_message_of_their_own_that_no_change_al
     original, rest = apart(planes)
     assert apart(messages(pack(items), "here")[0])[0] == original
     header, whole = header_of(planes), unpack(pack(items, others))[1]
-    (length,) = struct.unpack_from("<I", original, 4)
-    own, first = json.loads(original[8 : 8 + length]), original[8 + length :]
-    kept = header_of(rest)
-    (length,) = struct.unpack_from("<I", rest, 4)
-    second = rest[8 + length :]
+    (own, first), (kept, second) = parts(original, b"XATO"), parts(rest)
     assert len(first) == len(second) == 2 * HEADS * QUERIES * (KEYS + 1)
-    assert (original[:4], kept["original"], kept["content"]) == (b"XATO", own["content"], header["content"])
+    assert (kept["original"], kept["content"]) == (own["content"], header["content"])
     assert kept | own["common"] == header | {"original": own["content"], "layers": kept["layers"]}
     for at, [planes_of_one, planes_of_other] in enumerate(whole):
         runs = [own["runs"][at], *kept["layers"][at]["runs"]]
@@ -219,17 +203,18 @@ def test_tokens_are_made_visible(token: str, shown: str):
 
 
 def test_a_strange_token_survives_the_bytes():
-    item = PatternLayer(
-        "a", "a", np.ones((1, 1, 1), np.float32), np.ones((1, 1, 1), bool), ("</script>🙂",), ("\ud83d",)
-    )
+    ones = np.ones((1, 1, 1), np.float32)
+    item = PatternLayer("a", "a", ones, ones.astype(bool), ("</script>🙂",), ("\ud83d",))
     assert header_of(pack([item]))["labels"] == [["</script>🙂"], ["?"]]
 
 
-def test_bytes_of_another_kind_are_refused():
+def test_bytes_of_another_kind_and_a_changed_run_of_another_shape_are_refused():
     with pytest.raises(ValueError, match="begins with b'XATT'"):
         header_of(b"PNG\x00\x00\x00\x00\x00")
     with pytest.raises(ValueError, match="begins with b'XSC1'"):
         header_of(pack([layer()]), b"XSC1")
+    with pytest.raises(ValueError, match="shapes of the original"):
+        pack([layer()], [layer(queries=5)])
 
 
 def test_a_change_of_the_residual_stream_is_sent_with_a_changed_run():
@@ -240,19 +225,3 @@ def test_a_change_of_the_residual_stream_is_sent_with_a_changed_run():
     assert first["stream"] == [0] * 5
     assert last["stream"] == pytest.approx(table["moved"].tolist()[5:], abs=1e-4)
     assert "stream" not in header_of(pack(pattern_layers(original)))["layers"][0]
-
-
-def test_a_causal_mask_that_was_not_recorded_is_seen_in_the_weights():
-    rows = torch.randn(1, 2, 4, 4, generator=torch.Generator().manual_seed(0))
-    causal = rows.masked_fill(~torch.ones(4, 4, dtype=torch.bool).tril(), -torch.inf).softmax(-1)
-    assert is_causal(causal[0].numpy())
-    assert not is_causal(rows.softmax(-1)[0].numpy())
-    reading = xformer.read("checkpoints/reverse-decoder", "3 7")
-    kept = {name: value for name, value in reading.trace.activations.items() if not name.endswith(".mask")}
-    [first, *_] = pattern_layers(replace(reading, trace=replace(reading.trace, activations=kept)))
-    assert first.is_masked
-
-
-def test_a_changed_run_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match="shapes of the original"):
-        pack([layer()], [layer(queries=5)])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.viz.drawn_file import ends_of
 from xformer import viz
 from xformer.analysis.principles import (
     AFTER,
@@ -38,10 +39,9 @@ def test_a_matrix_has_its_numbers_in_its_cells(dark: bool) -> None:
         assert row["value"] == pytest.approx(value, rel=1e-12)
         assert row["exact"] == f"{value:.6f}"
         assert float(row["shown"].replace("−", "-")) == pytest.approx(value, abs=0.005 + 1e-9)
-    spec = chart.to_dict()
-    domain = spec["layer"][0]["encoding"]["color"]["scale"]["domain"]
-    assert domain[-1] == -domain[0] == pytest.approx(mixed.x.abs().max().item())
-    assert spec["layer"][2]["transform"] == [{"filter": {"equal": "3 the", "field": "row"}}]
+    limit = mixed.x.abs().max().item()
+    assert ends_of(chart) == pytest.approx((-limit, limit))
+    assert chart.to_dict()["layer"][2]["transform"] == [{"filter": {"equal": "3 the", "field": "row"}}]
 
 
 def test_shares_run_from_0_to_1_and_forbidden_cells_are_grey() -> None:
@@ -51,11 +51,10 @@ def test_shares_run_from_0_to_1_and_forbidden_cells_are_grey() -> None:
         [rows] = datasets(chart)
         assert [row["hidden"] for row in rows] == [at % 5 > at // 5 for at in range(25)]
         assert rows[1]["shown"] == written
-    layers = chart.to_dict()["layer"]
-    assert layers[0]["encoding"]["color"]["scale"]["domain"][0] == 0.0
-    assert layers[0]["encoding"]["color"]["scale"]["domain"][-1] == 1.0
-    assert layers[1]["mark"]["color"] == theme.MASKED[0]
-    assert layers[1]["transform"] == [{"filter": "datum.hidden"}]
+    assert ends_of(chart) == (0.0, 1.0)
+    hidden_layer = chart.to_dict()["layer"][1]
+    assert hidden_layer["mark"]["color"] == theme.MASKED[0]
+    assert hidden_layer["transform"] == [{"filter": "datum.hidden"}]
     hidden = {
         mask: sum(row["hidden"] for row in datasets(viz.matrix(SENTENCE.attention(mask=mask), which="weights"))[0])
         for mask in (AFTER, ZERO)

@@ -10,7 +10,9 @@ import altair as alt
 import numpy as np
 import pytest
 
+from tests.viz.drawn_file import ends_of
 from xformer.viz import theme
+from xformer.viz.charts import heat
 
 CONFIG = tomllib.loads((Path(__file__).parents[2] / ".streamlit" / "config.toml").read_text(encoding="utf-8"))
 DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -99,12 +101,13 @@ def test_scales_begin_or_centre_at_the_background(dark: bool) -> None:
 @pytest.mark.parametrize("section", ["light", "dark"])
 def test_the_served_theme_is_this_one(section: str) -> None:
     served, dark = CONFIG["theme"][section], section == "dark"
-    assert served["backgroundColor"] == theme.pick(theme.BACKGROUND, dark)
-    assert served["textColor"] == theme.pick(theme.TEXT, dark)
-    assert served["primaryColor"] == theme.pick(theme.PRIMARY, dark)
-    assert served["chartCategoricalColors"] == theme.head_hues(12, dark)
-    assert served["chartSequentialColors"] == theme.resample(theme.sequential(dark), 10)
-    assert served["chartDivergingColors"] == theme.resample(theme.diverging(dark), 10)
+    expected = {
+        "backgroundColor": theme.pick(theme.BACKGROUND, dark), "textColor": theme.pick(theme.TEXT, dark),
+        "primaryColor": theme.pick(theme.PRIMARY, dark), "chartCategoricalColors": theme.head_hues(12, dark),
+        "chartSequentialColors": theme.resample(theme.sequential(dark), 10),
+        "chartDivergingColors": theme.resample(theme.diverging(dark), 10),
+    }  # fmt: skip
+    assert served.items() >= expected.items()
     white_on_button = theme.contrast(served["primaryColor"], "#ffffff")
     assert min(white_on_button, theme.contrast(served["primaryColor"], served["backgroundColor"])) >= 3.9
 
@@ -125,10 +128,8 @@ def test_every_option_is_one_that_streamlit_knows() -> None:
 def test_the_server_gives_nothing_away() -> None:
     assert CONFIG["server"]["address"] == "127.0.0.1"
     assert CONFIG["browser"]["gatherUsageStats"] is False
-    assert CONFIG["client"]["toolbarMode"] == "viewer"
-    assert CONFIG["client"]["showErrorDetails"] == "none"
-    fonts = CONFIG["theme"]["font"] + CONFIG["theme"]["codeFont"]
-    assert "http" not in fonts
+    assert CONFIG["client"].items() >= {"toolbarMode": "viewer", "showErrorDetails": "none"}.items()
+    assert "http" not in CONFIG["theme"]["font"] + CONFIG["theme"]["codeFont"]
     assert "fontFaces" not in CONFIG["theme"]
 
 
@@ -153,13 +154,11 @@ def test_contrast_of_known_pairs() -> None:
 
 @DARK
 def test_charts_take_the_scales(dark: bool) -> None:
-    scale = theme.vega_scale(theme.diverging(dark), -3, 3)
-    made = alt.Chart({"values": [{"x": 1}]}).mark_rect().encode(alt.Color("x:Q", scale=alt.Scale(**scale))).to_dict()
-    drawn = made["encoding"]["color"]["scale"]
-    assert drawn["domain"][0] == -3
-    assert drawn["domain"][len(drawn["domain"]) // 2] == pytest.approx(0)
-    assert drawn["domain"][-1] == 3
-    assert len(drawn["domain"]) == len(drawn["range"])
+    stops = theme.diverging(dark)
+    made = alt.Chart({"values": [{"x": 1}]}).mark_rect().encode(heat("x:Q", stops, -3, 3))
+    assert ends_of(made) == (-3, 3)
+    assert made.to_dict()["encoding"]["color"]["scale"]["range"] == stops
+    assert len(made.to_dict()["encoding"]["color"]["scale"]["domain"]) == len(stops)
 
 
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 1), (float("nan"), 1)])
@@ -169,6 +168,5 @@ def test_a_scale_needs_room(low: float, high: float) -> None:
 
 
 def test_signed_limit_is_symmetric_and_never_zero() -> None:
-    assert theme.signed_limit(np.array([0.5, -2.0, np.nan, np.inf])) == 2.0
-    assert theme.signed_limit(np.zeros((2, 3))) == 1.0
-    assert theme.signed_limit(np.array([])) == 1.0
+    arrays = [np.array([0.5, -2.0, np.nan, np.inf]), np.zeros((2, 3)), np.array([])]
+    assert [theme.signed_limit(one) for one in arrays] == [2.0, 1.0, 1.0]

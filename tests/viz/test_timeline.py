@@ -11,17 +11,16 @@ import torch
 
 import xformer
 from tests.training.tiny import ARCHITECTURES, tiny_model, tiny_task
-from tests.viz.drawn_file import maps_of, pdf_words, rows_of, words
+from tests.viz.drawn_file import maps_of, rows_of, words
 from xformer import edits, viz
 from xformer.adapters import TaskModel
 from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.reading import Reading
 from xformer.viz import theme, timeline
-from xformer.viz.export import pdf_of, svg
+from xformer.viz.export import svg
 from xformer.viz.packing import LEVELS, MASKED, NAN
 from xformer.viz.timeline import (
-    SIDE,
     FilmLayer,
     Frame,
     film_frame,
@@ -63,9 +62,9 @@ def test_every_weight_of_every_frame_is_in_the_bytes() -> None:
     for i, step in enumerate(weights):
         flat = np.concatenate([w.ravel() for w in step.values()])
         assert np.abs(body[i * size : (i + 1) * size] / LEVELS - flat).max() <= 1.01 / LEVELS
-    assert [frame["step"] for frame in header["frames"]] == [0, 20, 40]
-    assert header["frames"][2]["scores"] == [[], [0.2, 0.2, 0.3]]
-    assert header["frames"][0]["right"] == [True, False]
+    first, _, last = header["frames"]
+    assert (first["step"], last["step"], first["right"]) == (0, 40, [True, False])
+    assert last["scores"] == [[], [0.2, 0.2, 0.3]]
     assert [(layer["heads"], layer["rows"], layer["cols"]) for layer in header["layers"]] == list(shapes.values())
     assert (header["target"], header["order"], header["best"], header["steps"]) == (40, 2, [0, 1], 70)
     assert header["reads"] == [["reads", ["3", "·"]]]
@@ -77,20 +76,13 @@ def test_masked_and_broken_cells_are_no_weights() -> None:
     assert codes.tolist() == [[[126, MASKED], [NAN, LEVELS]]]
 
 
-def test_two_heads_with_the_same_weight_have_the_same_code_whatever_their_peaks() -> None:
-    codes = plane(np.array([[[0.2, 0.2]], [[0.2, 0.8]]]), np.ones((1, 1, 1), bool))
-    assert abs(int(codes[0, 0, 0]) - int(codes[1, 0, 0])) <= 1
-    assert codes[1, 0, 1] == round(0.8 * LEVELS)
-
-
 def test_a_long_input_is_pooled_by_its_maximum() -> None:
     pattern = np.zeros((1, 100, 100))
     pattern[0, 77, 33] = 1.0
     codes = plane(pattern, np.ones((1, 1, 1), bool))
     assert codes.shape == (1, 34, 34)
-    assert max(codes.shape) <= SIDE
-    assert codes[0, 77 // 3, 33 // 3] == LEVELS
-    assert (codes > 0).sum() == 1
+    assert np.argwhere(codes).tolist() == [[0, 77 // 3, 33 // 3]]
+    assert codes.max() == LEVELS
 
 
 def test_a_frame_of_another_shape_is_refused() -> None:
@@ -167,7 +159,6 @@ def test_a_still_is_of_the_last_frame_at_its_step(untrained: Reading, trained: R
     assert "<image" not in drawn
     wanted = [f"step {0 if step in (0, 699) else 700} of 700", "reads", "says", "run 1", *reading.tokens]
     assert not Counter(wanted) - Counter(words(drawn))
-    assert pdf_words(pdf_of(drawn)) == "".join(words(drawn)).replace(" ", "")
 
 
 def test_queries_go_down_keys_across_and_what_is_masked_is_no_weight() -> None:

@@ -26,24 +26,22 @@ def exact_of(message: bytes) -> tuple[list[int], np.ndarray]:
     return header["selected"], np.frombuffer(message, "<f4", offset=8 + length)
 
 
-def test_a_reading_is_drawn_with_the_exact_weights_of_its_first_head() -> None:
-    reading = xformer.read(REVERSE, "3 7 12")
-    view = xformer.attention_view(reading)
-    assert [layer["name"] for layer in header_of(view._planes)["layers"]] == [site.path for site in reading.attention]
-    at, numbers = exact_of(view._exact)
-    assert at == [0, 0]
-    np.testing.assert_array_equal(numbers, reading[f"{reading.attention[0].path}.pattern"][0, 0].flatten().numpy())
+@pytest.fixture(scope="module")
+def reading() -> xformer.Reading:
+    return xformer.read(REVERSE, "3 7 12")
 
 
-def test_another_head_is_sent_when_it_is_chosen_and_the_planes_are_not_sent_again() -> None:
-    reading = xformer.read(REVERSE, "3 7 12")
+def test_the_exact_weights_of_the_chosen_head_are_sent_and_the_planes_once(reading: xformer.Reading) -> None:
     view, last = xformer.attention_view(reading), len(reading.attention) - 1
+    assert [layer["name"] for layer in header_of(view._planes)["layers"]] == [site.path for site in reading.attention]
     sent: list[str] = []
     view.observe(lambda change: sent.append(change["name"]), ["_planes", "_exact"])
-    view.layer, view.head = last, 1
-    at, numbers = exact_of(view._exact)
-    assert at == [last, 1]
-    np.testing.assert_array_equal(numbers, reading[f"{reading.attention[last].path}.pattern"][0, 1].flatten().numpy())
+    for layer, head in ((0, 0), (last, 1)):
+        view.layer, view.head = layer, head
+        at, numbers = exact_of(view._exact)
+        pattern = reading[f"{reading.attention[layer].path}.pattern"][0, head]
+        assert at == [layer, head]
+        np.testing.assert_array_equal(numbers, pattern.flatten().numpy())
     assert set(sent) == {"_exact"}
 
 
@@ -61,8 +59,7 @@ def test_a_first_head_that_is_not_there_is_one_sentence(layer: int, head: int) -
         xformer.attention_view([torch.ones(1, 2, 1, 1)], layer=layer, head=head)
 
 
-def test_two_runs_side_by_side_and_two_that_do_not_fit() -> None:
-    reading = xformer.read(REVERSE, "3 7 12")
+def test_two_runs_side_by_side_and_two_that_do_not_fit(reading: xformer.Reading) -> None:
     changed = xformer.read(REVERSE, "3 7 12", changes=f"silence:{reading.attention[0].path}.0")
     view = xformer.attention_view(reading, changed=changed)
     assert len(header_of(view._planes)["layers"][0]["runs"]) == 2
@@ -71,8 +68,7 @@ def test_two_runs_side_by_side_and_two_that_do_not_fit() -> None:
         xformer.attention_view(reading, changed=[torch.ones(1, 1, 2, 2)])
 
 
-def test_its_file_holds_every_head_exactly_and_says_what_it_shows(tmp_path: Path) -> None:
-    reading = xformer.read(REVERSE, "3 7 12")
+def test_its_file_holds_every_head_exactly_and_says_what_it_shows(reading: xformer.Reading, tmp_path: Path) -> None:
     xformer.attention_view(reading).save_html(tmp_path / "a.html")
     xformer.save_html(reading, tmp_path / "b.html")
     text = (tmp_path / "a.html").read_text()

@@ -61,8 +61,7 @@ def test_of_a_wide_vector_some_dimensions_are_shown_as_they_are() -> None:
     encoder, decoder = header_of(data, MAGIC)["stacks"]
 
     column = encoder["columns"][-1]
-    assert column["width"] == 32
-    assert len(column["dimensions"]) == 16
+    assert (column["width"], len(column["dimensions"])) == (32, 16)
     entering = reading["encoder.0.resid_pre"][0][:, column["dimensions"]]
     torch.testing.assert_close(values(data, column, len(encoder["tokens"])), entering)
     assert [part["kind"] for part in decoder["layers"][0]["attention"]] == ["self_attn", "cross_attn"]
@@ -88,9 +87,8 @@ def test_of_a_long_text_the_last_tokens_are_shown_and_the_next_one_is_open() -> 
 
     assert stack["n"] == len(reading.tokens) > MOST_TOKENS == len(stack["tokens"])
     assert stack["first"] == stack["n"] - MOST_TOKENS
-    assert header["continues"]
-    assert header["answers"][-1]["is_right"] is None
-    assert header["answers"][-1]["row"] == MOST_TOKENS - 1
+    last = header["answers"][-1]
+    assert (header["continues"], last["is_right"], last["row"]) == (True, None, MOST_TOKENS - 1)
 
 
 def test_of_too_many_heads_the_mean_of_a_layer_is_shown(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,23 +100,10 @@ def test_of_too_many_heads_the_mean_of_a_layer_is_shown(reading: Reading, monkey
     torch.testing.assert_close(weights(data, part), mean, atol=0.5 / 255 + 1e-6, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        None,
-        3,
-        "attention",
-        {},
-        {"open": "attention"},
-        {"open": {"screen": "../x"}},
-        {"open": {"screen": ["attention"]}},
-    ],
-)
-def test_a_browser_can_only_open_a_screen_of_the_scene(sent: object) -> None:
-    assert opened(sent) is None
-
-
-def test_a_head_is_written_as_in_a_link() -> None:
+def test_a_browser_can_only_open_a_screen_of_the_scene_and_a_head_as_in_a_link() -> None:
+    wrong = ("attention", {"screen": "../x"}, {"screen": ["attention"]})
+    for sent in (None, 3, "attention", {}, *({"open": one} for one in wrong)):
+        assert opened(sent) is None, sent
     assert opened({"open": {"screen": "attention", "head": "3.2"}}) == Opened("attention", "3.2")
     assert opened({"open": {"screen": "attention", "head": "3.2&model=x"}}) == Opened("attention")
 
