@@ -121,7 +121,7 @@ def made(auto: Any, config: Any) -> Any:
     torch.manual_seed(0)
     model = auto.from_config(copy.deepcopy(config), attn_implementation="eager").eval()
     for weight in model.parameters():
-        if weight.dim() > 1:
+        if weight.dim() > 1 and weight.requires_grad:  # a table of sines is no weight
             weight.data.normal_(0, 0.1)
     return model
 
