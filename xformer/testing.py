@@ -2,6 +2,7 @@
 
     from xformer.testing import assert_causal, assert_cache_consistent
 
+
     def test_model():
         assert_causal(model, tokens)
         assert_cache_consistent(model, tokens)
