@@ -255,8 +255,8 @@ def _runs(both: Pair, sources: Sources) -> dict[str, str]:
 
 def _bits(run: Reading) -> list[float]:
     """Bits per character of a run; empty where its text has one token, which nothing predicts."""
-    bits = table(CONTEXT, analysis.surprise_by_character, [run])
-    return [] if bits.empty else [float(bits["bits"].sum()) / float(bits["to"].max())]
+    bits: Any = table(CONTEXT, analysis.surprise_by_character, [run])
+    return [] if bits.empty else [bits["bits"].sum() / bits["to"].max()]
 
 
 def _ask_position(runs: Sequence[Reading], *, has_divergence: bool) -> int:
