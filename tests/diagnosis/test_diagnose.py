@@ -308,7 +308,7 @@ def test_what_cannot_be_diagnosed_is_said() -> None:
 
 
 def test_findings_as_a_table() -> None:
-    [row] = findings_frame(of("no-scale")).to_dict("records")
+    row, *_ = findings_frame(of("no-scale")).to_dict("records")
     assert list(row) == ["severity", "kind", "where", "finding", "numbers"]
     assert (row["kind"], "factor 1" in row["numbers"]) == ("no-scale", True)
     assert findings_frame([]).empty
