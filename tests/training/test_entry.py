@@ -30,9 +30,11 @@ OTHERS = ("number", "id", "deleted", "private", "sweep")  # what an id leads to,
 COLUMNS = [name for name in Entry.model_fields if name not in OTHERS]
 
 
-@pytest.mark.parametrize("value", GARBLED, ids=range(len(GARBLED)))
-@pytest.mark.parametrize("column", COLUMNS)
-def test_one_garbled_cell_costs_nobody_anything(store: RunStore, sound: str, column: str, value: Any) -> None:
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [(name, value) for i, name in enumerate(COLUMNS) for j, value in enumerate(GARBLED) if i % 3 == j % 3],
+)
+def test_a_garbled_cell_hides_no_other_run(store: RunStore, sound: str, column: str, value: Any) -> None:
     run = store.add(tiny_preset(), name="hurt", state="stopped")
     edit(store, run, **{column: value})
     hurt, whole = store.entries()
