@@ -14,7 +14,7 @@ import xformer
 from pages.embeddings.vocabulary import _verdict, about_lengths, about_order
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
-from tests.pages.test_explore import MODELS, text
+from tests.pages.test_explore import ONE_OF_EACH_KIND, text
 from tests.pages.test_explore import messages as complaints
 from xformer.analysis.embeddings import Nearness, neighbours
 from xformer.analysis.number_waves import Spectrum
@@ -23,7 +23,7 @@ PAGE = "pages/embeddings/page.py"
 LONG = {"model": "reverse", "input": " ".join(str(1 + step * 7 % 19) for step in range(60))}
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ONE_OF_EACH_KIND)
 def test_every_model_shows_everything_there_is_to_see_of_it(open_page: Open, model: str) -> None:
     checkpoint = xformer.load(ROOT / "checkpoints" / model)
     assert checkpoint.task is not None

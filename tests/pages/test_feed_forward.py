@@ -11,7 +11,7 @@ import xformer
 from pages.feed_forward.pictures import ablation_note, attention_alone, layer_headline
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
-from tests.pages.test_explore import MODELS, messages, text
+from tests.pages.test_explore import ONE_OF_EACH_KIND, messages, text
 from xformer.adapters import TaskModel
 from xformer.analysis.feed_forward import fitting
 from xformer.errors import UnavailableError
@@ -19,7 +19,7 @@ from xformer.errors import UnavailableError
 PAGE = "pages/feed_forward/page.py"
 
 
-WITH_NEURONS = [model for model in MODELS if xformer.load(ROOT / "checkpoints" / model).config.d_ff]
+WITH_NEURONS = [model for model in ONE_OF_EACH_KIND if xformer.load(ROOT / "checkpoints" / model).config.d_ff]
 
 
 @pytest.mark.parametrize("model", WITH_NEURONS)

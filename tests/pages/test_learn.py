@@ -67,10 +67,12 @@ def computed(data: dict[str, Any], one: dict[str, Any]) -> torch.Tensor:
     return numbers[made["left"]] @ right / made.get("divide", 1.0)
 
 
+WORDS = ({"text": "*no* <b>one $x$ [a](b)", "d": "8", "seed": "9"}, {"text": "a b", "d": "2"})
+
+
 @pytest.mark.parametrize(
-    "link", [{}, {"text": "*no* <b>one $x$ [a](b)", "d": "8", "seed": "9"}, {"text": "a b", "d": "2"}]
+    ("step", "link"), [*((step, {}) for step in STEPS), *((step, WORDS[i % 2]) for i, step in enumerate(STEPS))]
 )
-@pytest.mark.parametrize("step", STEPS)
 def test_every_step_opens_and_its_matrices_follow_from_each_other(
     open_page: Open, drawn: list[dict[str, Any]], step: str, link: dict[str, str]
 ) -> None:
@@ -263,7 +265,12 @@ def test_the_variance_on_the_screen_was_measured(open_page: Open) -> None:
     assert shown[1] == f"{measured:.4g}"
 
 
-@pytest.mark.parametrize("number", range(1, len(PLAYED) + 1))
+FIRST_BROKEN_ON_SIDE = [
+    next(number for number in range(1, len(PLAYED) + 1) if round_of(number).broken == side) for side in (0, 1)
+]
+
+
+@pytest.mark.parametrize("number", FIRST_BROKEN_ON_SIDE)
 def test_a_round_shows_both_runs_and_keeps_its_answer_to_itself(open_page: Open, number: int) -> None:
     now = round_of(number)
     app = open_page(BUG_LAB, round=str(number))
@@ -274,7 +281,6 @@ def test_a_round_shows_both_runs_and_keeps_its_answer_to_itself(open_page: Open,
     assert now.bug not in everything
     assert BUGS[now.bug].title not in everything
     assert "loss" not in text(app)
-    assert has_effect(readings(example_of(now.model), BUGS[now.bug]), BUGS[now.bug])
     app.button(key="bug_side_A").click().run()
     assert f"{'Right' if now.broken == 0 else 'No'}, {'AB'[now.broken]} is broken" in text(app)
     assert [app.button(key=f"bug_{i}").label for i in range(4)] == [escape_markdown(BUGS[c].title) for c in now.choices]
@@ -294,6 +300,7 @@ def test_rounds_are_the_same_for_everybody_and_each_bug_comes_up() -> None:
     assert {one.broken for one in rounds} == {0, 1}
     assert all(one.bug in one.choices and len(set(one.choices)) == 4 for one in rounds)
     assert len({one.choices.index(one.bug) for one in rounds}) == 4
+    assert all(has_effect(readings(example_of(one.model), BUGS[one.bug]), BUGS[one.bug]) for one in rounds)
 
 
 def test_the_score_counts_named_bugs_and_the_next_round_is_another(open_page: Open) -> None:
@@ -408,17 +415,15 @@ def test_the_loss_is_called_low_only_where_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "bug"),
+    ("model", "bug", "edits"),
     [
-        ("reverse-small", "no-scale"),
-        ("reverse-small", "no-padding-mask"),
-        ("reverse-seq2seq", "cross-roles-swapped"),
-        ("reverse-decoder", "causal-ignored"),
-        ("reverse-small", "init-too-small"),
-        ("reverse-seq2seq", "softmax-of-nothing"),
+        ("reverse-small", "no-scale", "positions:off"),
+        ("reverse-small", "no-padding-mask", ""),
+        ("reverse-seq2seq", "cross-roles-swapped", "positions:off"),
+        ("reverse-decoder", "causal-ignored", ""),
+        ("reverse-seq2seq", "softmax-of-nothing", ""),
     ],
 )
-@pytest.mark.parametrize("edits", ["", "positions:off"])
 def test_the_loss_is_that_of_the_broken_model_and_the_code_records_it(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, model: str, bug: str, edits: str
 ) -> None:

@@ -11,7 +11,7 @@ import torch
 import xformer
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
-from tests.pages.test_explore import MODELS, messages, text
+from tests.pages.test_explore import ONE_OF_EACH_KIND, messages, text
 
 PAGE = "pages/residual/page.py"
 
@@ -20,7 +20,7 @@ def specs(app: object) -> list[dict]:
     return [json.loads(chart.proto.spec) for chart in app.get("vega_lite_chart")]  # pyright: ignore
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ONE_OF_EACH_KIND)
 def test_every_model_is_read_layer_by_layer(open_page: Open, model: str) -> None:
     app = open_page(PAGE, model=model)
     assert not app.exception
