@@ -57,7 +57,7 @@ def test_a_preset_of_every_kind_learns_something_in_a_few_steps() -> None:
     torch.set_num_threads(1)
     for name in ("induction", "addition", "parity", "brackets", "modular"):
         chosen = preset(name)
-        recipe = chosen.train.replace(steps=30, batch_size=32, warmup=0.2, log_every=10, held_out=8, snapshot_every=0)
+        recipe = chosen.train.replace(steps=20, batch_size=16, warmup=0.2, log_every=10, held_out=8, snapshot_every=0)
         losses = [progress.loss for progress in iter_train(replace(chosen, train=recipe), device="cpu")]
         assert losses[-1] < losses[0], name
 

@@ -4,30 +4,47 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 
 PROGRAM = """
-import resource, threading, time
+import os, resource, sys
 import numpy as np, pandas as pd, torch
 import xformer
 from xformer import analysis, viz
-from xformer.analysis import {modules}
+from xformer.analysis import attention_patterns, embeddings, number_waves
 torch.set_num_threads(1)
-{before}
+
 def held():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
-open("/proc/self/clear_refs", "w").write("5")  # the peak is counted from here
-start = held()
-result = {expression}
-peak = [line for line in open("/proc/self/status") if line.startswith("VmHWM:")][0]
-print("PEAK", int(peak.split()[1]) * 1024 - start)
+
+for expression, before in {cases!r}:
+    if os.fork() == 0:  # nothing of one measurement is left in memory for the next
+        names = dict(globals())
+        exec(before, names)
+        open("/proc/self/clear_refs", "w").write("5")  # the peak is counted from here
+        start = held()
+        result = eval(expression, names)
+        [peak] = [line for line in open("/proc/self/status") if line.startswith("VmHWM:")]
+        print("PEAK", int(peak.split()[1]) * 1024 - start, flush=True)
+        os._exit(0)
+    if os.wait()[1]:
+        sys.exit(1)
 """
-MODULES = "number_waves, embeddings"
 
 
-def peak_of(expression: str, before: str = "", modules: str = MODULES) -> int:
-    """Bytes of resident memory at the peak of an expression, above what is there after `before`."""
-    program = PROGRAM.format(expression=expression, before=before, modules=modules)
+def peaks_of(cases: Sequence[tuple[str, str]]) -> list[int]:
+    """Bytes of resident memory at the peak of each expression, above what is there after the code that comes before it.
+
+    Args:
+        cases: Expressions, each with the code that comes before it.
+    """
+    program = PROGRAM.format(cases=list(cases))
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
-    [line] = [line for line in run.stdout.splitlines() if line.startswith("PEAK")]
-    return int(line.split()[1])
+    return [int(line.split()[1]) for line in run.stdout.splitlines() if line.startswith("PEAK")]
+
+
+def peak_of(expression: str, before: str = "") -> int:
+    """Bytes of resident memory at the peak of an expression, above what is there after `before`."""
+    [peak] = peaks_of([(expression, before)])
+    return peak

@@ -18,12 +18,16 @@ from tests.pages.conftest import ROOT, Open
 from xformer.viz.packing import header_of
 
 PAGE = "pages/attention/page.py"
-MODELS = ["reverse", "reverse-small", "reverse-seq2seq", "reverse-decoder", "reverse-mirror", "sort"]
 PANELS = ["scores", "steps", "change", "rollout"]
 
 
-@pytest.mark.parametrize("panel", PANELS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "panel"),
+    [
+        *(("reverse-seq2seq", panel) for panel in PANELS),
+        *zip(["reverse-decoder", "reverse-mirror", "sort", "reverse-decoder"], PANELS, strict=True),
+    ],
+)
 def test_every_panel_opens_and_its_code_runs(
     open_page: Open, model: str, panel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +131,7 @@ def test_a_replaced_token_takes_the_place_of_an_earlier_one(open_page: Open) -> 
     assert app.session_state["edits"] == f"{before},token:0.8"
 
 
-@pytest.mark.parametrize("head", ["9.9", "0.1", "1", "x", "1.1.999-0", "²"])
+@pytest.mark.parametrize("head", ["9.9", "0.1", "x", "1.1.999-0"])
 def test_a_head_that_is_not_there_is_said_or_forgotten(open_page: Open, head: str) -> None:
     app = open_page(PAGE, model="reverse", head=head)
     assert not app.exception
@@ -231,8 +235,9 @@ def test_a_row_of_a_larger_model_is_no_row_of_a_smaller_one(open_page: Open, mon
     assert app.query_params["head"] == "4.4"
 
 
-@pytest.mark.parametrize("panel", ["step by step", "rollout"])
-@pytest.mark.parametrize("model", ["reverse", "reverse-seq2seq", "digits"])
+@pytest.mark.parametrize(
+    ("model", "panel"), [("reverse-small", "step by step"), ("reverse-seq2seq", "rollout"), ("digits", "rollout")]
+)
 def test_the_code_draws_the_pictures(open_page: Open, monkeypatch: pytest.MonkeyPatch, model: str, panel: str) -> None:
     link = {"model": model, "panel": panel, "mask": "causal"}
     app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, link)

@@ -23,7 +23,6 @@ SCREENS = (
     HOME,
     *(f"pages/{name}/page.py" for name in ("embeddings", "positions", "attention", "feed_forward", "residual")),
 )
-PANELS = ("scores", "steps", "change", "rollout")
 NAMES = ("characters", "tutorial-seq2seq")
 ODD = "*b* `c` [x](y) <i> a_b #1\n  $2$"
 
@@ -70,8 +69,9 @@ def words(app: AppTest) -> str:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize(
+    ("name", "screen"), [*(("characters", screen) for screen in SCREENS), ("tutorial-seq2seq", HOME)]
+)
 @pytest.mark.usefixtures("untrained")
 def test_a_screen_shows_a_text_and_its_link_says_it(open_page: Open, screen: str | None, name: str) -> None:
     typed = ODD.replace("\n", "↵") if name == "characters" else "*b* `c` <i>"
@@ -89,21 +89,25 @@ def test_a_real_line_end_in_a_link_is_read_as_one(open_page: Open) -> None:
     assert app.query_params["input"] == ODD.replace("\n", "↵")
 
 
-@pytest.mark.parametrize("panel", PANELS)
 @pytest.mark.usefixtures("untrained")
-def test_every_panel_of_the_attention_screen(open_page: Open, panel: str) -> None:
-    app = open_page("pages/attention/page.py", model="characters", input="def f(x):", panel=panel)
+def test_scores_of_heads_are_averaged_over_the_characters(open_page: Open) -> None:
+    app = open_page("pages/attention/page.py", model="characters", input="def f(x):", panel="scores")
     assert not app.exception
     assert not app.error
-    if panel == PANELS[0]:
-        assert len(app.dataframe[0].value) == 2 * 4
-        assert "averaged over the characters of this input" in words(app)
+    assert len(app.dataframe[0].value) == 2 * 4
+    assert "averaged over the characters of this input" in words(app)
     assert "Actual next character" in words(app)
 
 
-@pytest.mark.parametrize("changes", ["", "positions:off"])
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("screen", ["attention", "residual"])
+@pytest.mark.parametrize(
+    ("screen", "name", "changes"),
+    [
+        ("attention", "characters", ""),
+        ("attention", "tutorial-seq2seq", "positions:off"),
+        ("residual", "tutorial-seq2seq", ""),
+        ("residual", "characters", "positions:off"),
+    ],
+)
 @pytest.mark.usefixtures("untrained")
 def test_a_text_is_neither_right_nor_wrong(open_page: Open, screen: str, name: str, changes: str) -> None:
     app = open_page(f"pages/{screen}/page.py", model=name, input="def f(x):", edits=changes)
@@ -241,11 +245,10 @@ def test_a_text_of_ones_own_goes_into_the_form(
     assert next(field for field in app.number_input if field.label == "Layers").value == 3  # other edits stay
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("untrained")
-def test_more_than_the_model_reads_is_a_window_and_what_was_typed_stays(open_page: Open, name: str) -> None:
+def test_more_than_the_model_reads_is_a_window_and_what_was_typed_stays(open_page: Open) -> None:
     long = "def f(x): return x + 1 " * 40
-    app = open_page("pages/attention/page.py", model=name)
+    app = open_page("pages/attention/page.py", model="tutorial-seq2seq")
     app.sidebar.text_input(key="input").set_value(long).run()
     assert not app.exception
     assert not app.error

@@ -36,7 +36,7 @@ def in_link(app: AppTest, name: str) -> str:
     return found[0] if isinstance(found, list) else found
 
 
-@pytest.mark.parametrize("model", ["reverse", "induction", "reverse-seq2seq", "sort", "characters", "digits"])
+@pytest.mark.parametrize("model", ["reverse-small", "induction", "reverse-seq2seq", "characters", "digits"])
 def test_each_task_begins_with_a_pair_of_its_own(open_page: Open, model: str) -> None:
     app = open_page(PAGE, model=model, compare="pairs")
     assert not app.exception
@@ -100,9 +100,7 @@ def test_the_two_inputs_are_swapped(open_page: Open) -> None:
         ({"other": "x" * 300_000}, "The second input: Up to"),
         ({"output": "99"}, "asks for a output that is not here"),
         ({"cell": "99999"}, "asks for a cell that is not here"),
-        ({"part": "gas"}, "asks for a part that is not here"),
         ({"method": "gas"}, "asks for a method that is not here"),
-        ({"answer": "12", "instead": "12"}, "Two different answers are compared"),
         ({"answer": "quark"}, "asks for a token that is not here"),
     ],
 )

@@ -102,8 +102,9 @@ def test_a_drawing_is_read_and_its_link_brings_it_back(open_page: Open) -> None:
     assert app.sidebar.text_input == []
 
 
-@pytest.mark.parametrize("page", [None, "attention", "residual"])
-@pytest.mark.parametrize("typed", ["drawn", "drawn 00g0000000g", "7-00g"])
+@pytest.mark.parametrize(
+    ("page", "typed"), [(None, "drawn"), ("attention", "drawn 00g0000000g"), ("residual", "7-00g")]
+)
 def test_what_is_drawn_is_neither_right_nor_wrong(open_page: Open, page: str | None, typed: str) -> None:
     app = open_page(PAGES[page] if page else None, model=MODEL, input=typed, mask="causal")
     assert not app.exception

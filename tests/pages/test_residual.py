@@ -32,8 +32,13 @@ def test_every_model_is_read_layer_by_layer(open_page: Open, model: str) -> None
     assert ("a text has no right answer" in text(app)) == (model == "characters")
 
 
-@pytest.mark.parametrize("model", ["digits", "characters", "reverse-mirror", "reverse-seq2seq", "parity"])
-@pytest.mark.parametrize("picture", ["parts", "norms"])
+@pytest.mark.parametrize(
+    ("model", "picture"),
+    [
+        *(("digits", "parts"), ("characters", "parts"), ("reverse-seq2seq", "parts")),
+        *(("reverse-mirror", "norms"), ("parity", "norms")),
+    ],
+)
 def test_the_other_pictures_of_every_kind_of_model(open_page: Open, model: str, picture: str) -> None:
     app = open_page(PAGE, model=model, picture=picture)
     assert not app.exception
@@ -96,7 +101,6 @@ def test_the_sum_on_the_screen_is_the_models_logit(open_page: Open) -> None:
 @pytest.mark.parametrize(
     ("model", "edits"),
     [
-        ("reverse", "ablate:encoder.2.ffn"),
         ("reverse-decoder", "ablate:decoder.1.attn.0"),
         ("reverse-seq2seq", "token:0.5"),
         ("reverse-mirror", "positions:off"),
@@ -129,10 +133,12 @@ def test_the_choice_survives_a_model_that_does_not_have_it(open_page: Open) -> N
     assert app.segmented_control(key="residual_goal").value == "lead"
 
 
-@pytest.mark.parametrize("model", ["reverse", "reverse-seq2seq", "characters"])
-@pytest.mark.parametrize("picture", ["lens", "parts", "norms"])
+@pytest.mark.parametrize(
+    ("model", "picture"),
+    [("reverse-small", "lens"), ("characters", "lens"), ("reverse-seq2seq", "parts"), ("characters", "norms")],
+)
 def test_the_code_draws_the_picture(open_page: Open, model: str, picture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = {"reverse": "encoder.0.ffn", "reverse-seq2seq": "decoder.0.ffn", "characters": "decoder.1.ffn"}[model]
+    path = {"reverse-small": "encoder.0.ffn", "reverse-seq2seq": "decoder.0.ffn", "characters": "decoder.1.ffn"}[model]
     link = {"model": model, "edits": f"ablate:{path}", "goal": "lead", "picture": picture}
     app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, link)
     assert len(app.code) == 1

@@ -67,7 +67,7 @@ def test_the_reported_loss_is_the_mean_since_the_last_report() -> None:
 def test_weights_and_losses_are_those_of_a_plain_loop(architecture: str) -> None:
     """An independent loop with tensors one by one: batches, loss, clipping, AdamW and the schedule."""
     preset = tiny_preset(
-        architecture, steps=70, weight_decay=0.1, batch_size=4, log_every=1, snapshot_every=0, adam_eps=1e-3
+        architecture, steps=66, weight_decay=0.1, batch_size=4, log_every=1, snapshot_every=0, adam_eps=1e-3
     )
     run = run_of(preset)
     model = Transformer(preset.model)
@@ -77,9 +77,10 @@ def test_weights_and_losses_are_those_of_a_plain_loop(architecture: str) -> None
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     adamw = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-3, foreach=False, fused=False)
     losses = []
-    for step in range(1, 71):
+    for step in range(1, 67):
         chunk, place = divmod(step - 1, 64)
-        drawn = Task(preset.task).sample(4, seed=0, step=chunk, steps=64, purpose="train", packed=True)
+        if place == 0:
+            drawn = Task(preset.task).sample(4, seed=0, step=chunk, steps=64, purpose="train", packed=True)
         batch = drawn.rows(2 * place, 2 * place + 2)
         adamw.zero_grad()
         loss = cross_entropy(batch.logits(model), batch.labels)

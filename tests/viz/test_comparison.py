@@ -70,11 +70,10 @@ def test_every_chart_names_its_axes_and_tells_its_numbers(dark: bool) -> None:
         assert len(str(spec)) < 400_000
 
 
-@DARK
-def test_bars_are_the_probabilities_of_all_players_on_one_scale(dark: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bars_are_the_probabilities_of_all_players_on_one_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xformer.viz.generation.LEAST", LEAST)  # so high that a token of these variants is left out
     frame = analysis.likeliest_tokens(ROLLOUTS, STEP, 4)
-    chart = viz.likeliest_tokens(ROLLOUTS, STEP, 4, dark=dark)
+    chart = viz.likeliest_tokens(ROLLOUTS, STEP, 4, dark=True)
     shown = {(row["model"], row["token"]): row for row in rows(chart)}
     assert 0 < len({token for _, token in shown}) < frame["token"].nunique()
     for row in frame.to_dict("records"):
@@ -89,15 +88,14 @@ def test_bars_are_the_probabilities_of_all_players_on_one_scale(dark: bool, monk
     assert [row["model"] for row in shown.values() if SAYS in row["shown"]]
     spec = chart.to_dict()
     scale = spec["layer"][0]["encoding"]["color"]["scale"]
-    assert scale == {"domain": [p.name for p in CONTENDERS], "range": theme.model_hues(3, dark)}
+    assert scale == {"domain": [p.name for p in CONTENDERS], "range": theme.model_hues(3, True)}
     assert spec["layer"][0]["encoding"]["x"]["scale"]["domain"][0] == 0
 
 
-@DARK
 @pytest.mark.parametrize("what", ["probability", "answer_probability", "drawn", "entropy"])
-def test_lines_are_the_frame_with_the_parting_marked(dark: bool, what: Any) -> None:
+def test_lines_are_the_frame_with_the_parting_marked(what: Any) -> None:
     frame = analysis.predictions_by_step(ROLLOUTS)
-    chart = viz.predictions_by_step(ROLLOUTS, what, dark=dark)
+    chart = viz.predictions_by_step(ROLLOUTS, what, dark=True)
     shown = {(row["model"], row["step"]): row for row in rows(chart) if "model" in row}
     assert len(shown) == len(frame)
     for row in frame.to_dict("records"):
@@ -114,7 +112,7 @@ def test_lines_are_the_frame_with_the_parting_marked(dark: bool, what: Any) -> N
         assert [scale["domain"] for scale in found(spec, "scale") if scale and scale.get("domain") == [0, 1]]
     widths = {row["model"]: row["width"] for row in shown.values()}  # so that equal lines do not hide one another
     assert list(widths.items()) == list(zip([one.name for one in CONTENDERS], [9.0, 5.5, 3.0], strict=True))
-    alone = rows(viz.predictions_by_step(ROLLOUTS[:1], what, dark=dark))
+    alone = rows(viz.predictions_by_step(ROLLOUTS[:1], what, dark=True))
     assert not [row for row in alone if row.get("note") == "first difference"]
 
 
@@ -129,16 +127,15 @@ def test_an_infinite_divergence_is_a_gap() -> None:
         assert "Infinity" not in chart.to_json()
 
 
-@DARK
-def test_maps_have_fixed_scales_and_masked_cells_are_grey(dark: bool) -> None:
+def test_maps_have_fixed_scales_and_masked_cells_are_grey() -> None:
     charts = {
-        show: viz.pattern_difference(READINGS, 0, 1, show=show, dark=dark) for show in ("one", "other", "difference")
+        show: viz.pattern_difference(READINGS, 0, 1, show=show, dark=True) for show in ("one", "other", "difference")
     }
     for show, chart in charts.items():
         seen, hidden = chart.to_dict()["layer"]
         assert ends_of(chart) == ((-1, 1) if show == "difference" else (0, 1))
         assert seen["encoding"]["color"]["field"] == show
-        assert hidden["mark"]["color"] == theme.pick(theme.MASKED, dark)
+        assert hidden["mark"]["color"] == theme.pick(theme.MASKED, True)
     frame = analysis.pattern_difference(READINGS, 0, 1)
     cut = [row for row in rows(charts["difference"]) if row["row"].startswith(DECIDES)]
     assert [row["difference"] for row in cut] == frame[frame["decides"]]["difference"].tolist()
@@ -162,12 +159,11 @@ def test_rows_are_those_of_one_player() -> None:
         assert [row["weight"] for row in rows(viz.decision_rows(READINGS, show=index))] == expected
 
 
-@DARK
-def test_lanes_say_the_likeliest_tokens_and_where_they_part(dark: bool) -> None:
+def test_lanes_say_the_likeliest_tokens_and_where_they_part() -> None:
     frame = analysis.decision_lens(READINGS)
     parted = lens_divergence(frame)
     assert parted is not None
-    chart = viz.decision_lens(READINGS, pair=(0, 1), dark=dark)
+    chart = viz.decision_lens(READINGS, pair=(0, 1), dark=True)
     shown = {(row["model"], row["depth"]): row for row in rows(chart) if "model" in row}
     assert len(shown) == len(frame)
     for row in frame.to_dict("records"):
@@ -175,7 +171,7 @@ def test_lanes_say_the_likeliest_tokens_and_where_they_part(dark: bool) -> None:
         assert cell["says"] == (f"{row['token']} ✓" if row["right"] else row["token"])
         assert cell["probability"] == row["probability"]
     assert [row["point"] for row in rows(chart) if "note" in row] == [parted[1]]
-    assert not [row for row in rows(viz.decision_lens(READINGS, dark=dark)) if "note" in row]
+    assert not [row for row in rows(viz.decision_lens(READINGS, dark=True)) if "note" in row]
 
 
 def test_names_are_short_where_that_tells_them_apart() -> None:
@@ -183,23 +179,21 @@ def test_names_are_short_where_that_tells_them_apart() -> None:
     assert short_names(["seed 1", "seed 2"]) == {"seed 1": "seed 1", "seed 2": "seed 2"}
 
 
-@DARK
-def test_patches_are_sorted_bars_in_the_hues_of_their_heads(dark: bool) -> None:
+def test_patches_are_sorted_bars_in_the_hues_of_their_heads() -> None:
     both = analysis.patching(PATCHED)
     frame = both[both["source"] == PATCHED[0].subject.name]
-    shown = [row for row in rows(viz.patching(PATCHED, dark=dark)) if "part" in row]
+    shown = [row for row in rows(viz.patching(PATCHED, dark=True)) if "part" in row]
     assert [row["restored"] for row in shown] == frame["restored"].head(20).tolist()
-    assert all(row["hue"] == theme.head_hue(row["head"] - 1, dark) for row in shown if row["head"])
+    assert all(row["hue"] == theme.head_hue(row["head"] - 1, True) for row in shown if row["head"])
     assert ["⇒" in row["text"] for row in shown] == [row["turns"] for row in shown]
     assert any(row["turns"] for row in shown)
-    there = [row for row in rows(viz.patching(PATCHED, out_of=1, table=both, dark=dark)) if "part" in row]
+    there = [row for row in rows(viz.patching(PATCHED, out_of=1, table=both, dark=True)) if "part" in row]
     assert {row["source"] for row in there} == {PATCHED[1].subject.name}
 
 
-@DARK
-def test_shares_carry_their_intervals(dark: bool) -> None:
+def test_shares_carry_their_intervals() -> None:
     table = analysis.accuracy(COUNTED, "position")
-    chart, ends = viz.accuracy(COUNTED, "position", "exact", dark=dark), ["low", "share", "high"]
+    chart, ends = viz.accuracy(COUNTED, "position", "exact", dark=True), ["low", "share", "high"]
     expected = table[table["measure"] == "exact"]
     assert [[row[end] for end in ends] for row in rows(chart)] == expected[ends].to_numpy().tolist()
     band, y = chart.to_dict()["layer"][0]["mark"]["type"], chart.to_dict()["layer"][0]["encoding"]
