@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import benchmarks
-from benchmarks import figures, gpu, lecture, measure
+from benchmarks import figures, gpu, measure
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(found.name for found in pkgutil.walk_packages(benchmarks.__path__, "benchmarks."))
@@ -165,13 +165,3 @@ def test_what_others_take_is_what_is_neither_idle_nor_waiting(tmp_path: Path, mo
     later = "cpu  30 0 20 160 15 0 0 0 0 0\n"  # 30 of 100 busy
     monkeypatch.setattr(measure.time, "sleep", lambda _: stat.write_text(later))
     assert measure.taken_by_others() == pytest.approx(0.3)
-
-
-def test_the_visitors_of_a_lecture_change_what_they_look_at_and_are_timed() -> None:
-    rows, notes = lecture.measured("reverse", visitors=2, every=0.4, seconds=4.0, after=0, apart=True)
-
-    total = next(row for row in rows if row["change"] == "all")
-    assert total["n"] == sum(row["n"] for row in rows if row["change"] != "all") >= 4
-    assert 0 < total["p50 s"] <= total["p95 s"]
-    assert "2 visitors" in notes[0]
-    assert "no input shared" in notes[0]

@@ -53,31 +53,46 @@ def test_a_change_is_made_once() -> None:
         changed("b\nb\n", " b\n+x\n")
 
 
-@pytest.mark.parametrize("title", EXERCISES)
-def test_an_exercise_works_as_it_is_written(title: str, repository: Path) -> None:
-    commands = []
+def apply(title: str, repository: Path) -> tuple[list[str], list[str]]:
+    """Make the changes of an exercise; returns its commands, and its files in Python."""
+    commands, files = [], []
     for kind, name, language, body in BLOCK.findall(EXERCISES[title]):
-        if kind == "New file":
-            assert not (repository / name).exists()
-            (repository / name).parent.mkdir(parents=True, exist_ok=True)
-            (repository / name).write_text(body, "utf-8")
-        elif kind == "Change":
-            assert language == "diff"
-            (repository / name).write_text(changed((repository / name).read_text("utf-8"), body), "utf-8")
-        else:
+        if not kind:
             commands += body.splitlines()
-    assert commands
+            continue
+        path = repository / name
+        if kind == "New file":
+            assert not path.exists()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(body, "utf-8")
+            files += [name] * (language == "python")
+        else:
+            assert language == "diff"
+            path.write_text(changed(path.read_text("utf-8"), body), "utf-8")
+    return commands, files
+
+
+def test_the_exercises_work_as_they_are_written(repository: Path) -> None:
+    """One after the other in one copy; their tests run in one process."""
+    pytest_command, tests, files = ".venv/bin/python -m pytest -n 0 -q ", list[str](), list[str]()
+    for title in EXERCISES:
+        commands, made = apply(title, repository)
+        assert commands, title
+        assert all(command.startswith(pytest_command) for command in commands)
+        tests += [command.removeprefix(pytest_command) for command in commands]
+        files += made
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "XFORMER"))}
-    for command in commands:
-        words = command.replace(".venv/bin/python", sys.executable).split()
-        done = subprocess.run(words, cwd=repository, env=environment, capture_output=True, text=True, check=False)
+
+    def run(*command: str) -> str:
+        done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert " passed" in done.stdout
-    files = [name for _, name, language, _ in BLOCK.findall(EXERCISES[title]) if language == "python"]
-    ruff = [str(Path(sys.executable).with_name("ruff"))]
-    for check in (["check"], ["format", "--check"]):
-        done = subprocess.run([*ruff, *check, *files], cwd=repository, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    shown = run(sys.executable, "-m", "pytest", "-n", "0", "-v", *tests)
+    assert all(f"{test}::" in shown for test in tests)
+    ruff = str(Path(sys.executable).with_name("ruff"))
+    run(ruff, "check", *files)
+    run(ruff, "format", "--check", *files)
 
 
 def test_the_checks_on_github_and_before_a_commit_are_those_of_make() -> None:

@@ -110,12 +110,24 @@ MEASURED = {
 PREDICTIONS = "(r.predicted, r.probability, r.probability_of_answer)"
 
 
+BOUNDED = {
+    "waves of 3,000 numbers": ("number_waves.spectrum_of(torch.randn(3000, 16))", "", 64e6),  # once 10 GB
+    "order of 20,000 tokens": (
+        "embeddings.numbers_in_order(x)",
+        "x = torch.randn(20_000, 16)",
+        300e6,
+    ),  # 3.2 GB as a matrix
+}
+"""Other analyses: the expression, the code before it, and the most that it may take."""
+
+
 @pytest.fixture(scope="module")
 def peaks() -> dict[str, int]:
     """The bytes that each analysis takes, and those of all predictions of a run."""
     before = {name: RUN.format(name=name, **sizes) for name, sizes in MEASURED.items()}
     cases = {name: (f"analyses['{name}'](r)", before[name]) for name in MEASURED}
     cases["predictions"] = (PREDICTIONS, before["probabilities"] + "r = answered(r)")
+    cases |= {name: (expression, before) for name, (expression, before, _) in BOUNDED.items()}
     return dict(zip(cases, peaks_of(list(cases.values())), strict=True))
 
 
@@ -156,6 +168,11 @@ def test_a_large_table_of_a_head_says_what_a_small_one_says(monkeypatch: pytest.
     assert str(again["query"].dtype) == "category"
     assert again.to_csv() == table.to_csv()
     assert same.to_dict() == chart.to_dict()
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_an_analysis_of_very_many_rows_takes_little_memory(name: str, peaks: dict[str, int]) -> None:
+    assert peaks[name] < BOUNDED[name][2]
 
 
 def test_predictions_over_a_large_vocabulary_take_little_memory(peaks: dict[str, int]) -> None:

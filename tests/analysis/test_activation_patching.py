@@ -72,7 +72,7 @@ def duel(architecture: str, **model: Any) -> tuple[Reading, Reading]:
     raise AssertionError("none of these models minds")
 
 
-@pytest.mark.parametrize(("architecture", "norm"), zip(ARCHITECTURES, ["none", "pre", "post"], strict=True))
+@pytest.mark.parametrize(("architecture", "norm"), list(zip(ARCHITECTURES, ["none", "pre", "post"], strict=True)))
 def test_everything_copied_is_the_other_run_bit_for_bit(architecture: str, norm: str) -> None:
     one, other = duel(architecture, norm=norm)
     for source, into in ((one, other), (other, one)):

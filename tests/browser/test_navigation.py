@@ -138,9 +138,8 @@ def test_a_grey_field_stands_for_the_first_picture_while_a_screen_computes(app: 
     assert main.evaluate(WAITS) == "none"
 
 
-@pytest.mark.parametrize("screen", ["runs", "first_principles"])
-def test_a_screen_without_a_model_has_no_sidebar(app: str, visit: Visiting, screen: str) -> None:
-    page = visit(app, f"/{screen}").page
+def test_a_screen_without_a_model_has_no_sidebar(app: str, visit: Visiting) -> None:
+    page = visit(app, "/runs").page
     expect(page.get_by_role("button", name="Share")).to_be_in_viewport(ratio=1)
     expect(page.get_by_test_id("stSidebar")).to_have_count(0)
 
