@@ -110,7 +110,7 @@ def attention(bug: str, part: str = "", **options: Any) -> tuple[dict[str, Tenso
     return {name.removeprefix(f"{path}."): trace[name] for name in trace if name.startswith(f"{path}.")}, model
 
 
-def test_softmax_bugs() -> None:
+def test_softmax_bugs_compute_what_they_say() -> None:
     one = torch.tensor(1.0)
     got, model = attention("softmax-over-queries")
     torch.testing.assert_close(got["pattern"].sum(dim=-2), one.expand(got["pattern"].sum(dim=-2).shape), **EXACT)
@@ -140,7 +140,7 @@ def test_softmax_of_nothing_spreads() -> None:
     assert xformer.record(model, tokens, valid=valid).logits.isfinite().all()
 
 
-def test_mask_bugs() -> None:
+def test_mask_bugs_hide_what_they_say() -> None:
     lit = {"causal-off-by-one": 1, "causal-ignored": 6, "causal-upside-down": 6, "masked-with-zero": 6}
     for bug, furthest in lit.items():
         got, _ = attention(bug, architecture="decoder")
@@ -171,7 +171,7 @@ def test_without_a_padding_mask_a_neighbour_in_the_batch_changes_the_answer() ->
         assert changes == (not torch.allclose(alone, padded, rtol=1e-9))
 
 
-def test_role_bugs() -> None:
+def test_role_bugs_swap_what_they_say() -> None:
     got, model = attention("keys-values-swapped", d_value=10)
     scale = math.sqrt(model.config.d_head)
     allowed = got["scores"].isfinite()
@@ -215,7 +215,7 @@ def test_split_by_view_puts_positions_into_heads() -> None:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post", "none"])
-def test_residual_bugs(norm: str) -> None:
+def test_residual_bugs_add_what_they_say(norm: str) -> None:
     def sublayer(bug: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
         model = build(architecture="encoder", norm=norm)
         trace = xformer.record(BUGS[bug].broken(model), *inputs(model))
@@ -244,7 +244,7 @@ def test_without_positions_an_encoder_reads_a_set(positions: str) -> None:
         assert torch.allclose(moved.roll(-1, dims=1), there, rtol=1e-9, atol=1e-10) == is_set
 
 
-def test_two_softmaxes() -> None:
+def test_two_softmaxes_are_one_after_the_other() -> None:
     model = build(architecture="encoder")
     given = inputs(model)
     twice = xformer.record(BUGS["softmax-before-loss"].broken(model), *given).logits
@@ -254,7 +254,7 @@ def test_two_softmaxes() -> None:
     assert -twice.log_softmax(dim=-1).max().item() > math.log(1 + (vocab - 1) / math.e)
 
 
-def test_weight_bugs() -> None:
+def test_weight_bugs_draw_what_they_say() -> None:
     model = build(architecture="encoder", d_ff=101, d_model=97)
     for bug, std in (("init-too-large", 1.0), ("init-too-small", 0.001)):
         weight = BUGS[bug].broken(model).get_parameter("encoder.blocks.0.ffn.weight_in")
@@ -388,7 +388,7 @@ def test_the_lab_trains_both_from_the_same_weights_on_the_same_batches() -> None
 
 
 @pytest.mark.usefixtures("float32")
-def test_training_bugs() -> None:
+def test_training_bugs_change_what_they_say() -> None:
     preset = tiny_preset("encoder")
     assert lab_run(preset, device="cpu").config.clip_norm == preset.train.clip_norm > 0
     assert lab_run(preset, BUGS["no-clipping"], device="cpu").config.clip_norm == 0

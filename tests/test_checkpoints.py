@@ -283,7 +283,7 @@ def test_a_header_that_only_safetensors_refuses_is_one_sentence_too(monkeypatch:
         from_bytes(GOOD)
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
     fifo = tmp_path / "pipe.safetensors"
     os.mkfifo(fifo)  # reading it would wait for ever
     folder = tmp_path / "folder"

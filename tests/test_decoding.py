@@ -361,7 +361,7 @@ def test_the_questions_of_a_batch_are_its_prompts_without_the_answers(architectu
 
 
 @pytest.mark.parametrize("architecture", PAIRS)
-def test_whoever_copies_the_answer_is_right_only_while_it_is_given(architecture: str) -> None:
+def test_a_model_that_copies_the_answer_fails_when_it_decodes(architecture: str) -> None:
     task = tiny_task(architecture)
     crib = Crib(tiny_model(task)).eval()
     batch = task.sample(50, seed=2)

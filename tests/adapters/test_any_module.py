@@ -49,7 +49,7 @@ def test_a_silenced_head_of_it_is_the_head_cut_out_of_its_weights(gpt: Written) 
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_pytorchs_encoder(norm_first: bool) -> None:
+def test_an_encoder_of_pytorch_is_read(norm_first: bool) -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(15, 3, 37, batch_first=True, norm_first=norm_first)
     module = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()

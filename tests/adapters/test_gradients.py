@@ -72,7 +72,7 @@ def test_every_activation_of_our_own_models_has_the_slope_of_its_differences(arc
 
 
 @pytest.mark.parametrize("family", ["GPT-2", "Gemma2", "ALBERT", "BART", "BLOOM", "Granite"])
-def test_so_have_those_of_others(family: str) -> None:
+def test_activations_of_external_models_have_the_slope_of_their_differences(family: str) -> None:
     subject, example = foreign(family, torch.float64)
     names = ["*.pattern", "*.out", "*.resid_p*"]
     if subject.opened.backend == "attention_function":  # type: ignore[attr-defined]
@@ -82,7 +82,7 @@ def test_so_have_those_of_others(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["Llama", "GPT-2"])
-def test_they_are_those_of_autograd_by_hand(family: str) -> None:
+def test_gradients_are_those_of_autograd_by_hand(family: str) -> None:
     subject, example = foreign(family)
     stock = FAMILIES[family].make()
     table = stock.get_input_embeddings()
@@ -127,7 +127,7 @@ def test_the_model_is_only_read_by_any_number_of_threads(monkeypatch: pytest.Mon
     assert all(weight.grad is None for weight in module.parameters())
 
 
-def test_without_it_nothing_is_kept_for_going_back() -> None:
+def test_a_reading_without_gradients_keeps_no_graph() -> None:
     subject, example = own()
     assert not any(value.requires_grad for value in subject.record(example).activations.values())
     frozen, _ = own()

@@ -80,7 +80,7 @@ def test_what_an_attention_reads_is_the_stream_behind_its_norm(family: Opened) -
             assert torch.allclose(family.run[f"{site.path}.in"], wanted, **CLOSE), site.path
 
 
-def test_a_silenced_head_is_the_head_cut_out_of_the_weights(family: Opened) -> None:
+def test_an_ablated_head_is_the_head_cut_out_of_the_weights(family: Opened) -> None:
     name, stock, opened, inputs, _ = family
     cut = copy.deepcopy(stock)
     cut_head(cut.get_submodule(FAMILIES[name].back), 1, 6)
@@ -161,7 +161,7 @@ def test_a_causal_model_whose_mask_was_lost_is_opened_with_a_note(monkeypatch: p
     assert "its attention lets early tokens see later ones" in str(verification)
 
 
-def test_where_our_attention_gets_no_mask_the_next_rung_is_taken() -> None:
+def test_without_a_mask_the_next_capture_backend_is_used() -> None:
     from transformers import AttentionMaskInterface
 
     model = FAMILIES["GPT-2"].make()

@@ -32,7 +32,7 @@ def test_each_measurement_is_the_run_without_that_head(model: str, typed: str) -
 
 
 @pytest.mark.parametrize("family", ["Llama", "BART"])
-def test_so_it_is_of_external_models_under_changes_and_of_a_lead(family: str) -> None:
+def test_measurements_of_external_models_are_runs_without_the_head(family: str) -> None:
     read = of_family(family)
     path = read.attention[-1].path
     reading = rerun(read, [edits.ablate_head(path, 1)])
@@ -67,7 +67,7 @@ def test_padding_and_mask_of_a_run_stay_on_while_a_head_is_silent() -> None:
         assert row["measured"] == pytest.approx(without.loss - reading.loss, abs=1e-5)
 
 
-def test_the_largest_estimate_is_measured_first_and_one_may_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_estimate_is_measured_first_and_measuring_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
     found = silenced_heads(xformer.read("checkpoints/reverse", "3 7 12 9"))
     largest = max(found.estimated, key=lambda head: abs(found.estimated[head]))

@@ -123,7 +123,7 @@ def test_certainty_has_no_entropy() -> None:
     assert decode_steps(variant, SOURCE).entropy().tolist() == [0.0] * 5
 
 
-def test_the_same_seed_draws_the_same_tokens_whoever_draws_beside_it() -> None:
+def test_the_same_seed_draws_the_same_tokens_beside_other_draws() -> None:
     hot = Sampling(temperature=2.0)
     runs = {}
     plain = random_variant("random", "encoder-decoder")

@@ -127,7 +127,7 @@ def test_the_tables_hold_every_number_once() -> None:
 
 
 @pytest.mark.parametrize(("model", "peaks"), [("modular", [1, 17]), ("reverse", []), ("addition", [])])
-def test_the_shipped_models(model: str, peaks: list[int]) -> None:
+def test_shipped_models_have_the_waves_their_tasks_suggest(model: str, peaks: list[int]) -> None:
     """Addition modulo 59 is learned on circles; the other tasks have no use for them."""
     checkpoint = xformer.load(ROOT / "checkpoints" / model)
     assert checkpoint.task is not None

@@ -99,7 +99,7 @@ def test_a_fan_counts_a_finished_member_with_its_last_value_and_leaves_out_who_h
     assert analysis.training_fan(rows.iloc[:0]).empty
 
 
-def test_an_outcome_counts_only_who_has_come_to_an_end() -> None:
+def test_an_outcome_counts_only_finished_members() -> None:
     outcomes = pd.DataFrame(
         {
             "rate": [0.1, 0.1, 0.1, 0.01, 0.01, 0.001],

@@ -50,9 +50,7 @@ def test_the_file_of_a_view_is_drawn_and_every_head_of_it_is_exact(
     assert not wrong
 
 
-def test_the_file_of_a_view_follows_the_theme_of_whoever_opens_it(
-    offline: tuple[Page, list[str]], tmp_path: Path
-) -> None:
+def test_the_file_of_a_view_follows_the_theme_of_the_browser(offline: tuple[Page, list[str]], tmp_path: Path) -> None:
     page, wrong = offline
     xformer.save_html(xformer.read("checkpoints/reverse-small", INPUT), tmp_path / "view.html")
     page.goto((tmp_path / "view.html").as_uri())

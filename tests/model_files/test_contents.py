@@ -73,7 +73,9 @@ OWN_CODE = {"auto_map": {"AutoModel": "evil.Model"}}
         ({"m.gguf": gguf(), "config.json": CONFIG | OWN_CODE}, "brings its own code"),
     ],
 )  # fmt: skip
-def test_refused(files: dict[str, Any], why: str, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_read_is_refused_with_the_reason(
+    files: dict[str, Any], why: str, tmp_path: Path
+) -> None:
     with pytest.raises(ModelFileError, match=why) as error:
         inspect(folder_of(tmp_path / "m", files))
     assert "\n" not in str(error.value)

@@ -275,7 +275,7 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 GATE = threading.Event()
 
 
-def test_one_job_for_all_who_press(fetched: list[str], tmp_path: Path) -> None:
+def test_simultaneous_presses_start_one_job(fetched: list[str], tmp_path: Path) -> None:
     assert [package.model for package in offered()] == [SMOL]
     job = start_fetch(SMOL)
     assert start_fetch(SMOL) is job

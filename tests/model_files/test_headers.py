@@ -66,7 +66,7 @@ def test_what_it_says(tmp_path: Path) -> None:
         (gguf(tensors=()), "has no weights, only a vocabulary"),
     ],
 )
-def test_refused(content: bytes, why: str, tmp_path: Path) -> None:
+def test_a_damaged_header_is_refused_with_the_reason(content: bytes, why: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=why) as error:
         inspect(written(tmp_path, content))
     assert "\n" not in str(error.value)

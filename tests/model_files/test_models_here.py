@@ -75,7 +75,7 @@ def test_a_visitor_names_no_path(id: str, cache: Path) -> None:
     assert len(str(error.value)) < 300
 
 
-def test_whoever_serves_decides(cache: Path, tmp_path: Path) -> None:
+def test_the_models_folder_of_the_server_decides_what_visitors_open(cache: Path, tmp_path: Path) -> None:
     a_model(tmp_path / "project" / "models" / "tiny")
     a_model(tmp_path / "chosen" / "mine")
     for folder, names in ((str(tmp_path / "chosen"), ["hf:mine"]), (str(tmp_path / "nowhere"), []), ("", [])):

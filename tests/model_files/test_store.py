@@ -71,7 +71,7 @@ def until(true: Callable[[], bool]) -> None:
     raise AssertionError("it never came about")
 
 
-def test_eight_who_ask_at_once_get_one_copy_and_see_the_same_progress(machine: Machine) -> None:
+def test_eight_simultaneous_visitors_share_one_model_and_its_progress(machine: Machine) -> None:
     store, seen = machine.store(), [[] for _ in range(8)]
     machine.gate.clear()
 
@@ -200,7 +200,7 @@ def test_a_strange_failure_becomes_a_sentence_and_keeps_nothing_in_memory(monkey
     until(lambda: gc.collect() >= 0 and gone() is None)  # the thread that failed may still be ending
 
 
-def test_whoever_goes_away_while_it_loads_leaves_it_to_the_others(machine: Machine) -> None:
+def test_a_load_continues_for_other_visitors_when_one_leaves(machine: Machine) -> None:
     store = machine.store()
     machine.gate.clear()
 

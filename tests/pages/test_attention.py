@@ -211,7 +211,7 @@ def test_the_link_says_how_the_picture_is_drawn(open_page: Open) -> None:
 
 
 @pytest.mark.parametrize("asks", [{"scale": "x"}, {"view": "film"}, {"arcs": "0"}, {"arcs": "1.x"}])
-def test_a_look_that_is_not_there_is_said(open_page: Open, asks: dict[str, str]) -> None:
+def test_an_unknown_view_setting_in_the_link_shows_a_warning(open_page: Open, asks: dict[str, str]) -> None:
     app = open_page(PAGE, model="reverse", **asks)
     assert not app.exception
     assert len(app.warning) == 1

@@ -55,7 +55,7 @@ def test_what_was_worked_out_in_portions_is_kept_too() -> None:
     assert cache.total == 12
 
 
-def test_what_nobody_uses_is_given_back() -> None:
+def test_unused_bytes_are_returned() -> None:
     cache = ByteCache(lambda: 1_000_000)
     cache.get("a", lambda: torch.zeros(1000))
     time.sleep(0.01)
@@ -77,7 +77,7 @@ def test_what_an_answer_remembers_is_counted_anew() -> None:
     assert cache.total >= 4_000
 
 
-def test_whoever_asks_meanwhile_waits_for_the_one_answer() -> None:
+def test_simultaneous_requests_wait_for_one_answer() -> None:
     cache, made, start = ByteCache(), [], threading.Barrier(6)
 
     def make() -> int:

@@ -225,7 +225,7 @@ def test_a_run_of_a_text_shows_bits_and_what_it_says(
     assert "Right on held-out examples" not in text
 
 
-def test_a_text_of_ones_own_goes_into_the_form(
+def test_an_uploaded_text_goes_into_the_form(
     open_page: Open, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))

@@ -71,7 +71,7 @@ def test_what_was_chosen_for_one_pair_is_not_kept_for_another(open_page: Open) -
     assert "logit(7) − logit(5)" in words(app)
 
 
-def test_the_second_input_follows_the_first_until_somebody_types_one(open_page: Open) -> None:
+def test_the_second_input_follows_the_first_until_one_is_typed(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", compare="pairs", input=SIX)
     before = app.text_input(key="pair_other").value
     app.text_input(key="input").set_value("1 2 3 4 5 6").run()
@@ -104,7 +104,7 @@ def test_the_two_inputs_are_swapped(open_page: Open) -> None:
         ({"answer": "quark"}, "asks for a token that is not here"),
     ],
 )
-def test_an_impossible_choice_shows_a_message(open_page: Open, more: dict[str, str], message: str) -> None:
+def test_an_invalid_choice_shows_a_message(open_page: Open, more: dict[str, str], message: str) -> None:
     app = open_page(PAGE, **{**LINK, **more})
     assert not app.exception
     assert message in words(app)

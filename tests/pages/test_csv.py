@@ -29,7 +29,7 @@ def test_heads_are_counted_from_1_and_the_header_says_so(first: int, heads: list
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_a_picture_as_a_file_has_the_theme_of_whoever_asked(dark: bool) -> None:
+def test_a_downloaded_picture_has_the_theme_of_the_visitor(dark: bool) -> None:
     """It is drawn outside of the visit, where no theme is known."""
     call = Call(viz.norms, (xformer.read(str(ROOT / "checkpoints/reverse-small"), "3 7 12"),)).in_theme(dark)
     colours = json.dumps(call.make().to_dict())

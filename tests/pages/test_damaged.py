@@ -62,7 +62,7 @@ def test_train_says_it_and_leads_on(open_page: Open, runs: Path) -> None:
 
 
 @pytest.mark.parametrize("figures", ['{"exact_match": "much", "samples": 3}', "{", '{"loss": 1.0}'])
-def test_home_says_nothing_of_figures_that_are_none(open_page: Open, runs: Path, figures: str) -> None:
+def test_home_ignores_figures_that_are_no_numbers(open_page: Open, runs: Path, figures: str) -> None:
     store = RunStore(runs)
     run = with_weights(store, "hurt")
     store.change(run, figures=figures)
@@ -90,7 +90,7 @@ GOOD: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", GOOD)
 @pytest.mark.parametrize("value", [None, "x", [], {}, -1, 1e999, {"exact_match": "x"}, {"steps": "x"}])
-def test_of_a_broken_card_only_the_rest_is_said(name: str, value: object) -> None:
+def test_a_damaged_card_shows_what_is_left_of_it(name: str, value: object) -> None:
     """What Home writes of a model with this card."""
     card = believed(GOOD | {name: value})
     assert isinstance(card["about"], str)
@@ -103,7 +103,7 @@ def test_of_a_broken_card_only_the_rest_is_said(name: str, value: object) -> Non
     assert ("figures" in card) == (name != "figures")
 
 
-def test_of_a_whole_card_everything_is_said() -> None:
+def test_a_whole_card_is_shown_completely() -> None:
     card = believed(GOOD)
     assert {name: card[name] for name in GOOD if name != "train"} == {n: v for n, v in GOOD.items() if n != "train"}
     assert card["train"]["steps"] == 5

@@ -133,14 +133,14 @@ def test_what_the_page_sends_is_checked(before: str, sent: Any, after: str, monk
 
 
 @pytest.mark.parametrize("asked", ["test 999", "7-xyz", "nonsense"])
-def test_a_link_in_vain_says_so(open_page: Open, asked: str) -> None:
+def test_a_link_to_a_missing_image_shows_a_warning(open_page: Open, asked: str) -> None:
     app = open_page(model=MODEL, input=asked)
     assert not app.exception
     assert len(app.warning) == 1
     assert app.query_params["input"] == "test 0"
 
 
-def test_models_of_images_and_of_tokens_take_turns(open_page: Open) -> None:
+def test_the_input_follows_a_switch_between_models_of_images_and_tokens(open_page: Open) -> None:
     app = open_page(PAGES["attention"], model="reverse", input="3 7 12")
     for name, value in ((MODEL, "test 0"), ("reverse", "3 7 12 9 4 11")):
         app.sidebar.selectbox(key="model").set_value(name).run()

@@ -141,7 +141,7 @@ def test_a_link_to_what_is_not_here_says_so(open_page: Open, name: str, value: s
     assert ["that is not here" in element.value for element in app.warning if "link" in element.value] == [True]
 
 
-def test_three_axes(open_page: Open) -> None:
+def test_the_projection_has_three_axes_on_request(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", show="vocabulary", axes="3")
     assert complaints(app) == []
     assert len(app.get("plotly_chart")) == 1

@@ -29,7 +29,7 @@ def work(seconds: float, preparation: float = 0.0) -> Iterator[Report]:
         time.sleep(seconds)
 
 
-def test_what_is_quick_goes_on_and_what_is_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_work_starts_at_once_and_long_work_waits_for_a_click(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pages.shared.background_job.LONG", 0.5)
     quick: Job[Report] = Job(work(0.01, preparation=0.2), "")
     begin_measuring(quick, 0.0)

@@ -31,7 +31,7 @@ def text(app: object) -> str:
     return " ".join(element.value for kind in ("caption", "markdown", "info") for element in getattr(app, kind))
 
 
-def test_the_models_that_are_promised_are_there() -> None:
+def test_the_listed_models_are_shipped() -> None:
     assert set(MODELS) >= WANTED
 
 
@@ -121,7 +121,7 @@ def test_interventions_of_a_link_are_on_and_can_be_taken_back(open_page: Open) -
     assert messages(app) == []
 
 
-def test_an_intervention_that_does_not_fit_is_left_out_aloud(open_page: Open) -> None:
+def test_an_intervention_that_does_not_fit_is_ignored_with_a_warning(open_page: Open) -> None:
     app = open_page(ATTENTION, model="reverse", edits="ablate:encoder.7.attn.1,nonsense,ablate:encoder.2.attn.1")
     assert not app.exception
     assert len(app.warning) == 2

@@ -62,7 +62,7 @@ def test_one_copy_is_shared(served: Path) -> None:
     assert models.subject(TINY) is models.subject(TINY)
 
 
-def test_what_cannot_be_opened_says_why_and_the_sidebar_stays(open_page: Open, served: Path) -> None:
+def test_a_model_that_cannot_be_opened_shows_the_reason_beside_the_sidebar(open_page: Open, served: Path) -> None:
     app = open_page(PAGE, model="hf:broken")
     assert not app.exception
     assert "pickle" in plain(app.warning[0].value)

@@ -98,7 +98,7 @@ def test_a_neuron_is_ablated_and_restored(open_page: Open) -> None:
     assert " right** instead of " not in text(app)
 
 
-def test_muting_a_layer_changes_the_prediction(open_page: Open) -> None:
+def test_ablating_a_layer_changes_the_prediction(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-seq2seq", layer="decoder.0")
     app.button(key="ablate_layer").click().run()
     assert not app.exception

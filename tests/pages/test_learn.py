@@ -293,7 +293,7 @@ def test_a_round_shows_both_runs_and_keeps_its_answer_to_itself(open_page: Open,
     assert "named from its trace and its weights" in text(app)
 
 
-def test_rounds_are_the_same_for_everybody_and_each_bug_comes_up() -> None:
+def test_rounds_are_the_same_for_all_visitors_and_cover_each_bug() -> None:
     rounds = [round_of(number) for number in range(1, len(PLAYED) + 1)]
     assert rounds == [round_of(number) for number in range(1, len(PLAYED) + 1)]
     assert sorted(one.bug for one in rounds) == sorted(PLAYED)

@@ -136,7 +136,7 @@ def test_a_damaged_snapshot_is_one_sentence_and_others_can_be_chosen(
     assert not app.exception
 
 
-def test_a_run_that_is_deleted_while_it_is_looked_at_gives_way_aloud(open_page: Open, runs: Path) -> None:
+def test_a_deleted_run_is_replaced_on_screen_with_a_warning(open_page: Open, runs: Path) -> None:
     store = RunStore(runs)
     run = with_weights(store, "mine")
     app = open_page(ATTENTION, model=run)

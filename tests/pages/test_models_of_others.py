@@ -83,7 +83,7 @@ def test_a_screen_shows_its_picture(
     assert n_charts(app) >= charts
 
 
-def test_a_long_continuation_is_written_when_somebody_asks(open_page: Open) -> None:
+def test_a_long_continuation_is_written_on_a_click(open_page: Open) -> None:
     app = open_page("pages/home/page.py", model="Llama", input="the cat sat")
     assert not [block for block in app.code if block.value.startswith("the cat sat")]
     app.button(key="story_write").click().run()

@@ -101,7 +101,7 @@ def _names(kind: str) -> list[str]:
     return {"none": [], "alibi": biases, "t5": biases}.get(kind, ["attention", "own", "offsets"])
 
 
-def test_the_result_is_not_given_away_before_the_switch(open_page: Open) -> None:
+def test_the_result_is_hidden_before_positions_are_switched_off(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-small", input="3 7 12 9 4 11")
     assert "look without positions? Click a cell in its row." in text(app)
     assert "moves" not in text(app)
@@ -159,7 +159,7 @@ def test_a_guess_is_compared_with_what_happened(open_page: Open) -> None:
 @pytest.mark.parametrize(
     ("model", "blind"), [("reverse", True), ("digits", True), ("modular", False), ("induction", False)]
 )
-def test_only_what_was_tried_and_came_out_so_is_said_of_order(open_page: Open, model: str, blind: bool) -> None:
+def test_a_statement_about_order_needs_a_measured_result(open_page: Open, model: str, blind: bool) -> None:
     app = open_page(PAGE, model=model, show="kinds")
     assert complaints(app) == []
     [metric] = app.metric
@@ -170,7 +170,7 @@ def test_only_what_was_tried_and_came_out_so_is_said_of_order(open_page: Open, m
         assert "its patches in reverse order. The outputs are the same" in text(app)
 
 
-def test_nothing_is_said_of_order_where_there_is_none(open_page: Open) -> None:
+def test_equal_tokens_get_no_statement_about_order(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", show="kinds", input="5 5 5")
     assert len(app.metric) == 0
     assert "Run with positions off" not in text(app)

@@ -25,12 +25,12 @@ def context(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return given
 
 
-def test_on_ones_own_machine_everything_is_allowed(context: SimpleNamespace) -> None:
+def test_on_a_local_server_every_command_is_allowed(context: SimpleNamespace) -> None:
     assert run_store.is_open()
     assert run_store.who() == run_store.HERE
 
 
-def test_behind_a_proxy_it_is_no_longer_ones_own_machine(context: SimpleNamespace) -> None:
+def test_a_server_behind_a_proxy_is_not_local(context: SimpleNamespace) -> None:
     context.headers["X-Forwarded-For"] = "203.0.113.9"
     assert not run_store.is_open()
     assert run_store.who() == "a" * 32
@@ -48,7 +48,7 @@ def test_what_says_that_it_is_a_frame_only_looks_on(
 
 @pytest.mark.parametrize("is_open", ["0", "1"])
 @pytest.mark.parametrize("number", ["", "A" * 32, "a" * 31, "a" * 32 + "\n"])
-def test_a_connection_without_the_cookie_only_looks_on_whatever_it_says(
+def test_a_connection_without_the_cookie_can_only_look_on(
     context: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, number: str, is_open: str
 ) -> None:
     monkeypatch.setenv("XFORMER_OPEN", is_open)

@@ -74,7 +74,9 @@ def test_every_order_is_listed_here() -> None:
 
 
 @pytest.mark.parametrize("order", [*ON_A_RUN, *NEW])
-def test_nobody_gives_no_order(order: str, be: Be, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_visitor_without_identity_can_give_no_command(
+    order: str, be: Be, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))
     store = RunStore(runs)
     run = add(store, "one", owner="", state="stopped")
@@ -87,7 +89,7 @@ def test_nobody_gives_no_order(order: str, be: Be, runs: Path, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("order", ON_A_RUN)
-def test_nobody_orders_somebody_elses_run_about(order: str, be: Be, runs: Path) -> None:
+def test_a_visitor_cannot_command_the_run_of_another(order: str, be: Be, runs: Path) -> None:
     store = RunStore(runs)
     run = add(store, "one", owner=THEIRS, state="stopped")
     before = of(store)
@@ -98,7 +100,7 @@ def test_nobody_orders_somebody_elses_run_about(order: str, be: Be, runs: Path) 
 
 
 @pytest.mark.parametrize("order", [*ON_A_RUN, "again", "fork"])
-def test_a_private_run_of_somebody_else_is_no_run_at_all(order: str, be: Be, runs: Path) -> None:
+def test_a_private_run_of_another_visitor_does_not_exist_for_others(order: str, be: Be, runs: Path) -> None:
     store = RunStore(runs)
     run = with_weights(store, "secret")
     store.change(run, owner=THEIRS, private=1)
@@ -214,7 +216,7 @@ def test_an_imported_run_is_its_owners_alone_until_it_is_shared(
     assert any("**a gift**" in element.value for element in open_page(RUNS).markdown)
 
 
-def test_on_ones_own_machine_nothing_is_said_to_be_private(
+def test_on_a_local_server_nothing_is_marked_private(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_OPEN", "1")
@@ -225,7 +227,7 @@ def test_on_ones_own_machine_nothing_is_said_to_be_private(
     assert "only" not in " ".join(caption.value for caption in app.caption).lower()
 
 
-def test_how_long_a_private_run_took_is_told_to_nobody(runs: Path) -> None:
+def test_the_duration_of_a_private_run_is_not_shared(runs: Path) -> None:
     store = RunStore(runs)
     run = add(store, "secret")
     store.change(run, step=200, seconds=7.0)
@@ -244,7 +246,7 @@ def test_what_begins_with_a_private_run_is_private_too(be: Be, runs: Path) -> No
     assert [store.entry(new).private for new in (fork, again)] == [1, 1]
 
 
-def test_on_ones_own_machine_a_file_is_everyones(runs: Path, tmp_path: Path) -> None:
+def test_on_a_local_server_an_imported_file_belongs_to_everyone(runs: Path, tmp_path: Path) -> None:
     elsewhere = RunStore(tmp_path / "elsewhere")
     taken = run_commands.take_file(to_file(elsewhere, with_weights(elsewhere, "a gift")), "gift.safetensors")
     assert not RunStore(runs).entry(taken.run).private

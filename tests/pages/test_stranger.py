@@ -27,7 +27,7 @@ def n_charts(app: AppTest) -> int:
 
 
 @pytest.mark.parametrize("name", STRANGERS)
-def test_nothing_of_ours_can_be_reached(name: str) -> None:
+def test_an_external_model_gives_no_access_to_internals(name: str) -> None:
     subject = STRANGERS[name]
     assert isinstance(subject, ModelAdapter)
     asks: list[Callable[[ModelAdapter], object]] = [own_model, own_task_model]

@@ -104,7 +104,7 @@ def test_a_sweep_over_two_settings_and_what_is_wrong_with_one(open_page: Open, r
     assert entry.sweep["settings"] == {"peak_lr": [0.001, 0.003], "warmup": [0.1, 0.2]}
 
 
-def test_settings_of_ones_own_say_what_many_models_take(open_page: Open) -> None:
+def test_own_settings_show_the_cost_of_many_models(open_page: Open) -> None:
     app = open_page(PAGE)
     one = words(app.button_group(key="train_group").set_value("own").run())
     app.segmented_control(key="train_way").set_value("seeds").run()
@@ -151,7 +151,7 @@ def test_values_that_are_none(name: str, text: str) -> None:
         read_values(name, text)
 
 
-def test_more_values_than_anybody_can_mean() -> None:
+def test_too_many_values_are_refused() -> None:
     with pytest.raises(ConfigError, match="has at most 1,000 values, got more in '0-9999999999'; for example 0-3"):
         read_values("seed", "0-9999999999")
 

@@ -50,7 +50,7 @@ def test_pasting_too_much_is_one_sentence(open_page: Open, runs: Path, page: str
     assert messages(app) == [f"Up to {most:,} characters are read here, got {2 * most:,}; take a part of it."]
 
 
-def test_a_name_for_settings_of_ones_own_is_not_cut(
+def test_a_long_name_for_own_settings_is_refused_and_not_cut(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("xformer.training.jobs.next_for", lambda *_: [])

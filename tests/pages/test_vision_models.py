@@ -157,7 +157,7 @@ def test_an_upload_is_read_by_its_name_and_one_that_is_gone_is_said(open_page: O
     assert gone.session_state["input"] == "flower"
 
 
-def test_a_text_model_and_a_vision_model_take_turns(open_page: Open) -> None:
+def test_the_input_follows_a_switch_between_text_and_vision_models(open_page: Open) -> None:
     app = open_page("pages/home/page.py", model=CLASSIFIER, input="3 1 2")
     assert app.session_state["input"] == "flower"
     app.query_params["model"] = "reverse"

@@ -46,7 +46,7 @@ def test_of_a_cell_with_less_than_an_even_share_nothing_is_named_or_measured(ope
     assert "Measured" not in notes(app)
 
 
-def test_one_walks_back_to_the_head_that_wrote_it_and_returns(open_page: Open) -> None:
+def test_a_source_leads_back_to_the_head_that_wrote_it_and_back_again(open_page: Open) -> None:
     app = open_page(PAGE, **LINK)
     app.button(key="why_back_key_0_0").click().run()
     assert "Layer 1 · head 1 at **1 “7”**" in notes(app)

@@ -37,7 +37,7 @@ def assert_layout(layout: Layout | None, positions: list, mirrored: list, segmen
     assert layout.segments.tolist() == segments
 
 
-def test_by_hand() -> None:
+def test_frames_worked_out_by_hand() -> None:
     batch = by_hand("encoder-decoder", end=True, widths=(7, 7))
     layout = [[0, 1, 2, 3, 0, 1, 2]], [[3, 2, 1, 0, 2, 1, 0]], [[1, 1, 1, 1, 2, 2, 2]]
     assert batch.tokens.tolist() == [[4, 1, 3, 6, 2, 5, 6]]

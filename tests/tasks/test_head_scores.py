@@ -40,7 +40,7 @@ from xformer.trace import record
         ),
     ],
 )
-def test_by_hand(
+def test_head_scores_worked_out_by_hand(
     name: str, typed: str, size: tuple[int, int], edges: dict[tuple[int, int], float], value: float
 ) -> None:
     task, pattern = (

@@ -113,7 +113,7 @@ def test_a_card_that_says_nothing_is_enough(store: RunStore) -> None:
     assert entry.settings().train.steps == 1
 
 
-def test_words_of_a_stranger_become_one_plain_line(store: RunStore) -> None:
+def test_the_text_of_an_imported_card_becomes_one_plain_line(store: RunStore) -> None:
     card = {"name": "a\n\x1b[31m" + "b" * 500, "about": ["no text"], "title": 3, "seconds": True, "device": "toaster"}
     entry = store.entry(from_file(store, file_of(card | {"step": "9"}), owner="ben").run)
     assert entry.name == "a [31m" + "b" * 74
@@ -141,7 +141,7 @@ def test_words_of_a_stranger_become_one_plain_line(store: RunStore) -> None:
         ([{"step": 5, "steps": 12}], "loss in row 1"),
     ],
 )
-def test_a_curve_that_cannot_be_is_left_out_aloud(curve: Any, words: str) -> None:
+def test_an_invalid_curve_is_ignored_with_a_warning(curve: Any, words: str) -> None:
     card = read_card({"step": 12, "curve": curve, "name": "x"})
     assert (card.rows, card.step, card.name) == ([], 12, "x")
     assert card.left_out.startswith("Left out of the imported file: its curve (")

@@ -69,7 +69,7 @@ def test_the_figures_of_a_run_that_pauses_at_a_report_are_those_of_the_report(ru
     assert report.items() >= {name: live[0][name] for name in ("loss", "gradient_norm")}.items()
 
 
-def test_single_steps(run: LocalRun) -> None:
+def test_single_steps_run_one_step_each(run: LocalRun) -> None:
     steps = []
 
     def send(words: str) -> None:
@@ -90,7 +90,7 @@ def test_commands_that_change_nothing_and_of_two_at_once_the_later_one(run: Loca
 @pytest.mark.parametrize(
     ("at", "pauses"), [({6: "rate=0 stop"}, []), ({6: "pause"}, ["stop"])], ids=["running", "paused"]
 )
-def test_a_stop(run: LocalRun, at: dict[int, str], pauses: list[str]) -> None:
+def test_a_stop_ends_the_run_at_its_step(run: LocalRun, at: dict[int, str], pauses: list[str]) -> None:
     leave, seen = worker.leave, []
 
     def look_and_leave(*args: Any, **position: Any) -> None:
@@ -143,13 +143,13 @@ def test_a_rate_that_is_none_is_a_sentence_and_changes_nothing(run: LocalRun, ra
     run.assert_undisturbed()
 
 
-def test_a_paused_run_makes_room_when_somebody_waits(run: LocalRun) -> None:
+def test_a_paused_run_leaves_when_another_run_waits(run: LocalRun) -> None:
     entry = run.train({6: "pause"}, [lambda: None, lambda: run.another(owner="bob")])
     assert (entry.state, entry.step, entry.worker, run.saved_step) == ("paused", 7, None, 7)
     run.assert_goes_on()
 
 
-def test_it_makes_no_room_for_who_waits_for_another_device(run: LocalRun) -> None:
+def test_a_paused_run_stays_while_the_waiting_run_needs_another_device(run: LocalRun) -> None:
     run.monkeypatch.setattr(jobs, "devices", lambda: ["cuda:0", "cpu"])
     run.another(owner="bob", device="cuda:0")
     seen = []

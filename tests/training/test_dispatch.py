@@ -55,7 +55,7 @@ class Room:
         self.entries = [changed if other.id == changed.id else other for other in self.entries]
 
 
-def test_three_people_with_long_lists_take_turns() -> None:
+def test_queued_runs_of_three_owners_alternate() -> None:
     room = Room(ONE)
     room.ask("ada", 6)
     room.ask("bob", 4)
@@ -64,7 +64,7 @@ def test_three_people_with_long_lists_take_turns() -> None:
     assert room.order == ["ada", "bob", "cy"] * 2 + ["ada", "bob"] * 2 + ["ada"] * 2
 
 
-def test_somebody_who_comes_late_is_next() -> None:
+def test_a_late_owner_is_served_next() -> None:
     room = Room(ONE)
     room.ask("ada", 20)
     room.go_on(5)
@@ -76,7 +76,7 @@ def test_somebody_who_comes_late_is_next() -> None:
     assert room.order[6:] == ["bob", "ada"]
 
 
-def test_who_has_a_device_waits_behind_who_has_none() -> None:
+def test_an_owner_with_a_device_waits_behind_one_without() -> None:
     room = Room(TWO)
     room.ask("ada", 3, wanted="cpu")
     room.start()
@@ -109,7 +109,7 @@ def test_which_devices_a_run_may_have(wanted: str, available: list[str], devices
     assert [device for device in available if jobs.suits(entry(1, wanted=wanted), device, available)] == devices
 
 
-def test_the_place_counts_only_who_waits_for_the_same_device() -> None:
+def test_the_queue_position_counts_only_runs_for_the_same_device() -> None:
     people = (("ada", "auto"), ("bob", "cpu"), ("cy", "auto"), ("ada", "auto"), ("dee", "cpu"))
     entries = [entry(number, owner, wanted=wanted) for number, (owner, wanted) in enumerate(people, start=1)]
     assert [jobs.place(f"run{number}", entries, TWO) for number in range(1, 6)] == [0, 0, 1, 2, 1]

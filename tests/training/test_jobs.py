@@ -224,7 +224,7 @@ def test_a_worker_that_is_gone_after_a_stop_has_stopped(office: Office) -> None:
     assert office.states(run) == ["running"]
 
 
-def test_a_run_whose_last_process_is_just_leaving_waits_for_it_and_holds_up_nobody(office: Office) -> None:
+def test_a_run_waits_for_its_leaving_process_while_other_runs_start(office: Office) -> None:
     one, two = office.submit(), office.submit()
     worker.leave(office.store, one, str(office.store.entry(one).worker), "queued", "The GPU was lost.")
     office.tend()  # the lock of the first is still held
@@ -250,7 +250,7 @@ def test_stopping_and_resuming_what_has_no_process(office: Office) -> None:
     assert len(office.started) == 1
 
 
-def test_what_was_deleted_is_not_resumed_behind_ones_back(office: Office) -> None:
+def test_a_deleted_run_cannot_be_resumed(office: Office) -> None:
     run = office.store.add(PRESET, name="mine", state="stopped")
     office.store.delete(run)
     with pytest.raises(RunStoreError, match="The run “mine” was deleted; take it back before you resume it"):
@@ -465,7 +465,7 @@ def test_what_five_press_at_once_is_done_once(
         assert entry.is_active == (entry.state == "running")
 
 
-def test_the_bin(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_runs_are_emptied_after_a_while(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     old, young, kept, restored = (store.add(PRESET, state="stopped") for _ in range(4))
     for run in (old, young, kept, restored):
         store.put_rows(run, [{"step": 1}])

@@ -100,7 +100,7 @@ def test_waiting_for_a_holder_to_let_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "nonsense", "1 2"])
-def test_a_lock_that_nobody_has_signed_names_nobody(tmp_path: Path, content: str) -> None:
+def test_an_unsigned_lock_names_no_process(tmp_path: Path, content: str) -> None:
     (tmp_path / "lock").write_text(content)
     assert holder(tmp_path / "lock") is None
     assert holder(tmp_path / "nothing") is None
@@ -120,7 +120,7 @@ def test_last_words_stand_beside_the_signature_and_take_no_more_room(tmp_path: P
     os.close(mine)
 
 
-def test_looking_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_reading_the_lock_does_not_block_it(tmp_path: Path) -> None:
     os.close(taken(tmp_path / "lock"))
     looking = os.open(tmp_path / "lock", os.O_RDONLY)
     fcntl.flock(looking, fcntl.LOCK_SH)  # another one looks at this very moment

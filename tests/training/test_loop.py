@@ -37,7 +37,7 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_is_reported() -> None:
+def test_reports_have_every_figure() -> None:
     preset = tiny_preset(steps=12, log_every=5, held_out=8, batch_size=4)
     reports = list(iter_train(preset))
     assert [(report.step, report.steps, report.done) for report in reports] == [
@@ -210,7 +210,7 @@ def test_a_target_stops_the_run_early(tmp_path: Path) -> None:
     assert STATE not in files(tmp_path)
 
 
-def test_a_run_that_reached_its_target_is_finished_even_if_nobody_asks_for_more(tmp_path: Path) -> None:
+def test_a_run_at_its_target_is_finished_before_the_next_report_is_requested(tmp_path: Path) -> None:
     preset = tiny_preset(task={"name": "copy"}, steps=50, target=1e-9, peak_lr=2e-2, batch_size=32, held_out=64)
     reports = iter_train(preset, out=tmp_path)
     last = next(report for report in reports if report.done)

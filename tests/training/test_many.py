@@ -96,7 +96,7 @@ def test_each_has_its_own_recipe() -> None:
     assert len({float(weights_of(run).norm()) for run in runs}) == len(changes)
 
 
-def test_the_same_place_in_the_same_stack_gives_the_same_bits_whatever_the_others_do() -> None:
+def test_the_same_place_in_a_stack_gives_the_same_bits_beside_any_other_models() -> None:
     base = tiny_preset()
     one, again = (trained_together(sweep(base, seed=[0, 1, 2]))[0] for _ in range(2))
     for mine, theirs in zip(one, again, strict=True):

@@ -47,7 +47,9 @@ def test_what_is_written_down_is_read_again(store: RunStore) -> None:
     assert store.entry(store.add(PRESET)).name == PRESET.title
 
 
-def test_the_latest_comes_first_whatever_the_clock_says(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_are_in_order_of_creation_also_if_the_clock_is_set_back(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = iter([3000.0, 2000.0, 1000.0])
     monkeypatch.setattr("time.time", lambda: next(clock))
     runs = [store.add(PRESET) for _ in range(3)]
@@ -79,7 +81,7 @@ ALLOWED |= {(end, "queued") for end in ("stopped", "interrupted", "failed")}
 
 
 @pytest.mark.parametrize("before", MOVES)
-def test_every_move(store: RunStore, before: str) -> None:
+def test_only_allowed_moves_between_states_are_made(store: RunStore, before: str) -> None:
     for after in MOVES:
         run = store.add(PRESET, name="mine", state=before)
         with store.database.writing() as db:
@@ -137,7 +139,7 @@ def test_in_a_notebook_it_shows_its_runs_and_no_markup_of_theirs(store: RunStore
     assert f"0 of {PRESET.train.steps}" in store.entries()[0]._repr_html_()
 
 
-def test_names_and_tags(store: RunStore) -> None:
+def test_names_and_tags_are_kept(store: RunStore) -> None:
     run = store.add(PRESET)
     store.rename(run, "  a\x00 name\u202e of\n two lines \ud800 ")
     assert store.entry(run).name == "a name of two lines ?"
@@ -149,7 +151,7 @@ def test_names_and_tags(store: RunStore) -> None:
     assert store.entry(store.add(PRESET, name="\ud800")).name == "?"
 
 
-def test_deleting_and_taking_back(store: RunStore) -> None:
+def test_a_deleted_run_can_be_restored_from_the_store(store: RunStore) -> None:
     run = store.add(PRESET)
     store.delete(run)
     assert store.entries() == []
@@ -257,7 +259,7 @@ def die_while_writing(_: Any, file: Path) -> None:
         os._exit(9)
 
 
-def test_a_process_that_dies_while_it_writes_leaves_nothing_and_blocks_nobody(database: Database) -> None:
+def test_a_process_killed_during_a_write_leaves_nothing_and_no_lock(database: Database) -> None:
     with database.writing() as db:
         put(db)
     assert in_processes(1, die_while_writing, database.file) == [9]

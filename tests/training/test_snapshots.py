@@ -201,7 +201,7 @@ def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path, kind: str, oth
     assert (tmp_path / STATE).read_bytes() == before
 
 
-def test_nothing_to_resume(tmp_path: Path) -> None:
+def test_a_folder_without_an_unfinished_run_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="There is no run to resume in"):
         iter_train(PRESET, out=tmp_path / "nowhere", resume=True)
     assert not (tmp_path / "nowhere").exists()
@@ -292,7 +292,7 @@ def assert_whole(out: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["fsync", "replace", "fdopen"])
-def test_a_run_on_a_full_disk_fails_aloud_and_leaves_whole_files(
+def test_a_run_on_a_full_disk_fails_with_a_sentence_and_leaves_whole_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     with monkeypatch.context() as patch:

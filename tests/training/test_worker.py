@@ -88,7 +88,7 @@ NO_MEMORY = "It ran out of memory at step 12; try a smaller batch (it was 4, try
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_whatever_goes_wrong_is_said_in_a_sentence(run: LocalRun, error: Exception, message: str) -> None:
+def test_each_failure_of_a_worker_is_recorded_as_one_sentence(run: LocalRun, error: Exception, message: str) -> None:
     entry = run.train({12: failing_with(error)})
     assert (entry.state, entry.worker, run.saved_step) == ("failed", None, 10)
     assert entry.message.startswith(message)

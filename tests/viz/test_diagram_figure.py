@@ -97,7 +97,7 @@ def test_the_words_of_a_part_stand_within_it() -> None:
         assert any(one[0] < x < one[2] and one[1] < y < one[3] for x, y in titles for one in own), box.id
 
 
-def test_a_model_of_somebody_else_is_drawn_by_what_its_run_showed() -> None:
+def test_an_external_model_is_drawn_from_its_recorded_run() -> None:
     layer = torch.nn.TransformerEncoderLayer(12, 3, 24, batch_first=True)
     module = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
     reading = xformer.read(module, torch.randn(1, 5, 12, generator=torch.Generator().manual_seed(1)))

@@ -173,7 +173,7 @@ def test_queries_go_down_keys_across_and_what_is_masked_is_no_weight() -> None:
     assert all((np.isnan(one) == (np.triu(np.ones((n, n)), 1) == 1)).all() for one in maps_of(still))
 
 
-def test_a_still_of_an_empty_film_or_an_unknown_head_is_refused(trained: Reading) -> None:
+def test_a_still_of_an_empty_timeline_or_an_unknown_head_is_refused(trained: Reading) -> None:
     with pytest.raises(InputError, match=r"at least one frame, got none; for example \{700: reading\}"):
         viz.film_still({})
     with pytest.raises(InputError, match=r"got head 9 of layer 0; for example head=\(0, 0\)"):

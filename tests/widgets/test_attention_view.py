@@ -77,7 +77,7 @@ def test_its_file_holds_every_head_exactly_and_says_what_it_shows(reading: xform
     assert len(text) < 3_000_000
 
 
-def test_what_a_stranger_typed_is_no_html() -> None:
+def test_typed_text_in_the_file_is_no_html() -> None:
     attentions = [torch.ones(1, 1, 2, 2) / 2]
     view = xformer.attention_view(attentions, ["<script>alert(1)</script>", "b"])
     view._caption = ("</figcaption><script>alert(1)</script>",)
