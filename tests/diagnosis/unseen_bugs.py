@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from xformer.config import ModelConfig
 from xformer.layers.attention import Attention, Scores
-from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.layers.embedding import AddPositions, TokenEmbedding, Unembedding
 from xformer.layers.feed_forward import FeedForward, Norm
 from xformer.layers.masks import Mask
@@ -28,29 +27,10 @@ class NextRow(TokenEmbedding):
         return super().forward((tokens + 1) % len(self.token))
 
 
-class RoundedEmbedding(TokenEmbedding):
-    def forward(self, tokens: Tensor) -> Tensor:
-        return super().forward(tokens).bfloat16().to(self.token.dtype)
-
-
-class FromOne(AddPositions):
-    def forward(self, embed: Tensor, layout: Any, tape: AnyTape = SILENT) -> Tensor:
-        return super().forward(embed, replace(layout, positions=(layout.positions + 1).clamp(max=LAST[0])), tape)
-
-
 class CountsPadding(AddPositions):
     def forward(self, embed: Tensor, layout: Any, tape: AnyTape = SILENT) -> Tensor:
         index = torch.arange(embed.shape[1]).expand(layout.positions.shape)
         return super().forward(embed, replace(layout, positions=index), tape)
-
-
-LAST = [0]
-"""The last position of the model that `FromOne` is put into."""
-
-
-class RootMeanSquare(Norm):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.weight * x / (x.square().mean(dim=-1, keepdim=True) + self.eps).sqrt() + self.bias
 
 
 class Unbiased(Norm):
@@ -59,20 +39,9 @@ class Unbiased(Norm):
         return self.weight * normal + self.bias
 
 
-class AcrossPositions(Norm):
-    def forward(self, x: Tensor) -> Tensor:
-        normal = (x - x.mean(dim=1, keepdim=True)) / (x.var(dim=1, keepdim=True, correction=0) + self.eps).sqrt()
-        return self.weight * normal + self.bias
-
-
 class Nothing(Norm):
     def forward(self, x: Tensor) -> Tensor:
         return x
-
-
-class SoftCap(Attention):
-    def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
-        return 5 * torch.tanh(super().score(q, k, v) / 5)
 
 
 class CosineScores(Attention):
@@ -90,14 +59,6 @@ class OneMoreInTheSum(Attention):
 class DroppedAtTheEnd(Attention):
     def mix(self, pattern: Scores, k: Tensor, v: Tensor) -> Tensor:
         return F.dropout(pattern, 0.1, training=True) @ v
-
-
-class OnlyNear(Attention):
-    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Mask:
-        if mask.is_ordered:
-            near = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(-4)
-            mask = replace(mask, causal=near if mask.causal is None else mask.causal & near)
-        return super().allow(mask, scores, tape)
 
 
 class CentredOverTheBatch(Attention):
@@ -136,11 +97,6 @@ class MaskedByTheTarget(CrossBlock):
         return True
 
 
-class MaskedByATargetOfOneLength(MaskedByTheTarget):
-    def applies(self, n_target: int, n_source: int) -> bool:
-        return n_target == n_source
-
-
 class MaskedByATargetOfAnotherLength(MaskedByTheTarget):
     def applies(self, n_target: int, n_source: int) -> bool:
         return n_target != n_source
@@ -163,12 +119,6 @@ class PaddingOfTheFirstRow(Attention):
         return super().allow(mask, scores, tape)
 
 
-class SharedQueries(Attention):
-    def project(self, x: Tensor, memory: Tensor | None, cache: Any) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = super().project(x, memory, cache)
-        return q[:, :1].expand_as(q), k, v
-
-
 def leaky(model: Transformer) -> Transformer:
     """Feed-forward layers whose closed neurons let a hundredth through."""
     changed = copy.deepcopy(model)
@@ -176,12 +126,6 @@ def leaky(model: Transformer) -> Transformer:
         if isinstance(layer, FeedForward):
             layer.activation = lambda x: F.leaky_relu(x, 0.01)
     return changed
-
-
-class SkipsTheFirst(FeedForward):
-    def forward(self, x: Tensor, *, tape: AnyTape = SILENT, dropout: Dropout = NO_DROPOUT) -> Tensor:
-        out = super().forward(x, tape=tape, dropout=dropout)
-        return torch.cat((torch.zeros_like(out[:, :1]), out[:, 1:]), dim=1)
 
 
 class HalfOfIt(PreNorm):
@@ -224,11 +168,6 @@ def positions_in_every_layer(model: Transformer) -> Transformer:
     return changed
 
 
-def from_one(model: Transformer) -> Transformer:
-    LAST[0] = model.config.max_len - 1
-    return swap(AddPositions, FromOne)(model)
-
-
 @dataclass(frozen=True)
 class Unseen:
     """A bug, how it gets into a model, and which models can have it."""
@@ -261,35 +200,26 @@ def swap(old: type[nn.Module], new: type[nn.Module], path_ends: str = "") -> Cal
 
 UNSEEN = (
     Unseen("embedding: the next row of the table", swap(TokenEmbedding, NextRow), tokens),
-    Unseen("embedding: rounded to bfloat16", swap(TokenEmbedding, RoundedEmbedding), tokens),
-    Unseen("positions: counted from 1", from_one, lambda c: c.positions in ("sinusoidal", "learned") and not c.image),
     Unseen("positions: padding in front counted too", swap(AddPositions, CountsPadding),
            lambda c: c.positions in ("sinusoidal", "learned") and not c.image),
     Unseen("positions: added again in every layer", positions_in_every_layer,
            lambda c: c.positions == "sinusoidal" and c.n_layers > 1),
-    Unseen("norm: root mean square", swap(Norm, RootMeanSquare), lambda c: c.norm != "none"),
     Unseen("norm: variance over n − 1", swap(Norm, Unbiased), lambda c: c.norm != "none"),
-    Unseen("norm: over the positions", swap(Norm, AcrossPositions), lambda c: c.norm != "none" and not c.causal),
     Unseen("norm: the last one does nothing", swap(Norm, Nothing, "coder.norm"), lambda c: bool(c.final_norm)),
-    Unseen("scores: capped by a tanh", swap(Attention, SoftCap)),
     Unseen("scores: cosines", swap(Attention, CosineScores)),
     Unseen("softmax: 1 more in the denominator", swap(Attention, OneMoreInTheSum)),
     Unseen("attention: dropout that never ends", swap(Attention, DroppedAtTheEnd)),
-    Unseen("mask: a window of five tokens", swap(Attention, OnlyNear)),
     Unseen("values: centred over the batch", swap(Attention, CentredOverTheBatch)),
     Unseen("keys: cut off from the gradient", swap(Attention, KeysWithoutGradient)),
     Unseen("heads: joined in reverse", swap(Attention, HeadsInReverse), lambda c: c.n_heads > 1),
     Unseen("fast path: forgets the padding", swap(Attention, FastPathWithoutPadding), tokens),
-    Unseen("queries: the first head’s for all", swap(Attention, SharedQueries), lambda c: c.n_heads > 1),
     Unseen("feed-forward: leaky ReLU", leaky, lambda c: c.d_ff > 0 and c.activation == "relu"),
-    Unseen("feed-forward: skips the first token", swap(FeedForward, SkipsTheFirst), lambda c: c.d_ff > 0),
     Unseen("residual: half of each sublayer", swap(PreNorm, HalfOfIt), lambda c: c.norm == "pre"),
     Unseen("residual: x + norm(f(x))", swap(PostNorm, NormOfThePart), lambda c: c.norm == "post"),
     Unseen("logits: divided by 2", swap(Unembedding, Tempered)),
     Unseen("queries: as many as keys, or it fails", swap(Attention, AsManyQueriesAsKeys, "cross_attn"), pairs),
     Unseen("mask: of the first row’s padding", swap(Attention, PaddingOfTheFirstRow), tokens),
     Unseen("cross mask: of the target’s padding", swap(CrossBlock, MaskedByTheTarget), pairs),
-    Unseen("cross mask: of a target as long as the source", swap(CrossBlock, MaskedByATargetOfOneLength), pairs),
     Unseen("cross mask: of a target of another length", swap(CrossBlock, MaskedByATargetOfAnotherLength), pairs),
     Unseen("memory: what the first layer left", memory_of_the_first_layer,
            lambda c: c.architecture == "encoder-decoder" and c.n_layers > 1),
@@ -298,27 +228,21 @@ UNSEEN = (
 
 NAMED = {
     "cross mask: of the target’s padding": "cross-mask-of-target",
-    "cross mask: of a target as long as the source": "cross-mask-of-target",
     "cross mask: of a target of another length": "differs-with-source-length",
 }
 """What the first finding is called, with the model at hand."""
 BY_A_TRACE = {
-    "positions: counted from 1", "positions: added again in every layer", "norm: root mean square",
-    "norm: the last one does nothing", "scores: capped by a tanh", "scores: cosines", "softmax: 1 more in the denominator",
-    "attention: dropout that never ends", "mask: a window of five tokens", "values: centred over the batch",
-    "feed-forward: leaky ReLU", "feed-forward: skips the first token", "residual: half of each sublayer",
-    "mask: of the first row’s padding",
-    "cross mask: of the target’s padding", "cross mask: of a target as long as the source",
-    "residual: x + norm(f(x))", "memory: what the first layer left", "norm: over the positions",
+    "positions: added again in every layer", "norm: the last one does nothing", "scores: cosines",
+    "softmax: 1 more in the denominator", "attention: dropout that never ends", "values: centred over the batch",
+    "feed-forward: leaky ReLU", "residual: half of each sublayer", "residual: x + norm(f(x))",
+    "mask: of the first row’s padding", "cross mask: of the target’s padding", "memory: what the first layer left",
 }  # fmt: skip
 """Found in a trace whose weights are not known."""
 MISSED_BY_A_TRACE = {
     "embedding: the next row of the table": "other weights would be right with it",
-    "embedding: rounded to bfloat16": "other weights would be right with it",
     "norm: variance over n − 1": "a smaller gain would be right with it",
     "heads: joined in reverse": "another output matrix would be right with it",
     "logits: divided by 2": "another output matrix would be right with it",
-    "queries: the first head’s for all": "equal query weights would be right with it",
     "positions: padding in front counted too": "a run without padding in front does not show it",
     "fast path: forgets the padding": "a recorded run does not take it",
     "keys: cut off from the gradient": "a trace has no gradient",

@@ -127,9 +127,7 @@ def press(app: AppTest, key: str) -> AppTest:
     ("page", "key", "link"),
     [
         (TRAIN, "start_reverse-small", False),
-        (TRAIN, "run_again", True),
         (TRAIN, "fork_start", True),
-        (RUNS, "runs_again_", True),
         (RUNS, "runs_delete_", True),
     ],
 )

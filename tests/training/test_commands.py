@@ -134,7 +134,7 @@ def test_a_new_learning_rate_survives_a_kill_before_the_next_state(run: LocalRun
     assert run.assert_goes_on().train["lr_changes"] == [[14, 0.02]]
 
 
-@pytest.mark.parametrize("rate", ["-1", "1e13", "inf"])
+@pytest.mark.parametrize("rate", ["-1", "inf"])
 def test_a_rate_that_is_none_is_a_sentence_and_changes_nothing(run: LocalRun, rate: str) -> None:
     messages = []
     entry = run.train({4: f"rate={rate}", 9: lambda: messages.append(run.entry.message)})
@@ -159,9 +159,8 @@ def test_a_paused_run_stays_while_the_waiting_run_needs_another_device(run: Loca
 
 @pytest.mark.parametrize(
     ("sent", "state"),
-    [("resume", "queued"), ("step", "queued"), ("stop", "stopped"), ("resume stop", "stopped"), ("pause", "paused"),
-     ("", "paused"), ("rate=0.02", "paused")],
-)  # fmt: skip
+    [("step", "queued"), ("resume stop", "stopped"), ("pause", "paused"), ("rate=0.02", "paused")],
+)
 def test_what_is_told_to_a_run_while_it_leaves(run: LocalRun, sent: str, state: str) -> None:
     """Between the last look at the commands and the run store saying that the process is gone."""
     leave = worker.leave
