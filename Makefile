@@ -18,8 +18,9 @@ families: .venv/app
 	$(BIN)/python -m benchmarks.families
 
 # Three workers for two processors: a test in a browser mostly waits. A file goes to one worker, which starts its own server.
+# Files go out in their order: by number of tests, the browser's few and long ones would all come last.
 test: .venv/test
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 # Everything that can happen to a training run, tried a few thousand times: half an hour, and a table of what was survived.
 faults: .venv/test
