@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import benchmarks
-from benchmarks import figures, gpu, measure
+from benchmarks import figures, gpu
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(found.name for found in pkgutil.walk_packages(benchmarks.__path__, "benchmarks."))
@@ -27,10 +27,6 @@ SMALL: dict[str, list[str]] = {
     "characters": ["--rounds", "1"],
     "train_many": ["--rounds", "1", "--sizes", "2", "--presets", "reverse-mirror"],
 }
-
-
-def test_there_are_benchmarks() -> None:
-    assert {f"benchmarks.{name}" for name in SMALL} < set(MODULES)
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if ".apps." not in name])
@@ -99,21 +95,6 @@ def test_the_table_says_what_was_disturbed_and_what_is_missing() -> None:
     assert "run `make gpu`" in figures.page(figures.Kept(), None)
 
 
-def test_what_the_table_of_figures_reads_of_a_browser_is_called_so_there() -> None:
-    names = ("browser", "screens", "panels", "training_room")
-    sources = "".join((ROOT / f"benchmarks/{name}.py").read_text("utf-8") for name in names)
-    for one in figures.figures():
-        if one.table in figures.WAITING:
-            for where, column in filter(None, (one.ours, one.peer, one.ratio)):
-                words = [word for word in (one.table, column, *where, *where.values()) if isinstance(word, str)]
-                assert all(f'"{word}"' in sources for word in words)
-
-
-def test_the_parts_for_a_gpu_take_eight_minutes_at_most_and_each_has_a_limit() -> None:
-    assert gpu.LIMITS.keys() == gpu.PARTS.keys()
-    assert sum(gpu.LIMITS.values()) <= 480
-
-
 @pytest.mark.parametrize("name", [name for name in gpu.PARTS if name not in ("tests", "out of memory", "two runs")])
 def test_a_part_for_a_gpu_runs_on_a_processor(name: str) -> None:
     for row in gpu.PARTS[name]("cpu", True):
@@ -155,13 +136,3 @@ def test_a_part_that_fails_or_takes_too_long_fails_the_whole_and_says_why(
     assert (tmp_path / "gpu.md").read_text("utf-8").strip() == output.strip()
     kept = json.loads((tmp_path / "gpu.json").read_text("utf-8"))
     assert "0.512" in figures.page(figures.Kept(), kept)
-
-
-def test_what_others_take_is_what_is_neither_idle_nor_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stat = tmp_path / "stat"
-    monkeypatch.setattr(measure, "STAT", stat)
-    assert measure.taken_by_others() == 0.0
-    stat.write_text("cpu  10 0 10 100 5 0 0 0 0 0\ncpu0 1 2\n")
-    later = "cpu  30 0 20 160 15 0 0 0 0 0\n"  # 30 of 100 busy
-    monkeypatch.setattr(measure.time, "sleep", lambda _: stat.write_text(later))
-    assert measure.taken_by_others() == pytest.approx(0.3)

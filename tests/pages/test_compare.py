@@ -242,8 +242,7 @@ def test_a_task_of_one_length_has_no_curve_by_length(open_page: Open) -> None:
 @pytest.mark.parametrize(
     ("kind", "panel"),
     [("mask", panel) for panel in ("attention", "rows", "lens", "patching")]
-    + [("encoder-decoder", "rows"), ("token replaced", "attention")]
-    + [("mixed architectures", "rows"), ("mixed architectures", "lens"), ("text", "lens")],
+    + [("mixed architectures", "rows"), ("text", "lens")],
 )
 def test_the_code_at_each_picture_draws_it(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, kind: str, panel: str

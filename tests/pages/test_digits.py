@@ -20,13 +20,10 @@ MODEL = "digits"
 PAGES = {name: f"pages/{name}/page.py" for name in ("embeddings", "positions", "attention", "feed_forward", "residual")}
 VISITS = [
     (None, {}),
-    (None, {"mask": "causal", "edits": "token:28.0"}),
     ("embeddings", {"show": "cosines"}),
-    ("embeddings", {"edits": "token:3.16", "show": "cosines"}),
     ("positions", {"edits": "positions:off"}),
     ("attention", {"edits": "cut:encoder.0.attn.*.0-5", "laid": "rollout", "from": "r2 c3"}),
     ("attention", {"panel": "steps"}),
-    ("attention", {"panel": "change"}),
     ("attention", {"panel": "rollout"}),
     ("feed_forward", {"edits": "ablate:encoder.0.ffn"}),
     ("residual", {"mask": "causal"}),

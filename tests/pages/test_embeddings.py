@@ -153,7 +153,6 @@ def test_the_projection_has_three_axes_on_request(open_page: Open) -> None:
 @pytest.mark.parametrize(
     "link",
     [
-        {"show": "cosines"},
         {"show": "vocabulary"},
         {"show": "vocabulary", "axes": "3"},
         {"show": "waves", "model": "modular", "wave": "17"},

@@ -145,8 +145,7 @@ def test_the_choice_survives_a_model_that_does_not_have_it(open_page: Open) -> N
     assert messages(app) == []
 
 
-CODE = [("map", {"order": "plain", "stage": "pre"}), ("map", {}), ("ranked", {}), ("neuron", {})]
-CODE += [("firing", {}), ("firing", {"over": "input"})]
+CODE = [("map", {"order": "plain", "stage": "pre"}), ("ranked", {}), ("neuron", {}), ("firing", {"over": "input"})]
 
 
 @pytest.mark.parametrize(("picture", "more"), CODE)

@@ -245,10 +245,8 @@ def test_a_long_input_is_drawn_in_blocks(open_page: Open, tmp_path: Path, ship: 
     "link",
     [
         {"edits": "positions:off,token:1.9"},
-        {"show": "own"},
         {"show": "offsets", "model": "reverse-seq2seq", "side": "decoder"},
         {"show": "kinds"},
-        {"show": "kinds", "model": "reverse-mirror"},
         {"show": "own", "model": "induction"},
         {"show": "places", "model": "digits"},
     ],
