@@ -67,7 +67,7 @@ def tell(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> t
     return status, out + err
 
 
-def test_orders_go_the_way_of_the_screens(
+def test_commands_of_the_command_line_act_like_those_of_screens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "reconcile", lambda store: None)  # it would notice that the worker is none
@@ -108,7 +108,7 @@ def test_resume_queues_a_run_and_has_it_started(
     assert tell(tmp_path, capsys, "resume", finished)[0] == 1
 
 
-def test_a_folder_that_is_not_the_apps_takes_no_orders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_another_program_takes_no_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "plain" / "snapshots").mkdir(parents=True)
     status, output = tell(tmp_path, capsys, "stop", "plain")
     assert (status, "so it cannot stop from here; press Ctrl-C there" in output) == (1, True)

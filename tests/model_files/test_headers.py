@@ -22,7 +22,7 @@ def written(folder: Path, content: bytes) -> Path:
     return file
 
 
-def test_what_it_says(tmp_path: Path) -> None:
+def test_a_gguf_header_is_read(tmp_path: Path) -> None:
     size = key("llama.block_count", 4, struct.pack("<I", 30))
     template = key("tokenizer.chat_template", 8, text("x" * 5_000))
     two = (tensor(), tensor("v", (8,), 0, 64))

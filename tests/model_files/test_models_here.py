@@ -35,7 +35,9 @@ def of(cache: Path, **environment: str) -> Catalogue:
     return catalogue({"HF_HUB_CACHE": str(cache)} | environment)
 
 
-def test_folder_cache_and_package(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_found_in_the_folder_the_cache_and_packages(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     models = tmp_path / "project" / "models"
     a_model(models / "tiny")
     a_model(models / ".being-fetched")
@@ -101,7 +103,7 @@ def test_a_model_that_changes_is_looked_at_again(cache: Path, tmp_path: Path) ->
     assert "has only 0 bytes" in of(cache, XFORMER_MODELS=where).entries["hf:mine"].trouble
 
 
-def test_where_the_cache_is() -> None:
+def test_the_cache_folder_follows_the_environment() -> None:
     assert cache_folder({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}) == Path("/a")
     assert cache_folder({"HF_HOME": "/b"}) == Path("/b/hub")
     assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/huggingface/hub")

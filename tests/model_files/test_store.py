@@ -142,7 +142,7 @@ def test_one_that_is_started_or_waited_for_is_loaded_once_and_not_given_up(machi
     assert machine.loads == ["hf:a"]
 
 
-def test_unused_for_a_while(machine: Machine) -> None:
+def test_a_model_unused_for_a_while_is_closed(machine: Machine) -> None:
     store = machine.store(kept_seconds=0.05)
     with store.use("hf:a"):
         until(lambda: store.open_ids() == ["hf:a"])

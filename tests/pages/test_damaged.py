@@ -72,7 +72,7 @@ def test_home_ignores_figures_that_are_no_numbers(open_page: Open, runs: Path, f
 
 
 @pytest.mark.parametrize("page", [RUNS, TRAIN, "pages/home/page.py", "pages/compare/page.py"])
-def test_a_book_that_cannot_be_read_takes_no_other_screen_with_it(open_page: Open, runs: Path, page: str) -> None:
+def test_an_unreadable_run_store_breaks_no_other_screen(open_page: Open, runs: Path, page: str) -> None:
     runs.mkdir(parents=True)
     (runs / "runs.sqlite").write_bytes(b"no database at all, but long enough to be looked at" * 20)
     app = open_page(page)

@@ -64,7 +64,7 @@ NEW: dict[str, Callable[[str], Any]] = {
 }
 
 
-def test_every_order_is_listed_here() -> None:
+def test_every_command_is_listed_in_this_test() -> None:
     public = {
         name
         for name, thing in vars(run_commands).items()

@@ -37,7 +37,7 @@ def test_pause_and_resume(run: LocalRun) -> None:
     ("end", "state"),
     [("stop", "stopped"), ("resume", "finished"), ("no room", "failed"), ("SIGTERM", "interrupted")],
 )
-def test_a_state_is_never_in_the_book_without_its_step(run: LocalRun, end: str, state: str) -> None:
+def test_a_state_is_written_together_with_its_step(run: LocalRun, end: str, state: str) -> None:
     """“Paused at step 8” is written at once, however rarely the step is written otherwise."""
     committed, writing = [], Database.writing
 
@@ -161,7 +161,7 @@ def test_a_paused_run_stays_while_the_waiting_run_needs_another_device(run: Loca
     ("sent", "state"),
     [("step", "queued"), ("resume stop", "stopped"), ("pause", "paused"), ("rate=0.02", "paused")],
 )
-def test_what_is_told_to_a_run_while_it_leaves(run: LocalRun, sent: str, state: str) -> None:
+def test_commands_to_a_leaving_run_are_kept(run: LocalRun, sent: str, state: str) -> None:
     """Between the last look at the commands and the run store saying that the process is gone."""
     leave = worker.leave
 
@@ -224,7 +224,7 @@ def test_a_run_that_was_given_to_another_process_is_let_go(run: LocalRun) -> Non
     assert run.saved_step == 0  # and nothing was written in the other one's folder
 
 
-def test_a_book_that_is_gone_ends_the_worker(run: LocalRun) -> None:
+def test_a_missing_run_store_ends_the_worker(run: LocalRun) -> None:
     """Otherwise it would train forever, and no one could stop it."""
     with pytest.raises(RunStoreError, match="There is no run"):
         run.train({6: lambda: [file.unlink() for file in run.store.folder.glob("runs.sqlite*")]})
@@ -241,7 +241,7 @@ def test_a_book_that_is_gone_ends_the_worker(run: LocalRun) -> None:
     ],
     ids=["to the end", "a stop ends it and not the run", "the system ends it", "it takes long"],
 )
-def test_the_book_says_how_far_the_scoring_is(
+def test_the_run_store_has_the_progress_of_scoring(
     run: LocalRun, during: Any, seconds: float, samples: int, message: str
 ) -> None:
     seen, score = [], evaluate.score

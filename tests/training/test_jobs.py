@@ -116,7 +116,7 @@ def test_the_first_run_starts_at_once_and_the_next_one_waits(office: Office) -> 
     assert office.store.entry(two).turn == 2
 
 
-def test_two_devices(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_device_trains_one_of_the_queued_runs(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "devices", lambda: ["cuda:0", "cpu"])
     runs = [office.submit(device=device) for device in ("auto", "cuda:0", "cpu", "cuda")]
     assert office.states(*runs) == ["running", "queued", "running", "queued"]
@@ -260,7 +260,7 @@ def test_a_deleted_run_cannot_be_resumed(office: Office) -> None:
     assert (office.states(run), office.started) == (["stopped"], [])
 
 
-def test_a_process_that_is_gone_is_told_at_once_also_where_the_book_cannot_be_written(
+def test_a_dead_process_is_seen_at_once_even_if_the_run_store_is_read_only(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, process = office.hang()
@@ -452,7 +452,7 @@ BOTH = [jobs.stop, jobs.resume]
     ],
     ids=["resume", "notice a death", "stop and resume"],
 )
-def test_what_five_press_at_once_is_done_once(
+def test_five_simultaneous_presses_act_once(
     office: Office, started: Callable[[], list[str]], before: str, press: list[Any], outcomes: list[tuple[str, int]]
 ) -> None:
     run = office.store.add(PRESET, state="queued" if before == "running" else before)

@@ -63,7 +63,7 @@ def test_what_a_run_asks_for_itself(limit: dict[str, int], sentence: str) -> Non
     Limits(**{name: value + 10_000 for name, value in limit.items()}).check_size(tiny_preset())
 
 
-def test_the_folder_of_all_runs(tmp_path: Path) -> None:
+def test_a_run_beyond_the_disk_quota_of_the_server_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "weights").write_bytes(bytes(3_000_000))
     words = r"This run takes 0\.\d MB\. Runs and texts on this server take 3\.0 MB already, and 3\.0 MB are"
@@ -71,7 +71,7 @@ def test_the_folder_of_all_runs(tmp_path: Path) -> None:
         Limits(disk=3_050_000).check_queue(tiny_preset(), "ada", [], tmp_path)
 
 
-def test_what_others_have_yet_to_write_is_taken_already(tmp_path: Path) -> None:
+def test_space_reserved_by_other_runs_counts(tmp_path: Path) -> None:
     preset = tiny_preset(steps=1000, snapshot_every=1)
     waiting = [entry(number, **settings_of(preset)) for number in range(3)]
     one = disk_needed(preset)
@@ -89,7 +89,7 @@ def settings_of(preset: Preset) -> dict[str, Any]:
     return {"model": preset.model.to_json(), "task": preset.task.to_json(), "train": preset.train.to_json()}
 
 
-def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_does_not_fit_on_the_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - SPARE - 2000, SPARE + 2000))
     with pytest.raises(RunStoreError, match=r"This run takes 0\.\d MB, and 0\.1 MB are free on the disk\."):
         Limits().check_queue(tiny_preset(), "ada", [], tmp_path)
@@ -208,7 +208,7 @@ def most(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Any:
     return allow
 
 
-def test_a_run_that_finds_no_room_while_it_trains(run: LocalRun, most: Any) -> None:
+def test_a_run_that_exceeds_its_disk_quota_while_training_stops(run: LocalRun, most: Any) -> None:
     entry = run.train({8: lambda: most(ONE // 2)})
     assert (entry.state, entry.step, entry.worker) == ("failed", 10, None)
     assert entry.message.startswith("A snapshot of step 10 takes 0.1 MB. Runs and texts on this server take")
@@ -217,7 +217,7 @@ def test_a_run_that_finds_no_room_while_it_trains(run: LocalRun, most: Any) -> N
     assert run.assert_goes_on().message == ""
 
 
-def test_a_run_that_has_no_room_to_begin(run: LocalRun, most: Any) -> None:
+def test_a_run_without_disk_quota_does_not_start(run: LocalRun, most: Any) -> None:
     most(ONE // 2)
     entry = run.train()
     assert (entry.state, entry.step) == ("failed", 0)
@@ -225,13 +225,13 @@ def test_a_run_that_has_no_room_to_begin(run: LocalRun, most: Any) -> None:
     assert not list(run.folder.rglob("*.safetensors"))
 
 
-def test_reports_take_room_too(new_run: NewRun, most: Any) -> None:
+def test_reports_count_towards_the_disk_quota(new_run: NewRun, most: Any) -> None:
     entry = new_run(tiny_preset(steps=20, log_every=1, snapshot_every=0)).train({3: lambda: most(-10_000)})
     assert entry.state == "failed"
     assert entry.message.startswith(("A report of this run takes", "The state of this run takes"))
 
 
-def test_a_run_at_its_end_is_not_lost_for_want_of_room(new_run: NewRun, most: Any) -> None:
+def test_a_finished_run_is_saved_beyond_its_disk_quota(new_run: NewRun, most: Any) -> None:
     """The state goes, which took more than what comes in its place."""
     run = new_run(tiny_preset(steps=20, log_every=20, snapshot_every=16))
     assert run.train({18: lambda: most(0)}).state == "finished"
@@ -244,7 +244,7 @@ def test_single_steps_do_not_pile_up(new_run: NewRun) -> None:
     run.assert_undisturbed()
 
 
-def test_a_step_without_room_is_refused_and_the_run_stays_paused(run: LocalRun, most: Any) -> None:
+def test_a_step_beyond_the_disk_quota_is_refused_and_the_run_stays_paused(run: LocalRun, most: Any) -> None:
     seen = []
 
     def look_and_tell(kind: str, more: int) -> None:
@@ -259,7 +259,7 @@ def test_a_step_without_room_is_refused_and_the_run_stays_paused(run: LocalRun, 
     run.assert_undisturbed()
 
 
-def test_a_pause_or_a_stop_without_room_for_a_snapshot_says_so(run: LocalRun, most: Any) -> None:
+def test_a_pause_or_stop_without_quota_for_a_snapshot_says_so(run: LocalRun, most: Any) -> None:
     def without_room(order: str) -> None:
         most(0)
         run.happens(order)
@@ -279,7 +279,7 @@ def test_a_pause_or_a_stop_without_room_for_a_snapshot_says_so(run: LocalRun, mo
     assert run.assert_goes_on().message == ""
 
 
-def test_a_run_without_a_room_is_not_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_a_disk_quota_is_not_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training from a script, into a folder of its own."""
     monkeypatch.setenv("XFORMER_MAX_DISK", "10")
     with pytest.raises(QuotaExceededError):

@@ -49,7 +49,7 @@ def assert_as_alone(run: Run) -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("batch_size", [4, 3], ids=["packed", "padded"])
-def test_each_is_what_it_would_be_alone(architecture: str, batch_size: int) -> None:
+def test_each_model_trained_together_is_what_it_would_be_alone(architecture: str, batch_size: int) -> None:
     settings = sweep(tiny_preset(architecture, batch_size=batch_size, weight_decay=0.1, clip_norm=0.5), **SETTINGS)
     runs, reports = trained_together(settings)
     for run in runs:
@@ -75,14 +75,14 @@ PARTS = [
 
 
 @pytest.mark.parametrize(("architecture", "model"), PARTS, ids=str)
-def test_with_every_kind_of_positions_and_other_parts(architecture: str, model: dict[str, Any]) -> None:
+def test_models_of_every_kind_of_positions_train_together(architecture: str, model: dict[str, Any]) -> None:
     # No query minds a bias of the keys: its gradient is rounding alone, which a small ε would blow up to whole steps.
     more = {} if "positions" in model else {"adam_eps": 1e-3}
     for run in trained_together(sweep(tiny_preset(architecture, model=model, **more), seed=[1, 2]))[0]:
         assert_as_alone(run)
 
 
-def test_each_has_its_own_recipe() -> None:
+def test_models_trained_together_have_their_own_recipes() -> None:
     base = tiny_preset()
     changes = (
         {"weight_decay": 0.5},
@@ -107,7 +107,7 @@ def test_the_same_place_in_a_stack_gives_the_same_bits_beside_any_other_models()
     assert not torch.equal(weights_of(one[1]), weights_of(other[1]))
 
 
-def test_finished_ones_leave_and_the_others_go_on() -> None:
+def test_finished_models_leave_the_stack_and_others_continue() -> None:
     runs, reports = trained_together(sweep(tiny_preset(), steps=[5, 12, 7]))
     assert [report.number for report in reports if report.is_last] == [0, 2, 1]
     assert [run.step for run in runs] == [5, 12, 7]
@@ -128,7 +128,7 @@ def test_one_whose_loss_is_no_number_is_given_up_and_the_others_go_on() -> None:
         assert_as_alone(run)
 
 
-def test_each_keeps_what_train_keeps_and_goes_on_from_there(tmp_path: Path) -> None:
+def test_models_trained_together_keep_files_and_resume(tmp_path: Path) -> None:
     presets = sweep(tiny_preset(), seed=[0, 1])
     going = iter_train_many(presets, out=tmp_path / "cut", device="cpu")
     next(going)
@@ -190,7 +190,7 @@ def test_the_share_of_pairs_is_each_models_own() -> None:
         assert_as_alone(run)
 
 
-def test_who_looks_on_between_the_steps_may_end_it_and_all_write_down_where_they_stand(tmp_path: Path) -> None:
+def test_ending_the_generator_writes_the_state_of_every_model(tmp_path: Path) -> None:
     looks = iter(range(100))
 
     def between() -> None:

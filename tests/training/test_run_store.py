@@ -29,7 +29,7 @@ def edit(store: RunStore, run: str, **cells: Any) -> None:
         set_columns(db, run, **cells)
 
 
-def test_looking_at_a_book_that_is_not_there_makes_none(tmp_path: Path) -> None:
+def test_reading_a_missing_run_store_creates_nothing(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "nowhere")
     assert store.entries() == store.entries(deleted=True) == []
     assert not store.folder.exists()
@@ -94,7 +94,7 @@ def test_only_allowed_moves_between_states_are_made(store: RunStore, before: str
         assert (entry.state, entry.message) == ((after, "why") if (before, after) in ALLOWED else (before, ""))
 
 
-def test_there_is_no_such_run(store: RunStore) -> None:
+def test_an_unknown_run_is_an_error(store: RunStore) -> None:
     send, rename = (lambda run: store.send(run, "stop")), (lambda run: store.rename(run, "x"))
     for ask in (store.entry, store.delete, store.undelete, send, rename):
         with pytest.raises(RunStoreError, match="There is no run 'nonsense'; it may have been deleted"):
@@ -233,7 +233,7 @@ def add_some(start: Any, file: Path, n: int) -> None:
             put(db, str(count))
 
 
-def test_processes_that_make_the_book_at_once_and_write_at_once(database: Database) -> None:
+def test_processes_create_and_write_the_run_store_at_once(database: Database) -> None:
     assert in_processes(4, add_some, database.file, 12) == [0] * 4
     with database.reading() as db:
         runs = [int(row["run"]) for row in db.execute("SELECT run FROM commands ORDER BY number")]
@@ -247,7 +247,7 @@ def make_many(start: Any, folder: Path, n: int) -> None:
             put(db)
 
 
-def test_who_finds_the_book_half_made_waits_for_it(tmp_path: Path) -> None:
+def test_opening_a_half_made_run_store_waits_for_it(tmp_path: Path) -> None:
     # SQLite refuses one of two that switch its log on at once, in about 1 of 30 tries.
     assert in_processes(4, make_many, tmp_path, 40) == [0] * 4
     assert [n_commands(Database(tmp_path / f"{number}.sqlite")) for number in range(40)] == [4] * 40
@@ -268,7 +268,7 @@ def test_a_process_killed_during_a_write_leaves_nothing_and_no_lock(database: Da
     assert n_commands(database) == 2
 
 
-def test_a_book_from_another_version_is_left_alone(database: Database) -> None:
+def test_a_run_store_of_another_version_is_left_alone(database: Database) -> None:
     database.file.parent.mkdir()
     with sqlite3.connect(database.file) as db:
         db.execute("PRAGMA user_version = 7")
@@ -281,7 +281,7 @@ def test_a_book_from_another_version_is_left_alone(database: Database) -> None:
     assert database.file.read_bytes() == before
 
 
-def test_a_file_that_is_no_book_is_one_sentence(database: Database) -> None:
+def test_a_file_that_is_no_run_store_is_refused_in_one_sentence(database: Database) -> None:
     database.file.parent.mkdir()
     for content in (b"no database at all, but long enough to be looked at" * 20, b"SQLite format 3\0" * 99):
         database.file.write_bytes(content)
@@ -290,7 +290,7 @@ def test_a_file_that_is_no_book_is_one_sentence(database: Database) -> None:
         assert database.file.read_bytes() == content
 
 
-def test_a_folder_that_cannot_be_made(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_store_in_an_impossible_folder_is_an_error(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "mkdir", failing_with(OSError(errno.EROFS, os.strerror(errno.EROFS))))
     with pytest.raises(RunStoreError, match=r"cannot be used: .*Read-only file system"):
         database.reading().__enter__()
@@ -310,7 +310,7 @@ def test_a_full_disk_is_named_as_what_it_is(database: Database) -> None:
     ("version", "later"),
     [(1, ("private", "sweep", "unreported_starts")), (2, ("sweep", "unreported_starts")), (3, ("unreported_starts",))],
 )
-def test_a_book_of_an_earlier_version_is_brought_up_to_date_and_keeps_its_runs(
+def test_a_run_store_of_an_earlier_version_is_migrated_and_keeps_its_runs(
     store: RunStore, version: int, later: tuple[str, ...]
 ) -> None:
     run, odd = store.add(tiny_preset(), name="old"), store.add(tiny_preset(), name="odd")

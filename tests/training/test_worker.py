@@ -230,7 +230,7 @@ def test_a_run_that_asked_for_a_gpu_and_got_the_processor_says_so(new_run: NewRu
     assert (entry.state, entry.message) == ("finished", message)
 
 
-def test_the_command_line_ends_when_the_book_is_none(
+def test_the_command_line_ends_with_a_sentence_without_a_run_store(
     store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(worker, "prepare_process", lambda: None)  # which outlasts a test
