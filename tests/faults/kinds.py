@@ -26,7 +26,7 @@ def _calls(trials: Callable[..., Iterator[Trial]], way: str) -> Callable[[Zygote
 
 
 KINDS = [
-    Kind("worker: kill -9 at a random moment", kill_faults.kills, 200, 3),
+    Kind("worker: kill -9 at a random moment", kill_faults.kills, 200, 2),
     Kind("worker: SIGTERM", kill_faults.terms, 30, 1),
     *(Kind(f"worker's calls on the disk: {way}", _calls(disk_faults.calls, way), 1, 73) for way in disk_faults.WAYS),
     Kind("worker: a disk that is full, and has space again", disk_faults.full_disks, 30, 1),
@@ -35,7 +35,7 @@ KINDS = [
         for way in server_faults.WAYS
     ),
     Kind("server: killed and started again in the middle of a run", server_faults.restarts, 10, 1),
-    Kind("sweep: its process or the server killed, at any moment", sweep_faults.sweeps, 30, 2),
+    Kind("sweep: its process or the server killed, at any moment", sweep_faults.sweeps, 30, 1),
     Kind("stop: obeyed in five seconds, nothing left running", process_faults.stops, 20, 1),
     Kind("pause: a command or a kill while it makes room", process_faults.pauses, 20, 1),
     Kind("learning rate: changed, killed, and replayed", process_faults.rates, 10, 1),
