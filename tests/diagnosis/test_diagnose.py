@@ -78,7 +78,7 @@ def test_bugs_in_shipped_models(name: str) -> None:
 
 
 KINDS = {
-    (one.model.architecture, one.model.norm, one.model.norm_kind): name
+    (one.model.architecture, one.model.norm_kind): name
     for name, one in reversed(PRESETS.items())
     if not Task(one.task).rule.missing
 }
@@ -114,7 +114,7 @@ def test_every_bug_was_tried_somewhere() -> None:
 def test_no_false_alarm_on_single_inputs_however_short(name: str) -> None:
     model, task = shipped(name).model, shipped(name).task
     assert task is not None
-    for seed in range(6):
+    for seed in range(2):
         source = task.draw(seed)
         examples = [task.example(source)]
         for shorter in (source[:3], source[:2], source[:1], [source[0]] * 7):
@@ -127,12 +127,13 @@ def test_no_false_alarm_on_single_inputs_however_short(name: str) -> None:
 NORMS = ("pre", "post", "none")
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize(("architecture", "positions"), FITTING)
+@pytest.mark.parametrize(
+    ("architecture", "positions", "norm"), [(*kind, NORMS[number % 3]) for number, kind in enumerate(FITTING)]
+)
 def test_no_false_alarm_on_any_fresh_architecture(architecture: str, positions: str, norm: str) -> None:
-    """Each norm, and each kind of positions in each architecture, with either set of options: by turns, like a chessboard."""
+    """Each kind of positions in each architecture; by turns with each norm, and with either set of options."""
     options: dict[str, object] = {"d_ff": 0, "attention_bias": True}
-    if (FITTING.index((architecture, positions)) + NORMS.index(norm)) % 2:
+    if FITTING.index((architecture, positions)) % 2:
         options = {"d_ff": 37, "see_self": architecture == "encoder"}
         options |= {"init": "normal", "init_scale": 0.1, "embed_std": 0.02}
     config = xformer.ModelConfig(
