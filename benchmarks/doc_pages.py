@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 
 from benchmarks import api_page, gallery
-from pages.shared.glossary import WORDS
+from pages.shared.text import WORDS
 
 DOCS = Path(__file__).parents[1] / "docs"
-WORDS_BEGIN = "<!-- what follows is written by `make pages` from pages/shared/glossary.py -->\n"
+WORDS_BEGIN = "<!-- what follows is written by `make pages` from pages/shared/text.py -->\n"
 
 
 def words() -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
-from xformer.paths import CARD, FILE, STATE
+from xformer.files import CARD, FILE, STATE
 from xformer.training.loop import iter_train
 from xformer.training.run_store import FILE as BOOK
 from xformer.training.run_store import RunStore

@@ -12,7 +12,7 @@ from tests.layers.reference import ARCHITECTURES, build
 from xformer import memory
 from xformer.analysis.comparison import portions
 from xformer.analysis.images import predict_test_images
-from xformer.analysis.logit_lens import lens_logits
+from xformer.analysis.residual import lens_logits
 from xformer.counting import n_parameters
 from xformer.errors import InputError
 from xformer.memory import check_analysis, check_fits, needed_bytes, peak_bytes, rows_that_fit, trace_bytes
@@ -86,7 +86,7 @@ c = xformer.ModelConfig(architecture="decoder", vocab_size={vocab}, d_model=8, n
                         max_len=2000, causal=True)
 m = xformer.Transformer(c).eval()
 r, small = (xformer.read(m, torch.arange(n) % {vocab}) for n in ({n}, 9))
-from xformer.analysis.logit_lens import lens_logits
+from xformer.analysis.residual import lens_logits
 from xformer.analysis.feed_forward import direct_logit_effect
 from xformer.reading import from_trace
 analyses = dict(attention=lambda r: analysis.attention(r, layer=0, head=0), cosines=analysis.cosines,

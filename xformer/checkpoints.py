@@ -20,10 +20,9 @@ from xformer import notebook_html
 from xformer.config import ModelConfig, TaskConfig
 from xformer.counting import n_parameters
 from xformer.errors import CheckpointError, ConfigError
-from xformer.files import MAX_HEADER, guarded, parse_header, strict_json, write_atomically
+from xformer.files import CARD, FILE, MAX_HEADER, guarded, parse_header, strict_json, write_atomically
 from xformer.installed import shipped
 from xformer.model import Transformer
-from xformer.paths import CARD, FILE
 from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task
 

@@ -1,7 +1,7 @@
 """Public names of a package that are imported when they are first used: `import xformer` does not wait for torch.
 
     if TYPE_CHECKING:
-        from xformer.viz.logit_lens import lens as lens
+        from xformer.viz.residual import lens as lens
     else:
         __getattr__, __dir__, __all__ = attach(__name__, __file__)
 

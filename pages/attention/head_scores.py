@@ -13,8 +13,8 @@ import streamlit as st
 from pages.components.attention_view import Selection, choose_attention
 from pages.shared.background_job import Job, begin_measuring, follow, how_far_to_trust, measuring_bar
 from pages.shared.call import Call, heads_from_1
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.picture import footer, shown, table
+from pages.shared.text import escape_markdown
 from pages.shared.view import View
 from pages.shared.widgets import choose
 from xformer import analysis, viz

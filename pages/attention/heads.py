@@ -10,10 +10,10 @@ import pandas as pd
 import streamlit as st
 
 from pages.components.attention_view import Selection, choose_attention
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import caption, what_to_notice
 from pages.shared.picture import of_each_run, picture, table
 from pages.shared.resources import mask_words
+from pages.shared.text import escape_markdown
 from pages.shared.view import View, switched_on, toggle_intervention
 from pages.shared.widgets import choose, find_tokens
 from xformer import analysis, viz

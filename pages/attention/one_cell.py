@@ -14,10 +14,10 @@ from pages.components.attention_view import Selection, choose_attention
 from pages.components.players import matrices
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import caption
 from pages.shared.link import asked
 from pages.shared.picture import footer, shown
+from pages.shared.text import escape_markdown
 from pages.shared.view import View
 from xformer import viz
 from xformer.analysis.principles import AttentionCell, attention_cell, softmax_of_cell

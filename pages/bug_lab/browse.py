@@ -29,12 +29,12 @@ from pages.components.controls import Lane, prediction_strip
 from pages.shared import frame, models
 from pages.shared.background_job import TICK, Job, patience
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import headline, is_dark, what_to_notice
 from pages.shared.link import carry
 from pages.shared.models import card_of_model, shown_path
 from pages.shared.picture import footer, shown, toolbar
 from pages.shared.session import choose_model
+from pages.shared.text import escape_markdown
 from pages.shared.view import View, editing
 from pages.shared.widgets import choose, not_here, seed
 from xformer import viz

@@ -15,11 +15,11 @@ from pages.bug_lab.lab import FITTING, FITTING_OTHERS, NAME, TAB, example_of, fi
 from pages.components.controls import Editing, Lane, prediction_strip
 from pages.shared import frame, models
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import edited
 from pages.shared.layout import headline, what_to_notice
 from pages.shared.link import share
 from pages.shared.picture import footer, shown
+from pages.shared.text import escape_markdown
 from pages.shared.view import View
 from pages.shared.widgets import seed
 from xformer import viz

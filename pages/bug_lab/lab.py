@@ -13,8 +13,8 @@ import streamlit as st
 from pages.shared import models, resources
 from pages.shared.background_job import Job, Step
 from pages.shared.byte_cache import kept, shared
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.models import shown_path
+from pages.shared.text import escape_markdown
 from pages.shared.view import View
 from xformer.adapters import own_model
 from xformer.bugs import WHOLE_RUNS, Bug

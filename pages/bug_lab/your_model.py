@@ -16,9 +16,9 @@ import torch
 from pages.components.controls import Lane, prediction_strip
 from pages.shared import models, resources, screens
 from pages.shared.background_job import TICK, progress
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import headline, is_dark
 from pages.shared.session import Opened
+from pages.shared.text import escape_markdown
 from pages.shared.view import View
 from xformer.adapters import ModelAdapter
 from xformer.adapters.own_models import own_model

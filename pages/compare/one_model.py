@@ -18,12 +18,12 @@ from pages.shared import models, resources
 from pages.shared.background_job import Job, Step, begin_measuring, follow, how_far_to_trust, measuring_bar, patience
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import MOST_TYPED
 from pages.shared.layout import caption, headline
 from pages.shared.link import asked, carry
 from pages.shared.picture import footer, shown, table, toolbar
 from pages.shared.session import LookedAt, ask_model, wait_until_open
+from pages.shared.text import escape_markdown
 from pages.shared.widgets import ask_token, choose, seed, typed
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter, TaskModel

@@ -27,11 +27,11 @@ from pages.shared import frame, models, run_store
 from pages.shared import link as link_of_screen
 from pages.shared.background_job import patience
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import headline, what_to_notice
 from pages.shared.link import asked, chose
 from pages.shared.picture import footer, table, toolbar
 from pages.shared.session import LookedAt
+from pages.shared.text import escape_markdown
 from pages.shared.widgets import choose, not_here, seed
 from xformer import analysis, viz
 from xformer.errors import XformerError

@@ -13,8 +13,8 @@ from streamlit.delta_generator import DeltaGenerator
 from pages.compare.comparison import Comparison, PictureContext, letter_of, state
 from pages.shared.background_job import Job, Report, follow, progress
 from pages.shared.call import Call, heads_from_1
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.picture import footer, shown, table
+from pages.shared.text import escape_markdown
 from pages.shared.widgets import choose
 from xformer import analysis, viz
 from xformer.analysis.activation_patching import copying

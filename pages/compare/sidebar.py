@@ -26,11 +26,11 @@ from pages.compare.comparison import (
 )
 from pages.shared import models, run_store
 from pages.shared.background_job import patience
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import is_dark
 from pages.shared.link import asked
 from pages.shared.resources import MASKS
 from pages.shared.session import LookedAt
+from pages.shared.text import escape_markdown
 from pages.shared.widgets import choose, typed
 from xformer.adapters import Input, TaskModel
 from xformer.analysis.comparison import search

@@ -20,12 +20,12 @@ from pages.shared import link as link_of_screen
 from pages.shared import models, resources
 from pages.shared.background_job import patience
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import MOST_TYPED
 from pages.shared.layout import caption, headline
 from pages.shared.link import carry
 from pages.shared.picture import footer, panel, picture, table, toolbar
 from pages.shared.session import LookedAt
+from pages.shared.text import escape_markdown
 from pages.shared.widgets import choose, typed
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter

@@ -15,7 +15,7 @@ from streamlit.components.v2 import component
 
 from pages.components import sent, whole
 from pages.components.controls import Editing, edit_sent
-from pages.shared.escape_markdown import escape_markdown
+from pages.shared.text import escape_markdown
 from xformer.widgets.scripts import script, style
 
 

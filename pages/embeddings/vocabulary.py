@@ -12,8 +12,8 @@ from torch import Tensor
 from pages.shared.background_job import patience
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.picture import footer, heading, picture, shown
+from pages.shared.text import escape_markdown
 from pages.shared.view import ORIGINAL, View
 from pages.shared.widgets import MOST_LISTED, ask_token, choose
 from xformer import analysis, viz

@@ -17,11 +17,11 @@ from streamlit.delta_generator import DeltaGenerator
 from pages.components.controls import Lane, prediction_strip
 from pages.shared import models
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import headline, is_dark, what_to_notice
 from pages.shared.link import chose
 from pages.shared.models import shown_path
 from pages.shared.picture import footer, heading, of_each_run, picture, shown, table
+from pages.shared.text import escape_markdown
 from pages.shared.view import View, toggle_intervention
 from pages.shared.widgets import ask_window, choose, seed, shown_of
 from xformer import analysis, viz

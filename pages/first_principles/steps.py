@@ -17,10 +17,10 @@ import torch
 from pages.components.players import matrices
 from pages.shared import models, resources, screens
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import headline
 from pages.shared.link import asked, carry, chose
 from pages.shared.picture import footer, shown, table, toolbar
+from pages.shared.text import escape_markdown
 from pages.shared.widgets import choose, not_here, seed, typed
 from xformer import Checkpoint, analysis, viz
 from xformer.analysis.principles import (

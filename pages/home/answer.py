@@ -15,11 +15,11 @@ from pages.shared import resources, screens
 from pages.shared.background_job import patience
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import show_image, test_predictions
 from pages.shared.layout import caption, is_dark
 from pages.shared.link import address
 from pages.shared.picture import footer, heading, html, menu, shown
+from pages.shared.text import escape_markdown
 from pages.shared.view import View, editing
 from xformer import analysis, viz
 from xformer.analysis.images import wrong_ones

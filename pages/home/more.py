@@ -18,9 +18,9 @@ from pages.components.attention_view import attention_choice, attention_view
 from pages.shared.background_job import Job, follow, progress
 from pages.shared.byte_cache import kept
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.models import card_of_model
 from pages.shared.picture import footer, heading, shown
+from pages.shared.text import escape_markdown
 from pages.shared.view import View
 from pages.shared.widgets import choose
 from xformer import ModelConfig, Transformer, record, viz

@@ -12,11 +12,11 @@ from streamlit.delta_generator import DeltaGenerator
 from pages.shared import resources
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import headline
 from pages.shared.link import asked, chose
 from pages.shared.models import card_of_model
 from pages.shared.picture import footer, heading, picture, shown, table
+from pages.shared.text import escape_markdown
 from pages.shared.view import ORIGINAL, View, toggle_intervention
 from pages.shared.widgets import ask_window, choose, every_nth, window_words
 from xformer import analysis, viz

@@ -12,17 +12,16 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared import resources
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import MOST_TYPED, InputKind
 from pages.shared.layout import WIDE, caption, headline, run_title, what_to_notice
 from pages.shared.link import asked, carry, chose
 from pages.shared.picture import footer, of_each_run, picture, shown, table
+from pages.shared.text import escape_markdown
 from pages.shared.view import ORIGINAL, View
 from pages.shared.widgets import ask_token, ask_window, choose, shown_of, typed
 from xformer import analysis, viz
 from xformer.adapters.huggingface_opening import CLASSES
-from xformer.analysis.logit_lens import decided, looked_at
-from xformer.analysis.residual import explained_pair
+from xformer.analysis.residual import decided, explained_pair, looked_at
 from xformer.analysis.text_similarity import Pooling, default_pooling, stream_names
 from xformer.errors import InputError
 from xformer.formatting import percent

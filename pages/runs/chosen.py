@@ -13,11 +13,11 @@ import pandas as pd
 import streamlit as st
 
 from pages.shared import run_commands, run_store, screens
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.link import address
 from pages.shared.picture import Figures, figure_files, menu
 from pages.shared.session import choose_model
+from pages.shared.text import escape_markdown
 from pages.shared.widgets import choose
 from xformer.errors import XformerError
 from xformer.formatting import percent

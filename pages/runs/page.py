@@ -11,9 +11,9 @@ import streamlit as st
 
 from pages.runs.chosen import MAX_DRAWN, TRAIN, Rows, curves_panel, run_notes, run_panel, runs_state
 from pages.shared import frame, run_commands, run_store, run_thumbnail
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import headline, is_dark, what_to_notice
 from pages.shared.session import upload
+from pages.shared.text import escape_markdown
 from pages.shared.widgets import typed
 from xformer.errors import InputError, RunStoreError
 from xformer.formatting import percent

@@ -16,8 +16,8 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.components.controls import copy_address
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.screens import Screen
+from pages.shared.text import escape_markdown
 
 ALONE = "picture"
 """The panel in the link of a frame that shows the picture without a panel."""

@@ -19,8 +19,8 @@ import streamlit as st
 from pages.components.controls import Lane, digit_pad, drawn_on
 from pages.shared import frame, models, resources
 from pages.shared.byte_cache import kept
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import carry
+from pages.shared.text import escape_markdown
 from pages.shared.widgets import file_box, typed
 from xformer.adapters import Input, ModelAdapter, own_task_model
 from xformer.adapters.huggingface_opening import CLASSES

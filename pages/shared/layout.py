@@ -8,7 +8,7 @@ from typing import Any, Literal
 import altair as alt
 import streamlit as st
 
-from pages.shared.glossary import explained, words_in
+from pages.shared.text import explained, words_in
 from pages.shared.view import ORIGINAL
 
 WIDE = 8

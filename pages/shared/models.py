@@ -24,10 +24,10 @@ from xformer.adapters import ModelAdapter, TaskModel
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.load import MEMORY_PREFIX, in_memory, open_model, rehearse, titles_in_memory
 from xformer.errors import ModelFileError, RunStoreError, UnavailableError, XformerError
+from xformer.files import snapshot_file
 from xformer.memory import free_bytes
 from xformer.model_files.models_here import PREFIX, catalogue, installed_model, models_folder, state_of
 from xformer.model_files.store import ModelStore, Step
-from xformer.paths import snapshot_file
 from xformer.training.card import believed, card_of
 
 ROOT = Path(__file__).parents[2]

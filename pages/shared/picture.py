@@ -21,9 +21,9 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call, Draw, Shown, Source, code, script, tables
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import chart_spec, is_dark, run_title
 from pages.shared.link import address
+from pages.shared.text import escape_markdown
 from pages.shared.view import ORIGINAL, View
 from xformer.errors import UnavailableError
 from xformer.reading import Reading, Recipe

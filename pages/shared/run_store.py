@@ -16,14 +16,14 @@ import time
 import streamlit as st
 
 from pages.shared.byte_cache import shared
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.serving import access
 from pages.shared.serving.access import is_forwarded, is_local_only
 from pages.shared.streamlit_compat import is_script_thread
+from pages.shared.text import escape_markdown
 from xformer.checkpoints import FILE
 from xformer.disk_quota import runs_folder
 from xformer.errors import ConfigError, RunStoreError, XformerError
-from xformer.paths import snapshot_steps
+from xformer.files import snapshot_steps
 from xformer.training import jobs, liveness
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits

@@ -17,8 +17,8 @@ from xformer.analysis.training_runs import thinned
 from xformer.checkpoints import FILE
 from xformer.config import ModelConfig
 from xformer.errors import InputError, XformerError
+from xformer.files import snapshot_file
 from xformer.memory import check_fits
-from xformer.paths import snapshot_file
 from xformer.reading import Reading
 from xformer.tasks import Task
 from xformer.tasks.task import Example

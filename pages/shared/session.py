@@ -15,10 +15,10 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared import link, models, picture, resources, run_commands, run_store, screens
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import kind_of
 from pages.shared.link import asked, carry
 from pages.shared.picture import panel
+from pages.shared.text import escape_markdown
 from pages.shared.view import View, ask_mask, interventions_on, show_chips
 from pages.shared.widgets import file_box, not_here
 from xformer.adapters.huggingface import HuggingFaceModel

@@ -10,11 +10,10 @@ import torch
 from pages.components.controls import Editing, prediction_strip
 from pages.shared import frame, resources
 from pages.shared import link as link_of_screen
-from pages.shared.escape_markdown import escape_markdown
-from pages.shared.glossary import explained
 from pages.shared.inputs import InputKind, follow_edit, kind_of
 from pages.shared.link import carry
 from pages.shared.resources import RunKey
+from pages.shared.text import escape_markdown, explained
 from xformer.adapters import Input, ModelAdapter, TaskModel, own_model, own_task_model
 from xformer.analysis.embeddings import token_labels
 from xformer.config import ModelConfig

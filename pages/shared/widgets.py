@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import streamlit as st
 
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import asked, carry, chose
+from pages.shared.text import escape_markdown
 from xformer.errors import InputError, XformerError
 
 MOST_SHOWN = 24

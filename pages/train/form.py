@@ -11,7 +11,7 @@ from typing import Any, get_args
 import streamlit as st
 
 from pages.shared import run_commands, run_store
-from pages.shared.escape_markdown import escape_markdown
+from pages.shared.text import escape_markdown
 from pages.shared.widgets import file_box
 from xformer.config import Config, ModelConfig, TaskConfig, TrainConfig
 from xformer.errors import XformerError

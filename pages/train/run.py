@@ -19,13 +19,13 @@ from pages.components.players import resting, training_player
 from pages.shared import run_commands, run_store, screens
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call, heads_from_1, script
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.frame import picture
 from pages.shared.layout import headline, is_dark, what_to_notice
 from pages.shared.link import address
 from pages.shared.picture import Figures, csv, figure_files, html, menu, toolbar
 from pages.shared.run_thumbnail import check_size, frame_of
 from pages.shared.session import choose_model
+from pages.shared.text import escape_markdown
 from pages.shared.widgets import typed
 from pages.train.form import TRAIN, TRAINING, ask, is_filled, put
 from pages.train.form import settings as form_settings
@@ -66,8 +66,8 @@ from xformer.analysis.training_runs import (
 from xformer.checkpoints import FILE, to_bytes
 from xformer.decoding import Sampling, continue_text
 from xformer.errors import ConfigError, InputError, RunStoreError, XformerError
+from xformer.files import snapshot_file, snapshot_steps
 from xformer.formatting import percent
-from xformer.paths import snapshot_file, snapshot_steps
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.tasks.task import Example

@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from pages.shared import models, run_commands, run_store, run_thumbnail
-from pages.shared.escape_markdown import escape_markdown
+from pages.shared.text import escape_markdown
 from pages.shared.widgets import typed
 from pages.train import form as form_of
 from pages.train.status import start_once, train_state

@@ -16,12 +16,12 @@ import streamlit as st
 from pages.components.players import put_at
 from pages.shared import link, run_commands, run_store
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import chart_spec
+from pages.shared.text import escape_markdown
 from pages.shared.widgets import not_here
 from xformer.errors import RunStoreError, XformerError
+from xformer.files import snapshot_steps
 from xformer.formatting import duration, percent
-from xformer.paths import snapshot_steps
 from xformer.presets import Preset
 from xformer.tasks.rules import RULES
 from xformer.training import jobs

@@ -13,12 +13,12 @@ import streamlit as st
 
 from pages.shared import run_commands, run_store, screens
 from pages.shared.call import Call, script
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.frame import picture
 from pages.shared.layout import headline, what_to_notice
 from pages.shared.link import address
 from pages.shared.picture import Figures, csv, figure_files, menu, toolbar
 from pages.shared.session import choose_model
+from pages.shared.text import escape_markdown
 from pages.train.status import (
     ACTIVE,
     BADGES,

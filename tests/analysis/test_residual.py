@@ -17,8 +17,7 @@ from tests.training.tiny import ARCHITECTURES, random_model
 from xformer import edits
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.huggingface_opening import example_inputs
-from xformer.analysis.logit_lens import answer_path, decided, lens, lens_logits
-from xformer.analysis.residual import attribution, norms, stream, stream_steps
+from xformer.analysis.residual import answer_path, attribution, decided, lens, lens_logits, norms, stream, stream_steps
 from xformer.errors import EditError, UnavailableError
 from xformer.model import Transformer
 from xformer.reading import Reading, from_trace, read

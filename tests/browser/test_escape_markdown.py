@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from pages.shared.escape_markdown import WORD_JOINER
+from pages.shared.text import WORD_JOINER
 from tests.browser.cases import TYPED
 from tests.browser.conftest import Visit
 from tests.browser.serving import launch, stop

@@ -30,7 +30,7 @@ from xformer.diagnosis.case import Case, tokens_that_count
 from xformer.diagnosis.diagnose import Finding, diagnose, examination, findings_frame, too_few_rows
 from xformer.diagnosis.projections import share_outside
 from xformer.diagnosis.stream import misfit_of_norm
-from xformer.diagnosis.weights import weight_ratios
+from xformer.diagnosis.whole_run import weight_ratios
 from xformer.errors import InputError
 from xformer.presets import PRESETS
 from xformer.tasks import Task

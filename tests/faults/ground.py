@@ -19,7 +19,7 @@ from tests.faults.zygote import NONE, Fault, Zygote, end, spawn_by
 from tests.training.at_work import untimed
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
-from xformer.paths import STATE, snapshot_file, snapshot_steps
+from xformer.files import STATE, snapshot_file, snapshot_steps
 from xformer.presets import Preset
 from xformer.training import jobs, liveness
 from xformer.training.entry import Entry

@@ -17,7 +17,7 @@ from tests.faults.zygote import Zygote, end
 from tests.training.at_work import untimed
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import load
-from xformer.paths import STATE, snapshot_steps
+from xformer.files import STATE, snapshot_steps
 from xformer.training.sweeps import members_of
 
 SWEPT = tiny_preset(steps=120, log_every=5, snapshot_every=8, weight_decay=0.1)

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.faults import ground
 from tests.faults.zygote import spawn_by
 from xformer.errors import XformerError
-from xformer.paths import STATE
+from xformer.files import STATE
 from xformer.training import jobs, loop, worker
 from xformer.training.run_store import RunStore
 

@@ -7,9 +7,9 @@ from typing import Any
 import lightning
 import torch
 
+from xformer.files import snapshot_steps
 from xformer.integrations.lightning import AttentionSnapshots, LitTransformer
 from xformer.model import Transformer
-from xformer.paths import snapshot_steps
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.training import jobs, liveness

@@ -13,8 +13,8 @@ import torch
 from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.checkpoints import load
 from xformer.errors import ConfigError, RunStoreError
+from xformer.files import snapshot_file, snapshot_steps
 from xformer.model import Transformer
-from xformer.paths import snapshot_file, snapshot_steps
 from xformer.training import jobs, liveness
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from tests.layers.reference import assert_close, assert_same, named_block, randomise
 from xformer import edits
 from xformer.analysis.attention_patterns import rollout_matrices
-from xformer.analysis.logit_lens import lens_logits
-from xformer.analysis.residual import attribution
+from xformer.analysis.residual import attribution, lens_logits
 from xformer.checkpoints import Checkpoint, from_bytes, to_bytes
 from xformer.config import ModelConfig
 from xformer.counting import n_parameters, parameters_by_part

@@ -16,8 +16,8 @@ from streamlit.util import calc_hash
 
 from pages.shared import models, run_store
 from pages.shared.byte_cache import shared
-from pages.shared.escape_markdown import WORD_JOINER
 from pages.shared.serving import access
+from pages.shared.text import WORD_JOINER
 
 ROOT = Path(__file__).parents[2]
 Open = Callable[..., AppTest]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pages.shared.escape_markdown import escape_markdown
-from pages.shared.glossary import WORDS, explained, words_in
+from pages.shared.text import WORDS, escape_markdown, explained, words_in
 from tests.pages.conftest import Open
 
 

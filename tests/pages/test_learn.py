@@ -15,7 +15,7 @@ from pages.bug_lab.game import PLAYED, round_of
 from pages.bug_lab.lab import example_of, has_effect, readings
 from pages.first_principles import steps
 from pages.shared import models, resources
-from pages.shared.escape_markdown import escape_markdown
+from pages.shared.text import escape_markdown
 from pages.shared.view import View
 from tests.pages.code_and_picture import assert_code_draws, assert_code_draws_what_is_shown, charts_shown, left_by
 from tests.pages.conftest import ROOT, Open

@@ -9,8 +9,8 @@ from streamlit.testing.v1 import AppTest
 
 from tests.pages.conftest import Open
 from tests.pages.test_runs import add, with_weights
+from xformer.files import snapshot_file
 from xformer.formatting import percent
-from xformer.paths import snapshot_file
 from xformer.training.card import to_file
 from xformer.training.run_store import RunStore
 

@@ -13,7 +13,7 @@ from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 from streamlit.testing.v1 import AppTest
 
 from pages.runs.chosen import run_notes
-from pages.shared.escape_markdown import escape_markdown
+from pages.shared.text import escape_markdown
 from tests.pages.conftest import Open
 from tests.training.tiny import tiny_preset
 from xformer.presets import PRESETS

@@ -27,8 +27,8 @@ from pages.train.setup import FIRST, OWN, expected, grouped, shipped_training, w
 from tests.pages.code_and_picture import files_offered, left_by, without_names
 from tests.pages.conftest import ROOT, Open, plain
 from tests.training.tiny import ARCHITECTURES, tiny_preset
+from xformer.files import snapshot_steps
 from xformer.formatting import duration, percent
-from xformer.paths import snapshot_steps
 from xformer.presets import PRESETS
 from xformer.tasks import Task
 from xformer.training import jobs, liveness

@@ -16,7 +16,7 @@ import torch
 
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE
-from xformer.paths import snapshot_steps
+from xformer.files import snapshot_steps
 from xformer.presets import Preset
 from xformer.training import commands, jobs, liveness, loop, worker
 from xformer.training.entry import Entry

@@ -14,8 +14,8 @@ from tests.training.at_work import assert_same_weights, failing_with
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import Checkpoint, from_bytes, load, to_bytes
 from xformer.errors import CheckpointError, RunStoreError
+from xformer.files import snapshot_file, snapshot_steps
 from xformer.model import Transformer
-from xformer.paths import snapshot_file, snapshot_steps
 from xformer.tasks import Task
 from xformer.training.card import card_of, from_file, read_card, to_file
 from xformer.training.limits import Limits

@@ -17,7 +17,7 @@ from tests.training.tiny import tiny_preset
 from xformer.counting import n_parameters
 from xformer.disk_quota import SPARE, Room, disk_used
 from xformer.errors import ConfigError, QuotaExceededError, RunStoreError
-from xformer.paths import STATE
+from xformer.files import STATE
 from xformer.presets import PRESETS, Preset
 from xformer.training import limits
 from xformer.training.entry import Entry

@@ -15,10 +15,10 @@ from tests.training.at_work import assert_same_weights, untimed
 from tests.training.tiny import ARCHITECTURES, run_of, tiny_model, tiny_preset, tiny_task, trained, weights_of
 from xformer.checkpoints import load
 from xformer.errors import ConfigError, TrainingError
+from xformer.files import STATE, snapshot_steps
 from xformer.formatting import percent
 from xformer.layers.masks import Layout
 from xformer.model import Transformer
-from xformer.paths import STATE, snapshot_steps
 from xformer.tasks import Batch, Task
 from xformer.tasks.batch import cross_entropy
 from xformer.tasks.framing import generator

@@ -18,7 +18,7 @@ from tests.training.at_work import assert_same_weights, untimed
 from tests.training.tiny import ARCHITECTURES, run_of, tiny_preset
 from xformer.checkpoints import load, save
 from xformer.errors import TrainingError
-from xformer.paths import STATE, snapshot_file, snapshot_steps
+from xformer.files import STATE, snapshot_file, snapshot_steps
 from xformer.presets import Preset
 from xformer.training import loop
 from xformer.training.loop import Run, iter_train, read_state

@@ -13,7 +13,7 @@ from tests.training.at_work import LocalRun, claim, failing_with, quick_worker
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
 from xformer.errors import ConfigError, RunStoreError
-from xformer.paths import STATE, snapshot_steps
+from xformer.files import STATE, snapshot_steps
 from xformer.tasks import texts
 from xformer.training import jobs, many, worker
 from xformer.training.entry import Entry

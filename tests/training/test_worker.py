@@ -19,7 +19,7 @@ from tests.training.at_work import LocalRun, NewRun, assert_same_weights, claim,
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load, save
 from xformer.errors import RunStoreError
-from xformer.paths import STATE, snapshot_file
+from xformer.files import STATE, snapshot_file
 from xformer.training import commands, jobs, worker
 from xformer.training.loop import read_state
 from xformer.training.run_store import RunStore, entry_of, move

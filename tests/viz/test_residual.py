@@ -11,8 +11,7 @@ import torch
 from tests.training.tiny import random_model
 from tests.viz.drawn_file import all_rows, ends_of
 from xformer import analysis, edits, viz
-from xformer.analysis.logit_lens import lens_logits
-from xformer.analysis.residual import strongest
+from xformer.analysis.residual import lens_logits, strongest
 from xformer.reading import from_trace
 from xformer.trace import record
 from xformer.viz import theme

@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from xformer.analysis.images import over_image as over_image
     from xformer.analysis.images import patch_filters as patch_filters
     from xformer.analysis.images import patch_places as patch_places
-    from xformer.analysis.logit_lens import answer_path as answer_path
-    from xformer.analysis.logit_lens import lens as lens
     from xformer.analysis.number_waves import circle as circle
     from xformer.analysis.number_waves import spectrum as spectrum
     from xformer.analysis.positions import position_counts as position_counts
@@ -72,7 +70,9 @@ if TYPE_CHECKING:
     from xformer.analysis.principles import softmax_row as softmax_row
     from xformer.analysis.principles import softmax_saturation as softmax_saturation
     from xformer.analysis.reactions import atom_mapping as atom_mapping
+    from xformer.analysis.residual import answer_path as answer_path
     from xformer.analysis.residual import attribution as attribution
+    from xformer.analysis.residual import lens as lens
     from xformer.analysis.residual import norms as norms
     from xformer.analysis.score_decomposition import why as why
     from xformer.analysis.scoring import accuracy as accuracy

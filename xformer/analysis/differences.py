@@ -19,7 +19,7 @@ from torch import Tensor
 
 from xformer.analysis.attention_patterns import blocks, pooled, pooled_keys, span
 from xformer.analysis.generation import kl, total_variation
-from xformer.analysis.logit_lens import holds_from, lens
+from xformer.analysis.residual import holds_from, lens
 from xformer.analysis.tables import array_table
 from xformer.errors import EditError, InputError
 from xformer.reading import Reading

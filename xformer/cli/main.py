@@ -14,7 +14,7 @@ from xformer.disk_quota import runs_folder
 from xformer.errors import XformerError
 
 COMMANDS = {
-    "train": "train", "presets": "train", "eval": "eval", "trace": "examine", "export": "examine", "doctor": "examine",
+    "train": "train", "presets": "train", "eval": "examine", "trace": "examine", "export": "examine", "doctor": "examine",
     "runs": "runs", "app": "app", "models": "app",
 }  # fmt: skip
 """The module of each command; the command is its function `run_COMMAND`."""

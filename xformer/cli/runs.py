@@ -11,8 +11,8 @@ from typing import Any
 
 from xformer.cli.output import complain, say, say_json, say_table
 from xformer.errors import InputError, RunStoreError, XformerError
+from xformer.files import FILE, STATE
 from xformer.formatting import percent
-from xformer.paths import FILE, STATE
 from xformer.training import jobs
 from xformer.training.card import card_of, read_metadata
 from xformer.training.entry import DAMAGED, Entry, is_number

@@ -1,7 +1,7 @@
 """The exchangeable components of a transformer, registered in the dictionaries below.
 
 A new component is a subclass in a file of this folder and one entry here; configurations, layers, counts, memory estimates,
-the diagram, the diagnosis and the forms read these dictionaries. Position schemes are registered likewise in `xformer.positions`.
+the diagram, the diagnosis and the forms read these dictionaries. Position schemes are registered in `xformer.positions`.
 """
 
 from __future__ import annotations

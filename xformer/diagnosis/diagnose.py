@@ -35,7 +35,6 @@ from xformer.diagnosis.attention import (
 )
 from xformer.diagnosis.behaviour import BEHAVIOURS, Examination, check_behaviours
 from xformer.diagnosis.case import Case, Finding, Measurement, error, tokens_that_count
-from xformer.diagnosis.ends import check_finite, check_logits, check_order, check_positions, positions, turns
 from xformer.diagnosis.projections import check_clones, check_projections
 from xformer.diagnosis.stream import (
     activations,
@@ -52,7 +51,19 @@ from xformer.diagnosis.stream import (
     second,
     sums,
 )
-from xformer.diagnosis.weights import check_gate, check_heads, check_init, check_neurons, check_start
+from xformer.diagnosis.whole_run import (
+    check_finite,
+    check_gate,
+    check_heads,
+    check_init,
+    check_logits,
+    check_neurons,
+    check_order,
+    check_positions,
+    check_start,
+    positions,
+    turns,
+)
 from xformer.errors import InputError
 from xformer.layers.masks import Layout
 from xformer.model import Transformer

@@ -1,4 +1,4 @@
-"""Positions as vectors added to the embeddings: sinusoidal, learned, learned from both ends, and none (an encoder then sees a set)."""
+"""Positions as vectors added to the embeddings: sinusoidal, learned, learned from both ends, and none."""
 
 from __future__ import annotations
 

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
 from xformer.config import TrainConfig
-from xformer.config.base import limits as limits_of
+from xformer.config import limits as limits_of
 from xformer.counting import n_parameters
 from xformer.disk_quota import Room
 from xformer.errors import CheckpointError, ConfigError, RunStoreError
-from xformer.files import MAX_HEADER, guarded, parse_header, strict_json
-from xformer.paths import FILE, STATE, snapshot_file, snapshot_steps
+from xformer.files import FILE, MAX_HEADER, STATE, guarded, parse_header, snapshot_file, snapshot_steps, strict_json
 from xformer.presets import Preset
 from xformer.training.entry import Entry, without_damage
 from xformer.training.limits import Limits, promised

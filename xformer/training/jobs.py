@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xformer.errors import ConfigError, RunStoreError, XformerError
-from xformer.paths import snapshot_file
+from xformer.files import snapshot_file
 from xformer.presets import Preset
 from xformer.task_limits import TASK_LIMITS
 from xformer.training import liveness

@@ -28,10 +28,9 @@ from xformer.config import Config, TrainConfig
 from xformer.decoding import reads_ahead
 from xformer.disk_quota import Room
 from xformer.errors import CheckpointError, ConfigError, QuotaExceededError, TrainingError
-from xformer.files import parse_header, strict_json, write_atomically
+from xformer.files import STATE, parse_header, snapshot_file, snapshot_steps, strict_json, write_atomically
 from xformer.formatting import percent
 from xformer.model import Transformer
-from xformer.paths import STATE, snapshot_file, snapshot_steps
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
 from xformer.tasks import Batch, Score, Task, score

@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from xformer.checkpoints import Checkpoint, load
 from xformer.errors import QuotaExceededError, TrainingError
-from xformer.paths import is_finished
+from xformer.files import is_finished
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
 from xformer.tasks import Batch, Task

@@ -24,7 +24,7 @@ import torch
 from xformer.checkpoints import load
 from xformer.disk_quota import Room
 from xformer.errors import ConfigError, QuotaExceededError, RunStoreError, TrainingError
-from xformer.paths import STATE, is_finished
+from xformer.files import STATE, is_finished
 from xformer.tasks import Task
 from xformer.training import liveness
 from xformer.training.commands import GOES_ON, CommandLoop, GpuGoneError, Scoring, failure

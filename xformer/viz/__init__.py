@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from xformer.viz.differences import decision_rows as decision_rows
     from xformer.viz.differences import pattern_difference as pattern_difference
     from xformer.viz.differences import prediction_difference as prediction_difference
+    from xformer.viz.differences import surprise_by_character as surprise_by_character
     from xformer.viz.embeddings import circle as circle
     from xformer.viz.embeddings import cosines as cosines
     from xformer.viz.embeddings import projection as projection
@@ -43,16 +44,13 @@ if TYPE_CHECKING:
     from xformer.viz.generation import divergence_by_step as divergence_by_step
     from xformer.viz.generation import likeliest_tokens as likeliest_tokens
     from xformer.viz.generation import predictions_by_step as predictions_by_step
+    from xformer.viz.generation import steering_by_scale as steering_by_scale
     from xformer.viz.generation import step_lanes as step_lanes
     from xformer.viz.images import classes as classes
     from xformer.viz.images import filter_components as filter_components
     from xformer.viz.images import over_image as over_image
     from xformer.viz.images import patch_filters as patch_filters
     from xformer.viz.images import patch_places as patch_places
-    from xformer.viz.language_models import steering_by_scale as steering_by_scale
-    from xformer.viz.language_models import surprise_by_character as surprise_by_character
-    from xformer.viz.logit_lens import answer_path as answer_path
-    from xformer.viz.logit_lens import lens as lens
     from xformer.viz.positions import attention_moved as attention_moved
     from xformer.viz.positions import position_curves as position_curves
     from xformer.viz.positions import position_offsets as position_offsets
@@ -63,7 +61,9 @@ if TYPE_CHECKING:
     from xformer.viz.principles import product_variances as product_variances
     from xformer.viz.principles import softmax_row as softmax_row
     from xformer.viz.principles import softmax_saturation as softmax_saturation
+    from xformer.viz.residual import answer_path as answer_path
     from xformer.viz.residual import attribution as attribution
+    from xformer.viz.residual import lens as lens
     from xformer.viz.residual import norms as norms
     from xformer.viz.residual import why as why
     from xformer.viz.scoring import accuracy as accuracy

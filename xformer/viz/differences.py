@@ -13,11 +13,12 @@ from xformer.analysis.differences import decision_lens as lens_table
 from xformer.analysis.differences import decision_rows as rows_table
 from xformer.analysis.differences import pattern_difference as difference_table
 from xformer.analysis.differences import prediction_difference as prediction_table
+from xformer.analysis.differences import surprise_by_character as surprise_table
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz import theme
 from xformer.viz.charts import Chart, heat, inks, layered, tips, written
-from xformer.viz.generation import RIGHT_SHARE, short_names
+from xformer.viz.generation import RIGHT_SHARE, model_hues, short_names
 
 DECIDES = "▶"
 _CELL, _AROUND = 22, 225
@@ -262,3 +263,47 @@ def prediction_difference(readings: Sequence[Reading], *, at: int | None = None,
     colour = alt.condition("datum.chosen", alt.value(strong), alt.value(usual))
     y = alt.Y("kl:Q", title="KL (nats)")
     return alt.Chart(table, height=220).mark_bar().encode(x=x, y=y, color=colour, tooltip=tooltip)
+
+
+_MOST_WORDS = 90
+"""Of more tokens only those of several characters are written."""
+
+
+def surprise_by_character(readings: Sequence[Reading], *, dark: bool = False) -> Chart:
+    """Bars of the bits by which two models are surprised along a text, the first upwards; a token is as wide as its text.
+
+    Args:
+        readings: The runs on the same text.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
+    Example:
+        >>> import xformer
+        >>> chart = xformer.viz.surprise_by_character([xformer.read("checkpoints/characters", "import os")])
+    """
+    table = surprise_table(readings)
+    models = list(dict.fromkeys(table["model"]))
+    sign = [1 if name == models[0] else -1 for name in table["model"]]
+    table = table.assign(
+        bits_up=table["bits_per_character"] * sign,
+        middle=(table["from"] + table["to"]) / 2,
+        shown=[
+            token if to > start + 1 or len(table) <= _MOST_WORDS else ""
+            for token, start, to in zip(table["token"], table["from"], table["to"], strict=True)
+        ],
+    )
+    axis = alt.Axis(labelExpr="abs(datum.value)", tickCount=6)
+    bits = alt.Y("bits_up:Q", title="bits per character", axis=axis, scale=alt.Scale(padding=16))
+    x = alt.X("from:Q", title="character of the text", scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1))
+    hover = ["model:N", "token:N", *(alt.Tooltip(f"{name}:Q", format=".2f") for name in ("bits", "bits_per_character"))]
+    base = alt.Chart(table)
+    bars = base.mark_bar(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1)
+    look = {"fontSize": 12, "color": theme.pick(theme.TEXT, dark)}
+    up, down = (base.transform_filter(f"datum.bits_up {side} 0") for side in (">=", "<"))
+    words = [up.mark_text(dy=-7, **look), down.mark_text(dy=9, **look)]
+    words = [text.encode(alt.X("middle:Q"), bits, text="shown:N") for text in words]
+    colour = model_hues(models, dark).legend(orient="top", columns=1, labelLimit=300)
+    bars = bars.encode(x, bits, colour, x2="to:Q", y2=alt.Y2Datum(0), tooltip=hover)
+    return layered(bars, *words, height=320)

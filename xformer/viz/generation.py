@@ -18,7 +18,9 @@ from xformer.analysis.generation import DecodedSteps, first_divergence
 from xformer.analysis.generation import divergence_by_step as divergence_table
 from xformer.analysis.generation import likeliest_tokens as tokens_table
 from xformer.analysis.generation import predictions_by_step as predictions_table
+from xformer.analysis.generation import steering_by_scale as steering_table
 from xformer.errors import InputError
+from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import Chart, hues, layered, tips, token_lanes
 from xformer.viz.packing import visible
@@ -392,3 +394,48 @@ def pack_steps(runs: Sequence[DecodedSteps], k: int = 8) -> dict[str, Any]:
 
 def _round(values: Iterable[float]) -> list[float | None]:
     return [round(value, 6) if isfinite(value) else None for value in values]
+
+
+def steering_by_scale(
+    reading: Reading,
+    towards: Reading,
+    away: Reading,
+    *,
+    layer: int,
+    scale: float | None = None,
+    table: pd.DataFrame | None = None,
+    dark: bool = False,
+) -> Chart:
+    """The probabilities of the likeliest next tokens, stacked over the scale of steering.
+
+    Args:
+        reading: The run.
+        towards: A run of a text to steer towards.
+        away: A run of a text to steer away from.
+        layer: The layer, from 0.
+        scale: The scale that is marked.
+        table: That of `analysis.steering_by_scale` where it has been made already.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart; `viz.save` writes it to a file.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/characters", "import os")
+        >>> towards, away = (xformer.read("checkpoints/characters", text) for text in ("return x", "import x"))
+        >>> chart = xformer.viz.steering_by_scale(reading, towards, away, layer=1, scale=1)
+    """
+    table = steering_table(reading, towards, away, layer=layer) if table is None else table
+    tokens = list(dict.fromkeys(table["token"]))
+    table = table.assign(place=[tokens.index(token) for token in table["token"]])
+    colours = [*theme.head_hues(len(tokens) - 1, dark), theme.pick(theme.MASKED, dark)]
+    share = alt.Y("probability:Q", title="probability", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
+    colour = hues("token:N", tokens, colours, legend=alt.Legend(title="next token", labelFontSize=14))
+    x, hover = alt.X("scale:Q", title="scale", scale=alt.Scale(nice=False)), tips("token:N", "scale:Q")
+    hover += [alt.Tooltip("probability:Q", format=".3f")]
+    areas = alt.Chart(table).mark_area(interpolate="monotone", opacity=0.9)
+    areas = areas.encode(x, share.stack("zero"), colour, alt.Order("place:Q"), tooltip=hover)
+    marked = pd.DataFrame({"scale": [] if scale is None else [scale]})
+    rule = alt.Chart(marked).mark_rule(strokeWidth=2.5, color=theme.pick(theme.TEXT, dark)).encode(x="scale:Q")
+    return layered(areas, rule, height=300)

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.shared.escape_markdown import escape_markdown
+from pages.shared.text import escape_markdown
 from tests.browser.cases import TYPED
 
 st.title("What people type")

@@ -1,4 +1,4 @@
-"""What is asked twice gets one answer: the same input again, and through another attention backend."""
+"""What one input gives: finite numbers, the same when it is asked again, through another backend, and by its equations."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import replace
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from xformer.diagnosis.diagnose import diagnose, examination
 from xformer.doctor.check import Exam, Outcome, Pair, check, distance, not_applicable
 from xformer.doctor.subject import Subject
 from xformer.errors import XformerError
 from xformer.model import Transformer
+from xformer.site import Site
 
 SWITCHES = ("flash", "use_flash", "use_flash_attention", "flash_attention", "use_sdpa", "fused")
 """Attributes by which hand-written models choose between their own softmax and PyTorch's kernel."""
@@ -124,3 +126,27 @@ def _others(subject: Subject) -> tuple[dict[str, Subject], list[str]]:
         except (ValueError, ImportError, AttributeError, RuntimeError):
             failed.append(name)
     return others, failed
+
+
+@check("equations", "every step computes what its equation says")
+def equations(exam: Exam) -> Outcome:
+    """The first finding of the step-by-step examination; the others follow from it or stand beside it."""
+    model = exam.subject.module
+    if not isinstance(model, Transformer):
+        return not_applicable("The steps of this model are not those of xformer.")
+    inputs = examination(model.config)
+    report = diagnose(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid, model=model)
+    wrong = [one for one in report.findings if one.severity != "note"]
+    if not wrong:
+        return Outcome("holds", f"{len(report.checked)} equations hold at every layer.")
+    first = wrong[0]
+    site = Site.find(first.where[0])
+    head = re.search(r"head (\d+)|attn\.(\d+)$", first.where[0])
+    return Outcome(
+        "broken",
+        first.sentence,
+        f"This is the bug {first.kind!r}; the Bug lab shows it beside a right model.",
+        layer=None if site is None else site.layer,
+        head=None if head is None else int(head[1] or head[2]),
+        cause=first.kind,
+    )
