@@ -22,9 +22,8 @@ from pages.shared.text import escape_markdown
 from pages.shared.view import View
 from xformer.adapters import ModelAdapter
 from xformer.adapters.own_models import own_model
-from xformer.doctor.check import CHECKS, Pair
-from xformer.doctor.diagnosis import UNSEEN, Diagnosis, Finding, cell_picture, iter_findings, subject_of
-from xformer.doctor.localise import CAUSES, Place
+from xformer.doctor.check import CAUSES, CHECKS, Finding, Pair, Place
+from xformer.doctor.diagnosis import UNSEEN, Diagnosis, cell_picture, iter_findings, subject_of
 from xformer.doctor.subject import Run, Subject
 from xformer.errors import XformerError
 from xformer.site import Site, layer_title

@@ -1,7 +1,7 @@
 """What a check is: a rule that two runs should obey, when it applies, and what it found.
 
     @check("causality", "changing a later token changes no earlier output")
-    def causality(exam: Exam) -> Outcome:
+    def causality(exam: Exam) -> Finding:
         ...
         return exam.compare(pairs, "…", remedy="…")
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -70,20 +70,72 @@ class Pair:
         )
 
 
+CAUSES = {
+    "q": "the queries",
+    "k": "the keys",
+    "v": "the values",
+    "mask": "the mask",
+    "scores": "the scores",
+    "pattern": "the softmax",
+    "z": "the mixing of the values",
+    "positions": "the positions",
+    "norm": "the norm before it",
+    "out": "the output projection",
+    "embedding": "the embedding",
+    "feed-forward": "the feed-forward layer",
+    "residual": "the sum of the residual stream",
+    "output": "the output layer",
+}
+"""The first thing that is wrong in a layer, and what it is called."""
+
+
 @dataclass(frozen=True, eq=False)
-class Outcome:
-    """What a check found.
+class Place:
+    """Where two runs part.
+
+    Attributes:
+        name: The first activation that differs, or the module.
+        cause: The earliest cause, a key of `CAUSES`.
+        layer: The layer, from 0; None outside the layers.
+        head: The head, from 0, where one is to blame.
+        query: The query's position in the first run.
+        key: The key's position in the run whose weights are shown.
+        pattern: The weights of that head in that run, [query, key].
+        labels: The tokens of that run, one for each key.
+    """
+
+    name: str
+    cause: str
+    layer: int | None = None
+    head: int | None = None
+    query: int | None = None
+    key: int | None = None
+    pattern: Float[Tensor, "query key"] | None = None
+    labels: tuple[int, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """Where it is, for people: layers and heads count from 0, as in the table."""
+        if self.layer is None:
+            return f"First seen in {CAUSES.get(self.cause, self.name)}."
+        where = f"layer {self.layer}" + ("" if self.head is None else f", head {self.head}")
+        cell = "" if self.key is None else f", where query {self.query} attends to key {self.key}"
+        return f"First seen in {where}{cell}: {CAUSES.get(self.cause, self.name)}."
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """The result of one check.
 
     Attributes:
         verdict: "holds", "broken", "not applicable" or "could not run".
         sentence: What was found, or why nothing was looked at, in one sentence.
         remedy: What to look at in the code, where the verdict is "broken".
         size: The largest difference, relative to the outputs.
-        floor: What rounding alone made of runs that do agree.
-        pair: The two runs that show it; the place is looked for in them.
-        layer: The layer, from 0, where the check itself knows it; so are head, query and key.
-        cause: The first thing that is wrong in that layer: "mask", "q", "k", "v", "positions", "norm", …
-        pattern: The weights of that head.
+        floor: What rounding alone makes of runs that do agree.
+        pair: The two runs that show it.
+        place: Where it is; None where nothing is broken or no place was found.
+        check: The name of the check.
     """
 
     verdict: Verdict
@@ -92,17 +144,46 @@ class Outcome:
     size: float | None = None
     floor: float | None = None
     pair: Pair | None = None
-    layer: int | None = None
-    head: int | None = None
-    query: int | None = None
-    key: int | None = None
-    cause: str = ""
-    pattern: Float[Tensor, "query key"] | None = None
+    place: Place | None = None
+    check: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name of the check in words."""
+        return self.check.replace("_", " ")
+
+    @property
+    def whole_sentence(self) -> str:
+        """What was found, and where: layers and heads count from 0."""
+        return self.sentence if self.place is None else f"{self.sentence} {self.place.sentence}"
+
+    def row(self) -> dict[str, Any]:
+        """The finding as a row of `Diagnosis.table`."""
+        at = dict.fromkeys(CELL) if self.place is None else {name: getattr(self.place, name) for name in CELL}
+        values = {**vars(self), **at, "sentence": self.whole_sentence}
+        return {name: values[name] for name in COLUMNS}
 
 
-def not_applicable(why: str) -> Outcome:
+CELL = ("layer", "head", "query", "key")
+COLUMNS = ("check", "verdict", "size", "floor", *CELL, "sentence", "remedy")
+
+
+def broken(
+    sentence: str, remedy: str, size: float | None = None, floor: float | None = None, *, cause: str = "", **at: Any
+) -> Finding:
+    """A broken rule that is known to be at a place; `at` has its layer, head, query, key and pattern."""
+    place = Place("", cause, **at) if cause or at.get("layer") is not None else None
+    return Finding("broken", sentence, remedy, size, floor, place=place)
+
+
+class NotApplicableError(Exception):
     """The rule does not concern this model."""
-    return Outcome("not applicable", why)
+
+
+def assume(condition: object, otherwise: str) -> None:
+    """End a check as not applicable unless a condition holds; `otherwise` says why it does not apply."""
+    if not condition:
+        raise NotApplicableError(otherwise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +240,7 @@ class Exam:
         second = (pair.second_subject or self.subject).logits(pair.second)
         return distance(made[id(pair.first)][pair.row][at], second[pair.row_second][at_second])
 
-    def compare(self, pairs: Sequence[Pair], holds: str, broken: str, remedy: str) -> Outcome:
+    def compare(self, pairs: Sequence[Pair], holds: str, broken: str, remedy: str) -> Finding:
         """The outcome of pairs of runs that should agree: the worst of them is shown.
 
         Args:
@@ -172,7 +253,7 @@ class Exam:
         sizes = [self.apart(pair, made) for pair in pairs]
         return self.judged(pairs, sizes, holds, broken, remedy)
 
-    def judged(self, pairs: Sequence[Pair], sizes: Sequence[float], holds: str, broken: str, remedy: str) -> Outcome:
+    def judged(self, pairs: Sequence[Pair], sizes: Sequence[float], holds: str, broken: str, remedy: str) -> Finding:
         """As `compare`, for differences that are known.
 
         Raises:
@@ -183,9 +264,9 @@ class Exam:
         worst = max(range(len(pairs)), key=lambda i: sizes[i])
         size = sizes[worst]
         if size <= self.limit:
-            return Outcome("holds", holds, size=size, floor=self.floor)
+            return Finding("holds", holds, size=size, floor=self.floor)
         sentence = broken.format(title=pairs[worst].title, size=share(size))
-        return Outcome("broken", sentence, remedy, size, self.floor, pairs[worst].alone())
+        return Finding("broken", sentence, remedy, size, self.floor, pairs[worst].alone())
 
 
 def distance(first: Float[Tensor, "*shape"], second: Float[Tensor, "*shape"]) -> float:
@@ -224,17 +305,17 @@ class Check:
     name: str
     rule: str
     """What must hold, as the end of "It is checked whether …"."""
-    run: Callable[[Exam], Outcome]
+    run: Callable[[Exam], Finding]
 
 
 CHECKS: dict[str, Check] = {}
 """All checks by name, in the order in which they run."""
 
 
-def check(name: str, rule: str) -> Callable[[Callable[[Exam], Outcome]], Callable[[Exam], Outcome]]:
+def check(name: str, rule: str) -> Callable[[Callable[[Exam], Finding]], Callable[[Exam], Finding]]:
     """Register a check."""
 
-    def register(run: Callable[[Exam], Outcome]) -> Callable[[Exam], Outcome]:
+    def register(run: Callable[[Exam], Finding]) -> Callable[[Exam], Finding]:
         CHECKS[name] = Check(name, rule, run)
         return run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,60 +13,17 @@ import torch
 from torch import nn
 
 from xformer.doctor import checks as _registered  # noqa: F401  registers the checks
-from xformer.doctor.check import CHECKS, Check, Exam, Outcome, Pair, Verdict
-from xformer.doctor.localise import Place, localise
+from xformer.doctor.check import CELL, CHECKS, COLUMNS, Check, Exam, Finding, NotApplicableError, Place
+from xformer.doctor.localise import localise
 from xformer.doctor.subject import Subject
 from xformer.errors import InputError, XformerError
 
-COLUMNS = ("check", "verdict", "size", "floor", "layer", "head", "query", "key", "sentence", "remedy")
 UNSEEN = (
     "Whether the weights are good ones: no invariance knows that.",
     "How the model was trained: data, labels, batches, learning rate.",
     "Inputs that behave unlike the given one, and inputs longer than those tried.",
 )
 """What no check looks at."""
-
-
-@dataclass(frozen=True, eq=False)
-class Finding:
-    """The result of one check.
-
-    Attributes:
-        check: Its name.
-        verdict: "holds", "broken", "not applicable" or "could not run".
-        sentence: What was found, or why nothing was looked at.
-        remedy: What to look at in the code.
-        size: The largest difference, relative to the outputs.
-        floor: What rounding makes of runs that agree.
-        place: Where two runs that should agree part; None where nothing is broken or no place was found.
-        pair: The two runs.
-    """
-
-    check: str
-    verdict: Verdict
-    sentence: str
-    remedy: str = ""
-    size: float | None = None
-    floor: float | None = None
-    place: Place | None = None
-    pair: Pair | None = None
-
-    @property
-    def title(self) -> str:
-        """The name of the check in words."""
-        return self.check.replace("_", " ")
-
-    @property
-    def whole_sentence(self) -> str:
-        """What was found, and where: layers and heads count from 0."""
-        return self.sentence if self.place is None else f"{self.sentence} {self.place.sentence}"
-
-    def row(self) -> dict[str, Any]:
-        """The finding as a row of `Diagnosis.table`."""
-        place = self.place
-        values: dict[str, Any] = {"sentence": self.whole_sentence}
-        values |= {name: None if place is None else getattr(place, name) for name in ("layer", "head", "query", "key")}
-        return {name: values[name] if name in values else getattr(self, name) for name in COLUMNS}
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +65,7 @@ class Diagnosis:
         outputs), `layer`, `head`, `query`, `key`, `sentence`, `remedy`.
         """
         frame = pd.DataFrame([one.row() for one in self.findings], columns=list(COLUMNS))
-        whole = dict.fromkeys(("layer", "head", "query", "key"), "Int64")
-        return frame.astype({"size": "float64", "floor": "float64", **whole})
+        return frame.astype({"size": "float64", "floor": "float64", **dict.fromkeys(CELL, "Int64")})
 
     @property
     def not_checked(self) -> list[str]:
@@ -273,21 +229,14 @@ def examine(exam: Exam, check: Check) -> Finding:
     """Run one check, and look for the place where it is broken."""
     try:
         with torch.no_grad():
-            outcome = check.run(exam)
-            place = _place_of(exam, outcome)
+            found = check.run(exam)
+            if found.verdict == "broken" and found.place is None and found.pair is not None:
+                found = replace(found, place=localise(exam, found.pair))
+    except NotApplicableError as reason:
+        found = Finding("not applicable", str(reason))
     except Exception as error:  # the model may raise anything
         reason = (
             str(error) if isinstance(error, XformerError) else f"{type(error).__name__}: {' '.join(str(error).split())}"
         )
-        return Finding(check.name, "could not run", f"It could not be looked at: {reason[:200]}")
-    return Finding(
-        check.name, outcome.verdict, outcome.sentence, outcome.remedy, outcome.size, outcome.floor, place, outcome.pair
-    )
-
-
-def _place_of(exam: Exam, outcome: Outcome) -> Place | None:
-    if outcome.verdict != "broken":
-        return None
-    if outcome.layer is not None or outcome.cause:
-        return Place("", outcome.cause, outcome.layer, outcome.head, outcome.query, outcome.key, outcome.pattern)
-    return None if outcome.pair is None else localise(exam, outcome.pair)
+        found = Finding("could not run", f"It could not be looked at: {reason[:200]}")
+    return replace(found, check=check.name)

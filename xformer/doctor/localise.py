@@ -13,72 +13,20 @@ among the positions that should agree (a later token, padding, another document)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
-from xformer.doctor.check import Exam, Pair, distance
+from xformer.doctor.check import Exam, Pair, Place, distance
 from xformer.doctor.subject import Run, Subject
 from xformer.errors import InputError, XformerError
 from xformer.site import Site
 
 MASKED = -1e9
 """Scores below this are masked, be it by −∞ or by a large number."""
-CAUSES = {
-    "q": "the queries",
-    "k": "the keys",
-    "v": "the values",
-    "mask": "the mask",
-    "scores": "the scores",
-    "pattern": "the softmax",
-    "z": "the mixing of the values",
-    "positions": "the positions",
-    "norm": "the norm before it",
-    "out": "the output projection",
-    "embedding": "the embedding",
-    "feed-forward": "the feed-forward layer",
-    "residual": "the sum of the residual stream",
-    "output": "the output layer",
-}
-"""The first thing that is wrong in a layer, and what it is called."""
-
-
-@dataclass(frozen=True, eq=False)
-class Place:
-    """Where two runs part.
-
-    Attributes:
-        name: The first activation that differs, or the module.
-        cause: The earliest cause, a key of `CAUSES`.
-        layer: The layer, from 0; None outside the layers.
-        head: The head, from 0, where one is to blame.
-        query: The query's position in the first run.
-        key: The key's position in the run whose weights are shown.
-        pattern: The weights of that head in that run, [query, key].
-        labels: The tokens of that run, one for each key.
-    """
-
-    name: str
-    cause: str
-    layer: int | None = None
-    head: int | None = None
-    query: int | None = None
-    key: int | None = None
-    pattern: Float[Tensor, "query key"] | None = None
-    labels: tuple[int, ...] = field(default=())
-
-    @property
-    def sentence(self) -> str:
-        """Where it is, for people: layers and heads count from 0, as in the table."""
-        if self.layer is None:
-            return f"First seen in {CAUSES.get(self.cause, self.name)}."
-        where = f"layer {self.layer}" + ("" if self.head is None else f", head {self.head}")
-        cell = "" if self.key is None else f", where query {self.query} attends to key {self.key}"
-        return f"First seen in {where}{cell}: {CAUSES.get(self.cause, self.name)}."
 
 
 def localise(exam: Exam, pair: Pair) -> Place | None:

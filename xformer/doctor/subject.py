@@ -203,9 +203,10 @@ class Subject:
     def can(self, use: str) -> bool:
         """Whether the model can be given padding ("valid"), positions, a cache ("past"), …"""
         if isinstance(self.module, Transformer):
-            is_image = bool(self.module.config.image)
-            return {"valid": not is_image, "past": self.module.decoder is not None, "segments": not is_image}.get(
-                use, False
+            return (
+                self.module.decoder is not None
+                if use == "past"
+                else use in ("valid", "segments") and not self.reads_images
             )
         return use in self.takes
 
@@ -369,6 +370,11 @@ class Subject:
     def is_transformers(self) -> bool:
         """Whether the model is one of the Transformers library."""
         return hasattr(self.module, "main_input_name") and hasattr(self.module, "config")
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether the model is one of xformer that reads the pixels of an image."""
+        return isinstance(self.module, Transformer) and bool(self.module.config.image)
 
     @property
     def device(self) -> torch.device:

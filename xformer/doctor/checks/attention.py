@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.adapters.attention import FORBIDDEN, for_each_head
-from xformer.doctor.check import Exam, Outcome, check, not_applicable, stacked
+from xformer.doctor.check import Exam, Finding, assume, broken, check, stacked
 from xformer.doctor.subject import Run, Subject
 from xformer.doctor.watch import Watch, Watched, stepwise, watch
 from xformer.model import Transformer
@@ -28,7 +28,7 @@ def loose(subject: Subject) -> float:
     return min(LOOSE * torch.finfo(subject.dtype).eps, 0.08)
 
 
-def worst_cell(apart: Float[Tensor, "batch head query key"]) -> dict[str, Any]:
+def worst_cell(apart: Float[Tensor, "batch head query key"]) -> dict[str, int]:
     """Head, query and key of the largest difference."""
     _, head, query, key = (int(i) for i in torch.unravel_index(apart.argmax(), apart.shape))
     return {"head": head, "query": query, "key": key}
@@ -37,13 +37,13 @@ def worst_cell(apart: Float[Tensor, "batch head query key"]) -> dict[str, Any]:
 def shortened(subject: Subject, n: int) -> Run:
     """The last tokens of the inputs, where some models need one that ends them; an image stays whole."""
     run = subject.base
-    if isinstance(subject.module, Transformer) and subject.module.config.image:
+    if subject.reads_images:
         return run
     return Run(run.tokens[:, -n:], target=None if run.target is None else run.target[:, -n:])
 
 
 @check("attention_rows", "attention weights are softmax(scores): not negative, and each row sums to 1")
-def attention_rows(exam: Exam) -> Outcome:
+def attention_rows(exam: Exam) -> Finding:
     """The weights that mix the values, and those that are returned, against the scores."""
     subject = exam.subject
     run = shortened(subject, 16)
@@ -60,41 +60,29 @@ def attention_rows(exam: Exam) -> Outcome:
             if apart is not None and float(apart.max()) > loose(subject):
                 sentence = f"The returned weights differ from those that mix the values, by {float(apart.max()):.2g}."
                 remedy = "Return the weights after the softmax and the mask, those that are multiplied with the values."
-                return _broken(one, sentence, remedy, float(apart.max()), "pattern", worst_cell(apart))
-    if not seen:
-        return not_applicable(
-            "A kernel computes the attention, and the model has no path on which weights can be seen."
-        )
+                return placed(one, worst_cell(apart), sentence, remedy, float(apart.max()))
+    assume(seen, "A kernel computes the attention, and the model has no path on which weights can be seen.")
     rest = " So are the returned ones." if returned and len(returned) == len(used) else ""
-    return Outcome("holds", f"Each row of weights sums to 1 and is softmax(scores), in {len(seen)} attentions.{rest}")
+    return Finding("holds", f"Each row of weights sums to 1 and is softmax(scores), in {len(seen)} attentions.{rest}")
 
 
-def _broken(
-    one: Watched, sentence: str, remedy: str, size: float, cause: str, cell: dict[str, Any], pattern: Any = None
-) -> Outcome:
-    """An outcome with its place."""
-    weights = one.weights if one.weights is not None else one.softmax
-    shown = weights if pattern is None else pattern
-    return Outcome(
-        "broken",
-        sentence,
-        remedy,
-        size,
-        layer=one.layer,
-        cause=cause,
-        pattern=shown[0, cell["head"]].detach() if "head" in cell else None,
-        **cell,
-    )
+def placed(
+    one: Watched, cell: dict[str, int], sentence: str, remedy: str, size: float, cause: str = "pattern"
+) -> Finding:
+    """A broken rule at a cell of one attention."""
+    weights = one.softmax if one.weights is None else one.weights
+    pattern = weights[0, cell["head"]].detach()
+    return broken(sentence, remedy, size, cause=cause, layer=one.layer, pattern=pattern, **cell)
 
 
-def _wrong_rows(one: Watched, limit: float) -> Outcome | None:
+def _wrong_rows(one: Watched, limit: float) -> Finding | None:
     """What is wrong with the weights of one attention; None for nothing."""
     remedy = "The softmax runs over the keys (dim=-1) of masked scores, and its result is used as it is in eval mode."
     if one.axis != -1:
         axis = {-2: "the queries", -3: "the heads"}.get(one.axis, "the batch")
         apart = (one.softmax.sum(dim=-1, keepdim=True) - 1).abs().expand_as(one.softmax)
         sentence = f"The softmax runs over {axis}, not over the keys."
-        return _broken(one, sentence, remedy, float(apart.max()), "pattern", worst_cell(apart))
+        return placed(one, worst_cell(apart), sentence, remedy, float(apart.max()))
     if one.weights is None:
         return None
     softmax = one.softmax[..., : one.weights.shape[-1]]
@@ -109,7 +97,7 @@ def _wrong_rows(one: Watched, limit: float) -> Outcome | None:
         if abs(worst - 1) > limit and not one.has_sink
         else f"The weights that mix the values differ from softmax(scores) by {float(apart.max()):.2g}."
     )
-    return _broken(one, sentence, remedy, float(apart.max()), "pattern", worst_cell(apart))
+    return placed(one, worst_cell(apart), sentence, remedy, float(apart.max()))
 
 
 def _returned(subject: Subject, run: Run) -> list[Tensor]:
@@ -133,7 +121,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 @check("mask_constant", "a masked score is so low that its weight is exactly 0, even if scores were 10 times larger")
-def mask_constant(exam: Exam) -> Outcome:
+def mask_constant(exam: Exam) -> Finding:
     """The largest score of a masked key against the scores of the others."""
     subject = exam.subject
     base = shortened(subject, 16)
@@ -155,9 +143,8 @@ def mask_constant(exam: Exam) -> Outcome:
                     if reach > UNDERFLOW:
                         return _weak(one, head, constant, masked)
                     n_masked, lowest = n_masked + (constant == constant), max(lowest, constant)
-    if not n_masked:
-        return not_applicable("No masked score could be seen.")
-    return Outcome("holds", f"Masked scores are at most {lowest:.3g}, so their weights are exactly 0.")
+    assume(n_masked, "No masked score could be seen.")
+    return Finding("holds", f"Masked scores are at most {lowest:.3g}, so their weights are exactly 0.")
 
 
 def _cells(one: Watched, run: Run, causal: bool) -> tuple[Tensor, Tensor] | None:
@@ -208,7 +195,7 @@ def _added_constant(score: Tensor, product: Tensor | None, masked: Tensor, seen:
     return constant if is_scaled and spread < 1e-3 * size < -constant else None
 
 
-def _weak(one: Watched, head: int, constant: float, masked: Tensor) -> Outcome:
+def _weak(one: Watched, head: int, constant: float, masked: Tensor) -> Finding:
     cells = one.softmax[..., : masked.shape[-1]].double() * masked
     largest = float(cells[0, head].max())
     if largest == 0.0:
@@ -218,21 +205,18 @@ def _weak(one: Watched, head: int, constant: float, masked: Tensor) -> Outcome:
     sentence = (
         f"Masked scores are only lowered to {constant:.3g}: with large scores, masked keys get attention{already}."
     )
-    return _broken(one, sentence, "Mask with −∞, or with torch.finfo(scores.dtype).min.", abs(constant), "mask", cell)
+    return placed(one, cell, sentence, "Mask with −∞, or with torch.finfo(scores.dtype).min.", abs(constant), "mask")
 
 
 @check("key_value_groups", "query head h uses key/value head h // group, and no other")
-def key_value_groups(exam: Exam) -> Outcome:
+def key_value_groups(exam: Exam) -> Finding:
     """Change one key/value head at a time, and see which heads the output projection reads differently."""
     subject = exam.subject
-    if isinstance(subject.module, Transformer) and subject.module.config.image:
-        return not_applicable("The model reads images.")
+    assume(not subject.reads_images, "The model reads images.")
     run = shortened(subject, N_GROUP_TOKENS)
-    if run.read.shape[1] < 2:
-        return not_applicable("The input has one token; give at least two.")
+    assume(run.read.shape[1] >= 2, "The input has one token; give at least two.")
     plan = _planned(subject, run)
-    if not plan:
-        return not_applicable("The model has one head, or the matrices of its keys and values could not be told.")
+    assume(plan, "The model has one head, or the matrices of its keys and values could not be told.")
     seen, is_ours = 0, isinstance(subject.module, Transformer)
     for one, heads_of in _measured(subject, run, plan):
         if one.n_groups > 1 and all(len(heads) == one.n_heads for heads in heads_of):
@@ -240,8 +224,7 @@ def key_value_groups(exam: Exam) -> Outcome:
         seen += any(heads_of)
         if (wrong := _wrong_head(heads_of, one, is_ours=is_ours)) is not None:
             head, group = wrong
-            return Outcome(
-                "broken",
+            return broken(
                 f"Query head {head} reads key/value head {group}, and should read {head // one.group}.",
                 "Repeat keys and values head by head (repeat_interleave, or expand and reshape), not the whole block of "
                 "heads (repeat), and split heads before positions are moved.",
@@ -249,10 +232,9 @@ def key_value_groups(exam: Exam) -> Outcome:
                 head=head,
                 cause="v",
             )
-    if not seen:
-        return not_applicable("What follows attention mixes its heads, so they could not be told apart.")
+    assume(seen, "What follows attention mixes its heads, so they could not be told apart.")
     kinds = sorted({f"{one.n_groups} for {one.n_heads} query heads" for one in plan})
-    return Outcome("holds", f"Every query head uses the key/value head of its group ({', '.join(kinds)}).")
+    return Finding("holds", f"Every query head uses the key/value head of its group ({', '.join(kinds)}).")
 
 
 @dataclass

@@ -13,8 +13,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.adapters.attention import for_each_head
-from xformer.doctor.check import Exam, Outcome, Pair, check, distance, not_applicable, share, stacked
-from xformer.doctor.checks.attention import loose, shortened, worst_cell
+from xformer.doctor.check import (
+    Exam,
+    Finding,
+    NotApplicableError,
+    Pair,
+    assume,
+    broken,
+    check,
+    distance,
+    share,
+    stacked,
+)
+from xformer.doctor.checks.attention import loose, placed, shortened, worst_cell
 from xformer.doctor.subject import Run, Subject
 from xformer.doctor.watch import Watched, watch, watch_outputs
 from xformer.model import Transformer
@@ -38,53 +49,34 @@ def counted(run: Run, start: int = 0, step: int = 1) -> Run:
     return replace(run, positions=(start + step * torch.arange(n))[None].expand(len(run.read), -1))
 
 
-def placed(one: Watched, apart: Tensor, sentence: str, remedy: str, size: float, cause: str) -> Outcome:
-    """A broken rule, at the cell of one attention where `apart` [batch, head, query, key] is largest."""
-    cell = worst_cell(apart)
-    weights = one.softmax if one.weights is None else one.weights
-    return Outcome(
-        "broken",
-        sentence,
-        remedy,
-        size,
-        layer=one.layer,
-        cause=cause,
-        pattern=weights[0, cell["head"]].detach(),
-        **cell,
-    )
-
-
 @check("position_shift", "with relative positions, moving all positions by the same number changes no output")
-def position_shift(exam: Exam) -> Outcome:
+def position_shift(exam: Exam) -> Finding:
     """The same tokens at later positions, for models that can be told positions and know only distances."""
     subject = exam.subject
-    if not subject.can("positions"):
-        return not_applicable("The model cannot be given positions.")
+    assume(subject.can("positions"), "The model cannot be given positions.")
     base = shortened(subject, N_TOKENS)
     n = base.read.shape[1]
     shifts = [shift for shift in SHIFTS if shift + n <= subject.max_len]
-    if n < 2 or not shifts:
-        return not_applicable("The input is too short, or as long as the model can read.")
+    assume(n >= 2 and shifts, "The input is too short, or as long as the model can read.")
     exam.need_determinism()
     runs = [counted(base, shift) for shift in (0, *shifts)]
     backwards = replace(base, positions=torch.arange(n).flip(0)[None])
     seen, outputs = watch_outputs(subject, stacked([*runs, backwards]))
-    if distance(outputs[0], outputs[-1]) <= exam.limit:
-        return not_applicable("The outputs do not depend on the positions that are given.")
+    assume(distance(outputs[0], outputs[-1]) > exam.limit, "The outputs do not depend on the positions that are given.")
     sizes = [distance(outputs[0], outputs[row]) for row in range(1, len(runs))]
     worst = max(range(1, len(runs)), key=lambda row: sizes[row - 1])
     size = sizes[worst - 1]
     # Angles of larger positions are rounded more.
     limit = exam.limit + 200 * torch.finfo(subject.dtype).eps * (n + shifts[-1])
     if size <= limit:
-        return Outcome("holds", "Moving all positions changes no output.", size=size, floor=exam.floor)
+        return Finding("holds", "Moving all positions changes no output.", size=size, floor=exam.floor)
     kinds = set(getattr(subject.config, "layer_types", None) or ())
     if not kinds <= {"full_attention", "sliding_attention", "linear_attention"}:
-        return not_applicable("Some layers divide the positions into blocks, so they are not relative.")
+        raise NotApplicableError("Some layers divide the positions into blocks, so they are not relative.")
     if not seen or seen[0].entered is None or len(seen[0].entered) != len(outputs):
-        return not_applicable("It could not be told whether positions are relative in this model.")
+        raise NotApplicableError("It could not be told whether positions are relative in this model.")
     if distance(seen[0].entered[0], seen[0].entered[worst]) > limit:
-        return not_applicable("Positions are added to the tokens, so they are not relative.")
+        raise NotApplicableError("Positions are added to the tokens, so they are not relative.")
     sentence = f"With all positions moved by {shifts[worst - 1]}, the outputs change by {share(size)}."
     remedy = (
         "Turn queries and keys by the same positions, and the values by none; count a bias from the distance alone."
@@ -93,21 +85,21 @@ def position_shift(exam: Exam) -> Outcome:
         scores = one.key_scores.masked_fill(~one.allowed, 0.0).double()
         apart = (scores[0] - scores[worst]).abs() / scores[0].abs().max().clamp(min=1e-30)
         if float(apart.max()) > 10 * limit:
-            return placed(one, apart[None], sentence, remedy, size, "positions")
+            return placed(one, worst_cell(apart[None]), sentence, remedy, size, "positions")
         entered = None if after is None else after.entered
         if entered is not None and distance(entered[0], entered[worst]) > 10 * limit:
-            return Outcome("broken", sentence, remedy, size, exam.floor, layer=one.layer, cause="v")
+            return broken(sentence, remedy, size, exam.floor, cause="v", layer=one.layer)
     at = range(outputs.shape[1])
-    return Outcome("broken", sentence, remedy, size, exam.floor, Pair(runs[0], runs[worst], at))
+    return Finding("broken", sentence, remedy, size, exam.floor, Pair(runs[0], runs[worst], at))
 
 
 @check("rotary", "rotary positions turn queries and keys: lengths stay, and a score depends on the distance only")
-def rotary(exam: Exam) -> Outcome:
+def rotary(exam: Exam) -> Finding:
     """One token at every position, so that queries and keys of a layer differ by their turn alone."""
     subject = exam.subject
     base = shortened(subject, N_TOKENS)
-    if base.read.shape[1] < 4 or (isinstance(subject.module, Transformer) and subject.module.config.image):
-        return not_applicable("The input is too short; give at least four tokens.")
+    if base.read.shape[1] < 4 or subject.reads_images:
+        raise NotApplicableError("The input is too short; give at least four tokens.")
     same = replace(base.with_read(base.read[:, :1].expand_as(base.read)))
     turned, limit = [], loose(subject)
     for one in watch(subject, same):
@@ -115,9 +107,8 @@ def rotary(exam: Exam) -> Outcome:
             turned.append(one)
             if (found := _no_rotation(one, *pair, limit)) is not None:
                 return found
-    if not turned:
-        return not_applicable("Queries and keys are not turned by their positions.")
-    return _unscaled(subject, same) or Outcome(
+    assume(turned, "Queries and keys are not turned by their positions.")
+    return _unscaled(subject, same) or Finding(
         "holds", f"Queries and keys are rotated in {len(turned)} layers, and scores depend on the distance only."
     )
 
@@ -146,7 +137,7 @@ def _start(one: Watched) -> int:
     return 4 if one.scores.shape[-2] >= 8 else 0
 
 
-def _no_rotation(one: Watched, q: Tensor, k: Tensor, limit: float) -> Outcome | None:
+def _no_rotation(one: Watched, q: Tensor, k: Tensor, limit: float) -> Finding | None:
     """Where queries or keys change their length, or scores depend on more than the distance."""
     start, scores = _start(one), q @ k.transpose(-2, -1)  # [batch, head, query, key]
     at = torch.arange(scores.shape[-1])
@@ -163,7 +154,7 @@ def _no_rotation(one: Watched, q: Tensor, k: Tensor, limit: float) -> Outcome | 
         if change > 10 * limit:
             sentence = f"The {name} change their length by {share(change)} with the position: they are not rotated."
             break
-    return placed(one, apart, sentence, PAIRING, float(apart.max()), "positions")
+    return placed(one, worst_cell(apart), sentence, PAIRING, float(apart.max()), "positions")
 
 
 def _scaling(config: Any, layer: int | None) -> Mapping[str, Any] | None:
@@ -177,7 +168,7 @@ def _scaling(config: Any, layer: int | None) -> Mapping[str, Any] | None:
     return given if given.get("rope_type", given.get("type", "linear")) in ("linear", "yarn", "llama3") else None
 
 
-def _unscaled(subject: Subject, same: Run) -> Outcome | None:
+def _unscaled(subject: Subject, same: Run) -> Finding | None:
     """A layer whose queries are turned by the usual angles, although its configuration scales them."""
     config, n = subject.config, same.read.shape[1]
     step = max(1, min(subject.max_len, 2048) // n) if subject.can("positions") else 1
@@ -201,8 +192,7 @@ def _unscaled(subject: Subject, same: Run) -> Outcome | None:
             as_usual, as_scaled = (_turned(q[:, :1], positions, each, halves=halves) for each in (rates, slower))
             visible = float((as_usual - as_scaled).abs().max() / q.abs().max())
             if visible > 10 * limit and float((as_usual - q).abs().max() / q.abs().max()) <= limit:
-                return Outcome(
-                    "broken",
+                return broken(
                     f"Queries are turned as if no scaling were configured ({kind}, factor {scaling['factor']:g}).",
                     "Make the angles from the configuration: rope_scaling has no effect here.",
                     visible,
@@ -223,23 +213,20 @@ def _turned(x: Tensor, positions: Tensor, rates: Tensor, *, halves: bool) -> Flo
 
 
 @check("window", "a sliding window of w reaches the query itself and exactly w − 1 keys back")
-def window(exam: Exam) -> Outcome:
+def window(exam: Exam) -> Finding:
     """The farthest key that each layer may look at."""
     subject = exam.subject
-    if subject.base.target is not None or not (subject.causal or isinstance(subject.module, Transformer)):
-        return not_applicable("Windows are checked in causal models with one stack.")
+    if not (subject.base.target is None and (subject.causal or isinstance(subject.module, Transformer))):
+        raise NotApplicableError("Windows are checked in causal models with one stack.")
     widths = {width for one in watch(subject, shortened(subject, 3)) if (width := _window_of(subject, one)) is not None}
-    if not widths:
-        return not_applicable("No layer has a sliding window.")
+    assume(widths, "No layer has a sliding window.")
     width, changed = max(widths), False
     if width > WIDEST:
-        if not subject.is_transformers or len(widths) > 1:
-            return not_applicable(f"A window of {width} is too wide for this check.")
+        assume(subject.is_transformers and len(widths) <= 1, f"A window of {width} is too wide for this check.")
         subject, changed = _with_window(subject, width, SHORT), True
         width = SHORT
     n = min(width + 4, subject.max_len)
-    if n <= width:
-        return not_applicable("The model reads no more tokens than its window holds.")
+    assume(n > width, "The model reads no more tokens than its window holds.")
     tokens = subject.base.tokens
     run = Run(tokens.repeat(1, -(-n // tokens.shape[1]))[:, :n])
     seen = [one for one in watch(subject, run) if one.is_square and one.scores.shape[-2] == n]
@@ -247,10 +234,9 @@ def window(exam: Exam) -> Outcome:
     apart = (torch.arange(n)[:, None] - torch.arange(n)).abs()  # [query, key]
     reaches = [(one.allowed[0] * apart).flatten(1).amax(dim=1) for one in seen]  # one number for each head
     windows = [(one, w, reach) for one, w, reach in zip(seen, wanted, reaches, strict=True) if w is not None and w < n]
-    if not windows:
-        return not_applicable("No attention with a window could be seen.")
+    assume(windows, "No attention with a window could be seen.")
     if changed and all(bool((reach == n - 1).all()) for _, _, reach in windows):
-        return not_applicable(
+        raise NotApplicableError(
             "The window is too wide for this check, and another one in the configuration has no effect."
         )
     for one, w, reach in windows:
@@ -258,17 +244,15 @@ def window(exam: Exam) -> Outcome:
             head = int((reach != w - 1).nonzero()[0])
             far = int(reach[head])
             cell = (one.allowed[0, head] & (apart == far)).nonzero()[-1] if far >= w else torch.tensor([n - 1, n - w])
-            marked = torch.zeros_like(one.softmax[..., :n])
-            marked[0, head, cell[0], cell[1]] = 1.0
             return placed(
                 one,
-                marked,
+                {"head": head, "query": int(cell[0]), "key": int(cell[1])},
                 f"With a window of {w} (the query counts), a query should reach {w - 1} back and reaches {far}.",
                 "The mask is query − key < window; in flash attention's window_size=(left, 0), left is window − 1.",
                 float(abs(far - w + 1)),
                 "mask",
             )
-    return Outcome("holds", f"Each window of {width} reaches exactly {width - 1} back, in {len(windows)} layers.")
+    return Finding("holds", f"Each window of {width} reaches exactly {width - 1} back, in {len(windows)} layers.")
 
 
 def _width(owner: Any) -> int | Literal["none"] | None:
@@ -316,11 +300,11 @@ def _with_window(subject: Subject, old: int, new: int) -> Subject:
 
 
 @check("precision", "in bfloat16, outputs at far positions are no less exact than near ones")
-def precision(exam: Exam) -> Outcome:
+def precision(exam: Exam) -> Finding:
     """A bfloat16 copy against float32 with the same rounded weights, near the start and far from it."""
     subject = exam.subject
-    if isinstance(subject.module, Transformer) and subject.module.config.image:
-        return not_applicable("The model reads images, which have no far positions.")
+    if subject.reads_images:
+        raise NotApplicableError("The model reads images, which have no far positions.")
     half = _in_half(subject)
     whole = half.copied(torch.float32)
     base = shortened(subject, 8)
@@ -332,8 +316,7 @@ def precision(exam: Exam) -> Outcome:
             if isinstance(module, Transformer) and module.config.position_kind.acts_on == "queries and keys":
                 module.config = module.config.replace(max_len=LONGEST)  # a rotation has no end
         long = min(half.max_len, LONGEST)
-        if base.target is not None or long < 4 * n:
-            return not_applicable("The model cannot be given far positions, nor long inputs.")
+        assume(base.target is None and long >= 4 * n, "The model cannot be given far positions, nor long inputs.")
         tokens, far = subject.base.tokens, long - n
         run = Run(tokens.repeat(1, -(-long // tokens.shape[1]))[:, :long])
         places = ((0, slice(0, n)), (0, slice(far, long)))
@@ -341,10 +324,11 @@ def precision(exam: Exam) -> Outcome:
     try:
         ones, output = watch_outputs(half, run)
     except RuntimeError as error:  # some of PyTorch's kernels want sizes that tiny models do not have
-        return not_applicable(f"The model does not run in bfloat16 here: {' '.join(str(error).split())[:100]}.")
+        raise NotApplicableError(
+            f"The model does not run in bfloat16 here: {' '.join(str(error).split())[:100]}."
+        ) from None
     if not torch.equal(output.isfinite(), exact.isfinite()):
-        return Outcome(
-            "broken",
+        return broken(
             "In bfloat16 an output is not a finite number, and in float32 it is.",
             "Look for a mask constant or a sum that leaves the range, such as a mask that is added twice.",
             float("inf"),
@@ -353,15 +337,14 @@ def precision(exam: Exam) -> Outcome:
         near, beyond = (_error(_seen_scores(one, *at), _seen_scores(other, *at)) for at in places)
         if beyond > max(4 * near, 0.05) and not (one.layer and _is_worse_before(one, other, places)):
             errors = f"{share(beyond)} at position {far}, and by {share(near)} at the start"
-            return Outcome(
-                "broken",
+            return broken(
                 f"In bfloat16 the scores are off by {errors}.",
                 HALF,
                 beyond,
                 layer=one.layer,
                 cause="positions",
             )
-    return Outcome("holds", f"In bfloat16 the scores are as exact at position {far} as at the start.")
+    return Finding("holds", f"In bfloat16 the scores are as exact at position {far} as at the start.")
 
 
 Places = tuple[tuple[int, slice], tuple[int, slice]]

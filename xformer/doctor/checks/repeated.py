@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from xformer.diagnosis.diagnose import diagnose, examination
-from xformer.doctor.check import Exam, Outcome, Pair, check, distance, not_applicable
+from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, check, distance
 from xformer.doctor.subject import Subject
 from xformer.errors import XformerError
 from xformer.model import Transformer
@@ -22,11 +22,11 @@ BACKENDS = ("eager", "sdpa", "flex_attention")
 
 
 @check("finite", "every activation is a finite number")
-def finite(exam: Exam) -> Outcome:
+def finite(exam: Exam) -> Finding:
     """The first activation with NaN or infinity; scores are −∞ where a mask forbids a key."""
     subject, base = exam.subject, exam.subject.base
     if bool(subject.base_logits.isfinite().all()):
-        return Outcome("holds", "Every output is a finite number.")
+        return Finding("holds", "Every output is a finite number.")
     try:
         recorded = subject.record(base)
     except XformerError:
@@ -35,8 +35,7 @@ def finite(exam: Exam) -> Outcome:
     wrong = (name for name, value in recorded.items() if not name.endswith(masked) and not bool(value.isfinite().all()))
     name = next(wrong, "logits")
     layer = re.search(r"coder\.(\d+)\.", name)
-    return Outcome(
-        "broken",
+    return broken(
         f"Outputs are not finite numbers; the first such activation is {name}.",
         "Look for weights that are not finite, a division by 0, and numbers too large for the type of the weights.",
         float("inf"),
@@ -47,7 +46,7 @@ def finite(exam: Exam) -> Outcome:
 
 
 @check("determinism", "the same input twice gives the same output")
-def determinism(exam: Exam) -> Outcome:
+def determinism(exam: Exam) -> Finding:
     """Two calls in eval mode agree, with other random numbers."""
     base = exam.subject.base
     again = replace(base, seed=1)
@@ -62,7 +61,7 @@ def determinism(exam: Exam) -> Outcome:
 
 
 @check("backends", "every attention backend gives the same output")
-def backends(exam: Exam) -> Outcome:
+def backends(exam: Exam) -> Finding:
     """The model's own backend against the others that it has."""
     subject, base = exam.subject, exam.subject.base
     others, failed = _others(subject)
@@ -74,10 +73,7 @@ def backends(exam: Exam) -> Outcome:
         except Exception as error:  # a backend may need another machine or library
             failed.append(f"{name} ({' '.join(str(error).split())[:60]})")
             pairs.remove(pair)
-    if not pairs:
-        return not_applicable(
-            "The model has one attention backend." if not failed else f"Not run: {', '.join(failed)}."
-        )
+    assume(pairs, "The model has one attention backend." if not failed else f"Not run: {', '.join(failed)}.")
     names = ", ".join(pair.title for pair in pairs)
     rest = f" Not run: {', '.join(failed)}." if failed else ""
     return exam.judged(
@@ -129,21 +125,20 @@ def _others(subject: Subject) -> tuple[dict[str, Subject], list[str]]:
 
 
 @check("equations", "every step computes what its equation says")
-def equations(exam: Exam) -> Outcome:
+def equations(exam: Exam) -> Finding:
     """The first finding of the step-by-step examination; the others follow from it or stand beside it."""
     model = exam.subject.module
     if not isinstance(model, Transformer):
-        return not_applicable("The steps of this model are not those of xformer.")
+        raise NotApplicableError("The steps of this model are not those of xformer.")
     inputs = examination(model.config)
     report = diagnose(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid, model=model)
     wrong = [one for one in report.findings if one.severity != "note"]
     if not wrong:
-        return Outcome("holds", f"{len(report.checked)} equations hold at every layer.")
+        return Finding("holds", f"{len(report.checked)} equations hold at every layer.")
     first = wrong[0]
     site = Site.find(first.where[0])
     head = re.search(r"head (\d+)|attn\.(\d+)$", first.where[0])
-    return Outcome(
-        "broken",
+    return broken(
         first.sentence,
         f"This is the bug {first.kind!r}; the Bug lab shows it beside a right model.",
         layer=None if site is None else site.layer,

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool
 from torch import Tensor
 
-from xformer.doctor.check import Exam, Outcome, Pair, check, distance, not_applicable, stacked
+from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, check, distance, stacked
 from xformer.doctor.subject import Run
 from xformer.errors import XformerError
 from xformer.model import Transformer
@@ -56,22 +56,17 @@ def _sizes(exam: Exam, pairs: list[Pair]) -> list[float]:
     return [distance(logits[pair.row][list(pair.at)], logits[pair.row_second][list(pair.at)]) for pair in pairs]
 
 
-def _reads_backwards(exam: Exam) -> Outcome | None:
+def _assume_causal(exam: Exam) -> None:
     subject = exam.subject
-    if not subject.causal:
-        return not_applicable("The model is not causal: every token may see every other.")
-    if subject.base.read.shape[1] < 2:
-        return not_applicable("The input has one token; give at least two.")
-    if not subject.has_output_by_position:
-        return not_applicable("The model has one output for the whole input.")
-    return None
+    assume(subject.causal, "The model is not causal: every token may see every other.")
+    assume(subject.base.read.shape[1] >= 2, "The input has one token; give at least two.")
+    assume(subject.has_output_by_position, "The model has one output for the whole input.")
 
 
 @check("causality", "changing a later token changes no earlier output")
-def causality(exam: Exam) -> Outcome:
+def causality(exam: Exam) -> Finding:
     """Outputs before a changed token stay."""
-    if (silent := _reads_backwards(exam)) is not None:
-        return silent
+    _assume_causal(exam)
     pairs = later_tokens(exam, exam.subject.base)
     return exam.judged(
         pairs,
@@ -85,13 +80,11 @@ def causality(exam: Exam) -> Outcome:
 @check(
     "causality_with_attention", "the same while the attention weights are returned, and outputs stay as without them"
 )
-def causality_with_attention(exam: Exam) -> Outcome:
+def causality_with_attention(exam: Exam) -> Finding:
     """As `causality`, on the path that returns attention weights."""
-    if (silent := _reads_backwards(exam)) is not None:
-        return silent
+    _assume_causal(exam)
     subject = exam.subject
-    if not subject.can("attention"):
-        return not_applicable("The model cannot be asked for its attention weights.")
+    assume(subject.can("attention"), "The model cannot be asked for its attention weights.")
     base = replace(subject.base, with_attention=True)
     pairs = later_tokens(exam, base)
     found = exam.judged(
@@ -110,7 +103,7 @@ def causality_with_attention(exam: Exam) -> Outcome:
             "Look at the branch that returns attention weights: it must compute the same as the other.",
         )
     if found.verdict == "broken" and max(_sizes(exam, later_tokens(exam, subject.base))) > exam.limit:
-        return not_applicable("The model sees the future on every path; see causality.")
+        raise NotApplicableError("The model sees the future on every path; see causality.")
     return found
 
 
@@ -142,10 +135,8 @@ def _short(exam: Exam, n: int = PADDED_TOKENS) -> Run:
     return replace(base, tokens=tokens, positions=positions)
 
 
-def _pads(exam: Exam) -> Outcome | None:
-    if not exam.subject.can("valid"):
-        return not_applicable("The model takes no mask of padding.")
-    return None
+def _assume_padding(exam: Exam) -> None:
+    assume(exam.subject.can("valid"), "The model takes no mask of padding.")
 
 
 def _pair(exam: Exam, base: Run, padded: Run, n_before: int, title: str) -> Pair:
@@ -159,10 +150,9 @@ def _pair(exam: Exam, base: Run, padded: Run, n_before: int, title: str) -> Pair
 
 
 @check("left_padding", "padding on the left changes nothing, at every length")
-def left_padding(exam: Exam) -> Outcome:
+def left_padding(exam: Exam) -> Finding:
     """All lengths from 0 to 40: some mistakes show at few of them only (alignment to 8, 16 or 32)."""
-    if (silent := _pads(exam)) is not None:
-        return silent
+    _assume_padding(exam)
     base = _short(exam)
     room = min(MOST_PADS, exam.subject.max_len - base.tokens.shape[1])
     pairs = [
@@ -177,15 +167,14 @@ def left_padding(exam: Exam) -> Outcome:
     )
     cannot_be_told = not exam.subject.can("positions") and not isinstance(exam.subject.module, Transformer)
     if found.verdict == "broken" and cannot_be_told:
-        return not_applicable("The model cannot be given positions, so padding on the left moves its tokens.")
+        raise NotApplicableError("The model cannot be given positions, so padding on the left moves its tokens.")
     return found
 
 
 @check("right_padding", "padding on the right changes nothing, with any content")
-def right_padding(exam: Exam) -> Outcome:
+def right_padding(exam: Exam) -> Finding:
     """Several lengths, filled with the padding token and with others."""
-    if (silent := _pads(exam)) is not None:
-        return silent
+    _assume_padding(exam)
     base, subject = _short(exam), exam.subject
     room = subject.max_len - base.tokens.shape[1]
     other = int(subject.other_tokens(base.tokens)[0, 0])
@@ -196,8 +185,7 @@ def right_padding(exam: Exam) -> Outcome:
         if n <= room
         for content in contents
     ]
-    if not pairs:
-        return not_applicable("The input is as long as the model allows, so there is no room for padding.")
+    assume(pairs, "The input is as long as the model allows, so there is no room for padding.")
     return exam.compare(
         pairs,
         "Padding on the right changes no output, with any content.",
@@ -207,11 +195,10 @@ def right_padding(exam: Exam) -> Outcome:
 
 
 @check("batch", "an input gives the same alone and in a batch of unequal lengths")
-def batch(exam: Exam) -> Outcome:
+def batch(exam: Exam) -> Finding:
     """The input alone, and beside a longer and a shorter one; of one length where no padding can be given."""
     subject = exam.subject
-    is_image = isinstance(subject.module, Transformer) and bool(subject.module.config.image)
-    base = subject.base if is_image else _short(exam, 12)
+    base = subject.base if subject.reads_images else _short(exam, 12)
     n = base.tokens.shape[1]
     other = subject.other_tokens(base.tokens, seed=1)
     can_pad = subject.can("valid") and subject.has_output_by_position
@@ -238,26 +225,22 @@ def batch(exam: Exam) -> Outcome:
 
 
 @check("masked_row", "a query that may look at nothing gives finite numbers")
-def masked_row(exam: Exam) -> Outcome:
+def masked_row(exam: Exam) -> Finding:
     """Padding on the left of a causal model, or a row of padding alone."""
-    if (silent := _pads(exam)) is not None:
-        return silent
+    _assume_padding(exam)
     base, subject = _short(exam), exam.subject
     if base.tokens.shape[1] + 3 > subject.max_len:
-        return not_applicable("The input is as long as the model allows, so there is no room for padding.")
+        raise NotApplicableError("The input is as long as the model allows, so there is no room for padding.")
     run = _padded(exam, base, 3, left=True)
     if not subject.causal or base.target is not None:
-        if not subject.has_output_by_position:
-            return not_applicable("The model has one output for the whole input.")
-        nothing = replace(run, valid=torch.zeros_like(run.tokens).bool())
-        run = nothing
+        assume(subject.has_output_by_position, "The model has one output for the whole input.")
+        run = replace(run, valid=torch.zeros_like(run.tokens).bool())
     logits = subject.logits(run)
     if bool(logits.isfinite().all()):
-        return Outcome("holds", "A query that may look at nothing gives finite numbers.")
+        return Finding("holds", "A query that may look at nothing gives finite numbers.")
     place = _first_nan(exam, run)
     n = int((~logits[0].isfinite()).any(dim=-1).sum())
-    return Outcome(
-        "broken",
+    return broken(
         f"Where a query may look at nothing (padding on the left), {n} outputs are not finite numbers.",
         "Look at the softmax of a row in which every key is masked: −∞ everywhere gives NaN, which spreads in the next layer "
         "and in every gradient. Mask with a finite number, or set such rows to 0.",
@@ -289,19 +272,16 @@ FIRST_SEGMENT = 5
 
 
 @check("cache", "going on from a cache of keys and values gives the outputs of the whole run, wherever it is split")
-def cache(exam: Exam) -> Outcome:
+def cache(exam: Exam) -> Finding:
     """Every split: the first part is cached, the rest is read at once."""
     subject = exam.subject
-    if not subject.causal:
-        return not_applicable("The model is not causal, so it keeps no cache.")
-    if not subject.can("past"):
-        return not_applicable("The model takes no cache.")
+    assume(subject.causal, "The model is not causal, so it keeps no cache.")
+    assume(subject.can("past"), "The model takes no cache.")
     if isinstance(subject.module, Transformer) and not subject.module.config.position_kind.keeps_keys:
-        return not_applicable("Its positions change with the length of the text, so earlier keys cannot be kept.")
+        raise NotApplicableError("Its positions change with the length of the text, so earlier keys cannot be kept.")
     base = subject.base.with_read(subject.base.read[:, :N_TOKENS])
     n = base.read.shape[1]
-    if n < 2:
-        return not_applicable("The input has one token; give at least two.")
+    assume(n >= 2, "The input has one token; give at least two.")
     pairs = [
         Pair(base, replace(base, n_cached=split), range(split, n), title=f"a cache of {split} tokens")
         for split in range(1, n)
@@ -316,25 +296,25 @@ def cache(exam: Exam) -> Outcome:
 
 
 @check("packing", "documents in one row do not see each other")
-def packing(exam: Exam) -> Outcome:
+def packing(exam: Exam) -> Finding:
     """A document alone, and behind another one in a row."""
     subject = exam.subject
-    if not subject.causal or subject.base.target is not None or not subject.has_output_by_position:
-        return not_applicable("Rows of several documents are for causal models of one stream.")
+    if not (subject.causal and subject.base.target is None and subject.has_output_by_position):
+        raise NotApplicableError("Rows of several documents are for causal models of one stream.")
     if not subject.can("segments") and not _reads_packed_positions(exam):
-        return not_applicable("The model takes no numbers of documents.")
+        raise NotApplicableError("The model takes no numbers of documents.")
     tokens = subject.base.tokens[:, :N_TOKENS]
     before = subject.other_tokens(tokens)[:, :FIRST_SEGMENT]
     n_before, n = before.shape[1], tokens.shape[1]
     if n_before + n > subject.max_len:
-        return not_applicable("The input is as long as the model allows, so there is no room for a second document.")
+        raise NotApplicableError("The input is as long as the model allows, so there is no room for a second document.")
     segments = torch.tensor([[1] * n_before + [2] * n])
     positions = torch.tensor([[*range(n_before), *range(n)]]) if subject.can("positions") else None
     packed = Run(
         torch.cat([before, tokens], dim=1), positions=positions, segments=segments if subject.can("segments") else None
     )
     if packed.segments is None and not _blocks(exam, packed, n_before):
-        return not_applicable("The model makes no mask from positions that start again.")
+        raise NotApplicableError("The model makes no mask from positions that start again.")
     return exam.compare(
         [Pair(Run(tokens), packed, range(n), range(n_before, n_before + n), title="another document before it")],
         "A document gives the same alone and behind another one in a row.",

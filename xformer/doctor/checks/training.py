@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xformer.doctor.check import Exam, Outcome, Pair, check, distance, not_applicable
+from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, check, distance
 from xformer.doctor.subject import Run, Subject
 from xformer.model import Transformer
 
@@ -30,7 +30,7 @@ USUAL = (
 
 
 @check("gradients", "every parameter gets a gradient")
-def gradients(exam: Exam) -> Outcome:
+def gradients(exam: Exam) -> Finding:
     """Of the cross-entropy on the input: the parameters of layers and embeddings whose gradient is missing or 0 throughout."""
     subject = exam.subject
     if not any(one.requires_grad for one in subject.module.parameters()):  # it was opened for reading
@@ -42,8 +42,7 @@ def gradients(exam: Exam) -> Outcome:
         labels = subject.base.read[:, : logits.shape[1]] % logits.shape[-1]
         loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
         if not loss.requires_grad:
-            return Outcome(
-                "broken",
+            return broken(
                 "No parameter gets a gradient: the output does not depend on them in a way that can be differentiated.",
                 "Look for torch.no_grad or .detach() around the whole forward pass.",
             )
@@ -63,13 +62,12 @@ def gradients(exam: Exam) -> Outcome:
     ]
     if not wrong:
         rest = f" (outside the layers {len(silent)} get none: {', '.join(silent[:3])})" if silent else ""
-        return Outcome("holds", f"All {len(named) - len(silent)} parameters of the layers get a gradient{rest}.")
+        return Finding("holds", f"All {len(named) - len(silent)} parameters of the layers get a gradient{rest}.")
     number = re.search(r"\.(\d+)\.", wrong[0])
     last = (
         wrong[0] if number is None else [name for name in wrong if f".{number[1]}." in name][-1]
     )  # the cut is behind it
-    return Outcome(
-        "broken",
+    return broken(
         f"{len(wrong)} parameters get no gradient: {', '.join(wrong[:4])}{' …' if len(wrong) > 4 else ''}.",
         "Look for .detach(), .data, torch.no_grad or an argmax between these parameters and the loss, and for modules that are "
         "built but not called.",
@@ -93,19 +91,18 @@ def _part_of(name: str) -> str:
 
 
 @check("accumulation", "the loss of a batch is the mean over its tokens, however they are split")
-def accumulation(exam: Exam) -> Outcome:
+def accumulation(exam: Exam) -> Finding:
     """Two rows of which one counts in part: by its own tokens, and in two steps where the model takes the number of tokens."""
     subject = exam.subject
-    if not subject.can("labels") or subject.base.target is not None or not subject.has_output_by_position:
-        return not_applicable("The model computes no loss over tokens.")
+    if not (subject.can("labels") and subject.base.target is None and subject.has_output_by_position):
+        raise NotApplicableError("The model computes no loss over tokens.")
     tokens = torch.cat([subject.base.tokens, subject.other_tokens(subject.base.tokens)])
     n = tokens.shape[1]
     labels = tokens.clone()
     logits, loss = subject.logits(Run(tokens)).float(), _loss(subject, tokens, labels)
     errors = {shift: _error(loss, logits, labels, shift) for shift in (1, 0)}  # at random both may be close
     shift = min(errors, key=lambda one: errors[one])
-    if errors[shift] > 1e-3 or n < 4:
-        return not_applicable("The loss is not the cross-entropy of its outputs.")
+    assume(errors[shift] <= 0.001 and n >= 4, "The loss is not the cross-entropy of its outputs.")
     labels[1, n // 4 :] = IGNORED
     expected, whole = _cross_entropy(logits, labels, shift), _loss(subject, tokens, labels)
     size = abs(whole - expected) / max(abs(expected), 1e-12)
@@ -120,9 +117,8 @@ def accumulation(exam: Exam) -> Outcome:
         steps = sum(_loss(subject, tokens[i : i + 1], labels[i : i + 1], num_items_in_batch=n_items) for i in range(2))
         size, way = abs(steps - expected) / max(abs(expected), 1e-12), " in two steps of accumulation"
     if size <= max(exam.limit, 1e-4):
-        return Outcome("holds", "The loss is the mean over all tokens that count.", size=size, floor=exam.floor)
-    return Outcome(
-        "broken",
+        return Finding("holds", "The loss is the mean over all tokens that count.", size=size, floor=exam.floor)
+    return broken(
         f"With rows of unequal length the loss{way} differs by {100 * size:.2g} % from the mean over all tokens.",
         "Divide the sum of the losses by the number of tokens that count in the whole batch (num_items_in_batch), not by row "
         "and then by the number of rows.",
@@ -153,14 +149,13 @@ def _error(loss: float, logits: Tensor, labels: Tensor, shift: int) -> float:
 
 
 @check("tied_weights", "weights that the configuration ties are one, and none were left at random")
-def tied_weights(exam: Exam) -> Outcome:
+def tied_weights(exam: Exam) -> Finding:
     """The output layer against the embedding, and the loss on the text against guessing."""
     subject = exam.subject
     is_tied = _is_tied(subject)
     tables = _ends_of(subject)
     if is_tied and tables is not None and not torch.equal(*tables):
-        return Outcome(
-            "broken",
+        return broken(
             "The configuration ties the output layer to the embedding, and their weights differ.",
             "Call tie_weights() after loading or resizing, and save both or neither.",
             distance(*tables),
@@ -171,8 +166,7 @@ def tied_weights(exam: Exam) -> Outcome:
     if subject.text and subject.causal and subject.base.target is None and tokens.shape[1] >= 5:
         loss, guess = _cross_entropy(subject.base_logits.float(), tokens, 1), math.log(subject.n_tokens)
         if loss > CHANCE * guess:
-            return Outcome(
-                "broken",
+            return broken(
                 f"On the text the loss is {loss:.2f}, and guessing among {subject.n_tokens} tokens gives {guess:.2f}: some "
                 "weights are random, or the tokenizer belongs to another model.",
                 "Look at the loader's report of missing and unexpected weights, above all of the output layer.",
@@ -181,10 +175,10 @@ def tied_weights(exam: Exam) -> Outcome:
                 cause="output",
             )
         tied = "The tied weights are one, and the" if is_tied else "The"
-        return Outcome("holds", f"{tied} loss on the text is {loss:.2f}; guessing gives {guess:.2f}.")
+        return Finding("holds", f"{tied} loss on the text is {loss:.2f}; guessing gives {guess:.2f}.")
     if is_tied is None or tables is None:
-        return not_applicable("No configuration says that weights are tied, and there is no text to score.")
-    return Outcome("holds", "The tied weights are one." if is_tied else "No weights are tied.")
+        raise NotApplicableError("No configuration says that weights are tied, and there is no text to score.")
+    return Finding("holds", "The tied weights are one." if is_tied else "No weights are tied.")
 
 
 def _is_tied(subject: Subject) -> bool | None:
@@ -210,15 +204,15 @@ def _ends_of(subject: Subject) -> tuple[Tensor, Tensor] | None:
 
 
 @check("special_tokens", "the text begins once, and every special token is one token of the model")
-def special_tokens(exam: Exam) -> Outcome:
+def special_tokens(exam: Exam) -> Finding:
     """The tokens of the input and of the chat template."""
     subject, tokenizer = exam.subject, exam.subject.tokenizer
     if tokenizer is None or not hasattr(tokenizer, "all_special_tokens"):
-        return not_applicable("There is no tokenizer.")
+        raise NotApplicableError("There is no tokenizer.")
     wrong = next(_wrong_tokens(subject, tokenizer), None)
     if wrong is not None:
-        return Outcome("broken", *wrong)
-    return Outcome("holds", "The text begins once, and every special token is one token of the model.")
+        return Finding("broken", *wrong)
+    return Finding("holds", "The text begins once, and every special token is one token of the model.")
 
 
 def _wrong_tokens(subject: Subject, tokenizer: Any) -> Iterator[tuple[str, str]]:
@@ -246,11 +240,11 @@ def _wrong_tokens(subject: Subject, tokenizer: Any) -> Iterator[tuple[str, str]]
 
 
 @check("conversion", "a converted or quantised copy computes what its original does")
-def conversion(exam: Exam) -> Outcome:
+def conversion(exam: Exam) -> Finding:
     """Against the model given as `original`; a copy of fewer bits may differ by its own rounding."""
     subject = exam.subject
     if subject.original is None:
-        return not_applicable("No original was given; for example diagnose(model, inputs, original=other).")
+        raise NotApplicableError("No original was given; for example diagnose(model, inputs, original=other).")
     other = Subject.of(subject.original, subject.base.tokens, causal=subject.causal)
     eps = max(torch.finfo(one.dtype).eps for one in (subject, other))
     at = range(subject.base.read.shape[1]) if subject.has_output_by_position else [0]
@@ -258,8 +252,8 @@ def conversion(exam: Exam) -> Outcome:
     size = exam.apart(pair)
     limit = max(exam.limit, 64 * eps)
     if size <= limit:
-        return Outcome("holds", "The model computes what its original does.", size=size, floor=exam.floor)
-    return Outcome(
+        return Finding("holds", "The model computes what its original does.", size=size, floor=exam.floor)
+    return Finding(
         "broken",
         f"The outputs differ from the original's by {100 * size:.2g} %.",
         "Compare module by module: xformer.compare_runs(original, model, inputs).",
