@@ -561,24 +561,22 @@ def _fit(name: str, new: Tensor, value: Tensor) -> Tensor:
 
 def _at_heads(name: str, value: Tensor, heads: tuple[int, ...] | None, changed: Tensor) -> Tensor:
     """`changed` at the chosen heads of [batch, head, …] and `value` at the others; `changed` where none are chosen."""
-    if heads is None:
-        return changed
-    if value.dim() != 4:
+    if heads is not None and value.dim() != 4:
         raise EditError(f"{name} has the shape {list(value.shape)} and no heads; leave heads out.")
-    if wrong := [head for head in heads if not 0 <= head < value.shape[1]]:
-        raise EditError(f"{name} has heads 0 to {value.shape[1] - 1}, got {wrong[0]}.")
-    chosen = torch.zeros(value.shape[1], dtype=torch.bool, device=value.device)
-    chosen[list(heads)] = True
-    return torch.where(chosen[None, :, None, None], changed, value)
+    return _at(name, value, heads, changed, "heads", -3)
 
 
 def _at_positions(name: str, value: Tensor, positions: tuple[int, ...] | None, changed: Tensor) -> Tensor:
     """`changed` at the chosen positions of [batch, (head,) pos, …] and `value` at the others."""
-    if positions is None:
+    return _at(name, value, positions, changed, "positions", -2)
+
+
+def _at(name: str, value: Tensor, chosen: tuple[int, ...] | None, changed: Tensor, what: str, axis: int) -> Tensor:
+    if chosen is None:
         return changed
-    n_pos = value.shape[-2]
-    if wrong := [pos for pos in positions if not 0 <= pos < n_pos]:
-        raise EditError(f"{name} has positions 0 to {n_pos - 1}, got {wrong[0]}.")
-    chosen = torch.zeros(n_pos, dtype=torch.bool, device=value.device)
-    chosen[list(positions)] = True
-    return torch.where(chosen[:, None], changed, value)
+    n = value.shape[axis]
+    if wrong := [one for one in chosen if not 0 <= one < n]:
+        raise EditError(f"{name} has {what} 0 to {n - 1}, got {wrong[0]}.")
+    there = torch.zeros(n, dtype=torch.bool, device=value.device)
+    there[list(chosen)] = True
+    return torch.where(there.reshape(-1, *[1] * (-1 - axis)), changed, value)

@@ -234,7 +234,7 @@ def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -
             alt.X("key:N", sort=order, title="input token", axis=axis),
             alt.Y("query:N", sort=order, title="position", axis=axis),
             heat("share:Q", sequential(dark), 0, 1, title="share"),
-            tooltip=["layer:O", "query:N", "key:N", alt.Tooltip("share:Q", format=".6f")],
+            tooltip=tips("layer:O", "query:N", "key:N", ("share:Q", "", ".6f")),
         )
         .facet(facet=alt.Facet("layer:O", title="after layer"), columns=max(1, ROW_WIDTH // (size + 20)))
     )
@@ -517,7 +517,7 @@ def atom_mapping(reading: Reading, *, layer: int, head: int, dark: bool = False)
         elements=["the same" if agrees else "differ" for agrees in frame["agrees"]],
     )  # fmt: skip
     hover = tips(("product_token", "atom of the product"), ("reactant_token", "atom of the reactants"))
-    hover += [alt.Tooltip("weight:Q", format=".4f"), *tips("elements:N")]
+    hover += tips(("weight:Q", "", ".4f"), "elements:N")
     across = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-1, width], nice=False))
     colours = alt.Scale(domain=["the same", "differ"], range=[RIGHT.colour[dark], WRONG.colour[dark]])
     dashes = alt.Scale(domain=["the same", "differ"], range=[[1, 0], [4, 3]])

@@ -127,7 +127,7 @@ def decision_rows(
     )
     if data["key"].nunique() != frame["key"].nunique():
         raise ValueError("These layers look at different tokens; draw self-attention and cross-attention one by one.")
-    hover = [*tips("row:N", "key:N"), alt.Tooltip("weight:Q", format=".6f")]
+    hover = tips("row:N", "key:N", ("weight:Q", "", ".6f"))
     return _heatmap(data, "weight", ("key: what the deciding position looks at", "layer · head"), hover, False, dark)
 
 
@@ -168,10 +168,7 @@ def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None =
         ink=inks(stops, data["probability"], 0, 1),
         verdict=[theme.RIGHT.word if ok else theme.WRONG.word for ok in right],
     )
-    hover = [
-        *tips("model:N", ("point:N", "after"), ("token:N", "likeliest token")),
-        alt.Tooltip("probability:Q", format=".6f"),
-    ]
+    hover = tips("model:N", ("point:N", "after"), ("token:N", "likeliest token"), ("probability:Q", "", ".6f"))
     if is_known:
         hover += tips(("verdict:N", "which is"), ("answer:N", "right token"), RIGHT_SHARE)
     y = alt.Y("point:N", sort=points, title="after …", axis=alt.Axis(labelLimit=240, labelOverlap=False))
@@ -297,7 +294,7 @@ def surprise_by_character(readings: Sequence[Reading], *, dark: bool = False) ->
     axis = alt.Axis(labelExpr="abs(datum.value)", tickCount=6)
     bits = alt.Y("bits_up:Q", title="bits per character", axis=axis, scale=alt.Scale(padding=16))
     x = alt.X("from:Q", title="character of the text", scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1))
-    hover = ["model:N", "token:N", *(alt.Tooltip(f"{name}:Q", format=".2f") for name in ("bits", "bits_per_character"))]
+    hover = tips("model:N", "token:N", ("bits:Q", "", ".2f"), ("bits_per_character:Q", "", ".2f"))
     base = alt.Chart(table)
     bars = base.mark_bar(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1)
     look = {"fontSize": 12, "color": theme.pick(theme.TEXT, dark)}

@@ -82,7 +82,7 @@ def vector_heatmap(
         x=alt.X("dimension:O", title=columns, axis=_sparse()),
         y=alt.Y("row:N", title=rows, sort=list(dict.fromkeys(names)), axis=_sparse()),
         color=_signed("value:Q", limit, dark, "value", legend),
-        tooltip=["position:O", *token, "dimension:O", alt.Tooltip("value:Q", format=".7g")],
+        tooltip=tips("position:O", *token, "dimension:O", ("value:Q", "", ".7g")),
     )
 
 
@@ -163,7 +163,7 @@ def cosines(
             x=alt.X("other:N", title=None, sort=order, axis=_sparse(-90)),
             y=alt.Y("one:N", title="position, token", sort=order, axis=_sparse()),
             color=_signed("cosine:Q", 1.0, dark, "cosine", legend),
-            tooltip=[*tips(("one:N", "token"), ("other:N", "other token")), alt.Tooltip("cosine:Q", format=".7f")],
+            tooltip=tips(("one:N", "token"), ("other:N", "other token"), ("cosine:Q", "", ".7f")),
         )
     )
 
@@ -314,7 +314,7 @@ def spectrum(reading: Reading, *, stack: str | None = None, chosen: int | None =
     every = -(-len(table) // MOST_TICKS)
     axis = alt.Axis(labelAngle=0, values=[k for k in table["frequency"].tolist() if (k - 1) % every == 0])
     x = alt.X("frequency:O", title="frequency: turns over all numbers", axis=axis)
-    hover = [*tips("frequency:O", ("period:Q", "numbers for one turn", ".4~g")), alt.Tooltip("share:Q", format=".4%")]
+    hover = tips("frequency:O", ("period:Q", "numbers for one turn", ".4~g"), ("share:Q", "", ".4%"))
     base = alt.Chart(table).encode(x=x, tooltip=[*hover, *tips(("chance:Q", "most by chance", ".4%"))])
     y = alt.Y("share:Q", title="share of the variance", axis=alt.Axis(format="%"))
     line = alt.Chart(table.head(1)).encode(y="chance:Q")
@@ -429,7 +429,7 @@ def _heat_map(table: pd.DataFrame, texts: Sequence[str], dark: bool) -> Chart:
     base = alt.Chart(data).encode(
         alt.X("other:N", sort=columns, axis=alt.Axis(orient="top", labelAngle=0, labelOverlap="parity", **axis)),
         alt.Y("one:N", sort=rows, axis=alt.Axis(labelLimit=150, labelOverlap="parity", **axis)),
-        tooltip=[*tips(("one:N", "text"), ("other_text:N", "other text")), alt.Tooltip("cosine:Q", format=".6f")],
+        tooltip=tips(("one:N", "text"), ("other_text:N", "other text"), ("cosine:Q", "", ".6f")),
     )
     cells = base.mark_rect().encode(heat("cosine:Q", stops, -1.0, 1.0, legend=legend))
     numbers = base.mark_text(fontSize=12 if len(texts) <= 5 else 10).encode(text="shown:N", color=written())
@@ -446,7 +446,7 @@ def _lines(table: pd.DataFrame, layer: int, dark: bool) -> Chart:
     y = alt.Y("cosine:Q", title="cosine", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))
     look = {"sort": order, "title": "texts", "legend": alt.Legend(orient="top", columns=3)}
     colour = hues("pair:N", order, theme.head_hues(len(order), dark), **look)
-    tooltip = [*tips(("pair:N", "texts"), "layer:O"), alt.Tooltip("cosine:Q", format=".6f")]
+    tooltip = tips(("pair:N", "texts"), "layer:O", ("cosine:Q", "", ".6f"))
     base = alt.Chart(data).encode(x, y, colour, tooltip=tooltip)
     marked = base.transform_filter(alt.datum.is_shown).mark_point(filled=True, size=110, opacity=1)
     return layered(base.mark_line(point=True), marked, height=240)

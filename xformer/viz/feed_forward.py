@@ -42,11 +42,6 @@ DWARFS = 20
 FIRES, RESTS, DEAD = "fires at an average position", "silent there, fires elsewhere", "dead: writes nothing anywhere"
 
 
-def by_mean(values: Float[np.ndarray, "pos neuron"]) -> Int[np.ndarray, " neuron"]:
-    """The neurons in the order of their mean over the positions, the most active first."""
-    return np.argsort(-values.mean(axis=0), kind="stable")
-
-
 def clear_limit(values: Float[np.ndarray, "*shape"]) -> float:
     """Where the colours of activations end: at the largest; at a few times the usual large one where one dwarfs all others.
 
@@ -124,8 +119,7 @@ def activations(
     colour = heat("activation:Q", stops, low, limit, legend=legend)
     beside = alt.Axis(labelOverlap=True, grid=False, labelFlush=False)
     y = alt.Y("place:N", sort=places, title="position · token", axis=beside)
-    hover = tips(("place:N", "position"))
-    hover = [alt.Tooltip("neuron:Q", format="d"), *hover, alt.Tooltip("activation:Q", format=".5f")]
+    hover = tips(("neuron:Q", "", "d"), ("place:N", "position"), ("activation:Q", "", ".5f"))
     # A wheel alone scrolls the page; a pinch on a touch pad is a wheel with Ctrl.
     zoom = alt.selection_interval(name="zoom", bind="scales", encodings=["x"], zoom="wheel![event.ctrlKey]")
     # A row a position: its numbers are taken apart in the browser, so that none of the names is sent more than once.
@@ -152,7 +146,7 @@ def activations(
 def ranking_of(reading: Reading, *, layer: int, order: str = "sorted") -> Int[np.ndarray, " neuron"]:
     """The neurons of a layer in the order of their columns in a map of activations."""
     values = activity(reading, layer=layer).numpy(force=True)  # [pos, neuron]
-    return by_mean(values) if order == "sorted" else np.arange(values.shape[1])
+    return np.argsort(-values.mean(axis=0), kind="stable") if order == "sorted" else np.arange(values.shape[1])
 
 
 def firing(of: Reading | Survey, *, before: Reading | None = None, dark: bool = False) -> Chart:
@@ -190,7 +184,7 @@ def firing(of: Reading | Survey, *, before: Reading | None = None, dark: bool = 
     scale, axis = alt.Scale(domain=[0, 1]), alt.Axis(format="%")
     x = alt.X("share:Q", scale=scale, title="share of the layer's neurons", axis=axis)
     y = alt.Y("where:N", sort=sort, title=None, axis=alt.Axis(labelLimit=320, labelOverlap=False))
-    hover = [*tips("where:N", "state:N"), alt.Tooltip("share:Q", format=".3%"), *tips("dead:Q", ("of:Q", "neurons"))]
+    hover = tips("where:N", "state:N", ("share:Q", "", ".3%"), "dead:Q", ("of:Q", "neurons"))
     bars = alt.Chart(data).mark_bar(stroke=paper).encode(x, y, colour, alt.Order("order:Q"), tooltip=hover)
     counts = data[data["order"] == 2].assign(text=lambda d: [f"{dead} dead" for dead in d["dead"]])
     names = alt.Chart(counts).mark_text(align="left", dx=6, fontSize=12, color=ink)
@@ -268,7 +262,7 @@ def neurons(
     y = alt.Y("name:N", sort=rows, title=None, axis=alt.Axis(labelLimit=280, labelOverlap=False, **look))
     click = alt.selection_point(name="cell", fields=["neuron"], on="click")
     colour = heat("share:Q", stops, low, 1.0, legend=None)
-    hover = [*tips("name:N", ("place:N", "position")), alt.Tooltip("activation:Q", format=".4f")]
+    hover = tips("name:N", ("place:N", "position"), ("activation:Q", "", ".4f"))
     base = alt.Chart(pd.DataFrame(data)).encode(x, y)
     paper, ink = theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark)
     layers = [base.mark_rect(stroke=paper, cursor="pointer").encode(colour, tooltip=hover).add_params(click)]
@@ -369,7 +363,7 @@ def neuron(
         alt.X("place:N", sort=places, title="position · token", axis=axis),
         alt.Y("activation:Q", title="activation"),
         hues("run:N", list(runs), colours[: len(runs)], legend=legend),
-        tooltip=["place:N", "run:N", alt.Tooltip("activation:Q", format=".5f")],
+        tooltip=tips("place:N", "run:N", ("activation:Q", "", ".5f")),
     )  # fmt: skip
     return (chart.encode(xOffset=alt.XOffset("run:N", sort=list(runs))) if two else chart).properties(height=300)
 
@@ -403,7 +397,7 @@ def expert_weights(reading: Reading, *, layer: int, title: str = "", dark: bool 
     base = alt.Chart(table).encode(
         alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=flat_axis(len(places))),
         alt.Y("expert:O", title="expert", axis=alt.Axis(labelOverlap=True)),
-        tooltip=[*tips(("place:N", "position"), "expert:O"), alt.Tooltip("weight:Q", format=".4f")],
+        tooltip=tips(("place:N", "position"), "expert:O", ("weight:Q", "", ".4f")),
     )
     taken, height = base.transform_filter("datum.weight != 0"), rows_height(n_experts, most=600, around=90)
     return layered(base.mark_rect(opacity=0), taken.mark_rect().encode(color=colour), height=height, **above(title))

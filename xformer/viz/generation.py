@@ -328,7 +328,11 @@ def _lanes(runs: Sequence[DecodedSteps], frame: pd.DataFrame) -> pd.DataFrame:
         token=frame["token"].map(visible),
         kind=[{True: "right", False: "wrong"}.get(right, "plain") for right in frame["right"]],
     )
-    answers = frame[frame["answer"] != ""].groupby("step")["answer"].agg(_same_or_not)
+    answers = (
+        frame[frame["answer"] != ""]
+        .groupby("step")["answer"]
+        .agg(lambda same: "≠" if same.nunique() > 1 else same.iloc[0])
+    )
     above = []
     if len(answers):
         name = "right answer" if any(run.has_right_answer for run in runs) else "the text"
@@ -338,10 +342,6 @@ def _lanes(runs: Sequence[DecodedSteps], frame: pd.DataFrame) -> pd.DataFrame:
             above.append(pd.DataFrame(row))
     columns = ["lane", "at", "token", "kind", "probability"]
     return pd.concat([*above, predicted]).reindex(columns=columns)
-
-
-def _same_or_not(answers: pd.Series) -> str:
-    return "≠" if answers.nunique() > 1 else answers.iloc[0]
 
 
 ROW, LANE, TRACK = 760, 34, 100
@@ -432,8 +432,8 @@ def steering_by_scale(
     colours = [*theme.head_hues(len(tokens) - 1, dark), theme.pick(theme.MASKED, dark)]
     share = alt.Y("probability:Q", title="probability", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
     colour = hues("token:N", tokens, colours, legend=alt.Legend(title="next token", labelFontSize=14))
-    x, hover = alt.X("scale:Q", title="scale", scale=alt.Scale(nice=False)), tips("token:N", "scale:Q")
-    hover += [alt.Tooltip("probability:Q", format=".3f")]
+    x = alt.X("scale:Q", title="scale", scale=alt.Scale(nice=False))
+    hover = tips("token:N", "scale:Q", ("probability:Q", "", ".3f"))
     areas = alt.Chart(table).mark_area(interpolate="monotone", opacity=0.9)
     areas = areas.encode(x, share.stack("zero"), colour, alt.Order("place:Q"), tooltip=hover)
     marked = pd.DataFrame({"scale": [] if scale is None else [scale]})

@@ -298,8 +298,7 @@ def _in_rows(table: pd.DataFrame, across: int, unit: float, dark: bool) -> Chart
     size = table["pixel_x"].max() + 1 + APART
     x, y = number % across * size + table["pixel_x"], number // across * size + table["pixel_y"]
     frame = table.assign(x=x, x2=x + 1, y=y, y2=y + 1, itself=False)
-    pixel = tips("filter:N", ("pixel_y:Q", "pixel y"), ("pixel_x:Q", "pixel x"))
-    tooltip = [*pixel, alt.Tooltip("weight:Q", format=".6f")]
+    tooltip = tips("filter:N", ("pixel_y:Q", "pixel y"), ("pixel_x:Q", "pixel x"), ("weight:Q", "", ".6f"))
     return tile_map(frame, "weight", theme.signed_limit(table["weight"].to_numpy()), tooltip, dark, unit)
 
 
@@ -328,7 +327,7 @@ def patch_places(reading: Reading, *, unit: float = 20.0, dark: bool = False) ->
     row, column, y, x = np.unravel_index(np.arange(len(table)), (side,) * 4)
     x, y = column * (side + PLACE_MAPS_GAP) + x, row * (side + PLACE_MAPS_GAP) + y
     frame = table.assign(x=x, x2=x + 1, y=y, y2=y + 1)
-    return tile_map(frame, "cosine", 1.0, ["patch:N", "other:N", alt.Tooltip("cosine:Q", format=".6f")], dark, unit)
+    return tile_map(frame, "cosine", 1.0, tips("patch:N", "other:N", ("cosine:Q", "", ".6f")), dark, unit)
 
 
 def classes(reading: Reading, *, before: Reading | None = None, dark: bool = False) -> Chart:
@@ -356,7 +355,7 @@ def classes(reading: Reading, *, before: Reading | None = None, dark: bool = Fal
     base = alt.Chart(table.assign(strong=strong)).encode(
         x=alt.X("digit:N", sort=None, title="digit", axis=alt.Axis(labelAngle=0, labelFontSize=15)),
         y=alt.Y("probability:Q", scale=alt.Scale(domain=[0, 1]), title="probability", axis=alt.Axis(format=".0%")),
-        tooltip=["run:N", alt.Tooltip("digit:N", title="class"), alt.Tooltip("probability:Q", format=".6f")],
+        tooltip=tips("run:N", ("digit:N", "class"), ("probability:Q", "", ".6f")),
     )
     last = base.transform_filter(alt.datum.run == list(runs)[-1])
     opacity = alt.condition(alt.datum.strong, alt.value(1.0), alt.value(0.55))

@@ -81,7 +81,7 @@ def norms(
         alt.Y("point:N", sort=points, title="after …", axis=point_axis(len(points))),
     )
     legend = alt.Legend(title="length ‖x‖", gradientLength=120, format=".3~g")
-    hover = [*tips("point:N", ("place:N", "position · reads")), alt.Tooltip("length:Q", format=".5f")]
+    hover = tips("point:N", ("place:N", "position · reads"), ("length:Q", "", ".5f"))
     layers = [base.mark_rect().encode(heat("length:Q", stops, 0, limit, legend=legend), tooltip=hover)]
     if n <= ROOMY:
         layers.append(base.mark_text(fontSize=11).encode(color=written(), text="shown:N"))
@@ -151,7 +151,7 @@ def attribution(
     room = 0.1 * (high - low) or 1.0  # for the number beside the longest bar
     scale = alt.Scale(domain=[low - room, high + room], nice=False)
     x = alt.X("contribution:Q", title=f"adds to {target}", scale=scale)
-    hover = ["part:N", "run:N", alt.Tooltip("contribution:Q", format="+.6f")]
+    hover = tips("part:N", "run:N", ("contribution:Q", "", "+.6f"))
     base = alt.Chart(data).encode(x, y, tooltip=hover)
     colour, bars, now = alt.Color("hue:N", scale=None), [], base
     if two:
@@ -447,7 +447,7 @@ def answer_path(
     colour = hues("for_it:N", [True, False], [stops[-4], stops[3]], legend=None)
     ink = theme.pick(theme.TEXT, dark)
     what = f"adds to the margin of {frame['answer'].iloc[0]}" if is_split else "probability of the answer"
-    hover = ["point:N", "token:N", "answer:N", "rank:Q", alt.Tooltip("answer_probability:Q", format=".6f")]
+    hover = tips("point:N", "token:N", "answer:N", "rank:Q", ("answer_probability:Q", "", ".6f"))
     hover += tips(("adds:Q", "adds to the margin", "+.4f")) if is_split else []
     axis = alt.Axis(orient="top", tickCount=4, title=what)
     y = alt.Y("point:N", sort=rows, title=None, axis=point_axis(len(rows)))

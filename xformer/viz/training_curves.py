@@ -148,8 +148,8 @@ def curve_chart(
     )
     ink = theme.pick(theme.TEXT, dark)
     now = shown.mark_rule(color=theme.pick(theme.PRIMARY, dark), strokeWidth=2.5)
-    hover = [alt.Tooltip("step:Q", format=",")]
-    hover += [alt.Tooltip(f"{name}:Q", title=title, format=curves.format) for name, title in curves.names.items()][:20]
+    values = [(f"{name}:Q", title, curves.format) for name, title in curves.names.items()][:20]
+    hover = tips(("step:Q", "", ","), *values)
     return layered(
         lines,
         hovered(points, ink, hover).properties(name="hovered"),  # else the view is named after the data
@@ -295,7 +295,7 @@ def curves_chart(
     legend = alt.Legend(orient="right", title=None, labelLimit=160, **look)
     colour = hues("run:N", names, [colours[name] for name in names], sort=names, legend=legend)
     base = alt.Chart(frame).encode(across, colour)
-    exact = ["run:N", alt.Tooltip("step:Q", format=","), alt.Tooltip("seconds:Q", format=".2f")]
+    exact = tips("run:N", ("step:Q", "", ","), ("seconds:Q", "", ".2f"))
     exact += tips(("value:Q", f"{title}, smoothed" if is_smooth else title, ".6g"))
     exact += tips(("raw:Q", f"{title}, raw", ".6g")) if is_smooth else []
     layers: list[alt.Chart] = []

@@ -83,10 +83,10 @@ def training_fan(
     )
     hue, ink, shown = theme.head_hue(0, dark), theme.pick(theme.TEXT, dark), ".2%" if share else ".4g"
     names = {"high": "90 %", "upper": "75 %", "median": "median", "lower": "25 %", "low": "10 %"}
-    hover = [alt.Tooltip("step:Q", format=","), *tips(("members:Q", "members"))]
-    hover += tips(*((f"{name}:Q", quantile, shown) for name, quantile in names.items()))
+    quantile_tips = ((f"{name}:Q", quantile, shown) for name, quantile in names.items())
+    hover = tips(("step:Q", "", ","), ("members:Q", "members"), *quantile_tips)
     base = alt.Chart(fan).encode(x)
-    one = ["member:N", alt.Tooltip("step:Q", format=","), alt.Tooltip("value:Q", title=title, format=shown)]
+    one = tips("member:N", ("step:Q", "", ","), ("value:Q", title, shown))
     members = alt.Chart(each).mark_line(strokeWidth=1, opacity=0.45, color=ink)
     return layered(
         base.mark_area(opacity=0.13, color=hue).encode(low, alt.Y2("high:Q")),
