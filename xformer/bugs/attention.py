@@ -232,16 +232,12 @@ class SplitByView(Attention):
         return x.reshape(batch, n_heads, n_pos, features // n_heads)
 
 
-def _square(config: ModelConfig) -> bool:
-    return config.d_head == config.d_value
-
-
 def _pair(config: ModelConfig) -> bool:
     return config.architecture == "encoder-decoder"
 
 
 ROLE_BUGS = (
-    bug("keys-values-swapped", exchange(Attention, KeysAsValues), _square),
+    bug("keys-values-swapped", exchange(Attention, KeysAsValues), lambda config: config.d_head == config.d_value),
     bug(
         "cross-queries-from-memory",
         exchange(Attention, AskedByMemory, "cross_attn"),

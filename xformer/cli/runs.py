@@ -154,12 +154,9 @@ def _send_command(action: str, entry: Entry, store: RunStore) -> str:
         return f"{called} will pause after its current step."
     if action == "resume":
         jobs.resume(store, entry.id)
-        return f"{called} goes on{_after_what(store, entry)}."
+        is_queued = store.entry(entry.id).state == "queued"
+        return f"{called} goes on{', when its turn comes' if is_queued else ''}."
     if not entry.is_active and entry.state not in ("queued", "paused"):
         raise RunStoreError(f"The run “{entry.name}” is {entry.state}: there is nothing to stop.")
     jobs.stop(store, entry.id)
     return f"{called} will stop after its current step." if entry.is_active else f"{called} is stopped."
-
-
-def _after_what(store: RunStore, before: Entry) -> str:
-    return ", when its turn comes" if store.entry(before.id).state == "queued" else ""

@@ -62,10 +62,6 @@ class Examination:
         """One input alone, without its padding."""
         return self.rows(torch.tensor([index])).each(_cut)
 
-    def padded_before(self) -> Examination:
-        """The same inputs with all their padding in front."""
-        return self.each(_to_the_right)
-
     def each(self, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Examination:
         """The inputs with their source, and their target where there is one, changed."""
         if self.target is None or self.target_valid is None:
@@ -189,7 +185,7 @@ def alone(of: Examined) -> Differences:
         whole = of.logits(of.inputs)
         yield from (relative(of.logits(of.inputs.row(i))[0] - whole[i], whole[i]) for i in range(N_ALONE))
         return
-    whole, moved = of.logits(of.inputs), of.inputs.padded_before()
+    whole, moved = of.logits(of.inputs), of.inputs.each(_to_the_right)
     before = of.logits(moved)
     for i in range(min(N_ALONE, len(whole))):
         expected = of.logits(of.inputs.row(i))[0]

@@ -269,10 +269,6 @@ class Report:
     pairs: dict[str, int] | None = None
     """For each behaviour, how many pairs of runs were compared; None where no model was run."""
 
-    def with_behaviours(self, found: list[Finding], pairs: dict[str, int]) -> Report:
-        """The same with what the model did besides."""
-        return replace(self, findings=[*(f for f in found if f.severity == "error"), *self.findings], pairs=pairs)
-
     @property
     def checked(self) -> list[str]:
         """One line for each thing that was looked at somewhere."""
@@ -359,7 +355,7 @@ def check_up(model: Transformer, task: Task | None = None, *, seed: int = 0) -> 
     if any(finding.severity == "error" for finding in report.findings):
         return report
     found, pairs = check_behaviours(model, inputs)
-    return report.with_behaviours(found, pairs)
+    return replace(report, findings=[*found, *report.findings], pairs=pairs)
 
 
 def _of_images(config: ModelConfig, task: Task | None, inputs: int, seed: int) -> Examination:

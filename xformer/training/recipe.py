@@ -98,7 +98,7 @@ def learning_rate(config: TrainConfig, step: int) -> float:
         >>> [learning_rate(config, step) for step in (1, 5, 10)]
         [0.02, 0.1, 0.1]
     """
-    peak = peak_at(config, step)
+    peak = next((peak for at, peak in reversed(config.lr_changes) if at <= step), config.peak_lr)
     warmup = round(config.warmup * config.steps)
     if step <= warmup:
         return peak * step / warmup
@@ -108,11 +108,6 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     if config.decay == "linear":
         return peak + (config.final_lr - peak) * t
     return config.final_lr + (peak - config.final_lr) * (1 + math.cos(math.pi * t)) / 2
-
-
-def peak_at(config: TrainConfig, step: int) -> float:
-    """Return the peak at a step: the last of `lr_changes` up to it."""
-    return next((peak for at, peak in reversed(config.lr_changes) if at <= step), config.peak_lr)
 
 
 def with_peak(config: TrainConfig, after: int, peak: float) -> TrainConfig:

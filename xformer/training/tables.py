@@ -104,14 +104,9 @@ def flat(row: Mapping[str, Any]) -> dict[str, Any]:
     return cells
 
 
-def metrics_table(runs: Mapping[str, Rows]) -> pd.DataFrame:
-    """Return the rows of all runs in one table, with the run in the first column."""
-    return pd.DataFrame([{"run": name} | flat(row) for name, rows in runs.items() for row in rows])
-
-
 def metrics_csv(runs: Mapping[str, Rows]) -> bytes:
-    """Return the rows of all runs as a CSV file without formulas."""
-    return to_csv(metrics_table(runs))
+    """Return the rows of all runs as a CSV file without formulas, with the run in the first column."""
+    return to_csv(pd.DataFrame([{"run": name} | flat(row) for name, rows in runs.items() for row in rows]))
 
 
 def event_files(runs: Mapping[str, Rows], created: Mapping[str, float]) -> bytes:

@@ -131,11 +131,7 @@ def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[st
         run.begin_with(load(folder / START).model)
     elif entry.parent is not None and "@" in entry.parent:
         raise TrainingError(f"The weights of {entry.parent} that this run begins with are missing; fork it once more.")
-    forget_after(folder, run.step)
-    with store.database.writing() as db:
-        db.execute("DELETE FROM metrics WHERE run = ? AND step > ?", (entry.id, run.step))
-        insert_rows(db, entry.id, run.rows)
-        set_columns(db, entry.id, step=run.step, seconds=run.seconds, live="{}")
+    _forget_later(store, entry.id, run, folder, step=run.step, seconds=run.seconds, live="{}")
     command_loop.drives({entry.id: run})
     try:
         for progress in run.reports(between=command_loop.between):
@@ -273,11 +269,18 @@ def _begin(store: RunStore, entry: Entry, member: Member, device: torch.device) 
         run.begin_with(load(folder).model)
     elif (folder / STATE).exists():
         run.restore()
+    _forget_later(store, member.id, run, folder)
+    return run
+
+
+def _forget_later(store: RunStore, name: str, run: Run, folder: Path, **columns: Any) -> None:
+    """Have the folder and the run store know a run up to its step, from which it goes on."""
     forget_after(folder, run.step)
     with store.database.writing() as db:
-        db.execute("DELETE FROM metrics WHERE run = ? AND step > ?", (member.id, run.step))
-        insert_rows(db, member.id, run.rows)
-    return run
+        db.execute("DELETE FROM metrics WHERE run = ? AND step > ?", (name, run.step))
+        insert_rows(db, name, run.rows)
+        if columns:
+            set_columns(db, name, **columns)
 
 
 TAKEN_BACK = ("stopped", "interrupted")

@@ -283,7 +283,7 @@ def show(picture: Any) -> None:
         from IPython.display import display  # type: ignore[import-not-found]
 
         display(picture)
-    elif isinstance(picture, pd.DataFrame | pd.Series) or not _is_drawn(picture):
+    elif not isinstance(picture, alt.TopLevelMixin) and not hasattr(picture, "write_html"):  # a figure of Plotly has it
         print(picture.to_string() if isinstance(picture, pd.DataFrame | pd.Series) else picture)
     else:
         with tempfile.NamedTemporaryFile(prefix="xformer-", suffix=".html", delete=False) as file:
@@ -291,11 +291,6 @@ def show(picture: Any) -> None:
         print(f"The picture is in {file.name}")
         if sys.stdout.isatty():
             webbrowser.open(Path(file.name).as_uri())
-
-
-def _is_drawn(picture: Any) -> bool:
-    """Whether it is a picture: a chart of Altair, or a figure of Plotly."""
-    return isinstance(picture, alt.TopLevelMixin) or hasattr(picture, "write_html")
 
 
 def _in_notebook() -> bool:

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
+from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 import streamlit as st
@@ -126,16 +127,26 @@ def _machine_names() -> frozenset[str]:
     return frozenset({name, f"{name}.local", socket.getfqdn().lower()}) - {""}
 
 
-class HostGuard:
-    """Refuses requests and websockets whose Host header names another server."""
+class Guard:
+    """An ASGI middleware that looks after connections of some kinds, and lets the others pass."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("http", "websocket")
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self.app(scope, receive, send)
-            return
+        await (self.guard if scope["type"] in self.kinds else self.app)(scope, receive, send)
+
+    async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection of these kinds; `self.app` answers it."""
+        raise NotImplementedError
+
+
+class HostGuard(Guard):
+    """Refuses requests and websockets whose Host header names another server."""
+
+    async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
         host = Headers(scope=scope).get("host")
         if is_own(host):
             await self.app(scope, receive, send)
@@ -162,17 +173,12 @@ def framers(query: bytes) -> str | None:
     return " ".join(["'self'", *listed])
 
 
-class SecurityHeaders:
+class SecurityHeaders(Guard):
     """Adds a content policy to every answer: no content from other sites, no guessed types, frames as `framers` allows."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    kinds = ("http",)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-
+    async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
@@ -200,15 +206,14 @@ def visitor_id_in(cookies: Mapping[str, str]) -> str:
     return found if isinstance(found, str) and re.fullmatch(r"[0-9a-f]{32}", found) else ""
 
 
-class VisitorCookie:
+class VisitorCookie(Guard):
     """Sets the visitor's cookie with each page, except for a picture that any site may frame."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    kinds = ("http",)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sent = Headers(scope=scope) if scope["type"] == "http" else Headers()
-        is_page = scope.get("method") == "GET" and "text/html" in sent.get("accept", "")
+    async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sent = Headers(scope=scope)
+        is_page = scope["method"] == "GET" and "text/html" in sent.get("accept", "")
         if not is_page or framers(scope.get("query_string", b"")) is None:
             await self.app(scope, receive, send)
             return
@@ -235,17 +240,12 @@ def readable(data: bytes) -> bytes | None:
     return data if kind in ALLOWED else None
 
 
-class MessageGuard:
+class MessageGuard(Guard):
     """Drops messages that are not allowed, and closes a connection that sends text: the protocol is binary."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    kinds = ("websocket",)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "websocket":
-            await self.app(scope, receive, send)
-            return
-
+    async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_closed = False
 
         async def receive_allowed() -> Message:

@@ -25,6 +25,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pages.shared.serving.access import Guard
 from pages.shared.streamlit_compat import uploaded_sizes
 from xformer.errors import RunStoreError
 from xformer.training.entry import Entry
@@ -92,17 +93,16 @@ def count_run(address: str, run: str) -> None:
     _runs[run] = address
 
 
-class ConnectionGuard:
+class ConnectionGuard(Guard):
     """Refuses a websocket from an address that has as many open as allowed."""
 
+    kinds = ("websocket",)
+
     def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+        super().__init__(app)
         self.open: Counter[str] = Counter()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "websocket":
-            await self.app(scope, receive, send)
-            return
+    async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
         address = _client(scope)
         if self.open[address] >= _number_in("XFORMER_MAX_CONNECTIONS_BY_ADDRESS", 64):
             await send({"type": "websocket.close", "code": 1008, "reason": "Too many connections from your address"})
@@ -140,23 +140,25 @@ def _upload_refusal(session: str, length: int, sizes: _SizesBySession, addresses
     return f"At most {FILES_EACH} files of one visitor are kept; close some first." if len(own) >= FILES_EACH else None
 
 
-class UploadGuard:
+class UploadGuard(Guard):
     """Refuses an upload that would take more memory than allowed, before it is read.
 
     Streamlit holds an uploaded file in memory until its visitor leaves. It accepts any number of them from every connection,
     and its own limit (server.maxUploadSize) is for a single file.
     """
 
+    kinds = ("http",)
+
     def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+        super().__init__(app)
         self.arriving: _SizesBySession = {}
         """Bytes of the uploads that are being read, by session."""
         self.addresses: dict[str, str] = {}
         """The address of each session that has files."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        if scope["type"] != "http" or scope["method"] != "PUT" or UPLOAD_PATH not in path:
+        if scope["method"] != "PUT" or UPLOAD_PATH not in path:
             await self.app(scope, receive, send)
             return
         session = path.partition(UPLOAD_PATH)[2].partition("/")[0]
@@ -192,7 +194,7 @@ def _client(scope: Scope) -> str:
     return network(client[0] if client else None)
 
 
-class Attendance:
+class Attendance(Guard):
     """Counts the open connections; half a minute after the last one has ended, what the visitors shared is given back.
 
     Once in a while it frees what exceeds the budget, and logs a line:
@@ -200,8 +202,10 @@ class Attendance:
     14:05:12 memory: 3 visitors, 312 MB kept, 1,180 MB in the process
     """
 
+    kinds = ("websocket",)
+
     def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+        super().__init__(app)
         self.visitors = 0
         self._care: asyncio.Task[None] | None = None
         if not log.handlers:
@@ -209,10 +213,7 @@ class Attendance:
             handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
             log.setLevel(logging.INFO)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "websocket":
-            await self.app(scope, receive, send)
-            return
+    async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.visitors += 1
         self._care = self._care or asyncio.create_task(self._look_after_memory())
         try:
