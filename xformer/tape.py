@@ -29,6 +29,7 @@ class Edit(Protocol):
 
     def apply(self, name: str, value: Tensor) -> Tensor:
         """The changed activation: a new tensor of the same shape, on the same device."""
+        ...
 
 
 def graph_of(edits: Iterable[Edit]) -> AbstractContextManager[None]:

@@ -58,24 +58,31 @@ class Weights(Protocol):
 
     def token_embedding(self, stack: str | None = None) -> Float[Tensor, "vocab width"]:
         """The embedding of each token, for one stack."""
+        ...
 
     def unembedding(self) -> Readout:
         """The map from the final stream state to the logits."""
+        ...
 
     def projection(self, path: str) -> Projection:
         """The map from the inside of a layer to the stream."""
+        ...
 
     def norm_after(self, path: str) -> nn.Module | None:
         """The norm on the stream after a layer's output is added (post-norm), or None."""
+        ...
 
     def norm_before(self, path: str) -> nn.Module | None:
         """The norm between the stream and a layer's input (pre-norm), or None."""
+        ...
 
     def last_norm(self, stack: str) -> nn.Module | None:
         """The norm after a stack's last block, or None."""
+        ...
 
     def n_parameters(self) -> int:
         """The number of parameters; shared ones count once."""
+        ...
 
 
 @runtime_checkable
@@ -85,22 +92,27 @@ class ModelAdapter(Protocol):
     @property
     def name(self) -> str:
         """The name shown to people."""
+        ...
 
     @property
     def input(self) -> Input:
         """The kind of input, as it is typed."""
+        ...
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The text of each token of the vocabulary."""
+        ...
 
     @property
     def shape(self) -> ModelShape:
         """Sizes, and the sites of the layers."""
+        ...
 
     @property
     def weights(self) -> Weights:
         """The weights, as far as they can be located."""
+        ...
 
     def frame(self, typed: str | Sequence[int]) -> Example:
         """Lay an input out for the model.
@@ -114,12 +126,15 @@ class ModelAdapter(Protocol):
         Raises:
             InputError: The model cannot read it.
         """
+        ...
 
     def has_right_answer(self, example: Example) -> bool:
         """Whether a prediction for this example can be right or wrong."""
+        ...
 
     def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The label of each position of a stream."""
+        ...
 
     def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
         """Run the model once and keep its activations.
@@ -127,9 +142,11 @@ class ModelAdapter(Protocol):
         Raises:
             EditError: An edit or a glob of `keep` matches no activation.
         """
+        ...
 
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """Logits of a residual stream state: the final norm, then the unembedding."""
+        ...
 
     def heads_read(
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
@@ -141,6 +158,7 @@ class ModelAdapter(Protocol):
         Raises:
             UnavailableError: They cannot be computed for this model.
         """
+        ...
 
     def steps(
         self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
@@ -156,12 +174,15 @@ class ModelAdapter(Protocol):
         Raises:
             UnavailableError: The model does not generate.
         """
+        ...
 
     def recording_bytes(self, example: Example) -> int:
         """Estimate the memory of a recorded run in bytes, from shapes alone."""
+        ...
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
         """The task score of each head in [0, 1], by the path of its layer; empty for models without a task."""
+        ...
 
 
 class Input:

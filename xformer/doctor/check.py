@@ -159,8 +159,8 @@ class Finding:
 
     def row(self) -> dict[str, Any]:
         """The finding as a row of `Diagnosis.table`."""
-        at = dict.fromkeys(CELL) if self.place is None else {name: getattr(self.place, name) for name in CELL}
-        values = {**vars(self), **at, "sentence": self.whole_sentence}
+        values = vars(self) | {name: getattr(self.place, name, None) for name in CELL}
+        values["sentence"] = self.whole_sentence
         return {name: values[name] for name in COLUMNS}
 
 

@@ -170,8 +170,8 @@ def hues(field: str, names: Sequence[Any], colours: Sequence[str], **look: Any) 
 def tips(*columns: str | tuple[str, ...]) -> list[alt.Tooltip]:
     """The lines of a hover: "part:N", or a column, its title ("" for its name) and its format: ("part:Q", "share", "+.6f")."""
     named = ((column,) if isinstance(column, str) else column for column in columns)
-    looks = [(of, dict(zip(("title", "format"), look, strict=False))) for of, *look in named]
-    return [alt.Tooltip(of, **{name: text for name, text in look.items() if text}) for of, look in looks]
+    looks: list[tuple[str, Any]] = [(of, zip(("title", "format"), look, strict=False)) for of, *look in named]
+    return [alt.Tooltip(of, **{name: text for name, text in look if text}) for of, look in looks]
 
 
 def above(title: str) -> dict[str, str]:
