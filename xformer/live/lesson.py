@@ -1,0 +1,522 @@
+"""Lessons: Markdown files whose steps show a model, ask for a prediction, and check exercises by running the model.
+
+A lesson begins with TOML between `+++` lines. Each step begins with `## `; fenced blocks named `show`, `predict` and `exercise`
+hold TOML. docs/lessons.md describes the format, docs/lessons/ has the lessons.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from xformer.errors import InputError
+from xformer.files import guarded, write_atomically
+from xformer.site import PATH
+
+Table = Mapping[str, Any]
+MOST_BYTES = 1_000_000
+"""The largest lesson that is read."""
+EDITS = ("ablate", "cut", "mask", "positions", "replace", "step")
+"""Kinds of changes of a state; "input" is a further thing that an exercise may leave open."""
+_HEAD, _CUT, _CELL = rf"{PATH}\.\d+", rf"{PATH}\.(\d+|\*)\.\d+\.\d+", r"\d+\.\d+"
+
+
+class _Rule(NamedTuple):
+    """The values that a field may have, in words, with an example in TOML."""
+
+    accepts: Callable[[Any], bool]
+    words: str
+    example: str
+
+
+def _one_of(*values: str) -> _Rule:
+    return _Rule(lambda value: value in values, f"one of {', '.join(values)}", f'"{values[0]}"')
+
+
+def _listed(pattern: str, words: str, example: str) -> _Rule:
+    def accepts(value: Any) -> bool:
+        return isinstance(value, list) and all(isinstance(one, str) and re.fullmatch(pattern, one) for one in value)
+
+    return _Rule(accepts, f"a list of {words}", f'["{example}"]')
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9
+
+
+_TEXT = _Rule(lambda value: isinstance(value, str) and bool(value.strip()), "a text", '"3 7 12 9"')
+_COUNT = _Rule(lambda value: type(value) is int and 0 <= value < 1_000_000, "a whole number from 0", "2")
+_AT_LEAST_1 = _Rule(lambda value: type(value) is int and 1 <= value < 1_000_000, "a whole number from 1", "2")
+_NUMBER = _Rule(_is_number, "a number", "0.5")
+_TABLE = _Rule(lambda value: isinstance(value, dict), "a table", '{ input = "3 7 12 9" }')
+_SITE = _Rule(lambda value: bool(re.fullmatch(PATH, str(value))), "the path of an attention layer", '"encoder.0.attn"')
+
+_STATE = {
+    "input": _TEXT,
+    "replace": _Rule(
+        lambda value: (
+            isinstance(value, dict)
+            and all(at.isdecimal() and isinstance(text, str) for at, text in value.items())
+        ),
+        "a table of positions and tokens",
+        '{ "2" = "7" }',
+    ),
+    "mask": _one_of("trained", "causal", "full", "drawn"),
+    "drawn": _listed(_CELL, "cells, query and key", "2.0"),
+    "ablate": _listed(_HEAD, "heads", "encoder.1.attn.2"),
+    "cut": _listed(_CUT, "cells of heads", "encoder.1.attn.2.0.3"),
+    "positions": _Rule(lambda value: isinstance(value, bool), "true or false", "false"),
+    "step": _COUNT, "layer": _COUNT, "head": _COUNT, "query": _COUNT, "key": _COUNT,
+    "tab": _one_of("attention", "scene", "arithmetic", "feed_forward", "lens", "decode"),
+}  # fmt: skip
+_FRONT = {
+    "title": _TEXT, "summary": _TEXT, "minutes": _AT_LEAST_1, "input": _TEXT, "checkpoint": _TEXT,
+    "preset": _TEXT, "seed": _COUNT, "steps": _AT_LEAST_1, "snapshot_every": _AT_LEAST_1,
+}  # fmt: skip
+_MEASURE = {
+    "of": _one_of("right", "same", "anti_diagonal", "previous", "weight"),
+    "site": _SITE, "head": _COUNT, "query": _COUNT, "key": _COUNT,
+}  # fmt: skip
+_CHOICE = {"text": _TEXT, "at_least": _NUMBER, "state": _TABLE}
+_PREDICT = {
+    "ask": _one_of("cell", "token", "choice"), "question": _TEXT, "reveal": _TEXT, "state": _TABLE, "site": _SITE,
+    "head": _COUNT, "query": _COUNT, "output": _COUNT, "measure": _TABLE, "best": _one_of("highest", "lowest"),
+    "choices": _Rule(
+        lambda value: isinstance(value, list) and len(value) > 1 and all(isinstance(one, dict) for one in value),
+        "a list of at least two tables", '[{ text = "no", at_least = 0 }, { text = "yes", at_least = 1 }]',
+    ),
+}  # fmt: skip
+_EXERCISE = {
+    "goal": _one_of("breaks", "wrong_input", "attends", "same_answer", "first_step", "predicts"),
+    "task": _TEXT, "hint": _TEXT, "start": _TABLE, "allow": _listed("|".join((*EDITS, "input")), "changes", "ablate"),
+    "at_most": _AT_LEAST_1, "at_least": _NUMBER, "shortest": _AT_LEAST_1, "longest": _AT_LEAST_1, "site": _SITE,
+    "head": _COUNT, "query": _COUNT, "key": _COUNT, "output": _COUNT, "token": _TEXT, "measure": _TABLE,
+}  # fmt: skip
+ASKS = {"cell": ("site", "head", "query"), "token": ("output",), "choice": ("measure", "choices")}
+"""What each kind of prediction needs beside its question, its state and its reveal."""
+GOALS = {
+    "breaks": (("at_most",), ("ablate", "cut")),
+    "wrong_input": ((), ("input",)),
+    "attends": (("at_most", "site", "query", "key"), ("ablate", "cut")),
+    "same_answer": (("at_least",), ("ablate", "cut")),
+    "first_step": (("measure", "at_least"), ("step",)),
+    "predicts": (("at_most", "output", "token"), ("ablate", "cut")),
+}
+"""What each goal needs beside its task and its hint, and the changes that it allows where it does not say."""
+_OPTIONAL = {"wrong_input": ("shortest", "longest"), "attends": ("head",)}
+_OF_MEASURE = {
+    "right": (), "same": (), "anti_diagonal": ("site", "head"), "previous": ("site", "head"),
+    "weight": ("site", "head", "query", "key"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text of a step, as the HTML made of its Markdown."""
+
+    html: str
+
+
+@dataclass(frozen=True)
+class Show:
+    """A state that the page shows; what it does not name is as in an unchanged run."""
+
+    state: Table
+
+
+@dataclass(frozen=True)
+class Predict:
+    """A question about a run. The page computes the outcome after the learner has answered."""
+
+    ask: str
+    question: str
+    reveal: str
+    """What is said with the outcome, as HTML."""
+    state: Table
+    details: Table
+    """Which head, output or measure is asked for."""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A goal that a state reaches or not. The page runs the model to tell."""
+
+    goal: str
+    task: str
+    hint: str
+    start: Table
+    """The state at the beginning."""
+    allow: tuple[str, ...]
+    """The kinds of changes that may be used."""
+    details: Table
+    """The limits and what the goal is about."""
+
+
+Part = Text | Show | Predict | Exercise
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a lesson: its title, its parts in order, and the line it begins on."""
+
+    title: str
+    parts: tuple[Part, ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A lesson, with each block checked.
+
+    Attributes:
+        title: The title.
+        summary: One sentence on what it is about.
+        minutes: How long it takes.
+        input: The input of its states that name none.
+        steps: The steps.
+        checkpoint: The name or the path of the model; "" where one is trained.
+        preset: The preset that is trained when the lesson is built; "" where there is a checkpoint.
+        train: Settings of that training: seed, steps, snapshot_every.
+    """
+
+    title: str
+    summary: str
+    minutes: int
+    input: str
+    steps: tuple[Step, ...]
+    checkpoint: str = ""
+    preset: str = ""
+    train: Table = field(default_factory=dict)
+
+    @property
+    def exercises(self) -> list[Exercise]:
+        """All exercises, in order."""
+        return [part for step in self.steps for part in step.parts if isinstance(part, Exercise)]
+
+    @property
+    def predictions(self) -> list[Predict]:
+        """All predictions, in order."""
+        return [part for step in self.steps for part in step.parts if isinstance(part, Predict)]
+
+    def to_json(self) -> dict[str, Any]:
+        """The lesson as the page reads it."""
+
+        def part_of(part: Part) -> dict[str, Any]:
+            if isinstance(part, Text):
+                return {"kind": "text", "html": part.html}
+            if isinstance(part, Show):
+                return {"kind": "show", "state": dict(part.state)}
+            values = {name: value for name, value in vars(part).items() if name != "details"} | dict(part.details)
+            return {"kind": type(part).__name__.lower()} | values
+
+        steps = [{"title": step.title, "parts": [part_of(part) for part in step.parts]} for step in self.steps]
+        return {
+            "title": self.title, "summary": self.summary, "minutes": self.minutes, "input": self.input, "steps": steps,
+        }  # fmt: skip
+
+
+def parse(text: str, name: str = "the lesson") -> Lesson:
+    """Read a lesson.
+
+    Args:
+        text: The Markdown with its front matter.
+        name: What errors call the lesson, such as the name of its file.
+
+    Returns:
+        The lesson.
+
+    Raises:
+        InputError: The text breaks a rule. The sentence has the line, the rule, the value received and one that works.
+
+    Example:
+        >>> from xformer.live.lesson import parse
+        >>> lesson = parse('''+++
+        ... title = "Masks"
+        ... summary = "What a mask hides."
+        ... minutes = 5
+        ... checkpoint = "reverse-small"
+        ... input = "3 7 12 9"
+        ... +++
+        ... ## No looking ahead
+        ... Under a causal mask the first position sees *itself* alone.
+        ...
+        ... ```show
+        ... mask = "causal"
+        ... ```
+        ... ''')
+        >>> [type(part).__name__ for part in lesson.steps[0].parts]
+        ['Text', 'Show']
+    """
+    where = _Place(name, 1)
+    lines = text.replace("\r\n", "\n").split("\n")
+    if lines[0].strip() != "+++" or "+++" not in (rest := [line.strip() for line in lines[1:]]):
+        where.fail("A lesson begins with TOML between two lines +++", f"{lines[0]:.40}", "+++")
+    end = rest.index("+++") + 1
+    required = ("title", "summary", "minutes", "input")
+    front = _table("\n".join(lines[1:end]), where.at(2), "front matter", _FRONT, required, tuple(_FRONT))
+    if ("checkpoint" in front) == ("preset" in front):
+        where.fail("The front matter names a checkpoint or a preset to train", _names(front), 'checkpoint = "reverse"')
+    train = {name: front.pop(name) for name in ("seed", "steps", "snapshot_every") if name in front}
+    if train and "preset" not in front:
+        where.fail("Only the training of a preset has settings", _names(train), 'preset = "reverse-small"')
+    steps = _steps("\n".join(lines[end + 1 :]), where.at(end + 2))
+    return Lesson(**front, train=train, steps=steps)
+
+
+def load(path: str | Path) -> Lesson:
+    """Read the lesson of a file.
+
+    Args:
+        path: The Markdown file.
+
+    Returns:
+        The lesson.
+
+    Raises:
+        InputError: The file breaks a rule, or cannot be read.
+
+    Example:
+        >>> from xformer.live import lesson
+        >>> lesson.load("docs/lessons/masks.md").title
+        'Masks'
+    """
+    with guarded(path, MOST_BYTES, InputError) as (file, _):
+        content = file.read(MOST_BYTES + 1)
+    try:
+        return parse(content.decode("utf-8"), Path(path).name)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{Path(path).name} must be UTF-8 text; byte {error.start} is not.") from None
+
+
+def build(path: str | Path, out: str | Path) -> None:
+    """Make one HTML file of a lesson, which runs its model with the network off.
+
+    A lesson on a preset is trained first; its page has the snapshots.
+
+    Args:
+        path: The Markdown file.
+        out: The file to write.
+
+    Raises:
+        InputError: The lesson breaks a rule, or names a layer, a head or an input that its model does not have.
+        OSError: The disk refuses.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from xformer.live import lesson
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     lesson.build("docs/lessons/masks.md", f"{folder}/masks.html")
+        ...     Path(f"{folder}/masks.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+        True
+    """
+    from xformer.live.export import live_page  # only now: the lesson may be wrong, and this waits for torch
+
+    lesson = load(path)
+    with tempfile.TemporaryDirectory() as folder:
+        model = model_of(lesson, Path(path).parent, Path(folder))
+        check(lesson, model, Path(path).name)
+        page = live_page(model, lesson.input, lesson=lesson.to_json())
+    write_atomically(out, page.encode())
+
+
+def model_of(lesson: Lesson, folder: Path, out: Path) -> Path:
+    """The model of a lesson: its checkpoint, by its name or relative to the lesson's folder, or what is trained into `out`."""
+    if lesson.preset:
+        from xformer.presets import preset
+        from xformer.training.loop import train
+
+        chosen = preset(lesson.preset)
+        train(replace(chosen, train=chosen.train.replace(**lesson.train)), out=out, device="cpu")
+        return out
+    from xformer.installed import shipped
+
+    named = shipped(Path("checkpoints") / lesson.checkpoint)
+    return named if named.exists() else folder / lesson.checkpoint
+
+
+def check(lesson: Lesson, model: Any, name: str = "the lesson") -> None:
+    """Raise `InputError` where a lesson names a layer, a head, a token or an input that its model does not have."""
+    from xformer.reading import read
+
+    reading = read(model, lesson.input, keep=["logits"])
+    heads, labels = reading.subject.shape.heads, reading.subject.labels
+    for step in lesson.steps:
+        where = _Place(name, step.line)
+        asked = [part for part in step.parts if isinstance(part, Predict | Exercise)]
+        states = [part.state for part in step.parts if isinstance(part, Show)]
+        for part in asked:
+            states.append(part.state if isinstance(part, Predict) else part.start)
+            states += [one["state"] for one in part.details.get("choices", ()) if "state" in one]
+            for one in (part.details, part.details.get("measure", {})):
+                site = one.get("site")
+                if site is not None and (site not in heads or one.get("head", 0) >= heads[site]):
+                    where.fail(f"The model has the heads {heads}", f"{site}, head {one.get('head', 0)}", [*heads][0])
+            if (token := part.details.get("token")) is not None and token not in labels:
+                where.fail("A token is one of the model's", token, labels[1])
+        for state in states:
+            for head in [*state.get("ablate", ()), *(one.rsplit(".", 2)[0] for one in state.get("cut", ()))]:
+                site, _, number = head.rpartition(".")
+                if site not in heads or (number != "*" and int(number) >= heads[site]):
+                    where.fail(f"The model has the heads {heads}", head, f"{[*heads][0]}.0")
+            try:
+                read(model, state.get("input", lesson.input), keep=["logits"])
+            except InputError as error:
+                where.fail("The model reads the input of each state", f"{state.get('input')!r} ({error})", lesson.input)
+
+
+class _Place(NamedTuple):
+    """A line of a file, for errors."""
+
+    name: str
+    line: int
+
+    def at(self, line: int) -> _Place:
+        return self._replace(line=line)
+
+    def fail(self, rule: str, got: object, example: object) -> None:
+        raise InputError(f"{self.name}, line {self.line}: {rule}, got {got!s:.200}; for example {example}.")
+
+
+def _names(values: Sequence[str] | Table) -> str:
+    return ", ".join(values) or "none"
+
+
+def _table(
+    text: str | Table, where: _Place, what: str, fields: Mapping[str, _Rule], required: Sequence[str], known: Sequence[str]
+) -> dict[str, Any]:
+    """A TOML table with the required fields and no unknown ones, each as its rule wants it."""
+    if isinstance(text, str):
+        try:
+            table = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            found = re.search(r"line (\d+)", str(error))
+            at = where.at(where.line + int(found[1]) - 1) if found else where
+            at.fail(f"The {what} is TOML ({error})", text.strip().splitlines()[0] if text.strip() else "nothing", "a = 1")
+            raise AssertionError from None
+    else:
+        table = dict(text)
+    for name in required:
+        if name not in table:
+            where.fail(f"The {what} needs {_names(required)}", _names(table), f"{name} = {fields[name].example}")
+    lines = text.splitlines() if isinstance(text, str) else []
+    for name, value in table.items():
+        line = next((n for n, one in enumerate(lines) if re.match(rf"\s*{re.escape(name)}\s*[=.]", one)), 0)
+        if name not in known:
+            where.at(where.line + line).fail(f"The {what} may have {_names(known)}", name, known[0])
+        if not fields[name].accepts(value):
+            rule = fields[name]
+            where.at(where.line + line).fail(f"The field {name} is {rule.words}", repr(value), f"{name} = {rule.example}")
+    return table
+
+
+def _state(table: Any, where: _Place) -> dict[str, Any]:
+    return _table(table, where, "state", _STATE, (), tuple(_STATE))
+
+
+def _measure(table: Table, where: _Place) -> dict[str, Any]:
+    needs = ("of", *_OF_MEASURE.get(str(table.get("of")), ()))
+    return _table(table, where, "measure", _MEASURE, needs, needs)
+
+
+def _predict(text: str, where: _Place) -> Predict:
+    given = _table(text, where, "prediction", _PREDICT, ("ask", "question", "reveal"), tuple(_PREDICT))
+    ask, needs = given["ask"], ASKS[given["ask"]]
+    optional = ("best",) if ask == "choice" else ()
+    known = ("ask", "question", "reveal", "state", *needs, *optional)
+    _table(given, where, f"prediction of a {ask}", _PREDICT, ("ask", "question", "reveal", *needs), known)
+    details = {name: given[name] for name in (*needs, *optional) if name in given}
+    if ask == "choice":
+        details["measure"] = _measure(details["measure"], where)
+        by = "state" if "best" in details else "at_least"
+        details["choices"] = [
+            _table(one, where, "choice", _CHOICE, ("text", by), ("text", by)) for one in details["choices"]
+        ]
+        for one in details["choices"]:
+            _state(one.get("state", {}), where)
+        bounds = [one.get("at_least", n) for n, one in enumerate(details["choices"])]
+        if bounds != sorted(set(bounds)):
+            where.fail("The at_least of the choices rise", bounds, [0, 0.5, 1])
+    return Predict(ask, given["question"], _html(given["reveal"]), _state(given.get("state", {}), where), details)
+
+
+def _exercise(text: str, where: _Place) -> Exercise:
+    given = _table(text, where, "exercise", _EXERCISE, ("goal", "task", "hint"), tuple(_EXERCISE))
+    needs, allowed = GOALS[given["goal"]]
+    optional = _OPTIONAL.get(given["goal"], ())
+    known = ("goal", "task", "hint", "start", "allow", *needs, *optional)
+    _table(given, where, f"exercise {given['goal']}", _EXERCISE, ("goal", "task", "hint", *needs), known)
+    details = {name: given[name] for name in (*needs, *optional) if name in given}
+    if "measure" in details:
+        details["measure"] = _measure(details["measure"], where)
+    allow = tuple(given.get("allow", allowed))
+    start = _state(given.get("start", {}), where)
+    if missing := [kind for kind in EDITS if kind in start and kind not in (*allow, "step")]:
+        where.fail("An exercise starts with changes that it allows", _names(missing), f"allow = {[*allow, *missing]}")
+    return Exercise(given["goal"], given["task"], given["hint"], start, allow, details)
+
+
+def _markdown() -> Any:
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark", {"html": False}).disable("image").enable("table")
+
+
+def _html(text: str) -> str:
+    return _markdown().render(text)
+
+
+def _steps(text: str, where: _Place) -> tuple[Step, ...]:
+    """The steps of the Markdown after the front matter."""
+    markdown = _markdown()
+    tokens = markdown.parse(text)
+    steps: list[Step] = []
+    parts: list[Part] = []
+    pending: list[Any] = []
+    blocks: dict[str, Callable[[str, _Place], Part]] = {
+        "show": lambda text, place: Show(_state(text, place)), "predict": _predict, "exercise": _exercise,
+    }  # fmt: skip
+
+    def close_text() -> None:
+        if pending:
+            parts.append(Text(markdown.renderer.render(pending, markdown.options, {})))
+            pending.clear()
+
+    def close_step() -> None:
+        close_text()
+        if steps:
+            asked = [type(part).__name__.lower() for part in parts if isinstance(part, Predict | Exercise)]
+            if len(asked) > 1:
+                where.at(steps[-1].line).fail("A step has at most one prediction or exercise", _names(asked), "two steps")
+            steps[-1] = replace(steps[-1], parts=tuple(parts))
+            parts.clear()
+
+    position = 0
+    while position < len(tokens):
+        token = tokens[position]
+        line = where.line + (token.map[0] if token.map else 0)
+        if token.type == "heading_open" and token.level == 0 and token.tag in ("h1", "h2"):
+            if token.tag == "h1":
+                where.at(line).fail("The title stands in the front matter", "# " + tokens[position + 1].content, "## A step")
+            close_step()
+            steps.append(Step(tokens[position + 1].content, (), line))
+            position += 3
+            continue
+        if not steps:
+            where.at(line).fail("The text begins with the title of a step", token.content or token.type, "## A step")
+        kind = token.info.strip() if token.type == "fence" else ""
+        if kind in blocks:
+            close_text()
+            parts.append(blocks[kind](token.content, where.at(line + 1)))
+        else:
+            pending.append(token)
+        position += 1
+    close_step()
+    if not steps:
+        where.fail("A lesson has at least one step", "none", "## A step")
+    return tuple(steps)

@@ -1,0 +1,235 @@
+// The panel of a lesson: its steps, predictions that are revealed after an answer, and exercises that are checked by running
+// the model.
+//
+//   new Lesson(parent, lesson, page, step)   `page` has live, state, show, onChange, onCell and hide
+
+import { element } from "../shared.js";
+import { START } from "./state.js";
+import { judged, ran, verdict, whole } from "./exercises.js";
+
+const VIEW = ["layer", "head", "query", "key", "tab"]; // parts of a state that change no result
+
+export class Lesson {
+  constructor(parent, lesson, page, step = null) {
+    Object.assign(this, { parent, lesson, page, answers: new Map(), solved: new Set(), isAway: false });
+    const { live } = page;
+    this.step = Math.min(Math.max(0, step ?? 0), lesson.steps.length - 1);
+    this.titles = live.model.sites.map((site) => site.title);
+    this.build();
+    page.onChange((state) => this.changed(state));
+    page.onCell((cell) => this.guessedCell(cell));
+    const isShared = step !== null && new URLSearchParams(location.hash.slice(1)).size > 1; // a link that has a state of its own
+    this.draw({ keepsState: isShared });
+  }
+
+  // ── elements ──
+
+  build() {
+    const { lesson, parent } = this;
+    parent.setAttribute("aria-label", `Lesson: ${lesson.title}`);
+    this.heading = element("h1", "lesson-title", lesson.title);
+    this.about = element("p", "lesson-about", `${lesson.summary} About ${lesson.minutes} minutes.`);
+    this.bar = element("div", "lesson-bar");
+    this.bar.setAttribute("aria-hidden", "true");
+    this.body = element("section", "lesson-body");
+    this.body.tabIndex = -1;
+    this.says = element("div", "lesson-says");
+    this.says.setAttribute("aria-live", "polite");
+    this.back = this.button("← Back", () => this.go(this.step - 1), "lesson-back");
+    this.progress = element("span", "lesson-progress");
+    this.next = this.button("Next →", () => this.go(this.step + 1), "lesson-next");
+    const steps = element("nav", "lesson-steps");
+    steps.setAttribute("aria-label", "Steps of the lesson");
+    steps.append(this.back, this.progress, this.next);
+    parent.replaceChildren(this.heading, this.about, this.bar, this.body, this.says, steps);
+    addEventListener("keydown", (event) => {
+      const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key], at = document.activeElement;
+      const isElsewhere = at && at !== document.body && !parent.contains(at);
+      if (!by || isElsewhere || event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
+      if (at?.matches("select, input, textarea")) return;
+      event.preventDefault();
+      this.go(this.step + by);
+    });
+  }
+
+  button(text, act, className = "") {
+    const node = element("button", className, text);
+    node.type = "button";
+    node.onclick = act;
+    return node;
+  }
+
+  // ── steps ──
+
+  get current() { return this.lesson.steps[this.step]; }
+  part(kind) { return this.current.parts.find((one) => one.kind === kind); }
+
+  go(step) {
+    if (step < 0 || step >= this.lesson.steps.length) return;
+    this.step = step;
+    this.draw();
+    this.body.focus({ preventScroll: true });
+    this.parent.scrollTop = 0;
+  }
+
+  draw({ keepsState = false } = {}) {
+    const { lesson, step } = this, total = lesson.steps.length;
+    this.about.hidden = step > 0;
+    this.progress.textContent = `${step + 1} / ${total}`;
+    this.back.disabled = step === 0;
+    this.next.disabled = step === total - 1;
+    this.bar.replaceChildren(...lesson.steps.map((one, at) => {
+      const isAsked = one.parts.some(({ kind }) => kind === "predict" || kind === "exercise");
+      return element("span", [at === step ? "here" : "", this.isDone(at) ? "done" : "", isAsked ? "asked" : ""].join(" ").trim());
+    }));
+    this.says.replaceChildren();
+    this.body.replaceChildren(element("h2", "", this.current.title));
+    this.body.setAttribute("aria-label", `Step ${step + 1} of ${total}: ${this.current.title}`);
+    this.verdictLine = this.cells = null;
+    for (const part of this.current.parts) this[`draw_${part.kind}`](part);
+    this.begin(keepsState);
+  }
+
+  isDone(at) {
+    return this.solved.has(at) || this.answers.has(at);
+  }
+
+  begin(keepsState) { // bring the page to where the step begins
+    const shown = this.part("show")?.state, asked = this.part("predict"), exercise = this.part("exercise");
+    const isOpen = asked && !this.answers.has(this.step);
+    const begins = shown ?? exercise?.start ?? (asked && this.stateOf(asked)) ?? {};
+    this.page.hide(Boolean(isOpen && !this.differs(shown, asked)));
+    if (keepsState) return this.changed(this.page.state);
+    this.show(asked && !isOpen ? this.stateOf(asked) : begins);
+  }
+
+  show(state) {
+    const { layer, head } = this.page.state, { query, key } = START;
+    this.page.show({ ...whole(state, this.lesson.input), layer, head, query, key, ...state });
+  }
+
+  stateOf(asked) { // what the page shows with the outcome
+    const view = asked.ask === "cell" ? { layer: this.layerOf(asked.site), head: asked.head, query: asked.query, tab: "attention" } : {};
+    return { ...view, ...asked.state };
+  }
+
+  layerOf(site) { return Math.max(0, this.page.live.model.sites.findIndex((one) => one.path === site)); }
+
+  differs(shown, asked) { // whether what is shown beforehand has another result than what is asked for
+    if (!shown) return false;
+    const bare = (state) => {
+      const of = whole(state, this.lesson.input);
+      for (const name of VIEW) delete of[name];
+      return JSON.stringify(of);
+    };
+    const states = asked.best ? asked.choices.map((one) => one.state) : [asked.state];
+    return states.every((state) => bare(state) !== bare(shown));
+  }
+
+  // ── parts ──
+
+  draw_text({ html }) {
+    const text = element("div", "lesson-text");
+    text.innerHTML = html; // of the lesson's author, made from Markdown in which HTML is switched off
+    this.body.append(text);
+  }
+
+  draw_show() {} // `begin` shows it
+
+  draw_predict(asked) {
+    const box = element("div", "lesson-ask"), given = this.answers.get(this.step);
+    box.setAttribute("role", "group");
+    box.setAttribute("aria-label", "Your prediction");
+    box.append(element("p", "lesson-question", asked.question));
+    const options = element("div", "lesson-options");
+    box.append(options);
+    if (asked.ask === "token") this.drawTokens(asked, options, given);
+    else this.optionsOf(asked).forEach((words, at) => {
+      const node = this.button(words, () => this.guess(asked, at));
+      node.disabled = given !== undefined;
+      node.setAttribute("aria-pressed", String(given === at));
+      options.append(node);
+    });
+    this.body.append(box);
+    if (given !== undefined) this.reveal(asked, given, box);
+  }
+
+  optionsOf(asked) {
+    if (asked.ask === "choice") return asked.choices.map((one) => one.text);
+    const result = ran(whole(asked.state, asked.state.input ?? this.lesson.input), this.page.live);
+    const site = asked.site, n = result.patterns[site][0][0].length, words = site.endsWith("self_attn") ? null : result.labels;
+    return Array.from({ length: n }, (_, key) => (words ? `${key}: ${words[key]}` : `key ${key}`));
+  }
+
+  drawTokens(asked, options, given) {
+    const choose = element("select"), { labels } = this.page.live.model;
+    choose.setAttribute("aria-label", asked.question);
+    choose.append(new Option("choose a token", ""));
+    labels.forEach((label, id) => { if (!["pad", "start"].includes(label)) choose.append(new Option(label === " " ? "space" : label, id)); });
+    choose.value = given ?? "";
+    choose.disabled = given !== undefined;
+    choose.onchange = () => { if (choose.value !== "") this.guess(asked, Number(choose.value)); };
+    options.append(choose);
+  }
+
+  guessedCell({ query, key, layer, head }) { // a click on the map, before the reveal
+    const asked = this.part("predict");
+    if (!asked || asked.ask !== "cell" || this.answers.has(this.step)) return;
+    const isThere = query === asked.query && layer === this.layerOf(asked.site) && head === asked.head;
+    if (isThere) this.guess(asked, key);
+    else this.says.replaceChildren(element("p", "", `The question is about query ${asked.query} of ${this.titles[this.layerOf(asked.site)]}, head ${asked.head + 1}.`));
+  }
+
+  guess(asked, value) {
+    this.answers.set(this.step, value);
+    this.draw();
+    this.body.querySelector(".lesson-outcome")?.scrollIntoView({ block: "nearest" });
+  }
+
+  reveal(asked, given, box) { // the guess beside what the model does
+    const full = { ...asked, input: this.lesson.input };
+    const { right, sentence, truth, row } = judged(full, given, this.page.live);
+    const outcome = element("div", `lesson-outcome ${right ? "right" : "wrong"}`);
+    outcome.append(element("p", "lesson-sentence", sentence));
+    const why = element("div", "lesson-text");
+    why.innerHTML = asked.reveal; // as the text
+    outcome.append(why, this.button("Answer again", () => { this.answers.delete(this.step); this.draw(); }, "lesson-again"));
+    const buttons = [...box.querySelectorAll(".lesson-options button")];
+    buttons.forEach((node, at) => {
+      node.classList.toggle("is-truth", at === truth);
+      if (at === truth) node.setAttribute("aria-label", `${node.textContent}: what the model does`);
+      if (row) node.style.setProperty("--weight", row[at].toFixed(3));
+      if (row) node.append(element("span", "lesson-weight", row[at].toFixed(2)));
+    });
+    box.append(outcome);
+    queueMicrotask(() => this.says.replaceChildren(element("p", "quiet", sentence)));
+  }
+
+  draw_exercise(exercise) {
+    const box = element("div", "lesson-exercise");
+    box.setAttribute("role", "group");
+    box.setAttribute("aria-label", "Exercise");
+    this.verdictLine = element("p", "lesson-verdict");
+    this.verdictLine.setAttribute("aria-live", "polite");
+    const hint = element("details", "lesson-hint");
+    hint.append(element("summary", "", "Hint"), element("p", "", exercise.hint));
+    const acts = element("div", "lesson-acts");
+    acts.append(this.button("Check", () => this.check(exercise, this.page.state)), this.button("Start over", () => this.show(exercise.start)));
+    box.append(element("p", "lesson-question", exercise.task), this.verdictLine, acts, hint);
+    this.body.append(box);
+  }
+
+  check(exercise, state) {
+    const { solved, sentence } = verdict({ ...exercise, input: this.lesson.input }, state, this.page.live);
+    this.verdictLine.textContent = `${solved ? "Solved. " : "Not yet. "}${sentence}`;
+    this.verdictLine.classList.toggle("solved", solved);
+    if (!solved || this.solved.has(this.step)) return;
+    this.solved.add(this.step);
+    this.bar.children[this.step].classList.add("done");
+  }
+
+  changed(state) { // each change of the page is checked
+    const exercise = this.part("exercise");
+    if (exercise && this.verdictLine) this.check(exercise, state);
+  }
+}
