@@ -85,28 +85,30 @@ def view_page_of(
             for at, one in others
         ]
     blocks = b"".join(struct.pack("<I", len(one)) + one for one in exact)
-    return _page("attention_view", "view", {"planes": planes + rider((layer, head), cell), "exact": blocks}, caption)
+    return stand_alone_page(
+        "attention_view", "view", {"planes": planes + rider((layer, head), cell), "exact": blocks}, caption
+    )
 
 
 def film_page(packed: bytes, caption: Sequence[str] = ()) -> str:
     """The player of a training, of what `xformer.viz.timeline.pack_film` packed."""
-    return _page("training_player", "player", {"data": packed}, caption)
+    return stand_alone_page("training_player", "player", {"data": packed}, caption)
 
 
 def comparison_page(data: dict[str, object], caption: Sequence[str] = ()) -> str:
     """A comparison step by step, of what `xformer.viz.comparison.pack_steps` packed."""
     whole = {"order": "", "start": 0, "detail": True} | data
-    return _page("step_ruler", "ruler", {"data": json.dumps(whole).encode()}, caption)
+    return stand_alone_page("step_ruler", "ruler", {"data": json.dumps(whole).encode()}, caption)
 
 
 def scene_page(packed: bytes, caption: Sequence[str] = ()) -> str:
     """A run as an animation, of what `xformer.widgets.scene_data` packed."""
-    return _page("scene", "scene", {"data": packed}, caption)
+    return stand_alone_page("scene", "scene", {"data": packed}, caption)
 
 
 def sum_page(packed: bytes, caption: Sequence[str] = ()) -> str:
     """Token + position = sum, of what `embedding_sum.embedding_sum_data` packed."""
-    return _page("embedding_sum", "sum", {"data": packed}, caption)
+    return stand_alone_page("embedding_sum", "sum", {"data": packed}, caption)
 
 
 def about(reading: Reading, changes: str = "") -> str:
@@ -123,7 +125,18 @@ def recipe_of(changed: Reading) -> str:
     )
 
 
-def _page(widget: str, place: str, data: dict[str, bytes], caption: Sequence[str]) -> str:
+def stand_alone_page(
+    widget: str, place: str, data: dict[str, bytes], caption: Sequence[str] = (), *, styles: Sequence[str] = ()
+) -> str:
+    """The text of an HTML file in which a widget draws `data`.
+
+    Args:
+        widget: A folder of `xformer/widgets` with an entry point "page".
+        place: The id of the element that the widget draws in.
+        data: Bytes that the script finds by the id of their element.
+        caption: Lines below the picture; the first one is the title.
+        styles: Other widgets that this one contains.
+    """
     light, dark = themes()
     written = "\n".join(
         f'<script type="application/octet-stream" id="{name}">{base64.b64encode(value).decode()}</script>'
@@ -145,7 +158,7 @@ body {{ margin: 0 auto; padding: 20px clamp(12px, 3vw, 40px); max-width: 1500px;
 figure {{ margin: 0; }}
 figcaption {{ margin-top: 18px; font-size: 14px; overflow-wrap: anywhere; }}
 figcaption p {{ margin: 4px 0; }}
-{style(widget)}
+{"".join(map(style, [widget, *styles]))}
 </style>
 </head>
 <body>

@@ -1,0 +1,75 @@
+"""A tab of Chromium that computes with the scripts of a live page: its modules as they are, from the disk, with no network."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from playwright.sync_api import Browser, Page, Route
+
+import xformer.widgets
+from xformer.viz.packing import joined
+
+SOURCES = Path(xformer.widgets.__file__).parent
+ADDRESS = "http://live.test"
+
+SCRIPT = """async ([models, requests]) => {
+  const { makeLive } = await import("/live/run.js");
+  const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const lives = models.map((model) => makeLive(bytes(model)));
+  const said = (data) => {
+    const raw = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+    let text = "";
+    for (let at = 0; at < raw.length; at += 8192) text += String.fromCharCode(...raw.subarray(at, at + 8192));
+    return btoa(text);
+  };
+  const tensors = (trace) => Object.fromEntries([...trace].map(([name, { shape, data }]) => [name, [shape, said(data)]]));
+  return requests.map(([model, call, request]) => {
+    const live = lives[model];
+    try {
+      if (call === "written") return live.written(request);
+      if (call === "model") return live.model;
+      if (call === "unembed") return tensors(new Map([["logits", live.unembed(live.trace(request).trace.get(request.of))]]));
+      const made = call === "decode" ? live.decode(request, request.most) : live[call](request);
+      if (call === "decode") return made.map((step) => ({ ...step, probabilities: [...step.probabilities], trace: null }));
+      if (call === "trace") return { ...made, trace: tensors(made.trace), weights: null };
+      return { ...made, trace: null, weights: null };
+    } catch (error) {
+      return { error: error.message };
+    }
+  });
+}"""
+
+
+class Engine:
+    """The engine in a tab. `calls` are (model, function, request); all of them are made at once."""
+
+    def __init__(self, browser: Browser) -> None:
+        self.page: Page = browser.new_page()
+        self.page.route("**/*", self._answer)
+        self.page.goto(f"{ADDRESS}/index.html")
+
+    def _answer(self, route: Route) -> None:
+        path = route.request.url.removeprefix(ADDRESS)
+        if path == "/index.html":
+            route.fulfill(body="<!doctype html><title>engine</title>", content_type="text/html")
+        else:
+            route.fulfill(path=SOURCES / path.lstrip("/"), content_type="text/javascript")
+
+    def calls(self, models: Sequence[bytes], requests: Sequence[tuple[int, str, Any]]) -> list[Any]:
+        """What each call returns; `{"error": sentence}` where it refuses."""
+        packed = [base64.b64encode(model).decode() for model in models]
+        return self.page.evaluate(SCRIPT, [packed, [list(request) for request in requests]])
+
+
+def arrays(trace: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The activations of a trace from the browser."""
+    return {name: np.frombuffer(base64.b64decode(data), "<f4").reshape(shape) for name, (shape, data) in trace.items()}
+
+
+def changed_header(packed: bytes, header: Mapping[str, Any]) -> bytes:
+    """A packed model with another header."""
+    return joined(packed[:4], header, packed[8 + int.from_bytes(packed[4:8], "little") :])

@@ -1,0 +1,329 @@
+"""A model as one HTML file in which it runs: its weights, what its texts mean, and the script that computes with them.
+
+    bytes = "XLIV" · header length (uint32, little endian) · header (JSON) · weights · test images
+
+The weights stand there as float16 where that changes no logit and no pattern by more than `TOLERANCE`, or where float32 would
+make the page too large; else as float32. The header says which, and how far they are from the model's own. Snapshots of a
+training are float16, or where those take too much room differences from the trained weights in 8 bits.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from xformer.adapters.load import is_external
+from xformer.adapters.own_models import BareModel, TaskModel
+from xformer.checkpoints import Checkpoint, load
+from xformer.errors import InputError
+from xformer.files import write_atomically
+from xformer.layers.attention import Attention
+from xformer.model import Transformer
+from xformer.paths import snapshot_file, snapshot_steps
+from xformer.reading import Readable
+from xformer.tasks.images import digit_images
+from xformer.viz.packing import joined
+from xformer.widgets.page import stand_alone_page
+
+MAGIC = b"XLIV"
+TOLERANCE = 1e-4
+"""The largest change of a logit or a pattern by float16 weights that are taken for the same."""
+MOST_BYTES, MOST_BYTES_OF_A_RUN = 1_000_000, 3_000_000
+"""Of a page, and of one with the snapshots of a training."""
+SCRIPT_BYTES = 170_000
+"""What a page needs beside the model."""
+MOST_SNAPSHOTS = 40
+INSIDE = ("attention_view", "scene", "matrices", "digit_pad")
+"""The widgets that the page contains."""
+KNOWN = {
+    "positions": ("sinusoidal", "learned", "mirror", "rotary", "alibi", "t5", "none"),
+    "norm_kind": ("layer", "rms"),
+    "activation": ("relu", "gelu", "swiglu"),
+    "mask": ("full", "sliding_window"),
+}
+"""The components that the page's script computes, by the setting of a configuration that names them."""
+KNOWN_TASKS = (
+    "reverse", "sort", "copy", "copy-twice", "induction", "addition", "parity", "brackets", "modular", "characters", "digits",
+)  # fmt: skip
+"""The tasks whose inputs the page's script reads."""
+
+
+def live_page(checkpoint_or_run: Readable, input: str | None = None, *, lesson: Mapping[str, Any] | None = None) -> str:
+    """The text of an HTML file in which a model of ours runs: it needs no server and no network.
+
+    Args:
+        checkpoint_or_run: The folder or file of a checkpoint, the folder of a training run with its snapshots, or a loaded
+            checkpoint or model of ours.
+        input: What the page opens with, as a person types it: "3 7 12 9". By default the task's own example.
+        lesson: A lesson as JSON values, see `xformer.live.lesson`.
+
+    Returns:
+        The HTML.
+
+    Raises:
+        InputError: The model is none of ours, has a part that the page cannot compute, or cannot read the input.
+        CheckpointError: There is no checkpoint at the path.
+
+    Example:
+        >>> from xformer.live.export import live_page
+        >>> live_page("checkpoints/reverse-mirror", "3 7 12 9").startswith("<!doctype html>")
+        True
+    """
+    from xformer.widgets import matrices_data, scene_data  # only now: they need the analyses
+
+    name, checkpoint, snapshots = _opened(checkpoint_or_run)
+    colours = matrices_data.COLOURS | scene_data.COLOURS
+    data = {"model": pack_model(checkpoint, snapshots, input, name=name), "colours": json.dumps(colours).encode()}
+    if lesson is not None:
+        data["lesson"] = json.dumps(lesson).encode()
+    title = str((lesson or {}).get("title") or checkpoint.card.get("title") or name)
+    return stand_alone_page("live", "live", data, (title,), styles=INSIDE)
+
+
+def save_live(
+    path: str | Path,
+    checkpoint_or_run: Readable,
+    input: str | None = None,
+    *,
+    lesson: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model of ours as one HTML file in which it runs: type an input, change its mask, ablate heads, with no network.
+
+    Args:
+        path: The file.
+        checkpoint_or_run: The folder or file of a checkpoint, the folder of a training run with its snapshots, or a loaded
+            checkpoint or model of ours.
+        input: What the page opens with, as a person types it. By default the task's own example.
+        lesson: A lesson as JSON values, see `xformer.live.lesson`.
+
+    Raises:
+        InputError: The model is none of ours, has a part that the page cannot compute, or cannot read the input.
+        CheckpointError: There is no checkpoint at the path.
+        OSError: The disk refuses.
+
+    Example:
+        >>> import tempfile, xformer
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     xformer.save_live(f"{folder}/reverse.html", "checkpoints/reverse-mirror", "3 7 12 9")
+        ...     Path(f"{folder}/reverse.html").stat().st_size < 1_000_000
+        True
+    """
+    write_atomically(path, live_page(checkpoint_or_run, input, lesson=lesson).encode())
+
+
+def pack_model(
+    checkpoint: Checkpoint,
+    snapshots: Sequence[tuple[int, Checkpoint]] = (),
+    input: str | None = None,
+    *,
+    name: str = "model",
+) -> bytes:
+    """Pack a model for the page's script; the layout is that of the module.
+
+    Args:
+        checkpoint: The trained model.
+        snapshots: (step, checkpoint) of its training, in order; the last one is the trained model at its step. Without any,
+            the page has no timeline. As many are kept, evenly spread, as have room.
+        input: What the page opens with.
+        name: The name of the model.
+
+    Returns:
+        The bytes that `makeLive` of the script reads.
+
+    Raises:
+        InputError: The model has a part that the page cannot compute, or cannot read the input.
+
+    Example:
+        >>> import xformer
+        >>> from xformer.live.export import pack_model
+        >>> pack_model(xformer.load("checkpoints/reverse-mirror"), input="3 7 12 9")[:4]
+        b'XLIV'
+    """
+    check_exportable(checkpoint)
+    model, task = checkpoint.model, checkpoint.task
+    subject = BareModel(model, name) if task is None else TaskModel(model, task, name)
+    text = subject.input.default if input is None else input
+    if not (task is None and model.config.image):
+        subject.frame(text)
+    most = (MOST_BYTES_OF_A_RUN if snapshots else MOST_BYTES) - SCRIPT_BYTES
+    room = most * 3 // 4  # base64 takes a third more
+    exact = _numbers(model)
+    difference = _difference(subject, model, exact.astype("<f2").astype("<f4"), text)
+    is_half = difference <= TOLERANCE or exact.nbytes > (MOST_BYTES - SCRIPT_BYTES) * 3 // 4
+    trained = exact.astype("<f2") if is_half else exact
+    header: dict[str, Any] = {
+        "name": name, "config": model.config.to_json(), "defaultInput": text, "labels": list(subject.labels),
+        "precision": "float16" if is_half else "float32", "difference": difference if is_half else 0.0,
+        "weights": [[name, list(value.shape)] for name, value in model.named_parameters()],
+    }  # fmt: skip
+    body = _Body()
+    steps = [step for step, _ in snapshots[-1:]] or [int(checkpoint.card.get("step") or 0)]
+    last = {"step": steps[0], "kind": header["precision"], "at": body.put(trained)}
+    header["snapshots"] = [*_put_snapshots(body, snapshots, trained.astype("<f4"), room - trained.nbytes), last]
+    header["task"] = None if task is None else _task(subject, body)
+    return joined(MAGIC, header, *body.blocks)
+
+
+def check_exportable(checkpoint: Checkpoint) -> None:
+    """Raise `InputError` with one plain sentence when the page's script cannot compute a model or read its task.
+
+    Args:
+        checkpoint: The model and its task.
+
+    Raises:
+        InputError: It cannot be exported.
+
+    Example:
+        >>> import xformer
+        >>> from xformer.live.export import check_exportable
+        >>> check_exportable(xformer.load("checkpoints/reverse"))
+    """
+    model, task = checkpoint.model, checkpoint.task
+    changed = [module for module in model.modules() if isinstance(module, Attention) and type(module) is not Attention]
+    if type(model) is not Transformer or changed:
+        raise InputError(
+            f"Only xformer's own models can run in a live page, got {type((changed or [model])[0]).__name__}; "
+            "write a picture of it with xformer.save_html."
+        )
+    for setting, known in KNOWN.items():
+        if (value := getattr(model.config, setting)) not in known:
+            raise InputError(f"A live page cannot compute {setting}={value!r} yet; it knows {', '.join(known)}.")
+    if task is not None and task.config.name not in KNOWN_TASKS:
+        raise InputError(
+            f"A live page cannot read the inputs of the task {task.config.name!r} yet; export the model without its task: "
+            "xformer.save_live(path, checkpoint.model)."
+        )
+
+
+def _opened(what: Readable) -> tuple[str, Checkpoint, list[tuple[int, Checkpoint]]]:
+    """The name, the checkpoint and the snapshots of what is to be exported. Raises `InputError` for an external model."""
+    if isinstance(what, Checkpoint):
+        return what.task.config.name if what.task else "model", what, []
+    if isinstance(what, Transformer):
+        return "model", Checkpoint(what), []
+    if isinstance(what, TaskModel | BareModel):
+        return what.name, Checkpoint(what.model, getattr(what, "task", None)), []
+    if not isinstance(what, str | Path) or is_external(Path(what)):
+        name = Path(what).name if isinstance(what, str | Path) else type(what).__name__
+        raise InputError(
+            f"Only xformer's own models can run in a live page, got {name:.60}; write a picture of it with xformer.save_html."
+        )
+    path = Path(what)
+    steps = snapshot_steps(path)
+    if not steps:
+        return path.stem if path.suffix == ".safetensors" else path.name, load(path), []
+    chosen = _spread(steps, MOST_SNAPSHOTS)
+    found = [(step, load(snapshot_file(path, step))) for step in chosen]
+    final = load(path) if (path / "model.safetensors").is_file() else found[-1][1]
+    return path.name, final, [*found[:-1], (found[-1][0], final)]
+
+
+def _spread(steps: Sequence[int], most: int) -> list[int]:
+    """At most so many of the steps, evenly spread; the first and the last are among them."""
+    if len(steps) <= most:
+        return list(steps)
+    return [steps[round(index * (len(steps) - 1) / (most - 1))] for index in range(most)]
+
+
+class _Body:
+    """Blocks of bytes behind the header, each from a multiple of 8 on."""
+
+    def __init__(self) -> None:
+        self.blocks: list[bytes] = []
+        self.size = 0
+
+    def put(self, *arrays: np.ndarray) -> int:
+        """Append arrays one after the other; returns where they begin."""
+        at, content = self.size, b"".join(array.tobytes() for array in arrays)
+        content += bytes(-len(content) % 8)
+        self.blocks.append(content)
+        self.size += len(content)
+        return at
+
+
+def _put_snapshots(
+    body: _Body, snapshots: Sequence[tuple[int, Checkpoint]], trained: Float[np.ndarray, " weight"], room: int
+) -> list[dict[str, Any]]:
+    """Pack the snapshots before the trained weights, in `room` bytes: as float16 if all of them fit, else as differences."""
+    earlier = snapshots[:-1]
+    if not earlier:
+        return []
+    shapes = [value.shape for value in earlier[0][1].model.parameters()]
+    is_half = 2 * trained.size * len(earlier) <= room
+    each = 2 * trained.size if is_half else trained.size + 4 * sum(shape[0] for shape in shapes)
+    kept = _spread(range(len(earlier)), max(1, min(len(earlier), room // (each + 8))))
+    placed = []
+    for step, checkpoint in (earlier[index] for index in kept):
+        numbers = _numbers(checkpoint.model)
+        at = body.put(numbers.astype("<f2")) if is_half else body.put(*_difference_codes(numbers - trained, shapes))
+        placed.append({"step": step, "kind": "float16" if is_half else "delta8", "at": at})
+    return placed
+
+
+def _difference_codes(
+    difference: Float[np.ndarray, " weight"], shapes: Sequence[torch.Size]
+) -> tuple[np.ndarray, np.ndarray]:
+    """A scale for each row of each tensor, and the numbers as shares of it: scale · q / 127 with q from −127 to 127."""
+    scales, codes, at = [], [], 0
+    for shape in shapes:
+        rows = difference[at : at + shape.numel()].reshape(shape[0], -1)
+        largest = np.abs(rows).max(axis=1, keepdims=True)
+        scales.append(largest[:, 0])
+        codes.append(np.rint(127 * rows / np.where(largest > 0, largest, 1)).astype(np.int8).ravel())
+        at += shape.numel()
+    return np.concatenate(scales).astype("<f4"), np.concatenate(codes)
+
+
+def _numbers(model: Transformer) -> Float[np.ndarray, " weight"]:
+    """All weights of a model, one after the other."""
+    return np.concatenate([value.detach().numpy(force=True).ravel() for value in model.parameters()]).astype("<f4")
+
+
+def _difference(subject: BareModel, model: Transformer, numbers: Float[np.ndarray, " weight"], text: str) -> float:
+    """The largest change of a logit or a pattern when a model computes with other weights, over a few inputs."""
+    other, at = copy.deepcopy(model), 0
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.copy_(torch.from_numpy(numbers[at : at + parameter.numel()].copy()).view(parameter.shape))
+            at += parameter.numel()
+    task = getattr(subject, "task", None)
+    changed = BareModel(other) if task is None else TaskModel(other, task)
+    typed: list[Any] = [text] if not model.config.image or task is not None else []
+    if task is not None and not subject.input.missing:
+        typed += [task.draw(seed) for seed in range(4)]
+    largest = 0.0
+    for one in typed:
+        example = subject.frame(one)
+        before, after = (of.record(example, keep=("*.pattern", "logits")) for of in (subject, changed))
+        largest = max(largest, *(_apart(value, after[name]) for name, value in before.items()))
+    return largest if typed else float("inf")
+
+
+def _apart(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max())
+
+
+def _task(subject: BareModel, body: _Body) -> dict[str, Any]:
+    """What the script needs to know of a task to read its texts."""
+    assert isinstance(subject, TaskModel)
+    task, rule, special = subject.task, subject.task.rule, subject.task.vocabulary.special
+    images = {}
+    if rule.is_image and find_spec("sklearn") is not None:
+        sources = digit_images()[1].sources.numpy()
+        images = {"images": {"at": body.put(sources.astype(np.uint8)), "n": len(sources)}}
+    return {
+        **{name: getattr(task.config, name) for name in ("name", "architecture", "symbols", "max_len", "alphabet")},
+        "pad": special.pad, "end": special.end, "start": special.start, "example": rule.typed_example, "unit": rule.unit,
+        "default": rule.default, "separator": rule.separator, "labels": list(subject.labels),
+        "typedLabels": list(rule.typed_labels), "instruction": rule.instruction, **images,
+    }  # fmt: skip

@@ -1,0 +1,181 @@
+// A model that runs in the page:
+//
+//   const live = makeLive(bytes);                                     // what xformer.live.export.pack_model wrote
+//   const { logits, patterns, predicted } = live.run({ input: "3 7 12 9", mask: "causal", ablate: [["encoder.1.attn", 2]] });
+//
+// A request has `input` (a text, or the pixels of an image), and optionally
+//   replace    [[position, token], …]: other tokens in the input; one of the source changes the right answer too
+//   tokens     the tokens that are read in place of the input's (of an encoder-decoder's source)
+//   target     what an encoder-decoder's decoder reads in place of the right answer
+//   mask       "trained", "causal", "full", or [query][key] in place of the whole mask of self-attention (of the decoder, where
+//              there are two stacks)
+//   ablate     [[path, head], …]: z becomes 0          cut   [[path, head | null, query, key], …]: a query may not look at a key
+//   positions  false: position vectors, angles and biases become 0
+//   step       a training step; null: the trained weights
+
+import { continueText, decode } from "./decoding.js";
+import { ModelFile } from "./model_file.js";
+import { POSITIONS } from "./positions.js";
+import { argmax, softmax, tensor } from "./tensors.js";
+import { BareInput, NONE, TaskInput } from "./tasks.js";
+import { attentionKinds, forward, stacksOf, unembed } from "./transformer.js";
+
+const TEXT_STEPS = 40; // that a model of text goes on for, where the caller does not say
+const KINDS = { attn: "", self_attn: " · self", cross_attn: " · cross" };
+
+function nested({ shape, data }, skip = 0) { // -> arrays in arrays, without the first `skip` axes
+  const [n, ...rest] = shape.slice(skip);
+  if (!rest.length) return Array.from(data);
+  const width = data.length / n;
+  return Array.from({ length: n }, (_, i) => nested(tensor(rest, data.subarray(i * width, (i + 1) * width))));
+}
+
+class Live {
+  constructor(bytes) {
+    this.file = new ModelFile(bytes);
+    const { config, task, name, precision, difference, defaultInput, labels } = this.file.header;
+    const isPair = config.architecture === "encoder-decoder", sites = [];
+    for (const stack of stacksOf(config)) {
+      for (let layer = 0; layer < config.n_layers; layer++) {
+        for (const kind of attentionKinds(config, stack)) {
+          const title = isPair ? `${stack} ${layer + 1}${KINDS[kind]}` : `layer ${layer + 1}`;
+          sites.push({ path: `${stack}.${layer}.${kind}`, title, kind, stack, layer, heads: config.n_heads });
+        }
+      }
+    }
+    this.input = task ? new TaskInput(this.imagesOf(task), config) : new BareInput(config);
+    this.model = {
+      name, config, task: task?.name ?? null, labels, typedLabels: task?.typedLabels ?? labels, steps: this.file.steps, precision, difference, defaultInput, sites,
+      isImage: config.image > 0, isPair, continues: task?.name === "characters", canDropPositions: POSITIONS[config.positions].actsOn !== "nothing",
+    };
+  }
+
+  imagesOf(task) { // the test images as sources: pixels, then the digit
+    const { at, n } = task.images ?? { n: 0 }, width = this.file.header.config.image ** 2 + 1;
+    return { ...task, images: Array.from({ length: n }, (_, i) => Array.from(this.file.body.subarray(at + i * width, at + (i + 1) * width))) };
+  }
+
+  // ── what is read
+
+  parse(input) { return this.framed({ input }); }
+  written(tokens) { return this.input.written(tokens); }
+
+  framed({ input = this.model.defaultInput, replace = [], tokens, target }) { // -> the example, with tokens replaced
+    const { config } = this.model;
+    let example = this.input.frame(this.input.read(input));
+    const typed = this.labelsOf(example.stream), pairs = (Array.isArray(replace) ? replace : Object.entries(replace)).map(([at, token]) => [Number(at), this.tokenOf(at, token)]);
+    if (pairs.length) {
+      const source = [...example.source], n = source.length - (config.image ? 1 : 0), beyond = pairs.filter(([at]) => at >= n);
+      for (const [at, token] of pairs) if (at < n) source[at] = token;
+      example = this.input.frame(this.model.task ? source : [source, example.target]);
+      for (const [at, token] of beyond) if (at < example.stream.length) example.stream = example.stream.with(at, token);
+    }
+    if (tokens) example = this.withTokens(example, Array.from(tokens, Number));
+    if (target) example = { ...example, target: Array.from(target, Number), labels: example.labels.length === target.length ? example.labels : Array(target.length).fill(NONE) };
+    this.check(example.stream);
+    if (example.target) this.check(example.target, false);
+    return { ...example, typed };
+  }
+
+  withTokens(example, tokens) { // other tokens in place of those that are read; the right answer is that to their source, where it has one
+    const n = example.source.length, whole = { ...example, stream: tokens, tokens: tokens.slice(0, example.tokens.length) };
+    if (this.model.isImage) return { ...whole, tokens, labels: example.labels, hasAnswer: example.hasAnswer && tokens.every((ink, at) => ink === example.source[at]) };
+    if (!this.model.task) return { ...this.input.frame([tokens, example.target]) };
+    if (tokens.length !== example.stream.length) return { ...whole, tokens, labels: (example.target ?? tokens).map(() => NONE), hasAnswer: false };
+    const source = tokens.slice(0, n), { symbols } = this.input.task;
+    if (!source.every((token) => token >= 1 && token <= symbols)) return { ...whole, hasAnswer: false };
+    return { ...whole, labels: this.input.frame(source).labels, source };
+  }
+
+  tokenOf(at, token) {
+    const { config, labels, typedLabels, task } = this.model, values = config.image ? 17 : config.vocab_size, most = config.image ? config.image ** 2 : config.max_len;
+    let id = Number(token);
+    if (typeof token === "string" && !config.image) {
+      const place = typedLabels.indexOf(token);
+      id = task && place >= 0 ? place + 1 : labels.indexOf(token);
+    }
+    if (!(Number(at) < most && id >= 0 && id < values)) {
+      const [what, of] = config.image ? ["pixels", "ink"] : ["positions", "tokens"];
+      throw new Error(`This model has ${what} 0 to ${most - 1} and ${of} 0 to ${values - 1}, got ${at} and ${token}.`);
+    }
+    return id;
+  }
+
+  check(tokens, mayBeImage = true) {
+    const { config } = this.model, isImage = mayBeImage && config.image, n_inputs = isImage ? 17 : config.vocab_size;
+    if (!tokens.length) throw new Error("Tokens must be integers, at least one of them, got none; for example 3 7 12.");
+    if (isImage && tokens.length !== config.image ** 2) throw new Error(`This model reads images of ${config.image}×${config.image} = ${config.image ** 2} pixels, got ${tokens.length}.`);
+    if (!isImage && tokens.length > config.max_len) throw new Error(`This model reads at most ${config.max_len} tokens, got ${tokens.length}.`);
+    for (const token of tokens) {
+      if (!(Number.isInteger(token) && token >= 0 && token < n_inputs)) throw new Error(`This model's ${isImage ? "pixels" : "tokens"} are 0 to ${n_inputs - 1}, got ${token}.`);
+    }
+  }
+
+  labelsOf(tokens) { // the label of each position
+    const { config, labels } = this.model, side = config.image / config.patch;
+    if (!config.image) return tokens.map((token) => labels[token]);
+    return ["class", ...Array.from({ length: side * side }, (_, i) => `r${Math.floor(i / side) + 1} c${(i % side) + 1}`)];
+  }
+
+  // ── runs
+
+  changesOf({ mask = "trained", ablate = [], cut = [], positions = true }, isLenient = false) {
+    const { sites, config, canDropPositions } = this.model, heads = new Map(sites.map((site) => [site.path, site.heads]));
+    for (const [path, head] of [...ablate, ...cut]) {
+      if (!heads.has(path)) throw new Error(`This model has no attention layer ${path}; it has ${[...heads.keys()].join(", ")}.`);
+      if (head !== null && !(Number.isInteger(head) && head >= 0 && head < heads.get(path))) throw new Error(`This model has heads 0 to ${heads.get(path) - 1}, got ${head}.`);
+    }
+    for (const [, , ...edge] of cut) if (!(Math.max(...edge) < config.max_len)) throw new Error(`This model's positions are 0 to ${config.max_len - 1}, got ${Math.max(...edge)}.`);
+    if (!positions && !canDropPositions) throw new Error("This model has no positions that could be switched off.");
+    const causal = { trained: null, causal: true, full: false }[mask] ?? null;
+    if (typeof mask === "string" && causal === null && mask !== "trained") throw new Error(`A mask is trained, causal, full, or a table of true and false, got ${mask}.`);
+    return { causal, drawn: typeof mask === "string" ? null : this.drawn(mask, isLenient), ablate, cut, positions, lenient: isLenient };
+  }
+
+  drawn(mask, isLenient) {
+    const last = this.model.sites.at(-1).stack;
+    return (path, n) => {
+      if (!path.startsWith(last) || path.endsWith("cross_attn")) return null;
+      if (!isLenient && (mask.length !== n || mask.some((row) => row.length !== n))) {
+        throw new Error(`${path}.mask has ${n} queries and ${n} keys, which a mask of ${mask.length} × ${mask[0]?.length ?? 0} does not fit.`);
+      }
+      return (query, key) => mask[query]?.[key];
+    };
+  }
+
+  trace(request = {}) { // a run with all that was computed, by the names of a trace in Python
+    const { config, isImage } = this.model, example = this.framed(request), weights = this.file.weights(request.step ?? null);
+    const trace = forward(config, weights, { tokens: example.stream, target: example.target }, this.changesOf(request));
+    const asked = example.labels.flatMap((label, at) => (label === NONE ? [] : [at])), n = trace.get("logits").shape[1];
+    const outputs = isImage ? [0] : asked.length || this.model.task ? asked : Array.from({ length: n }, (_, at) => at);
+    const row = (at) => trace.get("logits").data.subarray(at * config.vocab_size, (at + 1) * config.vocab_size);
+    const predicted = outputs.map((at) => argmax(row(at))), isKnown = example.hasAnswer || this.model.continues;
+    return {
+      source: example.source, tokens: example.stream, labels: this.labelsOf(example.stream), typed: example.typed, target: example.target, outputs, predicted,
+      right: isKnown && asked.length ? outputs.map((at) => example.labels[at]) : null, hasAnswer: example.hasAnswer, trace, weights,
+      labelsOf: (stack) => this.labelsOf(stack === "decoder" && example.target ? example.target : example.stream),
+      probabilities: (place) => softmax(tensor([1, config.vocab_size], row(outputs[place]))).data,
+      probability: (place, token = predicted[place]) => softmax(tensor([1, config.vocab_size], row(outputs[place]))).data[token],
+    };
+  }
+
+  run(request = {}) { // the same with logits [output][vocab] and patterns { path: [head][query][key] } as arrays; an output is a position of the stream that predicts
+    const result = this.trace(request);
+    const patterns = Object.fromEntries(this.model.sites.map(({ path }) => [path, nested(result.trace.get(`${path}.pattern`), 1)]));
+    return { ...result, logits: nested(result.trace.get("logits"), 1), patterns };
+  }
+
+  unembed(rows, step = null) { return unembed(this.model.config, this.file.weights(step), rows); }
+
+  decode(request = {}, most) { // greedy, token by token; a cell that an input does not have yet is as trained
+    const { config, continues } = this.model, example = this.framed(request), weights = this.file.weights(request.step ?? null);
+    const changes = this.changesOf(request, true), run = (tokens, target) => forward(config, weights, { tokens, target }, changes);
+    if (continues) return continueText(config, config.architecture === "decoder" ? example.stream : example.tokens, run, most ?? TEXT_STEPS);
+    return decode(config, example, run, most);
+  }
+}
+
+export function makeLive(bytes) {
+  const live = new Live(bytes), { model } = live, bound = (name) => (...given) => live[name](...given);
+  return { model, ...Object.fromEntries(["run", "trace", "parse", "written", "unembed", "decode"].map((name) => [name, bound(name)])) };
+}

@@ -1,0 +1,85 @@
+// Tensors of the live engine: { shape, data: Float32Array }, the last axis runs fastest. Sums are in double precision.
+
+export const size = (shape) => shape.reduce((product, n) => product * n, 1);
+export const zeros = (shape) => ({ shape, data: new Float32Array(size(shape)) });
+export const tensor = (shape, data) => ({ shape, data });
+
+// y = x Wᵀ + b        x [n, d], W [rows, d] as in torch.nn.Linear, b [rows] or null -> y [n, rows]; of W only the rows from `start`
+// to `stop` are used
+export function linear(x, weight, bias, start = 0, stop = weight.shape[0]) {
+  const width = weight.shape[1], n = x.data.length / width, rows = stop - start, y = zeros([n, rows]);
+  for (let i = 0; i < n; i++) {
+    for (let row = 0; row < rows; row++) {
+      let sum = bias ? bias.data[start + row] : 0;
+      for (let k = 0, a = i * width, b = (start + row) * width; k < width; k++) sum += x.data[a + k] * weight.data[b + k];
+      y.data[i * rows + row] = sum;
+    }
+  }
+  return y;
+}
+
+export function add(x, y) { // x + y
+  const sum = zeros(x.shape);
+  for (let i = 0; i < sum.data.length; i++) sum.data[i] = x.data[i] + y.data[i];
+  return sum;
+}
+
+export const map = (x, f) => ({ shape: x.shape, data: x.data.map((value) => f(value)) });
+
+export function multiply(x, y) { // x ∘ y
+  const product = zeros(x.shape);
+  for (let i = 0; i < product.data.length; i++) product.data[i] = x.data[i] * y.data[i];
+  return product;
+}
+
+// [n, heads · width] -> [heads, n, width]: each head's own share of the features
+export function split(x, heads) {
+  const [n, features] = x.shape, width = features / heads, parts = zeros([heads, n, width]);
+  for (let head = 0; head < heads; head++) {
+    for (let i = 0; i < n; i++) parts.data.set(x.data.subarray(i * features + head * width, i * features + (head + 1) * width), (head * n + i) * width);
+  }
+  return parts;
+}
+
+// [heads, n, width] -> [n, heads · width]: the heads side by side
+export function concat(x) {
+  const [heads, n, width] = x.shape, whole = zeros([n, heads * width]);
+  for (let head = 0; head < heads; head++) {
+    for (let i = 0; i < n; i++) whole.data.set(x.data.subarray((head * n + i) * width, (head * n + i + 1) * width), (i * heads + head) * width);
+  }
+  return whole;
+}
+
+// softmax(x)ᵢ = exp(xᵢ − max x) / Σ exp(xⱼ − max x), row by row; zeros for a row that is −∞ throughout
+export function softmax(x) {
+  const width = x.shape.at(-1), p = zeros(x.shape);
+  for (let at = 0; at < x.data.length; at += width) {
+    let most = -Infinity, sum = 0;
+    for (let i = at; i < at + width; i++) if (x.data[i] > most) most = x.data[i];
+    if (most === -Infinity) continue;
+    const powers = new Float64Array(width);
+    for (let i = 0; i < width; i++) sum += powers[i] = Math.exp(x.data[at + i] - most);
+    for (let i = 0; i < width; i++) p.data[at + i] = powers[i] / sum;
+  }
+  return p;
+}
+
+export function argmax(row) { // the first of the largest, as torch.argmax
+  let best = 0;
+  for (let i = 1; i < row.length; i++) if (row[i] > row[best]) best = i;
+  return best;
+}
+
+// erf(x) to double precision: its series near 0, else the continued fraction of erfc (Abramowitz & Stegun 7.1.6, 7.1.14)
+export function erf(x) {
+  const a = Math.abs(x);
+  if (a > 6) return Math.sign(x);
+  if (a < 2.5) {
+    let term = a, sum = a;
+    for (let n = 1; term > 1e-17 * sum; n++) sum += term *= (2 * a * a) / (2 * n + 1); // 2/√π · exp(−a²) · Σ (2a²)ⁿ a / (2n+1)!!
+    return Math.sign(x) * (2 / Math.sqrt(Math.PI)) * Math.exp(-a * a) * sum;
+  }
+  let fraction = a;
+  for (let n = 60; n > 0; n--) fraction = a + n / 2 / fraction;
+  return Math.sign(x) * (1 - Math.exp(-a * a) / (Math.sqrt(Math.PI) * fraction));
+}
