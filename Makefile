@@ -75,7 +75,7 @@ gpu: $(if $(GIVEN_PYTHON),,.venv/test)
 	$(or $(GIVEN_PYTHON),$(BIN)/python) -m benchmarks.gpu
 
 # The scripts of the widgets, each with all that it imports, into xformer/widgets/bundles, where they are committed. It needs
-# node. The first line of each has a hash of its sources, which a test compares.
+# node. The first line of each has a hash of all sources, which a test compares.
 ENTRIES := streamlit streamlit_message notebook page
 bundle: export LC_ALL := C
 bundle:
@@ -84,7 +84,7 @@ bundle:
 		entries=$$(ls $(ENTRIES:%=$$widget/%.js) 2>/dev/null); \
 		test -z "$$entries" || npx --yes esbuild@0.28.2 $$entries --bundle --format=esm --charset=utf8 --log-level=warning \
 			--minify-whitespace --minify-syntax --outbase=. --outdir=bundles \
-			--banner:js="// Made by make bundle. SHA-256 of the sources: $$(cat *.js $$widget/*.js | sha256sum | cut -d ' ' -f 1)" \
+			--banner:js="// Made by make bundle. SHA-256 of the sources: $$(cat *.js */*.js | sha256sum | cut -d ' ' -f 1)" \
 			|| exit 1; \
 	done
 

@@ -16,6 +16,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from pages.components import whole
+from xformer.widgets.scripts import script, style
 
 
 def _component(name: str) -> Any:
@@ -23,7 +24,8 @@ def _component(name: str) -> Any:
     return component(f"xformer_{name}", css=style, js=script)
 
 
-_copy_address, _digit_pad, _prediction_strip = map(_component, ("copy_address", "digit_pad", "prediction_strip"))
+_copy_address, _prediction_strip = map(_component, ("copy_address", "prediction_strip"))
+_digit_pad = component("xformer_digit_pad", css=style("digit_pad"), js=script("digit_pad", "streamlit"))
 _PIXELS = re.compile(r"[0-9a-g]{64}", re.ASCII)
 
 

@@ -86,7 +86,7 @@ def live_page(checkpoint_or_run: Readable, input: str | None = None, *, lesson: 
     if lesson is not None:
         data["lesson"] = json.dumps(lesson).encode()
     title = str((lesson or {}).get("title") or checkpoint.card.get("title") or name)
-    return stand_alone_page("live", "live", data, (title,), styles=INSIDE)
+    return stand_alone_page("live", "live", data, title=title, styles=INSIDE)
 
 
 def save_live(
@@ -162,7 +162,7 @@ def pack_model(
     is_half = difference <= TOLERANCE or exact.nbytes > (MOST_BYTES - SCRIPT_BYTES) * 3 // 4
     trained = exact.astype("<f2") if is_half else exact
     header: dict[str, Any] = {
-        "name": name, "config": model.config.to_json(), "defaultInput": text, "labels": list(subject.labels),
+        "name": name, "instruction": subject.input.instruction, "config": model.config.to_json(), "defaultInput": text, "labels": list(subject.labels),
         "precision": "float16" if is_half else "float32", "difference": difference if is_half else 0.0,
         "weights": [[name, list(value.shape)] for name, value in model.named_parameters()],
     }  # fmt: skip

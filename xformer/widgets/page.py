@@ -126,7 +126,7 @@ def recipe_of(changed: Reading) -> str:
 
 
 def stand_alone_page(
-    widget: str, place: str, data: dict[str, bytes], caption: Sequence[str] = (), *, styles: Sequence[str] = ()
+    widget: str, place: str, data: dict[str, bytes], caption: Sequence[str] = (), *, title: str = "", styles: Sequence[str] = ()
 ) -> str:
     """The text of an HTML file in which a widget draws `data`.
 
@@ -134,7 +134,8 @@ def stand_alone_page(
         widget: A folder of `xformer/widgets` with an entry point "page".
         place: The id of the element that the widget draws in.
         data: Bytes that the script finds by the id of their element.
-        caption: Lines below the picture; the first one is the title.
+        caption: Lines below the picture; the first one is the title, unless another is given.
+        title: The title.
         styles: Other widgets that this one contains.
     """
     light, dark = themes()
@@ -143,7 +144,7 @@ def stand_alone_page(
         for name, value in data.items()
     )
     lines = "".join(f"<p>{escape(line)}</p>" for line in caption)
-    title = escape(caption[0]) if caption else "xformer"
+    title = escape(title or next(iter(caption), "xformer"))
     return f"""<!doctype html>
 <html lang="en">
 <head>

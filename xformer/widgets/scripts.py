@@ -29,8 +29,9 @@ def script(widget: str, host: str) -> str:
 
 @cache
 def style(widget: str) -> str:
-    """The style of a widget. Its colours are variables that the host sets, see `themes`."""
-    return _text(f"{widget}/style.css")
+    """The styles of a widget. Their colours are variables that the host sets, see `themes`."""
+    sheets = sorted(sheet.name for sheet in files("xformer.widgets").joinpath(widget).iterdir() if sheet.name.endswith(".css"))
+    return "".join(_text(f"{widget}/{sheet}") for sheet in sheets)
 
 
 def themes() -> tuple[str, str]:

@@ -33,7 +33,7 @@ function nested({ shape, data }, skip = 0) { // -> arrays in arrays, without the
 class Live {
   constructor(bytes) {
     this.file = new ModelFile(bytes);
-    const { config, task, name, precision, difference, defaultInput, labels } = this.file.header;
+    const { config, task, name, instruction, precision, difference, defaultInput, labels } = this.file.header;
     const isPair = config.architecture === "encoder-decoder", sites = [];
     for (const stack of stacksOf(config)) {
       for (let layer = 0; layer < config.n_layers; layer++) {
@@ -45,8 +45,8 @@ class Live {
     }
     this.input = task ? new TaskInput(this.imagesOf(task), config) : new BareInput(config);
     this.model = {
-      name, config, task: task?.name ?? null, labels, typedLabels: task?.typedLabels ?? labels, steps: this.file.steps, precision, difference, defaultInput, sites,
-      isImage: config.image > 0, isPair, continues: task?.name === "characters", canDropPositions: POSITIONS[config.positions].actsOn !== "nothing",
+      name, instruction, config, task: task?.name ?? null, labels, typedLabels: task?.typedLabels ?? labels, steps: this.file.steps, precision, difference, defaultInput, sites,
+      isImage: config.image > 0, nImages: task?.images?.n ?? 0, isPair, continues: task?.name === "characters", canDropPositions: POSITIONS[config.positions].actsOn !== "nothing",
     };
   }
 
@@ -150,8 +150,9 @@ class Live {
     const outputs = isImage ? [0] : asked.length || this.model.task ? asked : Array.from({ length: n }, (_, at) => at);
     const row = (at) => trace.get("logits").data.subarray(at * config.vocab_size, (at + 1) * config.vocab_size);
     const predicted = outputs.map((at) => argmax(row(at))), isKnown = example.hasAnswer || this.model.continues;
+    const isOpen = config.architecture === "decoder" && example.labels.at(-1) === NONE; // nothing is known of the token after the input
     return {
-      source: example.source, tokens: example.stream, labels: this.labelsOf(example.stream), typed: example.typed, target: example.target, outputs, predicted,
+      source: example.source, open: isOpen ? n - 1 : null, continues: isOpen, tokens: example.stream, labels: this.labelsOf(example.stream), typed: example.typed, target: example.target, outputs, predicted,
       right: isKnown && asked.length ? outputs.map((at) => example.labels[at]) : null, hasAnswer: example.hasAnswer, trace, weights,
       labelsOf: (stack) => this.labelsOf(stack === "decoder" && example.target ? example.target : example.stream),
       probabilities: (place) => softmax(tensor([1, config.vocab_size], row(outputs[place]))).data,

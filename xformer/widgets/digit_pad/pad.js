@@ -1,7 +1,7 @@
 // A page of 8 × 8 pixels with a soft brush. What is drawn is sent when the stroke ends, a base-17 digit a pixel.
 const SIDE = 8, FULL = 16, REACH = 1.15;
 
-class Pad {
+export class Pad {
   constructor(parent) {
     this.root = parent.appendChild(Pad.element("div", "pad"));
     this.page = this.root.appendChild(Pad.element("div", "page"));
@@ -11,7 +11,7 @@ class Pad {
     this.cells = Array.from({ length: SIDE * SIDE }, () => this.page.appendChild(Pad.element("div", "pixel")));
     const bar = this.root.appendChild(Pad.element("div", "tools"));
     this.rubber = this.button(bar, "Rub out", () => this.setRubbing(!this.rubbing));
-    this.button(bar, "Clear", () => { this.ink.fill(0); this.show(); this.send(); });
+    this.button(bar, "Clear", () => { this.ink.fill(0); this.show(); this.report(); });
     this.spoken = this.root.appendChild(Pad.element("div", "spoken"));
     this.spoken.setAttribute("aria-live", "polite");
     this.ink = new Array(SIDE * SIDE).fill(0);
@@ -45,7 +45,9 @@ class Pad {
     this.rubber.setAttribute("aria-pressed", String(on));
   }
 
-  update(pixels) {
+  destroy() { this.root.remove(); }
+
+  update({ pixels }) {
     if (this.last) return; // a stroke is being drawn: what it began on is older
     this.ink = pixels.slice();
     this.show();
@@ -86,7 +88,7 @@ class Pad {
   end() {
     if (!this.last) return;
     this.last = null;
-    this.send();
+    this.report();
   }
 
   dab(x, y) { // full ink within half a pixel of the brush, none beyond its reach
@@ -107,24 +109,15 @@ class Pad {
       if (next >= 0 && next < SIDE * SIDE && !wraps) this.at = next;
     } else if (event.key === " " || event.key === "Enter") {
       this.ink[this.at] = Math.min(FULL, this.ink[this.at] + FULL / 2);
-      this.send();
+      this.report();
     } else if (event.key === "Delete" || event.key === "Backspace") {
       this.ink[this.at] = 0;
-      this.send();
+      this.report();
     } else return;
     event.preventDefault();
     this.show();
     this.spoken.textContent = `row ${Math.floor(this.at / SIDE) + 1}, column ${(this.at % SIDE) + 1}: ink ${this.ink[this.at]} of ${FULL}`;
   }
 
-  send() { this.tell(this.ink.map((ink) => ink.toString(17)).join("")); }
-}
-
-const instances = new WeakMap();
-
-export default function ({ data, parentElement, setTriggerValue }) {
-  let pad = instances.get(parentElement);
-  if (!pad) instances.set(parentElement, (pad = new Pad(parentElement)));
-  pad.tell = (pixels) => setTriggerValue("drawn", pixels);
-  pad.update(data.pixels);
+  report() { this.send(this.ink.map((ink) => ink.toString(17)).join("")); }
 }

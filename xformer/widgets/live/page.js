@@ -1,0 +1,13 @@
+import { place, written } from "../page.js";
+import { Lesson } from "./lesson.js";
+import { makeLive } from "./run.js";
+import { LivePage } from "./view.js";
+
+const json = (name) => (place(name) ? JSON.parse(new TextDecoder().decode(written(name))) : null);
+
+const live = makeLive(written("model")), lesson = json("lesson");
+const page = new LivePage(place("live"), live, {
+  colours: json("colours"),
+  lesson: lesson && ((parent, shown, step) => new Lesson(parent, lesson, shown, step)),
+});
+window.xformerLive = Object.assign(live, { page });

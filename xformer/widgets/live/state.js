@@ -1,0 +1,74 @@
+// What a live page shows, as one plain object, and the same in the fragment of its address.
+//
+//   #input=3+7+12+9&mask=causal&ablate=encoder.1.attn.2&positions=off&layer=1&head=2&tab=arithmetic
+
+export const START = {
+  input: "", // as a person types it; of an image "test 3", or "drawn" and its pixels
+  replace: {}, // position -> the text of another token
+  mask: "trained", // trained | causal | full | drawn
+  drawn: [], // the cells that a drawn mask hides, "query.key"
+  ablate: [], // "encoder.1.attn.2"
+  cut: [], // "encoder.1.attn.2.0.3": head, query, key; "*" for every head
+  positions: true,
+  step: null, // a training step; null for the trained weights
+  layer: 0, head: 0, query: null, key: null,
+  tab: "attention",
+};
+const LISTS = ["drawn", "ablate", "cut"], COUNTS = ["step", "layer", "head", "query", "key"];
+const CHANGES = ["mask", "drawn", "ablate", "cut", "positions", "replace"];
+
+export function written(state, lesson = null) { // -> the fragment, without what is as at the start
+  const pairs = new URLSearchParams();
+  for (const [name, value] of Object.entries(state)) {
+    if (JSON.stringify(value) === JSON.stringify(START[name])) continue;
+    if (LISTS.includes(name)) pairs.set(name, value.join(","));
+    else if (name === "positions") pairs.set(name, "off");
+    else if (name === "replace") pairs.set(name, Object.entries(value).map(([at, text]) => `${at}:${encodeURIComponent(text)}`).join(","));
+    else if (value !== null) pairs.set(name, String(value));
+  }
+  if (lesson !== null) pairs.set("lesson", String(lesson));
+  return pairs.toString();
+}
+
+export function read(fragment, usual) { // -> a state, and the step of the lesson; what cannot be read is left as usual
+  const pairs = new URLSearchParams(fragment.replace(/^#/, "")), state = { ...structuredClone(START), ...usual };
+  for (const [name, text] of pairs) {
+    if (LISTS.includes(name)) state[name] = text ? text.split(",") : [];
+    else if (COUNTS.includes(name)) state[name] = /^\d+$/.test(text) ? Number(text) : state[name];
+    else if (name === "positions") state.positions = text !== "off";
+    else if (name === "replace") state.replace = replacedIn(text);
+    else if (name in START) state[name] = text;
+  }
+  const lesson = pairs.get("lesson");
+  return { state, lesson: /^\d+$/.test(lesson ?? "") ? Number(lesson) : null };
+}
+
+function replacedIn(text) {
+  const found = {};
+  for (const pair of text.split(",")) {
+    const at = pair.indexOf(":");
+    try {
+      if (at > 0) found[Number(pair.slice(0, at))] = decodeURIComponent(pair.slice(at + 1));
+    } catch { /* a percent sign that encodes nothing */ }
+  }
+  return found;
+}
+
+export const isChanged = (state) => CHANGES.some((name) => JSON.stringify(state[name]) !== JSON.stringify(START[name]));
+export const unchanged = (state) => ({ ...state, ...Object.fromEntries(CHANGES.map((name) => [name, structuredClone(START[name])])) });
+
+// The place of an ablation or a cut, written "encoder.1.attn.2" or "encoder.1.attn.2.0.3".
+export const headOf = (text) => { const at = text.lastIndexOf("."); return [text.slice(0, at), Number(text.slice(at + 1))]; };
+export function cutOf(text) {
+  const parts = text.split("."), [head, query, key] = parts.splice(-3);
+  return [parts.join("."), head === "*" ? null : Number(head), Number(query), Number(key)];
+}
+
+// What `live.run` is asked for; of a drawn mask the word alone.
+export function requestOf(state) {
+  return {
+    input: state.input,
+    replace: Object.entries(state.replace).map(([at, token]) => [Number(at), token]),
+    mask: state.mask, positions: state.positions, step: state.step, ablate: state.ablate.map(headOf), cut: state.cut.map(cutOf),
+  };
+}

@@ -1,0 +1,489 @@
+// A live page: a model that runs here. What is shown follows from one state (state.js); a change of it runs the model again.
+//
+//   const page = new LivePage(element, live, { colours, lesson });
+//   page.show({ mask: "causal" });
+
+import { AttentionView } from "../attention_view/view.js";
+import { Pad } from "../digit_pad/pad.js";
+import { Matrices } from "../matrices/matrices.js";
+import { Scene } from "../scene/scene.js";
+import { element } from "../shared.js";
+import { rowData } from "./arithmetic.js";
+import { Activations, Decoding, Layers, likeliest } from "./panels.js";
+import { attentionBytes, sceneBytes, visible } from "./pictures.js";
+import { START, isChanged, read, requestOf, unchanged, written } from "./state.js";
+
+const TABS = { attention: "Attention", scene: "Whole run", arithmetic: "One head, step by step", feed_forward: "Feed-forward", lens: "Layer by layer", decode: "Word by word" };
+const MASKS = { trained: "as trained", causal: "causal", full: "full", drawn: "drawn" };
+const MOST_CELLS = 24; // tokens on a side of a mask that is drawn by hand
+
+export class LivePage {
+  constructor(root, live, { colours, lesson }) {
+    Object.assign(this, { root, live, colours, changes: [], cells: [], order: 0 });
+    const { model } = live;
+    this.usual = { input: model.defaultInput, ...sharpest(model, live.trace()) };
+    const { state, lesson: step } = read(location.hash, this.usual);
+    this.state = state;
+    this.build();
+    this.lesson = lesson?.(this.aside, this, step);
+    addEventListener("hashchange", () => {
+      if (location.hash.slice(1) !== this.address) this.show(read(location.hash, this.usual).state, { isOther: true });
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    this.show({}, { isOther: true });
+  }
+
+  // ---- elements
+
+  build() {
+    const { model } = this.live, root = this.root;
+    root.className = "live";
+    this.aside = element("aside", "lesson");
+    this.main = element("main");
+    root.append(this.aside, this.main);
+
+    const title = element("header", "title");
+    title.append(element("h1", "", document.title), element("p", "", model.instruction));
+    this.asks = element("div", "asks");
+    if (model.isImage) this.buildPad();
+    else this.buildField();
+    this.problem = element("p", "problem");
+    this.problem.setAttribute("role", "alert");
+    this.strip = element("div", "tokens");
+    this.answers = element("div", "answers");
+    this.controls = element("div", "changes");
+    this.buildControls();
+    this.maskEditor = element("div", "mask");
+
+    this.tabs = element("div", "tabs");
+    this.tabs.setAttribute("role", "tablist");
+    this.panels = {};
+    const titles = Object.entries(TABS).filter(([name]) => name !== "decode" || model.config.architecture !== "encoder");
+    const panels = element("div", "panels");
+    for (const [name, title] of titles) {
+      const tab = element("button", "", title), panel = element("div", `panel ${name}`);
+      Object.assign(tab, { type: "button", id: `tab-${name}`, onclick: () => this.show({ tab: name }) });
+      tab.setAttribute("role", "tab");
+      tab.setAttribute("aria-controls", `panel-${name}`);
+      panel.id = `panel-${name}`;
+      panel.setAttribute("role", "tabpanel");
+      panel.setAttribute("aria-labelledby", tab.id);
+      this.tabs.append(tab);
+      this.panels[name] = { tab, panel };
+      panels.append(panel);
+    }
+    this.tabs.addEventListener("keydown", (event) => {
+      const names = titles.map(([name]) => name), by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!by) return;
+      const next = names[(names.indexOf(this.state.tab) + by + names.length) % names.length];
+      this.show({ tab: next });
+      this.panels[next].tab.focus();
+    });
+    const exact = model.precision === "float16" ? `rounded to float16 (no logit or weight moves by more than ${model.difference.toExponential(0)} on the first input)` : model.precision;
+    this.foot = element("p", "foot", `The model runs in this page, with its weights as ${exact}. Nothing is sent anywhere.`);
+    this.main.append(title, this.asks, this.problem, this.strip, this.answers, this.controls, this.maskEditor, this.tabs, panels, this.foot);
+  }
+
+  buildField() {
+    const label = element("label", "field"), field = (this.field = element("input"));
+    label.append(element("span", "", "Input"), field);
+    Object.assign(field, { autocomplete: "off", spellcheck: false });
+    field.addEventListener("input", () => this.show({ input: field.value, replace: {}, query: null, key: null }));
+    this.asks.append(label);
+  }
+
+  buildPad() {
+    const pad = (this.pad = new Pad(this.asks));
+    pad.send = (pixels) => this.show({ input: `drawn ${pixels.replace(/0+$/, "")}`.trim() });
+    const at = () => Number(/^test (\d+)$/.exec(this.state.input)?.[1] ?? -1);
+    const other = this.button("Another digit", () => this.show({ input: `test ${(at() + 1) % this.live.model.nImages}` }));
+    other.hidden = !this.live.model.nImages;
+    this.asks.append(other);
+  }
+
+  buildControls() {
+    const { model } = this.live;
+    const mask = element("label", "choice", "Mask "), select = (this.mask = element("select"));
+    for (const [value, text] of Object.entries(MASKS)) select.append(new Option(text, value));
+    select.onchange = () => this.show({ mask: select.value, drawn: select.value === "drawn" ? this.state.drawn : [] });
+    mask.append(select);
+    const positions = element("label", "choice"), box = (this.positions = element("input"));
+    box.type = "checkbox";
+    box.onchange = () => this.show({ positions: box.checked });
+    positions.append(box, " positions");
+    this.ablate = this.button("Ablate this head", () => this.toggle("ablate", this.headName));
+    this.cut = this.button("Cut a connection", () => this.toggle("cut", this.cellName));
+    this.reset = this.button("Undo all changes", () => this.show(unchanged(this.state)));
+    this.controls.append(mask, positions, this.ablate, this.cut, this.reset);
+    positions.hidden = !model.canDropPositions;
+    if (!model.steps.length) return;
+    const line = element("div", "timeline"), range = (this.range = element("input"));
+    Object.assign(range, { type: "range", min: 0, max: model.steps.length - 1, step: 1 });
+    range.setAttribute("aria-label", "Step of the training");
+    range.oninput = () => this.stepTo(Number(range.value));
+    this.play = this.button("Play the training", () => this.playTraining());
+    this.stepSays = element("output");
+    line.append(this.play, range, this.stepSays);
+    this.controls.append(line);
+  }
+
+  button(text, act) {
+    const node = element("button", "", text);
+    node.type = "button";
+    node.onclick = act;
+    return node;
+  }
+
+  // ---- the state
+
+  get site() { return this.live.model.sites[this.state.layer]; }
+  get headName() { return `${this.site.path}.${this.state.head}`; }
+  get cellName() { return this.state.query === null || this.state.key === null ? null : `${this.headName}.${this.state.query}.${this.state.key}`; }
+
+  toggle(list, name) {
+    if (!name) return;
+    const rest = this.state[list].filter((one) => one !== name);
+    this.show({ [list]: rest.length < this.state[list].length ? rest : [...rest, name] });
+  }
+
+  stepTo(at) { const { steps } = this.live.model; this.show({ step: at === steps.length - 1 ? null : steps[at] }); }
+
+  playTraining() {
+    if (this.playing) { clearInterval(this.playing); this.playing = null; return this.drawControls(); }
+    const last = this.live.model.steps.length - 1;
+    let at = Number(this.range.value) === last ? 0 : Number(this.range.value);
+    this.playing = setInterval(() => {
+      this.stepTo(at);
+      if (at++ === last) { clearInterval(this.playing); this.playing = null; this.drawControls(); }
+    }, 180);
+  }
+
+  onChange(call) { this.changes.push(call); }
+  onCell(call) { this.cells.push(call); }
+  hide(isHidden) { // before a reveal nothing of the result is seen
+    this.isHidden = isHidden;
+    for (const { panel } of Object.values(this.panels)) panel.replaceChildren();
+    this.view?.destroy();
+    this.view = this.scene = this.matrices = this.activations = this.layers = this.decoding = null;
+    this.draw();
+  }
+
+  // Change the state, run the model, and draw. `isOther`: not by hand, so the picture goes to the chosen head.
+  show(part, { isOther = false } = {}) {
+    const started = performance.now(), next = { ...this.state, ...part };
+    if (!(next.tab in this.panels)) next.tab = START.tab;
+    const { sites } = this.live.model;
+    next.layer = Math.min(next.layer, sites.length - 1);
+    next.head = Math.min(next.head, sites[next.layer].heads - 1);
+    this.state = next;
+    if (isOther) this.order += 1;
+    try {
+      this.run();
+      this.problem.textContent = "";
+    } catch (error) {
+      this.problem.textContent = error.message; // the last picture stays
+      this.drawControls();
+      this.write();
+      return;
+    }
+    this.draw();
+    this.write();
+    for (const call of this.changes) call(this.state, this.result);
+    this.root.dataset.ms = (performance.now() - started).toFixed(1);
+  }
+
+  write() {
+    const state = Object.fromEntries(Object.entries(this.state).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(this.usual[name])));
+    this.address = written({ ...START, ...state }, this.lesson?.step ?? null);
+    history.replaceState(null, "", `#${this.address}`);
+  }
+
+  run() {
+    const request = requestOf(this.state), bare = requestOf({ ...unchanged(this.state), replace: this.state.replace });
+    const key = JSON.stringify(bare);
+    if (this.originalKey !== key) {
+      this.original = this.live.trace(bare);
+      this.originalKey = key;
+    }
+    const isOther = isChanged({ ...this.state, replace: {} });
+    this.result = isOther ? this.live.trace({ ...request, mask: this.maskOf(request.mask) }) : this.original;
+    this.request = { ...request, mask: this.maskOf(request.mask) };
+    this.runs = isOther ? [this.original, this.result] : [this.original];
+    for (const name of ["query", "key"]) { // a cell that another input does not have
+      const [, , queries, keys] = this.result.trace.get(`${this.site.path}.pattern`).shape;
+      if (this.state[name] !== null && this.state[name] >= (name === "query" ? queries : keys)) this.state[name] = null;
+    }
+  }
+
+  maskOf(mask) { // a drawn mask: what the model was trained with, with some cells the other way round
+    if (mask !== "drawn") return mask;
+    const allowed = this.allowed();
+    for (const cell of this.state.drawn) {
+      const [query, key] = cell.split(".").map(Number);
+      if (allowed[query]?.[key] !== undefined) allowed[query][key] = !allowed[query][key];
+    }
+    return allowed;
+  }
+
+  allowed() { // [query][key] of self-attention as trained
+    const site = this.live.model.sites.findLast(({ kind }) => kind !== "cross_attn"), { shape: [, , n], data } = this.original.trace.get(`${site.path}.scores`);
+    return Array.from({ length: n }, (_, q) => Array.from({ length: n }, (_, k) => data[q * n + k] !== -Infinity));
+  }
+
+  labels(site, side) { return this.tokens(side === "key" && site.kind === "cross_attn" ? "encoder" : site.stack); }
+  tokens(stack) { return this.result.labelsOf(stack).map(visible); }
+
+  // ---- drawing
+
+  draw() {
+    if (!this.result) return;
+    this.drawInput();
+    this.drawAnswers();
+    this.drawControls();
+    this.drawMask();
+    for (const [name, { tab, panel }] of Object.entries(this.panels)) {
+      const isShown = name === this.state.tab;
+      tab.setAttribute("aria-selected", String(isShown));
+      tab.tabIndex = isShown ? 0 : -1;
+      panel.hidden = !isShown;
+    }
+    const { panel } = this.panels[this.state.tab];
+    this[`draw_${this.state.tab}`](panel);
+  }
+
+  drawInput() {
+    if (this.pad) this.pad.update({ pixels: this.result.tokens });
+    else if (document.activeElement !== this.field) this.field.value = this.state.input;
+    this.strip.hidden = this.live.model.isImage;
+    if (this.strip.hidden) return;
+    const words = this.result.labels;
+    const chips = words.map((word, at) => {
+      const chip = element("input", at in this.state.replace ? "chip other" : "chip");
+      chip.value = visible(word);
+      chip.size = Math.max(2, chip.value.length);
+      chip.setAttribute("aria-label", `Token ${at}: ${visible(word)}. Type another one.`);
+      chip.onchange = () => {
+        const replace = { ...this.state.replace }, text = chip.value.replace("·", " ");
+        if (text === "" || text === this.result.typed?.[at]) delete replace[at];
+        else replace[at] = text;
+        this.show({ replace });
+      };
+      return chip;
+    });
+    this.strip.replaceChildren(...row("Tokens", chips));
+  }
+
+  drawAnswers() { // what is predicted, as trained and with the changes
+    const lines = this.runs.map((run, at) => {
+      const line = element("div", "answer"), chips = [], judged = run.right && run.predicted.filter((token, i) => token === run.right[i]).length;
+      const shown = run.predicted.slice(-24);
+      shown.forEach((token, i) => {
+        const place = run.predicted.length - shown.length + i, isRight = run.right ? token === run.right[place] : null;
+        const isOther = at > 0 && token !== this.original.predicted[place];
+        const chip = element("span", `said${isRight === null ? "" : isRight ? " right" : " wrong"}${isOther ? " other" : ""}`, visible(this.live.model.labels[token]));
+        chip.title = `${(100 * run.probability(place)).toFixed(1)} %${isRight === false ? `; right: ${visible(this.live.model.labels[run.right[place]])}` : ""}`;
+        chips.push(chip);
+      });
+      if (run.right && run.right.length > 1) chips.push(element("span", "score", `${judged} of ${run.right.length} right`));
+      else if (run.predicted.length === 1) chips.push(element("span", "score", `${(100 * run.probability(0)).toFixed(1)} %`));
+      line.append(...row(this.runs.length === 1 ? "Prediction" : at ? "With your changes" : "As trained", chips));
+      return line;
+    });
+    this.answers.replaceChildren(...lines);
+    if (this.isHidden) this.answers.replaceChildren(element("div", "answer", "The result is hidden until you have answered."));
+  }
+
+  drawControls() {
+    const { state } = this, { model } = this.live;
+    this.mask.value = state.mask;
+    this.positions.checked = state.positions;
+    this.ablate.setAttribute("aria-pressed", String(state.ablate.includes(this.headName)));
+    this.ablate.textContent = `${state.ablate.includes(this.headName) ? "Restore" : "Ablate"} ${this.site.title}, head ${state.head + 1}`;
+    const isCut = this.cellName && state.cut.includes(this.cellName);
+    this.cut.disabled = !this.cellName;
+    this.cut.textContent = this.cellName ? `${isCut ? "Restore" : "Cut"} query ${state.query} → key ${state.key}` : "Click a cell to cut it";
+    this.cut.setAttribute("aria-pressed", String(Boolean(isCut)));
+    const n = state.ablate.length + state.cut.length + Object.keys(state.replace).length + Number(state.mask !== "trained") + Number(!state.positions);
+    this.reset.disabled = !n;
+    this.reset.textContent = n > 1 ? `Undo ${n} changes` : "Undo";
+    if (!this.range) return;
+    const at = state.step === null ? model.steps.length - 1 : model.steps.indexOf(state.step);
+    this.range.value = at;
+    this.range.setAttribute("aria-valuetext", `step ${model.steps[at]}`);
+    this.stepSays.textContent = `step ${model.steps[at]?.toLocaleString("en")} of ${model.steps.at(-1).toLocaleString("en")}`;
+    this.play.textContent = this.playing ? "Pause" : "Play the training";
+  }
+
+  drawMask() { // a table of cells, each one shown or hidden
+    const isDrawn = this.state.mask === "drawn";
+    this.maskEditor.hidden = !isDrawn;
+    if (!isDrawn) return;
+    const allowed = this.maskOf("drawn"), n = allowed.length;
+    if (n > MOST_CELLS) {
+      this.maskEditor.replaceChildren(element("p", "", `A mask is drawn cell by cell for up to ${MOST_CELLS} tokens; this input has ${n}.`));
+      return;
+    }
+    const site = this.live.model.sites.findLast(({ kind }) => kind !== "cross_attn"), words = this.labels(site, "key"), table = element("table");
+    table.append(element("caption", "", "Rows are queries, columns are keys. Click a cell to hide it or show it."));
+    const head = table.createTHead().insertRow();
+    head.append(element("td"), ...words.map((word) => element("th", "", word)));
+    allowed.forEach((row, q) => {
+      const line = table.insertRow();
+      line.append(element("th", "", words[q]));
+      row.forEach((isAllowed, k) => {
+        const cell = this.button("", () => this.toggle("drawn", `${q}.${k}`));
+        cell.className = isAllowed ? "open" : "shut";
+        cell.setAttribute("aria-pressed", String(!isAllowed));
+        cell.setAttribute("aria-label", `Query ${q} ${words[q]}, key ${k} ${words[k]}: ${isAllowed ? "shown" : "hidden"}`);
+        line.insertCell().append(cell);
+      });
+    });
+    this.maskEditor.replaceChildren(table);
+  }
+
+  draw_attention(panel) {
+    if (this.isHidden) return this.drawBlank(panel);
+    if (!this.view) {
+      this.view = new AttentionView(panel);
+      this.view.send = (choice) => {
+        const { layer, head, query, key } = choice;
+        const cell = { layer, head, query, key: key ?? null };
+        this.view.updateHead(this.exact(layer, head));
+        if (query !== null && cell.key !== null) for (const call of this.cells) call(cell);
+        this.state = { ...this.state, ...cell };
+        this.drawControls();
+        this.write();
+        for (const call of this.changes) call(this.state, this.result);
+      };
+    }
+    const { layer, head, query, key } = this.state;
+    const labels = (site, side) => this.labels(site, side);
+    const { packed, exact } = attentionBytes(this.runs, this.live.model, labels, this.colours, { layer, head, query, key, order: this.order });
+    this.exact = exact;
+    this.view.root.hidden = false;
+    this.view.update(packed);
+    this.view.updateHead(exact(...this.view.current));
+  }
+
+  drawBlank(panel) { // the shape of the map, with nothing in it: a cell can be clicked as a guess
+    const site = this.site, [queries, keys] = [this.labels(site, "query"), this.labels(site, "key")], table = element("table", "blank");
+    table.append(element("caption", "", `${site.title}, head ${this.state.head + 1}: rows are queries, columns are keys.`));
+    const top = table.createTHead().insertRow();
+    top.append(element("td"), ...keys.map((word) => element("th", "", word)));
+    queries.forEach((word, query) => {
+      const line = table.insertRow();
+      line.append(element("th", "", word));
+      keys.forEach((other, key) => {
+        const cell = this.button("", () => {
+          for (const one of table.querySelectorAll("[aria-pressed=true]")) one.setAttribute("aria-pressed", "false");
+          cell.setAttribute("aria-pressed", "true");
+          for (const call of this.cells) call({ layer: this.state.layer, head: this.state.head, query, key });
+        });
+        cell.setAttribute("aria-pressed", "false");
+        cell.setAttribute("aria-label", `Query ${query} ${word}, key ${key} ${other}`);
+        line.insertCell().append(cell);
+      });
+    });
+    panel.replaceChildren(table);
+  }
+
+  draw_scene(panel) {
+    if (this.isHidden) return panel.replaceChildren();
+    if (!this.scene) {
+      this.scene = new Scene(panel);
+      this.scene.send = ({ open, edit }) => {
+        if (edit) return this.replaceToken(edit);
+        const tab = { attention: "attention", residual: "lens", feed_forward: "feed_forward" }[open.screen];
+        if (!tab) return;
+        const [layer, head] = (open.head ?? "").split(".").map((n) => Number(n) - 1);
+        this.show({ tab, ...(open.head ? { layer, head, query: null, key: null } : {}) }, { isOther: true });
+      };
+    }
+    const { model } = this.live, run = this.result;
+    const edit = model.isImage ? null : { texts: [...this.words(), ""], first: 0 };
+    const isEach = run.trace.get("logits").shape[1] === this.tokens(model.sites.at(-1).stack).length && !model.isImage;
+    const answers = run.outputs.map((row, at) => ({ row: isEach ? row : null, said: likeliest(run.probabilities(at)).map(([token, p]) => [visible(model.labels[token]), p]),
+      answer: run.right ? visible(model.labels[run.right[at]]) : null, isRight: run.right ? run.predicted[at] === run.right[at] : null }));
+    this.scene.update(sceneBytes(run, model, (stack) => this.tokens(stack), answers, this.colours, edit));
+  }
+
+  words() { // the input as its words, or its characters
+    const { live, state } = this, { source } = live.parse(state.input), text = live.written(source), words = live.model.continues ? Array.from(text) : text.split(" ");
+    return words.length === source.length ? words : [];
+  }
+
+  replaceToken({ at, text }) { // a word of the input in its place; an empty one is taken out
+    const words = this.words();
+    words.splice(at, 1, ...(text ? [text] : []));
+    this.show({ input: words.join(this.live.model.continues ? "" : " "), replace: {}, query: null, key: null });
+  }
+
+  draw_arithmetic(panel) {
+    if (this.isHidden) return panel.replaceChildren();
+    const { site, state } = this, labels = (side) => this.labels(site, side);
+    const keys = labels("key").length, query = state.query ?? labels("query").length - 1, pattern = this.result.trace.get(`${site.path}.pattern`).data;
+    const from = (state.head * labels("query").length + query) * keys, weights = pattern.subarray(from, from + keys);
+    const key = state.key ?? weights.indexOf(Math.max(...weights));
+    const data = rowData(this.result, site, state.head, query, Math.max(0, key), labels, this.colours);
+    if (!this.matrices) {
+      this.picker = panel.appendChild(element("div", "picker"));
+      this.matrices = new Matrices(panel);
+    }
+    this.drawPicker(labels, query, Math.max(0, key));
+    this.matrices.root.hidden = !data;
+    if (data) this.matrices.update(data);
+    else this.picker.append(element("p", "", `A row of ${keys} keys is too long to be written out; take a shorter input.`));
+  }
+
+  drawPicker(labels, query, key) { // the head and the cell by menus
+    const { sites } = this.live.model, { layer, head } = this.state;
+    const menu = (name, words, chosen, take) => {
+      const label = element("label", "choice", `${name} `), select = element("select");
+      words.forEach((word, at) => select.append(new Option(word, at)));
+      select.value = chosen;
+      select.onchange = () => this.show(take(Number(select.value)), { isOther: true });
+      label.append(select);
+      return label;
+    };
+    const heads = Array.from({ length: sites[layer].heads }, (_, at) => `head ${at + 1}`);
+    this.picker.replaceChildren(
+      menu("Layer", sites.map(({ title }) => title), layer, (at) => ({ layer: at, query: null, key: null })),
+      menu("Head", heads, head, (at) => ({ head: at, query, key: null })),
+      menu("Query", labels("query").map((word, at) => `${at} ${word}`), query, (at) => ({ query: at, key: null })),
+      menu("Key", labels("key").map((word, at) => `${at} ${word}`), key, (at) => ({ query, key: at })),
+    );
+  }
+
+  draw_feed_forward(panel) { this.drawPanel("activations", Activations, panel); }
+  draw_lens(panel) { this.drawPanel("layers", Layers, panel); }
+  draw_decode(panel) { this.drawPanel("decoding", Decoding, panel); }
+
+  drawPanel(name, Panel, panel) {
+    if (this.isHidden) return panel.replaceChildren();
+    this[name] ??= new Panel(panel, this);
+    this[name].update();
+  }
+}
+
+function row(name, parts) {
+  const box = element("div", "parts");
+  box.append(...parts);
+  return [element("span", "whose", name), box];
+}
+
+// The head that is opened first: the one whose queries each look most at one key, other than the first.
+function sharpest({ sites }, { trace }) {
+  let best = { layer: 0, head: 0, share: -1 };
+  sites.forEach(({ path }, layer) => {
+    const { shape: [, heads, queries, keys], data } = trace.get(`${path}.pattern`);
+    for (let head = 0; head < heads; head++) {
+      let sum = 0;
+      for (let query = 0; query < queries; query++) {
+        const from = (head * queries + query) * keys, row = data.subarray(from + 1, from + keys);
+        sum += row.reduce((most, weight) => Math.max(most, weight), 0);
+      }
+      if (sum / queries > best.share + 1e-3) best = { layer, head, share: sum / queries };
+    }
+  });
+  return { layer: best.layer, head: best.head };
+}
