@@ -110,8 +110,9 @@ export class Layers {
         return { token, p: p[token] };
       });
     });
+    const body = table.createTBody();
     rows.forEach((cells, at) => {
-      const line = table.insertRow();
+      const line = body.insertRow();
       line.append(element("th", "", at ? `after layer ${at}` : "at the start"));
       cells.forEach(({ token, p }, column) => {
         const cell = line.insertCell(), rgb = colour(p), isFinal = token === rows.at(-1)[column].token;

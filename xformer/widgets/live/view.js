@@ -19,7 +19,7 @@ const MOST_CELLS = 24; // tokens on a side of a mask that is drawn by hand
 
 export class LivePage {
   constructor(root, live, { colours, lesson }) {
-    Object.assign(this, { root, live, colours, changes: [], cells: [], order: 0 });
+    Object.assign(this, { root, live, colours, hasLesson: Boolean(lesson), changes: [], cells: [], order: 0 });
     const { model } = live;
     this.usual = { input: model.defaultInput, ...sharpest(model, live.trace()) };
     const { state, lesson: step } = read(location.hash, this.usual);
@@ -43,7 +43,7 @@ export class LivePage {
     root.append(this.aside, this.main);
 
     const title = element("header", "title");
-    title.append(element("h1", "", document.title), element("p", "", model.instruction));
+    title.append(element(this.hasLesson ? "h2" : "h1", "", this.hasLesson ? model.name : document.title), element("p", "", model.instruction));
     this.asks = element("div", "asks");
     if (model.isImage) this.buildPad();
     else this.buildField();
@@ -324,11 +324,11 @@ export class LivePage {
       return;
     }
     const site = this.live.model.sites.findLast(({ kind }) => kind !== "cross_attn"), words = this.labels(site, "key"), table = element("table");
-    table.append(element("caption", "", "Rows are queries, columns are keys. Click a cell to hide it or show it."));
     const head = table.createTHead().insertRow();
     head.append(element("td"), ...words.map((word) => element("th", "", word)));
+    const body = table.createTBody();
     allowed.forEach((row, q) => {
-      const line = table.insertRow();
+      const line = body.insertRow();
       line.append(element("th", "", words[q]));
       row.forEach((isAllowed, k) => {
         const cell = this.button("", () => this.toggle("drawn", `${q}.${k}`));
@@ -338,7 +338,7 @@ export class LivePage {
         line.insertCell().append(cell);
       });
     });
-    this.maskEditor.replaceChildren(table);
+    this.maskEditor.replaceChildren(element("p", "note", "Rows are queries, columns are keys. Click a cell to hide it or show it."), table);
   }
 
   draw_attention(panel) {
@@ -367,11 +367,11 @@ export class LivePage {
 
   drawBlank(panel) { // the shape of the map, with nothing in it: a cell can be clicked as a guess
     const site = this.site, [queries, keys] = [this.labels(site, "query"), this.labels(site, "key")], table = element("table", "blank");
-    table.append(element("caption", "", `${site.title}, head ${this.state.head + 1}: rows are queries, columns are keys.`));
     const top = table.createTHead().insertRow();
     top.append(element("td"), ...keys.map((word) => element("th", "", word)));
+    const body = table.createTBody();
     queries.forEach((word, query) => {
-      const line = table.insertRow();
+      const line = body.insertRow();
       line.append(element("th", "", word));
       keys.forEach((other, key) => {
         const cell = this.button("", () => {
@@ -384,7 +384,7 @@ export class LivePage {
         line.insertCell().append(cell);
       });
     });
-    panel.replaceChildren(table);
+    panel.replaceChildren(element("p", "note", `${site.title}, head ${this.state.head + 1}: rows are queries, columns are keys.`), table);
   }
 
   draw_scene(panel) {

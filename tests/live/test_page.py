@@ -1,0 +1,250 @@
+"""Live pages in Chromium, opened from the disk with every request refused: what is typed, clicked and dragged runs the model."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+import torch
+from playwright.sync_api import Browser, Page, Route, expect
+
+import xformer
+from tests.browser.conftest import browser as browser  # noqa: PLC0414
+from xformer import edits
+from xformer.checkpoints import Checkpoint
+from xformer.live.export import live_page, pack_model
+from xformer.model import Transformer
+
+pytestmark = pytest.mark.browser
+Opening = Callable[..., Page]
+MIRROR = "reverse-mirror"
+"""The smallest shipped model: one layer with one head."""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The live page of a shipped model; "timeline" is a model with three snapshots."""
+    folder = tmp_path_factory.mktemp("live")
+
+    def written(name: str) -> Path:
+        file = folder / f"{name}.html"
+        if not file.exists():
+            text = timeline_page() if name == "timeline" else live_page(f"checkpoints/{name}")
+            file.write_text(text, encoding="utf-8")
+        return file
+
+    return written
+
+
+def timeline_page() -> str:
+    """The smallest model with two earlier steps, as if it had been trained from weights of other seeds."""
+    trained = xformer.load(f"checkpoints/{MIRROR}")
+    early = [Transformer(trained.model.config, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    snapshots = [
+        (step, Checkpoint(model, trained.task, trained.card)) for step, model in zip((0, 10), early, strict=True)
+    ]
+    whole = live_page(trained)
+    model = base64.b64encode(pack_model(trained, [*snapshots, (20, trained)])).decode()
+    return re.sub(r'(id="model">)[^<]*', rf"\g<1>{model}", whole, count=1)
+
+
+@pytest.fixture
+def opened(browser: Browser, files: Callable[[str], Path]) -> Iterator[Opening]:
+    """`opened("reverse-mirror", "mask=causal")`: the page with that state, without a network; no error may appear in it."""
+    contexts, problems = [], list[str]()
+
+    def refuse(route: Route) -> None:
+        if route.request.url.startswith("file:"):
+            route.continue_()
+        else:
+            problems.append(f"request of {route.request.url}")
+            route.abort()
+
+    def open_page(name: str, state: str = "", *, width: int = 1280, touch: bool = False, theme: Any = "light") -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": 844}, has_touch=touch, is_mobile=touch, color_scheme=theme
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.route("**/*", refuse)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(f"{files(name).as_uri()}#{state}")
+        page.wait_for_function("window.xformerLive")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+def state(page: Page) -> dict[str, str]:
+    """The state in the fragment of the address."""
+    return {name: values[0] for name, values in parse_qs(page.evaluate("location.hash.slice(1)")).items()}
+
+
+def said(page: Page, line: int = -1) -> list[str]:
+    """The predicted tokens of a line: the original, and below it the changed run."""
+    chips = page.locator(".answer").all()[line].locator(".said")
+    return [text.removesuffix(" ✗") for text in chips.all_inner_texts()]
+
+
+def predicted(name: str, text: str, *changes: Any) -> list[str]:
+    """What PyTorch predicts."""
+    reading = xformer.read(f"checkpoints/{name}", text, edits=list(changes))
+    best = reading.logits[0].argmax(dim=-1)
+    return [reading.subject.labels[int(best[at])] for at in reading.target_positions]
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "theme"),
+    [
+        (MIRROR, 1280, "light"),
+        ("reverse-seq2seq", 390, "dark"),
+        ("reverse-decoder", 1280, "dark"),
+        ("digits", 390, "light"),
+    ],
+)
+def test_every_tab_draws_without_a_network(opened: Opening, name: str, width: int, theme: str) -> None:
+    page = opened(name, width=width, touch=width < 400, theme=theme)
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        expect(tab).to_have_attribute("aria-selected", "true")
+        panel = page.locator(".panel:visible")
+        expect(panel).to_have_count(1)
+        assert panel.inner_text().strip()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("main").evaluate(UNNAMED) == []
+
+
+UNNAMED = """main => [...main.querySelectorAll("button, input, select, canvas")].filter((node) => node.checkVisibility()
+  && !(node.getAttribute("aria-label") || node.labels?.length || node.textContent.trim())).map((node) => node.outerHTML)"""
+
+
+def test_what_is_typed_runs_the_model(opened: Opening) -> None:
+    page = opened(MIRROR)
+    page.get_by_label("Input").fill("5 2 8 1 6")
+    assert said(page) == predicted(MIRROR, "5 2 8 1 6") == ["6", "1", "8", "2", "5"]
+    assert state(page) == {"input": "5 2 8 1 6"}
+    page.get_by_label("Input").fill("5 2 99")
+    expect(page.get_by_role("alert")).to_contain_text("99")
+    assert said(page) == ["6", "1", "8", "2", "5"]  # the last picture stays
+
+
+@pytest.mark.parametrize(
+    ("act", "change", "fragment"),
+    [
+        (lambda page: page.get_by_label("Mask").select_option("causal"), edits.set_causal(True), {"mask": "causal"}),
+        (
+            lambda page: page.get_by_role("button", name="Ablate").click(),
+            edits.ablate_head("encoder.0.attn", 0),
+            {"ablate": "encoder.0.attn.0"},
+        ),
+    ],
+    ids=["mask", "ablate"],
+)
+def test_a_change_runs_beside_the_original_and_is_undone(
+    opened: Opening, act: Callable[[Page], None], change: Any, fragment: dict[str, str]
+) -> None:
+    page = opened(MIRROR, "input=3+7+12+9")
+    original = predicted(MIRROR, "3 7 12 9")
+    act(page)
+    changed = predicted(MIRROR, "3 7 12 9", change)
+    assert changed != original
+    assert (said(page, 0), said(page, 1)) == (original, changed)
+    assert state(page).items() >= fragment.items()
+    again = opened(MIRROR, page.evaluate("location.hash.slice(1)"))  # the address holds the whole state
+    assert said(again, 1) == changed
+    page.get_by_role("button", name="Undo").click()
+    assert said(page) == original
+    assert state(page) == {"input": "3 7 12 9"}
+
+
+def test_a_clicked_cell_is_cut(opened: Opening) -> None:
+    page = opened(MIRROR, "input=3+7+12+9&query=0&key=3")
+    page.get_by_role("button", name="Cut query 0 → key 3").click()
+    cut = edits.mask_edges("encoder.0.attn", [(0, 3)])
+    assert said(page, 1) == predicted(MIRROR, "3 7 12 9", cut) != said(page, 0)
+    page.get_by_role("button", name="Restore query 0 → key 3").click()
+    expect(page.locator(".answer")).to_have_count(1)
+
+
+def test_a_mask_is_drawn_cell_by_cell(opened: Opening) -> None:
+    page = opened(MIRROR, "input=3+7+12+9")
+    page.get_by_label("Mask").select_option("drawn")
+    page.get_by_role("button", name="Query 0 3, key 3 9: shown").click()
+    cut = edits.mask_edges("encoder.0.attn", [(0, 3)])
+    assert said(page, 1) == predicted(MIRROR, "3 7 12 9", cut) != said(page, 0)
+    assert state(page)["drawn"] == "0.3"
+    page.get_by_role("button", name="Query 0 3, key 3 9: hidden").click()
+    assert said(page, 1) == said(page, 0)
+
+
+def test_the_arithmetic_of_a_cell_ends_at_its_weight(opened: Opening) -> None:
+    page = opened(MIRROR, "input=3+7+12+9&tab=arithmetic&query=0&key=3")
+    reading = xformer.read(f"checkpoints/{MIRROR}", "3 7 12 9")
+    q, k = (reading[f"encoder.0.attn.{name}"][0, 0] for name in "qk")
+    score = float(q[0] @ k[3]) / q.shape[1] ** 0.5
+    page.get_by_role("button", name="One part on").click()
+    drawn = page.evaluate("window.xformerLive.page.matrices.data.matrices.map(({ name, values }) => [name, values])")
+    matrices = dict(drawn)
+    assert matrices["S"][0][3] == pytest.approx(score, abs=1e-4)
+    assert matrices["A"][0] == pytest.approx(reading["encoder.0.attn.pattern"][0, 0, 0].tolist(), abs=1e-5)
+    out = reading["encoder.0.attn.out"][0, 0]  # of one head without a bias it is all that attention writes
+    assert matrices["Y"][0] == pytest.approx(out[:4].tolist(), abs=1e-4)
+
+
+def test_the_layers_end_at_the_prediction(opened: Opening) -> None:
+    page = opened(MIRROR, "input=3+7+12+9&tab=lens")
+    assert page.locator(".lens tbody tr").last.locator("td").all_inner_texts() == predicted(MIRROR, "3 7 12 9")
+
+
+def test_decoding_says_the_answer_token_by_token(opened: Opening) -> None:
+    page = opened("reverse-decoder", "input=3+7+12+9&tab=decode")
+    assert page.locator(".decoding .chip").all_inner_texts() == ["9", "12", "7", "3", "end"]
+    page.get_by_role("button", name="One token on").click()
+    expect(page.locator(".decoding [role=status]")).to_contain_text("Token 2 of 5: “12”")
+
+
+def test_a_drawn_digit_is_named(opened: Opening) -> None:
+    page = opened("digits")
+    page.get_by_role("button", name="Another digit").click()
+    pad = page.get_by_role("application", name="An image of 8 by 8 pixels.")
+    before = said(page)
+    page.get_by_role("button", name="Clear").click()
+    box = pad.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] - 10, steps=5)
+    page.mouse.up()
+    assert state(page)["input"].startswith("drawn ")
+    assert said(page) == predicted("digits", state(page)["input"])
+    assert before
+
+
+def test_a_training_is_dragged_through(opened: Opening) -> None:
+    page = opened("timeline", "input=3+7+12+9")
+    trained = said(page)
+    assert trained == ["9", "12", "7", "3"]
+    page.get_by_role("slider", name="Step of the training").fill("0")
+    assert state(page)["step"] == "0"
+    assert said(page) != trained
+    page.get_by_role("slider", name="Step of the training").fill("2")
+    assert said(page) == trained
+
+
+def test_nothing_of_a_result_is_seen_before_the_reveal(opened: Opening) -> None:
+    page = opened(MIRROR, "input=3+7+12+9")
+    page.evaluate("window.xformerLive.page.hide(true)")
+    assert page.locator(".said").count() == page.locator(".attention canvas").count() == 0
+    page.evaluate("window.xformerLive.page.onCell((cell) => { window.guess = cell })")
+    page.get_by_role("button", name="Query 0 3, key 3 9").click()
+    assert page.evaluate("window.guess") == {"layer": 0, "head": 0, "query": 0, "key": 3}
+    page.evaluate("window.xformerLive.page.hide(false)")
+    assert said(page) == ["9", "12", "7", "3"]
