@@ -15,7 +15,7 @@ from xformer.errors import XformerError
 
 COMMANDS = {
     "train": "train", "presets": "train", "eval": "examine", "trace": "examine", "export": "examine", "doctor": "examine",
-    "runs": "runs", "app": "app", "models": "app",
+    "runs": "runs", "app": "app", "models": "app", "lesson": "lesson",
 }  # fmt: skip
 """The module of each command; the command is its function `run_COMMAND`."""
 
@@ -96,6 +96,11 @@ def parser() -> _Parser:
     export.add_argument("--out", required=True, help="the file to write, ending in .html")
     export.add_argument("--head", default="1.1", help="the enlarged layer and head, both from 1")
     export.add_argument("--changes", default="", help="changes to show beside it: ablate:encoder.1.attn.2")
+
+    lesson = commands.add_parser("lesson", help="make an HTML file of a lesson, which runs its model offline")
+    lesson.add_argument("action", choices=["build"])
+    lesson.add_argument("file", help="a Markdown file, see docs/lessons.md")
+    lesson.add_argument("--out", help="the file to write, ending in .html; by default beside the lesson")
 
     doctor = commands.add_parser("doctor", help="find errors in a model, or in the run of a trace")
     doctor.add_argument("path", help="a checkpoint folder, a .safetensors file, an external model, or a trace")

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from xformer.errors import InputError
 from xformer.files import guarded, write_atomically
@@ -92,8 +92,9 @@ _PREDICT = {
     ),
 }  # fmt: skip
 _EXERCISE = {
-    "goal": _one_of("breaks", "wrong_input", "attends", "same_answer", "first_step", "predicts"),
+    "goal": _one_of("breaks", "wrong_input", "right_input", "attends", "same_answer", "first_step", "predicts"),
     "task": _TEXT, "hint": _TEXT, "start": _TABLE, "allow": _listed("|".join((*EDITS, "input")), "changes", "ablate"),
+    "keep": _listed("|".join(EDITS), "changes", "positions"),
     "at_most": _AT_LEAST_1, "at_least": _NUMBER, "shortest": _AT_LEAST_1, "longest": _AT_LEAST_1, "site": _SITE,
     "head": _COUNT, "query": _COUNT, "key": _COUNT, "output": _COUNT, "token": _TEXT, "measure": _TABLE,
 }  # fmt: skip
@@ -102,13 +103,13 @@ ASKS = {"cell": ("site", "head", "query"), "token": ("output",), "choice": ("mea
 GOALS = {
     "breaks": (("at_most",), ("ablate", "cut")),
     "wrong_input": ((), ("input",)),
+    "right_input": ((), ("input",)),
     "attends": (("at_most", "site", "query", "key"), ("ablate", "cut")),
     "same_answer": (("at_least",), ("ablate", "cut")),
     "first_step": (("measure", "at_least"), ("step",)),
     "predicts": (("at_most", "output", "token"), ("ablate", "cut")),
 }
 """What each goal needs beside its task and its hint, and the changes that it allows where it does not say."""
-_OPTIONAL = {"wrong_input": ("shortest", "longest"), "attends": ("head",)}
 _OF_MEASURE = {
     "right": (), "same": (), "anti_diagonal": ("site", "head"), "previous": ("site", "head"),
     "weight": ("site", "head", "query", "key"),
@@ -379,7 +380,7 @@ class _Place(NamedTuple):
     def at(self, line: int) -> _Place:
         return self._replace(line=line)
 
-    def fail(self, rule: str, got: object, example: object) -> None:
+    def fail(self, rule: str, got: object, example: object) -> NoReturn:
         raise InputError(f"{self.name}, line {self.line}: {rule}, got {got!s:.200}; for example {example}.")
 
 
@@ -388,7 +389,12 @@ def _names(values: Sequence[str] | Table) -> str:
 
 
 def _table(
-    text: str | Table, where: _Place, what: str, fields: Mapping[str, _Rule], required: Sequence[str], known: Sequence[str]
+    text: str | Table,
+    where: _Place,
+    what: str,
+    fields: Mapping[str, _Rule],
+    required: Sequence[str],
+    known: Sequence[str],
 ) -> dict[str, Any]:
     """A TOML table with the required fields and no unknown ones, each as its rule wants it."""
     if isinstance(text, str):
@@ -397,8 +403,9 @@ def _table(
         except tomllib.TOMLDecodeError as error:
             found = re.search(r"line (\d+)", str(error))
             at = where.at(where.line + int(found[1]) - 1) if found else where
-            at.fail(f"The {what} is TOML ({error})", text.strip().splitlines()[0] if text.strip() else "nothing", "a = 1")
-            raise AssertionError from None
+            at.fail(
+                f"The {what} is TOML ({error})", text.strip().splitlines()[0] if text.strip() else "nothing", "a = 1"
+            )
     else:
         table = dict(text)
     for name in required:
@@ -411,7 +418,9 @@ def _table(
             where.at(where.line + line).fail(f"The {what} may have {_names(known)}", name, known[0])
         if not fields[name].accepts(value):
             rule = fields[name]
-            where.at(where.line + line).fail(f"The field {name} is {rule.words}", repr(value), f"{name} = {rule.example}")
+            where.at(where.line + line).fail(
+                f"The field {name} is {rule.words}", repr(value), f"{name} = {rule.example}"
+            )
     return table
 
 
@@ -429,7 +438,7 @@ def _predict(text: str, where: _Place) -> Predict:
     ask, needs = given["ask"], ASKS[given["ask"]]
     optional = ("best",) if ask == "choice" else ()
     known = ("ask", "question", "reveal", "state", *needs, *optional)
-    _table(given, where, f"prediction of a {ask}", _PREDICT, ("ask", "question", "reveal", *needs), known)
+    given = _table(text, where, f"prediction of a {ask}", _PREDICT, ("ask", "question", "reveal", *needs), known)
     details = {name: given[name] for name in (*needs, *optional) if name in given}
     if ask == "choice":
         details["measure"] = _measure(details["measure"], where)
@@ -448,16 +457,17 @@ def _predict(text: str, where: _Place) -> Predict:
 def _exercise(text: str, where: _Place) -> Exercise:
     given = _table(text, where, "exercise", _EXERCISE, ("goal", "task", "hint"), tuple(_EXERCISE))
     needs, allowed = GOALS[given["goal"]]
-    optional = _OPTIONAL.get(given["goal"], ())
+    optional = ["at_most", "shortest", "longest", "keep", *(["head"] if given["goal"] == "attends" else [])]
+    optional = [name for name in optional if name not in needs]
     known = ("goal", "task", "hint", "start", "allow", *needs, *optional)
-    _table(given, where, f"exercise {given['goal']}", _EXERCISE, ("goal", "task", "hint", *needs), known)
+    given = _table(text, where, f"exercise {given['goal']}", _EXERCISE, ("goal", "task", "hint", *needs), known)
     details = {name: given[name] for name in (*needs, *optional) if name in given}
     if "measure" in details:
         details["measure"] = _measure(details["measure"], where)
     allow = tuple(given.get("allow", allowed))
     start = _state(given.get("start", {}), where)
-    if missing := [kind for kind in EDITS if kind in start and kind not in (*allow, "step")]:
-        where.fail("An exercise starts with changes that it allows", _names(missing), f"allow = {[*allow, *missing]}")
+    if missing := [kind for kind in EDITS if kind in start and kind not in (*allow, *details.get("keep", ()))]:
+        where.fail("An exercise starts with changes that it allows or keeps", _names(missing), f"keep = {missing}")
     return Exercise(given["goal"], given["task"], given["hint"], start, allow, details)
 
 
@@ -492,7 +502,9 @@ def _steps(text: str, where: _Place) -> tuple[Step, ...]:
         if steps:
             asked = [type(part).__name__.lower() for part in parts if isinstance(part, Predict | Exercise)]
             if len(asked) > 1:
-                where.at(steps[-1].line).fail("A step has at most one prediction or exercise", _names(asked), "two steps")
+                where.at(steps[-1].line).fail(
+                    "A step has at most one prediction or exercise", _names(asked), "two steps"
+                )
             steps[-1] = replace(steps[-1], parts=tuple(parts))
             parts.clear()
 
@@ -502,7 +514,9 @@ def _steps(text: str, where: _Place) -> tuple[Step, ...]:
         line = where.line + (token.map[0] if token.map else 0)
         if token.type == "heading_open" and token.level == 0 and token.tag in ("h1", "h2"):
             if token.tag == "h1":
-                where.at(line).fail("The title stands in the front matter", "# " + tokens[position + 1].content, "## A step")
+                where.at(line).fail(
+                    "The title stands in the front matter", "# " + tokens[position + 1].content, "## A step"
+                )
             close_step()
             steps.append(Step(tokens[position + 1].content, (), line))
             position += 3

@@ -105,28 +105,39 @@ export function verdict(exercise, given, live) {
 }
 
 function ruleBroken(exercise, state, live, not) { // what a state may not do, whatever it reaches
-  const input = (text) => text.trim().replace(/\s+/g, " ");
-  const { start, allow, at_most: most } = exercise, began = whole(start, exercise.input);
-  if (!allow.includes("input") && input(state.input) !== input(began.input)) {
+  const words = (text) => text.trim().replace(/\s+/g, " ");
+  const { start, allow, keep = [], at_most: most } = exercise, began = whole(start, exercise.input);
+  if (!allow.includes("input") && words(state.input) !== words(began.input)) {
     return not(`This exercise is about the input “${began.input}”, and you have “${state.input}”.`);
   }
-  const made = changesOf(state);
-  if (!allow.includes("step") && state.step !== began.step) return not("This exercise is about the training step it began with.");
-  const others = KINDS.filter((kind) => kind !== "step" && made[kind] > 0 && !allow.includes(kind));
-  if (others.length) {
+  const other = keep.find((kind) => !sameKind(kind, state, began));
+  if (other) return not(`This exercise keeps ${keptWords(other, began)}, and you have changed that.`);
+  const used = KINDS.filter((kind) => !keep.includes(kind) && !allow.includes(kind) && changesOf(state)[kind] > 0);
+  if (used.length) {
     const may = KINDS.filter((kind) => allow.includes(kind)).map((kind) => NAMES[kind]);
-    return not(`You have used ${listed(others.map((kind) => NAMES[kind]))}; ${may.length ? `here only ${listed(may)} count` : "here no change of the model counts"}.`);
+    return not(`You have used ${listed(used.map((kind) => NAMES[kind]))}; ${may.length ? `here only ${listed(may)} count` : "here no further change of the model counts"}.`);
   }
-  const total = count(state);
+  const total = count(exercise, state);
   if (most !== undefined && total > most) return not(`You have made ${plural(total, "change")}; at most ${most} ${most === 1 ? "is" : "are"} allowed.`);
+  if (exercise.shortest === undefined && exercise.longest === undefined) return null;
+  const n = live.parse(state.input).source.length;
+  if (n < (exercise.shortest ?? 0)) return not(`This input has ${plural(n, "token")}; at least ${exercise.shortest} are wanted.`);
+  if (n > (exercise.longest ?? Infinity)) return not(`This input has ${plural(n, "token")}; at most ${exercise.longest} are wanted.`);
   return null;
 }
 
-const count = (state) => Object.entries(changesOf(state)).reduce((sum, [kind, n]) => sum + (kind === "step" ? 0 : n), 0);
+const sameKind = (kind, a, b) => JSON.stringify(kind === "mask" ? [a.mask, a.drawn] : a[kind]) === JSON.stringify(kind === "mask" ? [b.mask, b.drawn] : b[kind]);
+const keptWords = (kind, { mask, positions, step }) => ({
+  mask: mask === "trained" ? "the mask as trained" : `the ${mask} mask`, positions: `positions ${positions ? "on" : "off"}`,
+  step: step === null ? "the trained weights" : `training step ${step}`, ablate: "its ablations", cut: "its cuts", replace: "its tokens",
+})[kind];
+
+// The changes that count: not those that the exercise keeps, and no training step.
+const count = ({ keep = [] }, state) => Object.entries(changesOf(state)).reduce((sum, [kind, n]) => sum + (kind === "step" || keep.includes(kind) ? 0 : n), 0);
 
 const GOALS = {
   breaks(exercise, state, live, not, done) {
-    const before = ran(state, live, unedited), total = count(state);
+    const before = ran(state, live, unedited), total = count(exercise, state);
     if (!allRight(before)) return not(`Without changes the model answers ${answer(live, before.predicted)}, which is wrong already.`);
     if (total === 0) return not(`Nothing is changed yet, and the answer ${answer(live, before.predicted)} is right.`);
     const after = ran(state, live);
@@ -135,12 +146,17 @@ const GOALS = {
   },
 
   wrong_input(exercise, state, live, not, done) {
-    const result = ran(state, live), n = symbols(result), { shortest, longest } = exercise;
-    if (shortest !== undefined && n < shortest) return not(`This input has ${plural(n, "token")}; at least ${shortest} are wanted.`);
-    if (longest !== undefined && n > longest) return not(`This input has ${plural(n, "token")}; at most ${longest} are wanted.`);
+    const result = ran(state, live);
     if (result.right === null) return not("For this input there is no right answer to compare with.");
     if (allRight(result)) return not(`The model is right: ${answer(live, result.predicted)}.`);
     return done(`The model answers ${answer(live, result.predicted)}; right would be ${answer(live, result.right)}.`);
+  },
+
+  right_input(exercise, state, live, not, done) {
+    const result = ran(state, live);
+    if (result.right === null) return not("For this input there is no right answer to compare with.");
+    if (allRight(result)) return done(`The model is right: ${answer(live, result.predicted)}.`);
+    return not(`The model answers ${answer(live, result.predicted)}; right would be ${answer(live, result.right)}.`);
   },
 
   attends(exercise, state, live, not, done) {
@@ -159,7 +175,7 @@ const GOALS = {
 
   same_answer(exercise, state, live, not, done) {
     const before = ran(state, live, unedited), after = ran(state, live), least = exercise.at_least;
-    const { counted, idle } = effective(state, before);
+    const { counted, idle } = effective(exercise, state, before);
     const left = idle ? ` ${plural(idle, "cut")} without effect ${idle === 1 ? "does" : "do"} not count.` : "";
     if (counted < least) return not(`${plural(counted, "change")} of ${least} so far.${left}`);
     if (!same(before.predicted, after.predicted)) return not(`The answer became ${answer(live, after.predicted)}; without changes it is ${answer(live, before.predicted)}.`);
@@ -185,7 +201,7 @@ const GOALS = {
   },
 };
 
-function effective(state, before) { // the changes that can have an effect
+function effective(exercise, state, before) { // the changes that can have an effect
   const gone = new Set(state.ablate), cells = new Set(state.cut);
   const cutsSomething = (text) => { // a cell that is looked at, of a head that is not ablated, and that no other cut has
     const parts = text.split("."), [head, query, key] = parts.splice(-3), site = parts.join(".");
@@ -194,7 +210,7 @@ function effective(state, before) { // the changes that can have an effect
     return heads.some((at) => !gone.has(`${site}.${at}`) && (before.patterns[site][at][query]?.[key] ?? 0) > 0);
   };
   const idle = [...cells].filter((text) => !cutsSomething(text)).length;
-  return { counted: count(state) - idle, idle };
+  return { counted: count(exercise, state) - idle, idle };
 }
 
 // ── predictions ──

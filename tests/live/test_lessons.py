@@ -1,0 +1,391 @@
+"""Lessons: their format, that what they say is true, and that each verdict of the page is what Python computes."""
+
+from __future__ import annotations
+
+import base64
+import random
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.browser.conftest import browser as browser  # noqa: PLC0414
+from tests.live.engine import Engine
+from tests.live.lesson_oracle import NONE, Oracle, State
+from xformer.errors import InputError, XformerError
+from xformer.live import lesson as lessons
+from xformer.live.lesson import Exercise, Lesson, Predict
+
+LESSONS = sorted(Path("docs/lessons").glob("*.md"))
+NAMES = [path.stem for path in LESSONS]
+FRONT = '+++\ntitle = "T"\nsummary = "S"\nminutes = 5\ncheckpoint = "reverse-small"\ninput = "3 7 12 9"\n+++\n'
+STEP = FRONT + "## One\n"
+
+
+def block(kind: str, *lines: str) -> str:
+    return STEP + "\n".join([f"```{kind}", *lines, "```", ""])
+
+
+EXERCISE = ('goal = "breaks"', 'task = "Do it."', 'hint = "Like this."', "at_most = 1")
+PREDICT = (
+    'ask = "cell"',
+    'question = "Where?"',
+    'reveal = "There."',
+    'site = "encoder.0.attn"',
+    "head = 0",
+    "query = 1",
+)
+CHOICE = ('ask = "choice"', 'question = "How?"', 'reveal = "So."', 'measure = { of = "right" }')
+WRONG = {
+    "no front matter": ("## One\n", "line 1: A lesson begins with TOML between two lines +++, got ## One; for example +++."),
+    "front matter left open": ('+++\ntitle = "T"\n', "line 1: A lesson begins"),
+    "no TOML": ("+++\ntitle = T\n+++\n", "line 2: The front matter is TOML"),
+    "a title is missing": ('+++\nsummary = "S"\n+++\n', 'needs title, summary, minutes, input, got summary; for example title = "3'),
+    "minutes are no number": (FRONT.replace("5", '"5"'), "line 4: The field minutes is a whole number from 1, got '5'; for example"),
+    "an unknown field": (FRONT.replace("minutes", "hours"), "The front matter needs"),
+    "no model": (FRONT.replace('checkpoint = "reverse-small"\n', ""), "names a checkpoint or a preset to train, got title"),
+    "two models": (FRONT.replace("input", 'preset = "reverse"\ninput'), "names a checkpoint or a preset to train"),
+    "steps of a checkpoint": (FRONT.replace("input", "steps = 5\ninput"), "Only the training of a preset has settings, got steps"),
+    "no steps": (FRONT, "line 8: A lesson has at least one step, got none; for example ## A step."),
+    "text before the first step": (FRONT + "Text.\n", "line 8: The text begins with the title of a step"),
+    "a title in the text": (STEP + "# Two\n", "line 9: The title stands in the front matter, got # Two; for example ## A step."),
+    "two exercises": (block("exercise", *EXERCISE) + block("exercise", *EXERCISE).removeprefix(STEP), "line 8: A step has at most one"),
+    "an unknown state": (block("show", "masks = 1"), "line 10: The state may have input, replace"),
+    "an unknown mask": (block("show", "", 'mask = "none"'), "line 11: The field mask is one of trained, causal, full, drawn, got 'none'; f"),
+    "a head without number": (block("show", 'ablate = ["encoder.0.attn"]'), "line 10: The field ablate is a list of heads, got"),
+    "a cell without key": (block("show", 'cut = ["encoder.0.attn.0.1"]'), 'for example cut = ["encoder.1.attn.2.0.3"].'),
+    "positions as a word": (block("show", 'positions = "off"'), "line 10: The field positions is true or false, got 'off'; for example"),
+    "TOML of a block": (block("show", 'mask = "full"', "layer = = 1"), "line 11: The state is TOML"),
+    "an unknown goal": (block("exercise", 'goal = "brakes"', *EXERCISE[1:]), "line 10: The field goal is one of breaks, wrong_input"),
+    "no limit": (block("exercise", *EXERCISE[:3]), "line 10: The exercise breaks needs goal, task, hint, at_most, got goal, task, hint"),
+    "a limit of 0": (block("exercise", *EXERCISE[:3], "at_most = 0"), "line 13: The field at_most is a whole number from 1, got 0"),
+    "another goal's field": (block("exercise", *EXERCISE, 'token = "3"'), "line 14: The exercise breaks may have goal"),
+    "a start that is not allowed": (
+        block("exercise", *EXERCISE, "start = { positions = false }"),
+        "An exercise starts with changes that it allows or keeps, got positions; for example keep = ['positions'].",
+    ),
+    "an unknown change": (block("exercise", *EXERCISE, 'allow = ["training"]'), "line 14: The field allow is a list of changes"),
+    "a layer that is none": (block("predict", *PREDICT[:3], 'site = "layer 1"', *PREDICT[4:]), "line 13: The field site is the path of"),
+    "no query": (block("predict", *PREDICT[:5]), "The prediction of a cell needs ask, question, reveal, site, head, query, got"),
+    "one choice": (block("predict", *CHOICE, 'choices = [{ text = "a" }]'), "line 14: The field choices is a list of at least two tables"),
+    "a choice without bound": (block("predict", *CHOICE, 'choices = [{ text = "a" }, { text = "b" }]'), "The choice needs text, at_least"),
+    "bounds that fall": (
+        block("predict", *CHOICE, 'choices = [{ text = "a", at_least = 1 }, { text = "b", at_least = 0 }]'),
+        "The at_least of the choices rise, got [1, 0]; for example [0, 0.5, 1].",
+    ),
+    "an unknown measure": (
+        block("predict", *CHOICE[:3], 'measure = { of = "loss" }', 'choices = [{ text = "a" }, { text = "b" }]'),
+        "The field of is one of right, same, anti_diagonal, previous, weight, got 'loss'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "sentence"), WRONG.values(), ids=WRONG)
+def test_a_mistake_is_named_with_its_line_the_rule_and_what_works(text: str, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        lessons.parse(text, "mine.md")
+    message = str(caught.value)
+    assert message.startswith("mine.md, line ")
+    assert sentence in message
+    assert re.search(r", got .+; for example .+\.$", message, re.DOTALL)
+
+
+def test_a_lesson_is_parsed_into_its_parts() -> None:
+    text = block("show", 'mask = "causal"') + "Some *text*.\n\n```python\nx = 1\n```\n\n## Two & three\n"
+    lesson = lessons.parse(text + block("predict", *PREDICT).removeprefix(STEP) + "\nMore.\n")
+    assert [(step.title, step.line) for step in lesson.steps] == [("One", 8), ("Two & three", 18)]
+    show, text = lesson.steps[0].parts
+    assert show == lessons.Show({"mask": "causal"})
+    assert isinstance(text, lessons.Text)
+    assert text.html.startswith("<p>Some <em>text</em>.</p>\n<pre><code")
+    asked = lesson.predictions[0]
+    assert asked == Predict("cell", "Where?", "<p>There.</p>\n", {}, {"site": "encoder.0.attn", "head": 0, "query": 1})
+    page = lesson.to_json()
+    assert page["steps"][1]["parts"][0] == {
+        "kind": "predict", "ask": "cell", "question": "Where?", "reveal": "<p>There.</p>\n", "state": {}, "site": "encoder.0.attn",
+        "head": 0, "query": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "markdown",
+    [
+        "<script>alert(1)</script>",
+        "<img src=x onerror=alert(1)>",
+        "[a](javascript:alert(1))",
+        "![a](http://elsewhere.test/a.png)",
+    ],
+)
+def test_no_html_of_the_text_and_no_image_reaches_the_page(markdown: str) -> None:
+    [part] = lessons.parse(f"{STEP}Before {markdown} after.\n\n{markdown}\n").steps[0].parts
+    assert isinstance(part, lessons.Text)
+    assert not re.search(r"<(script|img)|href=\"javascript", part.html)
+
+
+MODELS = {
+    "no such layer": (block("show", 'ablate = ["encoder.7.attn.0"]'), "line 8: The model has the heads {'encoder.0.attn': 1, 'encod"),
+    "no such head": (block("predict", *PREDICT).replace("head = 0", "head = 3"), "got encoder.0.attn, head 3; for example encoder.0"),
+    "no such token": (
+        block("exercise", 'goal = "predicts"', *EXERCISE[1:], "output = 0", 'token = "99"'), "A token is one of the model's, got 99",
+    ),
+    "an input that it cannot read": (block("show", 'input = "3 99"'), "The model reads the input of each state, got '3 99' ("),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "sentence"), MODELS.values(), ids=MODELS)
+def test_a_lesson_names_only_what_its_model_has(text: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        lessons.check(lessons.parse(text), "checkpoints/reverse-small")
+
+
+# ── the shipped lessons
+
+
+@cache
+def shipped(name: str) -> Lesson:
+    return lessons.load(f"docs/lessons/{name}.md")
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Oracle]:
+    """The lessons' models, by lesson; the one that is trained in seconds is trained here."""
+    made: dict[str, Oracle] = {}
+    for name in NAMES:
+        lesson = shipped(name)
+        made[name] = Oracle(lesson, lessons.model_of(lesson, Path("docs/lessons"), tmp_path_factory.mktemp(name)))
+    return made
+
+
+CUT = "encoder.0.attn.0"
+CROSS = "decoder.0.cross_attn"
+SOLUTIONS: dict[str, list[State]] = {
+    "attention": [
+        {"cut": [f"{CUT}.0.4"]}, {"cut": [f"{CUT}.0.4", f"{CUT}.0.3"]}, {"input": "3 19 11 8 13 10 2 11 6 11 19 10 8 11 4 18"},
+    ],
+    "cross-attention": [
+        {"cut": [f"{CROSS}.0.0.3"]}, {"cut": [f"{CROSS}.1.2.1", f"{CROSS}.1.2.2"]}, {"cut": [f"{CROSS}.0.3.0", f"{CROSS}.1.3.0"]},
+    ],
+    "heads": [
+        {"ablate": ["encoder.0.attn.0"]}, {"ablate": [*(f"encoder.3.attn.{n}" for n in range(4)), "encoder.2.attn.1"]},
+        {"input": "3 1 4 7 19 4 13 3 12 4 2 1"},
+    ],
+    "induction": [{"cut": ["decoder.1.attn.0.5.1"]}, {"replace": {"5": "9"}}, {"input": "5 5 5"}],
+    "masks": [
+        {"input": "3 3 3"}, {"cut": [f"encoder.1.attn.0.{q}.{k}" for q, k in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 3), (2, 4)]]},
+        {"cut": [f"encoder.1.attn.0.0.{k}" for k in (2, 3, 4)]},
+    ],
+    "positions": [{"input": "7 7 7"}, {"input": "7 16"}],
+    "scores": [{"cut": [f"{CUT}.0.3", f"{CUT}.0.1"]}, {"input": "9 12 12"}],
+    "training": [{}, {}],
+}  # fmt: skip
+EXERCISES = [(name, number) for name in NAMES for number in range(len(shipped(name).exercises))]
+
+
+def begun(lesson: Lesson, exercise: Exercise) -> State:
+    return NONE | {"input": lesson.input} | dict(exercise.start)
+
+
+def solution(name: str, number: int, oracle: Oracle) -> State:
+    exercise = shipped(name).exercises[number]
+    state = begun(shipped(name), exercise) | SOLUTIONS[name][number]
+    if exercise.goal == "first_step":
+        state["step"] = next(step for step in oracle.steps if oracle.solved(exercise, {**state, "step": step}))
+    return state
+
+
+def test_there_are_eight_lessons_and_each_asks_and_has_exercises() -> None:
+    assert len(NAMES) == 8
+    for name in NAMES:
+        lesson = shipped(name)
+        assert 5 <= len(lesson.steps) <= 8, name
+        assert lesson.predictions, name
+        assert len(lesson.exercises) >= 2, name
+
+
+@pytest.mark.parametrize(("name", "number"), EXERCISES)
+def test_an_exercise_is_open_at_first_and_can_be_solved(name: str, number: int, models: dict[str, Oracle]) -> None:
+    oracle, exercise = models[name], shipped(name).exercises[number]
+    assert not oracle.solved(exercise, begun(shipped(name), exercise))
+    assert oracle.solved(exercise, solution(name, number, oracle))
+
+
+TRUTHS = {
+    "attention": [3, 2], "cross-attention": [2, 1], "heads": [2, 1], "induction": [1, 1, 1], "masks": [1, 0], "positions": [3, 1],
+    "scores": [2, 1, 1], "training": [1, 1],
+}  # fmt: skip
+"""What the text after each prediction says."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_lesson_says_after_a_prediction_is_so(name: str, models: dict[str, Oracle]) -> None:
+    assert [models[name].truth(asked) for asked in shipped(name).predictions] == TRUTHS[name]
+
+
+def test_the_numbers_in_the_texts_are_those_of_the_models(models: dict[str, Oracle]) -> None:
+    mirror, small, whole = models["scores"], models["positions"], models["heads"]
+    from xformer.reading import read
+
+    reading = read("checkpoints/reverse-mirror", "3 7 12 9")
+    assert [round(float(score), 2) for score in reading["encoder.0.attn.scores"][0, 0, 0]] == [
+        -3.48,
+        -2.55,
+        -3.32,
+        9.86,
+    ]
+    plain = {**NONE, "input": "3 7 12 9"}
+    assert mirror.run({**plain, "cut": [f"{CUT}.0.3"]}).patterns["encoder.0.attn"][0, 0, 1] == pytest.approx(
+        0.54, abs=0.01
+    )
+    assert [small.labels[token] for token in small.run({**plain, "positions": False}).predicted] == [
+        "12",
+        "9",
+        "12",
+        "9",
+        "end",
+    ]
+    turned = small.run({**plain, "input": "9 12 7 3", "positions": False}).predicted
+    assert turned == (*reversed(small.run({**plain, "positions": False}).predicted[:4]), small.labels.index("end"))
+    six = {**NONE, "input": "5 1 8 2 9 4"}
+    for head in range(4):
+        assert whole.run(six).patterns["encoder.2.attn"][head, ::-1].diagonal().mean() > 0.95
+        assert whole.run({**six, "ablate": [f"encoder.2.attn.{head}"]}).is_right == (head != 0)
+    lost = models["cross-attention"].run({**plain, "ablate": ["decoder.0.self_attn.0", "decoder.0.self_attn.1"]})
+    assert {models["cross-attention"].labels[token] for token in lost.predicted} == {"end"}
+    assert not small.run({**plain, "input": " ".join(map(str, range(1, 17)))}).is_right
+    early = models["training"].run({**plain, "step": 60})
+    assert [a == b for a, b in zip(early.predicted, early.right or (), strict=True)] == [False] * 4 + [True]
+
+
+@pytest.mark.parametrize("name", ["masks", "attention"])
+def test_a_lesson_becomes_one_page_by_the_command_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from xformer.__main__ import main
+
+    out = tmp_path / "page.html"
+    assert main(["lesson", "build", f"docs/lessons/{name}.md", "--out", str(out)]) == 0
+    assert f"written to {out}" in capsys.readouterr().out
+    page = out.read_text("utf-8")
+    assert f"<title>{shipped(name).title}</title>" in page
+    assert len(page) < 1_000_000
+    assert main(["lesson", "build", f"docs/lessons/{name}.md", "--out", str(tmp_path)]) == 1
+    assert "--out must name a file ending in .html" in capsys.readouterr().err
+
+
+# ── verdicts
+
+
+JUDGE = """async ([model, made, exercises]) => {
+  const { makeLive } = await import("/live/run.js"), { verdict, judged, outcome } = await import("/live/exercises.js");
+  const live = makeLive(Uint8Array.from(atob(model), (letter) => letter.charCodeAt(0)));
+  return {
+    verdicts: exercises.map(([exercise, states]) => states.map((state) => verdict(exercise, state, live))),
+    truths: made.map((asked) => ({ ...outcome(asked, live), judged: [0, 1].map((guess) => judged(asked, guess, live)) })),
+  };
+}"""
+
+
+@pytest.fixture(scope="module")
+def engine(browser: Browser) -> Iterator[Engine]:
+    tab = Engine(browser)
+    yield tab
+    tab.page.close()
+
+
+def answers(name: str, number: int, oracle: Oracle, n: int) -> list[State]:
+    """Generated answers to an exercise: the solution and what is near it, and changes of every kind anywhere."""
+    lesson, exercise, draw = shipped(name), shipped(name).exercises[number], random.Random(f"{name} {number}")
+    start, solved = begun(lesson, exercise), solution(name, number, oracle)
+    heads = [f"{path}.{head}" for path, heads in oracle.heads.items() for head in range(heads)]
+    symbols = [label for label in oracle.labels[1:20]]
+    states = [start, solved]
+
+    def cell(state: State) -> str:
+        path, head = draw.choice(heads).rsplit(".", 1)
+        pattern = oracle.run({**NONE, "input": lesson.input}).patterns[path][int(head)]
+        query = draw.randrange(len(pattern) + (draw.random() < 0.02))
+        row = pattern[min(query, len(pattern) - 1)]
+        key = int(row.argmax()) if draw.random() < 0.5 else draw.randrange(len(row))
+        return f"{path}.{'*' if draw.random() < 0.1 else head}.{query}.{key}"
+
+    def typed() -> str:
+        n = draw.choice([1, 2, 3, 3, 4, 5, 6, 8, 11, 15, 16, 20])
+        few = draw.sample(symbols, draw.choice([1, 2, len(symbols)]))
+        return " ".join(draw.choice(few) for _ in range(n)) if draw.random() < 0.97 else draw.choice(["", "99", "a b"])
+
+    def changed(state: State) -> State:
+        kind = draw.choice(
+            [*exercise.allow] * 4 + ["ablate", "cut", "cut", "mask", "positions", "replace", "input", "step", "undo"]
+        )
+        if kind in ("ablate", "cut"):
+            more = [
+                draw.choice(heads) if kind == "ablate" else cell(state) for _ in range(draw.choice([1, 1, 2, 4, 6]))
+            ]
+            return {**state, kind: [*state[kind], *more]}
+        if kind == "mask":
+            drawn = [f"{draw.randrange(5)}.{draw.randrange(5)}" for _ in range(3)]
+            mask = draw.choice(["trained", "causal", "full", "drawn"])
+            return {**state, "mask": mask, "drawn": drawn if mask == "drawn" else []}
+        if kind == "positions":
+            return {**state, "positions": not state["positions"]}
+        if kind == "replace":
+            return {**state, "replace": {**state["replace"], str(draw.randrange(9)): draw.choice(symbols)}}
+        if kind == "step":
+            return {**state, "step": draw.choice([None, *oracle.steps, 5] if oracle.steps else [None, None, 5])}
+        if kind == "undo":
+            return {**state, "ablate": [], "cut": state["cut"][1:]}
+        return {**state, "input": typed()}
+
+    while len(states) < n:
+        state = draw.choice([start, solved, draw.choice(states[-20:])])
+        for _ in range(draw.choice([1, 1, 2])):
+            state = changed(state)
+        states.append(state)
+    return states
+
+
+def judged(name: str, oracle: Oracle, engine: Engine, n: int) -> list[tuple[Exercise, State, dict[str, Any], bool]]:
+    """Each answer to each exercise of a lesson, with the page's verdict and the oracle's."""
+    lesson = shipped(name)
+    page = lesson.to_json()
+    parts = [{**part, "input": lesson.input} for step in page["steps"] for part in step["parts"]]
+    asked = [part for part in parts if part["kind"] == "predict"]
+    states = [answers(name, number, oracle, n) for number in range(len(lesson.exercises))]
+    exercises = [part for part in parts if part["kind"] == "exercise"]
+    found = engine.page.evaluate(
+        JUDGE, [base64.b64encode(oracle.packed).decode(), asked, list(zip(exercises, states, strict=True))]
+    )
+    for prediction, truth in zip(lesson.predictions, found["truths"], strict=True):
+        assert truth["truth"] == oracle.truth(prediction)
+        assert [one["right"] for one in truth["judged"]] == [guess == truth["truth"] for guess in (0, 1)]
+    return [
+        (exercise, state, verdict, oracle.solved(exercise, state))
+        for exercise, own, verdicts in zip(lesson.exercises, states, found["verdicts"], strict=True)
+        for state, verdict in zip(own, verdicts, strict=True)
+    ]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", NAMES)
+def test_each_verdict_in_the_browser_is_what_python_computes(
+    name: str, models: dict[str, Oracle], engine: Engine
+) -> None:
+    found = judged(name, models[name], engine, 100)
+    wrong = [
+        (exercise.goal, state, verdict) for exercise, state, verdict, solved in found if verdict["solved"] != solved
+    ]
+    assert not wrong, f"{len(wrong)} of {len(found)}: {wrong[:3]}"
+    for exercise in shipped(name).exercises:
+        assert {solved for one, _, _, solved in found if one is exercise} == {True, False}
+    for _, _, verdict, _ in found:
+        assert re.fullmatch(r"\S.*[.]", verdict["sentence"]), verdict
+        assert not re.search(r"undefined|NaN|null|\[object|TypeError|Infinity", verdict["sentence"]), verdict
+
+
+def test_the_oracle_refuses_what_the_model_cannot_read(models: dict[str, Oracle]) -> None:
+    with pytest.raises(XformerError):
+        models["masks"].run({**NONE, "input": "99"})
