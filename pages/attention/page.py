@@ -41,6 +41,7 @@ from pages.shared import frame
 from pages.shared.call import Call
 from pages.shared.layout import headline
 from pages.shared.link import asked
+from pages.shared.live import live_menu
 from pages.shared.picture import footer, panel, toolbar
 from pages.shared.session import open_sidebar
 from pages.shared.view import View, prediction_panel
@@ -130,7 +131,8 @@ def _footer(view: View, chosen: Selection) -> None:
     drawn = [Call(viz.attention_grid, reading, look)]
     drawn += [call] * (shown != "arcs") + [Call(viz.attention_arcs, reading, arcs)] * (shown != "matrix")
     page = standalone(view, chosen)
-    footer(view, "pattern", [call], remark=[MORE], page=page, drawn=drawn)
+    at = {"layer": chosen.layer, "head": chosen.head, "query": chosen.query, "key": chosen.key}
+    footer(view, "pattern", [call], remark=[MORE], page=page, drawn=drawn, more=lambda: live_menu(view, "pattern", at))
 
 
 def _look_texts(look: Look) -> dict[str, str]:

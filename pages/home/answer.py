@@ -18,6 +18,7 @@ from pages.shared.call import Call
 from pages.shared.inputs import show_image, test_predictions
 from pages.shared.layout import caption, is_dark
 from pages.shared.link import address
+from pages.shared.live import live_menu
 from pages.shared.picture import footer, heading, html, menu, shown
 from pages.shared.text import escape_markdown
 from pages.shared.view import View, editing
@@ -213,6 +214,7 @@ def scene_panel(view: View) -> None:
     link = address()
     with menu("scene"):
         html(lambda: scene_page(scene_data(reading), [str(reading.recipe), *link()]), "scene", view.model)
+        live_menu(view, "scene", {"tab": "scene"})
     if clicked is not None:
         head = {"head": clicked.head} if clicked.head else {}
         st.switch_page(screens.file_of(clicked.screen), query_params=head)  # the sidebar keeps its model and input

@@ -96,9 +96,11 @@ def footer(
     remark: Sequence[str] = (),
     page: Callable[[Sequence[str]], str] | None = None,
     drawn: Sequence[Call] = (),
+    more: Callable[[], None] = lambda: None,
 ) -> None:
     """The “⋯” of pictures that belong together: the lines that draw them after a remark, the table of them all, and the page
-    that they can be, made of its caption. `drawn` are the pictures of a file where those are not the ones of the code."""
+    that they can be, made of its caption. `drawn` are the pictures of a file where those are not the ones of the code; `more`
+    draws further buttons."""
     numbers = (lambda: tables(calls)) if table is None else table
     charts = [call for call in drawn or calls if call.is_chart]
 
@@ -112,6 +114,7 @@ def footer(
             csv(numbers, name, view.model)
             if page is not None:
                 html(lambda: page(caption()), name, view.model)
+            more()
         if charts:
             figure_files(Figures(specs, caption, _figure_title(charts)), name, view.model)
 

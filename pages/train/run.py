@@ -22,6 +22,7 @@ from pages.shared.call import Call, heads_from_1, script
 from pages.shared.frame import picture
 from pages.shared.layout import headline, is_dark, what_to_notice
 from pages.shared.link import address
+from pages.shared.live import download
 from pages.shared.picture import Figures, csv, figure_files, html, menu, toolbar
 from pages.shared.run_thumbnail import check_size, frame_of
 from pages.shared.session import choose_model
@@ -68,6 +69,7 @@ from xformer.decoding import Sampling, continue_text
 from xformer.errors import ConfigError, InputError, RunStoreError, XformerError
 from xformer.files import snapshot_file, snapshot_steps
 from xformer.formatting import percent
+from xformer.live.export import live_page
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.tasks.task import Example
@@ -312,6 +314,8 @@ def _figures(view: RunView, calls: Sequence[Call]) -> None:
 
     if view.timeline.frames:
         html(lambda: film_page(packed(), caption()), "training", run)
+        folder, text = run_store.store().folder_of(run), view.task.vocabulary.text(list(view.example.source))
+        download(lambda: live_page(folder, text).encode(), "training", run)
     figure_files(Figures(charts, caption), "training", run)
 
 

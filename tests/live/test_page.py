@@ -1,4 +1,4 @@
-"""Live pages in Chromium, opened from the disk with every request refused: what is typed, clicked and dragged runs the model."""
+"""Live pages in Chromium, opened from the disk with every request refused: typing, clicking and dragging run the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from playwright.sync_api import Browser, Page, Route, expect
 
 import xformer
-from tests.browser.conftest import browser as browser  # noqa: PLC0414
+from tests.browser.conftest import Visit
 from xformer import edits
 from xformer.checkpoints import Checkpoint
 from xformer.live.export import live_page, pack_model
@@ -248,3 +248,25 @@ def test_nothing_of_a_result_is_seen_before_the_reveal(opened: Opening) -> None:
     assert page.evaluate("window.guess") == {"layer": 0, "head": 0, "query": 0, "key": 3}
     page.evaluate("window.xformerLive.page.hide(false)")
     assert said(page) == ["9", "12", "7", "3"]
+
+
+def test_a_screen_gives_its_model_with_the_input_the_mask_and_the_changes(
+    app: str,
+    visit: Callable[..., Visit],
+    files: Callable[[str], Path],
+    opened: Opening,
+) -> None:
+    where = "/attention?model=reverse-small&input=5+2+8+1&mask=causal&edits=ablate:encoder.1.attn.0&head=2.1.0-1"
+    page = visit(app, where).page
+    page.locator(".st-key-footer_pattern button").first.click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Live page").click()
+    download.value.save_as(files(MIRROR).with_name("downloaded.html"))
+    live = opened("downloaded")
+    changes = [edits.set_causal(True), edits.ablate_head("encoder.1.attn", 0)]
+    assert said(live, 1) == predicted("reverse-small", "5 2 8 1", *changes)
+    shown = live.evaluate("window.xformerLive.page.state")
+    assert (shown["layer"], shown["head"], shown["query"], shown["key"]) == (1, 0, 0, 1)
+    live.get_by_role("button", name="Undo").click()
+    assert said(live) == predicted("reverse-small", "5 2 8 1")
+    assert opened("downloaded", live.evaluate("location.hash.slice(1)")).locator(".answer").count() == 1

@@ -7,7 +7,7 @@ const json = (name) => (place(name) ? JSON.parse(new TextDecoder().decode(writte
 
 const live = makeLive(written("model")), lesson = json("lesson");
 const page = new LivePage(place("live"), live, {
-  colours: json("colours"),
+  colours: json("colours"), state: json("state") ?? {},
   lesson: lesson && ((parent, shown, step) => new Lesson(parent, lesson, shown, step)),
 });
 window.xformerLive = Object.assign(live, { page });

@@ -17,24 +17,24 @@ export const START = {
 const LISTS = ["drawn", "ablate", "cut"], COUNTS = ["step", "layer", "head", "query", "key"];
 const CHANGES = ["mask", "drawn", "ablate", "cut", "positions", "replace"];
 
-export function written(state, lesson = null) { // -> the fragment, without what is as at the start
+export function written(state, usual, lesson = null) { // -> the fragment, without what is as usual
   const pairs = new URLSearchParams();
   for (const [name, value] of Object.entries(state)) {
-    if (JSON.stringify(value) === JSON.stringify(START[name])) continue;
+    if (JSON.stringify(value) === JSON.stringify(usual[name])) continue;
     if (LISTS.includes(name)) pairs.set(name, value.join(","));
-    else if (name === "positions") pairs.set(name, "off");
+    else if (name === "positions") pairs.set(name, value ? "on" : "off");
     else if (name === "replace") pairs.set(name, Object.entries(value).map(([at, text]) => `${at}:${encodeURIComponent(text)}`).join(","));
-    else if (value !== null) pairs.set(name, String(value));
+    else pairs.set(name, value === null ? "" : String(value));
   }
   if (lesson !== null) pairs.set("lesson", String(lesson));
   return pairs.toString();
 }
 
 export function read(fragment, usual) { // -> a state, and the step of the lesson; what cannot be read is left as usual
-  const pairs = new URLSearchParams(fragment.replace(/^#/, "")), state = { ...structuredClone(START), ...usual };
+  const pairs = new URLSearchParams(fragment.replace(/^#/, "")), state = structuredClone(usual);
   for (const [name, text] of pairs) {
     if (LISTS.includes(name)) state[name] = text ? text.split(",") : [];
-    else if (COUNTS.includes(name)) state[name] = /^\d+$/.test(text) ? Number(text) : state[name];
+    else if (COUNTS.includes(name)) state[name] = /^\d+$/.test(text) ? Number(text) : text === "" && ["step", "query", "key"].includes(name) ? null : state[name];
     else if (name === "positions") state.positions = text !== "off";
     else if (name === "replace") state.replace = replacedIn(text);
     else if (name in START) state[name] = text;

@@ -18,10 +18,10 @@ const MASKS = { trained: "as trained", causal: "causal", full: "full", drawn: "d
 const MOST_CELLS = 24; // tokens on a side of a mask that is drawn by hand
 
 export class LivePage {
-  constructor(root, live, { colours, lesson }) {
+  constructor(root, live, { colours, lesson, state: first = {} }) {
     Object.assign(this, { root, live, colours, hasLesson: Boolean(lesson), changes: [], cells: [], order: 0 });
     const { model } = live;
-    this.usual = { input: model.defaultInput, ...sharpest(model, live.trace()) };
+    this.usual = { ...START, input: model.defaultInput, ...sharpest(model, live.trace()), ...first };
     const { state, lesson: step } = read(location.hash, this.usual);
     this.state = state;
     this.build();
@@ -193,8 +193,7 @@ export class LivePage {
   }
 
   write() {
-    const state = Object.fromEntries(Object.entries(this.state).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(this.usual[name])));
-    this.address = written({ ...START, ...state }, this.lesson?.step ?? null);
+    this.address = written(this.state, this.usual, this.lesson?.step ?? null);
     history.replaceState(null, "", `#${this.address}`);
   }
 

@@ -1,0 +1,75 @@
+"""Download live page: the model of a screen as one file in which it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import streamlit as st
+
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.models import card_of_model
+from pages.shared.resources import MASKS
+from pages.shared.view import View
+from xformer.checkpoints import Checkpoint
+from xformer.errors import XformerError
+from xformer.live.export import check_exportable, live_page
+
+
+def download(make: Callable[[], bytes], name: str, file: str) -> None:
+    """The button; `make` is called when the file is requested."""
+    st.download_button(
+        "Live page",
+        make,
+        f"{file}-live.html",
+        "text/html",
+        icon=":material/download:",
+        on_click="ignore",
+        key=f"live_{name}",
+        help="One file in which the model runs, with the network off: type, change its mask, ablate heads, follow one head.",
+    )
+
+
+def live_menu(view: View, name: str, at: Mapping[str, Any] | None = None) -> None:
+    """A button for the model of a screen as a page in which it runs, with this input, mask and changes; or why there is none.
+
+    `at` says what the page shows first, by the names of its state: {"layer": 2, "head": 1}.
+    """
+    try:
+        subject = view.own
+        checkpoint = Checkpoint(subject.model, subject.task, card_of_model(view.model))
+        check_exportable(checkpoint)
+    except XformerError as error:
+        st.caption(f"No live page: {escape_markdown(str(error))}")
+        return
+    state, missing = _live_state(view)
+    text = subject.input.text(view.source)
+    page = partial(live_page, checkpoint, text, state=state | dict(at or {}))
+    download(lambda: page().encode(), name, view.model.replace("/", "-"))
+    if missing:
+        st.caption(escape_markdown(f"A live page cannot make these changes: {', '.join(missing)}."))
+
+
+def _live_state(view: View) -> tuple[dict[str, Any], list[str]]:
+    """The mask and the changes as the state of a live page, and the changes that it does not know."""
+    state: dict[str, Any] = {"mask": "trained" if view.mask == MASKS[0] else view.mask}
+    lists: dict[str, list[str]] = {"ablate": [], "cut": []}
+    missing = []
+    for intervention in view.interventions:
+        kind, _, where = intervention.text.partition(":")
+        if kind == "cut":
+            lists["cut"].append(where.replace("-", "."))
+        elif kind == "ablate" and where.rpartition(".")[0] in view.shape.heads:
+            lists["ablate"].append(where)
+        elif kind == "solo":
+            path, _, head = where.rpartition(".")
+            lists["ablate"] += [f"{path}.{other}" for other in range(view.shape.heads[path]) if other != int(head)]
+        elif kind == "positions":
+            state["positions"] = False
+        elif intervention.replaced is not None:
+            at, token = intervention.replaced
+            state["replace"] = state.get("replace", {}) | {str(at): view.subject.labels[token]}
+        else:
+            missing.append(intervention.label)
+    return state | {name: words for name, words in lists.items() if words}, missing
