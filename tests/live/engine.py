@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,14 @@ import numpy as np
 from playwright.sync_api import Browser, Page, Route
 
 import xformer.widgets
+from tests.browser.serving import ARGUMENTS
 from xformer.viz.packing import joined
 
 SOURCES = Path(xformer.widgets.__file__).parent
 ADDRESS = "http://live.test"
 
-SCRIPT = """async ([models, requests]) => {
+SCRIPT = """async (given) => {
+  const [models, requests] = JSON.parse(given);
   const { makeLive } = await import("/live/run.js");
   const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const lives = models.map((model) => makeLive(bytes(model)));
@@ -26,21 +30,24 @@ SCRIPT = """async ([models, requests]) => {
     for (let at = 0; at < raw.length; at += 8192) text += String.fromCharCode(...raw.subarray(at, at + 8192));
     return btoa(text);
   };
-  const tensors = (trace) => Object.fromEntries([...trace].map(([name, { shape, data }]) => [name, [shape, said(data)]]));
-  return requests.map(([model, call, request]) => {
+  const isKept = (name, keep) => !keep || keep.includes(name.split(".").at(-1));
+  const sent = ([name, { shape, data }]) => [name, [shape, said(data)]];
+  const tensors = (trace, keep) => Object.fromEntries([...trace].filter(([name]) => isKept(name, keep)).map(sent));
+  return JSON.stringify(requests.map(([model, call, request]) => {
     const live = lives[model];
     try {
       if (call === "written") return live.written(request);
+      if (call === "parse") return live.parse(request);
       if (call === "model") return live.model;
       if (call === "unembed") return tensors(new Map([["logits", live.unembed(live.trace(request).trace.get(request.of))]]));
       const made = call === "decode" ? live.decode(request, request.most) : live[call](request);
       if (call === "decode") return made.map((step) => ({ ...step, probabilities: [...step.probabilities], trace: null }));
-      if (call === "trace") return { ...made, trace: tensors(made.trace), weights: null };
+      if (call === "trace") return { ...made, trace: tensors(made.trace, request.keep), weights: null };
       return { ...made, trace: null, weights: null };
     } catch (error) {
       return { error: error.message };
     }
-  });
+  }));
 }"""
 
 
@@ -48,7 +55,10 @@ class Engine:
     """The engine in a tab. `calls` are (model, function, request); all of them are made at once."""
 
     def __init__(self, browser: Browser) -> None:
-        self.page: Page = browser.new_page()
+        # a browser of its own: that of the screens does not compile long loops well
+        executable = shutil.which("chromium")
+        self.browser = browser.browser_type.launch(executable_path=executable, args=ARGUMENTS)
+        self.page: Page = self.browser.new_page()
         self.page.route("**/*", self._answer)
         self.page.goto(f"{ADDRESS}/index.html")
 
@@ -62,7 +72,9 @@ class Engine:
     def calls(self, models: Sequence[bytes], requests: Sequence[tuple[int, str, Any]]) -> list[Any]:
         """What each call returns; `{"error": sentence}` where it refuses."""
         packed = [base64.b64encode(model).decode() for model in models]
-        return self.page.evaluate(SCRIPT, [packed, [list(request) for request in requests]])
+        return json.loads(
+            self.page.evaluate(SCRIPT, json.dumps([packed, requests]))
+        )  # as text: far faster than as objects
 
 
 def arrays(trace: Mapping[str, Any]) -> dict[str, np.ndarray]:

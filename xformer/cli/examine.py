@@ -73,10 +73,15 @@ def _checked_out(out: str, model: str) -> Path:
 
 
 def run_export(options: Namespace) -> None:
-    """Write the attention view of one run as a single HTML file that works offline."""
-    out = Path(options.out)
-    if out.suffix.lower() not in (".html", ".htm") or options.out.endswith((os.sep, "/")) or out.is_dir():
-        raise InputError(f"--out must name a file ending in .html, got {options.out!r:.200}; for example view.html.")
+    """Write the attention view of one run, or with `live` a model that runs, as a single HTML file that works offline."""
+    if options.model == "live":
+        _export_live(options)
+        return
+    if options.live:
+        raise InputError(
+            f"export takes one model, got {options.live[0]!r:.200} too; for example export live {options.model}."
+        )
+    out = _checked_page(options.out, "--out")
     found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", options.head, re.ASCII)
     if not found:
         raise InputError(f"--head must be a layer and a head, both from 1, got {options.head!r:.40}; for example 1.1.")
@@ -91,6 +96,27 @@ def run_export(options: Namespace) -> None:
         raise InputError(f"--head must be one of the model's heads, got {options.head}; for example 1.1.")
     write_atomically(out, view_page(original, changed, layer=layer, head=head, changes=options.changes).encode())
     say(f"{out.stat().st_size:,} bytes, written to {out}")
+
+
+def _export_live(options: Namespace) -> None:
+    if len(options.live) + bool(options.out) != 2:
+        raise InputError(
+            "export live takes a model and a file; for example export live checkpoints/reverse reverse.html."
+        )
+    model, name = options.live if len(options.live) == 2 else (options.live[0], options.out)
+    out = _checked_page(name, "export live")
+    from xformer.live.export import save_live  # only now: what was typed may be wrong
+
+    save_live(out, model, options.input)
+    say(f"{out.stat().st_size:,} bytes, written to {out}")
+
+
+def _checked_page(wanted: str, what: str) -> Path:
+    """The page to write. Raises `InputError` for another kind of file, and for a folder."""
+    out = Path(wanted)
+    if out.suffix.lower() not in (".html", ".htm") or wanted.endswith((os.sep, "/")) or out.is_dir():
+        raise InputError(f"{what} must name a file ending in .html, got {wanted!r:.200}; for example view.html.")
+    return out
 
 
 def run_doctor(options: Namespace) -> int:

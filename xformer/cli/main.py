@@ -26,7 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0 on success, 1 after an error with one sentence on stderr, 2 for wrong arguments.
     """
-    options = parser().parse_args(arguments)
+    whole = parser()
+    options = whole.parse_args(arguments)
+    if options.command == "export" and options.model != "live" and not (options.input and options.out):
+        whole.error("the following arguments are required: --input, --out")
     try:
         module = import_module(f"xformer.cli.{COMMANDS[options.command]}")  # not for a help text
         return getattr(module, f"run_{options.command}")(options) or 0
@@ -90,10 +93,19 @@ def parser() -> _Parser:
     trace.add_argument("--input", required=True, help='the input of the model, e.g. "3 7 12 9"')
     trace.add_argument("--out", required=True, help="the file to write: .safetensors, or .npz for NumPy")
 
-    export = commands.add_parser("export", help="write the attention view of one run as a self-contained HTML file")
-    export.add_argument("model", help="a checkpoint folder, a .safetensors file, or a model of Hugging Face")
-    export.add_argument("--input", required=True, help='the input of the model, e.g. "3 7 12 9"')
-    export.add_argument("--out", required=True, help="the file to write, ending in .html")
+    export = commands.add_parser(
+        "export",
+        help="write the attention view of one run, or a model that runs, as a self-contained HTML file",
+        usage="%(prog)s MODEL --input INPUT --out FILE [--head L.H] [--changes CHANGES]\n"
+        "       %(prog)s live MODEL FILE [--input INPUT]",
+    )
+    export.add_argument(
+        "model", help="a checkpoint folder, a .safetensors file, or a model of Hugging Face; or the word live"
+    )
+    live = "after live: a checkpoint folder or a training run with its snapshots, and the file to write"
+    export.add_argument("live", nargs="*", metavar="MODEL FILE", help=live)
+    export.add_argument("--input", help='the input of the model, e.g. "3 7 12 9"')
+    export.add_argument("--out", help="the file to write, ending in .html")
     export.add_argument("--head", default="1.1", help="the enlarged layer and head, both from 1")
     export.add_argument("--changes", default="", help="changes to show beside it: ablate:encoder.1.attn.2")
 

@@ -31,6 +31,7 @@ from xformer.model import Transformer
 from xformer.paths import snapshot_file, snapshot_steps
 from xformer.reading import Readable
 from xformer.tasks.images import digit_images
+from xformer.trace import Trace, record
 from xformer.viz.packing import joined
 from xformer.widgets.page import stand_alone_page
 
@@ -57,7 +58,13 @@ KNOWN_TASKS = (
 """The tasks whose inputs the page's script reads."""
 
 
-def live_page(checkpoint_or_run: Readable, input: str | None = None, *, lesson: Mapping[str, Any] | None = None) -> str:
+def live_page(
+    checkpoint_or_run: Readable,
+    input: str | None = None,
+    *,
+    lesson: Mapping[str, Any] | None = None,
+    state: Mapping[str, Any] | None = None,
+) -> str:
     """The text of an HTML file in which a model of ours runs: it needs no server and no network.
 
     Args:
@@ -65,6 +72,7 @@ def live_page(checkpoint_or_run: Readable, input: str | None = None, *, lesson: 
             checkpoint or model of ours.
         input: What the page opens with, as a person types it: "3 7 12 9". By default the task's own example.
         lesson: A lesson as JSON values, see `xformer.live.lesson`.
+        state: What the page opens with besides, by the names that its address has: {"mask": "causal", "layer": 2, "head": 1}.
 
     Returns:
         The HTML.
@@ -83,8 +91,9 @@ def live_page(checkpoint_or_run: Readable, input: str | None = None, *, lesson: 
     name, checkpoint, snapshots = _opened(checkpoint_or_run)
     colours = matrices_data.COLOURS | scene_data.COLOURS
     data = {"model": pack_model(checkpoint, snapshots, input, name=name), "colours": json.dumps(colours).encode()}
-    if lesson is not None:
-        data["lesson"] = json.dumps(lesson).encode()
+    data |= {
+        part: json.dumps(value).encode() for part, value in (("lesson", lesson), ("state", state)) if value is not None
+    }
     title = str((lesson or {}).get("title") or checkpoint.card.get("title") or name)
     return stand_alone_page("live", "live", data, title=title, styles=INSIDE)
 
@@ -152,19 +161,19 @@ def pack_model(
     check_exportable(checkpoint)
     model, task = checkpoint.model, checkpoint.task
     subject = BareModel(model, name) if task is None else TaskModel(model, task, name)
-    text = subject.input.default if input is None else input
-    if not (task is None and model.config.image):
-        subject.frame(text)
+    text = _opening(subject) if input is None else input
+    _run(subject, text)
     most = (MOST_BYTES_OF_A_RUN if snapshots else MOST_BYTES) - SCRIPT_BYTES
     room = most * 3 // 4  # base64 takes a third more
     exact = _numbers(model)
     difference = _difference(subject, model, exact.astype("<f2").astype("<f4"), text)
-    is_half = difference <= TOLERANCE or exact.nbytes > (MOST_BYTES - SCRIPT_BYTES) * 3 // 4
+    is_half = difference <= TOLERANCE or exact.nbytes > room
     trained = exact.astype("<f2") if is_half else exact
     header: dict[str, Any] = {
-        "name": name, "instruction": subject.input.instruction, "config": model.config.to_json(), "defaultInput": text, "labels": list(subject.labels),
+        "name": name, "instruction": subject.input.instruction, "config": model.config.to_json(), "defaultInput": text,
+        "labels": list(subject.labels),
         "precision": "float16" if is_half else "float32", "difference": difference if is_half else 0.0,
-        "weights": [[name, list(value.shape)] for name, value in model.named_parameters()],
+        "weights": [[path, list(value.shape)] for path, value in model.named_parameters()],
     }  # fmt: skip
     body = _Body()
     steps = [step for step, _ in snapshots[-1:]] or [int(checkpoint.card.get("step") or 0)]
@@ -203,6 +212,14 @@ def check_exportable(checkpoint: Checkpoint) -> None:
             f"A live page cannot read the inputs of the task {task.config.name!r} yet; export the model without its task: "
             "xformer.save_live(path, checkpoint.model)."
         )
+
+
+def _opening(subject: BareModel) -> Any:
+    """What a page opens with: the task's example, or the first token on each side, or an empty image."""
+    config = subject.model.config
+    if isinstance(subject, TaskModel):
+        return subject.input.default
+    return [0] * config.image**2 if config.image else "0 > 0" if config.architecture == "encoder-decoder" else "0"
 
 
 def _opened(what: Readable) -> tuple[str, Checkpoint, list[tuple[int, Checkpoint]]]:
@@ -298,15 +315,22 @@ def _difference(subject: BareModel, model: Transformer, numbers: Float[np.ndarra
             at += parameter.numel()
     task = getattr(subject, "task", None)
     changed = BareModel(other) if task is None else TaskModel(other, task)
-    typed: list[Any] = [text] if not model.config.image or task is not None else []
+    typed = [text]
     if task is not None and not subject.input.missing:
         typed += [task.draw(seed) for seed in range(4)]
     largest = 0.0
     for one in typed:
-        example = subject.frame(one)
-        before, after = (of.record(example, keep=("*.pattern", "logits")) for of in (subject, changed))
+        before, after = (_run(of, one) for of in (subject, changed))
         largest = max(largest, *(_apart(value, after[name]) for name, value in before.items()))
-    return largest if typed else float("inf")
+    return largest
+
+
+def _run(subject: BareModel, typed: Any) -> Trace:
+    """The patterns and logits of an input. Raises `InputError` where the model cannot read it."""
+    keep = ("*.pattern", "logits")
+    if not isinstance(subject, TaskModel) and subject.model.config.image:  # pixels without a task
+        return record(subject.model, torch.tensor([list(typed)]), keep=keep)
+    return subject.record(subject.frame(typed), keep=keep)
 
 
 def _apart(a: Tensor, b: Tensor) -> float:

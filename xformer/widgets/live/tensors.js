@@ -7,12 +7,12 @@ export const tensor = (shape, data) => ({ shape, data });
 // y = x Wᵀ + b        x [n, d], W [rows, d] as in torch.nn.Linear, b [rows] or null -> y [n, rows]; of W only the rows from `start`
 // to `stop` are used
 export function linear(x, weight, bias, start = 0, stop = weight.shape[0]) {
-  const width = weight.shape[1], n = x.data.length / width, rows = stop - start, y = zeros([n, rows]);
+  const width = weight.shape[1], n = x.data.length / width, rows = stop - start, y = zeros([n, rows]), from = x.data, W = weight.data, to = y.data;
   for (let i = 0; i < n; i++) {
     for (let row = 0; row < rows; row++) {
-      let sum = bias ? bias.data[start + row] : 0;
-      for (let k = 0, a = i * width, b = (start + row) * width; k < width; k++) sum += x.data[a + k] * weight.data[b + k];
-      y.data[i * rows + row] = sum;
+      let sum = bias ? bias.data[start + row] : 0, a = i * width, b = (start + row) * width;
+      for (let k = 0; k < width; k++) sum += from[a++] * W[b++];
+      to[i * rows + row] = sum;
     }
   }
   return y;

@@ -149,12 +149,12 @@ class Run { // one forward pass: weights by name, and the trace that it fills
   }
 
   scores(q, k, root) {
-    const [heads, n, width] = q.shape, keys = k.shape[1], scores = zeros([heads, n, keys]);
+    const [heads, n, width] = q.shape, keys = k.shape[1], scores = zeros([heads, n, keys]), left = q.data, right = k.data;
     for (let head = 0, at = 0; head < heads; head++) {
       for (let query = 0; query < n; query++) {
         for (let key = 0; key < keys; key++, at++) {
           let sum = 0;
-          for (let i = 0, a = (head * n + query) * width, b = (head * keys + key) * width; i < width; i++) sum += q.data[a + i] * k.data[b + i];
+          for (let i = 0, a = (head * n + query) * width, b = (head * keys + key) * width; i < width; i++) sum += left[a + i] * right[b + i];
           scores.data[at] = sum / root;
         }
       }
