@@ -23,10 +23,12 @@ from xformer.checkpoints import Checkpoint
 from xformer.components import FEED_FORWARDS, MASKS, NORMS
 from xformer.config import ModelConfig, TaskConfig
 from xformer.edits import AnyEdit
-from xformer.errors import ConfigError, XformerError
-from xformer.live.export import KNOWN, KNOWN_TASKS, TOLERANCE, pack_model
+from xformer.errors import ConfigError, InputError, XformerError
+from xformer.layers.attention import Attention
+from xformer.live.export import KNOWN, KNOWN_TASKS, TOLERANCE, live_page, opened, pack_model
 from xformer.model import Transformer
 from xformer.positions import POSITION_KINDS
+from xformer.presets import Preset
 from xformer.reading import framed
 from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task
@@ -509,3 +511,64 @@ def test_the_export_knows_what_the_script_computes_and_every_registered_componen
     assert found == [sorted(names) for names in registered], (
         "a new component needs its equation in the live page's script"
     )
+
+
+def test_the_folder_of_a_training_run_is_exported_with_its_snapshots(engine: Engine, tmp_path: Path) -> None:
+    recipe = xformer.TrainConfig(steps=120, batch_size=8, snapshot_every=2, log_every=60)
+    checkpoint = xformer.load("checkpoints/reverse-mirror")
+    assert checkpoint.task is not None
+    settings = Preset("reverse-mirror", "", "", checkpoint.config, checkpoint.task.config, recipe)
+    xformer.train(settings, out=tmp_path / "run")
+    live_page(tmp_path / "run")
+    [name, final, snapshots] = opened(tmp_path / "run")
+    assert (name, len(snapshots), snapshots[0][0], snapshots[-1][0]) == ("run", 40, 0, 120)
+    model = pack_model(final, snapshots, name=name)
+    made = engine.calls([model], [(0, "trace", {"input": "3 7 12 9", "step": step}) for step in (0, 120, None)])
+    trained, _ = run_of(TaskModel(final.model, checkpoint.task), {"input": "3 7 12 9"})
+    first, *last = [arrays(one["trace"])["logits"] for one in made]
+    assert np.abs(first - trained.logits.numpy()).max() > 0.1
+    for one in last:
+        np.testing.assert_allclose(one, trained.logits.numpy(), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (torch.nn.Linear(2, 2), "Only xformer's own models can run in a live page, got Linear"),
+        ("models/SmolLM2", "Only xformer's own models can run in a live page, got SmolLM2"),
+    ],
+)
+def test_what_cannot_run_in_a_page_is_refused_beforehand(
+    model: Any, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(model, str):
+        folder = tmp_path / model
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+        model = folder
+    with pytest.raises(InputError, match=sentence):
+        live_page(model)
+
+
+def test_a_component_that_the_script_does_not_know_is_refused_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KNOWN, "norm_kind", ("rms",))
+    with pytest.raises(InputError, match="cannot compute norm_kind='layer' yet; it knows rms"):
+        pack_model(xformer.load("checkpoints/reverse-mirror"))
+    monkeypatch.undo()
+
+    class Other(Attention):
+        """Attention with a step of its own."""
+
+    model = copy.deepcopy(shipped("reverse-mirror").model)
+    model.encoder.blocks[0].attn = Other(model.config)  # type: ignore[union-attr,index]
+    with pytest.raises(InputError, match="own models can run in a live page, got Other"):
+        pack_model(Checkpoint(model))
+
+
+def test_the_page_of_every_shipped_model_has_at_most_a_megabyte() -> None:
+    sizes = {name: len(live_page(f"checkpoints/{name}").encode()) for name in SHIPPED}
+    exact = {name for name in SHIPPED if header_of(packed(name), b"XLIV")["precision"] == "float32"}
+    assert set(SHIPPED) - exact == {
+        "characters"
+    }  # 810,240 weights, of which no page of a megabyte can have 16 bits each
+    assert max(sizes[name] for name in exact) <= 1_000_000

@@ -1,6 +1,6 @@
 """A model as one HTML file in which it runs: its weights, what its texts mean, and the script that computes with them.
 
-    bytes = "XLIV" · header length (uint32, little endian) · header (JSON) · weights · test images
+    bytes = "XLIV" · header length (uint32, little endian) · header (JSON) · body (deflated): weights, snapshots, test images
 
 The weights stand there as float16 where that changes no logit and no pattern by more than `TOLERANCE`, or where float32 would
 make the page too large; else as float32. The header says which, and how far they are from the model's own. Snapshots of a
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,7 +41,7 @@ TOLERANCE = 1e-4
 """The largest change of a logit or a pattern by float16 weights that are taken for the same."""
 MOST_BYTES, MOST_BYTES_OF_A_RUN = 1_000_000, 3_000_000
 """Of a page, and of one with the snapshots of a training."""
-SCRIPT_BYTES = 170_000
+SCRIPT_BYTES = 240_000
 """What a page needs beside the model."""
 MOST_SNAPSHOTS = 40
 INSIDE = ("attention_view", "scene", "matrices", "digit_pad")
@@ -88,7 +89,7 @@ def live_page(
     """
     from xformer.widgets import matrices_data, scene_data  # only now: they need the analyses
 
-    name, checkpoint, snapshots = _opened(checkpoint_or_run)
+    name, checkpoint, snapshots = opened(checkpoint_or_run)
     colours = matrices_data.COLOURS | scene_data.COLOURS
     data = {"model": pack_model(checkpoint, snapshots, input, name=name), "colours": json.dumps(colours).encode()}
     data |= {
@@ -167,7 +168,7 @@ def pack_model(
     room = most * 3 // 4  # base64 takes a third more
     exact = _numbers(model)
     difference = _difference(subject, model, exact.astype("<f2").astype("<f4"), text)
-    is_half = difference <= TOLERANCE or exact.nbytes > room
+    is_half = difference <= TOLERANCE or len(_deflated(_planes(exact).tobytes())) > room
     trained = exact.astype("<f2") if is_half else exact
     header: dict[str, Any] = {
         "name": name, "instruction": subject.input.instruction, "config": model.config.to_json(), "defaultInput": text,
@@ -175,12 +176,17 @@ def pack_model(
         "precision": "float16" if is_half else "float32", "difference": difference if is_half else 0.0,
         "weights": [[path, list(value.shape)] for path, value in model.named_parameters()],
     }  # fmt: skip
-    body = _Body()
-    steps = [step for step, _ in snapshots[-1:]] or [int(checkpoint.card.get("step") or 0)]
-    last = {"step": steps[0], "kind": header["precision"], "at": body.put(trained)}
-    header["snapshots"] = [*_put_snapshots(body, snapshots, trained.astype("<f4"), room - trained.nbytes), last]
-    header["task"] = None if task is None else _task(subject, body)
-    return joined(MAGIC, header, *body.blocks)
+    earlier, step = snapshots[:-1], snapshots[-1][0] if snapshots else int(checkpoint.card.get("step") or 0)
+    kind, n = "float16", len(earlier)
+    while True:  # until it has room: as float16, else as differences, else fewer of them
+        body = _Body()
+        last = {"step": step, "kind": header["precision"], "at": body.put(_planes(trained))}
+        header["snapshots"] = [*_put_snapshots(body, _spread(earlier, n), trained.astype("<f4"), kind), last]
+        header["task"] = None if task is None else _task(subject, body)
+        packed = _deflated(b"".join(body.blocks))
+        if len(packed) <= room or not n:
+            return joined(MAGIC, header | {"size": body.size}, packed)
+        kind, n = "delta8", n if kind == "float16" else min(n - 1, n * room // len(packed))
 
 
 def check_exportable(checkpoint: Checkpoint) -> None:
@@ -222,7 +228,7 @@ def _opening(subject: BareModel) -> Any:
     return [0] * config.image**2 if config.image else "0 > 0" if config.architecture == "encoder-decoder" else "0"
 
 
-def _opened(what: Readable) -> tuple[str, Checkpoint, list[tuple[int, Checkpoint]]]:
+def opened(what: Readable) -> tuple[str, Checkpoint, list[tuple[int, Checkpoint]]]:
     """The name, the checkpoint and the snapshots of what is to be exported. Raises `InputError` for an external model."""
     if isinstance(what, Checkpoint):
         return what.task.config.name if what.task else "model", what, []
@@ -239,17 +245,16 @@ def _opened(what: Readable) -> tuple[str, Checkpoint, list[tuple[int, Checkpoint
     steps = snapshot_steps(path)
     if not steps:
         return path.stem if path.suffix == ".safetensors" else path.name, load(path), []
-    chosen = _spread(steps, MOST_SNAPSHOTS)
-    found = [(step, load(snapshot_file(path, step))) for step in chosen]
+    found = [(step, load(snapshot_file(path, step))) for step in _spread(steps, MOST_SNAPSHOTS)]
     final = load(path) if (path / "model.safetensors").is_file() else found[-1][1]
     return path.name, final, [*found[:-1], (found[-1][0], final)]
 
 
-def _spread(steps: Sequence[int], most: int) -> list[int]:
-    """At most so many of the steps, evenly spread; the first and the last are among them."""
-    if len(steps) <= most:
-        return list(steps)
-    return [steps[round(index * (len(steps) - 1) / (most - 1))] for index in range(most)]
+def _spread(items: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of the items, evenly spread; the first and the last are among them."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(index * (len(items) - 1) / max(1, most - 1))] for index in range(most)]
 
 
 class _Body:
@@ -269,22 +274,25 @@ class _Body:
 
 
 def _put_snapshots(
-    body: _Body, snapshots: Sequence[tuple[int, Checkpoint]], trained: Float[np.ndarray, " weight"], room: int
+    body: _Body, snapshots: Sequence[tuple[int, Checkpoint]], trained: Float[np.ndarray, " weight"], kind: str
 ) -> list[dict[str, Any]]:
-    """Pack the snapshots before the trained weights, in `room` bytes: as float16 if all of them fit, else as differences."""
-    earlier = snapshots[:-1]
-    if not earlier:
-        return []
-    shapes = [value.shape for value in earlier[0][1].model.parameters()]
-    is_half = 2 * trained.size * len(earlier) <= room
-    each = 2 * trained.size if is_half else trained.size + 4 * sum(shape[0] for shape in shapes)
-    kept = _spread(range(len(earlier)), max(1, min(len(earlier), room // (each + 8))))
+    """Pack the snapshots before the trained weights, as float16 or as differences from them."""
     placed = []
-    for step, checkpoint in (earlier[index] for index in kept):
-        numbers = _numbers(checkpoint.model)
-        at = body.put(numbers.astype("<f2")) if is_half else body.put(*_difference_codes(numbers - trained, shapes))
-        placed.append({"step": step, "kind": "float16" if is_half else "delta8", "at": at})
+    for step, checkpoint in snapshots:
+        numbers, shapes = _numbers(checkpoint.model), [value.shape for value in checkpoint.model.parameters()]
+        parts = (_planes(numbers.astype("<f2")),) if kind == "float16" else _difference_codes(numbers - trained, shapes)
+        placed.append({"step": step, "kind": kind, "at": body.put(*parts)})
     return placed
+
+
+def _planes(numbers: np.ndarray) -> np.ndarray:
+    """The lowest bytes of all numbers, then the next ones: those with the exponents are alike and are packed well."""
+    return np.ascontiguousarray(numbers.view(np.uint8).reshape(len(numbers), -1).T)
+
+
+def _deflated(content: bytes) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)  # without a header
+    return packer.compress(content) + packer.flush()
 
 
 def _difference_codes(

@@ -1,11 +1,12 @@
-// The packed model: "XLIV" · length of the header (uint32, little endian) · header (JSON) · weights, one after the other.
+// The packed model: "XLIV" · length of the header (uint32, little endian) · header (JSON) · body, deflated.
 //
 // header.weights is [[name, shape], …]; header.snapshots has { step, kind, at } of each snapshot, the trained weights last:
 //
-//   float32, float16     each number on its own
+//   float32, float16     the lowest bytes of all numbers, then the next: the highest ones are alike and take little room
 //   delta8               w = trained + scale · q / 127        q int8; a scale (float32) for each row comes before the numbers
 
 import { headerOf } from "../shared.js";
+import { inflate } from "./inflate.js";
 import { size, tensor } from "./tensors.js";
 
 const KEPT = 4; // snapshots whose numbers are held at a time
@@ -20,7 +21,7 @@ export class ModelFile {
     if (String.fromCharCode(...bytes.subarray(0, 4)) !== "XLIV") throw new Error("This is not a model of a live page.");
     const [header, body] = headerOf(bytes);
     this.header = header;
-    this.body = body.slice(); // a copy, so that numbers are aligned
+    this.body = inflate(body, header.size);
     this.length = header.weights.reduce((sum, [, shape]) => sum + size(shape), 0);
     this.kept = new Map();
   }
@@ -44,9 +45,15 @@ export class ModelFile {
     return weights;
   }
 
+  joined(at, width) { // the bytes of numbers whose first, second … bytes stand together
+    const bytes = new Uint8Array(width * this.length);
+    for (let byte = 0; byte < width; byte++) for (let i = 0; i < this.length; i++) bytes[i * width + byte] = this.body[at++];
+    return bytes.buffer;
+  }
+
   numbers({ kind, at }) { // -> Float32Array of all weights
-    if (kind === "float32") return new Float32Array(this.body.buffer, at, this.length);
-    if (kind === "float16") return Float32Array.from(new Uint16Array(this.body.buffer, at, this.length), float16);
+    if (kind === "float32") return new Float32Array(this.joined(at, 4));
+    if (kind === "float16") return Float32Array.from(new Uint16Array(this.joined(at, 2)), float16);
     const trained = this.numbers(this.header.snapshots.at(-1)), numbers = new Float32Array(this.length);
     const rows = this.header.weights.reduce((sum, [, shape]) => sum + shape[0], 0);
     const scales = new Float32Array(this.body.buffer, at, rows), codes = new Int8Array(this.body.buffer, at + 4 * rows, this.length);
