@@ -23,9 +23,19 @@ from xformer.viz.packing import header_of
 
 State = dict[str, Any]
 NONE: State = {
-    "replace": {}, "mask": "trained", "drawn": [], "ablate": [], "cut": [], "positions": True, "step": None, "layer": 0, "head": 0,
-    "query": None, "key": None, "tab": "attention",
-}  # fmt: skip
+    "replace": {},
+    "mask": "trained",
+    "drawn": [],
+    "ablate": [],
+    "cut": [],
+    "positions": True,
+    "step": None,
+    "layer": 0,
+    "head": 0,
+    "query": None,
+    "key": None,
+    "tab": "attention",
+}
 MARGIN = 1e-3
 """By how much the largest weight leads."""
 
@@ -76,6 +86,11 @@ class Oracle:
     def heads(self) -> dict[str, int]:
         return {path: len(rows) for path, rows in self.run({**NONE, "input": self.lesson.input}).patterns.items()}
 
+    def token(self, text: str) -> int:
+        if text not in self.labels:
+            raise XformerError(f"no token {text}")
+        return self.labels.index(text)
+
     def run(self, state: State) -> Ran:
         """Raises `XformerError` where the model cannot read it."""
         key = repr(
@@ -92,22 +107,17 @@ class Oracle:
         task, model = checkpoint.task, checkpoint.model
         assert task is not None
         source = task.vocabulary.read(state["input"])
+        replaced = {int(at): self.token(text) for at, text in state["replace"].items()}
+        source = [replaced.get(at, token) for at, token in enumerate(source)]
         example = task.example(source, max_len=model.config.max_len)
-        stream, labels, right = example.stream.clone(), example.labels, True
-        for at, text in state["replace"].items():
-            if int(at) < stream.shape[1]:
-                if text not in self.labels:
-                    raise XformerError(f"no token {text}")
-                stream[0, int(at)] = self.labels.index(text)
-        read = stream[0, : len(source)].tolist()
-        if read != source:
-            right = all(1 <= token <= task.config.symbols for token in read)
-            labels = task.example(read).labels if right else labels
-        target = example.target
+        stream, labels, target = example.stream.clone(), example.labels, example.target
+        for at, token in replaced.items():  # beyond the source a token is replaced where it is read, and nothing else
+            if len(source) <= at < stream.shape[1]:
+                stream[0, at] = token
         trace = record(model, stream, target, edits=self.edits(state, stream, target, model))
         asked = (labels[0] != IGNORED).nonzero()[:, 0]
         predicted = tuple(trace.logits[0, asked].argmax(dim=-1).tolist())
-        answer = tuple(labels[0, asked].tolist()) if right else None
+        answer = tuple(labels[0, asked].tolist())
         patterns = {path: pattern[0].detach().numpy() for path, pattern in trace.patterns().items()}
         return Ran(predicted, answer, patterns, len(source))
 

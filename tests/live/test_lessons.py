@@ -5,15 +5,14 @@ from __future__ import annotations
 import base64
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.browser.conftest import browser as browser  # noqa: PLC0414
 from tests.live.engine import Engine
 from tests.live.lesson_oracle import NONE, Oracle, State
 from xformer.errors import InputError, XformerError
@@ -41,38 +40,95 @@ PREDICT = (
 )
 CHOICE = ('ask = "choice"', 'question = "How?"', 'reveal = "So."', 'measure = { of = "right" }')
 WRONG = {
-    "no front matter": ("## One\n", "line 1: A lesson begins with TOML between two lines +++, got ## One; for example +++."),
+    "no front matter": (
+        "## One\n",
+        "line 1: A lesson begins with TOML between two lines +++, got ## One; for example +++.",
+    ),
     "front matter left open": ('+++\ntitle = "T"\n', "line 1: A lesson begins"),
     "no TOML": ("+++\ntitle = T\n+++\n", "line 2: The front matter is TOML"),
-    "a title is missing": ('+++\nsummary = "S"\n+++\n', 'needs title, summary, minutes, input, got summary; for example title = "3'),
-    "minutes are no number": (FRONT.replace("5", '"5"'), "line 4: The field minutes is a whole number from 1, got '5'; for example"),
+    "a title is missing": (
+        '+++\nsummary = "S"\n+++\n',
+        'needs title, summary, minutes, input, got summary; for example title = "3',
+    ),
+    "minutes are no number": (
+        FRONT.replace("5", '"5"'),
+        "line 4: The field minutes is a whole number from 1, got '5'; for example",
+    ),
     "an unknown field": (FRONT.replace("minutes", "hours"), "The front matter needs"),
-    "no model": (FRONT.replace('checkpoint = "reverse-small"\n', ""), "names a checkpoint or a preset to train, got title"),
+    "no model": (
+        FRONT.replace('checkpoint = "reverse-small"\n', ""),
+        "names a checkpoint or a preset to train, got title",
+    ),
     "two models": (FRONT.replace("input", 'preset = "reverse"\ninput'), "names a checkpoint or a preset to train"),
-    "steps of a checkpoint": (FRONT.replace("input", "steps = 5\ninput"), "Only the training of a preset has settings, got steps"),
+    "steps of a checkpoint": (
+        FRONT.replace("input", "steps = 5\ninput"),
+        "Only the training of a preset has settings, got steps",
+    ),
     "no steps": (FRONT, "line 8: A lesson has at least one step, got none; for example ## A step."),
     "text before the first step": (FRONT + "Text.\n", "line 8: The text begins with the title of a step"),
-    "a title in the text": (STEP + "# Two\n", "line 9: The title stands in the front matter, got # Two; for example ## A step."),
-    "two exercises": (block("exercise", *EXERCISE) + block("exercise", *EXERCISE).removeprefix(STEP), "line 8: A step has at most one"),
+    "a title in the text": (
+        STEP + "# Two\n",
+        "line 9: The title stands in the front matter, got # Two; for example ## A step.",
+    ),
+    "two exercises": (
+        block("exercise", *EXERCISE) + block("exercise", *EXERCISE).removeprefix(STEP),
+        "line 8: A step has at most one",
+    ),
     "an unknown state": (block("show", "masks = 1"), "line 10: The state may have input, replace"),
-    "an unknown mask": (block("show", "", 'mask = "none"'), "line 11: The field mask is one of trained, causal, full, drawn, got 'none'; f"),
-    "a head without number": (block("show", 'ablate = ["encoder.0.attn"]'), "line 10: The field ablate is a list of heads, got"),
-    "a cell without key": (block("show", 'cut = ["encoder.0.attn.0.1"]'), 'for example cut = ["encoder.1.attn.2.0.3"].'),
-    "positions as a word": (block("show", 'positions = "off"'), "line 10: The field positions is true or false, got 'off'; for example"),
+    "an unknown mask": (
+        block("show", "", 'mask = "none"'),
+        "line 11: The field mask is one of trained, causal, full, drawn, got 'none'; f",
+    ),
+    "a head without number": (
+        block("show", 'ablate = ["encoder.0.attn"]'),
+        "line 10: The field ablate is a list of heads, got",
+    ),
+    "a cell without key": (
+        block("show", 'cut = ["encoder.0.attn.0.1"]'),
+        'for example cut = ["encoder.1.attn.2.0.3"].',
+    ),
+    "positions as a word": (
+        block("show", 'positions = "off"'),
+        "line 10: The field positions is true or false, got 'off'; for example",
+    ),
     "TOML of a block": (block("show", 'mask = "full"', "layer = = 1"), "line 11: The state is TOML"),
-    "an unknown goal": (block("exercise", 'goal = "brakes"', *EXERCISE[1:]), "line 10: The field goal is one of breaks, wrong_input"),
-    "no limit": (block("exercise", *EXERCISE[:3]), "line 10: The exercise breaks needs goal, task, hint, at_most, got goal, task, hint"),
-    "a limit of 0": (block("exercise", *EXERCISE[:3], "at_most = 0"), "line 13: The field at_most is a whole number from 1, got 0"),
+    "an unknown goal": (
+        block("exercise", 'goal = "brakes"', *EXERCISE[1:]),
+        "line 10: The field goal is one of breaks, wrong_input",
+    ),
+    "no limit": (
+        block("exercise", *EXERCISE[:3]),
+        "line 10: The exercise breaks needs goal, task, hint, at_most, got goal, task, hint",
+    ),
+    "a limit of 0": (
+        block("exercise", *EXERCISE[:3], "at_most = 0"),
+        "line 13: The field at_most is a whole number from 1, got 0",
+    ),
     "another goal's field": (block("exercise", *EXERCISE, 'token = "3"'), "line 14: The exercise breaks may have goal"),
     "a start that is not allowed": (
         block("exercise", *EXERCISE, "start = { positions = false }"),
         "An exercise starts with changes that it allows or keeps, got positions; for example keep = ['positions'].",
     ),
-    "an unknown change": (block("exercise", *EXERCISE, 'allow = ["training"]'), "line 14: The field allow is a list of changes"),
-    "a layer that is none": (block("predict", *PREDICT[:3], 'site = "layer 1"', *PREDICT[4:]), "line 13: The field site is the path of"),
-    "no query": (block("predict", *PREDICT[:5]), "The prediction of a cell needs ask, question, reveal, site, head, query, got"),
-    "one choice": (block("predict", *CHOICE, 'choices = [{ text = "a" }]'), "line 14: The field choices is a list of at least two tables"),
-    "a choice without bound": (block("predict", *CHOICE, 'choices = [{ text = "a" }, { text = "b" }]'), "The choice needs text, at_least"),
+    "an unknown change": (
+        block("exercise", *EXERCISE, 'allow = ["training"]'),
+        "line 14: The field allow is a list of changes",
+    ),
+    "a layer that is none": (
+        block("predict", *PREDICT[:3], 'site = "layer 1"', *PREDICT[4:]),
+        "line 13: The field site is the path of",
+    ),
+    "no query": (
+        block("predict", *PREDICT[:5]),
+        "The prediction of a cell needs ask, question, reveal, site, head, query, got",
+    ),
+    "one choice": (
+        block("predict", *CHOICE, 'choices = [{ text = "a" }]'),
+        "line 14: The field choices is a list of at least two tables",
+    ),
+    "a choice without bound": (
+        block("predict", *CHOICE, 'choices = [{ text = "a" }, { text = "b" }]'),
+        "The choice needs text, at_least",
+    ),
     "bounds that fall": (
         block("predict", *CHOICE, 'choices = [{ text = "a", at_least = 1 }, { text = "b", at_least = 0 }]'),
         "The at_least of the choices rise, got [1, 0]; for example [0, 0.5, 1].",
@@ -81,7 +137,7 @@ WRONG = {
         block("predict", *CHOICE[:3], 'measure = { of = "loss" }', 'choices = [{ text = "a" }, { text = "b" }]'),
         "The field of is one of right, same, anti_diagonal, previous, weight, got 'loss'",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("text", "sentence"), WRONG.values(), ids=WRONG)
@@ -106,9 +162,15 @@ def test_a_lesson_is_parsed_into_its_parts() -> None:
     assert asked == Predict("cell", "Where?", "<p>There.</p>\n", {}, {"site": "encoder.0.attn", "head": 0, "query": 1})
     page = lesson.to_json()
     assert page["steps"][1]["parts"][0] == {
-        "kind": "predict", "ask": "cell", "question": "Where?", "reveal": "<p>There.</p>\n", "state": {}, "site": "encoder.0.attn",
-        "head": 0, "query": 1,
-    }  # fmt: skip
+        "kind": "predict",
+        "ask": "cell",
+        "question": "Where?",
+        "reveal": "<p>There.</p>\n",
+        "state": {},
+        "site": "encoder.0.attn",
+        "head": 0,
+        "query": 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -127,13 +189,23 @@ def test_no_html_of_the_text_and_no_image_reaches_the_page(markdown: str) -> Non
 
 
 MODELS = {
-    "no such layer": (block("show", 'ablate = ["encoder.7.attn.0"]'), "line 8: The model has the heads {'encoder.0.attn': 1, 'encod"),
-    "no such head": (block("predict", *PREDICT).replace("head = 0", "head = 3"), "got encoder.0.attn, head 3; for example encoder.0"),
-    "no such token": (
-        block("exercise", 'goal = "predicts"', *EXERCISE[1:], "output = 0", 'token = "99"'), "A token is one of the model's, got 99",
+    "no such layer": (
+        block("show", 'ablate = ["encoder.7.attn.0"]'),
+        "line 8: The model has the heads {'encoder.0.attn': 1, 'encod",
     ),
-    "an input that it cannot read": (block("show", 'input = "3 99"'), "The model reads the input of each state, got '3 99' ("),
-}  # fmt: skip
+    "no such head": (
+        block("predict", *PREDICT).replace("head = 0", "head = 3"),
+        "got encoder.0.attn, head 3; for example encoder.0",
+    ),
+    "no such token": (
+        block("exercise", 'goal = "predicts"', *EXERCISE[1:], "output = 0", 'token = "99"'),
+        "A token is one of the model's, got 99",
+    ),
+    "an input that it cannot read": (
+        block("show", 'input = "3 99"'),
+        "The model reads the input of each state, got '3 99' (",
+    ),
+}
 
 
 @pytest.mark.parametrize(("text", "sentence"), MODELS.values(), ids=MODELS)
@@ -164,24 +236,30 @@ CUT = "encoder.0.attn.0"
 CROSS = "decoder.0.cross_attn"
 SOLUTIONS: dict[str, list[State]] = {
     "attention": [
-        {"cut": [f"{CUT}.0.4"]}, {"cut": [f"{CUT}.0.4", f"{CUT}.0.3"]}, {"input": "3 19 11 8 13 10 2 11 6 11 19 10 8 11 4 18"},
+        {"cut": [f"{CUT}.0.4"]},
+        {"cut": [f"{CUT}.0.4", f"{CUT}.0.3"]},
+        {"input": "3 19 11 8 13 10 2 11 6 11 19 10 8 11 4 18"},
     ],
     "cross-attention": [
-        {"cut": [f"{CROSS}.0.0.3"]}, {"cut": [f"{CROSS}.1.2.1", f"{CROSS}.1.2.2"]}, {"cut": [f"{CROSS}.0.3.0", f"{CROSS}.1.3.0"]},
+        {"cut": [f"{CROSS}.0.0.3"]},
+        {"cut": [f"{CROSS}.1.2.1", f"{CROSS}.1.2.2"]},
+        {"cut": [f"{CROSS}.0.3.0", f"{CROSS}.1.3.0"]},
     ],
     "heads": [
-        {"ablate": ["encoder.0.attn.0"]}, {"ablate": [*(f"encoder.3.attn.{n}" for n in range(4)), "encoder.2.attn.1"]},
+        {"ablate": ["encoder.0.attn.0"]},
+        {"ablate": [*(f"encoder.3.attn.{n}" for n in range(4)), "encoder.2.attn.1"]},
         {"input": "3 1 4 7 19 4 13 3 12 4 2 1"},
     ],
     "induction": [{"cut": ["decoder.1.attn.0.5.1"]}, {"replace": {"5": "9"}}, {"input": "5 5 5"}],
     "masks": [
-        {"input": "3 3 3"}, {"cut": [f"encoder.1.attn.0.{q}.{k}" for q, k in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 3), (2, 4)]]},
+        {"input": "3 3 3"},
+        {"cut": [f"encoder.1.attn.0.{q}.{k}" for q, k in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 3), (2, 4)]]},
         {"cut": [f"encoder.1.attn.0.0.{k}" for k in (2, 3, 4)]},
     ],
     "positions": [{"input": "7 7 7"}, {"input": "7 16"}],
     "scores": [{"cut": [f"{CUT}.0.3", f"{CUT}.0.1"]}, {"input": "9 12 12"}],
     "training": [{}, {}],
-}  # fmt: skip
+}
 EXERCISES = [(name, number) for name in NAMES for number in range(len(shipped(name).exercises))]
 
 
@@ -214,9 +292,15 @@ def test_an_exercise_is_open_at_first_and_can_be_solved(name: str, number: int, 
 
 
 TRUTHS = {
-    "attention": [3, 2], "cross-attention": [2, 1], "heads": [2, 1], "induction": [1, 1, 1], "masks": [1, 0], "positions": [3, 1],
-    "scores": [2, 1, 1], "training": [1, 1],
-}  # fmt: skip
+    "attention": [3, 2],
+    "cross-attention": [2, 1],
+    "heads": [2, 1],
+    "induction": [1, 1, 1],
+    "masks": [1, 0],
+    "positions": [3, 1],
+    "scores": [2, 1, 1],
+    "training": [1, 1],
+}
 """What the text after each prediction says."""
 
 
@@ -301,7 +385,7 @@ def answers(name: str, number: int, oracle: Oracle, n: int) -> list[State]:
     lesson, exercise, draw = shipped(name), shipped(name).exercises[number], random.Random(f"{name} {number}")
     start, solved = begun(lesson, exercise), solution(name, number, oracle)
     heads = [f"{path}.{head}" for path, heads in oracle.heads.items() for head in range(heads)]
-    symbols = [label for label in oracle.labels[1:20]]
+    symbols = list(oracle.labels[1:20])
     states = [start, solved]
 
     def cell(state: State) -> str:
@@ -389,3 +473,119 @@ def test_each_verdict_in_the_browser_is_what_python_computes(
 def test_the_oracle_refuses_what_the_model_cannot_read(models: dict[str, Oracle]) -> None:
     with pytest.raises(XformerError):
         models["masks"].run({**NONE, "input": "99"})
+
+
+# ── the panel
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Page]]:
+    """`opened("masks", width=390)`: the page of a lesson from the disk, without a network; no error may appear in it."""
+    folder, problems, contexts = tmp_path_factory.mktemp("lessons"), list[str](), []
+
+    def refuse(route: Route) -> None:
+        if route.request.url.startswith("file:"):
+            route.continue_()
+        else:
+            problems.append(f"request of {route.request.url}")
+            route.abort()
+
+    def open_page(
+        name: str, fragment: str = "", *, width: int = 1280, touch: bool = False, theme: Any = "light"
+    ) -> Page:
+        file = folder / f"{name}.html"
+        if not file.exists():
+            lessons.build(f"docs/lessons/{name}.md", file)
+        context = browser.new_context(
+            viewport={"width": width, "height": 844}, has_touch=touch, is_mobile=touch, color_scheme=theme
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.route("**/*", refuse)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(f"{file.as_uri()}{fragment}")
+        page.wait_for_function("window.xformerLive")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not problems
+
+
+@pytest.mark.browser
+def test_a_prediction_shows_nothing_before_the_answer_and_both_after_it(opened: Callable[..., Page]) -> None:
+    page = opened("masks", "#lesson=1")
+    expect(page.locator(".lesson h2")).to_have_text("Take the future away")
+    expect(page.get_by_text("The result is hidden until you have answered.")).to_be_visible()
+    expect(page.locator(".said")).to_have_count(0)
+    expect(page.get_by_text("2 / 7")).to_be_visible()
+    page.get_by_role("button", name="All are right").click()
+    outcome = page.locator(".lesson-outcome")
+    expect(outcome).to_contain_text("You said “All are right”. Some are right: the share of right outputs is 0.40.")
+    expect(outcome).to_contain_text("A mask does not make a model worse in general.")
+    expect(page.locator(".said").first).to_be_visible()
+    page.get_by_role("button", name="Answer again").click()
+    expect(page.locator(".lesson-outcome")).to_have_count(0)
+
+
+@pytest.mark.browser
+def test_a_cell_is_guessed_by_a_click_on_the_map(opened: Callable[..., Page]) -> None:
+    page = opened("masks", "#lesson=2")
+    page.get_by_role("button", name="Query 0 3, key 1 7").click()
+    expect(page.locator(".lesson-says")).to_contain_text("The question is about query 1 of layer 2, head 1.")
+    page.get_by_role("button", name="Query 1 7, key 0 3").click()
+    expect(page.locator(".lesson-outcome")).to_contain_text(
+        "You said key 0, and so it is. Query 1 looks most at key 0, “3”"
+    )
+
+
+@pytest.mark.browser
+def test_each_change_is_checked_and_says_why_it_does_not_count(opened: Callable[..., Page]) -> None:
+    page = opened("masks", "#lesson=3")
+    verdict = page.locator(".lesson-verdict")
+    expect(verdict).to_have_text("Not yet. The model answers “3 3 3 3 end”; right would be “9 12 7 3 end”.")
+    expect(verdict).to_have_attribute("aria-live", "polite")
+    field = page.get_by_label("Input", exact=True)
+    field.fill("3 3")
+    expect(verdict).to_have_text("Not yet. This input has 2 tokens; at least 3 are wanted.")
+    page.get_by_role("combobox", name="Mask").select_option("full")
+    expect(verdict).to_have_text("Not yet. This exercise keeps the causal mask, and you have changed that.")
+    page.get_by_role("button", name="Start over").click()
+    field.fill("3 3 3")
+    expect(verdict).to_have_text("Solved. The model is right: “3 3 3 end”.")
+    expect(page.locator(".lesson-bar .done")).to_have_count(1)
+    page.get_by_role("button", name="Check").click()
+    expect(verdict).to_have_text(re.compile("^Solved"))
+
+
+@pytest.mark.browser
+def test_arrow_keys_turn_the_steps_but_not_while_typing(opened: Callable[..., Page]) -> None:
+    page = opened("masks")
+    progress = page.locator(".lesson-progress")
+    page.keyboard.press("ArrowRight")
+    expect(progress).to_have_text("2 / 7")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    expect(progress).to_have_text("1 / 7")
+    page.get_by_label("Input", exact=True).click()
+    page.keyboard.press("ArrowRight")
+    expect(progress).to_have_text("1 / 7")
+    page.get_by_role("button", name="Next").click()
+    assert page.evaluate("location.hash").endswith("lesson=1")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_lesson_fits_a_phone(opened: Callable[..., Page], theme: str) -> None:
+    page = opened("masks", width=390, touch=True, theme=theme)
+    for _ in range(7):
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        if page.locator(".lesson-options button").count():
+            page.locator(".lesson-options button").first.tap()
+        for node in page.locator(".lesson button").all():
+            box = node.bounding_box()
+            assert box is not None
+            assert box["height"] >= 34
+        if page.get_by_role("button", name="Next").is_enabled():
+            page.get_by_role("button", name="Next").tap()

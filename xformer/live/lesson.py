@@ -357,14 +357,16 @@ def check(lesson: Lesson, model: Any, name: str = "the lesson") -> None:
             for one in (part.details, part.details.get("measure", {})):
                 site = one.get("site")
                 if site is not None and (site not in heads or one.get("head", 0) >= heads[site]):
-                    where.fail(f"The model has the heads {heads}", f"{site}, head {one.get('head', 0)}", [*heads][0])
+                    where.fail(
+                        f"The model has the heads {heads}", f"{site}, head {one.get('head', 0)}", next(iter(heads))
+                    )
             if (token := part.details.get("token")) is not None and token not in labels:
                 where.fail("A token is one of the model's", token, labels[1])
         for state in states:
             for head in [*state.get("ablate", ()), *(one.rsplit(".", 2)[0] for one in state.get("cut", ()))]:
                 site, _, number = head.rpartition(".")
                 if site not in heads or (number != "*" and int(number) >= heads[site]):
-                    where.fail(f"The model has the heads {heads}", head, f"{[*heads][0]}.0")
+                    where.fail(f"The model has the heads {heads}", head, f"{next(iter(heads))}.0")
             try:
                 read(model, state.get("input", lesson.input), keep=["logits"])
             except InputError as error:

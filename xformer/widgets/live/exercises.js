@@ -18,8 +18,7 @@ const NAMES = {
 export const whole = (state, input) => ({ ...structuredClone(START), input, ...state });
 
 export function ran(state, live, changes = {}) { // the run of a state; throws an Error with one plain sentence
-  const at = { ...state, ...changes }, ids = new Map(live.model.labels.map((label, id) => [label, id]));
-  const request = requestOf(at, live, ids);
+  const at = { ...state, ...changes }, request = requestOf(at);
   return live.run(at.mask === "drawn" ? { ...request, mask: drawnMask(at.drawn, { ...request, mask: "trained", ablate: [], cut: [] }, live) } : request);
 }
 

@@ -5,7 +5,7 @@
 
 import { element } from "../shared.js";
 import { START } from "./state.js";
-import { judged, ran, verdict, whole } from "./exercises.js";
+import { judged, outcome, ran, verdict, whole } from "./exercises.js";
 
 const VIEW = ["layer", "head", "query", "key", "tab"]; // parts of a state that change no result
 
@@ -105,12 +105,15 @@ export class Lesson {
 
   show(state) {
     const { layer, head } = this.page.state, { query, key } = START;
-    this.page.show({ ...whole(state, this.lesson.input), layer, head, query, key, ...state });
+    this.page.show({ ...whole(state, this.lesson.input), layer, head, query, key, ...state }, { isOther: true });
   }
 
   stateOf(asked) { // what the page shows with the outcome
-    const view = asked.ask === "cell" ? { layer: this.layerOf(asked.site), head: asked.head, query: asked.query, tab: "attention" } : {};
-    return { ...view, ...asked.state };
+    const { site, head, query, state } = asked;
+    if (asked.ask !== "cell") return state;
+    const view = { layer: this.layerOf(site), head, tab: "attention", ...state };
+    if (!this.answers.has(this.step)) return view;
+    return { ...view, query, key: outcome({ ...asked, input: this.lesson.input }, this.page.live).truth };
   }
 
   layerOf(site) { return Math.max(0, this.page.live.model.sites.findIndex((one) => one.path === site)); }
