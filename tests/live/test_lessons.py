@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from benchmarks import live_site
 from tests.live.engine import Engine
 from tests.live.lesson_oracle import NONE, Oracle, State
 from xformer.errors import InputError, XformerError
@@ -589,3 +590,15 @@ def test_a_lesson_fits_a_phone(opened: Callable[..., Page], theme: str) -> None:
             assert box["height"] >= 34
         if page.get_by_role("button", name="Next").is_enabled():
             page.get_by_role("button", name="Next").tap()
+
+
+def test_the_links_of_the_documentation_lead_to_live_pages_in_the_site() -> None:
+    text = "[a](lessons/masks.md), [b](../checkpoints/reverse-small), [c](lessons.md), [d](models.md#a)"
+    assert live_site.linked(text) == (
+        "[a](lessons/masks.html), [b](live/reverse-small.html), [c](lessons.md), [d](models.md#a)"
+    )
+    paths = [path for path, _ in live_site.pages()]
+    assert len(paths) == len(set(paths)) == 15 + 8
+    for page in ("lessons.md", "models.md"):
+        made = re.findall(r"\]\(((?:live|lessons)/\S+)\)", live_site.linked((Path("docs") / page).read_text("utf-8")))
+        assert {path for path in paths if path.startswith("lessons" if page == "lessons.md" else "live")} == set(made)
