@@ -333,6 +333,7 @@ def model_of(lesson: Lesson, folder: Path, out: Path) -> Path:
         from xformer.training.loop import train
 
         chosen = preset(lesson.preset)
+        out = out / lesson.preset  # the page calls the model by its folder
         train(replace(chosen, train=chosen.train.replace(**lesson.train)), out=out, device="cpu")
         return out
     from xformer.installed import shipped
