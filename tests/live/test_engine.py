@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -297,6 +298,20 @@ def test_the_logit_lens_reads_the_stream_as_pytorch_does(engine: Engine) -> None
         trace, _ = run_of(BareModel(model), {"input": text})
         [made] = engine.calls([pack_model(Checkpoint(model))], [(0, "unembed", {"input": text, "of": name})])
         np.testing.assert_allclose(arrays(made)["logits"], model.unembed(trace[name])[0].numpy(), atol=TOLERANCE)
+
+
+def test_erf_and_float16_are_exact(engine: Engine) -> None:
+    grid = [index / 64 for index in range(-448, 449)]
+    erf, halves = engine.page.evaluate(
+        """async (grid) => {
+          const [{ erf }, { float16 }] = await Promise.all([import("/live/tensors.js"), import("/live/model_file.js")]);
+          return [grid.map(erf), Array.from({ length: 31744 }, (_, bits) => [float16(bits), float16(bits + 32768)])];
+        }""",
+        grid,
+    )
+    np.testing.assert_allclose(erf, [math.erf(x) for x in grid], rtol=0, atol=1e-14)
+    bits = np.arange(31744, dtype=np.uint16)  # all that are finite
+    np.testing.assert_array_equal(np.array(halves).T, [bits.view("<f2"), (bits + 32768).astype(np.uint16).view("<f2")])
 
 
 # ── decoding
