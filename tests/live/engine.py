@@ -23,7 +23,7 @@ SCRIPT = """async (given) => {
   const [models, requests] = JSON.parse(given);
   const { makeLive } = await import("/live/run.js");
   const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  const lives = models.map((model) => makeLive(bytes(model)));
+  const lives = await Promise.all(models.map((model) => makeLive(bytes(model))));
   const said = (data) => {
     const raw = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
     let text = "";

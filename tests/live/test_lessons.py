@@ -366,7 +366,7 @@ def test_a_lesson_becomes_one_page_by_the_command_line(
 
 JUDGE = """async ([model, made, exercises]) => {
   const { makeLive } = await import("/live/run.js"), { verdict, judged, outcome } = await import("/live/exercises.js");
-  const live = makeLive(Uint8Array.from(atob(model), (letter) => letter.charCodeAt(0)));
+  const live = await makeLive(Uint8Array.from(atob(model), (letter) => letter.charCodeAt(0)));
   return {
     verdicts: exercises.map(([exercise, states]) => states.map((state) => verdict(exercise, state, live))),
     truths: made.map((asked) => ({ ...outcome(asked, live), judged: [0, 1].map((guess) => judged(asked, guess, live)) })),

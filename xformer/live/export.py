@@ -185,7 +185,7 @@ def pack_model(
         header["task"] = None if task is None else _task(subject, body)
         packed = _deflated(b"".join(body.blocks))
         if len(packed) <= room or not n:
-            return joined(MAGIC, header | {"size": body.size}, packed)
+            return joined(MAGIC, header, packed)
         kind, n = "delta8", n if kind == "float16" else min(n - 1, n * room // len(packed))
 
 

@@ -6,7 +6,6 @@
 //   delta8               w = trained + scale · q / 127        q int8; a scale (float32) for each row comes before the numbers
 
 import { headerOf } from "../shared.js";
-import { inflate } from "./inflate.js";
 import { size, tensor } from "./tensors.js";
 
 const KEPT = 4; // snapshots whose numbers are held at a time
@@ -16,12 +15,16 @@ export function float16(bits) { // sign · 2^(exponent − 15) · (1 + fraction 
   return exponent ? sign * 2 ** (exponent - 15) * (1 + fraction / 1024) : sign * fraction * 2 ** -24;
 }
 
-export class ModelFile {
-  constructor(bytes) {
-    if (String.fromCharCode(...bytes.subarray(0, 4)) !== "XLIV") throw new Error("This is not a model of a live page.");
-    const [header, body] = headerOf(bytes);
+export async function openModel(bytes) { // -> a promise of the ModelFile
+  if (String.fromCharCode(...bytes.subarray(0, 4)) !== "XLIV") throw new Error("This is not a model of a live page.");
+  const [header, body] = headerOf(bytes), inflated = new Blob([body]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return new ModelFile(header, new Uint8Array(await new Response(inflated).arrayBuffer()));
+}
+
+class ModelFile {
+  constructor(header, body) {
     this.header = header;
-    this.body = inflate(body, header.size);
+    this.body = body;
     this.length = header.weights.reduce((sum, [, shape]) => sum + size(shape), 0);
     this.kept = new Map();
   }

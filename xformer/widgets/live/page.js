@@ -5,7 +5,7 @@ import { LivePage } from "./view.js";
 
 const json = (name) => (place(name) ? JSON.parse(new TextDecoder().decode(written(name))) : null);
 
-const live = makeLive(written("model")), lesson = json("lesson");
+const live = await makeLive(written("model")), lesson = json("lesson");
 const page = new LivePage(place("live"), live, {
   colours: json("colours"), state: json("state") ?? {},
   lesson: lesson && ((parent, shown, step) => new Lesson(parent, lesson, shown, step)),

@@ -1,6 +1,6 @@
 // A model that runs in the page:
 //
-//   const live = makeLive(bytes);                                     // what xformer.live.export.pack_model wrote
+//   const live = await makeLive(bytes);                               // what xformer.live.export.pack_model wrote
 //   const { logits, patterns, predicted } = live.run({ input: "3 7 12 9", mask: "causal", ablate: [["encoder.1.attn", 2]] });
 //
 // A request has `input` (a text, or the pixels of an image), and optionally
@@ -14,7 +14,7 @@
 //   step       a training step; null: the trained weights
 
 import { continueText, decode } from "./decoding.js";
-import { ModelFile } from "./model_file.js";
+import { openModel } from "./model_file.js";
 import { POSITIONS } from "./positions.js";
 import { argmax, softmax, tensor } from "./tensors.js";
 import { BareInput, NONE, TaskInput } from "./tasks.js";
@@ -31,8 +31,8 @@ function nested({ shape, data }, skip = 0) { // -> arrays in arrays, without the
 }
 
 class Live {
-  constructor(bytes) {
-    this.file = new ModelFile(bytes);
+  constructor(file) {
+    this.file = file;
     const { config, task, name, instruction, precision, difference, defaultInput, labels } = this.file.header;
     const isPair = config.architecture === "encoder-decoder", sites = [];
     for (const stack of stacksOf(config)) {
@@ -176,7 +176,7 @@ class Live {
   }
 }
 
-export function makeLive(bytes) {
-  const live = new Live(bytes), { model } = live, bound = (name) => (...given) => live[name](...given);
+export async function makeLive(bytes) {
+  const live = new Live(await openModel(bytes)), { model } = live, bound = (name) => (...given) => live[name](...given);
   return { model, ...Object.fromEntries(["run", "trace", "parse", "written", "unembed", "decode"].map((name) => [name, bound(name)])) };
 }
