@@ -8,9 +8,9 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.models import card_of_model
 from pages.shared.resources import MASKS
+from pages.shared.text import escape_markdown
 from pages.shared.view import View
 from xformer.checkpoints import Checkpoint
 from xformer.errors import XformerError

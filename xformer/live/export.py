@@ -26,10 +26,9 @@ from xformer.adapters.load import is_external
 from xformer.adapters.own_models import BareModel, TaskModel
 from xformer.checkpoints import Checkpoint, load
 from xformer.errors import InputError
-from xformer.files import write_atomically
+from xformer.files import snapshot_file, snapshot_steps, write_atomically
 from xformer.layers.attention import Attention
 from xformer.model import Transformer
-from xformer.paths import snapshot_file, snapshot_steps
 from xformer.reading import Readable
 from xformer.tasks.images import digit_images
 from xformer.trace import Trace, record

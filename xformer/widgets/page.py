@@ -126,7 +126,13 @@ def recipe_of(changed: Reading) -> str:
 
 
 def stand_alone_page(
-    widget: str, place: str, data: dict[str, bytes], caption: Sequence[str] = (), *, title: str = "", styles: Sequence[str] = ()
+    widget: str,
+    place: str,
+    data: dict[str, bytes],
+    caption: Sequence[str] = (),
+    *,
+    title: str = "",
+    styles: Sequence[str] = (),
 ) -> str:
     """The text of an HTML file in which a widget draws `data`.
 

@@ -30,7 +30,9 @@ def script(widget: str, host: str) -> str:
 @cache
 def style(widget: str) -> str:
     """The styles of a widget. Their colours are variables that the host sets, see `themes`."""
-    sheets = sorted(sheet.name for sheet in files("xformer.widgets").joinpath(widget).iterdir() if sheet.name.endswith(".css"))
+    sheets = sorted(
+        sheet.name for sheet in files("xformer.widgets").joinpath(widget).iterdir() if sheet.name.endswith(".css")
+    )
     return "".join(_text(f"{widget}/{sheet}") for sheet in sheets)
 
 
