@@ -1,1 +1,13 @@
-"""Callbacks for other training loops. Each needs its own package; see the extras in pyproject.toml."""
+"""Callbacks for other training loops. `AttentionHealth` needs no further package; for the others see pyproject.toml."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xformer.lazy import attach
+
+if TYPE_CHECKING:
+    from xformer.integrations.attention_health import AttentionHealth as AttentionHealth
+    from xformer.integrations.health_record import HealthRecord as HealthRecord
+else:
+    __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -1,0 +1,291 @@
+"""What `AttentionHealth` costs a training step, and whether its alarms are right: healthy runs, and induced failures.
+
+    python benchmarks/health.py --part cost --hidden 576 --layers 30     SmolLM2-135M's size, every=50, 64 probe tokens
+    python benchmarks/health.py --part healthy                           20 runs without an alarm
+    python benchmarks/health.py --part failures                          10 failures, named before the loss diverges
+
+Healthy runs are presets, small GPTs on tinyshakespeare (`--text`), and tiny Llamas in the Trainer of Transformers. A failure
+counts as named if one of the alarms that name its cause comes before the loss diverges: before it is not finite, or 20 % above
+the first losses for 20 steps.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from xformer.integrations import AttentionHealth
+from xformer.integrations.health_alarms import Alarm
+from xformer.presets import preset
+from xformer.tasks import Task
+from xformer.training.loop import Run
+
+EVERY = 10
+TEXT = "The quick brown fox jumps over the lazy dog, and the dog sleeps on. " * 400
+
+
+class Attention(nn.Module):
+    """Causal attention as people write it, into which a mistake can be put."""
+
+    def __init__(self, d_model: int, n_heads: int, fault: str = "") -> None:
+        super().__init__()
+        self.n_heads, self.fault = n_heads, fault
+        self.query, self.key, self.value, self.out = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
+        if fault == "identical heads":
+            width = d_model // n_heads
+            for layer in (self.query, self.key, self.value):
+                layer.weight.data[width : 2 * width] = layer.weight.data[:width]
+            self.out.weight.data[:, width : 2 * width] = self.out.weight.data[:, :width]
+
+    def forward(self, x: Tensor, pads: Tensor | None = None) -> Tensor:
+        q, k, v = (
+            layer(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value)
+        )  # [batch, head, pos, d_head]
+        n = x.shape[1]
+        if self.fault == "frozen K":
+            k = k.detach()
+        allowed = torch.ones(n, n, dtype=torch.bool).tril(1 if self.fault == "leaking mask" else 0)
+        if pads is not None and self.fault != "padding seen":
+            allowed = allowed & ~pads[:, None, None, :] | torch.eye(n, dtype=torch.bool)
+        scale = 1.0 if self.fault == "no 1/√d" else q.shape[-1] ** -0.5
+        if self.fault == "float16 overflow":
+            scores = (q.half() @ k.half().mT * scale).float().masked_fill(~allowed, -math.inf)
+            return self.out((scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
+        z = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale)
+        return self.out(z.transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    """A pre-norm block; post-norm on request, which needs a warm-up (Xiong et al. 2020, arXiv:2002.04745)."""
+
+    def __init__(self, d_model: int, n_heads: int, fault: str, is_post: bool, act: type[nn.Module]) -> None:
+        super().__init__()
+        self.is_post = is_post
+        self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+        self.attention = Attention(d_model, n_heads, fault)
+        self.mlp = nn.Sequential(nn.Linear(d_model, 4 * d_model), act(), nn.Linear(4 * d_model, d_model))
+
+    def forward(self, x: Tensor, pads: Tensor | None = None) -> Tensor:
+        if self.is_post:
+            x = self.norm1(x + self.attention(x, pads))
+            return self.norm2(x + self.mlp(x))
+        x = x + self.attention(self.norm1(x), pads)
+        return x + self.mlp(self.norm2(x))
+
+
+class GPT(nn.Module):
+    """A small GPT in plain PyTorch with a mistake in its last layer."""
+
+    def __init__(
+        self, vocab: int, d_model: int = 32, n_layers: int = 2, n_heads: int = 4, max_len: int = 64, *, fault: str = "",
+        is_post: bool = False, std: float = 0.0, act: type[nn.Module] = nn.GELU,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.token, self.position = nn.Embedding(vocab, d_model), nn.Embedding(max_len, d_model)
+        self.blocks = nn.ModuleList(
+            Block(d_model, n_heads, fault if layer == n_layers - 1 else "", is_post, act) for layer in range(n_layers)
+        )
+        self.norm = nn.LayerNorm(d_model)
+        self.head = nn.Linear(d_model, vocab, bias=False)
+        for part in self.modules():
+            if std and isinstance(part, nn.Linear | nn.Embedding):
+                nn.init.normal_(part.weight, std=std)
+
+    def forward(self, ids: Tensor, pads: Tensor | None = None) -> Tensor:
+        x = self.token(ids) + self.position(torch.arange(ids.shape[1], device=ids.device))
+        for block in self.blocks:
+            x = block(x, pads)
+        return self.head(self.norm(x))
+
+
+@dataclass
+class Outcome:
+    """How one run went."""
+
+    name: str
+    alarms: list[Alarm]
+    losses: list[float] = field(repr=False)
+    seconds: float = 0.0
+
+    @property
+    def diverged(self) -> int | None:
+        """The step at which the loss diverged: not finite, or 20 steps in a row 20 % above the first ones."""
+        first = float(np.mean(self.losses[:5]))
+        above = [not loss <= 1.2 * first for loss in self.losses]
+        for step, loss in enumerate(self.losses):
+            if not math.isfinite(loss) or (len(above[step : step + 20]) == 20 and all(above[step : step + 20])):
+                return step
+        return None
+
+
+def encoded(text: str) -> tuple[Tensor, int]:
+    """The characters of a text as ids [pos], and the number of different ones."""
+    letters = sorted(set(text))
+    where = {letter: at for at, letter in enumerate(letters)}
+    return torch.tensor([where[letter] for letter in text]), len(letters)
+
+
+def train_gpt(
+    name: str, text: str, *, steps: int, lr: float = 1e-3, warmup: int = 20, seed: int = 0, length: int = 32,
+    clip: float = 1.0, every: int = EVERY, after_step: Callable[[GPT, int], None] | None = None,
+    pads: bool = False, damage: Callable[[Tensor, int], Tensor] | None = None, sgd: bool = False, **model: Any,
+) -> Outcome:  # fmt: skip
+    """Train a small GPT on a text and return its alarms."""
+    torch.manual_seed(seed)
+    ids, n = encoded(text)
+    gpt = GPT(n, max_len=length, **model)
+    optimiser = torch.optim.SGD(gpt.parameters(), lr=lr) if sgd else torch.optim.AdamW(gpt.parameters(), lr=lr)
+    probe: Any = ids[: 2 * length].reshape(2, length)
+    mask = torch.zeros(2, length, dtype=torch.bool)
+    if pads:
+        mask[1, :7] = True  # on the left: on the right causality hides it
+        probe = {"0": probe, "pads": mask}
+    health = AttentionHealth(probe, every=every, causal=True, valid=~mask if pads else None)
+    losses, draw, begun = [], torch.Generator().manual_seed(seed), time.perf_counter()
+    for step in range(steps):
+        for group in optimiser.param_groups:
+            group["lr"] = lr * min(1.0, (step + 1) / max(1, warmup))
+        starts = torch.randint(len(ids) - length - 1, (8,), generator=draw)
+        batch = torch.stack([ids[at : at + length + 1] for at in starts])
+        labels = batch[:, 1:] if damage is None else damage(batch[:, 1:], step)
+        loss = F.cross_entropy(gpt(batch[:, :-1]).flatten(0, 1), labels.flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        if clip:
+            nn.utils.clip_grad_norm_(gpt.parameters(), clip)
+        if step == 0:
+            health.step(gpt, 0)
+        optimiser.step()
+        if after_step is not None:
+            after_step(gpt, step)
+        health.step(gpt, step + 1, loss=loss)
+        losses.append(loss.item())
+    return Outcome(name, health.alarms, losses, time.perf_counter() - begun)
+
+
+def train_preset(name: str, steps: int, seed: int) -> Outcome:
+    """Train one of our presets with our own loop."""
+    chosen = preset(name)
+    task, train = Task(chosen.task), chosen.train.replace(seed=seed, snapshot_every=0)
+    run = Run(chosen, task, torch.device("cpu"), None)
+    run.config = train
+    example, begun = task.probe(seed), time.perf_counter()
+    inputs: Any = example.stream if example.target is None else (example.stream, example.target)
+    health = AttentionHealth(inputs, every=EVERY)
+    health.step(run.model, 0)
+    losses = []
+    for _ in range(steps):
+        run.train_step()
+        losses.append(run.window.last_loss)
+        health.step(run.model, run.step, loss=losses[-1])
+    return Outcome(f"preset {name}, seed {seed}", health.alarms, losses, time.perf_counter() - begun)
+
+
+def train_llama(text: str, seed: int, steps: int, lr: float = 1e-3) -> Outcome:
+    """Train a tiny Llama in the Trainer of Transformers."""
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+    torch.manual_seed(seed)
+    ids, n = encoded(text)
+    config = LlamaConfig(
+        vocab_size=n, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        max_position_embeddings=64, bos_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    rows = [
+        {"input_ids": ids[at : at + 32], "labels": ids[at : at + 32]} for at in range(0, min(len(ids) - 32, 32_000), 16)
+    ]
+    health, begun = AttentionHealth(ids[:64].reshape(2, 32), every=EVERY), time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder, max_steps=steps, per_device_train_batch_size=8, learning_rate=lr, logging_steps=1, report_to=[],
+            save_strategy="no", use_cpu=True, disable_tqdm=True, seed=seed, warmup_steps=10,
+        )  # fmt: skip
+        trainer = Trainer(LlamaForCausalLM(config), arguments, train_dataset=rows, callbacks=[health])
+        trainer.pop_callback(_printer(trainer))
+        trainer.train()
+    losses = [loss for _, loss in health.record.losses]
+    return Outcome(f"Llama in Trainer, seed {seed}", health.alarms, losses, time.perf_counter() - begun)
+
+
+def _printer(trainer: Any) -> Any:
+    return next(one for one in trainer.callback_handler.callbacks if type(one).__name__ == "PrinterCallback")
+
+
+def healthy(text: str, steps: int) -> Iterator[Outcome]:
+    """Twenty healthy runs."""
+    for name in (
+        "reverse-small",
+        "reverse-mirror",
+        "sort",
+        "reverse-decoder",
+        "reverse-seq2seq",
+        "induction",
+        "reverse",
+    ):
+        yield train_preset(name, steps if name != "reverse-mirror" else min(steps, 200), seed=1)
+    for seed, options_of in enumerate(
+        [
+            {}, {"n_layers": 3}, {"lr": 3e-3}, {"std": 0.02}, {"act": nn.ReLU}, {"is_post": True}, {"d_model": 64},
+            {"n_heads": 2}, {"clip": 0.0}, {"std": 0.02, "lr": 3e-3},
+        ]
+    ):  # fmt: skip
+        told = ", ".join(f"{key} {getattr(value, '__name__', value)}" for key, value in options_of.items())
+        yield train_gpt(f"GPT {told or 'as it is'}", text, steps=steps, seed=seed, **options_of)
+    for seed in range(3):
+        yield train_llama(text, seed, steps)
+
+
+def _kill_head(gpt: GPT, step: int) -> None:
+    """A head of which the output matrix is set to zero from step 50 on, as by a pruning mask."""
+    if step >= 50:
+        gpt.blocks[0].attention.out.weight.data[:, :8] = 0.0
+
+
+def _unlearnable(labels: Tensor, step: int) -> Tensor:
+    """From step 100 on the labels are those of another batch order: a shuffled data loader."""
+    return labels if step < 100 else labels.roll(1, 0)
+
+
+FAILURES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "learning rate too high": (
+        {"lr": 0.3, "clip": 0.0, "warmup": 0},
+        {"lurching_attention", "stream_explosion", "score_explosion", "entropy_collapse", "stalled_attention"},
+    ),
+    "no warm-up, post-norm": (
+        {"lr": 3e-2, "warmup": 0, "is_post": True, "n_layers": 4, "clip": 0.0},
+        {"lurching_attention", "stream_explosion", "score_explosion", "entropy_collapse", "stalled_attention"},
+    ),
+    "no 1/√d": ({"fault": "no 1/√d", "d_model": 64, "n_heads": 2}, {"unscaled", "sharp_start"}),
+    "float16 overflow": (
+        {"fault": "float16 overflow", "std": 1.5, "d_model": 64, "n_heads": 1},
+        {"nan", "score_explosion"},
+    ),
+    "leaking mask": ({"fault": "leaking mask"}, {"leak"}),
+    "frozen K": ({"fault": "frozen K"}, {"frozen_projection"}),
+    "padding seen": ({"fault": "padding seen", "pads": True}, {"padding"}),
+    "identical heads": ({"fault": "identical heads"}, {"identical_heads"}),
+    "dead head": ({"after_step": _kill_head}, {"dead_head"}),
+    "labels of another batch": ({"damage": _unlearnable, "lr": 3e-3}, {"loss_spike"}),
+}
+"""The settings of each failure, and the alarms that name its cause."""
+
+
+def failures(text: str, steps: int) -> Iterator[tuple[Outcome, set[str]]]:
+    """Ten failures, each with the alarms that name its cause."""
+    for name, (settings, causes) in FAILURES.items():
+        yield train_gpt(name, text, steps=steps, **settings), causes
+
+
+def first_named(outcome: Outcome, causes: set[str]) -> Alarm | None:
+    """The first alarm that names the cause before the loss diverges."""
+    end = math.inf if outcome.diverged is None else outcome.diverged
+    return next((alarm for alarm in outcome.alarms if alarm.rule in causes and alarm.step <= end), None)

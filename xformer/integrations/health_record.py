@@ -1,0 +1,259 @@
+"""What `AttentionHealth` has recorded, in memory and as files, and the run of the run store that it belongs to.
+
+    record = HealthRecord.load("runs/3fa9c1d2")
+    record.table()                 one row per step, layer and head
+    record.planes(200)             the patterns of the probe's first input, uint8 [head, row, col] by layer
+
+    RUN/health/record.json         tokens, alarms
+    RUN/health/000200.npz          the measures and patterns of step 200
+
+The weights are kept only on request. A run is written by `RunWriter`, so that the app shows it while it is trained.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, UInt8
+from torch import Tensor
+
+from xformer.adapters.on_demand import LEVELS, MASKED, NAN
+from xformer.analysis.attention_health import HEAD_MEASURES, LAYER_MEASURES
+from xformer.config import ModelConfig, TaskConfig, TrainConfig
+from xformer.errors import CheckpointError, InputError
+from xformer.files import strict_json, write_atomically
+from xformer.integrations.health_alarms import Alarm, Probe
+from xformer.model import Transformer
+from xformer.model_shape import ModelShape
+from xformer.presets import Preset
+from xformer.tasks import Task
+from xformer.training import liveness
+from xformer.training.entry import ELSEWHERE
+from xformer.training.liveness import LOCK
+from xformer.training.run_store import RunStore, entry_of, insert_rows, move, set_columns
+
+FOLDER, FILE, PRESET = "health", "record.json", "external"
+"""The folder of a record in that of its run, the file of its words, and the preset's name of such a run."""
+SIDE = 48
+"""Most cells of a pattern on either axis; longer inputs are pooled by their maximum."""
+MOST_KEPT = 16 * 1024**2
+"""Bytes of patterns that a record keeps in memory; then every second step is dropped."""
+Planes = dict[str, UInt8[np.ndarray, "head row col"]]
+"""By the path of the layer: a weight w as round(253 w), 255 where the mask forbids to look, 254 where it is not a number."""
+
+
+def plane(
+    pattern: Float[Tensor, "head query key"], allowed: Bool[Tensor, "head query key"]
+) -> UInt8[np.ndarray, "head row col"]:
+    """The weights of a layer as codes, at most `SIDE` cells on either axis."""
+    weights = pattern.float().masked_fill(~allowed, -1.0)
+    sizes = [-(-n // SIDE) for n in weights.shape[1:]]
+    weights = F.max_pool2d(weights, sizes, ceil_mode=True)
+    codes = (LEVELS * weights).round().clamp(0, LEVELS)
+    codes = torch.where(weights < 0, float(MASKED), codes).masked_fill(~weights.isfinite(), float(NAN))
+    return codes.to(torch.uint8).numpy(force=True)
+
+
+@dataclass(eq=False)
+class HealthRecord:
+    """The probes, losses, alarms and patterns of one training.
+
+    Args:
+        tokens: The labels of the probe's first input.
+        probes: The measures, a probe each.
+        losses: Step and training loss in nats, as far as they were given.
+        alarms: In the order in which they were raised.
+        folder: The folder of the run; None keeps everything in memory.
+    """
+
+    tokens: tuple[str, ...] = ()
+    probes: list[Probe] = field(default_factory=list)
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    alarms: list[Alarm] = field(default_factory=list)
+    folder: Path | None = None
+    kept: dict[int, Planes] = field(default_factory=dict, repr=False)
+    """The patterns by step, where there is no folder."""
+
+    def add(self, probe: Probe, planes: Planes) -> None:
+        """Add a probe with the patterns of its first input. A probe of an earlier step replaces it and those after it."""
+        self.probes[:] = [one for one in self.probes if one.step < probe.step]
+        self.probes.append(probe)
+        if self.folder is not None:
+            write_atomically(self.folder / FOLDER / f"{probe.step:06d}.npz", _packed(probe, planes))
+            return
+        self.kept[probe.step] = planes
+        if sum(codes.nbytes for of in self.kept.values() for codes in of.values()) > MOST_KEPT:
+            self.kept = {step: self.kept[step] for step in sorted(self.kept)[::2]}
+
+    def write_words(self) -> None:
+        """Write the tokens and alarms into the folder, if there is one."""
+        if self.folder is not None:
+            values = {"tokens": self.tokens, "alarms": [alarm.to_json() for alarm in self.alarms]}
+            write_atomically(self.folder / FOLDER / FILE, json.dumps(values).encode())
+
+    def planes(self, step: int) -> Planes:
+        """The patterns of the probe's first input at a step. Raises `InputError` for a step without."""
+        if step in self.kept:
+            return self.kept[step]
+        if self.folder is None or not (file := self.folder / FOLDER / f"{step:06d}.npz").exists():
+            known = ", ".join(map(str, self.steps[:20]))
+            raise InputError(f"There are patterns of the steps {known or 'none yet'}, got {step}.")
+        with np.load(file, allow_pickle=False) as found:
+            return {name.removeprefix("plane:"): found[name] for name in found.files if name.startswith("plane:")}
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps that have patterns."""
+        return sorted(self.kept) if self.folder is None else [probe.step for probe in self.probes]
+
+    def table(self) -> pd.DataFrame:
+        """One row per step, layer and head, with the columns of `HEAD_MEASURES`.
+
+        Example:
+            >>> from xformer.integrations import HealthRecord
+            >>> list(HealthRecord().table().columns)[:4]
+            ['step', 'layer', 'head', 'score_max']
+        """
+        parts = [
+            pd.DataFrame({"step": one.step, "layer": layer, "head": range(len(of["entropy_p50"]))} | of)
+            for one in self.probes
+            for layer, of in one.heads.items()
+        ]
+        columns = ["step", "layer", "head", *HEAD_MEASURES]
+        return pd.DataFrame(pd.concat(parts, ignore_index=True) if parts else None, columns=columns)
+
+    def layer_table(self) -> pd.DataFrame:
+        """One row per step and layer, with the columns of `LAYER_MEASURES`."""
+        rows = [{"step": one.step, "layer": layer} | of for one in self.probes for layer, of in one.layers.items()]
+        return pd.DataFrame(rows, columns=["step", "layer", *LAYER_MEASURES])
+
+    def loss_table(self) -> pd.DataFrame:
+        """Training and probe loss in nats, one row per step at which one is known."""
+        probes = pd.Series({one.step: one.loss for one in self.probes}, dtype="float64", name="probe_loss")
+        losses = pd.Series(dict(self.losses), dtype="float64", name="loss")
+        return pd.concat([losses, probes], axis=1).sort_index().rename_axis("step").reset_index()
+
+    @classmethod
+    def load(cls, folder: str | Path) -> HealthRecord:
+        """Read the record of a run's folder. Losses are in the run store. Raises `CheckpointError` for damaged files."""
+        folder = Path(folder)
+        try:
+            words = strict_json((folder / FOLDER / FILE).read_text(), "record")
+            alarms = [Alarm(**alarm) for alarm in words["alarms"]]
+            files = sorted((folder / FOLDER).glob("*.npz"))
+            return cls(tuple(map(str, words["tokens"])), [_unpacked(file) for file in files], [], alarms, folder)
+        except (OSError, KeyError, TypeError, ValueError, EOFError) as error:
+            raise CheckpointError(f"{folder.name} holds no readable record of attention: {error}.") from None
+
+    @staticmethod
+    def is_in(folder: str | Path) -> bool:
+        """Whether a run's folder holds a record."""
+        return (Path(folder) / FOLDER / FILE).is_file()
+
+
+def _packed(probe: Probe, planes: Planes) -> bytes:
+    """A probe and its patterns as a NumPy archive without pickles."""
+    arrays: dict[str, np.ndarray] = {f"plane:{path}": codes for path, codes in planes.items()}
+    for layer, of in probe.heads.items():
+        arrays[f"heads:{layer}"] = np.stack([of[name] for name in HEAD_MEASURES])  # [measure, head]
+        arrays[f"layer:{layer}"] = np.array([probe.layers[layer][name] for name in LAYER_MEASURES])
+    archive = io.BytesIO()
+    about = np.array(json.dumps({"step": probe.step, "loss": probe.loss, "note": probe.note}))
+    np.savez_compressed(archive, allow_pickle=False, about=about, **arrays)
+    return archive.getvalue()
+
+
+def _unpacked(file: Path) -> Probe:
+    with np.load(file, allow_pickle=False) as found:
+        about = json.loads(str(found["about"]))
+        names = [name.removeprefix("heads:") for name in found.files if name.startswith("heads:")]
+        heads = {name: dict(zip(HEAD_MEASURES, found[f"heads:{name}"], strict=True)) for name in names}
+        layers = {name: dict(zip(LAYER_MEASURES, map(float, found[f"layer:{name}"]), strict=True)) for name in names}
+        return Probe(int(about["step"]), heads, layers, float(about["loss"]), str(about["note"]))
+
+
+def settings_of(shape: ModelShape, model: Any, task: Task | None, *, name: str, steps: int, every: int) -> Preset:
+    """The settings under which the run store lists a training of another program.
+
+    Of a model that is none of ours, they say its sizes; its task is listed as the continuation of a text.
+    """
+    d_head = shape.d_model // max(1, *shape.heads.values())
+    own = model.config if isinstance(model, Transformer) else None
+    config = own or ModelConfig(
+        architecture=shape.architecture, vocab_size=max(1, shape.vocab_size or shape.n_inputs), d_model=max(1, shape.d_model),
+        n_layers=shape.n_layers, n_heads=max(shape.heads.values()), d_head=max(1, d_head),
+        d_ff=max(shape.neurons.values(), default=0), max_len=1, positions="none",
+    )  # fmt: skip
+    stand_in = TaskConfig(
+        name="characters", architecture="decoder", symbols=2, alphabet="ab", text="python", min_len=2, max_len=2
+    )
+    about = f"{type(model).__name__}, trained by another program: optimiser, schedule and data are its own."
+    train = TrainConfig(steps=max(1, steps), log_every=max(1, every), snapshot_every=0)
+    return Preset(PRESET, name, about, config, stand_in if task is None else task.config, train)
+
+
+class RunWriter:
+    """Writes one training into a run store: its state, its metrics, and its record, under a lock that ends with the process."""
+
+    def __init__(self, folder: str | Path, settings: Preset, record: HealthRecord, owner: str = "here") -> None:
+        self.store = RunStore(folder)
+        self.run = self.store.add(settings, name=settings.title, owner=owner, device=ELSEWHERE, state="stopped")
+        self.folder = record.folder = self.store.folder_of(self.run)
+        self.lock = liveness.take(self.folder / LOCK)
+        self.steps, self.began = settings.train.steps, time.perf_counter()
+        record.write_words()
+        with self.store.database.writing() as db:
+            move(db, entry_of(db, self.run), "queued")
+            move(db, entry_of(db, self.run), "running", worker=secrets.token_hex(8), device=ELSEWHERE, pid=os.getpid())
+
+    def report(self, step: int, figures: dict[str, float], scores: dict[str, list[float]], note: str) -> bool:
+        """Write a row of metrics. Returns whether the app asks the training to stop.
+
+        Args:
+            step: The number of updates so far.
+            figures: `loss`, `learning_rate`, `gradient_norm`, `held_out_loss`; NaN is left out.
+            scores: The induction score of each head by the path of its layer.
+            note: The alarms of this step.
+        """
+        seconds = time.perf_counter() - self.began
+        known = {name: value for name, value in figures.items() if math.isfinite(value)}
+        self.steps = max(self.steps, step)
+        row = known | {
+            "step": step,
+            "steps": self.steps,
+            "seconds": seconds,
+            "scores": scores,
+            "note": note,
+            "done": False,
+        }
+        live = {name: known[name] for name in ("loss", "gradient_norm", "learning_rate") if name in known}
+        live |= {"steps_per_second": step / max(1e-9, seconds)}
+        with self.store.database.writing() as db:
+            insert_rows(db, self.run, [row])
+            set_columns(db, self.run, step=step, seconds=seconds, live=json.dumps(live))
+            if note:
+                set_columns(db, self.run, message=note[:500])
+            sent = {line["kind"] for line in db.execute("SELECT kind FROM commands WHERE run = ?", (self.run,))}
+            db.execute("DELETE FROM commands WHERE run = ?", (self.run,))
+        return "stop" in sent
+
+    def leave(self, state: str, **values: Any) -> None:
+        """Record the end of the run and release its lock; a second call does nothing."""
+        if self.lock is None:
+            return
+        with self.store.database.writing() as db:
+            move(db, entry_of(db, self.run), state, worker=None, pid=None, **values)
+        os.close(self.lock)
+        self.lock = None
