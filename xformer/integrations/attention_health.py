@@ -98,9 +98,8 @@ class AttentionHealth:
         bases = _callback_classes()
         if not bases or any(issubclass(cls, base) for base in bases):
             return super().__new__(cls)
-        return super().__new__(
-            type(cls.__name__, (cls, *bases), {"__module__": cls.__module__, "__doc__": cls.__doc__})
-        )
+        mixed: Any = type(cls.__name__, (cls, *bases), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+        return super().__new__(mixed)
 
     def __init__(
         self,
@@ -482,9 +481,16 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     devices = {weight.device for weight in model.parameters()}
     gpus = sorted({device for device in devices if device.type == "cuda"}, key=str)
     kind = next(iter(devices)).type if devices else "cpu"
+    forward = vars(model).get("forward")  # accelerate puts one with autocast in front of the class's own
+    if hasattr(forward, "__wrapped__"):
+        del model.forward
     eager, no_cast = torch.compiler.set_stance("force_eager"), torch.autocast(kind, enabled=False)
-    with torch.random.fork_rng(devices=gpus), torch.no_grad(), no_cast, eager:
-        yield
+    try:
+        with torch.random.fork_rng(devices=gpus), torch.no_grad(), no_cast, eager:
+            yield
+    finally:
+        if hasattr(forward, "__wrapped__"):
+            vars(model)["forward"] = forward
 
 
 def _prepared(probe: Any, model: nn.Module, tokenizer: Any) -> Any:
