@@ -12,10 +12,12 @@ the first losses for 20 steps.
 from __future__ import annotations
 
 import math
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.measure import Machine, in_turns, options, show
 from xformer.integrations import AttentionHealth
 from xformer.integrations.health_alarms import Alarm
 from xformer.presets import preset
@@ -279,13 +282,132 @@ FAILURES: dict[str, tuple[dict[str, Any], set[str]]] = {
 """The settings of each failure, and the alarms that name its cause."""
 
 
-def failures(text: str, steps: int) -> Iterator[tuple[Outcome, set[str]]]:
+def failures(text: str, steps: int, seed: int = 0) -> Iterator[tuple[Outcome, set[str]]]:
     """Ten failures, each with the alarms that name its cause."""
     for name, (settings, causes) in FAILURES.items():
-        yield train_gpt(name, text, steps=steps, **settings), causes
+        yield train_gpt(name, text, steps=steps, seed=seed, **settings), causes
 
 
 def first_named(outcome: Outcome, causes: set[str]) -> Alarm | None:
     """The first alarm that names the cause before the loss diverges."""
     end = math.inf if outcome.diverged is None else outcome.diverged
     return next((alarm for alarm in outcome.alarms if alarm.rule in causes and alarm.step <= end), None)
+
+
+def smollm(hidden: int, layers: int, vocab: int = 49_152) -> Any:
+    """A Llama of the proportions of SmolLM2-135M (hidden 576, 30 layers), with random weights."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    heads = max(3, hidden // 64)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocab, hidden_size=hidden, intermediate_size=hidden * 8 // 3, num_hidden_layers=layers,
+            num_attention_heads=heads, num_key_value_heads=heads // 3, head_dim=hidden // heads, tie_word_embeddings=True,
+            max_position_embeddings=2048,
+        )
+    )  # fmt: skip
+
+
+def peak_mb(device: str) -> float:
+    """The largest memory since the last call, in MiB: of the GPU's tensors, or of the process where Linux tells it."""
+    if device == "cuda":
+        value = torch.cuda.max_memory_allocated() / 2**20
+        torch.cuda.reset_peak_memory_stats()
+        return value
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        value = next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+        Path("/proc/self/clear_refs").write_text("5")
+        return value
+    except OSError:
+        return math.nan
+
+
+def cost(hidden: int, layers: int, batch: int, length: int, rounds: int, vocab: int = 49_152) -> dict[str, Any]:
+    """Seconds of a training step and of a probe of 64 tokens, and what the probe adds to the peak of a plain forward pass."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = smollm(hidden, layers, vocab).to(device).train()
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, vocab, (batch, length), generator=draw).to(device)
+    look = torch.randint(0, vocab, (1, 64), generator=draw).to(device)
+    health = AttentionHealth(look, every=1)
+
+    def timed(run: Callable[[], Any]) -> float:
+        if device == "cuda":
+            torch.cuda.synchronize()
+        begun = time.perf_counter()
+        run()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - begun
+
+    def forward() -> None:
+        with torch.no_grad():
+            model(input_ids=look)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimiser.step()
+
+    forward()
+    peak_mb(device)
+    forward()
+    before = peak_mb(device)
+    opening = timed(lambda: health.step(model, 0))
+    opened = peak_mb(device)
+    health.step(model, 1)
+    looked = peak_mb(device)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    step()
+    seconds = in_turns({"step": step, "probe": lambda: health.step(model, 2)}, rounds)
+    one, probe = (statistics.median(seconds[name]) for name in ("step", "probe"))
+    return {
+        "model": f"Llama, {sum(p.numel() for p in model.parameters()) / 1e6:.0f} M on {device}",
+        "batch": f"{batch} × {length}",
+        "step ms": 1e3 * one,
+        "probe ms": 1e3 * probe,
+        "% of the time at every=50": 100 * probe / (50 * one),
+        "opening ms, once": 1e3 * opening,
+        "extra MB, opening": opened - before,
+        "extra MB, probe": looked - before,
+    }
+
+
+def main() -> None:
+    """Print the tables."""
+    chosen = options(
+        __doc__,
+        rounds=5,
+        part={"choices": ("cost", "healthy", "failures"), "default": "cost", "help": "what is measured"},
+        text={"default": "", "help": "a text file for the small GPTs; a repeated sentence by default"},
+        steps={"type": int, "default": 150, "help": "steps of each healthy or failing run"},
+        hidden={"type": int, "default": 576, "help": "width of the Llama whose step is timed"},
+        layers={"type": int, "default": 30, "help": "its layers"},
+        batch={"type": int, "default": 8, "help": "its sequences a step"},
+        length={"type": int, "default": 512, "help": "their tokens"},
+        seed={"type": int, "default": 0, "help": "added to the seeds of failing runs"},
+    )
+    machine = Machine.start(chosen.threads)
+    text = Path(chosen.text).read_text()[:200_000] if chosen.text else TEXT
+    if chosen.part == "cost":
+        rows = [cost(chosen.hidden, chosen.layers, chosen.batch, chosen.length, chosen.rounds)]
+    elif chosen.part == "healthy":
+        rows = [
+            {"run": one.name, "first loss": one.losses[0], "last loss": one.losses[-1], "alarms": len(one.alarms)}
+            for one in healthy(text, chosen.steps)
+        ]
+    else:
+        rows = []
+        for one, causes in failures(text, chosen.steps, chosen.seed):
+            alarm = first_named(one, causes)
+            named = {"named by": "–", "step": -1} if alarm is None else {"named by": alarm.rule, "step": alarm.step}
+            rows.append({"failure": one.name, **named, "diverges at": -1 if one.diverged is None else one.diverged})
+    show(f"attention health {chosen.part}", machine, rows, (), chosen)
+
+
+if __name__ == "__main__":
+    main()

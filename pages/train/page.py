@@ -5,15 +5,20 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared import frame, run_store
+from pages.train.health import health_view
 from pages.train.run import run_view
 from pages.train.setup import setup
 from pages.train.status import NEW, share, show_problem, shown_run
 from pages.train.sweep import sweep_view
+from xformer.integrations.health_record import HealthRecord
 
 
 def page() -> None:
     who = run_store.who()
     entry = shown_run(who)
+    if entry is not None and HealthRecord.is_in(run_store.store().folder_of(entry.id)):
+        health_view(entry, who)
+        return
     if entry is not None:
         (run_view if entry.sweep is None else sweep_view)(entry, who)
         return

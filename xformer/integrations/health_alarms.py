@@ -263,7 +263,7 @@ def _lurch(state: State, limit: float) -> Iterator[Found]:
     recent = state.probes[-3:]
     if len(recent) < 3:
         return
-    moved = [float(np.nanmean([np.nanmean(of["moved"]) for of in one.heads.values()])) for one in recent[1:]]
+    moved = [float(np.mean(np.concatenate([of["moved"] for of in one.heads.values()]))) for one in recent[1:]]
     then, loss = state.loss_at(recent[0].step), state.loss_at(state.now.step)
     if min(moved) > limit and loss > 0.98 * then:
         what = f"{moved[-1]:.0%} of all attention moved between two probes, twice in a row"

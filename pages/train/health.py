@@ -1,0 +1,135 @@
+"""A training of another program that `AttentionHealth` recorded: attention over the steps, loss, measures and alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import streamlit as st
+
+from pages.components.players import resting, training_player
+from pages.shared import run_store
+from pages.shared.byte_cache import shared
+from pages.shared.call import Call
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.frame import picture
+from pages.train.status import (
+    ACTIVE,
+    controls,
+    go_to,
+    heading,
+    live_chart,
+    new_run,
+    player_key,
+    player_target,
+    rows_so_far,
+    share,
+    show_problem,
+    status_sentence,
+    train_state,
+)
+from xformer import viz
+from xformer.analysis.attention_health import HEAD_MEASURES
+from xformer.analysis.training_runs import thinned
+from xformer.errors import CheckpointError
+from xformer.integrations.health_alarms import Alarm
+from xformer.integrations.health_record import HealthRecord
+from xformer.training.entry import Entry
+from xformer.viz.attention_health import health_film, health_map
+from xformer.viz.training_curves import metrics_frame
+
+TICK = 2.0
+"""Seconds between two looks at a training that goes on."""
+MOST_BYTES = 1_200_000
+"""The most bytes of patterns that are sent to the browser."""
+
+
+def health_view(entry: Entry, who: str) -> None:
+    """Show a recorded training, in a fragment that updates while it goes on."""
+    moves = entry.state in ACTIVE
+    st.fragment(run_every=TICK if moves else None, key="train_health")(_live)(entry.id, who, moves)
+
+
+def _live(run: str, who: str, moves: bool) -> None:
+    entry = run_store.entry(run)
+    if train_state().run not in (run, None) or moves != (entry.state in ACTIVE):
+        st.rerun()
+    heading(entry)
+    show_problem()
+    st.caption(escape_markdown(status_sentence(entry, entry.settings(), who)))
+    with st.container(horizontal=True, key="health_row"):
+        controls(entry, who)
+        new_run()
+    rows = rows_so_far(entry)
+    try:
+        record = _record(entry, len(rows))
+    except CheckpointError as error:
+        st.error(escape_markdown(str(error)), icon=":material/broken_image:")
+        return
+    if not record.steps:
+        st.info("The first picture comes with the first probe.", icon=":material/hourglass_top:")
+        return
+    _alarms(run, record.alarms)
+    with picture(), st.container(key="film_place"):
+        training_player(_film(entry, record, rows, live=moves), key=player_key(run))
+    frame = metrics_frame(rows)
+    look = {"what": "loss", "steps": entry.train.get("steps", 1), "shown": resting(player_key(run)).step, "height": 230}
+    st.markdown("**Loss** :small[of training, and of the probe’s next tokens]")
+    live_chart(Call(viz.metric_curves, (frame,), look), (run, len(frame)), "chart_loss")
+    measure = st.selectbox(
+        "Measure", list(HEAD_MEASURES), index=3, key="health_measure", help="Of each head, at each probe."
+    )
+    table = record.table()
+    if table[measure].notna().to_numpy().any():
+        live_chart(Call(health_map, (table,), {"measure": measure}), (run, len(table), measure), f"health_{measure}")
+    else:
+        st.caption("This measure was not recorded for this model.")
+    share(run, resting(player_key(run)).step)
+
+
+def _record(entry: Entry, n_rows: int) -> HealthRecord:
+    """The record of a run; it is read again when a row was added."""
+    known = shared.get(("health", entry.id), tuple)
+    if known and known[0] == n_rows:
+        return known[1]
+    record = HealthRecord.load(run_store.store().folder_of(entry.id))
+    shared.put(("health", entry.id), (n_rows, record))
+    return record
+
+
+def _film(entry: Entry, record: HealthRecord, rows: Sequence[Mapping[str, Any]], *, live: bool) -> bytes:
+    steps = record.steps
+    size = sum(codes.size for codes in record.planes(steps[-1]).values())
+    chosen = thinned(steps, max(2, MOST_BYTES // max(1, size)))
+    marks = {alarm.step: alarm.rule.replace("_", " ") for alarm in reversed(record.alarms)}
+    return health_film(
+        record.tokens,
+        {step: record.planes(step) for step in chosen},
+        scores={row["step"]: row.get("scores", {}) for row in rows},
+        steps=entry.train.get("steps", 1),
+        marks=sorted(marks.items()),
+        live=live,
+        target=player_target(entry.id),
+    )
+
+
+def _alarms(run: str, alarms: Sequence[Alarm]) -> None:
+    """The alarms, each with a button that sends the player to its step."""
+    if not alarms:
+        st.success("No alarm so far.", icon=":material/check_circle:")
+        return
+    for number, alarm in enumerate(alarms[:12]):
+        with st.container(horizontal=True, vertical_alignment="center", key=f"health_alarm_{number}"):
+            st.button(f"Step {alarm.frame:,}", on_click=go_to, args=(run, alarm.frame), key=f"health_go_{number}")
+            st.markdown(
+                f"**{alarm.rule.replace('_', ' ')}** {escape_markdown(_place(alarm))}{escape_markdown(alarm.reason)}"
+            )
+
+
+def _place(alarm: Alarm) -> str:
+    """The layer and head as the screens count them, from 1."""
+    if not alarm.layer:
+        return ""
+    stack, layer, kind = alarm.layer.split(".")
+    head = "" if alarm.head is None else f", head {alarm.head + 1}"
+    return f"{stack} layer {int(layer) + 1} ({kind}){head}: "

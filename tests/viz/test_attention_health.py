@@ -1,0 +1,75 @@
+"""The pictures of a recorded training: maps, the film, and the report of a notebook."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from benchmarks.health import GPT
+from xformer.errors import InputError
+from xformer.integrations import AttentionHealth
+from xformer.viz.attention_health import MOST_STEPS, health_film, health_map
+from xformer.viz.timeline import film_header, film_still
+
+
+@pytest.fixture(scope="module")
+def health() -> AttentionHealth:
+    torch.manual_seed(0)
+    model = GPT(19, d_model=12, n_heads=3, max_len=11, fault="leaking mask")
+    found = AttentionHealth(torch.arange(14).reshape(2, 7), every=5, causal=True)
+    for step in (0, 5, 10):
+        found.step(model, step, loss=3.0)
+    return found
+
+
+@pytest.mark.parametrize(("measure", "domain"), [("entropy_p50", [0.0, 1.0]), ("score_max", None)])
+def test_a_map_has_a_cell_per_probe_and_head(health: AttentionHealth, measure: str, domain: list[float] | None) -> None:
+    spec = health_map(health.table(), measure).to_dict()
+    [rows] = spec["datasets"].values()
+    assert len(rows) == 3 * 2 * 3
+    table = health.table().set_index(["step", "head"])
+    assert sorted(row["value"] for row in rows) == pytest.approx(sorted(table[measure]))
+    if domain:
+        stops = spec["layer"][0]["encoding"]["color"]["scale"]["domain"]
+        assert [stops[0], stops[-1]] == domain
+
+
+def test_a_long_training_is_thinned(health: AttentionHealth) -> None:
+    table = health.table().query("step == 0")
+    long = [table.assign(step=step) for step in range(200)]
+    [rows] = health_map(pd.concat(long), "moved").to_dict()["datasets"].values()
+    steps = {row["step"] for row in rows}
+    assert len(steps) == MOST_STEPS
+    assert {0, 199} <= steps
+
+
+def test_wrong_measures_and_empty_tables_are_refused(health: AttentionHealth) -> None:
+    with pytest.raises(
+        InputError, match=r"A measure is one of score_max, .*, got 'entropy'; for example 'entropy_p50'"
+    ):
+        health_map(health.table(), "entropy")
+    with pytest.raises(InputError, match="no probe to draw yet"):
+        health_map(health.table().iloc[:0], "moved")
+    with pytest.raises(InputError, match="at least one step"):
+        health_film((), {}, scores={}, steps=1)
+
+
+def test_the_film_has_a_frame_per_step_and_draws(health: AttentionHealth) -> None:
+    record = health.record
+    planes = {step: record.planes(step) for step in record.steps}
+    film = health_film(record.tokens, planes, scores={}, steps=10, marks=[(0, "leak")])
+    header = film_header(film)
+    assert [frame["step"] for frame in header["frames"]] == [0, 5, 10]
+    assert header["marks"] == [[0, "leak"]]
+    assert film.endswith(np.concatenate([codes.ravel() for codes in planes[10].values()]).tobytes())
+    assert film_still(film, step=5).to_dict()
+
+
+def test_the_report_shows_alarms_and_charts(health: AttentionHealth) -> None:
+    shown = health.report()._repr_html_()
+    assert "leak" in shown
+    assert "later tokens" in shown
+    assert shown.count("<svg") >= 3
+    assert "No alarm." in AttentionHealth(torch.arange(7))._repr_html_()

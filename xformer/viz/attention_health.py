@@ -1,0 +1,168 @@
+"""Draw what `AttentionHealth` recorded: any measure as a map of layer × head over the steps, the attention as a film, a report.
+
+chart = health_map(health.table(), "entropy_p50")
+film = health_film(record)        the bytes of the training player
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+from jaxtyping import UInt8
+
+from xformer import notebook_html
+from xformer.analysis.attention_health import HEAD_MEASURES
+from xformer.errors import InputError
+from xformer.site import layer_title
+from xformer.viz import theme
+from xformer.viz.charts import heat, layered, tips
+from xformer.viz.timeline import FilmLayer, Frame, pack_film
+from xformer.viz.training_curves import Curves, curve_chart
+
+MOST_STEPS = 60
+"""Columns of a map; of more probes, evenly spread ones are drawn."""
+SHARES = (
+    "entropy_p05", "entropy_p50", "entropy_p95", "first_token", "diagonal", "previous", "padding", "future", "induction",
+    "twin_distance", "moved",
+)  # fmt: skip
+"""The measures from 0 to 1."""
+
+
+def health_map(table: pd.DataFrame, measure: str, *, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
+    """A measure of every head over the steps: a row per head, a column per probe. Grey cells are not measured.
+
+    Args:
+        table: From `AttentionHealth.table()` or `HealthRecord.table()`.
+        measure: One of `HEAD_MEASURES`.
+        dark: Whether to draw on a dark background.
+
+    Returns:
+        The chart.
+
+    Raises:
+        InputError: There is no such measure, or no probe yet.
+
+    Example:
+        >>> import torch, xformer
+        >>> from xformer.integrations import AttentionHealth
+        >>> from xformer.viz.attention_health import health_map
+        >>> health = AttentionHealth(torch.tensor([[3, 7, 12, 9, 3, 7]]), every=1)
+        >>> alarms = health.step(xformer.load("checkpoints/induction").model, 1)
+        >>> chart = health_map(health.table(), "entropy_p50")
+    """
+    if measure not in HEAD_MEASURES:
+        raise InputError(f"A measure is one of {', '.join(HEAD_MEASURES)}, got {measure!r}; for example 'entropy_p50'.")
+    if not len(table):
+        raise InputError("There is no probe to draw yet; call health.step first.")
+    steps = sorted(table["step"].unique())
+    chosen = [steps[at] for at in np.unique(np.linspace(0, len(steps) - 1, MOST_STEPS).astype(int))]
+    shown = table.loc[table["step"].isin(chosen), ["step", "layer", "head", measure]].copy()
+    order = shown.drop_duplicates(["layer", "head"])
+    names = [f"{layer_title(layer)} · {head + 1}" for layer, head in zip(order["layer"], order["head"], strict=True)]
+    shown["name"] = [f"{layer_title(a)} · {b + 1}" for a, b in zip(shown["layer"], shown["head"], strict=True)]
+    shown = shown.rename(columns={measure: "value"})
+    finite = shown["value"][np.isfinite(shown["value"])]
+    high = 1.0 if measure in SHARES else float(finite.max()) if len(finite) else 1.0
+    low = 0.0 if measure in SHARES else min(0.0, float(finite.min())) if len(finite) else 0.0
+    cells = (
+        alt.Chart(shown)
+        .mark_rect(invalid="filter")
+        .encode(
+            alt.X("step:O", title="step", axis=alt.Axis(labelOverlap=True)),
+            alt.Y("name:N", title="layer · head", sort=names),
+            heat("value:Q", theme.sequential(dark), low, max(high, low + 1e-9), title=measure),
+            tooltip=tips("step:Q", "name:N", ("value:Q", ".4g")),
+        )
+    )
+    height = min(600, max(60, 14 * len(names)))
+    return layered(cells, title=f"{measure}: {HEAD_MEASURES[measure]}", width=560, height=height)
+
+
+Planes = Mapping[str, UInt8[np.ndarray, "head row col"]]
+
+
+def health_film(
+    tokens: Sequence[str], planes: Mapping[int, Planes], *, scores: Mapping[int, Mapping[str, Sequence[float]]], steps: int,
+    marks: Sequence[tuple[int, str]] = (), live: bool = False, target: tuple[int, int | None] = (1, None),
+) -> bytes:  # fmt: skip
+    """The patterns of the probe's first input over the steps, for the training player.
+
+    Args:
+        tokens: The labels of the input.
+        planes: The patterns of each step by the path of the layer; see `HealthRecord.planes`.
+        scores: The induction score of each head by step and layer, where it is known.
+        steps: The number of steps of the whole training.
+        marks: Steps with a word each, such as alarms.
+        live: Whether more frames will come.
+        target: How often the player was sent to a step, and which.
+
+    Raises:
+        InputError: There are no patterns yet.
+    """
+    if not planes:
+        raise InputError("A film has at least one step, got none; call health.step first.")
+    first = next(iter(planes.values()))
+    labels = tuple(tokens)
+    layers = [FilmLayer(path, layer_title(path), len(codes), labels, labels) for path, codes in first.items()]
+    frames = [
+        Frame(step, dict(of), {path: list(one) for path, one in scores.get(step, {}).items()}, (), (), ())
+        for step, of in sorted(planes.items())
+        if [codes.shape for codes in of.values()] == [codes.shape for codes in first.values()]
+    ]
+    return pack_film(
+        layers, frames, reads={"reads": labels}, offset=0, score="induction", steps=max(steps, max(planes)), exact=(),
+        marks=marks, best=(len(layers) - 1, 0), live=live, target=target, judged=False,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class HealthReport:
+    """Alarms, loss and maps of one training; a notebook shows it, and `charts` has the figures."""
+
+    alarms: tuple[Any, ...]
+    charts: tuple[Any, ...]
+
+    def _repr_html_(self) -> str:
+        from xformer.viz.export import svg  # only here: it needs vl-convert
+
+        rows = [
+            (one.step, one.rule, one.layer, "" if one.head is None else one.head, one.reason) for one in self.alarms
+        ]
+        words = notebook_html.table(("step", "alarm", "layer", "head", "reason"), rows) if rows else "<p>No alarm.</p>"
+        drawn = "".join(f"<details open>{svg([chart])}</details>" for chart in self.charts)
+        return notebook_html.card(escape(f"Attention health: {len(rows)} alarms"), words, drawn)
+
+
+def report(
+    alarms: Sequence[Any],
+    table: pd.DataFrame,
+    layers: pd.DataFrame,
+    losses: pd.DataFrame,
+    measures: Sequence[str] = ("entropy_p50", "score_max"),
+) -> HealthReport:
+    """The report of `AttentionHealth.report()`.
+
+    Args:
+        alarms: The alarms, in their order.
+        table: One row per step, layer and head.
+        layers: One row per step and layer; its norms of the stream are drawn.
+        losses: One row per step, with `loss` and `probe_loss` in nats.
+        measures: The measures that are mapped.
+    """
+    charts: list[Any] = []
+    if len(losses):
+        curves = Curves("Loss", {"loss": "training", "probe_loss": "probe"}, theme.HEAD_HUES[:2], "nats a token")
+        charts.append(
+            curve_chart(losses, curves, steps=max(1, int(losses["step"].to_numpy().max())), dark=False).properties(
+                width=560
+            )
+        )
+    if len(table):
+        charts += [health_map(table, name) for name in measures if table[name].notna().to_numpy().any()]
+    return HealthReport(tuple(alarms), tuple(charts))
