@@ -25,6 +25,12 @@ def run_app(options: Namespace) -> None:
     if options.model is not None:
         check_memory(inspect(options.model))  # fails here, not on a screen
         os.environ[FIRST] = str(Path(options.model).resolve())
+    if options.runs is not None:
+        if not Path(options.runs).is_dir():
+            raise InputError(
+                f"--runs is a folder of runs, and there is none at {options.runs}; for example checkpoints/runs."
+            )
+        os.environ["XFORMER_RUNS"] = str(Path(options.runs).resolve())
     command = [sys.executable, str(APP / "app.py")]
     if options.host is not None:
         command += ["--server.address", options.host]

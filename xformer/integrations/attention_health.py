@@ -49,6 +49,8 @@ from xformer.trace import first_nan
 log = logging.getLogger("xformer.health")
 INDUCTION_LENGTH = 16
 """The tokens of the sequence that stands twice in the induction probe."""
+LOGITS_AT_ONCE = 8
+"""Positions whose loss is computed at once: over a large vocabulary all of them would take as much memory as the probe."""
 MOST_LOSSES = 20_000
 """The most losses in memory; then every second of the older half is dropped."""
 OWN_SCALE = ("relative_attention_num_buckets", "query_pre_attn_scalar", "attention_multiplier")
@@ -251,24 +253,20 @@ class AttentionHealth:
             self._begin(model, reading, found.heads)
         for at, norms in zip(found.layers, gradients or gradient_norms(self._modules), strict=False):
             found.layers[at].update(norms)
+        masks = reading.trace.activations
+        planes = {
+            path: plane(one[0], masks[f"{path}.mask"].expand(one.shape)[0] if f"{path}.mask" in masks else one[0] >= -1)
+            for path, one in found.patterns.items()
+        }
+        bad = any(not bool(of["entropy_p50"].isfinite().all()) for of in found.heads.values())
+        note, loss = first_nan(dict(masks)) if bad else "", self._probe_loss(reading)
+        del reading, masks  # its activations are the most memory of a look, and another run follows
         if self._twice is not None:
             for path, scores in induction(read(model, self._twice, keep=("*.pattern",))).items():
                 found.heads[path]["induction"] = scores
         self._patterns = found.patterns
         heads = {path: {name: of.numpy() for name, of in ones.items()} for path, ones in found.heads.items()}
-        bad = any(not np.isfinite(of["entropy_p50"]).all() for of in heads.values())
-        note = first_nan(dict(reading.trace.activations)) if bad else ""
-        probe = Probe(step, heads, found.layers, self._probe_loss(reading), note)
-        masks = reading.trace.activations
-        self.record.add(
-            probe,
-            {
-                path: plane(
-                    one[0], masks[f"{path}.mask"].expand(one.shape)[0] if f"{path}.mask" in masks else one[0] >= -1
-                )
-                for path, one in found.patterns.items()
-            },
-        )
+        self.record.add(Probe(step, heads, found.layers, loss, note), planes)
 
     def _read(self, model: nn.Module) -> Reading:
         """The reading of the probe; at the first one it is found out what the model has of `KEEP`."""
@@ -338,7 +336,10 @@ class AttentionHealth:
         )
         if valid is not None:
             labels = labels.masked_fill(~valid[:, 1:].to(logits.device), -100)
-        return float(F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels.flatten()))
+        rows = zip(logits[:, :-1].unbind(), labels.unbind(), strict=True)  # views: no copy of the logits
+        parts = ((at, of) for row, own in rows for at, of in zip(row.split(LOGITS_AT_ONCE), own.split(LOGITS_AT_ONCE)))
+        total = sum(float(F.cross_entropy(at.float(), of, reduction="sum")) for at, of in parts)
+        return total / max(1, int((labels != -100).sum()))
 
     def _take_losses(self) -> None:
         """Move the losses since the last probe into the record."""
