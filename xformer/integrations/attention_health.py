@@ -337,7 +337,7 @@ class AttentionHealth:
         if valid is not None:
             labels = labels.masked_fill(~valid[:, 1:].to(logits.device), -100)
         rows = zip(logits[:, :-1].unbind(), labels.unbind(), strict=True)  # views: no copy of the logits
-        parts = ((at, of) for row, own in rows for at, of in zip(row.split(LOGITS_AT_ONCE), own.split(LOGITS_AT_ONCE)))
+        parts = (pair for two in rows for pair in zip(*(one.split(LOGITS_AT_ONCE) for one in two), strict=True))
         total = sum(float(F.cross_entropy(at.float(), of, reduction="sum")) for at, of in parts)
         return total / max(1, int((labels != -100).sum()))
 
