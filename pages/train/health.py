@@ -11,8 +11,8 @@ from pages.components.players import resting, training_player
 from pages.shared import run_store
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.frame import picture
+from pages.shared.text import escape_markdown
 from pages.train.status import (
     ACTIVE,
     controls,

@@ -37,10 +37,10 @@ from xformer.analysis.attention_health import (
 )
 from xformer.checkpoints import Checkpoint, save
 from xformer.errors import ConfigError, EditError, InputError, UnavailableError, XformerError
+from xformer.files import snapshot_file
 from xformer.integrations.health_alarms import Alarm, Probe, Setting, State, raised, thresholds_of
 from xformer.integrations.health_record import HealthRecord, RunWriter, plane, settings_of
 from xformer.model import Transformer
-from xformer.paths import snapshot_file
 from xformer.reading import Reading, read
 from xformer.site import Site
 from xformer.tasks import Task
