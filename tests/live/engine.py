@@ -24,14 +24,14 @@ SCRIPT = """async (given) => {
   const { makeLive } = await import("/live/run.js");
   const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const lives = await Promise.all(models.map((model) => makeLive(bytes(model))));
-  const said = (data) => {
+  const encoded = (data) => {
     const raw = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
     let text = "";
     for (let at = 0; at < raw.length; at += 8192) text += String.fromCharCode(...raw.subarray(at, at + 8192));
     return btoa(text);
   };
   const isKept = (name, keep) => !keep || keep.includes(name.split(".").at(-1));
-  const sent = ([name, { shape, data }]) => [name, [shape, said(data)]];
+  const sent = ([name, { shape, data }]) => [name, [shape, encoded(data)]];
   const tensors = (trace, keep) => Object.fromEntries([...trace].filter(([name]) => isKept(name, keep)).map(sent));
   return JSON.stringify(requests.map(([model, call, request]) => {
     const live = lives[model];

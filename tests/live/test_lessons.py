@@ -519,13 +519,13 @@ def test_a_prediction_shows_nothing_before_the_answer_and_both_after_it(opened: 
     page = opened("masks", "#lesson=1")
     expect(page.locator(".lesson h2")).to_have_text("Take the future away")
     expect(page.get_by_text("The result is hidden until you have answered.")).to_be_visible()
-    expect(page.locator(".said")).to_have_count(0)
+    expect(page.locator(".predicted")).to_have_count(0)
     expect(page.get_by_text("2 / 7")).to_be_visible()
     page.get_by_role("button", name="All are right").click()
     outcome = page.locator(".lesson-outcome")
-    expect(outcome).to_contain_text("You said “All are right”. Some are right: the share of right outputs is 0.40.")
+    expect(outcome).to_contain_text("Your guess: “All are right”. Some are right: the share of right outputs is 0.40.")
     expect(outcome).to_contain_text("A mask does not make a model worse in general.")
-    expect(page.locator(".said").first).to_be_visible()
+    expect(page.locator(".predicted").first).to_be_visible()
     page.get_by_role("button", name="Answer again").click()
     expect(page.locator(".lesson-outcome")).to_have_count(0)
 
@@ -537,7 +537,7 @@ def test_a_cell_is_guessed_by_a_click_on_the_map(opened: Callable[..., Page]) ->
     expect(page.locator(".lesson-says")).to_contain_text("The question is about query 1 of layer 2, head 1.")
     page.get_by_role("button", name="Query 1 7, key 0 3").click()
     expect(page.locator(".lesson-outcome")).to_contain_text(
-        "You said key 0, and so it is. Query 1 looks most at key 0, “3”"
+        "Your guess: key 0, which is right. Query 1 looks most at key 0, “3”"
     )
 
 

@@ -88,13 +88,13 @@ def state(page: Page) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(page.evaluate("location.hash.slice(1)")).items()}
 
 
-def said(page: Page, line: int = -1) -> list[str]:
+def shown(page: Page, line: int = -1) -> list[str]:
     """The predicted tokens of a line: the original, and below it the changed run."""
-    chips = page.locator(".answer").all()[line].locator(".said")
+    chips = page.locator(".answer").all()[line].locator(".predicted")
     return [text.removesuffix(" ✗") for text in chips.all_inner_texts()]
 
 
-def predicted(name: str, text: str, *changes: Any) -> list[str]:
+def expected(name: str, text: str, *changes: Any) -> list[str]:
     """What PyTorch predicts."""
     reading = xformer.read(f"checkpoints/{name}", text, edits=list(changes))
     best = reading.logits[0].argmax(dim=-1)
@@ -129,11 +129,11 @@ UNNAMED = """main => [...main.querySelectorAll("button, input, select, canvas")]
 def test_what_is_typed_runs_the_model(opened: Opening) -> None:
     page = opened(MIRROR)
     page.get_by_label("Input").fill("5 2 8 1 6")
-    assert said(page) == predicted(MIRROR, "5 2 8 1 6") == ["6", "1", "8", "2", "5"]
+    assert shown(page) == expected(MIRROR, "5 2 8 1 6") == ["6", "1", "8", "2", "5"]
     assert state(page) == {"input": "5 2 8 1 6"}
     page.get_by_label("Input").fill("5 2 99")
     expect(page.get_by_role("alert")).to_contain_text("99")
-    assert said(page) == ["6", "1", "8", "2", "5"]  # the last picture stays
+    assert shown(page) == ["6", "1", "8", "2", "5"]  # the last picture stays
 
 
 @pytest.mark.parametrize(
@@ -152,16 +152,16 @@ def test_a_change_runs_beside_the_original_and_is_undone(
     opened: Opening, act: Callable[[Page], None], change: Any, fragment: dict[str, str]
 ) -> None:
     page = opened(MIRROR, "input=3+7+12+9")
-    original = predicted(MIRROR, "3 7 12 9")
+    original = expected(MIRROR, "3 7 12 9")
     act(page)
-    changed = predicted(MIRROR, "3 7 12 9", change)
+    changed = expected(MIRROR, "3 7 12 9", change)
     assert changed != original
-    assert (said(page, 0), said(page, 1)) == (original, changed)
+    assert (shown(page, 0), shown(page, 1)) == (original, changed)
     assert state(page).items() >= fragment.items()
     again = opened(MIRROR, page.evaluate("location.hash.slice(1)"))  # the address holds the whole state
-    assert said(again, 1) == changed
+    assert shown(again, 1) == changed
     page.get_by_role("button", name="Undo").click()
-    assert said(page) == original
+    assert shown(page) == original
     assert state(page) == {"input": "3 7 12 9"}
 
 
@@ -169,7 +169,7 @@ def test_a_clicked_cell_is_cut(opened: Opening) -> None:
     page = opened(MIRROR, "input=3+7+12+9&query=0&key=3")
     page.get_by_role("button", name="Cut query 0 → key 3").click()
     cut = edits.mask_edges("encoder.0.attn", [(0, 3)])
-    assert said(page, 1) == predicted(MIRROR, "3 7 12 9", cut) != said(page, 0)
+    assert shown(page, 1) == expected(MIRROR, "3 7 12 9", cut) != shown(page, 0)
     page.get_by_role("button", name="Restore query 0 → key 3").click()
     expect(page.locator(".answer")).to_have_count(1)
 
@@ -179,10 +179,10 @@ def test_a_mask_is_drawn_cell_by_cell(opened: Opening) -> None:
     page.get_by_label("Mask").select_option("drawn")
     page.get_by_role("button", name="Query 0 3, key 3 9: shown").click()
     cut = edits.mask_edges("encoder.0.attn", [(0, 3)])
-    assert said(page, 1) == predicted(MIRROR, "3 7 12 9", cut) != said(page, 0)
+    assert shown(page, 1) == expected(MIRROR, "3 7 12 9", cut) != shown(page, 0)
     assert state(page)["drawn"] == "0.3"
     page.get_by_role("button", name="Query 0 3, key 3 9: hidden").click()
-    assert said(page, 1) == said(page, 0)
+    assert shown(page, 1) == shown(page, 0)
 
 
 def test_the_arithmetic_of_a_cell_ends_at_its_weight(opened: Opening) -> None:
@@ -201,7 +201,7 @@ def test_the_arithmetic_of_a_cell_ends_at_its_weight(opened: Opening) -> None:
 
 def test_the_layers_end_at_the_prediction(opened: Opening) -> None:
     page = opened(MIRROR, "input=3+7+12+9&tab=lens")
-    assert page.locator(".lens tbody tr").last.locator("td").all_inner_texts() == predicted(MIRROR, "3 7 12 9")
+    assert page.locator(".lens tbody tr").last.locator("td").all_inner_texts() == expected(MIRROR, "3 7 12 9")
 
 
 def test_decoding_says_the_answer_token_by_token(opened: Opening) -> None:
@@ -215,7 +215,7 @@ def test_a_drawn_digit_is_named(opened: Opening) -> None:
     page = opened("digits")
     page.get_by_role("button", name="Another digit").click()
     pad = page.get_by_role("application", name="An image of 8 by 8 pixels.")
-    before = said(page)
+    before = shown(page)
     page.get_by_role("button", name="Clear").click()
     box = pad.bounding_box()
     assert box is not None
@@ -224,30 +224,30 @@ def test_a_drawn_digit_is_named(opened: Opening) -> None:
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] - 10, steps=5)
     page.mouse.up()
     assert state(page)["input"].startswith("drawn ")
-    assert said(page) == predicted("digits", state(page)["input"])
+    assert shown(page) == expected("digits", state(page)["input"])
     assert before
 
 
 def test_a_training_is_dragged_through(opened: Opening) -> None:
     page = opened("timeline", "input=3+7+12+9")
-    trained = said(page)
+    trained = shown(page)
     assert trained == ["9", "12", "7", "3"]
     page.get_by_role("slider", name="Step of the training").fill("0")
     assert state(page)["step"] == "0"
-    assert said(page) != trained
+    assert shown(page) != trained
     page.get_by_role("slider", name="Step of the training").fill("2")
-    assert said(page) == trained
+    assert shown(page) == trained
 
 
 def test_nothing_of_a_result_is_seen_before_the_reveal(opened: Opening) -> None:
     page = opened(MIRROR, "input=3+7+12+9")
     page.evaluate("window.xformerLive.page.hide(true)")
-    assert page.locator(".said").count() == page.locator(".attention canvas").count() == 0
+    assert page.locator(".predicted").count() == page.locator(".attention canvas").count() == 0
     page.evaluate("window.xformerLive.page.onCell((cell) => { window.guess = cell })")
     page.get_by_role("button", name="Query 0 3, key 3 9").click()
     assert page.evaluate("window.guess") == {"layer": 0, "head": 0, "query": 0, "key": 3}
     page.evaluate("window.xformerLive.page.hide(false)")
-    assert said(page) == ["9", "12", "7", "3"]
+    assert shown(page) == ["9", "12", "7", "3"]
 
 
 def test_a_screen_gives_its_model_with_the_input_the_mask_and_the_changes(
@@ -264,9 +264,9 @@ def test_a_screen_gives_its_model_with_the_input_the_mask_and_the_changes(
     download.value.save_as(files(MIRROR).with_name("downloaded.html"))
     live = opened("downloaded")
     changes = [edits.set_causal(True), edits.ablate_head("encoder.1.attn", 0)]
-    assert said(live, 1) == predicted("reverse-small", "5 2 8 1", *changes)
-    shown = live.evaluate("window.xformerLive.page.state")
-    assert (shown["layer"], shown["head"], shown["query"], shown["key"]) == (1, 0, 0, 1)
+    assert shown(live, 1) == expected("reverse-small", "5 2 8 1", *changes)
+    first = live.evaluate("window.xformerLive.page.state")
+    assert (first["layer"], first["head"], first["query"], first["key"]) == (1, 0, 0, 1)
     live.get_by_role("button", name="Undo").click()
-    assert said(live) == predicted("reverse-small", "5 2 8 1")
+    assert shown(live) == expected("reverse-small", "5 2 8 1")
     assert opened("downloaded", live.evaluate("location.hash.slice(1)")).locator(".answer").count() == 1

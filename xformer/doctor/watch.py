@@ -37,7 +37,7 @@ class Watched:
         path: The module that computes it.
         layer: Its layer in its stack, from 0; None where no number is in the path.
         entered: What the innermost module reads, [batch, pos, features]; None where that is no stream.
-        q: Queries as they are multiplied; None where they could not be told.
+        q: Queries as they are multiplied; None where they could not be found.
         k: Keys, for each query head or each group.
         scores: What enters the softmax, with the mask.
         axis: The axis of the softmax; −1 is that of the keys.

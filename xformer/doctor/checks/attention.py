@@ -216,7 +216,7 @@ def key_value_groups(exam: Exam) -> Finding:
     run = shortened(subject, N_GROUP_TOKENS)
     assume(run.read.shape[1] >= 2, "The input has one token; give at least two.")
     plan = _planned(subject, run)
-    assume(plan, "The model has one head, or the matrices of its keys and values could not be told.")
+    assume(plan, "The model has one head, or the matrices of its keys and values could not be found.")
     seen, is_ours = 0, isinstance(subject.module, Transformer)
     for one, heads_of in _measured(subject, run, plan):
         if one.n_groups > 1 and all(len(heads) == one.n_heads for heads in heads_of):
@@ -232,7 +232,7 @@ def key_value_groups(exam: Exam) -> Finding:
                 head=head,
                 cause="v",
             )
-    assume(seen, "What follows attention mixes its heads, so they could not be told apart.")
+    assume(seen, "What follows attention mixes its heads, so they could not be separated.")
     kinds = sorted({f"{one.n_groups} for {one.n_heads} query heads" for one in plan})
     return Finding("holds", f"Every query head uses the key/value head of its group ({', '.join(kinds)}).")
 
@@ -333,7 +333,7 @@ def _planned(subject: Subject, run: Run) -> list[_Matrices]:
 
 
 def _matrices(one: Watched, read_by: int, d_value: int, inside: list[tuple[int, int]]) -> list[_Matrices]:
-    """The matrices of one attention by the width of what they give; empty where they could not be told."""
+    """The matrices of one attention by the width of what they give; empty where they could not be found."""
     n_heads, given = one.scores.shape[1], dict(inside)
     d_head = one.q.shape[-1] if one.q is not None and one.q.dim() == 4 else d_value
     queries, last = n_heads * d_head, inside[-1][0] if inside else -1

@@ -51,7 +51,7 @@ def counted(run: Run, start: int = 0, step: int = 1) -> Run:
 
 @check("position_shift", "with relative positions, moving all positions by the same number changes no output")
 def position_shift(exam: Exam) -> Finding:
-    """The same tokens at later positions, for models that can be told positions and know only distances."""
+    """The same tokens at later positions, for models that can be given positions and know only distances."""
     subject = exam.subject
     assume(subject.can("positions"), "The model cannot be given positions.")
     base = shortened(subject, N_TOKENS)
@@ -74,7 +74,7 @@ def position_shift(exam: Exam) -> Finding:
     if not kinds <= {"full_attention", "sliding_attention", "linear_attention"}:
         raise NotApplicableError("Some layers divide the positions into blocks, so they are not relative.")
     if not seen or seen[0].entered is None or len(seen[0].entered) != len(outputs):
-        raise NotApplicableError("It could not be told whether positions are relative in this model.")
+        raise NotApplicableError("It is not known whether positions are relative in this model.")
     if distance(seen[0].entered[0], seen[0].entered[worst]) > limit:
         raise NotApplicableError("Positions are added to the tokens, so they are not relative.")
     sentence = f"With all positions moved by {shifts[worst - 1]}, the outputs change by {share(size)}."
@@ -268,7 +268,7 @@ def _width(owner: Any) -> int | Literal["none"] | None:
 
 
 def _window_of(subject: Subject, one: Watched) -> int | None:
-    """The window of one layer; None where it has none, or where that is not told."""
+    """The window of one layer; None where it has none, or where that is not known."""
     config, module = subject.config, subject.module
     if isinstance(module, Transformer):
         return config.window if config.mask == "sliding_window" else None
@@ -278,11 +278,11 @@ def _window_of(subject: Subject, one: Watched) -> int | None:
     kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
     if kinds is not None and one.layer is not None and one.layer < len(kinds):
         is_sliding = "sliding" in kinds[one.layer] or kinds[one.layer] == "local"
-        said = _width(config) if is_sliding else None
+        width = _width(config) if is_sliding else None
     else:
         owners = (_part(module, parts[:end]) for end in range(len(parts), -1, -1))
-        said = next((found for owner in (*owners, config) if (found := _width(owner)) is not None), None)
-    return said if isinstance(said, int) else None
+        width = next((found for owner in (*owners, config) if (found := _width(owner)) is not None), None)
+    return width if isinstance(width, int) else None
 
 
 def _part(module: nn.Module, parts: list[str]) -> nn.Module:

@@ -254,5 +254,5 @@ export function judged(prediction, guess, live) {
   const named = {
     cell: () => `key ${guess}`, token: () => label(live, guess), choice: () => `“${prediction.choices[guess].text}”`,
   }[prediction.ask]();
-  return { ...found, right, sentence: `You said ${named}${right ? ", and so it is" : ""}. ${found.sentence}` };
+  return { ...found, right, sentence: `Your guess: ${named}${right ? ", which is right" : ""}. ${found.sentence}` };
 }

@@ -279,7 +279,7 @@ export class LivePage {
       shown.forEach((token, i) => {
         const place = run.predicted.length - shown.length + i, isRight = run.right ? token === run.right[place] : null;
         const isOther = at > 0 && token !== this.original.predicted[place];
-        const chip = element("span", `said${isRight === null ? "" : isRight ? " right" : " wrong"}${isOther ? " other" : ""}`, visible(this.live.model.labels[token]));
+        const chip = element("span", `predicted${isRight === null ? "" : isRight ? " right" : " wrong"}${isOther ? " other" : ""}`, visible(this.live.model.labels[token]));
         chip.title = `${(100 * run.probability(place)).toFixed(1)} %${isRight === false ? `; right: ${visible(this.live.model.labels[run.right[place]])}` : ""}`;
         chips.push(chip);
       });
