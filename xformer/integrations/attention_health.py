@@ -370,7 +370,7 @@ class AttentionHealth:
         model = unwrapped(model)
         if self.module:
             return unwrapped(model.get_submodule(self.module))
-        lightning = sys.modules.get("lightning.pytorch") or sys.modules.get("pytorch_lightning")
+        lightning = _imported("lightning.pytorch") or _imported("pytorch_lightning")
         if lightning is not None and isinstance(model, lightning.LightningModule):
             parts = [part for part in model.children() if next(part.parameters(), None) is not None]
             return unwrapped(parts[0]) if len(parts) == 1 else model
@@ -435,14 +435,17 @@ class AttentionHealth:
 def _callback_classes() -> tuple[type, ...]:
     """The callback classes of Transformers and Lightning, as far as the libraries are imported."""
     found: list[type] = []
-    if "transformers.trainer_callback" in sys.modules or "transformers" in sys.modules:
-        import transformers
-
+    if (transformers := _imported("transformers")) is not None:
         found.append(transformers.TrainerCallback)
     for name in ("lightning.pytorch", "pytorch_lightning"):
-        if (library := sys.modules.get(name)) is not None:
+        if (library := _imported(name)) is not None:
             found.append(library.Callback)
     return tuple(found)
+
+
+def _imported(name: str) -> Any:
+    """A library that is imported already, else None: importing it here would take seconds."""
+    return sys.modules.get(name)
 
 
 def _rank() -> int:

@@ -14,9 +14,9 @@ import torch
 from xformer import edits
 from xformer.checkpoints import Checkpoint, load
 from xformer.errors import XformerError
+from xformer.files import snapshot_file, snapshot_steps
 from xformer.live.export import pack_model
 from xformer.live.lesson import Exercise, Lesson, Predict
-from xformer.paths import snapshot_file, snapshot_steps
 from xformer.tasks.batch import IGNORED
 from xformer.trace import record
 from xformer.viz.packing import header_of

@@ -14,8 +14,8 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from benchmarks import live_site
-from tests.live.engine import Engine
-from tests.live.lesson_oracle import NONE, Oracle, State
+from tests.browser.live.engine import Engine
+from tests.browser.live.lesson_oracle import NONE, Oracle, State
 from xformer.errors import InputError, XformerError
 from xformer.live import lesson as lessons
 from xformer.live.lesson import Exercise, Lesson, Predict

@@ -17,7 +17,7 @@ import torch
 from playwright.sync_api import Browser
 
 import xformer
-from tests.live.engine import Engine, arrays
+from tests.browser.live.engine import Engine, arrays
 from xformer import edits
 from xformer.adapters.own_models import BareModel, TaskModel
 from xformer.checkpoints import Checkpoint
