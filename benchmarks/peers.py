@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from xformer.config import ModelConfig
 from xformer.model import Transformer
-from xformer.positions.added_vectors import sinusoidal
+from xformer.positions.sinusoidal import sinusoidal
 
 Tokens = Int[Tensor, "batch pos"]
 Valid = Bool[Tensor, "batch pos"]

@@ -29,9 +29,9 @@ from xformer.analysis.positions import (
 from xformer.edits import AnyEdit, set_causal, zero_positions
 from xformer.errors import InputError, UnavailableError
 from xformer.model import Transformer
-from xformer.positions.added_vectors import sinusoidal
+from xformer.positions.alibi import alibi_slopes
 from xformer.positions.rotary import rotary_angles, rotate
-from xformer.positions.score_biases import alibi_slopes
+from xformer.positions.sinusoidal import sinusoidal
 from xformer.presets import preset
 from xformer.reading import Reading, from_trace
 from xformer.trace import record

@@ -12,9 +12,9 @@ from torch import Tensor
 from tests.layers.reference import assert_close, build, inputs, model_config, random, randomise
 from xformer.layers.embedding import PositionTables
 from xformer.layers.masks import Layout
-from xformer.positions.added_vectors import sinusoidal
+from xformer.positions.alibi import alibi_bias, alibi_slopes
 from xformer.positions.rotary import rotary_angles, rotate
-from xformer.positions.score_biases import alibi_bias, alibi_slopes
+from xformer.positions.sinusoidal import sinusoidal
 from xformer.tape import Tape
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -23,7 +23,7 @@ from tests.layers.reference import (
 from xformer.layers.masks import Layout
 from xformer.layers.stack import Block, BlockInputs, Stack
 from xformer.model import Transformer
-from xformer.positions.added_vectors import sinusoidal
+from xformer.positions.sinusoidal import sinusoidal
 from xformer.tape import SILENT, Tape
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -17,7 +17,7 @@ from xformer.bugs.bug import replace_modules
 from xformer.diagnosis.diagnose import diagnose
 from xformer.layers.attention import Cache
 from xformer.layers.embedding import AddPositions
-from xformer.positions.score_biases import N_BUCKETS, bucket
+from xformer.positions.t5 import N_BUCKETS, bucket
 from xformer.reading import from_trace
 from xformer.tape import Tape
 from xformer.trace import record

@@ -13,7 +13,7 @@ from xformer import analysis, viz
 from xformer.analysis.positions import added_positions, dot_products
 from xformer.edits import zero_positions
 from xformer.model import Transformer
-from xformer.positions.score_biases import alibi_slopes
+from xformer.positions.alibi import alibi_slopes
 from xformer.reading import Reading, from_trace
 from xformer.trace import record
 from xformer.viz import theme

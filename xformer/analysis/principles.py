@@ -26,7 +26,7 @@ from xformer.components import FEED_FORWARDS, KEY_VALUE_HEADS, MASKS, NORMS
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.layers.masks import causal_mask
 from xformer.positions import POSITION_KINDS
-from xformer.positions.added_vectors import sinusoidal
+from xformer.positions.sinusoidal import sinusoidal
 from xformer.reading import Reading
 
 MOST_WORDS, LONGEST_WORD = 8, 14

@@ -1,7 +1,7 @@
-"""The exchangeable components of a transformer, registered in the dictionaries below.
+"""The exchangeable components of a transformer, each one object in one file, registered in the dictionaries below.
 
-A new component is a subclass in a file of this folder and one entry here; configurations, layers, counts, memory estimates,
-the diagram, the diagnosis and the forms read these dictionaries. Position schemes are registered in `xformer.positions`.
+A new component is one file with a subclass and one entry here; configurations, layers, counts, memory estimates, the diagram,
+the diagnosis and the forms read these dictionaries. Position schemes are registered likewise in `xformer.positions`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,15 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from xformer.components.component import Component, FeedForward, KeyValueHeads, Mask, MaskPicture, Norm, Sizes
-from xformer.components.feed_forwards import GELU, ReLU, SwiGLU
-from xformer.components.key_value_heads import GroupedQuery, MultiHead
-from xformer.components.masks import FullMask, SlidingWindow
-from xformer.components.norms import LayerNorm, RMSNorm
+from xformer.components.full_mask import FullMask
+from xformer.components.gelu import GELU
+from xformer.components.grouped_query import GroupedQuery
+from xformer.components.layer_norm import LayerNorm
+from xformer.components.multi_head import MultiHead
+from xformer.components.relu import ReLU
+from xformer.components.rms_norm import RMSNorm
+from xformer.components.sliding_window import SlidingWindow
+from xformer.components.swiglu import SwiGLU
 
 AnyComponent = TypeVar("AnyComponent", bound=Component)
 

@@ -1,6 +1,6 @@
 """The interfaces of the exchangeable components of a transformer: norm, feed-forward, attention mask, key/value heads.
 
-A component is one object. It states its name, checks the sizes that it accepts, says which parameters it has and
+A component is one object in one file. It states its name, checks the sizes that it accepts, says which parameters it has and
 how they start, computes its step, and describes itself for the diagram and the forms. The layers, the parameter counts, the
 memory estimates, the diagram and the diagnosis call these methods; none of them branches on a component's name.
 

@@ -1,12 +1,16 @@
-"""Position schemes: how a transformer knows where a token stands. Each is one object, registered in the list below.
+"""Position schemes: how a transformer knows where a token stands. Each is one object in one file, registered in the list below.
 
 Configurations, models, counts, checks, screens and forms read this list; its order is that of the screens.
 """
 
-from xformer.positions.added_vectors import Learned, Mirror, NoPositions, Sinusoidal
+from xformer.positions.alibi import Alibi
 from xformer.positions.kind import PositionKind
+from xformer.positions.learned import Learned
+from xformer.positions.mirror import Mirror
+from xformer.positions.none import NoPositions
 from xformer.positions.rotary import Rotary
-from xformer.positions.score_biases import T5, Alibi
+from xformer.positions.sinusoidal import Sinusoidal
+from xformer.positions.t5 import T5
 
 _KINDS = (Sinusoidal(), Learned(), Mirror(), Rotary(), Alibi(), T5(), NoPositions())
 

@@ -1,4 +1,9 @@
-"""Masks: full attention and a sliding window."""
+"""Sliding-window attention (Beltagy et al. 2020, arXiv:2004.05150, §3.1; Mistral 7B, Jiang et al. 2023, arXiv:2310.06825, §2).
+
+allowed(i, j) = |i − j| < window        in a causal stack also j ≤ i, so a query sees itself and window − 1 earlier keys
+
+Information moves at most window − 1 positions in each layer.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class FullMask(Mask):
-    """Every key; in a causal stack every earlier one (Vaswani et al. 2017, arXiv:1706.03762, §3.2)."""
-
-    name = "full"
-    title = "Full"
-    explanation = "Each query looks at every key that causality and padding leave."
-    source = "Vaswani et al. 2017, §3.2"
-
-
 class SlidingWindow(Mask):
-    """Keys that are fewer than `window` positions away (Beltagy et al. 2020, arXiv:2004.05150, §3.1; Mistral 7B, Jiang et al.
-    2023, arXiv:2310.06825, §2).
-
-    allowed(i, j) = |i − j| < window        in a causal stack also j ≤ i, so a query sees itself and window − 1 earlier keys
-
-    Information moves at most window − 1 positions in each layer.
-    """
+    """Keys that are fewer than `window` positions away."""
 
     name = "sliding_window"
     title = "Sliding window"

@@ -1,4 +1,9 @@
-"""Key and value heads: one for each query head, or shared by groups."""
+"""Grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245, §2.2; one group: Shazeer 2019, arXiv:1911.02150).
+
+head h:  softmax(Q_h K_g(h)ᵀ / √d_head) V_g(h)        g(h) = ⌊h · n_kv_heads / n_heads⌋
+
+Neighbouring query heads share the keys and values of one group, so that a cache holds n_kv_heads of them instead of n_heads.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class MultiHead(KeyValueHeads):
-    """As many key/value heads as query heads (Vaswani et al. 2017, arXiv:1706.03762, §3.2.2)."""
-
-    name = "multi_head"
-    title = "Multi-head"
-    explanation = "Each head has its own queries, keys and values."
-    source = "Vaswani et al. 2017, §3.2.2"
-
-
 class GroupedQuery(KeyValueHeads):
-    """Fewer key/value heads than query heads (Ainslie et al. 2023, arXiv:2305.13245, §2.2; one group: Shazeer 2019,
-    arXiv:1911.02150).
-
-    head h:  softmax(Q_h K_g(h)ᵀ / √d_head) V_g(h)        g(h) = ⌊h · n_kv_heads / n_heads⌋
-
-    Neighbouring query heads share the keys and values of one group, so that a cache holds n_kv_heads instead of n_heads.
-    """
+    """Fewer key/value heads than query heads."""
 
     name = "grouped_query"
     title = "Grouped-query"

@@ -1,4 +1,11 @@
-"""Positions as biases added to the scores: ALiBi and T5's relative bias."""
+"""T5's relative bias: how far a key is from the query is put into one of 32 buckets, and each head learns what a bucket adds to
+its score (Raffel et al. 2020, arXiv:1910.10683, §2.1).
+
+Near distances have a bucket each, farther ones share buckets that widen by the same factor up to 128 tokens, and all beyond are
+in the last one. A stack that looks both ways gives half of its buckets to keys that follow. As in the paper every head has
+biases of its own and all layers of a stack share them: one small table tells the order, so no layer need learn it again.
+Cross-attention has no bias: source and target are not counted together.
+"""
 
 from __future__ import annotations
 
@@ -11,67 +18,6 @@ from xformer.positions.kind import PositionKind, Sizes, each_head
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
-
-
-def alibi_slopes(n_heads: int) -> Float[Tensor, " head"]:
-    """One slope a head: 2^(−8/n), 2^(−16/n), …; when n is not a power of two, every other slope of twice the next
-    smaller power fills the gap, as in the authors' code."""
-    import torch
-
-    return torch.tensor(_slopes(n_heads))
-
-
-def _slopes(n_heads: int) -> list[float]:
-    power = 2 ** (n_heads.bit_length() - 1)
-    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
-    between = [2 ** (-8 * (i + 1) / (2 * power)) for i in range(0, 2 * power, 2)]
-    return slopes + between[: n_heads - power]
-
-
-def alibi_bias(
-    queries: Int[Tensor, "*batch query"], keys: Int[Tensor, "*batch key"], n_heads: int
-) -> Float[Tensor, "#batch head query key"]:
-    """−slope · |distance|, added to the scores: far keys cost more. (The paper is causal; an encoder looks both ways.)"""
-    import torch
-
-    distance = (queries[..., :, None] - keys[..., None, :]).abs()  # [*batch, query, key]
-    slopes = torch.tensor(_slopes(n_heads), dtype=torch.float64, device=distance.device)  # [head]
-    bias = -slopes[:, None, None] * distance[..., None, :, :]  # [*batch, head, query, key]
-    return bias if bias.dim() == 4 else bias[None]
-
-
-class Alibi(PositionKind):
-    """Attention with linear biases (Press et al. 2022, arXiv:2108.12409): nothing is learned."""
-
-    name = "alibi"
-    title = "ALiBi"
-    does = "Takes the distance, times each head’s slope, off its scores."
-    more = "Nothing is added to the vectors; far keys cost more. (Press et al. 2022, §3)"
-    acts_on = "scores"
-    detail = "ALiBi, fixed"
-    equation = "score − mₕ·distance"
-    instead = "ALiBi biases the scores instead"
-
-    def bias(
-        self,
-        sizes: Sizes,
-        tables: Mapping[str, Tensor],
-        queries: Int[Tensor, "*batch query"],
-        keys: Int[Tensor, "*batch key"],
-        *,
-        causal: bool,
-    ) -> Float[Tensor, "#batch head query key"]:
-        return alibi_bias(queries, keys, sizes.n_heads)
-
-    def explained(self, sizes: Sizes) -> str:
-        return "Lowers each attention score in proportion to the distance, with a slope of its own for every head."
-
-    def offset_caption(self, sizes: Sizes) -> str:
-        return (
-            f"What {each_head(sizes)} adds to a score by how far the key is away: minus its own slope times the "
-            "distance. Nothing is added to the vectors."
-        )
-
 
 N_BUCKETS = 32
 FURTHEST = 128
@@ -105,13 +51,7 @@ def _starts(n: int) -> tuple[int, ...]:
 
 
 class T5(PositionKind):
-    """A learned bias for each bucket and head (Raffel et al. 2020, arXiv:1910.10683, §2.1).
-
-    Near distances have a bucket each, farther ones share buckets that widen by the same factor up to 128 tokens, and all beyond
-    are in the last one. A stack that looks both ways gives half of its buckets to keys that follow. As in the paper every head
-    has biases of its own and all layers of a stack share them: one small table tells the order, so no layer need learn it
-    again. Cross-attention has no bias: source and target are not counted together.
-    """
+    """A learned bias for each bucket and head."""
 
     name = "t5"
     title = "T5’s bias"

@@ -1,0 +1,49 @@
+"""Learned positions: a vector of its own for each position, added to the embeddings (Vaswani et al. 2017, §3.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from xformer.positions.kind import PositionKind, Sizes
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+FREE = (
+    "Look at the **band**: a learned table is free to treat the same offset differently at different places. "
+    "Sinusoidal positions are not (**all kinds**)."
+)
+
+
+class Learned(PositionKind):
+    """P[position], a row of a learned table."""
+
+    name = "learned"
+    title = "Learned"
+    does = "Adds one learned vector per position."
+    more = (
+        "Nothing makes offsets comparable but training, and a position that training never showed has learned nothing. "
+        "(Vaswani et al. 2017, §3.5)"
+    )
+    acts_on = "stream"
+    detail = "learned"
+    equation = "P[pos]"
+    vector_caption = "No shape is built in: each position’s numbers are learned."
+
+    def learned(self, sizes: Sizes) -> dict[str, tuple[int, int]]:
+        return {"table": (sizes.max_len, sizes.d_model)}
+
+    def add(
+        self, sizes: Sizes, tables: Mapping[str, Tensor], index: Int[Tensor, "*batch pos"], mirrored: Tensor
+    ) -> Float[Tensor, "*batch pos d_model"]:
+        from torch.nn.functional import embedding
+
+        return embedding(index, tables["table"])
+
+    def explained(self, sizes: Sizes) -> str:
+        return f"Adds a learned vector for each of {sizes.max_len} positions."
+
+    def offset_note(self, sizes: Sizes) -> str:
+        return FREE

@@ -1,0 +1,61 @@
+"""Mirror positions: two learned vectors are added, one for the distance from the start and one for that from the end.
+
+With both, one layer is enough to reverse: position i looks for the token whose distance from the end is i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from xformer.errors import ConfigError
+from xformer.positions.kind import PositionKind, Sizes
+from xformer.positions.learned import FREE
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+
+class Mirror(PositionKind):
+    """P[distance from the start] + Q[distance from the end]."""
+
+    name = "mirror"
+    title = "Mirror"
+    does = "Adds two learned vectors, for the distance from the start and from the end."
+    more = (
+        "One look-up is then enough to reverse a sequence. It needs to know the length, so it is nothing for a decoder."
+    )
+    acts_on = "stream"
+    keeps_keys = False  # with each token, all those before it stand one further from the end
+    detail = "mirror, learned"
+    equation = "P[start] + Q[end]"
+    vector_caption = "What is added to an input of this length: counted from the start, plus counted from the end."
+
+    def learned(self, sizes: Sizes) -> dict[str, tuple[int, int]]:
+        return {"from_start": (sizes.max_len, sizes.d_model), "from_end": (sizes.max_len, sizes.d_model)}
+
+    def add(
+        self,
+        sizes: Sizes,
+        tables: Mapping[str, Tensor],
+        index: Int[Tensor, "*batch pos"],
+        mirrored: Int[Tensor, "*batch pos"],
+    ) -> Float[Tensor, "*batch pos d_model"]:
+        from torch.nn.functional import embedding
+
+        return embedding(index, tables["from_start"]) + embedding(mirrored, tables["from_end"])
+
+    def check(self, sizes: Sizes) -> None:
+        if sizes.architecture != "encoder":
+            raise ConfigError(
+                "Mirror positions count from the end too, which would tell a model how long the answer is that it has yet to "
+                f"write, so positions='mirror' needs architecture='encoder', got {sizes.architecture!r}; "
+                "use positions='sinusoidal'."
+            )
+
+    def explained(self, sizes: Sizes) -> str:
+        return "Adds two learned vectors: one for the distance from the start and one for the distance from the end."
+
+    def offset_note(self, sizes: Sizes) -> str:
+        return FREE

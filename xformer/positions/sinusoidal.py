@@ -1,0 +1,69 @@
+"""Sinusoidal positions: fixed waves of geometrically growing length, added to the embeddings (Vaswani et al. 2017, §3.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from xformer.positions.kind import PositionKind, Sizes
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+
+def sinusoidal(n_pos: int, d_model: int, base: float = 10_000.0) -> Float[Tensor, "pos d_model"]:
+    """PE(pos, 2i) = sin(pos / base^(2i/d_model)),  PE(pos, 2i+1) = cos(pos / base^(2i/d_model))."""
+    import torch
+
+    return _waves(n_pos, d_model, base).to(torch.get_default_dtype())
+
+
+def _waves(n_pos: int, d_model: int, base: float) -> Float[Tensor, "pos d_model"]:
+    import torch
+
+    # On the meta device, arange would import torch's compiler first: seconds.
+    position = torch.arange(n_pos, dtype=torch.float64, device="cpu")[:, None]  # [pos, 1]
+    pair = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu")  # [⌈d_model/2⌉]: 2i
+    angle = position / base ** (pair / d_model)  # [pos, ⌈d_model/2⌉]
+    table = torch.empty(n_pos, d_model, dtype=torch.float64, device="cpu")
+    table[:, 0::2] = angle.sin()
+    table[:, 1::2] = angle.cos()[:, : d_model // 2]  # an odd d_model ends on a sine
+    return table
+
+
+class Sinusoidal(PositionKind):
+    """Nothing is learned, so nothing is saved."""
+
+    name = "sinusoidal"
+    title = "Sinusoidal"
+    does = "Adds fixed waves, each longer than the one before."
+    more = "With an even d_model, the dot product of two positions depends on their offset alone. (Vaswani et al. 2017, §3.5)"
+    acts_on = "stream"
+    detail = "sinusoidal, fixed"
+    equation = "sin, cos of pos·ωᵢ"
+    vector_caption = (
+        "Even dimensions are sines, odd ones cosines; the further right in the vector, the slower the wave."
+    )
+
+    def fixed(self, sizes: Sizes) -> dict[str, Tensor]:
+        return {"table": _waves(sizes.max_len, sizes.d_model, sizes.position_base)}
+
+    def add(
+        self, sizes: Sizes, tables: Mapping[str, Tensor], index: Int[Tensor, "*batch pos"], mirrored: Tensor
+    ) -> Float[Tensor, "*batch pos d_model"]:
+        from torch.nn.functional import embedding
+
+        return embedding(index, tables["table"])
+
+    def explained(self, sizes: Sizes) -> str:
+        base = f"{sizes.position_base:g}"
+        return f"Adds fixed waves, from short to very long (base {base}), so that every position has its own vector."
+
+    def offset_note(self, sizes: Sizes) -> str:
+        if sizes.d_model % 2:
+            return ""
+        return "There is no **band** to be seen: sin² + cos² leaves nothing but the offset, Σ cos(offset · ω)."
+
+    def wave_width(self, sizes: Sizes) -> int:
+        return sizes.d_model

@@ -1,0 +1,19 @@
+"""Copying: position i needs the symbol at i."""
+
+from __future__ import annotations
+
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
+
+
+class Copy(Rule):
+    """answer[i] = source[i]. Symbols 1 … `symbols`; lengths count symbols."""
+
+    name = "copy"
+    verb = "copies"
+    instruction = "Type numbers; it says them again."
+    score_name = "diagonal"
+    score_says = "is on the token itself"
+    look_for = "Look for a **diagonal**: the output at position i has to say the token at i, so somewhere it has to look there."
+
+    def answer(self, source: Sequences, lengths: Lengths) -> Answers:
+        return source, lengths

@@ -1,0 +1,49 @@
+"""Copying twice: the symbols, and then the same again.
+
+    answer[i] = source[i mod n]
+
+In the second pass the model has to return to the start of the source, and then to stop, although it generated the same tokens
+after the same tokens before. The symbols are distinct, so the successor of a symbol is unambiguous.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
+
+
+class CopyTwice(Rule):
+    """answer = source, source; of distinct symbols 1 … `symbols`, at least `max_len` of them; lengths count symbols."""
+
+    name = "copy-twice"
+    verb = "says twice"
+    instruction = "Type numbers, each only once; it says them twice."
+    score_name = "two diagonals"
+    score_says = "is on the token that it has to say"
+    look_for = (
+        "Look for **two diagonals**, one below the other: the first time through the source and the second. Where the first "
+        "ends, a head has to jump back to the beginning."
+    )
+
+    def answer_length(self, n: int) -> int:
+        return 2 * n
+
+    def answer(self, source: Sequences, lengths: Lengths) -> Answers:
+        place = torch.arange(2 * source.shape[1], device=source.device)  # [answer]
+        return source.gather(1, place % lengths[:, None]), 2 * lengths
+
+    def examples(self) -> dict[str, str]:
+        longest = self.config.max_len
+        return {
+            "… says six numbers twice": self.distinct(6),
+            "… says them in another order": " ".join(reversed(self.distinct(6).split())),
+            "… is in doubt when a number comes again": "3 7 3 12 3 9",
+            "… does the longest it was trained on": self.distinct(longest),
+            "… handles the shortest": self.distinct(self.config.min_len),
+        }
+
+    def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+        return super().target_pattern(source).repeat(2, 1)

@@ -1,0 +1,46 @@
+"""Sorting: the symbols in ascending order. The position of a symbol depends on all others, not on where it stands."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from xformer.tasks.framing import Purpose
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
+
+REPEATING = 0.25
+"""In this share of the training sequences all symbols are among a few, as repetitions are rare by chance."""
+FEW = 6
+
+
+class Sort(Rule):
+    """answer = the source in ascending order. Symbols 1 … `symbols`; lengths count symbols."""
+
+    name = "sort"
+    verb = "sorts"
+    instruction = "Type numbers; it puts them in order."
+    score_name = "right value"
+    score_says = "is on tokens with the value that it has to say"
+    look_for = (
+        "No picture repeats from input to input: where a position has to look depends on **which numbers** stand there, "
+        "not on where they stand. Change one number and see which rows move."
+    )
+
+    def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
+        cells, lengths = super().sources(n, paired=paired, draw=draw, purpose=purpose)
+        if purpose != "train":
+            return cells, lengths
+        few = torch.randint(1, FEW + 1, (n, 1), generator=draw, device=draw.device)
+        among = torch.randint(1, self.config.symbols + 1, (n, FEW), generator=draw, device=draw.device)  # [n, FEW]
+        chance = torch.rand(n, 1, generator=draw, device=draw.device)
+        return torch.where(chance < REPEATING, among.gather(1, (cells - 1) % few), cells), lengths
+
+    def answer(self, source: Sequences, lengths: Lengths) -> Answers:
+        index = torch.arange(source.shape[1], device=source.device)  # [pos]
+        last = torch.iinfo(source.dtype).max
+        in_order = source.masked_fill(index >= lengths[:, None], last).sort(dim=1).values
+        return in_order.masked_fill(in_order == last, 0), lengths
+
+    def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+        return source.sort().values[:, None] == source
