@@ -60,7 +60,7 @@ lint: .venv/test
 	$(BIN)/pyright
 
 # Everything that is timed beside a peer, half an hour on a quiet machine; docs/figures.md has the outcome.
-BENCHMARKS := train_step train_many record characters browser screens panels training_room
+BENCHMARKS := train_step train_many record characters browser screens panels training_room live
 # The variables have glibc keep freed memory, as a worker has it.
 bench: export MALLOC_MMAP_THRESHOLD_ = 1073741824
 bench: export MALLOC_TRIM_THRESHOLD_ = 2147483647

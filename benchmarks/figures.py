@@ -129,6 +129,12 @@ def figures() -> Iterator[Figure]:
                 "panels of Compare", (row, "s"), (row, "one line s"), (row, "times one line"), goal, "s",
             )  # fmt: skip
     yield Figure("cold start to the first painted map", "cold", (part, "s"), goal="≤ 4", unit="s")
+    for name in ("reverse", "sort", "characters"):
+        row = {"model": name}
+        what = f"bytes of the live page of `{name}`; of BertViz's page of its attention, which is still"
+        yield Figure(what, "live pages", (row, "bytes"), (row, "BertViz bytes"), goal="≤ 1,000,000", unit="")
+    for column, what, goal in (("first ms", "first picture", "≤ 500"), ("toggle ms", "change of the mask", "≤ 50")):
+        yield Figure(f"live page of `reverse`: {what}", "live pages", ({"model": "reverse"}, column), goal=goal)
 
 
 WAITING = {
@@ -140,6 +146,7 @@ WAITING = {
     "grid",
     "toggles beside a training",
     "watching",
+    "live pages",
 }
 """Tables of a process that mostly waits for a browser, so that its share of a core says nothing."""
 

@@ -359,9 +359,8 @@ export class LivePage {
     const labels = (site, side) => this.labels(site, side);
     const { packed, exact } = attentionBytes(this.runs, this.live.model, labels, this.colours, { layer, head, query, key, order: this.order });
     this.exact = exact;
-    this.view.root.hidden = false;
+    this.view.updateHead(exact(layer, head)); // before the planes, so that the head is drawn once
     this.view.update(packed);
-    this.view.updateHead(exact(...this.view.current));
   }
 
   drawBlank(panel) { // the shape of the map, with nothing in it: a cell can be clicked as a guess
