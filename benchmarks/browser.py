@@ -99,7 +99,7 @@ GOAL = 1.2
 """Times a line of text, for nine toggles of ten."""
 TOGGLES = (
     ("mask, causal and back", [".st-key-mask button >> text=causal", ".st-key-mask button >> text=as trained"]),
-    ("silence a head", ["[class*='st-key-switch_silence'] button"] * 2),
+    ("silence a head", ["[class*='st-key-switch_ablate'] button"] * 2),
     ("positions off", ["[class*='st-key-switch_positions'] button"] * 2),
 )
 
@@ -109,7 +109,7 @@ def toggles(browser: Browser, rounds: int) -> Iterator[dict[str, Any]]:
     with server("-m", "streamlit", "run", "benchmarks/apps/toggles.py") as address:
         for name, targets in TOGGLES:
             page = browser.new_page(viewport={"width": 1280, "height": 900})
-            page.goto(f"{address}/?screen=attention&model=reverse&panel=change+the+run")
+            page.goto(f"{address}/?screen=attention&model=reverse&panel=change")
             page.locator(".st-key-strip .strip").wait_for(timeout=60_000)
             page.wait_for_timeout(2500)
             text, picture = [], []
