@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlparse
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import Visit, click, quiet
+from tests.browser.conftest import Visit, click, quiet, until
 
 pytestmark = pytest.mark.browser
 Visiting = Callable[..., Visit]
@@ -97,10 +97,14 @@ def test_on_a_phone_the_controls_are_a_sheet_at_the_bottom(app: str, visit: Visi
     opener, sheet = page.get_by_test_id("stExpandSidebarButton"), page.get_by_test_id("stSidebar")
     expect(page.locator(".st-key-strip")).to_be_in_viewport(ratio=1)
     expect(sheet).to_be_hidden()
-    box, window = opener.bounding_box(), page.viewport_size
-    assert box is not None
+    window = page.viewport_size
     assert window is not None
-    assert box["y"] + box["height"] > window["height"] - 60
+
+    def is_at_the_bottom() -> bool:
+        box = opener.bounding_box()
+        return box is not None and box["y"] + box["height"] > window["height"] - 60
+
+    until(is_at_the_bottom, page)  # the style of the page may come after its elements
     opener.click()
     for key in ("model", "input", "mask"):
         expect(sheet.locator(f".st-key-{key}")).to_be_in_viewport(ratio=1)
