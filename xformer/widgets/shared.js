@@ -9,6 +9,13 @@ export function element(tag, className, text) {
   return node;
 }
 
+export function button(text, act, className) {
+  const node = element("button", className, text);
+  node.type = "button";
+  node.onclick = act;
+  return node;
+}
+
 export function headerOf(bytes) { // the JSON in front of packed bytes, and the bytes behind it
   const length = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength).getUint32(4, true);
   return [JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length))), bytes.subarray(8 + length)];

@@ -5,7 +5,7 @@
 //   outcome(prediction, live)      → { truth, sentence, row }     what happened, without the learner's guess
 //   judged(prediction, guess, live) → { right, sentence, … }      the guess beside it
 
-import { START, requestOf } from "./state.js";
+import { START, bare, requestOf, unchanged } from "./state.js";
 
 const CLEARLY = 1e-3; // a weight is the largest where it leads by so much: rounding decides no verdict
 const KINDS = ["ablate", "cut", "mask", "positions", "replace", "step"];
@@ -17,23 +17,9 @@ const NAMES = {
 
 export const whole = (state, input) => ({ ...structuredClone(START), input, ...state });
 
-export function ran(state, live, changes = {}) { // the run of a state; throws an Error with one plain sentence
-  const at = { ...state, ...changes }, request = requestOf(at);
-  return live.run(at.mask === "drawn" ? { ...request, mask: drawnMask(at.drawn, { ...request, mask: "trained", ablate: [], cut: [] }, live) } : request);
+export function ran(state, live) { // the run of a state; throws an Error with one plain sentence
+  return live.run(requestOf(state, live.model, () => live.trace(requestOf(bare(state), live.model))));
 }
-
-function drawnMask(cells, request, live) { // [query][key]: what the model was trained with, with some cells the other way round
-  const site = live.model.sites.findLast(({ kind }) => kind !== "cross_attn");
-  const { shape: [, , n], data } = live.trace(request).trace.get(`${site.path}.scores`);
-  const mask = Array.from({ length: n }, (_, q) => Array.from({ length: n }, (_, k) => data[q * n + k] !== -Infinity));
-  for (const cell of new Set(cells)) {
-    const [query, key] = cell.split(".").map(Number);
-    if (mask[query]?.[key] !== undefined) mask[query][key] = !mask[query][key];
-  }
-  return mask;
-}
-
-export const unedited = { ablate: [], cut: [], mask: "trained", drawn: [], positions: true, replace: {} };
 
 export function changesOf(state) { // how many of each kind a state makes, each once
   return {
@@ -74,7 +60,7 @@ export function measured(measure, state, live) { // a number about the run of a 
   const result = ran(state, live);
   if (measure.of === "right") return result.right === null ? NaN : countRight(result) / result.right.length;
   if (measure.of === "same") {
-    const before = ran(state, live, unedited);
+    const before = ran(unchanged(state), live);
     return mean(result.predicted.map((token, at) => (token === before.predicted[at] ? 1 : 0)));
   }
   const pattern = result.patterns[measure.site][measure.head];
@@ -136,7 +122,7 @@ const count = ({ keep = [] }, state) => Object.entries(changesOf(state)).reduce(
 
 const GOALS = {
   breaks(exercise, state, live, not, done) {
-    const before = ran(state, live, unedited), total = count(exercise, state);
+    const before = ran(unchanged(state), live), total = count(exercise, state);
     if (!allRight(before)) return not(`Without changes the model answers ${answer(live, before.predicted)}, which is wrong already.`);
     if (total === 0) return not(`Nothing is changed yet, and the answer ${answer(live, before.predicted)} is right.`);
     const after = ran(state, live);
@@ -173,7 +159,7 @@ const GOALS = {
   },
 
   same_answer(exercise, state, live, not, done) {
-    const before = ran(state, live, unedited), after = ran(state, live), least = exercise.at_least;
+    const before = ran(unchanged(state), live), after = ran(state, live), least = exercise.at_least;
     const { counted, idle } = effective(exercise, state, before);
     const left = idle ? ` ${plural(idle, "cut")} without effect ${idle === 1 ? "does" : "do"} not count.` : "";
     if (counted < least) return not(`${plural(counted, "change")} of ${least} so far.${left}`);

@@ -3,7 +3,7 @@
 //
 //   new Lesson(parent, lesson, page, step)   `page` has live, state, show, onChange, onCell and hide
 
-import { element } from "../shared.js";
+import { button, element } from "../shared.js";
 import { START } from "./state.js";
 import { judged, outcome, ran, verdict, whole } from "./exercises.js";
 
@@ -35,9 +35,9 @@ export class Lesson {
     this.body.tabIndex = -1;
     this.says = element("div", "lesson-says");
     this.says.setAttribute("aria-live", "polite");
-    this.back = this.button("← Back", () => this.go(this.step - 1), "lesson-back");
+    this.back = button("← Back", () => this.go(this.step - 1), "lesson-back");
     this.progress = element("span", "lesson-progress");
-    this.next = this.button("Next →", () => this.go(this.step + 1), "lesson-next");
+    this.next = button("Next →", () => this.go(this.step + 1), "lesson-next");
     const steps = element("nav", "lesson-steps");
     steps.setAttribute("aria-label", "Steps of the lesson");
     steps.append(this.back, this.progress, this.next);
@@ -50,13 +50,6 @@ export class Lesson {
       event.preventDefault();
       this.go(this.step + by);
     });
-  }
-
-  button(text, act, className = "") {
-    const node = element("button", className, text);
-    node.type = "button";
-    node.onclick = act;
-    return node;
   }
 
   // ── steps ──
@@ -148,7 +141,7 @@ export class Lesson {
     box.append(options);
     if (asked.ask === "token") this.drawTokens(asked, options, given);
     else this.optionsOf(asked).forEach((words, at) => {
-      const node = this.button(words, () => this.guess(asked, at));
+      const node = button(words, () => this.guess(asked, at));
       node.disabled = given !== undefined;
       node.setAttribute("aria-pressed", String(given === at));
       options.append(node);
@@ -196,7 +189,7 @@ export class Lesson {
     outcome.append(element("p", "lesson-sentence", sentence));
     const why = element("div", "lesson-text");
     why.innerHTML = asked.reveal; // as the text
-    outcome.append(why, this.button("Answer again", () => { this.answers.delete(this.step); this.draw(); }, "lesson-again"));
+    outcome.append(why, button("Answer again", () => { this.answers.delete(this.step); this.draw(); }, "lesson-again"));
     const buttons = [...box.querySelectorAll(".lesson-options button")];
     buttons.forEach((node, at) => {
       node.classList.toggle("is-truth", at === truth);
@@ -217,7 +210,7 @@ export class Lesson {
     const hint = element("details", "lesson-hint");
     hint.append(element("summary", "", "Hint"), element("p", "", exercise.hint));
     const acts = element("div", "lesson-acts");
-    acts.append(this.button("Check", () => this.check(exercise, this.page.state)), this.button("Start over", () => this.show(exercise.start)));
+    acts.append(button("Check", () => this.check(exercise, this.page.state)), button("Start over", () => this.show(exercise.start)));
     box.append(element("p", "lesson-question", exercise.task), this.verdictLine, acts, hint);
     this.body.append(box);
   }

@@ -1,6 +1,6 @@
 // Three panels of a live page: the neurons of a feed-forward layer, the prediction after every layer, decoding step by step.
 
-import { element, ink, palette, theme } from "../shared.js";
+import { button, element, ink, palette, theme } from "../shared.js";
 import { visible } from "./pictures.js";
 import { argmax, softmax, tensor } from "./tensors.js";
 
@@ -16,12 +16,13 @@ function scale(root, stops) { // a share from 0 to 1 -> [r, g, b]
   return (part) => rgb[Math.round(253 * Math.min(1, Math.max(0, part)))];
 }
 
-function select(name, words, take) {
-  const label = element("label", "choice", `${name} `), node = element("select");
-  words.forEach((word, at) => node.append(new Option(word, at)));
-  node.onchange = () => take(Number(node.value));
-  label.append(node);
-  return { label, node };
+export function menu(name, words, take, chosen = 0) {
+  const label = element("label", "choice", `${name} `), select = element("select");
+  words.forEach((word, at) => select.append(new Option(word, at)));
+  select.value = chosen;
+  select.onchange = () => take(Number(select.value));
+  label.append(select);
+  return label;
 }
 
 // What every neuron of a layer says at every token, after the nonlinearity.
@@ -32,7 +33,7 @@ export class Activations {
     this.root = parent.appendChild(element("div", "activations"));
     if (!this.names.length) return void this.root.append(element("p", "", "This model has no feed-forward layers."));
     const title = (name) => { const [stack, layer] = name.split("."); return page.live.model.isPair ? `${stack} ${Number(layer) + 1}` : `layer ${Number(layer) + 1}`; };
-    this.menu = select("Layer", this.names.map(title), (at) => { this.layer = at; this.row = null; this.update(); });
+    const layers = menu("Layer", this.names.map(title), (at) => { this.layer = at; this.row = null; this.update(); });
     this.says = element("p", "finding");
     this.canvas = element("canvas");
     this.canvas.tabIndex = 0;
@@ -48,7 +49,7 @@ export class Activations {
       this.row = Math.max(0, Math.min(this.shape[0] - 1, (this.row ?? -by) + by));
       this.update();
     };
-    this.root.append(this.menu.label, this.says, this.canvas, this.told, this.list);
+    this.root.append(layers, this.says, this.canvas, this.told, this.list);
   }
 
   update() {
@@ -62,7 +63,6 @@ export class Activations {
       if (Math.abs(value) > 1e-6) { active += 1; used[i % width] = 1; }
       most = Math.max(most, Math.abs(value));
     });
-    this.most = most;
     const silent = used.filter((one) => !one).length;
     this.says.textContent = `${share(active / data.length)} of the activations are not 0; ${silent} of ${width} neurons are 0 at every token of this input.`;
     const colour = scale(page.root, page.colours.diverging), cell = Math.max(2, Math.min(18, Math.floor(360 / n)));
@@ -140,9 +140,9 @@ export class Decoding {
     Object.assign(this, { page, at: 0 });
     this.root = parent.appendChild(element("div", "decoding"));
     this.bar = element("div", "changes");
-    this.back = page.button("‹", () => this.go(-1));
+    this.back = button("‹", () => this.go(-1));
     this.back.setAttribute("aria-label", "One token back");
-    this.next = page.button("›", () => this.go(1));
+    this.next = button("›", () => this.go(1));
     this.next.setAttribute("aria-label", "One token on");
     this.says = element("span", "finding");
     this.says.setAttribute("role", "status");
@@ -179,7 +179,7 @@ export class Decoding {
     this.next.disabled = !step || this.at === this.steps.length - 1;
     this.says.textContent = step ? `Token ${this.at + 1} of ${this.steps.length}: “${visible(labels[step.token])}” with ${share(step.probabilities[step.token])}` : this.why;
     this.words.replaceChildren(...this.steps.map((one, at) => {
-      const chip = this.page.button(visible(labels[one.token]), () => { this.at = at; this.draw(); });
+      const chip = button(visible(labels[one.token]), () => { this.at = at; this.draw(); });
       chip.className = `chip${at === this.at ? " chosen" : ""}${at > this.at ? " later" : ""}`;
       chip.setAttribute("aria-pressed", String(at === this.at));
       return chip;

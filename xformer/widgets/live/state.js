@@ -55,6 +55,7 @@ function replacedIn(text) {
 }
 
 export const isChanged = (state) => CHANGES.some((name) => JSON.stringify(state[name]) !== JSON.stringify(START[name]));
+export const bare = (state) => ({ ...unchanged(state), replace: state.replace }); // what is read stays, the model is unchanged
 export const unchanged = (state) => ({ ...state, ...Object.fromEntries(CHANGES.map((name) => [name, structuredClone(START[name])])) });
 
 // The place of an ablation or a cut, written "encoder.1.attn.2" or "encoder.1.attn.2.0.3".
@@ -64,11 +65,23 @@ export function cutOf(text) {
   return [parts.join("."), head === "*" ? null : Number(head), Number(query), Number(key)];
 }
 
-// What `live.run` is asked for; of a drawn mask the word alone.
-export function requestOf(state) {
+// What `live.run` is asked for. A drawn mask starts from the trained one, so `trained` gives the run of `bare(state)`.
+export function requestOf(state, { sites }, trained) {
   return {
     input: state.input,
     replace: Object.entries(state.replace).map(([at, token]) => [Number(at), token]),
-    mask: state.mask, positions: state.positions, step: state.step, ablate: state.ablate.map(headOf), cut: state.cut.map(cutOf),
+    mask: state.mask === "drawn" ? drawnMask(state.drawn, sites, trained()) : state.mask,
+    positions: state.positions, step: state.step, ablate: state.ablate.map(headOf), cut: state.cut.map(cutOf),
   };
+}
+
+// [query][key]: what self-attention was trained with, with some cells the other way round.
+function drawnMask(cells, sites, { trace }) {
+  const site = sites.findLast(({ kind }) => kind !== "cross_attn"), { shape: [, , n], data } = trace.get(`${site.path}.scores`);
+  const mask = Array.from({ length: n }, (_, q) => Array.from({ length: n }, (_, k) => data[q * n + k] !== -Infinity));
+  for (const cell of new Set(cells)) {
+    const [query, key] = cell.split(".").map(Number);
+    if (mask[query]?.[key] !== undefined) mask[query][key] = !mask[query][key];
+  }
+  return mask;
 }

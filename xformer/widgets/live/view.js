@@ -7,11 +7,11 @@ import { AttentionView } from "../attention_view/view.js";
 import { Pad } from "../digit_pad/pad.js";
 import { Matrices } from "../matrices/matrices.js";
 import { Scene } from "../scene/scene.js";
-import { element } from "../shared.js";
+import { button, element } from "../shared.js";
 import { rowData } from "./arithmetic.js";
-import { Activations, Decoding, Layers, likeliest } from "./panels.js";
+import { Activations, Decoding, Layers, likeliest, menu } from "./panels.js";
 import { attentionBytes, sceneBytes, visible } from "./pictures.js";
-import { START, isChanged, read, requestOf, unchanged, written } from "./state.js";
+import { START, bare, isChanged, read, requestOf, unchanged, written } from "./state.js";
 
 const TABS = { attention: "Attention", scene: "Whole run", arithmetic: "One head, step by step", feed_forward: "Feed-forward", lens: "Layer by layer", decode: "Word by word" };
 const MASKS = { trained: "as trained", causal: "causal", full: "full", drawn: "drawn" };
@@ -21,7 +21,7 @@ export class LivePage {
   constructor(root, live, { colours, lesson, state: first = {} }) {
     Object.assign(this, { root, live, colours, hasLesson: Boolean(lesson), changes: [], cells: [], order: 0 });
     const { model } = live;
-    this.usual = { ...START, input: model.defaultInput, ...sharpest(model, live.trace()), ...first };
+    this.usual = { ...START, input: model.defaultInput, ...sharpest(model, this.originalOf({ ...START, input: model.defaultInput })), ...first };
     const { state, lesson: step } = read(location.hash, this.usual);
     this.state = state;
     this.build();
@@ -96,7 +96,7 @@ export class LivePage {
     const pad = (this.pad = new Pad(this.asks));
     pad.send = (pixels) => this.show({ input: `drawn ${pixels.replace(/0+$/, "")}`.trim() });
     const at = () => Number(/^test (\d+)$/.exec(this.state.input)?.[1] ?? -1);
-    const other = this.button("Another digit", () => this.show({ input: `test ${(at() + 1) % this.live.model.nImages}` }));
+    const other = button("Another digit", () => this.show({ input: `test ${(at() + 1) % this.live.model.nImages}` }));
     other.hidden = !this.live.model.nImages;
     this.asks.append(other);
   }
@@ -111,9 +111,9 @@ export class LivePage {
     box.type = "checkbox";
     box.onchange = () => this.show({ positions: box.checked });
     positions.append(box, " positions");
-    this.ablate = this.button("Ablate this head", () => this.toggle("ablate", this.headName));
-    this.cut = this.button("Cut a connection", () => this.toggle("cut", this.cellName));
-    this.reset = this.button("Undo all changes", () => this.show(unchanged(this.state)));
+    this.ablate = button("Ablate this head", () => this.toggle("ablate", this.headName));
+    this.cut = button("Cut a connection", () => this.toggle("cut", this.cellName));
+    this.reset = button("Undo all changes", () => this.show(unchanged(this.state)));
     this.controls.append(mask, positions, this.ablate, this.cut, this.reset);
     positions.hidden = !model.canDropPositions;
     if (!model.steps.length) return;
@@ -121,17 +121,10 @@ export class LivePage {
     Object.assign(range, { type: "range", min: 0, max: model.steps.length - 1, step: 1 });
     range.setAttribute("aria-label", "Step of the training");
     range.oninput = () => this.stepTo(Number(range.value));
-    this.play = this.button("Play the training", () => this.playTraining());
+    this.play = button("Play the training", () => this.playTraining());
     this.stepSays = element("output");
     line.append(this.play, range, this.stepSays);
     this.controls.append(line);
-  }
-
-  button(text, act) {
-    const node = element("button", "", text);
-    node.type = "button";
-    node.onclick = act;
-    return node;
   }
 
   // ---- the state
@@ -197,36 +190,21 @@ export class LivePage {
     history.replaceState(null, "", `#${this.address}`);
   }
 
+  originalOf(state) { // the run without changes of the model; it is computed once for an input and a step
+    const request = requestOf(bare(state), this.live.model), key = JSON.stringify(request);
+    if (key !== this.originalKey) Object.assign(this, { original: this.live.trace(request), originalKey: key });
+    return this.original;
+  }
+
   run() {
-    const request = requestOf(this.state), bare = requestOf({ ...unchanged(this.state), replace: this.state.replace });
-    const key = JSON.stringify(bare);
-    if (this.originalKey !== key) {
-      this.original = this.live.trace(bare);
-      this.originalKey = key;
-    }
-    const isOther = isChanged({ ...this.state, replace: {} });
-    this.result = isOther ? this.live.trace({ ...request, mask: this.maskOf(request.mask) }) : this.original;
-    this.request = { ...request, mask: this.maskOf(request.mask) };
-    this.runs = isOther ? [this.original, this.result] : [this.original];
+    const { live, state } = this, original = this.originalOf(state), isOther = isChanged({ ...state, replace: {} });
+    this.request = requestOf(state, live.model, () => original);
+    this.result = isOther ? live.trace(this.request) : original;
+    this.runs = isOther ? [original, this.result] : [original];
     for (const name of ["query", "key"]) { // a cell that another input does not have
       const [, , queries, keys] = this.result.trace.get(`${this.site.path}.pattern`).shape;
-      if (this.state[name] !== null && this.state[name] >= (name === "query" ? queries : keys)) this.state[name] = null;
+      if (state[name] !== null && state[name] >= (name === "query" ? queries : keys)) state[name] = null;
     }
-  }
-
-  maskOf(mask) { // a drawn mask: what the model was trained with, with some cells the other way round
-    if (mask !== "drawn") return mask;
-    const allowed = this.allowed();
-    for (const cell of this.state.drawn) {
-      const [query, key] = cell.split(".").map(Number);
-      if (allowed[query]?.[key] !== undefined) allowed[query][key] = !allowed[query][key];
-    }
-    return allowed;
-  }
-
-  allowed() { // [query][key] of self-attention as trained
-    const site = this.live.model.sites.findLast(({ kind }) => kind !== "cross_attn"), { shape: [, , n], data } = this.original.trace.get(`${site.path}.scores`);
-    return Array.from({ length: n }, (_, q) => Array.from({ length: n }, (_, k) => data[q * n + k] !== -Infinity));
   }
 
   labels(site, side) { return this.tokens(side === "key" && site.kind === "cross_attn" ? "encoder" : site.stack); }
@@ -314,28 +292,19 @@ export class LivePage {
   }
 
   drawMask() { // a table of cells, each one shown or hidden
-    const isDrawn = this.state.mask === "drawn";
-    this.maskEditor.hidden = !isDrawn;
-    if (!isDrawn) return;
-    const allowed = this.maskOf("drawn"), n = allowed.length;
+    const allowed = this.request.mask, n = allowed.length;
+    this.maskEditor.hidden = !Array.isArray(allowed);
+    if (this.maskEditor.hidden) return;
     if (n > MOST_CELLS) {
       this.maskEditor.replaceChildren(element("p", "", `A mask is drawn cell by cell for up to ${MOST_CELLS} tokens; this input has ${n}.`));
       return;
     }
-    const site = this.live.model.sites.findLast(({ kind }) => kind !== "cross_attn"), words = this.labels(site, "key"), table = element("table");
-    const head = table.createTHead().insertRow();
-    head.append(element("td"), ...words.map((word) => element("th", "", word)));
-    const body = table.createTBody();
-    allowed.forEach((row, q) => {
-      const line = body.insertRow();
-      line.append(element("th", "", words[q]));
-      row.forEach((isAllowed, k) => {
-        const cell = this.button("", () => this.toggle("drawn", `${q}.${k}`));
-        cell.className = isAllowed ? "open" : "shut";
-        cell.setAttribute("aria-pressed", String(!isAllowed));
-        cell.setAttribute("aria-label", `Query ${q} ${words[q]}, key ${k} ${words[k]}: ${isAllowed ? "shown" : "hidden"}`);
-        line.insertCell().append(cell);
-      });
+    const site = this.live.model.sites.findLast(({ kind }) => kind !== "cross_attn"), words = this.labels(site, "key");
+    const table = cellTable(words, words, (q, k) => {
+      const isAllowed = allowed[q][k], cell = button("", () => this.toggle("drawn", `${q}.${k}`), isAllowed ? "open" : "shut");
+      cell.setAttribute("aria-pressed", String(!isAllowed));
+      cell.setAttribute("aria-label", `Query ${q} ${words[q]}, key ${k} ${words[k]}: ${isAllowed ? "shown" : "hidden"}`);
+      return cell;
     });
     this.maskEditor.replaceChildren(element("p", "note", "Rows are queries, columns are keys. Click a cell to hide it or show it."), table);
   }
@@ -364,24 +333,18 @@ export class LivePage {
   }
 
   drawBlank(panel) { // the shape of the map, with nothing in it: a cell can be clicked as a guess
-    const site = this.site, [queries, keys] = [this.labels(site, "query"), this.labels(site, "key")], table = element("table", "blank");
-    const top = table.createTHead().insertRow();
-    top.append(element("td"), ...keys.map((word) => element("th", "", word)));
-    const body = table.createTBody();
-    queries.forEach((word, query) => {
-      const line = body.insertRow();
-      line.append(element("th", "", word));
-      keys.forEach((other, key) => {
-        const cell = this.button("", () => {
-          for (const one of table.querySelectorAll("[aria-pressed=true]")) one.setAttribute("aria-pressed", "false");
-          cell.setAttribute("aria-pressed", "true");
-          for (const call of this.cells) call({ layer: this.state.layer, head: this.state.head, query, key });
-        });
-        cell.setAttribute("aria-pressed", "false");
-        cell.setAttribute("aria-label", `Query ${query} ${word}, key ${key} ${other}`);
-        line.insertCell().append(cell);
+    const { site } = this, [queries, keys] = [this.labels(site, "query"), this.labels(site, "key")];
+    const table = cellTable(queries, keys, (query, key) => {
+      const cell = button("", () => {
+        for (const one of table.querySelectorAll("[aria-pressed=true]")) one.setAttribute("aria-pressed", "false");
+        cell.setAttribute("aria-pressed", "true");
+        for (const call of this.cells) call({ layer: this.state.layer, head: this.state.head, query, key });
       });
+      cell.setAttribute("aria-pressed", "false");
+      cell.setAttribute("aria-label", `Query ${query} ${queries[query]}, key ${key} ${keys[key]}`);
+      return cell;
     });
+    table.className = "blank";
     panel.replaceChildren(element("p", "note", `${site.title}, head ${this.state.head + 1}: rows are queries, columns are keys.`), table);
   }
 
@@ -435,20 +398,13 @@ export class LivePage {
 
   drawPicker(labels, query, key) { // the head and the cell by menus
     const { sites } = this.live.model, { layer, head } = this.state;
-    const menu = (name, words, chosen, take) => {
-      const label = element("label", "choice", `${name} `), select = element("select");
-      words.forEach((word, at) => select.append(new Option(word, at)));
-      select.value = chosen;
-      select.onchange = () => this.show(take(Number(select.value)), { isOther: true });
-      label.append(select);
-      return label;
-    };
     const heads = Array.from({ length: sites[layer].heads }, (_, at) => `head ${at + 1}`);
+    const numbered = (side) => labels(side).map((word, at) => `${at} ${word}`), show = (part) => this.show(part, { isOther: true });
     this.picker.replaceChildren(
-      menu("Layer", sites.map(({ title }) => title), layer, (at) => ({ layer: at, query: null, key: null })),
-      menu("Head", heads, head, (at) => ({ head: at, query, key: null })),
-      menu("Query", labels("query").map((word, at) => `${at} ${word}`), query, (at) => ({ query: at, key: null })),
-      menu("Key", labels("key").map((word, at) => `${at} ${word}`), key, (at) => ({ query, key: at })),
+      menu("Layer", sites.map(({ title }) => title), (at) => show({ layer: at, query: null, key: null }), layer),
+      menu("Head", heads, (at) => show({ head: at, query, key: null }), head),
+      menu("Query", numbered("query"), (at) => show({ query: at, key: null }), query),
+      menu("Key", numbered("key"), (at) => show({ query, key: at }), key),
     );
   }
 
@@ -461,6 +417,17 @@ export class LivePage {
     this[name] ??= new Panel(panel, this);
     this[name].update();
   }
+}
+
+function cellTable(queries, keys, cellOf) { // a table of queries by keys; `cellOf(query, key)` makes what stands in a cell
+  const table = element("table"), body = table.createTBody();
+  table.createTHead().insertRow().append(element("td"), ...keys.map((word) => element("th", "", word)));
+  queries.forEach((word, query) => {
+    const line = body.insertRow();
+    line.append(element("th", "", word));
+    keys.forEach((_, key) => line.insertCell().append(cellOf(query, key)));
+  });
+  return table;
 }
 
 function row(name, parts) {
