@@ -39,12 +39,15 @@ from xformer.checkpoints import Checkpoint, save
 from xformer.errors import ConfigError, EditError, InputError, UnavailableError, XformerError
 from xformer.files import snapshot_file
 from xformer.integrations.health_alarms import Alarm, Probe, Setting, State, raised, thresholds_of
-from xformer.integrations.health_record import HealthRecord, RunWriter, plane, settings_of
+from xformer.integrations.health_record import HealthRecord, settings_of, write_probe
+from xformer.integrations.outside_run import OutsideRun
 from xformer.model import Transformer
 from xformer.reading import Reading, read
 from xformer.site import Site
 from xformer.tasks import Task
 from xformer.trace import first_nan
+from xformer.training.run_store import RunStore
+from xformer.viz.packing import plane
 
 log = logging.getLogger("xformer.health")
 INDUCTION_LENGTH = 16
@@ -128,7 +131,8 @@ class AttentionHealth:
         self.record = HealthRecord()
         self.should_stop = False
         """Whether the app asks the training to stop; the callbacks obey, and your own loop may."""
-        self._writer: RunWriter | None = None
+        self._run: OutsideRun | None = None
+        self._n_steps = 0
         self._setting: Setting | None = None
         self._inputs: Any = None
         self._twice: Any = None
@@ -149,7 +153,7 @@ class AttentionHealth:
     @property
     def run(self) -> str:
         """The id of the run in the run store; "" before the first probe, or without one."""
-        return "" if self._writer is None else self._writer.run
+        return "" if self._run is None else self._run.id
 
     def table(self) -> pd.DataFrame:
         """One row per step, layer and head; see `HealthRecord.table`."""
@@ -211,8 +215,8 @@ class AttentionHealth:
 
     def close(self, state: str = "finished") -> None:
         """End the run in the run store; the callbacks do it by themselves. `state` is "finished" or "failed"."""
-        if self._writer is not None:
-            self._writer.leave(state)
+        if self._run is not None:
+            self._run.leave(state)
 
     def report(self) -> Any:
         """A view for a notebook: alarms, loss, and a map of layer × head over the steps."""
@@ -255,7 +259,7 @@ class AttentionHealth:
             found.layers[at].update(norms)
         masks = reading.trace.activations
         planes = {
-            path: plane(one[0], masks[f"{path}.mask"].expand(one.shape)[0] if f"{path}.mask" in masks else one[0] >= -1)
+            path: plane(one[0].numpy(force=True), _allowed(masks.get(f"{path}.mask"), one))
             for path, one in found.patterns.items()
         }
         bad = any(not bool(of["entropy_p50"].isfinite().all()) for of in found.heads.values())
@@ -320,7 +324,11 @@ class AttentionHealth:
             settings = settings_of(
                 reading.subject.shape, model, self.task, name=self.name, steps=self.steps, every=self.every
             )
-            self._writer = RunWriter(self.out, settings, self.record)
+            self._run = OutsideRun(RunStore(self.out), settings)
+            self.record.folder = self._run.folder
+            self.record.write_words()  # before it is listed as running: the app takes it for a run with a record
+            self._run.start()
+            self._n_steps = settings.train.steps
 
     def _probe_loss(self, reading: Reading) -> float:
         """The mean cross-entropy of the probe's next tokens, in nats; NaN where the model predicts none."""
@@ -350,7 +358,7 @@ class AttentionHealth:
             self.record.losses = self.record.losses[:half:2] + self.record.losses[half:]
 
     def _write(self, model: nn.Module, step: int, new: Sequence[Alarm]) -> None:
-        if self._writer is None:
+        if self._run is None:
             return
         self.record.write_words()
         now = self.record.probes[-1]
@@ -358,12 +366,14 @@ class AttentionHealth:
         figures = self._figures | {"loss": float(np.mean(recent)) if recent else math.nan, "held_out_loss": now.loss}
         scores = {path: [float(s) for s in of["induction"]] for path, of in now.heads.items()}
         scores = {path: of for path, of in scores.items() if all(math.isfinite(s) for s in of)}
-        self.should_stop = self._writer.report(step, figures, scores, " ".join(map(str, new[:3]))) or self.should_stop
+        self._n_steps = max(self._n_steps, step)
+        note = " ".join(map(str, new[:3]))
+        self.should_stop = write_probe(self._run, step, figures, scores, note, self._n_steps) or self.should_stop
         if self.weights:
             if isinstance(model, Transformer):
-                save(Checkpoint(model, self.task), snapshot_file(self._writer.folder, step))
+                save(Checkpoint(model, self.task), snapshot_file(self._run.folder, step))
             elif hasattr(model, "save_pretrained"):
-                model.save_pretrained(self._writer.folder / "weights" / f"{step:06d}")  # type: ignore[operator]
+                model.save_pretrained(self._run.folder / "weights" / f"{step:06d}")  # type: ignore[operator]
 
     def _part(self, model: nn.Module) -> nn.Module:
         """The module that reads the probe, without wrappers. Raises `UnavailableError` for sharded parameters."""
@@ -477,6 +487,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
         if not isinstance(inner, nn.Module) or inner is model:
             return model
         model = inner
+
+
+def _allowed(mask: Tensor | None, pattern: Tensor) -> np.ndarray:
+    """Where the first input's mask lets heads look [head, query, key]; everywhere without a mask."""
+    return np.ones((1, 1, 1), dtype=bool) if mask is None else mask.expand(pattern.shape)[0].numpy(force=True)
 
 
 @contextmanager

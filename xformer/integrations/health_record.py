@@ -7,7 +7,7 @@
     RUN/health/record.json         tokens, alarms
     RUN/health/000200.npz          the measures and patterns of step 200
 
-The weights are kept only on request. A run is written by `RunWriter`, so that the app shows it while it is trained.
+The weights are kept only on request.
 """
 
 from __future__ import annotations
@@ -15,55 +15,32 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
-import secrets
-import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, UInt8
-from torch import Tensor
+from jaxtyping import UInt8
 
-from xformer.adapters.on_demand import LEVELS, MASKED, NAN
 from xformer.analysis.attention_health import HEAD_MEASURES, LAYER_MEASURES
 from xformer.config import ModelConfig, TaskConfig, TrainConfig
 from xformer.errors import CheckpointError, InputError
 from xformer.files import strict_json, write_atomically
 from xformer.integrations.health_alarms import Alarm, Probe
+from xformer.integrations.outside_run import OutsideRun
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape
 from xformer.presets import Preset
 from xformer.tasks import Task
-from xformer.training import liveness
-from xformer.training.entry import ELSEWHERE
-from xformer.training.liveness import LOCK
-from xformer.training.run_store import RunStore, entry_of, insert_rows, move, set_columns
 
 FOLDER, FILE, PRESET = "health", "record.json", "external"
 """The folder of a record in that of its run, the file of its words, and the preset's name of such a run."""
-SIDE = 48
-"""Most cells of a pattern on either axis; longer inputs are pooled by their maximum."""
 MOST_KEPT = 16 * 1024**2
 """Bytes of patterns that a record keeps in memory; then every second step is dropped."""
 Planes = dict[str, UInt8[np.ndarray, "head row col"]]
-"""By the path of the layer: a weight w as round(253 w), 255 where the mask forbids to look, 254 where it is not a number."""
-
-
-def plane(
-    pattern: Float[Tensor, "head query key"], allowed: Bool[Tensor, "head query key"]
-) -> UInt8[np.ndarray, "head row col"]:
-    """The weights of a layer as codes, at most `SIDE` cells on either axis."""
-    weights = pattern.float().masked_fill(~allowed, -1.0)
-    sizes = [-(-n // SIDE) for n in weights.shape[1:]]
-    weights = F.max_pool2d(weights, sizes, ceil_mode=True)
-    codes = (LEVELS * weights).round().clamp(0, LEVELS)
-    codes = torch.where(weights < 0, float(MASKED), codes).masked_fill(~weights.isfinite(), float(NAN))
-    return codes.to(torch.uint8).numpy(force=True)
+"""By the path of the layer, as codes; see `xformer.viz.packing.plane`."""
 
 
 @dataclass(eq=False)
@@ -204,56 +181,22 @@ def settings_of(shape: ModelShape, model: Any, task: Task | None, *, name: str, 
     return Preset(PRESET, name, about, config, stand_in if task is None else task.config, train)
 
 
-class RunWriter:
-    """Writes one training into a run store: its state, its metrics, and its record, under a lock that ends with the process."""
+def write_probe(
+    run: OutsideRun, step: int, figures: Mapping[str, float], scores: Mapping[str, list[float]], note: str, steps: int
+) -> bool:
+    """Write the metrics of a probe into a run. Returns whether the app asks the training to stop.
 
-    def __init__(self, folder: str | Path, settings: Preset, record: HealthRecord, owner: str = "here") -> None:
-        self.store = RunStore(folder)
-        self.run = self.store.add(settings, name=settings.title, owner=owner, device=ELSEWHERE, state="stopped")
-        self.folder = record.folder = self.store.folder_of(self.run)
-        self.lock = liveness.take(self.folder / LOCK)
-        self.steps, self.began = settings.train.steps, time.perf_counter()
-        record.write_words()
-        with self.store.database.writing() as db:
-            move(db, entry_of(db, self.run), "queued")
-            move(db, entry_of(db, self.run), "running", worker=secrets.token_hex(8), device=ELSEWHERE, pid=os.getpid())
-
-    def report(self, step: int, figures: dict[str, float], scores: dict[str, list[float]], note: str) -> bool:
-        """Write a row of metrics. Returns whether the app asks the training to stop.
-
-        Args:
-            step: The number of updates so far.
-            figures: `loss`, `learning_rate`, `gradient_norm`, `held_out_loss`; NaN is left out.
-            scores: The induction score of each head by the path of its layer.
-            note: The alarms of this step.
-        """
-        seconds = time.perf_counter() - self.began
-        known = {name: value for name, value in figures.items() if math.isfinite(value)}
-        self.steps = max(self.steps, step)
-        row = known | {
-            "step": step,
-            "steps": self.steps,
-            "seconds": seconds,
-            "scores": scores,
-            "note": note,
-            "done": False,
-        }
-        live = {name: known[name] for name in ("loss", "gradient_norm", "learning_rate") if name in known}
-        live |= {"steps_per_second": step / max(1e-9, seconds)}
-        with self.store.database.writing() as db:
-            insert_rows(db, self.run, [row])
-            set_columns(db, self.run, step=step, seconds=seconds, live=json.dumps(live))
-            if note:
-                set_columns(db, self.run, message=note[:500])
-            sent = {line["kind"] for line in db.execute("SELECT kind FROM commands WHERE run = ?", (self.run,))}
-            db.execute("DELETE FROM commands WHERE run = ?", (self.run,))
-        return "stop" in sent
-
-    def leave(self, state: str, **values: Any) -> None:
-        """Record the end of the run and release its lock; a second call does nothing."""
-        if self.lock is None:
-            return
-        with self.store.database.writing() as db:
-            move(db, entry_of(db, self.run), state, worker=None, pid=None, **values)
-        os.close(self.lock)
-        self.lock = None
+    Args:
+        run: The run.
+        step: The number of updates so far.
+        figures: `loss`, `learning_rate`, `gradient_norm`, `held_out_loss`; NaN is left out.
+        scores: The induction score of each head by the path of its layer.
+        note: The alarms of this step.
+        steps: The number of steps of the whole training.
+    """
+    seconds = run.seconds
+    known = {name: value for name, value in figures.items() if math.isfinite(value)}
+    of_run = {"step": step, "steps": steps, "seconds": seconds, "scores": scores, "note": note, "done": False}
+    live = {name: known[name] for name in ("loss", "gradient_norm", "learning_rate") if name in known}
+    run.write(known | of_run, live | {"steps_per_second": step / max(1e-9, seconds)}, note[:500])
+    return "stop" in run.take_commands()

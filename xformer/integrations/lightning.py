@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import secrets
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -30,6 +27,7 @@ from xformer.config import TrainConfig
 from xformer.disk_quota import Room, runs_folder
 from xformer.errors import ConfigError, QuotaExceededError
 from xformer.files import snapshot_file
+from xformer.integrations.outside_run import OutsideRun
 from xformer.model import Transformer
 from xformer.presets import Preset, preset
 from xformer.tasks import Batch, Task, score
@@ -37,14 +35,11 @@ from xformer.tasks.batch import cross_entropy
 from xformer.tasks.framing import Purpose, generator
 from xformer.tasks.task import CHUNK
 from xformer.trace import record
-from xformer.training import liveness
 from xformer.training.card import fitting
-from xformer.training.entry import ELSEWHERE
 from xformer.training.evaluate import Progress, put_figures_on_card
-from xformer.training.liveness import LOCK
 from xformer.training.loop import prepare_process
 from xformer.training.recipe import learning_rate
-from xformer.training.run_store import RunStore, entry_of, insert_rows, move, set_columns
+from xformer.training.run_store import RunStore
 
 __all__ = ["AttentionSnapshots", "LitTransformer"]
 
@@ -139,12 +134,16 @@ class AttentionSnapshots(lightning.Callback):
         self.room = Room(self.store.folder)
         self.held_out = task.sample(held_out, seed=seed, purpose="held-out")
         self.probe = task.probe(seed)
-        self.run = self.token = ""
-        self.lock: int | None = None
+        self._run: OutsideRun | None = None
         self.rows: list[dict[str, Any]] = []
         self.losses: list[float] = []
-        self.gradient_norm = self.rate = self.began = 0.0
+        self.gradient_norm = self.rate = 0.0
         self.step = 0
+
+    @property
+    def run(self) -> str:
+        """The id of the run in the run store while it is trained, else ""."""
+        return "" if self._run is None else self._run.id
 
     def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         if not trainer.is_global_zero:
@@ -155,19 +154,15 @@ class AttentionSnapshots(lightning.Callback):
         train = TrainConfig(steps=steps, log_every=self.every, snapshot_every=self.every, seed=self.seed)
         about = "Trained by PyTorch Lightning: optimiser and schedule are the module's own."
         settings = Preset("lightning", self.name, about, model.config, self.task.config, train)
-        self.run = self.store.add(settings, name=self.name, owner=self.owner, device=ELSEWHERE, state="stopped")
-        self.lock = liveness.take(self.store.folder_of(self.run) / LOCK)  # dropped with this process, however it ends
-        self.token, self.rows, self.losses, self.step = secrets.token_hex(8), [], [], 0
-        self.began = time.perf_counter()
-        with self.store.database.writing() as db:
-            move(db, entry_of(db, self.run), "queued")
-            move(db, entry_of(db, self.run), "running", worker=self.token, device=ELSEWHERE, pid=os.getpid())
-        self._keep_snapshot(model)
+        self._run = run = OutsideRun(self.store, settings, self.owner)
+        self.rows, self.losses, self.step = [], [], 0
+        run.start()
+        self._keep_snapshot(run, model)
 
     def on_before_optimizer_step(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        if self.run and (trainer.global_step + 1) % self.every == 0:
+        if self._run is not None and (trainer.global_step + 1) % self.every == 0:
             gradients = [p.grad.flatten() for p in transformer_in(pl_module).parameters() if p.grad is not None]
             self.gradient_norm = float(torch.cat(gradients).norm()) if gradients else 0.0
             self.rate = float(optimizer.param_groups[0]["lr"])
@@ -176,45 +171,44 @@ class AttentionSnapshots(lightning.Callback):
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if not self.run:
+        if (run := self._run) is None:
             return
         if isinstance(loss, Tensor):
             self.losses.append(float(loss))
         if trainer.global_step != self.step and trainer.global_step % self.every == 0:
             self.step = trainer.global_step
-            self._report(trainer, transformer_in(pl_module))
-            self._obey(trainer)
+            self._report(run, trainer, transformer_in(pl_module))
+            self._obey(run, trainer)
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        if not self.run:
+        if (run := self._run) is None:
             return
         model = transformer_in(pl_module)
         if trainer.global_step != self.step:
             self.step = trainer.global_step
-            self._report(trainer, model)
-        folder = self.store.folder_of(self.run)
+            self._report(run, trainer, model)
         card = {
             "preset": "lightning",
             "title": self.name,
-            "about": self.store.entry(self.run).about,
+            "about": self.store.entry(run.id).about,
             "seed": self.seed,
             "step": self.step,
             "device": pl_module.device.type,
             "torch": torch.__version__,
-            "seconds": round(time.perf_counter() - self.began, 2),
+            "seconds": round(run.seconds, 2),
             "curve": fitting(self.rows),
         }
-        save(Checkpoint(model, self.task, card), folder)
-        figures = put_figures_on_card(folder, 2_000)
-        self._leave("finished", figures=json.dumps(figures))
+        save(Checkpoint(model, self.task, card), run.folder)
+        figures = put_figures_on_card(run.folder, 2_000)
+        self._leave(run, "finished", figures=json.dumps(figures))
 
     def on_exception(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
     ) -> None:
-        if self.run:
-            self._leave("failed", message=f"Lightning's loop ended with {type(exception).__name__}.")
+        if (run := self._run) is not None:
+            self._leave(run, "failed", message=f"Lightning's loop ended with {type(exception).__name__}.")
 
-    def _report(self, trainer: lightning.Trainer, model: Transformer) -> None:
+    def _report(self, run: OutsideRun, trainer: lightning.Trainer, model: Transformer) -> None:
         """Write a snapshot and a row of metrics."""
         device = next(model.parameters()).device
         was_training = model.training
@@ -226,7 +220,7 @@ class AttentionSnapshots(lightning.Callback):
         scores = self.task.head_scores(record(model, *inputs, keep=["*.pattern"]), self.probe)
         model.train(was_training)
         steps = int(trainer.estimated_stepping_batches)
-        seconds = time.perf_counter() - self.began
+        seconds = run.seconds
         loss = sum(self.losses) / max(1, len(self.losses))
         row = Progress(
             step=self.step,
@@ -244,39 +238,31 @@ class AttentionSnapshots(lightning.Callback):
         speed = (self.step - before["step"]) / max(1e-9, seconds - before["seconds"])
         live = {name: row[name] for name in ("loss", "gradient_norm", "learning_rate")} | {"steps_per_second": speed}
         self.rows, self.losses = [*self.rows, row], []
-        self._keep_snapshot(model)
-        with self.store.database.writing() as db:
-            insert_rows(db, self.run, [row])
-            set_columns(db, self.run, step=self.step, seconds=seconds, live=json.dumps(live))
+        self._keep_snapshot(run, model)
+        run.write(row, live)
 
-    def _keep_snapshot(self, model: Transformer) -> None:
+    def _keep_snapshot(self, run: OutsideRun, model: Transformer) -> None:
         """Write the weights of this step. If the quota is exceeded, the run shows a message and training continues."""
         try:
             room = sum(parameter.nbytes for parameter in model.parameters())
             self.room.check(room, f"A snapshot of step {self.step:,}")
         except QuotaExceededError as error:
-            self.store.change(self.run, message=str(error))
+            self.store.change(run.id, message=str(error))
             return
-        save(Checkpoint(model, self.task), snapshot_file(self.store.folder_of(self.run), self.step))
+        save(Checkpoint(model, self.task), snapshot_file(run.folder, self.step))
         self.room.wrote(room)
 
-    def _obey(self, trainer: lightning.Trainer) -> None:
+    def _obey(self, run: OutsideRun, trainer: lightning.Trainer) -> None:
         """Obey the commands of the app: only stop is supported."""
-        with self.store.database.writing() as db:
-            commands = {row["kind"] for row in db.execute("SELECT kind FROM commands WHERE run = ?", (self.run,))}
-            db.execute("DELETE FROM commands WHERE run = ?", (self.run,))
-            if commands - {"stop"}:
-                set_columns(db, self.run, message="A run of Lightning's can only be watched and stopped from here.")
+        commands = run.take_commands()
+        if commands - {"stop"}:
+            self.store.change(run.id, message="A run of Lightning's can only be watched and stopped from here.")
         if "stop" in commands:
             trainer.should_stop = True
 
-    def _leave(self, state: str, **values: Any) -> None:
-        """Record the end of the run, and release its lock."""
-        with self.store.database.writing() as db:
-            move(db, entry_of(db, self.run), state, worker=None, pid=None, **values)
-        if self.lock is not None:
-            os.close(self.lock)
-        self.lock, self.run = None, ""
+    def _leave(self, run: OutsideRun, state: str, **values: Any) -> None:
+        run.leave(state, **values)
+        self._run = None
 
 
 def transformer_in(module: torch.nn.Module) -> Transformer:

@@ -32,7 +32,7 @@ from xformer.model import Transformer
 from xformer.reading import Readable
 from xformer.tasks.images import digit_images
 from xformer.trace import Trace, record
-from xformer.viz.packing import joined
+from xformer.viz.packing import Blocks, joined
 from xformer.widgets.page import stand_alone_page
 
 MAGIC = b"XLIV"
@@ -178,11 +178,11 @@ def pack_model(
     earlier, step = snapshots[:-1], snapshots[-1][0] if snapshots else int(checkpoint.card.get("step") or 0)
     kind, n = "float16", len(earlier)
     while True:  # until it has room: as float16, else as differences, else fewer of them
-        body = _Body()
-        last = {"step": step, "kind": header["precision"], "at": body.put(_planes(trained))}
+        body = Blocks()
+        last = {"step": step, "kind": header["precision"], "at": body.add(_planes(trained))}
         header["snapshots"] = [*_put_snapshots(body, _spread(earlier, n), trained.astype("<f4"), kind), last]
         header["task"] = None if task is None else _task(subject, body)
-        packed = _deflated(b"".join(body.blocks))
+        packed = _deflated(b"".join(body.parts))
         if len(packed) <= room or not n:
             return joined(MAGIC, header, packed)
         kind, n = "delta8", n if kind == "float16" else min(n - 1, n * room // len(packed))
@@ -256,31 +256,15 @@ def _spread(items: Sequence[Any], most: int) -> list[Any]:
     return [items[round(index * (len(items) - 1) / max(1, most - 1))] for index in range(most)]
 
 
-class _Body:
-    """Blocks of bytes behind the header, each from a multiple of 8 on."""
-
-    def __init__(self) -> None:
-        self.blocks: list[bytes] = []
-        self.size = 0
-
-    def put(self, *arrays: np.ndarray) -> int:
-        """Append arrays one after the other; returns where they begin."""
-        at, content = self.size, b"".join(array.tobytes() for array in arrays)
-        content += bytes(-len(content) % 8)
-        self.blocks.append(content)
-        self.size += len(content)
-        return at
-
-
 def _put_snapshots(
-    body: _Body, snapshots: Sequence[tuple[int, Checkpoint]], trained: Float[np.ndarray, " weight"], kind: str
+    body: Blocks, snapshots: Sequence[tuple[int, Checkpoint]], trained: Float[np.ndarray, " weight"], kind: str
 ) -> list[dict[str, Any]]:
     """Pack the snapshots before the trained weights, as float16 or as differences from them."""
     placed = []
     for step, checkpoint in snapshots:
         numbers, shapes = _numbers(checkpoint.model), [value.shape for value in checkpoint.model.parameters()]
         parts = (_planes(numbers.astype("<f2")),) if kind == "float16" else _difference_codes(numbers - trained, shapes)
-        placed.append({"step": step, "kind": kind, "at": body.put(*parts)})
+        placed.append({"step": step, "kind": kind, "at": body.add(*parts)})
     return placed
 
 
@@ -290,8 +274,7 @@ def _planes(numbers: np.ndarray) -> np.ndarray:
 
 
 def _deflated(content: bytes) -> bytes:
-    packer = zlib.compressobj(9, zlib.DEFLATED, -15)  # without a header
-    return packer.compress(content) + packer.flush()
+    return zlib.compress(content, 9, wbits=-zlib.MAX_WBITS)  # without a header
 
 
 def _difference_codes(
@@ -344,14 +327,14 @@ def _apart(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max())
 
 
-def _task(subject: BareModel, body: _Body) -> dict[str, Any]:
+def _task(subject: BareModel, body: Blocks) -> dict[str, Any]:
     """What the script needs to know of a task to read its texts."""
     assert isinstance(subject, TaskModel)
     task, rule, special = subject.task, subject.task.rule, subject.task.vocabulary.special
     images = {}
     if rule.is_image and find_spec("sklearn") is not None:
         sources = digit_images()[1].sources.numpy()
-        images = {"images": {"at": body.put(sources.astype(np.uint8)), "n": len(sources)}}
+        images = {"images": {"at": body.add(sources.astype(np.uint8)), "n": len(sources)}}
     return {
         **{name: getattr(task.config, name) for name in ("name", "architecture", "symbols", "max_len", "alphabet")},
         "pad": special.pad, "end": special.end, "start": special.start, "example": rule.typed_example, "unit": rule.unit,

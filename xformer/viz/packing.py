@@ -188,11 +188,38 @@ def codes_of(
     return np.where(number, codes, np.where(weights == -np.inf, MASKED, NAN)).astype(np.uint8)
 
 
+def plane(
+    pattern: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head #query #key"]
+) -> UInt8[np.ndarray, "head row col"]:
+    """The weights of a layer as codes on the fixed scale from 0 to 1: round(253 w), at most `SIDE` cells on either axis."""
+    weights = np.where(allowed, pattern, -np.inf)
+    for axis in (1, 2):
+        weights = block_max(weights, factor(weights.shape[axis], SIDE), axis)
+    return codes_of(weights, np.ones((1, 1, 1)), 1)
+
+
+class Blocks:
+    """Blocks of bytes that lie one behind the other, each from a multiple of 8 on."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.size = 0
+
+    def add(self, *arrays: np.ndarray) -> int:
+        """Append arrays as one block; returns where it begins, in bytes."""
+        at, content = self.size, b"".join(array.tobytes() for array in arrays)
+        self.parts.append(content + bytes(-len(content) % 8))
+        self.size += len(self.parts[-1])
+        return at
+
+
 AnyLayer = PatternLayer | LaterLayer
 
 __all__ = ["AnyLayer", "PatternLayer", "header_of", "pack", "visible"]
 MAGIC = b"XATT"
 
+SIDE = 48
+"""Most cells of a `plane` on either axis; longer inputs are pooled by their maximum."""
 POWER = 2
 """The root of a weight that a byte holds: see `codes_of`."""
 MOST_BYTES = 1_950_000

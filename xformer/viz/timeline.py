@@ -16,7 +16,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Float, UInt8
 
 from xformer.adapters import own_task_model
 from xformer.analysis.attention_patterns import pattern_cells
@@ -28,13 +28,11 @@ from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.viz.attention_patterns import HEAD_GRID_MOST_CELLS, head_chart, heads_grid
 from xformer.viz.charts import Chart, layered, token_lanes
-from xformer.viz.packing import LEVELS, MASKED, NAN, codes_of, header_of, joined, visible
+from xformer.viz.packing import LEVELS, MASKED, NAN, SIDE, header_of, joined, plane, visible
 from xformer.viz.theme import HEAD_HUES, SEQUENTIAL, TEXT, pick
 from xformer.viz.training_curves import Curves, curve_chart, with_marks
 
 MAGIC = b"XFLM"
-SIDE = 48
-"""Most cells of a plane on either axis."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,16 +56,6 @@ class Frame:
     says: tuple[str, ...]
     right: tuple[bool, ...]
     probability: tuple[float, ...]
-
-
-def plane(
-    pattern: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head #query #key"]
-) -> UInt8[np.ndarray, "head row col"]:
-    """The weights of a layer as codes on the fixed scale from 0 to 1."""
-    weights = np.where(allowed, pattern, -np.inf)
-    for axis in (1, 2):
-        weights = block_max(weights, factor(weights.shape[axis], SIDE), axis)
-    return codes_of(weights, np.ones((1, 1, 1)), 1)
 
 
 def film_frame(reading: Reading, step: int) -> Frame:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from xformer.reading import Reading
 from xformer.site import Site
-from xformer.viz.packing import joined, visible
+from xformer.viz.packing import Blocks, joined, visible
 from xformer.viz.theme import DIVERGING, HEAD_HUES, PART_HUES, RIGHT, SEQUENTIAL, WRONG
 
 MOST_TOKENS = 20
@@ -36,21 +35,6 @@ COLOURS = {
 }
 
 
-class _Arrays:
-    """Arrays that lie one behind the other; `add` returns where one begins, in bytes."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.size = 0
-
-    def add(self, array: np.ndarray) -> int:
-        data, at = array.tobytes(), self.size
-        padded = data + bytes(-len(data) % 4)
-        self.parts.append(padded)
-        self.size += len(padded)
-        return at
-
-
 def scene_data(reading: Reading, edit: tuple[Sequence[str], int] | None = None) -> bytes:
     """Pack what the scene shows of the first input of a reading.
 
@@ -62,7 +46,7 @@ def scene_data(reading: Reading, edit: tuple[Sequence[str], int] | None = None) 
         `XSC1`, the length of the header (4 bytes, little endian), the header as JSON, and the arrays that it refers to by their
         offset behind the header: vectors as float32, attention patterns as uint8 (255 is a weight of 1).
     """
-    arrays = _Arrays()
+    arrays = Blocks()
     stacks = [_stack(reading, name, arrays) for name in _stacks(reading)]
     header = {
         "stacks": stacks,
@@ -78,7 +62,7 @@ def _stacks(reading: Reading) -> list[str]:
     return list(dict.fromkeys(site.stack for site in reading.attention))
 
 
-def _stack(reading: Reading, name: str, arrays: _Arrays) -> dict[str, Any]:
+def _stack(reading: Reading, name: str, arrays: Blocks) -> dict[str, Any]:
     """One stack: its tokens, the vectors that enter it, and its layers in the order of the run."""
     tokens = reading.tokens_of(name)
     shown = _window(reading, len(tokens))
@@ -117,7 +101,7 @@ def _window(reading: Reading, n: int) -> range:
 
 
 def _layer(
-    reading: Reading, stack: str, layer: int, sites: Sequence[Site], shown: range, arrays: _Arrays
+    reading: Reading, stack: str, layer: int, sites: Sequence[Site], shown: range, arrays: Blocks
 ) -> dict[str, Any]:
     block = f"{stack}.{layer}"
     before, after = _rows(reading, f"{block}.resid_pre", shown), _rows(reading, f"{block}.resid_post", shown)
@@ -138,7 +122,7 @@ def _layer(
     return found
 
 
-def _patterns(reading: Reading, site: Site, shown: range, arrays: _Arrays) -> dict[str, Any]:
+def _patterns(reading: Reading, site: Site, shown: range, arrays: Blocks) -> dict[str, Any]:
     """The attention weights of each head between the shown tokens, as bytes."""
     pattern = reading[f"{site.path}.pattern"][0].detach().float().cpu()  # [head, query, key]
     keys = _window(reading, pattern.shape[-1])
@@ -163,7 +147,7 @@ def _rows(reading: Reading, name: str, shown: range) -> Float[Tensor, "row d_mod
     return value[shown.start : shown.stop].detach().float().cpu() if len(value) >= shown.stop else None
 
 
-def _column(name: str, vectors: Float[Tensor, "row d_model"], arrays: _Arrays) -> dict[str, Any]:
+def _column(name: str, vectors: Float[Tensor, "row d_model"], arrays: Blocks) -> dict[str, Any]:
     """Some numbers of each vector, evenly spaced over its dimensions, and the largest of them."""
     width = vectors.shape[1]
     n = min(width, MOST_VALUES)
