@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -38,15 +37,18 @@ def live_menu(view: View, name: str, at: Mapping[str, Any] | None = None) -> Non
     """
     try:
         subject = view.own
-        checkpoint = Checkpoint(subject.model, subject.task, card_of_model(view.model))
-        check_exportable(checkpoint)
+        check_exportable(Checkpoint(subject.model, subject.task))
     except XformerError as error:
         st.caption(f"No live page: {escape_markdown(str(error))}")
         return
     state, missing = _live_state(view)
     text = subject.input.text(view.source)
-    page = partial(live_page, checkpoint, text, state=state | dict(at or {}))
-    download(lambda: page().encode(), name, view.model.replace("/", "-"))
+
+    def page() -> bytes:  # the card of a run is read from the store: only when the file is requested
+        checkpoint = Checkpoint(subject.model, subject.task, card_of_model(view.model))
+        return live_page(checkpoint, text, state=state | dict(at or {})).encode()
+
+    download(page, name, view.model.replace("/", "-"))
     if missing:
         st.caption(escape_markdown(f"A live page cannot make these changes: {', '.join(missing)}."))
 
