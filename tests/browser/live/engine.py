@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +86,33 @@ def arrays(trace: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def changed_header(packed: bytes, header: Mapping[str, Any]) -> bytes:
     """A packed model with another header."""
     return joined(packed[:4], header, packed[8 + int.from_bytes(packed[4:8], "little") :])
+
+
+@contextmanager
+def pages_from_disk(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """`open(file, "mask=causal", width=390)` opens an HTML file without a network; at the end nothing may have failed in it."""
+    contexts, problems = [], list[str]()
+
+    def refuse(route: Route) -> None:
+        if route.request.url.startswith("file:"):
+            route.continue_()
+        else:
+            problems.append(f"request of {route.request.url}")
+            route.abort()
+
+    def open_file(file: Path, state: str = "", *, width: int = 1280, touch: bool = False, theme: Any = "light") -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": 844}, has_touch=touch, is_mobile=touch, color_scheme=theme
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.route("**/*", refuse)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(f"{file.as_uri()}#{state}")
+        page.wait_for_function("window.xformerLive")
+        return page
+
+    yield open_file
+    for context in contexts:
+        context.close()
+    assert problems == []

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, expect
 
 from benchmarks import live_site
-from tests.browser.live.engine import Engine
+from tests.browser.live.engine import Engine, pages_from_disk
 from tests.browser.live.lesson_oracle import NONE, Oracle, State
 from xformer.errors import InputError, XformerError
 from xformer.live import lesson as lessons
@@ -481,42 +481,22 @@ def test_the_oracle_refuses_what_the_model_cannot_read(models: dict[str, Oracle]
 
 @pytest.fixture(scope="module")
 def opened(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Page]]:
-    """`opened("masks", width=390)`: the page of a lesson from the disk, without a network; no error may appear in it."""
-    folder, problems, contexts = tmp_path_factory.mktemp("lessons"), list[str](), []
+    """`opened("masks", "lesson=1", width=390)`: the page of a lesson, without a network; no error may appear in it."""
+    folder = tmp_path_factory.mktemp("lessons")
 
-    def refuse(route: Route) -> None:
-        if route.request.url.startswith("file:"):
-            route.continue_()
-        else:
-            problems.append(f"request of {route.request.url}")
-            route.abort()
-
-    def open_page(
-        name: str, fragment: str = "", *, width: int = 1280, touch: bool = False, theme: Any = "light"
-    ) -> Page:
+    def built(name: str) -> Path:
         file = folder / f"{name}.html"
         if not file.exists():
             lessons.build(f"docs/lessons/{name}.md", file)
-        context = browser.new_context(
-            viewport={"width": width, "height": 844}, has_touch=touch, is_mobile=touch, color_scheme=theme
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.route("**/*", refuse)
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto(f"{file.as_uri()}{fragment}")
-        page.wait_for_function("window.xformerLive")
-        return page
+        return file
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert not problems
+    with pages_from_disk(browser) as open_file:
+        yield lambda name, fragment="", **look: open_file(built(name), fragment, **look)
 
 
 @pytest.mark.browser
 def test_a_prediction_shows_nothing_before_the_answer_and_both_after_it(opened: Callable[..., Page]) -> None:
-    page = opened("masks", "#lesson=1")
+    page = opened("masks", "lesson=1")
     expect(page.locator(".lesson h2")).to_have_text("Take the future away")
     expect(page.get_by_text("The result is hidden until you have answered.")).to_be_visible()
     expect(page.locator(".predicted")).to_have_count(0)
@@ -532,7 +512,7 @@ def test_a_prediction_shows_nothing_before_the_answer_and_both_after_it(opened: 
 
 @pytest.mark.browser
 def test_a_cell_is_guessed_by_a_click_on_the_map(opened: Callable[..., Page]) -> None:
-    page = opened("masks", "#lesson=2")
+    page = opened("masks", "lesson=2")
     page.get_by_role("button", name="Query 0 3, key 1 7").click()
     expect(page.locator(".lesson-says")).to_contain_text("The question is about query 1 of layer 2, head 1.")
     page.get_by_role("button", name="Query 1 7, key 0 3").click()
@@ -543,7 +523,7 @@ def test_a_cell_is_guessed_by_a_click_on_the_map(opened: Callable[..., Page]) ->
 
 @pytest.mark.browser
 def test_each_change_is_checked_and_says_why_it_does_not_count(opened: Callable[..., Page]) -> None:
-    page = opened("masks", "#lesson=3")
+    page = opened("masks", "lesson=3")
     verdict = page.locator(".lesson-verdict")
     expect(verdict).to_have_text("Not yet. The model answers “3 3 3 3 end”; right would be “9 12 7 3 end”.")
     expect(verdict).to_have_attribute("aria-live", "polite")

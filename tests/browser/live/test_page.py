@@ -11,10 +11,11 @@ from urllib.parse import parse_qs
 
 import pytest
 import torch
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, expect
 
 import xformer
 from tests.browser.conftest import Visit
+from tests.browser.live.engine import pages_from_disk
 from xformer import edits
 from xformer.checkpoints import Checkpoint
 from xformer.live.export import live_page, pack_model
@@ -56,31 +57,8 @@ def timeline_page() -> str:
 @pytest.fixture
 def opened(browser: Browser, files: Callable[[str], Path]) -> Iterator[Opening]:
     """`opened("reverse-mirror", "mask=causal")`: the page with that state, without a network; no error may appear in it."""
-    contexts, problems = [], list[str]()
-
-    def refuse(route: Route) -> None:
-        if route.request.url.startswith("file:"):
-            route.continue_()
-        else:
-            problems.append(f"request of {route.request.url}")
-            route.abort()
-
-    def open_page(name: str, state: str = "", *, width: int = 1280, touch: bool = False, theme: Any = "light") -> Page:
-        context = browser.new_context(
-            viewport={"width": width, "height": 844}, has_touch=touch, is_mobile=touch, color_scheme=theme
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.route("**/*", refuse)
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto(f"{files(name).as_uri()}#{state}")
-        page.wait_for_function("window.xformerLive")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert problems == []
+    with pages_from_disk(browser) as open_file:
+        yield lambda name, state="", **look: open_file(files(name), state, **look)
 
 
 def state(page: Page) -> dict[str, str]:
