@@ -124,6 +124,22 @@ def test_at_a_large_zoom_the_title_is_clear_of_what_stands_beside_it(app: str, v
     assert all(right <= left for right, left in zip(rights[:-1], lefts[1:], strict=True))
 
 
+def test_back_and_forward_in_quick_succession_leave_the_visitor_connected(app: str, visit: Visiting) -> None:
+    """Streamlit ends a session when a run refers to a picture that the browser has thrown away since it asked for the run."""
+    visitor = visit(app, LINK)
+    page = visitor.page
+    page.wait_for_function("location.search.includes('head=')")
+    for screen in ("feed_forward", "bug_lab", "residual"):
+        click(page, screen)
+    for wait in (0, 100, 300, 800, 30, 300, 100, 800):
+        for way in ("back", "back", "forward", "forward"):
+            page.evaluate(f"history.{way}()")
+            page.wait_for_timeout(wait)
+    quiet(page)
+    expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-connection-state", "CONNECTED")
+    assert visitor.problems == []
+
+
 WAITS = "main => getComputedStyle(main, '::after').content"
 
 
