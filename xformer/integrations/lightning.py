@@ -55,7 +55,7 @@ class LitTransformer(lightning.LightningModule):
         super().__init__()
         self.preset, self.task = preset, Task(preset.task)
         self.task.check_fits(preset.model)
-        self.model = Transformer(preset.model, generator(preset.train.seed, "init", 0, "cpu"))
+        self.model = Transformer(preset.model, generator(preset.train.seed, "init", 0))
 
     def training_step(self, batch: Batch, _index: int) -> Tensor:
         loss = cross_entropy(batch.logits(self.model), batch.labels)

@@ -141,8 +141,8 @@ Purpose = Literal["train", "held-out", "test", "init", "dropout", "positions"]
 _STREAM: dict[Purpose, int] = {"train": 1, "held-out": 2, "test": 3, "init": 4, "dropout": 5, "positions": 6}
 
 
-def generator(seed: int, purpose: Purpose, chunk: int, device: torch.device | str) -> torch.Generator:
-    """An independent generator for each (seed, purpose, chunk)."""
+def generator(seed: int, purpose: Purpose, chunk: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """An independent generator for each (seed, purpose, chunk). Each kind of device draws other numbers from the same seed."""
     state = np.random.SeedSequence([seed, _STREAM[purpose], chunk]).generate_state(1, np.uint64)
     return torch.Generator(device).manual_seed(int(state[0] >> np.uint64(1)))
 
@@ -154,14 +154,14 @@ def sequences(
 
     With `paired`, the lengths of two neighbours add up to min_len + max_len, so that they fill a row (n must be even).
     """
-    cells = torch.randint(1, symbols + 1, (n, max_len), generator=draw, device=draw.device)
+    cells = torch.randint(1, symbols + 1, (n, max_len), generator=draw)
     if not paired:
-        return cells, torch.randint(min_len, max_len + 1, (n,), generator=draw, device=draw.device)
-    first = torch.randint(min_len, max_len + 1, (n // 2,), generator=draw, device=draw.device)
+        return cells, torch.randint(min_len, max_len + 1, (n,), generator=draw)
+    first = torch.randint(min_len, max_len + 1, (n // 2,), generator=draw)
     return cells, torch.stack((first, min_len + max_len - first), dim=1).flatten()
 
 
 def each_once(n: int, size: int, *, draw: torch.Generator) -> Int[Tensor, " n"]:
     """n of the numbers 0 … size − 1 in random order, without repetition until all were drawn."""
-    rounds = [torch.randperm(size, generator=draw, device=draw.device) for _ in range(-(-n // size))]
+    rounds = [torch.randperm(size, generator=draw) for _ in range(-(-n // size))]
     return torch.cat(rounds)[:n]

@@ -241,7 +241,7 @@ class Task:
     def draw(self, seed: int, *, size: int | None = None) -> list[int]:
         """A held-out source, of a `size` from `min_len` to `max_len` (random if None)."""
         of = self.rule if size is None else rule(self.config.replace(min_len=size, max_len=size))
-        source, lengths = of.sources(1, paired=False, draw=generator(seed, "held-out", 1, "cpu"), purpose="held-out")
+        source, lengths = of.sources(1, paired=False, draw=generator(seed, "held-out", 1), purpose="held-out")
         return source[0, : of.typed_length(int(lengths[0]))].tolist()
 
     def probe(self, seed: int) -> Example:
@@ -259,14 +259,15 @@ class Task:
         packed: bool = False,
         device: torch.device | str = "cpu",
     ) -> Batch:
-        """`steps` batches of n examples each, concatenated, drawn from (seed, purpose, step).
+        """`steps` batches of n examples each, concatenated, drawn from (seed, purpose, step): the same on every device.
 
         Packed rows hold two examples each; n must then be even. Images and windows of text fill their rows and are not packed.
         """
         if packed and n % 2:
             raise InputError(f"Packed rows hold two examples, so their number must be even, got {n}; try {n + 1}.")
-        draw = generator(seed, purpose, step, device)
-        source, lengths = self.rule.sources(n * steps, paired=packed, draw=draw, purpose=purpose)
+        draw = generator(seed, purpose, step)
+        drawn = self.rule.sources(n * steps, paired=packed, draw=draw, purpose=purpose)
+        source, lengths = (one.to(device) for one in drawn)
         if self.rule.is_image:
             return image_batch(source, self.n_patches)
         streams = self.rule.frame(source, lengths, self.vocabulary.special)

@@ -184,7 +184,7 @@ class Run:
         self.out, self.room = out, room
         self.config: TrainConfig = preset.train
         seed = self.config.seed
-        self.model = Transformer(preset.model, generator(seed, "init", 0, "cpu")).to(device).train()
+        self.model = Transformer(preset.model, generator(seed, "init", 0)).to(device).train()
         self.optimiser = adamw(self.model, self.config)
         self.step = 0
         self.seconds = 0.0
@@ -270,7 +270,7 @@ class Run:
         batch = self.batches.rows(place * rows, (place + 1) * rows)
         if not self.config.random_positions:
             return batch
-        draw = generator(self.config.seed, "positions", step, self.device)
+        draw = generator(self.config.seed, "positions", step)
         return with_random_positions(batch, self.preset.model.max_len, draw)
 
     def due(self) -> Progress | None:

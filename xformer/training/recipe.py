@@ -139,7 +139,7 @@ def spread(layout: Layout, max_len: int, draw: torch.Generator) -> Layout:
 def _numbers(lengths: Int[Tensor, " batch"], max_len: int, draw: torch.Generator) -> Int[Tensor, "batch number"]:
     """Draw as many increasing positions as each length, at the beginning of each row; the rest is filler."""
     every = torch.arange(max_len, device=lengths.device)  # [number]
-    chance = torch.rand(len(lengths), max_len + 1, generator=draw, device=lengths.device)
+    chance = torch.rand(len(lengths), max_len + 1, generator=draw).to(lengths.device)
     end = lengths + (chance[:, -1] * (max_len + 1 - lengths)).long()  # all numbers are below it
     order = chance[:, :-1].masked_fill(every >= end[:, None], 2.0).argsort(dim=-1)
     is_chosen = order.argsort(dim=-1) < lengths[:, None]

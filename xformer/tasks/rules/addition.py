@@ -87,12 +87,12 @@ class Addition(Rule):
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
         c = self.config
         a, digits = sequences(n, symbols=10, min_len=c.min_len, max_len=c.max_len, paired=paired, draw=draw)
-        b = torch.randint(1, 11, a.shape, generator=draw, device=draw.device)
-        chance = torch.rand(n, 1 + c.max_len, generator=draw, device=draw.device)
+        b = torch.randint(1, 11, a.shape, generator=draw)
+        chance = torch.rand(n, 1 + c.max_len, generator=draw)
         b = torch.where((chance[:, :1] < CARRYING) & (chance[:, 1:] < 0.8), 11 - a, b)  # 11 − (1 + d) = 1 + (9 − d)
         if purpose == "train":
             a, b = (_with_run(x, digits, draw) for x in (a, b))
-        place = torch.arange(2 * c.max_len + 1, device=draw.device).expand(n, -1)  # [n, pos]
+        place = torch.arange(2 * c.max_len + 1).expand(n, -1)  # [n, pos]
         in_b = place - digits[:, None] - 1  # which digit of b stands there
         left, right = (x.gather(1, at.clamp(0, c.max_len - 1)) for x, at in ((a, place), (b, in_b)))
         cells = torch.where(in_b < -1, left, torch.where(in_b == -1, PLUS, right))
@@ -162,9 +162,9 @@ def _edges(k: int) -> set[tuple[int, int]]:
 def _with_run(numbers: Sequences, digits: Lengths, draw: torch.Generator) -> Sequences:
     """Replace one end of some numbers [n, place] by a run of one digit; `digits` is the length of each number."""
     n, width = numbers.shape
-    chance = torch.rand(n, 4, generator=draw, device=draw.device)
+    chance = torch.rand(n, 4, generator=draw)
     length = 1 + (chance[:, 0] * digits).long()  # [n]: 1 to all of them
-    place = torch.arange(width, device=draw.device).expand(n, -1)  # [n, place]
+    place = torch.arange(width).expand(n, -1)  # [n, place]
     in_run = torch.where(chance[:, 1:2] < 0.5, place < length[:, None], place >= (digits - length)[:, None])
     anything = 1 + (chance[:, 2] * 30).long() % 10
     digit = torch.where(chance[:, 2] < 1 / 3, 1, torch.where(chance[:, 2] < 2 / 3, 10, anything))  # 0, 9, or any

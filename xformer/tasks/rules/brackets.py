@@ -66,9 +66,9 @@ class Brackets(Rule):
         """
         c = self.config
         chance, lengths = sequences(n, symbols=1000, min_len=c.min_len, max_len=c.max_len, paired=paired, draw=draw)
-        kind = torch.randint(0, 3, (n,), generator=draw, device=draw.device)  # balanced, open, broken
-        climb = torch.randint(300, 1001, (n,), generator=draw, device=draw.device)  # how readily a walk opens, in ‰
-        broken_at = 2 * ((torch.rand(n, generator=draw, device=draw.device) * ((lengths + 1) // 2)).long())
+        kind = torch.randint(0, 3, (n,), generator=draw)  # balanced, open, broken
+        climb = torch.randint(300, 1001, (n,), generator=draw)  # how readily a walk opens, in ‰
+        broken_at = 2 * ((torch.rand(n, generator=draw) * ((lengths + 1) // 2)).long())
         end = torch.stack((lengths, torch.full_like(lengths, NEVER), broken_at)).gather(0, kind[None])[0]
         depth, cells = torch.zeros_like(lengths), torch.empty_like(chance)
         for place in range(c.max_len):

@@ -139,9 +139,9 @@ class Characters(Rule):
                 f"The text {texts.title(self.config.text)} has {len(text):,} characters, of which {end - begin:,} are for this "
                 f"purpose, and a window of max_len={self.config.max_len} needs {length}; take a longer text or smaller windows."
             )
-        first = torch.randint(begin, end - length + 1, (n, 1), generator=draw, device=draw.device)
-        cells = text.to(draw.device)[first + torch.arange(length, device=draw.device)].long()  # [batch, pos]
-        return cells, torch.full((n,), length, device=draw.device)
+        first = torch.randint(begin, end - length + 1, (n, 1), generator=draw)
+        cells = text[first + torch.arange(length)].long()  # [batch, pos]
+        return cells, torch.full((n,), length)
 
     def part(self, purpose: Purpose) -> tuple[int, int]:
         """The start and end of the part of the text for a purpose, in characters."""

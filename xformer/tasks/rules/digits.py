@@ -87,11 +87,11 @@ class Digits(Rule):
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
         """For training, n images drawn with replacement; else test images, without repetition until all were drawn."""
         train, test = digit_images()
-        lengths = torch.full((n,), N_PIXELS + 1, device=draw.device)
+        lengths = torch.full((n,), N_PIXELS + 1)
         if purpose != "train":
-            return test.sources.to(draw.device)[each_once(n, len(test), draw=draw)], lengths
-        chosen = torch.randint(len(train), (n,), generator=draw, device=draw.device)
-        return train.sources.to(draw.device)[chosen], lengths
+            return test.sources[each_once(n, len(test), draw=draw)], lengths
+        chosen = torch.randint(len(train), (n,), generator=draw)
+        return train.sources[chosen], lengths
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         return source[:, -1:], torch.ones_like(lengths)

@@ -83,12 +83,12 @@ class Modular(Rule):
 
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
         """For training, n pairs drawn with replacement; else unseen pairs, without repetition until all were drawn."""
-        table = self._pairs(for_training=purpose == "train").to(draw.device)
+        table = self._pairs(for_training=purpose == "train")
         if purpose == "train":
-            chosen = torch.randint(0, len(table), (n,), generator=draw, device=draw.device)
+            chosen = torch.randint(0, len(table), (n,), generator=draw)
         else:
             chosen = each_once(n, len(table), draw=draw)
-        return 1 + table[chosen], torch.full((n,), 2, device=draw.device)
+        return 1 + table[chosen], torch.full((n,), 2)
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         return 1 + (source - 1).sum(dim=1, keepdim=True) % self.config.symbols, lengths - 1

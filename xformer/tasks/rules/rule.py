@@ -203,7 +203,7 @@ class Rule:
         """n sources and their lengths in tokens; with `paired`, the lengths of two neighbours have a constant sum."""
         c = self.config
         if TASK_LIMITS[self.name].is_distinct:
-            chance = torch.rand(n, c.symbols, generator=draw, device=draw.device)
+            chance = torch.rand(n, c.symbols, generator=draw)
             order = chance.argsort(dim=1)  # [n, symbols]: permutations
             _, lengths = sequences(n, symbols=1, min_len=c.min_len, max_len=c.max_len, paired=paired, draw=draw)
             return 1 + order[:, : c.max_len], lengths

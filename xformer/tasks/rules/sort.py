@@ -31,9 +31,9 @@ class Sort(Rule):
         cells, lengths = super().sources(n, paired=paired, draw=draw, purpose=purpose)
         if purpose != "train":
             return cells, lengths
-        few = torch.randint(1, FEW + 1, (n, 1), generator=draw, device=draw.device)
-        among = torch.randint(1, self.config.symbols + 1, (n, FEW), generator=draw, device=draw.device)  # [n, FEW]
-        chance = torch.rand(n, 1, generator=draw, device=draw.device)
+        few = torch.randint(1, FEW + 1, (n, 1), generator=draw)
+        among = torch.randint(1, self.config.symbols + 1, (n, FEW), generator=draw)  # [n, FEW]
+        chance = torch.rand(n, 1, generator=draw)
         return torch.where(chance < REPEATING, among.gather(1, (cells - 1) % few), cells), lengths
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
