@@ -38,9 +38,13 @@ def run_of(name: str, device: str, **train: Any) -> Run:
     return Run(chosen, Task(chosen.task), choose_device(device), None)
 
 
+TESTS = ("tests/training", "tests/adapters", "tests/integrations/test_attention_health.py")
+"""Where the tests with the mark cuda are."""
+
+
 def tests(device: str, short: bool) -> Rows:
     """All tests with the mark cuda."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", "tests/training"]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", *TESTS]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     output = done.stdout.strip().rpartition("\n")[2]
     if done.returncode or (device == "cuda" and "skipped" in output):

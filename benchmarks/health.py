@@ -57,9 +57,9 @@ class Attention(nn.Module):
         n = x.shape[1]
         if self.fault == "frozen K":
             k = k.detach()
-        allowed = torch.ones(n, n, dtype=torch.bool).tril(1 if self.fault == "leaking mask" else 0)
+        allowed = torch.ones(n, n, dtype=torch.bool, device=x.device).tril(1 if self.fault == "leaking mask" else 0)
         if pads is not None and self.fault != "padding seen":
-            allowed = allowed & ~pads[:, None, None, :] | torch.eye(n, dtype=torch.bool)
+            allowed = allowed & ~pads[:, None, None, :] | torch.eye(n, dtype=torch.bool, device=x.device)
         scale = 1.0 if self.fault == "no 1/√d" else q.shape[-1] ** -0.5
         if self.fault == "float16 overflow":
             scores = (q.half() @ k.half().mT * scale).float().masked_fill(~allowed, -math.inf)

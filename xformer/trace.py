@@ -107,6 +107,12 @@ class Trace(Mapping[str, Tensor]):
         """The tokens that a stack reads: the decoder of an encoder-decoder the target, every other stack the tokens."""
         return self.target if stack == "decoder" and self.target is not None else self.tokens
 
+    def cpu(self) -> Trace:
+        """The same trace in the processor's memory, wherever the model is."""
+        inputs = ("tokens", "target", "valid", "target_valid", "mask")
+        moved = {name: None if (one := getattr(self, name)) is None else one.cpu() for name in inputs}
+        return replace(self, activations={name: value.cpu() for name, value in self.activations.items()}, **moved)
+
     def patterns(self) -> dict[str, Float[Tensor, "batch head query key"]]:
         """The attention weights of every layer, by the path of the layer."""
         return {path: self[f"{path}.pattern"] for path in self.attention_layers()}
@@ -218,6 +224,10 @@ def record(
         >>> trace["encoder.3.attn.pattern"].shape  # [batch, head, query, key]
         torch.Size([1, 4, 4, 4])
     """
+    tokens = tokens.to(model.device)
+    target, valid, target_valid, mask = (
+        None if one is None else one.to(model.device) for one in (target, valid, target_valid, mask)
+    )
     tape = Tape(edits, keep, fused=fused)
     options = {"pad": pad, "valid": valid, "target_valid": target_valid, "mask": mask}
     with graph_of(edits):

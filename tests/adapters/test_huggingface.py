@@ -135,3 +135,18 @@ def test_the_output_head_is_the_models_own() -> None:
 )
 def test_tokens_are_written_for_a_person(vocabulary: list[str], shown: tuple[str, ...]) -> None:
     assert readable(vocabulary) == shown
+
+
+@pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # PyTorch's, at the first backward pass of a thread
+def test_on_a_gpu_a_model_reads_what_it_reads_on_the_processor() -> None:
+    words, model = "the cat sat on the mat", FAMILIES["Llama"].make().to("cuda")
+    before = xformer.read(FAMILIES["Llama"].make(), words, tokenizer=tokenizer())
+    after = xformer.read(model, words, tokenizer=tokenizer())
+    assert after.predicted == before.predicted
+    for name in ("decoder.0.attn.pattern", "decoder.1.attn.pattern", "decoder.1.ffn.post"):
+        torch.testing.assert_close(after[name], before[name], rtol=1e-3, atol=1e-4)
+    assert {weight.device.type for weight in model.parameters()} == {"cuda"}
+    table = xformer.diagnose(model, words, tokenizer=tokenizer()).table
+    assert set(table.loc[table["verdict"] == "could not run", "check"]) == set()
+    assert set(table.loc[table["verdict"] == "broken", "check"]) == {"tied_weights"}  # its weights are arbitrary

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import xformer
+from benchmarks.health import GPT
 from tests.adapters.families import FAMILIES
 from tests.doctor.plain_gpt import PlainGPT
 from xformer.doctor.check import CHECKS, Exam
@@ -181,3 +182,13 @@ def test_an_output_that_is_no_number_in_half_precision_is_named() -> None:
 
 def _infinite_in_half(_: nn.Module, __: Any, value: Tensor) -> Tensor:
     return value + (torch.inf if value.dtype == torch.bfloat16 else 0.0)
+
+
+def test_no_check_runs_beyond_the_table_of_a_module_that_names_no_limit() -> None:
+    """On a GPU an index out of range ends the process."""
+    for max_len, verdict in ((11, "not applicable"), (64, "holds")):
+        torch.manual_seed(0)
+        module = GPT(19, d_model=12, n_layers=2, n_heads=3, max_len=max_len).eval()
+        table = xformer.diagnose(module, torch.tensor([[1, 5, 7, 2, 9]])).table
+        assert not len(table.query("verdict == 'could not run'")), table
+        assert table.set_index("check").loc["precision", "verdict"] == verdict

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from pandas.testing import assert_frame_equal
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -46,23 +47,28 @@ class Dropping(GPT):
         self.checkpointed, self.dropout = checkpointed, nn.Dropout(0.2)
 
     def forward(self, ids: Tensor, pads: Tensor | None = None) -> Tensor:
-        x = self.dropout(self.token(ids) + self.position(torch.arange(ids.shape[1])))
+        x = self.dropout(self.token(ids) + self.position(torch.arange(ids.shape[1], device=ids.device)))
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
         return self.head(self.norm(self.dropout(x)))
 
 
 def plain(
-    make: Callable[[], nn.Module], health: AttentionHealth | None, *, cast: bool = False, steps: int = STEPS
+    make: Callable[[], nn.Module],
+    health: AttentionHealth | None,
+    *,
+    cast: bool = False,
+    steps: int = STEPS,
+    device: str = "cpu",
 ) -> Any:
     """A plain loop. Returns the losses, the weights, the random state, and all hooks and modes of the modules."""
     torch.manual_seed(0)
-    model = make()
+    model = make().to(device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
-    for step, ids in enumerate(batches(steps), start=1):
+    for step, ids in enumerate(batches(steps).to(device), start=1):
         optimiser.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+        with torch.autocast(device, torch.bfloat16, enabled=cast):
             loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1).float(), ids[:, 1:].flatten())
         loss.backward()
         optimiser.step()
@@ -70,7 +76,8 @@ def plain(
             health.step(model, step, loss=loss)
         losses.append(loss.item())
     hooks = [(len(one._forward_hooks), len(one._forward_pre_hooks), one.training) for one in model.modules()]
-    return losses, [weight.detach().clone() for weight in model.parameters()], torch.get_rng_state(), hooks
+    random = torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
+    return losses, [weight.detach().clone() for weight in model.parameters()], random, hooks
 
 
 def same(one: Any, other: Any) -> bool:
@@ -93,11 +100,12 @@ LOOPS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 @pytest.mark.parametrize("name", LOOPS)
-def test_a_plain_loop_is_bit_identical_with_and_without_it(name: str) -> None:
+def test_a_plain_loop_is_bit_identical_with_and_without_it(name: str, device: str) -> None:
     make, options = LOOPS[name]
     health = AttentionHealth(batches()[0, :2, :7], every=2)
-    assert same(plain(make, None, **options), plain(make, health, **options))
+    assert same(plain(make, None, device=device, **options), plain(make, health, device=device, **options))
     table = health.table()
     assert table["step"].unique().tolist() == [2, 4, 6]
     assert table.groupby(["step", "layer"])["head"].nunique().tolist() == [3] * 6
@@ -149,7 +157,7 @@ def trainer_run(tmp_path: Path, model: Any, *callbacks: Any, **options: Any) -> 
     transformers = pytest.importorskip("transformers")
     arguments = transformers.TrainingArguments(
         str(tmp_path / "out"), max_steps=STEPS, per_device_train_batch_size=3, logging_steps=1, report_to=[],
-        save_strategy="no", use_cpu=True, disable_tqdm=True, **options,
+        save_strategy="no", disable_tqdm=True, **{"use_cpu": True, **options},
     )  # fmt: skip
     rows = [{"input_ids": one, "labels": one} for one in batches(20).flatten(0, 1)]
     trainer = transformers.Trainer(model, arguments, train_dataset=rows, callbacks=list(callbacks))
@@ -235,11 +243,51 @@ def test_lightning_is_bit_identical_with_and_without_it(tmp_path: Path) -> None:
     assert (entry.state, entry.step) == ("finished", STEPS)
 
 
-def test_peft_models_are_read_through_their_adapters() -> None:
+def test_a_peft_model_is_read_through_its_adapters_and_trains_bit_identically() -> None:
     peft: Any = pytest.importorskip("peft", reason="peft is not installed: LoRA was NOT tested")
-    model = peft.get_peft_model(llama(), peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+
+    def run(health: AttentionHealth | None) -> Any:
+        torch.manual_seed(0)
+        model = peft.get_peft_model(llama(), peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"])).train()
+        optimiser = torch.optim.AdamW(model.parameters(), lr=1e-1)
+        losses = []
+        for step, ids in enumerate(batches(), start=1):
+            loss = model(ids, labels=ids).loss
+            loss.backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            losses.append(loss.item())
+            if health is not None:
+                health.step(model, step, loss=loss)
+        return losses, list(model.parameters()), torch.get_rng_state(), []
+
     health = AttentionHealth(batches()[0, :2, :7], every=1)
-    assert health.step(model, 1) == health.step(model, 2) == []
+    assert same(run(None), run(health))
+    table = health.table()
+    assert table["step"].unique().tolist() == list(range(1, STEPS + 1))
+    assert table.query("layer == 0 and step > 1")["moved"].gt(0).all()  # by the adapters: nothing else is trained
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_it_measures_what_it_measures_on_the_processor() -> None:
+    tables = []
+    for device in ("cpu", "cuda"):
+        health = AttentionHealth(batches()[0, :2, :7], every=1)
+        torch.manual_seed(0)
+        health.step(Dropping().to(device), 1)
+        tables.append(health.table().drop(columns=["moved"]))
+    assert_frame_equal(*tables, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_on_a_gpu_the_trainer_of_transformers_is_bit_identical_in_bfloat16(tmp_path: Path, attention: str) -> None:
+    pytest.importorskip("transformers")
+    options = {"bf16": True, "use_cpu": False}
+    without = trainer_run(tmp_path, llama(attn_implementation=attention), **options)
+    health = AttentionHealth(batches()[0, :2, :7], every=2)
+    assert same(without, trainer_run(tmp_path, llama(attn_implementation=attention), health, **options))
+    assert health.table()["future"].eq(0).all()
 
 
 PARALLEL = """

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -42,6 +42,10 @@ class Projection:
     norm: nn.Module | None = None
     factor: float = 1.0
 
+    def cpu(self) -> Projection:
+        """The same with its numbers in the processor's memory; the norm is the model's own."""
+        return replace(self, weight=self.weight.cpu(), bias=None if self.bias is None else self.bias.cpu())
+
 
 @dataclass(frozen=True, eq=False)
 class Readout:
@@ -52,9 +56,13 @@ class Readout:
     norm: nn.Module | None = None
     softcap: float | None = None
 
+    def cpu(self) -> Readout:
+        """The same with its numbers in the processor's memory; the norm is the model's own."""
+        return replace(self, matrix=self.matrix.cpu(), bias=None if self.bias is None else self.bias.cpu())
+
 
 class Weights(Protocol):
-    """The weights of one model, read-only."""
+    """The weights of one model, read-only, in the processor's memory."""
 
     def token_embedding(self, stack: str | None = None) -> Float[Tensor, "vocab width"]:
         """The embedding of each token, for one stack."""
@@ -310,7 +318,9 @@ def gradients(
             )
         found = torch.autograd.grad(value.reshape(()), list(seen.values()), materialize_grads=True)
     return Gradients(
-        float(value.detach()), {name: at.detach() for name, at in seen.items()}, dict(zip(seen, found, strict=True))
+        float(value.detach()),
+        {name: at.detach().cpu() for name, at in seen.items()},
+        {name: at.cpu() for name, at in zip(seen, found, strict=True)},
     )
 
 
@@ -357,7 +367,7 @@ class FrozenNorm:
     @torch.no_grad()
     def at(cls, norm: nn.Module, x: Float[Tensor, "pos d_model"]) -> FrozenNorm:
         """Measure a norm at x. Raises `UnavailableError` for a norm of another form."""
-        twin = copy.deepcopy(norm).double()
+        twin = copy.deepcopy(norm).to(x.device, torch.float64)
         x = x.double()
 
         def f(vector: Tensor) -> Tensor:

@@ -122,7 +122,7 @@ class AnyModule(ExternalAdapter):
         """The tokens that a stack reads, or the numbers of its positions."""
         ids = _ids_of(self.inputs)
         if index < len(ids):
-            return ids[index] if ids[index].dim() > 1 else ids[index][None]
+            return (ids[index] if ids[index].dim() > 1 else ids[index][None]).cpu()
         site = next(site for site in self.shape.attention if site.stack == stack and not site.is_cross)
         return torch.arange(self._n_keys[f"{site.path}.pattern"])[None].expand(_n_batch(self.inputs), -1)
 

@@ -259,14 +259,16 @@ class OutputHead:
 
     @torch.no_grad()
     def __call__(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """The logits of a stream state."""
+        """The logits of a stream state, on its device."""
+        device = stream.device
+        stream = stream.to(next((one.device for part in self.parts for one in part.parameters()), device))
         with running(None):
             for part in self.parts:
                 stream = part(stream)
         logits = stream * self.factor
         if self.softcap is not None:
             logits = torch.tanh(logits / self.softcap) * self.softcap
-        return logits if self.bias is None else logits + self.bias
+        return (logits if self.bias is None else logits + self.bias).to(device)
 
     @property
     def norm(self) -> nn.Module | None:

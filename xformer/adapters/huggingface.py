@@ -160,7 +160,7 @@ class HuggingFaceModel(HuggingFaceInputs):
             inputs["past_key_values"] = cache["past_key_values"]
         output = self.opened.returned(inputs)
         cache |= {"past_key_values": getattr(output, "past_key_values", None), "length": so_far.shape[1]}
-        return self.opened.output_of(output)
+        return self.opened.output_of(output).cpu()
 
     def recording_bytes(self, example: Example) -> int:
         """Estimate the memory of a recorded run in bytes, from shapes alone."""

@@ -305,9 +305,9 @@ def _of_arguments(model: HuggingFaceInputs, given: Mapping[str, Any]) -> Example
     masks: list[Tensor | None] = []
     for name in ("attention_mask", "decoder_attention_mask"):
         is_padding = isinstance(arguments.get(name), Tensor) and arguments[name].dim() == 2
-        masks.append(arguments.pop(name).bool() if is_padding else None)
+        masks.append(arguments.pop(name).cpu().bool() if is_padding else None)
     if isinstance(ids, Tensor):
-        ids = ids[None] if ids.dim() == 1 else ids
+        ids = (ids[None] if ids.dim() == 1 else ids).cpu()
         for row in ids.tolist():
             _ids(model, row)
         stream = ids
@@ -318,8 +318,8 @@ def _of_arguments(model: HuggingFaceInputs, given: Mapping[str, Any]) -> Example
             n = model.input.n_positions(arguments["pixel_values"])
         sizes = (len(value) for value in arguments.values() if isinstance(value, Tensor) and value.dim() > 1)
         stream = torch.arange(n)[None].expand(next(sizes, 1), -1)
-    if target is not None and target.dim() == 1:
-        target = target[None]
+    if target is not None:
+        target = (target[None] if target.dim() == 1 else target).cpu()
     example = Example(
         tuple(stream[0].tolist()), (), stream, target, stream, torch.full_like(stream, IGNORED),
         valid=masks[0], target_valid=masks[1], arguments=arguments or None,

@@ -55,7 +55,7 @@ class DeferredAttention:
         tape = EarlyStopTape(edits, names)
         with suppress(StopForward):
             attend(self.q, self.k, self.v, self.terms, tape.at(path), self.limits)
-        return tape.activations
+        return {name: value.cpu() for name, value in tape.activations.items()}
 
     @property
     def held(self) -> list[Tensor]:
@@ -99,7 +99,7 @@ class OnDemand(dict[str, Tensor]):
         record: Callable[[Sequence[str]], dict[str, Tensor]],
         calls: Calls,
     ) -> None:
-        super().__init__(kept)
+        super().__init__({name: value.cpu() for name, value in kept.items()})
         self.later, self.calls = later, calls
         self._names = dict.fromkeys(names)
         self._edits, self._record = tuple(edits), record

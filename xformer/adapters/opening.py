@@ -109,7 +109,7 @@ class OpenedModel:
                 self._once(inputs, ActiveRun(everything, self.layout.paths, n_batch))
             tape.names = everything.names
         tape.check_all_fired()
-        return tape.activations
+        return {name: value.cpu() for name, value in tape.activations.items()}
 
     def run_on_demand(
         self, inputs: Inputs, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",), reduce: Reduce
@@ -132,10 +132,10 @@ class OpenedModel:
 
     def plain(self, inputs: Inputs) -> Tensor:
         """The output of an unrecorded, unedited run in eval mode."""
-        return self.output_of(self.returned(inputs))
+        return self.output_of(self.returned(inputs)).cpu()
 
     def returned(self, inputs: Inputs) -> Any:
-        """Everything that the model returns in eval mode."""
+        """Everything that the model returns in eval mode, on its device."""
         with torch.no_grad(), running(None), left_as_found(self.module):
             return self.call(self.module, inputs)
 
@@ -207,6 +207,11 @@ def open_module(
     Raises:
         InputError: No backend captures its attention; the sentence has the reason for each.
     """
+    device = next((weight.device for weight in module.parameters()), torch.device("cpu"))
+    examples = [
+        {name: one.to(device) if isinstance(one, Tensor) else one for name, one in inputs.items()}
+        for inputs in examples
+    ]
     unknown = OpenedModel(module, Layout((), ()), "attention_function", call, output_of, None, output)
     with left_as_found(module), torch.no_grad(), running(None), noting_draws(module):
         call(module, examples[0])
@@ -313,7 +318,7 @@ def heads_read(
     name, number = opened.layout.owner_calls[opened.layout.paths.index(path)]
     args, kwargs = (calls or {}).get((name, number)) or _call_of(opened, inputs, name, number)
     module = opened.module.get_submodule(name)
-    x = x.to(next(module.parameters()).dtype)
+    x = x.to(next(module.parameters()))
     if side == "k" and kwargs.get("key_value_states") is not None:
         kwargs = {**kwargs, "key_value_states": x}
     if args:
@@ -326,7 +331,7 @@ def heads_read(
         with torch.set_grad_enabled(x.requires_grad):
             module(*args, **kwargs)
         raise UnavailableError(f"{path} was called by itself and handed no {side} over.")
-    return tape.activations[f"{path}.{side}"]
+    return tape.activations[f"{path}.{side}"].cpu()
 
 
 @torch.no_grad()
@@ -359,7 +364,7 @@ class ExternalWeights:
         wanted = ("embed", f"{stack or self.opened.layout.attention[0].stack}.embed")
         for tap in self.opened.layout.taps:
             if tap.name in wanted:
-                return self._module(tap.module).get_parameter("weight").detach()
+                return self._module(tap.module).get_parameter("weight").detach().cpu()
         raise UnavailableError(f"{self.name} looks its tokens up in no table that could be found.")
 
     def unembedding(self) -> Readout:
@@ -374,7 +379,7 @@ class ExternalWeights:
         own = getattr(head.parts[-1], "bias", None)
         biases = [] if own is None else [own.detach() * head.factor]
         biases += [] if head.bias is None else [head.bias]
-        return Readout(matrix, torch.stack(biases).sum(dim=0) if biases else None, head.norm, head.softcap)
+        return Readout(matrix, torch.stack(biases).sum(dim=0) if biases else None, head.norm, head.softcap).cpu()
 
     def projection(self, path: str) -> Projection:
         """The output projection of heads or neurons. Raises `UnavailableError` if none was located."""
@@ -386,7 +391,7 @@ class ExternalWeights:
         norm = None if place.norm is None else self._module(place.norm)
         return Projection(
             weight if place.is_in_by_out else weight.T, None if bias is None else bias.detach(), norm, place.factor
-        )
+        ).cpu()
 
     def norm_before(self, path: str) -> nn.Module | None:
         """In pre-norm and parallel blocks."""

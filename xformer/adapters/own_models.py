@@ -87,12 +87,12 @@ class BareModel:
         return record(
             self.model, example.stream, example.target, edits=edits, keep=keep, valid=example.valid,
             target_valid=example.target_valid,
-        )  # fmt: skip
+        ).cpu()  # fmt: skip
 
     @torch.no_grad()
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """The final norm, where there is one, then the unembedding."""
-        return self.model.unembed(stream)
+        return self.model.unembed(stream.to(self.model.device)).cpu()
 
     def heads_read(
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
@@ -159,20 +159,19 @@ class OwnWeights:
     def token_embedding(self, stack: str | None = None) -> Float[Tensor, "vocab d_model"]:
         """Includes the model's scale. Raises `InputError` for a model of images."""
         embedding = self._embedding(stack)
-        return embedding(torch.arange(len(embedding.token), device=embedding.token.device)[None])[0]
+        return embedding(torch.arange(len(embedding.token), device=embedding.token.device)[None])[0].cpu()
 
     def unembedding(self) -> Readout:
         """Includes the final norm of the stack that predicts."""
         model = self.model
         stack = model.encoder if model.decoder is None else model.decoder
-        return Readout(
-            model.unembedding.matrix(model.embedding), model.unembedding.bias, None if stack is None else stack.norm
-        )
+        norm = None if stack is None else stack.norm
+        return Readout(model.unembedding.matrix(model.embedding), model.unembedding.bias, norm).cpu()
 
     def projection(self, path: str) -> Projection:
         """W_O of attention, W₂ of a feed-forward layer."""
         sublayer, _ = self._parts(path)
-        return Projection(sublayer.weight_out.T, sublayer.bias_out)
+        return Projection(sublayer.weight_out.T, sublayer.bias_out).cpu()
 
     def norm_after(self, path: str) -> nn.Module | None:
         """Only in post-norm models."""
@@ -194,8 +193,8 @@ class OwnWeights:
         attention, _ = self._parts(path)
         which, angles = 0 if side == "q" else 1, f"{path}.pos_angles"
         with torch.set_grad_enabled(x.requires_grad):
-            weight = attention.weight_in.split(attention.rows)[which].to(x.dtype)
-            bias = None if attention.bias_in is None else attention.bias_in.split(attention.rows)[which].to(x.dtype)
+            weight = attention.weight_in.split(attention.rows)[which].to(x)
+            bias = None if attention.bias_in is None else attention.bias_in.split(attention.rows)[which].to(x)
             read = attention.split(F.linear(x, weight, bias), attention.n_kv_heads if which else None)
             read = attention.kv.expand(read, attention.n_heads) if which else read
             return attention.positions.turn(read, trace[angles].to(x.dtype)) if angles in trace else read

@@ -243,7 +243,7 @@ def each_logits_with(
             target = None if example.target is None else example.target[:1].expand(len(some), -1)
             rows = replace(example, stream=stream, target=target)
             run = subject.record(rows, edits=[*reading.edits, *changes], keep=("logits",))
-        yield from run.logits[: len(some)]
+        yield from run.logits[: len(some)].cpu()
 
 
 NOTHING = 1e-3

@@ -370,7 +370,7 @@ def survey(where: str | Path | Checkpoint | TaskModel, n: int = 500, seed: int =
         rows = sample.rows(start, min(start + batch, n))
         valid, target_valid = rows.valid, None if rows.target is None else rows.target != pad
         how = {"valid": valid, "target_valid": target_valid, "keep": keep, "fused": True}
-        trace = record(subject.model, rows.tokens, rows.target, **how)
+        trace = record(subject.model, rows.tokens, rows.target, **how).cpu()
         for site in subject.shape.feed_forward:
             read, real = rows.tokens, valid  # real [batch, pos], or None: no padding
             if rows.target is not None and site.stack == "decoder":

@@ -62,7 +62,8 @@ def added_positions(
         return vectors.to(torch.get_default_dtype())
     table = _stack_of(reading, stack)[1].positions.table
     assert table is not None
-    return table(Layout.plain(n if chosen.keeps_keys else len(reading.tokens_of(stack))))[:n]
+    device = own_model(reading.subject).device
+    return table(Layout.plain(n if chosen.keeps_keys else len(reading.tokens_of(stack)), device))[:n].cpu()
 
 
 def position_values(
@@ -236,7 +237,7 @@ def _biases(reading: Reading, n: int, kind: PositionKind, stack: str | None, mos
     step = 1 if most is None else max(1, math.ceil((2 * n - 1) / most))
     far = (n - 1) // step * step
     offset = torch.arange(-far, 1 if causal else far + 1, step)  # [offset]
-    tables = {} if table is None else table.tables()
+    tables = {} if table is None else {name: one.cpu() for name, one in table.tables().items()}
     bias = config.position_kind.bias(config, tables, torch.tensor([far]), offset + far, causal=causal)
     assert bias is not None
     return array_table({"head": range(bias.shape[1])}, {"offset": offset.tolist()}, bias=bias[0, :, 0].double())

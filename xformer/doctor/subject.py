@@ -388,14 +388,21 @@ class Subject:
 
     @property
     def max_len(self) -> int:
-        """The longest input, where a model says so; else 512."""
+        """The longest input: what the model says; else the rows of its smallest other table that the input fits; else 512.
+
+        On a GPU an index beyond a table ends the whole process.
+        """
         names = ("max_position_embeddings", "n_positions", "max_len", "block_size", "max_seq_len", "context_length")
         for owner in (self.config, self.module):
             for name in names:
                 value = getattr(owner, name, None)
                 if isinstance(value, int) and value > 0:
                     return value
-        return 512
+        n = self.base.read.shape[1]
+        tables = [one.num_embeddings for one in self.module.modules() if isinstance(one, nn.Embedding)]
+        if self.n_tokens in tables:
+            tables.remove(self.n_tokens)
+        return min((rows for rows in tables if rows >= n), default=512)
 
     def other_tokens(self, tokens: Tensor, seed: int = 0) -> Tensor:
         """Another token in the place of each: neither the same nor padding."""

@@ -266,10 +266,10 @@ class AttentionHealth:
         note, loss = first_nan(dict(masks)) if bad else "", self._probe_loss(reading)
         del reading, masks  # its activations are the most memory of a look, and another run follows
         if self._twice is not None:
-            for path, scores in induction(read(model, self._twice, keep=("*.pattern",))).items():
+            for path, scores in induction(read(model, _on_device(self._twice, model), keep=("*.pattern",))).items():
                 found.heads[path]["induction"] = scores
         self._patterns = found.patterns
-        heads = {path: {name: of.numpy() for name, of in ones.items()} for path, ones in found.heads.items()}
+        heads = {path: {name: of.numpy(force=True) for name, of in ones.items()} for path, ones in found.heads.items()}
         self.record.add(Probe(step, heads, found.layers, loss, note), planes)
 
     def _read(self, model: nn.Module) -> Reading:
@@ -562,5 +562,4 @@ def _repeated(reading: Reading) -> Any:
     draw = torch.Generator().manual_seed(0)
     once = torch.randperm(shape.n_inputs, generator=draw)[:n]
     ids = torch.cat([once, once])[None]
-    device = reading.trace.tokens.device
-    return {"input_ids": ids} if hasattr(reading.subject, "tokenizer") else ids.to(device)
+    return {"input_ids": ids} if hasattr(reading.subject, "tokenizer") else ids
