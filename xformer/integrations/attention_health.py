@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from xformer.adapters.attachment import left_as_found
 from xformer.analysis.attention_health import (
     KEEP,
     Projections,
@@ -255,6 +256,10 @@ class AttentionHealth:
         found = measure(reading, self._patterns, self.valid)
         if self._setting is None:
             self._begin(model, reading, found.heads)
+            self._keep = tuple(glob for glob in self._keep if glob not in ("*.q", "*.k"))  # the factor stays
+        else:
+            for path, of in self.record.probes[0].layers.items():
+                found.layers[path]["score_factor"] = of["score_factor"]
         for at, norms in zip(found.layers, gradients or gradient_norms(self._modules), strict=False):
             found.layers[at].update(norms)
         masks = reading.trace.activations
@@ -505,7 +510,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         del model.forward
     eager, no_cast = torch.compiler.set_stance("force_eager"), torch.autocast(kind, enabled=False)
     try:
-        with torch.random.fork_rng(devices=gpus), torch.no_grad(), no_cast, eager:
+        # Held around all reads of a look, so that the state of the model is saved once.
+        with torch.random.fork_rng(devices=gpus), torch.no_grad(), no_cast, eager, left_as_found(model):
             yield
     finally:
         if hasattr(forward, "__wrapped__"):
