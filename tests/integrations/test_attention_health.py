@@ -25,6 +25,7 @@ from xformer.integrations import AttentionHealth, HealthRecord
 from xformer.integrations.health_alarms import RULES
 from xformer.training import jobs, liveness
 from xformer.training.run_store import RunStore
+from xformer.training.tables import scalars
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::Warning:lightning"),
@@ -185,6 +186,10 @@ def test_the_trainer_of_transformers_is_bit_identical_with_and_without_it(
     rows = RunStore(tmp_path / "runs").rows(entry.id)
     assert [row["step"] for row in rows] == [0, 2, 4, 6]
     assert all(math.isfinite(row["loss"]) and row["steps"] == STEPS for row in rows[1:])
+    last, now = scalars(rows[-1]), table[table["step"] == STEPS]
+    assert last["heads/entropy_p50/min"] == pytest.approx(now["entropy_p50"].min())
+    assert last["heads/score_max/max"] == pytest.approx(now["score_max"].max())
+    assert "heads/padding/max" not in last  # nothing is padding
 
 
 def test_a_probe_of_text_uses_the_tokenizer_and_its_padding() -> None:

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from xformer.adapters.attachment import left_as_found
 from xformer.analysis.attention_health import (
+    HEAD_MEASURES,
     KEEP,
     Projections,
     attention_modules,
@@ -369,6 +370,7 @@ class AttentionHealth:
         now = self.record.probes[-1]
         recent = [loss for _, loss in self.record.losses[-self.every :]]
         figures = self._figures | {"loss": float(np.mean(recent)) if recent else math.nan, "held_out_loss": now.loss}
+        figures |= summary(now.heads)
         scores = {path: [float(s) for s in of["induction"]] for path, of in now.heads.items()}
         scores = {path: of for path, of in scores.items() if all(math.isfinite(s) for s in of)}
         self._n_steps = max(self._n_steps, step)
@@ -492,6 +494,23 @@ def unwrapped(model: nn.Module) -> nn.Module:
         if not isinstance(inner, nn.Module) or inner is model:
             return model
         model = inner
+
+
+def summary(heads: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, float]:
+    """The least, the median and the largest value over all heads of each measure that is known, for a table or TensorBoard.
+
+    Example:
+        >>> import numpy as np
+        >>> summary({"decoder.0.attn": {"score_max": np.array([1.0, 4.0, 2.0])}})
+        {'score_max/min': 1.0, 'score_max/median': 2.0, 'score_max/max': 4.0}
+    """
+    found = {}
+    for name in HEAD_MEASURES:
+        values = np.concatenate([of[name] for of in heads.values() if name in of] or [np.empty(0)])
+        if np.isfinite(values).any():
+            whole = ("min", np.nanmin), ("median", np.nanmedian), ("max", np.nanmax)
+            found |= {f"{name}/{what}": float(of(values)) for what, of in whole}
+    return found
 
 
 def _allowed(mask: Tensor | None, pattern: Tensor) -> np.ndarray:

@@ -189,7 +189,7 @@ def write_probe(
     Args:
         run: The run.
         step: The number of updates so far.
-        figures: `loss`, `learning_rate`, `gradient_norm`, `held_out_loss`; NaN is left out.
+        figures: `loss`, `learning_rate`, `gradient_norm`, `held_out_loss`, and measures; what is not finite is left out.
         scores: The induction score of each head by the path of its layer.
         note: The alarms of this step.
         steps: The number of steps of the whole training.
