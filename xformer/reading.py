@@ -27,6 +27,7 @@ from xformer import notebook_html
 from xformer.adapters import BareModel, ModelAdapter, TaskModel
 from xformer.adapters.adapter import Gradients, Measure
 from xformer.adapters.adapter import gradients as gradients_of_run
+from xformer.adapters.attachment import unwrapped
 from xformer.adapters.load import in_memory, is_external, opened_from, opened_module
 from xformer.adapters.on_demand import OnDemand
 from xformer.checkpoints import Checkpoint, load
@@ -553,6 +554,7 @@ def adapter_of(where: Readable, typed: Any = None, tokenizer: Any = None) -> Mod
         if is_external(path):
             return opened_from(path)
         name, where = path.name, load(where)
+    where = unwrapped(where) if isinstance(where, nn.Module) else where
     if isinstance(where, Transformer):
         return BareModel(where, name)
     if isinstance(where, Checkpoint):

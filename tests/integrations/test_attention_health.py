@@ -301,7 +301,7 @@ from torch import nn
 from tests.integrations.test_attention_health import Dropping, batches, plain, same
 from xformer.errors import UnavailableError
 from xformer.integrations import AttentionHealth
-from xformer.integrations.attention_health import unwrapped
+from xformer.adapters.attachment import unwrapped
 torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
 make = lambda: nn.parallel.DistributedDataParallel(Dropping())
 health = AttentionHealth(batches()[0, :2, :7], every=2)

@@ -3,6 +3,7 @@
     with attached(module, layout, backend, run):   eval mode, with our attention and hooks that serve one run
         module(...)
     with left_as_found(module):                    eval mode alone
+    unwrapped(model)                               the model inside DDP, torch.compile and PEFT
 
 Restored afterwards: mode, attributes, configurations, buffers, hooks, random state. Threads may share a model: it is restored
 when the last of them is done. What is cached about a model between calls (`remembered`) does not keep it alive.
@@ -10,10 +11,11 @@ when the last of them is done. What is cached about a model between calls (`reme
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -26,6 +28,7 @@ from torch.utils.hooks import RemovableHandle
 from xformer.adapters.capture_backends import Backend, register
 from xformer.adapters.layout import Layout, Side, Tap, routing
 from xformer.adapters.probe import ActiveRun, active_run, running
+from xformer.errors import InputError, UnavailableError
 
 T = TypeVar("T")
 SEED = 0
@@ -86,8 +89,64 @@ def _containers(values: list[Any], seen: set[int]) -> Iterator[tuple[Any, Any]]:
         yield from _containers(list(before.values() if isinstance(before, dict) else before), seen)
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside DataParallel, DDP, `torch.compile` and the adapters of PEFT. Virtual tokens of PEFT stay.
+
+    Raises:
+        UnavailableError: It is sharded by FSDP.
+        InputError: It has no weights yet.
+    """
+    devices = {weight.device.type for weight in model.parameters()}
+    if devices == {"meta"}:
+        raise InputError(
+            f"{type(model).__name__} has no weights: they are all on PyTorch's meta device; load them first."
+        )
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        from torch.distributed.tensor import DTensor
+
+        is_wrapped = any(isinstance(part, FullyShardedDataParallel) for part in model.modules())
+        if is_wrapped or any(isinstance(weight, DTensor) for weight in model.parameters()):
+            raise UnavailableError(
+                f"Whole weight matrices are read, and FSDP shards those of {type(model).__name__}; use "
+                "DistributedDataParallel, or give a gathered copy."
+            )
+    while True:
+        inner = None
+        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            inner = model.module
+        elif type(model).__name__ == "OptimizedModule":  # the wrapper of torch.compile
+            inner = next(model.children())
+        elif not getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", True):
+            inner = model.get_base_model()  # type: ignore[operator]
+        if not isinstance(inner, nn.Module) or inner is model:
+            return model
+        model = inner
+
+
 _HELD: dict[int, _Held] = {}
 """Saved states by object identity; empty while no call runs."""
+_UNCOMPILED = ExitStack()
+_n_uncompiled = 0
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Compile nothing inside, as hooks that serve one run would be compiled in every run. Threads may overlap."""
+    global _n_uncompiled
+    with _LOCK:
+        if (
+            not _n_uncompiled and "torch._dynamo" in sys.modules
+        ):  # else nothing is compiled, and importing it takes a second
+            _UNCOMPILED.enter_context(torch.compiler.set_stance("force_eager"))
+        _n_uncompiled += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _n_uncompiled -= 1
+            if not _n_uncompiled:
+                _UNCOMPILED.close()
 
 
 @contextmanager
@@ -102,7 +161,7 @@ def left_as_found(module: nn.Module) -> Iterator[None]:
             held.n_holders += 1
         module.eval()
     try:
-        with _same_numbers(module) if memory_of(module).draws else nullcontext():
+        with uncompiled(), _same_numbers(module) if memory_of(module).draws else nullcontext():
             yield
     finally:
         with _LOCK:

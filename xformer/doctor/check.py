@@ -196,7 +196,7 @@ class Exam:
     def floor(self) -> float:
         """How far apart runs are that must agree, relative to the outputs: one row in other batches."""
         subject, base = self.subject, self.subject.base
-        eps = torch.finfo(subject.dtype).eps
+        eps = subject.eps
         other = base.with_read(subject.other_tokens(base.read))
         apart = [0.0]
         for rows in ([base, other], [other, base], [other, other, base]):

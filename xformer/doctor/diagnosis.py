@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from xformer.adapters.attachment import uncompiled
 from xformer.doctor import checks as _registered  # noqa: F401  registers the checks
 from xformer.doctor.check import CELL, CHECKS, COLUMNS, Check, Exam, Finding, NotApplicableError, Place
 from xformer.doctor.localise import localise
@@ -147,6 +148,7 @@ def cell_picture(place: Place, names: Sequence[str] = (), *, n_most: int = 16, d
     )
 
 
+@torch.inference_mode(False)  # some checks need gradients
 def diagnose(
     model: nn.Module | str | Path,
     inputs: Any = None,
@@ -228,7 +230,7 @@ def iter_findings(subject: Subject, checks: Sequence[Check] | None = None) -> It
 def examine(exam: Exam, check: Check) -> Finding:
     """Run one check, and look for the place where it is broken."""
     try:
-        with torch.no_grad():
+        with torch.no_grad(), uncompiled():
             found = check.run(exam)
             if found.verdict == "broken" and found.place is None and found.pair is not None:
                 found = replace(found, place=localise(exam, found.pair))

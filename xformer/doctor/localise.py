@@ -32,7 +32,7 @@ MASKED = -1e9
 def localise(exam: Exam, pair: Pair) -> Place | None:
     """Where the runs of a pair part; None where no recorded activation shows it."""
     other = pair.second_subject or exam.subject
-    limit = 1e2 * torch.finfo(exam.subject.dtype).eps
+    limit = 1e2 * exam.subject.eps
     try:
         first = _row(exam.subject.record(pair.first), pair.row, len(pair.first.tokens))
         second = _row(other.record(pair.second), pair.row_second, len(pair.second.tokens))
@@ -310,7 +310,7 @@ def compare_runs(
     exam = Exam(one)
     at = list(range(one.base.read.shape[1]))
     pair = Pair(one.base, two.base, at, second_subject=two)
-    limit = max(exam.limit, 1e2 * torch.finfo(one.dtype).eps)
+    limit = max(exam.limit, 1e2 * one.eps)
     table = pd.DataFrame(rows)
     differs = bool((table["difference"] > limit).any())
     return RunComparison(table, limit, localise(exam, pair) if differs else None)

@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from xformer.adapters.attachment import unwrapped
 from xformer.errors import InputError, UnavailableError, XformerError
 from xformer.layers.attention import Cache
 from xformer.model import Transformer
@@ -137,6 +138,7 @@ class Subject:
         Raises:
             InputError: The model reads no tokens, or cannot be run on these.
         """
+        model = unwrapped(model)
         module = _with_shared_weights(model)
         config: Any = getattr(model, "config", None)
         is_pair = _is_pair(model)
@@ -385,6 +387,11 @@ class Subject:
     def dtype(self) -> torch.dtype:
         """The precision of its weights."""
         return next((one.dtype for one in self.module.parameters() if one.is_floating_point()), torch.float32)
+
+    @property
+    def eps(self) -> float:
+        """The rounding of its numbers; float32's in a float64 model, as Transformers computes softmax and rotations in it."""
+        return max(torch.finfo(self.dtype).eps, torch.finfo(torch.float32).eps)
 
     @property
     def max_len(self) -> int:

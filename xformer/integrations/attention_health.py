@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from xformer.adapters.attachment import left_as_found
+from xformer.adapters.attachment import left_as_found, unwrapped
 from xformer.analysis.attention_health import (
     HEAD_MEASURES,
     KEEP,
@@ -38,7 +38,7 @@ from xformer.analysis.attention_health import (
     measure,
 )
 from xformer.checkpoints import Checkpoint, save
-from xformer.errors import ConfigError, EditError, InputError, UnavailableError, XformerError
+from xformer.errors import ConfigError, EditError, InputError, XformerError
 from xformer.files import snapshot_file
 from xformer.integrations.health_alarms import Alarm, Probe, Setting, State, raised, thresholds_of
 from xformer.integrations.health_record import HealthRecord, settings_of, write_probe
@@ -471,31 +471,6 @@ def _rank() -> int:
     return torch.distributed.get_rank() if is_parallel else 0
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside DDP, `torch.compile` and PEFT. Raises `UnavailableError` for FSDP, whose parameters are sharded."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        from torch.distributed.fsdp import FullyShardedDataParallel
-        from torch.distributed.tensor import DTensor
-
-        is_wrapped = any(isinstance(part, FullyShardedDataParallel) for part in model.modules())
-        if is_wrapped or any(isinstance(weight, DTensor) for weight in model.parameters()):
-            raise UnavailableError(
-                f"AttentionHealth reads whole weight matrices, and FSDP shards those of {type(model).__name__}; use "
-                "DistributedDataParallel, or give health.step a gathered copy."
-            )
-    while True:
-        inner = None
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            inner = model.module
-        elif type(model).__name__ == "OptimizedModule":  # the wrapper of torch.compile
-            inner = next(model.children())
-        elif hasattr(model, "peft_config") and hasattr(model, "get_base_model"):
-            inner = model.get_base_model()  # type: ignore[operator]
-        if not isinstance(inner, nn.Module) or inner is model:
-            return model
-        model = inner
-
-
 def summary(heads: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, float]:
     """The least, the median and the largest value over all heads of each measure that is known, for a table or TensorBoard.
 
@@ -527,10 +502,10 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     forward = vars(model).get("forward")  # accelerate puts one with autocast in front of the class's own
     if hasattr(forward, "__wrapped__"):
         del model.forward
-    eager, no_cast = torch.compiler.set_stance("force_eager"), torch.autocast(kind, enabled=False)
+    no_cast = torch.autocast(kind, enabled=False)
     try:
         # Held around all reads of a look, so that the state of the model is saved once.
-        with torch.random.fork_rng(devices=gpus), torch.no_grad(), no_cast, eager, left_as_found(model):
+        with torch.random.fork_rng(devices=gpus), torch.no_grad(), no_cast, left_as_found(model):
             yield
     finally:
         if hasattr(forward, "__wrapped__"):

@@ -25,7 +25,7 @@ N_GROUP_TOKENS = 4
 
 def loose(subject: Subject) -> float:
     """How far weights may be from what they should be: 1e-3 in float32, 8 % in bfloat16."""
-    return min(LOOSE * torch.finfo(subject.dtype).eps, 0.08)
+    return min(LOOSE * subject.eps, 0.08)
 
 
 def worst_cell(apart: Float[Tensor, "batch head query key"]) -> dict[str, int]:

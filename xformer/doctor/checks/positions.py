@@ -67,7 +67,7 @@ def position_shift(exam: Exam) -> Finding:
     worst = max(range(1, len(runs)), key=lambda row: sizes[row - 1])
     size = sizes[worst - 1]
     # Angles of larger positions are rounded more.
-    limit = exam.limit + 200 * torch.finfo(subject.dtype).eps * (n + shifts[-1])
+    limit = exam.limit + 200 * subject.eps * (n + shifts[-1])
     if size <= limit:
         return Finding("holds", "Moving all positions changes no output.", size=size, floor=exam.floor)
     kinds = set(getattr(subject.config, "layer_types", None) or ())

@@ -246,7 +246,7 @@ def conversion(exam: Exam) -> Finding:
     if subject.original is None:
         raise NotApplicableError("No original was given; for example diagnose(model, inputs, original=other).")
     other = Subject.of(subject.original, subject.base.tokens, causal=subject.causal)
-    eps = max(torch.finfo(one.dtype).eps for one in (subject, other))
+    eps = max(one.eps for one in (subject, other))
     at = range(subject.base.read.shape[1]) if subject.has_output_by_position else [0]
     pair = Pair(subject.base, subject.base, at, second_subject=other)
     size = exam.apart(pair)
