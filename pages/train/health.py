@@ -110,6 +110,7 @@ def _film(entry: Entry, record: HealthRecord, rows: Sequence[Mapping[str, Any]],
         marks=sorted(marks.items()),
         live=live,
         target=player_target(entry.id),
+        target_tokens=record.target,
     )
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+import xformer
 from benchmarks.health import GPT
 from xformer.errors import InputError
 from xformer.integrations import AttentionHealth
@@ -73,3 +74,21 @@ def test_the_report_shows_alarms_and_charts(health: AttentionHealth) -> None:
     assert "later tokens" in shown
     assert shown.count("<svg") >= 3
     assert "No alarm." in AttentionHealth(torch.arange(7))._repr_html_()
+
+
+def test_an_encoder_decoder_is_drawn_with_the_tokens_of_both_stacks() -> None:
+    model = xformer.load("checkpoints/reverse-seq2seq").model
+    health = AttentionHealth(([3, 7, 12, 9], [3, 4, 5]), every=1)
+    health.step(model, 1)
+    record = health.record
+    film = health_film(record.tokens, {1: record.planes(1)}, scores={}, steps=1, target_tokens=record.target)
+    header = film_header(film)
+    assert [len(tokens) for _, tokens in header["reads"]] == [4, 3]
+    sides = {layer["path"]: (layer["rows"], layer["cols"]) for layer in header["layers"]}
+    assert sides["encoder.0.attn"] == (4, 4)
+    assert sides["decoder.0.self_attn"] == (3, 3)
+    assert sides["decoder.0.cross_attn"] == (3, 4)
+    [rows] = health_map(health.table(), "moved").to_dict()["datasets"].values()
+    assert len({row["name"] for row in rows}) == len(rows)
+    with pytest.raises(InputError, match="not of these tokens"):
+        health_film(record.tokens, {1: record.planes(1)}, scores={}, steps=1)

@@ -326,6 +326,7 @@ class AttentionHealth:
         if is_text and trace.target is None:
             self._twice = _repeated(reading)
         self.record.tokens = tuple(reading.tokens)
+        self.record.target = () if trace.target is None else tuple(reading.tokens_of("decoder"))
         if self.out is not None:
             settings = settings_of(
                 reading.subject.shape, model, self.task, name=self.name, steps=self.steps, every=self.every

@@ -52,6 +52,7 @@ class HealthRecord:
         probes: The measures, a probe each.
         losses: Step and training loss in nats, as far as they were given.
         alarms: In the order in which they were raised.
+        target: The labels that the decoder of an encoder-decoder reads; else empty.
         folder: The folder of the run; None keeps everything in memory.
     """
 
@@ -60,6 +61,7 @@ class HealthRecord:
     losses: list[tuple[int, float]] = field(default_factory=list)
     alarms: list[Alarm] = field(default_factory=list)
     folder: Path | None = None
+    target: tuple[str, ...] = ()
     kept: dict[int, Planes] = field(default_factory=dict, repr=False)
     """The patterns by step, where there is no folder."""
 
@@ -68,7 +70,7 @@ class HealthRecord:
         self.probes[:] = [one for one in self.probes if one.step < probe.step]
         self.probes.append(probe)
         if self.folder is not None:
-            write_atomically(self.folder / FOLDER / f"{probe.step:06d}.npz", _packed(probe, planes))
+            write_atomically(self.file(probe.step), _packed(probe, planes))
             return
         self.kept[probe.step] = planes
         if sum(codes.nbytes for of in self.kept.values() for codes in of.values()) > MOST_KEPT:
@@ -77,18 +79,24 @@ class HealthRecord:
     def write_words(self) -> None:
         """Write the tokens and alarms into the folder, if there is one."""
         if self.folder is not None:
-            values = {"tokens": self.tokens, "alarms": [alarm.to_json() for alarm in self.alarms]}
+            values = {"tokens": self.tokens, "target": self.target, "alarms": [one.to_json() for one in self.alarms]}
             write_atomically(self.folder / FOLDER / FILE, json.dumps(values).encode())
+
+    def file(self, step: int) -> Path:
+        """The file of a probe. Raises `InputError` for a record in memory."""
+        if self.folder is None:
+            raise InputError("A record in memory has no files; give AttentionHealth a folder, for example out='runs'.")
+        return self.folder / FOLDER / f"{step:06d}.npz"
 
     def planes(self, step: int) -> Planes:
         """The patterns of the probe's first input at a step. Raises `InputError` for a step without."""
         if step in self.kept:
             return self.kept[step]
-        if self.folder is None or not (file := self.folder / FOLDER / f"{step:06d}.npz").exists():
+        if self.folder is None or not (file := self.file(step)).exists():
             known = ", ".join(map(str, self.steps[:20]))
             raise InputError(f"There are patterns of the steps {known or 'none yet'}, got {step}.")
         with np.load(file, allow_pickle=False) as found:
-            return {name.removeprefix("plane:"): found[name] for name in found.files if name.startswith("plane:")}
+            return planes_of(found)
 
     @property
     def steps(self) -> list[int]:
@@ -130,7 +138,8 @@ class HealthRecord:
             words = strict_json((folder / FOLDER / FILE).read_text(), "record")
             alarms = [Alarm(**alarm) for alarm in words["alarms"]]
             files = sorted((folder / FOLDER).glob("*.npz"))
-            return cls(tuple(map(str, words["tokens"])), [_unpacked(file) for file in files], [], alarms, folder)
+            tokens, target = (tuple(map(str, words.get(name, ()))) for name in ("tokens", "target"))
+            return cls(tokens, [_unpacked(file) for file in files], [], alarms, folder, target)
         except (OSError, KeyError, TypeError, ValueError, EOFError) as error:
             raise CheckpointError(f"{folder.name} holds no readable record of attention: {error}.") from None
 
@@ -154,11 +163,21 @@ def _packed(probe: Probe, planes: Planes) -> bytes:
 
 def _unpacked(file: Path) -> Probe:
     with np.load(file, allow_pickle=False) as found:
-        about = json.loads(str(found["about"]))
-        names = [name.removeprefix("heads:") for name in found.files if name.startswith("heads:")]
-        heads = {name: dict(zip(HEAD_MEASURES, found[f"heads:{name}"], strict=True)) for name in names}
-        layers = {name: dict(zip(LAYER_MEASURES, map(float, found[f"layer:{name}"]), strict=True)) for name in names}
-        return Probe(int(about["step"]), heads, layers, float(about["loss"]), str(about["note"]))
+        return probe_of(found)
+
+
+def probe_of(found: Mapping[str, np.ndarray]) -> Probe:
+    """The probe of the arrays of its file."""
+    about = json.loads(str(found["about"]))
+    names = [name.removeprefix("heads:") for name in found if name.startswith("heads:")]
+    heads = {name: dict(zip(HEAD_MEASURES, found[f"heads:{name}"], strict=True)) for name in names}
+    layers = {name: dict(zip(LAYER_MEASURES, map(float, found[f"layer:{name}"]), strict=True)) for name in names}
+    return Probe(int(about["step"]), heads, layers, float(about["loss"]), str(about["note"]))
+
+
+def planes_of(found: Mapping[str, np.ndarray]) -> Planes:
+    """The patterns of the arrays of a probe's file."""
+    return {name.removeprefix("plane:"): found[name] for name in found if name.startswith("plane:")}
 
 
 def settings_of(shape: ModelShape, model: Any, task: Task | None, *, name: str, steps: int, every: int) -> Preset:

@@ -19,10 +19,10 @@ from jaxtyping import UInt8
 from xformer import notebook_html
 from xformer.analysis.attention_health import HEAD_MEASURES
 from xformer.errors import InputError
-from xformer.site import layer_title
+from xformer.site import Site, layer_title
 from xformer.viz import theme
 from xformer.viz.charts import heat, layered, tips
-from xformer.viz.timeline import FilmLayer, Frame, pack_film
+from xformer.viz.timeline import FilmLayer, Frame, head_to_enlarge, pack_film
 from xformer.viz.training_curves import Curves, curve_chart
 
 MOST_STEPS = 60
@@ -63,9 +63,10 @@ def health_map(table: pd.DataFrame, measure: str, *, dark: bool = False) -> alt.
     steps = sorted(table["step"].unique())
     chosen = [steps[at] for at in np.unique(np.linspace(0, len(steps) - 1, MOST_STEPS).astype(int))]
     shown = table.loc[table["step"].isin(chosen), ["step", "layer", "head", measure]].copy()
-    order = shown.drop_duplicates(["layer", "head"])
-    names = [f"{layer_title(layer)} · {head + 1}" for layer, head in zip(order["layer"], order["head"], strict=True)]
-    shown["name"] = [f"{layer_title(a)} · {b + 1}" for a, b in zip(shown["layer"], shown["head"], strict=True)]
+    is_pair = any(Site.parse(layer).is_cross for layer in shown["layer"].unique())
+    titles = {layer: layer_title(layer, is_pair=is_pair) for layer in shown["layer"].unique()}
+    shown["name"] = [f"{titles[layer]} · {head + 1}" for layer, head in zip(shown["layer"], shown["head"], strict=True)]
+    names = list(dict.fromkeys(shown["name"]))
     shown = shown.rename(columns={measure: "value"})
     finite = shown["value"][np.isfinite(shown["value"])]
     high = 1.0 if measure in SHARES else float(finite.max()) if len(finite) else 1.0
@@ -90,6 +91,7 @@ Planes = Mapping[str, UInt8[np.ndarray, "head row col"]]
 def health_film(
     tokens: Sequence[str], planes: Mapping[int, Planes], *, scores: Mapping[int, Mapping[str, Sequence[float]]], steps: int,
     marks: Sequence[tuple[int, str]] = (), live: bool = False, target: tuple[int, int | None] = (1, None),
+    target_tokens: Sequence[str] = (),
 ) -> bytes:  # fmt: skip
     """The patterns of the probe's first input over the steps, for the training player.
 
@@ -101,24 +103,39 @@ def health_film(
         marks: Steps with a word each, such as alarms.
         live: Whether more frames will come.
         target: How often the player was sent to a step, and which.
+        target_tokens: What the decoder of an encoder-decoder reads.
 
     Raises:
-        InputError: There are no patterns yet.
+        InputError: There are no patterns yet, or they are not of these tokens.
     """
     if not planes:
         raise InputError("A film has at least one step, got none; call health.step first.")
     first = next(iter(planes.values()))
-    labels = tuple(tokens)
-    layers = [FilmLayer(path, layer_title(path), len(codes), labels, labels) for path, codes in first.items()]
+    read = {"encoder": tuple(tokens), "decoder": tuple(target_tokens) or tuple(tokens)}
+    layers = [
+        FilmLayer(
+            path,
+            layer_title(path, is_pair=bool(target_tokens)),
+            len(codes),
+            read[site.query_stack],
+            read[site.key_stack],
+        )
+        for path, codes in first.items()
+        if (site := Site.parse(path))
+    ]
+    lanes = {"source": read["encoder"], "decoder reads": read["decoder"]} if target_tokens else {"reads": tuple(tokens)}
     frames = [
         Frame(step, dict(of), {path: list(one) for path, one in scores.get(step, {}).items()}, (), (), ())
         for step, of in sorted(planes.items())
         if [codes.shape for codes in of.values()] == [codes.shape for codes in first.values()]
     ]
-    return pack_film(
-        layers, frames, reads={"reads": labels}, offset=0, score="induction", steps=max(steps, max(planes)), exact=(),
-        marks=marks, best=(len(layers) - 1, 0), live=live, target=target, judged=False,
-    )  # fmt: skip
+    try:
+        return pack_film(
+            layers, frames, reads=lanes, offset=0, score="induction", steps=max(steps, max(planes)), exact=(),
+            marks=marks, best=head_to_enlarge(layers, frames[-1]), live=live, target=target, judged=False,
+        )  # fmt: skip
+    except ValueError as error:
+        raise InputError(f"The patterns are not of these tokens. {error}") from None
 
 
 @dataclass(frozen=True)
