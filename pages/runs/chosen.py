@@ -21,6 +21,8 @@ from pages.shared.text import escape_markdown
 from pages.shared.widgets import choose
 from xformer.errors import XformerError
 from xformer.formatting import percent
+from xformer.integrations.health_archive import to_archive
+from xformer.integrations.health_record import HealthRecord
 from xformer.training.card import to_file
 from xformer.training.entry import DAMAGED, ELSEWHERE, RESUMABLE, Entry
 from xformer.training.limits import n_models
@@ -331,6 +333,9 @@ def _downloads(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) ->
         help = "One safetensors file with settings, curve and figures, which Import reads."
         weights = (f"Weights of step {steps[-1]:,}", f"{file}.safetensors", lambda: to_file(store, entry.id), help)
         files.insert(0, ("weights", *weights))
+    if HealthRecord.is_in(store.folder_of(entry.id)):
+        help = "Patterns, measures, alarms and curve as one zip file, which Import reads; no weights."
+        files.insert(0, ("record", "Recorded attention", f"{file}.zip", lambda: to_archive(store, entry.id), help))
     for kind, title, file_name, make, help in files:
         key = f"runs_{kind}_{entry.id}"
         st.download_button(title, make, file_name, key=key, help=help, on_click="ignore", width="stretch")

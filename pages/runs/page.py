@@ -193,7 +193,9 @@ def _fold(found: list[Entry], ticked: Sequence[str]) -> list[Entry]:
 
 def _import(who: str) -> None:
     with st.popover("Import", icon=":material/upload_file:", key="runs_import_open"):
-        upload(who, lambda result: runs_state().choose(*runs_state().chosen, result.run), key="runs_import")
+        upload(
+            who, lambda result: runs_state().choose(*runs_state().chosen, result.run), key="runs_import", records=True
+        )
 
 
 def _nothing_yet(who: str) -> None:

@@ -13,6 +13,7 @@ from pages.shared import run_store
 from pages.shared.serving import limits
 from pages.shared.widgets import typed
 from xformer.errors import RunStoreError
+from xformer.integrations.health_archive import from_archive, is_archive
 from xformer.presets import Preset
 from xformer.tasks import texts
 from xformer.training import jobs
@@ -97,17 +98,15 @@ def undelete(run: str) -> None:
 
 
 def take_file(content: bytes, file_name: str) -> ImportResult:
-    """Take a file into the run store. On a server for several people it is the visitor's alone until they share it."""
-    owner = _somebody()
-    return from_file(
-        run_store.store(),
-        content,
-        owner=owner,
-        file_name=file_name,
-        limits=run_store.limits(),
-        private=not run_store.is_open(),
-        sees=run_store.may_see,
-    )
+    """Take a file into the run store: weights, or the archive of a recorded training.
+
+    On a server for several people it is the visitor's alone until they share it.
+    """
+    store, limits = run_store.store(), run_store.limits()
+    how: dict[str, Any] = {"owner": _somebody(), "limits": limits, "private": not run_store.is_open()}
+    if is_archive(content):
+        return from_archive(store, content, **how)
+    return from_file(store, content, file_name=file_name, sees=run_store.may_see, **how)
 
 
 def keep_text(content: bytes) -> str:

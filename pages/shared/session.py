@@ -337,8 +337,11 @@ MAX_MEGABYTES = 64
 """The largest accepted file."""
 
 
-def upload(who: str, then: Callable[[ImportResult], Any], *, key: str) -> None:
-    """A box for a file of weights, which becomes a run; `then` gets the result. A message shows what happened."""
+def upload(who: str, then: Callable[[ImportResult], Any], *, key: str, records: bool = False) -> None:
+    """A box for a file that becomes a run: weights or, with `records`, a recorded training; `then` gets the result.
+
+    A message shows what happened.
+    """
     if not who:
         st.caption(run_commands.NO_OWNER)
         return
@@ -354,8 +357,8 @@ def upload(who: str, then: Callable[[ImportResult], Any], *, key: str) -> None:
         return f"These weights are here already: they are “{result.name}”, {step}."
 
     file_box(
-        "A .safetensors file that was downloaded here or on another server",
-        ["safetensors"],
+        f"A .safetensors file {'or the .zip of a recorded training ' * records}that was downloaded here or on another server",
+        ["safetensors", *["zip"] * records],
         MAX_MEGABYTES,
         take,
         key=key,

@@ -10,6 +10,8 @@ from streamlit.testing.v1 import AppTest
 from benchmarks.health import GPT
 from tests.pages.conftest import Open
 from xformer.integrations import AttentionHealth
+from xformer.integrations.health_archive import to_archive
+from xformer.training.run_store import RunStore
 
 
 def words_of(app: AppTest) -> str:
@@ -53,6 +55,24 @@ def test_a_training_that_goes_on_is_live(open_page: Open, runs: Path) -> None:
     assert "step 10 of 10" in words_of(app)
     assert [button.label for button in app.button if button.key == "run_stop"] == ["Stop"]
     health.close()
+
+
+def test_an_archive_is_imported_and_shown_and_a_bad_one_refused_in_a_sentence(
+    open_page: Open, runs: Path, tmp_path: Path
+) -> None:
+    health = recorded(tmp_path / "there")
+    content = to_archive(RunStore(tmp_path / "there"), health.run)
+    app = open_page("pages/runs/page.py")
+    app.file_uploader(key="runs_import_0").upload("theirs.zip", content, "application/zip").run()
+    assert not app.exception
+    assert "“theirs”, step 10, is among your runs now." in words_of(app)
+    [entry] = RunStore(runs).entries()
+    train = open_page("pages/train/page.py", run=entry.id)
+    assert not train.exception
+    assert "of its attention is on later tokens" in words_of(train)
+    app.file_uploader(key="runs_import_1").upload("bad.zip", content[:500], "application/zip").run()
+    assert "The file was not taken. The archive is not a readable zip file" in app.error[0].value.replace("\\", "")
+    assert len(RunStore(runs).entries()) == 1
 
 
 def test_runs_lists_it(open_page: Open, runs: Path) -> None:

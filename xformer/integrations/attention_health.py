@@ -41,6 +41,7 @@ from xformer.checkpoints import Checkpoint, save
 from xformer.errors import ConfigError, EditError, InputError, XformerError
 from xformer.files import snapshot_file
 from xformer.integrations.health_alarms import Alarm, Probe, Setting, State, raised, thresholds_of
+from xformer.integrations.health_archive import write_card
 from xformer.integrations.health_record import HealthRecord, settings_of, write_probe
 from xformer.integrations.outside_run import OutsideRun
 from xformer.model import Transformer
@@ -219,6 +220,7 @@ class AttentionHealth:
         """End the run in the run store; the callbacks do it by themselves. `state` is "finished" or "failed"."""
         if self._run is not None:
             self._run.leave(state)
+            write_card(self._run.store, self._run.id)
 
     def report(self) -> Any:
         """A view for a notebook: alarms, loss, and a map of layer × head over the steps."""
@@ -335,6 +337,7 @@ class AttentionHealth:
             self.record.folder = self._run.folder
             self.record.write_words()  # before it is listed as running: the app takes it for a run with a record
             self._run.start()
+            write_card(self._run.store, self._run.id)
             self._n_steps = settings.train.steps
 
     def _probe_loss(self, reading: Reading) -> float:

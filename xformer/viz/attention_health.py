@@ -112,17 +112,10 @@ def health_film(
         raise InputError("A film has at least one step, got none; call health.step first.")
     first = next(iter(planes.values()))
     read = {"encoder": tuple(tokens), "decoder": tuple(target_tokens) or tuple(tokens)}
-    layers = [
-        FilmLayer(
-            path,
-            layer_title(path, is_pair=bool(target_tokens)),
-            len(codes),
-            read[site.query_stack],
-            read[site.key_stack],
-        )
-        for path, codes in first.items()
-        if (site := Site.parse(path))
-    ]
+    layers = []
+    for path, codes in first.items():
+        site, title = Site.parse(path), layer_title(path, is_pair=bool(target_tokens))
+        layers.append(FilmLayer(path, title, len(codes), read[site.query_stack], read[site.key_stack]))
     lanes = {"source": read["encoder"], "decoder reads": read["decoder"]} if target_tokens else {"reads": tuple(tokens)}
     frames = [
         Frame(step, dict(of), {path: list(one) for path, one in scores.get(step, {}).items()}, (), (), ())

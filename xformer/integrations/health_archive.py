@@ -1,0 +1,278 @@
+"""A training that `AttentionHealth` recorded as one zip file, to look at it on another machine.
+
+    content = to_archive(store, run)                     # card.json, health/record.json, health/000200.npz
+    imported = from_archive(store, content, owner="me")  # a run with the tag “imported”
+
+The folder of such a run, packed by any program, is an archive too: `zip -r my-run.zip checkpoints/runs/3fa9c1d2`. Archives are
+untrusted: sizes are checked before anything is unpacked, arrays are read without pickles, and only known values are kept.
+Weights are not part of an archive.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import shutil
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, Field, ValidationError
+
+from xformer.config import ModelConfig, TaskConfig
+from xformer.disk_quota import Room
+from xformer.errors import CheckpointError, ConfigError, InputError, RunStoreError
+from xformer.files import CARD, strict_json, write_atomically
+from xformer.integrations.health_alarms import Alarm, Probe
+from xformer.integrations.health_record import FILE, FOLDER, PRESET, HealthRecord, Planes, planes_of, probe_of
+from xformer.presets import Preset
+from xformer.site import PATH
+from xformer.training.card import MAX_SCORES, MAX_STEPS, TAG, ImportResult, Name, Note, card_of, read_card
+from xformer.training.entry import AT_WORK, ELSEWHERE, FIGURES, MOVES, metrics_row
+from xformer.training.limits import Limits, promised
+from xformer.training.run_store import RunStore, new_id, one_line
+
+MOST_PACKED = 60 * 1024**2
+"""Bytes of an archive that is written: the app reads files of up to 64 MB."""
+MOST_BYTES = 512 * 1024**2
+"""Bytes of all unpacked arrays."""
+MOST_FILES = 4_096
+"""The most files of an archive, and arrays of a file."""
+_WANTED = re.compile(rf"(?P<folder>(?:[^/]+/)*)(?P<file>{CARD}|{FOLDER}/{FILE}|{FOLDER}/\d{{6,8}}\.npz)", re.ASCII)
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    RuntimeError,
+    NotImplementedError,
+    EOFError,
+    OSError,
+    ValueError,
+)
+"""The errors of zipfile for damaged, encrypted and unknown archives."""
+_Step = Annotated[int, Field(ge=0, le=MAX_STEPS)]
+_Labels = tuple[Annotated[str, Field(max_length=200)], ...]
+
+
+class _Alarm(BaseModel, strict=True):
+    rule: Name
+    step: _Step
+    layer: Annotated[str, Field(pattern=rf"^({PATH})?\z")]
+    head: Annotated[int, Field(ge=0, le=MAX_SCORES)] | None
+    reason: Note
+    frame: _Step
+
+
+class _Record(BaseModel, strict=True):
+    """The file `record.json` of an archive."""
+
+    tokens: _Labels
+    target: _Labels = ()
+    alarms: Annotated[list[_Alarm], Field(max_length=1000)]
+
+
+def is_archive(content: bytes) -> bool:
+    """Whether a file is a zip file."""
+    return content.startswith(b"PK\3\4")
+
+
+def write_card(store: RunStore, run: str) -> None:
+    """Write what the run store knows of a run into its folder, so that the folder alone can be imported."""
+    write_atomically(store.folder_of(run) / CARD, _card(store, run))
+
+
+def _card(store: RunStore, run: str) -> bytes:
+    entry = store.entry(run)
+    rows = [{name: value for name, value in row.items() if name != "scores"} for row in store.rows(run)]
+    card = card_of(entry, rows, entry.step) | {"model": entry.model, "task": entry.task, "state": entry.state}
+    return (json.dumps(card, indent=1) + "\n").encode()
+
+
+def to_archive(store: RunStore, run: str) -> bytes:
+    """Pack the record of a run; of a very long one every second probe, or fewer.
+
+    Raises `CheckpointError` for a run without a record.
+    """
+    folder = store.folder_of(run)
+    probes = sorted((folder / FOLDER).glob("*.npz"))
+    if not HealthRecord.is_in(folder) or not probes:
+        raise CheckpointError(f"The run “{store.entry(run).name}” has no recorded probe yet.")
+    while len(probes) > MOST_FILES - 2 or sum(file.stat().st_size for file in probes) > MOST_PACKED:
+        probes = probes[::-2][::-1]
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(CARD, _card(store, run))
+        for file in [folder / FOLDER / FILE, *probes]:
+            archive.write(file, f"{FOLDER}/{file.name}")
+    return packed.getvalue()
+
+
+def from_archive(
+    store: RunStore, content: bytes, *, owner: str, limits: Limits | None = None, private: bool = False
+) -> ImportResult:
+    """Import an untrusted archive as a run that has ended.
+
+    Raises `CheckpointError` or `RunStoreError` when the archive is refused; then nothing is kept.
+    """
+    files = _files_of_run(content)
+    card = _card_of(files)
+    about = read_card({name: value for name, value in card.items() if name != "curve"})
+    try:
+        model, task = ModelConfig.from_json(card["model"]), TaskConfig.from_json(card["task"])
+        found = _Record.model_validate_json(files[f"{FOLDER}/{FILE}"])
+    except (ConfigError, KeyError) as error:
+        raise CheckpointError(f"The archive's {CARD} has no valid model or task: {error}") from None
+    except ValidationError as error:
+        [first, *_] = error.errors()
+        place = " at " + ".".join(map(str, first["loc"])) if first["loc"] else ""
+        raise CheckpointError(f"The archive's {FILE} is not valid{place}: {first['msg']:.200}.") from None
+    Room(store.folder, (limits or Limits()).disk).check(
+        2 * len(content), "This record", promised=promised(store.entries(), store.folder)
+    )
+    run = new_id()
+    alarms = [Alarm(**alarm.model_dump()) for alarm in found.alarms]
+    record = HealthRecord(found.tokens, alarms=alarms, folder=store.folder_of(run), target=found.target)
+    try:  # the files and rows first, so that an entry never lacks them
+        shapes, left = {}, MOST_BYTES
+        for name in sorted(name for name in files if name.endswith(".npz")):
+            arrays, left = _arrays(files[name], name, left)
+            probe, planes = _checked(arrays, name)
+            shapes = shapes or _drawable(record, planes)
+            if {layer: codes.shape for layer, codes in planes.items()} != shapes:
+                raise CheckpointError(f"The archive's {name} has patterns of another shape than the probe before.")
+            record.add(probe, planes)
+        if not record.probes:
+            raise CheckpointError("The archive has no probe; its folder health needs files such as 000200.npz.")
+        record.write_words()
+        rows = _rows(card.get("curve"), record, about.train.steps)
+        last, name = record.probes[-1].step, about.name or "imported"
+        state = card.get("state")
+        state = state if state in MOVES and state not in (*AT_WORK, "queued") else "interrupted"
+        columns = {"tags": json.dumps([TAG]), "device": ELSEWHERE, "step": last, "seconds": about.seconds}
+        settings = Preset(PRESET, about.title or name, about.about, model, task, about.train)
+        store.put_rows(run, rows)
+        how: dict[str, Any] = {"owner": owner, "name": name, "device": ELSEWHERE, "private": private}
+        store.add(settings, state=state, run=run, columns=columns, **how)
+        write_card(store, run)
+    except BaseException as error:
+        shutil.rmtree(store.folder_of(run), ignore_errors=True)
+        if isinstance(error, OSError):
+            raise RunStoreError(f"The file could not be kept here: {error.strerror or 'the disk refuses'}.") from error
+        raise
+    return ImportResult(run, name, last, is_new=True)
+
+
+def _files_of_run(content: bytes) -> dict[str, bytes]:
+    """The files of the one run of an archive, by their path in its folder."""
+    found, _ = _unpacked(content, MOST_BYTES, "The archive")
+    matches = [match for name in found if (match := _WANTED.fullmatch(name))]
+    folders = {match["folder"] for match in matches if match["file"] == f"{FOLDER}/{FILE}"}
+    if len(folders) != 1:
+        raise CheckpointError(
+            f"An archive holds one recorded run, with the files {CARD} and {FOLDER}/{FILE}; this one holds {len(folders)}."
+        )
+    return {match["file"]: found[match[0]] for match in matches if match["folder"] in folders}
+
+
+def _unpacked(content: bytes, most: int, what: str) -> tuple[dict[str, bytes], int]:
+    """The files of a zip file, and how many of the `most` bytes are left."""
+    try:
+        if content.count(b"PK\1\2") > 100 * MOST_FILES:  # each would take memory before the first is looked at
+            raise CheckpointError(f"{what} has too many files; at most {MOST_FILES:,} are read.")
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = [one for one in archive.infolist() if what != "The archive" or _WANTED.fullmatch(one.filename)]
+            size = sum(one.file_size for one in members)
+            if len(members) > MOST_FILES or size > most:
+                raise CheckpointError(
+                    f"{what} has {len(members):,} files of {size:,} bytes; at most {MOST_FILES:,} of {most:,} are read."
+                )
+            found = {}
+            for one in members:
+                with archive.open(one) as file:  # a size, as a read without one inflates all that is there
+                    found[one.filename] = file.read(one.file_size)
+    except _DAMAGED as error:
+        raise CheckpointError(f"{what} is not a readable zip file: {error or 'it is damaged'}.") from None
+    return found, most - size
+
+
+def _card_of(files: Mapping[str, bytes]) -> dict[str, Any]:
+    if CARD not in files:
+        raise CheckpointError(f"The archive has no {CARD}; pack the whole folder of a run, or use Download in Runs.")
+    value = strict_json(files[CARD].decode(errors="replace"), CARD)
+    if not isinstance(value, dict):
+        raise CheckpointError(f"The archive's {CARD} must be a JSON object, got {type(value).__name__}.")
+    return value
+
+
+def _arrays(content: bytes, name: str, most: int) -> tuple[dict[str, np.ndarray], int]:
+    """The arrays of a NumPy archive; each has as many bytes as its header says, and holds numbers or text."""
+    files, left = _unpacked(content, most, f"The archive's {name}")
+    found = {}
+    for file, raw in files.items():
+        stream = io.BytesIO(raw)
+        try:
+            np.lib.format.read_magic(stream)
+            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+            if dtype.kind not in "fuU" or math.prod(shape) * dtype.itemsize != len(raw) - stream.tell():
+                raise ValueError
+            stream.seek(0)
+            found[file.removesuffix(".npy")] = np.load(stream, allow_pickle=False)
+        except (ValueError, TypeError, MemoryError, OverflowError):
+            raise CheckpointError(f"The archive's {name} holds no array of numbers under {file!r:.60}.") from None
+    return found, left
+
+
+def _checked(arrays: dict[str, np.ndarray], name: str) -> tuple[Probe, Planes]:
+    """The probe and the patterns of the arrays of a file. Raises `CheckpointError` where they do not fit together."""
+    wrong = CheckpointError(f"The archive's {name} is not a probe of AttentionHealth.")
+    try:
+        probe, planes = probe_of(arrays), planes_of(arrays)
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        raise wrong from None
+    if probe.step > MAX_STEPS or f"{FOLDER}/{probe.step:06d}.npz" != name or planes.keys() != probe.heads.keys():
+        raise wrong
+    if not 0 < sum(map(len, planes.values())) <= MAX_SCORES:
+        raise wrong
+    for layer, codes in planes.items():
+        of_heads = np.array(list(probe.heads[layer].values()))
+        if (
+            codes.dtype != np.uint8
+            or codes.ndim != 3
+            or of_heads.dtype.kind != "f"
+            or of_heads.shape[1:] != codes.shape[:1]
+        ):
+            raise wrong
+    return replace(probe, note=one_line(probe.note, 300)), planes
+
+
+def _drawable(record: HealthRecord, planes: Planes) -> dict[str, tuple[int, ...]]:
+    """The shapes of the patterns. Raises `CheckpointError` where the screens could not draw them."""
+    from xformer.viz.attention_health import health_film  # only here: it needs altair
+
+    try:
+        health_film(record.tokens, {0: planes}, scores={}, steps=1, target_tokens=record.target)
+    except InputError as error:
+        raise CheckpointError(f"The archive's patterns cannot be drawn. {error}") from None
+    return {layer: codes.shape for layer, codes in planes.items()}
+
+
+def _rows(curve: Any, record: HealthRecord, steps: int) -> list[dict[str, Any]]:
+    """The curve of the card, with the loss and scores of the probes; a damaged row of the card is left out."""
+    rows: dict[int, dict[str, Any]] = {}
+    for one in curve if isinstance(curve, list) else []:
+        if isinstance(one, dict) and (row := metrics_row(one.get("step"), one)) and row["step"] <= MAX_STEPS:
+            rows[row["step"]] = {name: row[name] for name in FIGURES if name in row}
+            rows[row["step"]]["note"] = one_line(row.get("note"), 300)
+    for probe in record.probes:
+        row = rows.setdefault(probe.step, {"step": probe.step, "steps": steps})
+        if math.isfinite(probe.loss):
+            row.setdefault("held_out_loss", probe.loss)
+        scores = {layer: of["induction"].tolist() for layer, of in probe.heads.items()}
+        row["scores"] = {layer: of for layer, of in scores.items() if all(map(math.isfinite, of))}
+    return [rows[step] for step in sorted(rows)]
