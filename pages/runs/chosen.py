@@ -12,15 +12,16 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from pages.shared import run_commands, run_store, screens
+from pages.shared import models, run_commands, run_store, screens
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.link import address
 from pages.shared.picture import Figures, figure_files, menu
-from pages.shared.session import choose_model
+from pages.shared.session import open_on
 from pages.shared.text import escape_markdown
 from pages.shared.widgets import choose
-from xformer.errors import XformerError
+from xformer.errors import CheckpointError, XformerError
 from xformer.formatting import percent
+from xformer.integrations.health_alarms import Alarm
 from xformer.integrations.health_archive import to_archive
 from xformer.integrations.health_record import HealthRecord
 from xformer.training.card import to_file
@@ -39,6 +40,8 @@ METRICS = {
     "learning_rate": "learning rate",
     "tokens_per_second": "tokens per second",
     "best_head_score": "best head’s score",
+    "entropy_p50/median": "attention entropy, median of the heads",
+    "score_max/max": "largest score before softmax",
 }
 FIRST = ("held_out_exact_match", "held_out_loss")
 SMOOTHING = {weight: f"{weight:g}" for weight in (0.0, 0.3, 0.6, 0.8, 0.9, 0.95)}
@@ -47,6 +50,8 @@ AXES = {"step": "steps", "seconds": "seconds"}
 TRAIN = screens.file_of("train")
 MAX_DRAWN = 12
 """The number of run colours, and so of runs that are drawn."""
+MOST_ALARMS = 3
+"""The most alarms in the menu of a card."""
 GOOD = 0.99
 Rows = Sequence[Mapping[str, Any]]
 """The reports of a run."""
@@ -212,7 +217,7 @@ def _name_and_tags(entry: Entry, mine: bool, every_tag: Sequence[str]) -> None:
 
 def _status(entry: Entry, mine: bool) -> None:
     of = f" of {entry.train['steps']:,}" if "steps" in entry.train else ""  # missing in a damaged entry
-    device = f" on {entry.device}" if entry.device else ""
+    device = "" if entry.device in (None, ELSEWHERE) else f" on {entry.device}"
     if not mine:
         st.caption("Started by someone else: you are looking on.")
     if entry.private and not run_store.is_open():  # on an open server everyone sees every run
@@ -228,7 +233,7 @@ def _status(entry: Entry, mine: bool) -> None:
         st.caption(f"{score} on {samples:,} unseen inputs.")
     if entry.title != entry.name and entry.title:
         st.text(entry.title)
-    if entry.message:
+    if not _recorded(entry) and entry.message:
         st.text(entry.message)
 
 
@@ -239,10 +244,13 @@ def _command(command: Callable[..., object], *arguments: Any) -> None:
 
 def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], mine: bool, who: str) -> None:
     run = entry.id
+    if entry.wanted == ELSEWHERE:  # only the program that started a run can continue it
+        with st.popover("Download", width="stretch"):
+            _downloads(entry, entries, names)
+        return
     again_at, files_at = st.columns(2, gap="small")
-    is_ours = entry.wanted != ELSEWHERE  # only the program that started a run can continue it
     with again_at:
-        if mine and is_ours and entry.state in RESUMABLE and not entry.is_active:
+        if mine and entry.state in RESUMABLE and not entry.is_active:
             resume: dict[str, Any] = {"on_click": _command, "args": (run_commands.resume, run)}
             st.button("Resume", width="stretch", key=f"runs_resume_{run}", **resume)
         else:
@@ -252,7 +260,7 @@ def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], mine
                 help="A new run with the same settings: on a CPU it gives the same bits.",
                 on_click=_again,
                 args=(entry,),
-                disabled=not is_ours or not who or entry.state == DAMAGED,
+                disabled=not who or entry.state == DAMAGED,
                 key=f"runs_again_{run}",
             )
     with files_at, st.popover("Download", width="stretch"):
@@ -269,16 +277,46 @@ def _on_deleting(entry: Entry, mine: bool) -> str:
 
 def _open_on(entry: Entry) -> None:
     """Buttons that open the latest step of the run on the other screens; Train opens any step."""
-    steps = run_store.steps_of(entry.id)
+    steps, is_ours = run_store.steps_of(entry.id), entry.wanted != ELSEWHERE
     if not steps:
-        st.caption("It has no weights yet.")
-        return
-    st.markdown(f"**Open step {steps[-1]:,} on**")
-    with st.container(horizontal=True, gap="xsmall"):
-        for name, page in screens.of_a_model().items():
-            if st.button(name, key=f"runs_open_{name}_{entry.id}"):
-                choose_model(f"{entry.id}@{steps[-1]}")
-                st.switch_page(page)
+        theirs = "Its weights are not here, so no other screen can run it; Train shows what was recorded."
+        st.caption("It has no weights yet." if is_ours else theirs)
+    elif not is_ours and (reason := models.usable(f"{entry.id}@{steps[-1]}")):
+        st.caption(escape_markdown(reason))
+    else:
+        open_on(entry.id, steps[-1], key=f"runs_open_{entry.id}")
+
+
+def alarms_words(entry: Entry) -> str:
+    """How many alarms were recorded while another program trained, after a dot; "" where there is no record."""
+    n = len(_alarms(entry))
+    return f" · **{n} alarm{'s' * (n != 1)}**" if n else ""
+
+
+def _alarms(entry: Entry) -> Sequence[Alarm]:
+    folder = run_store.store().folder_of(entry.id)
+    try:
+        return HealthRecord.load(folder, probes=False).alarms if HealthRecord.is_in(folder) else ()
+    except CheckpointError:  # Train shows the reason
+        return ()
+
+
+def _recorded(entry: Entry) -> bool:
+    """The last losses of another program's training, and its alarms with links to their steps; whether there are any."""
+    if entry.wanted != ELSEWHERE:
+        return False
+    last = next(reversed(run_store.store().rows(entry.id)), {})
+    found = {"of training": last.get("loss"), "of the probe": last.get("held_out_loss")}
+    if words := [f"{value:.3g} {name}" for name, value in found.items() if value is not None]:
+        st.caption(f"Loss at step {last['step']:,}: {', '.join(words)}.")
+    alarms = _alarms(entry)
+    for alarm in alarms[:MOST_ALARMS]:
+        label = f"Step {alarm.frame:,}: {alarm.rule.replace('_', ' ')}"
+        link = {"run": entry.id, "step": str(alarm.frame)}
+        st.page_link(TRAIN, label=label, icon=":material/warning:", query_params=link)
+    if len(alarms) > MOST_ALARMS:
+        st.caption(f"and {len(alarms) - MOST_ALARMS} more alarms, which Train shows.")
+    return bool(alarms)
 
 
 def _sweep(entry: Entry, entries: Sequence[Entry]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from pages.runs.chosen import MAX_DRAWN, TRAIN, Rows, curves_panel, run_notes, run_panel, runs_state
+from pages.runs.chosen import MAX_DRAWN, TRAIN, Rows, alarms_words, curves_panel, run_notes, run_panel, runs_state
 from pages.shared import frame, run_commands, run_store, run_thumbnail
 from pages.shared.layout import headline, is_dark, what_to_notice
 from pages.shared.session import upload
@@ -228,7 +228,9 @@ def _cards(
 def _card(entry: Entry, rows: Rows, settings: pd.Series, all_entries: Sequence[Entry]) -> Any:
     """Draw the attention that a run ends with, its state and its settings; returns the menu."""
     score = exact_match(entry, rows[-1] if rows else {})
-    status = entry.state if score is None else f"{entry.state} · **{percent(score, 1)}** exact match"
+    status = (
+        entry.state + alarms_words(entry) if score is None else f"{entry.state} · **{percent(score, 1)}** exact match"
+    )
     shown, shown_rows = entry, rows
     if entry.sweep is not None:
         status = f"{entry.state} · {n_models(entry)} models, one in the picture"

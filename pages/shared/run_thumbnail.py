@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import streamlit as st
 
 from pages.shared import models, run_store
@@ -18,12 +19,14 @@ from xformer.checkpoints import FILE
 from xformer.config import ModelConfig
 from xformer.errors import InputError, XformerError
 from xformer.files import snapshot_file
+from xformer.integrations.health_record import HealthRecord, planes_of, probe_files, probe_of
 from xformer.memory import check_fits
 from xformer.reading import Reading
+from xformer.site import layer_title
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.entry import Entry
-from xformer.viz.timeline import Frame, film_frame, head_to_enlarge, layers_of
+from xformer.viz.timeline import FilmLayer, Frame, film_frame, head_to_enlarge, layers_of
 from xformer.viz.training_runs import THUMBNAIL_WIDE, thumbnail
 
 MOST_CELLS = 4_000_000
@@ -60,14 +63,16 @@ def draw_shipped(name: str) -> None:
 
 
 def draw_run(entry: Entry, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Draw the thumbnail of a run at its latest step; returns whether it has weights that can be drawn."""
-    steps = run_store.steps_of(entry.id)
-    if not steps:
-        return False
+    """Draw the thumbnail of a run at its latest step; returns whether it has weights or a record that can be drawn."""
     folder = run_store.store().folder_of(entry.id)
-    file = snapshot_file(folder, steps[-1])
-    path = file if file.exists() else folder
     try:
+        if HealthRecord.is_in(folder):
+            path = next(reversed(probe_files(folder)), folder)
+            return _show(_drawn_record(path, path.stat().st_mtime_ns, is_dark(), _loss(rows)))
+        if not (steps := run_store.steps_of(entry.id)):
+            return False
+        file = snapshot_file(folder, steps[-1])
+        path = file if file.exists() else folder
         return _show(_drawn(path, path.stat().st_mtime_ns, is_dark(), _loss(rows)))
     except OSError:  # removed meanwhile
         return False
@@ -102,6 +107,25 @@ def _drawn(
     frame = frame_of(checkpoint.model, task, example, 0)
     layers = layers_of(task, example, [frame])
     layer, head = head_to_enlarge(layers, frame)
-    label = f"Attention of {layers[layer].title}, head {head + 1}, and the loss over the steps"
     curve = loss if loss is not None else _loss(checkpoint.card.get("curve", []))
-    return thumbnail(frame.planes[layers[layer].path][head], curve, dark=dark), label
+    return thumbnail(frame.planes[layers[layer].path][head], curve, dark=dark), _label(layers[layer].title, head)
+
+
+@st.cache_data(max_entries=256, show_spinner=False)
+def _drawn_record(
+    path: Path, written: int, dark: bool, loss: tuple[tuple[float, float], ...]
+) -> tuple[str, str] | None:
+    """The thumbnail of a file of `AttentionHealth`, of the head with the most induction, and what it shows."""
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            planes = planes_of(found)
+            scores = {layer: list(of["induction"]) for layer, of in probe_of(found).heads.items()}
+    except (OSError, KeyError, TypeError, ValueError, EOFError):
+        return None
+    layers = [FilmLayer(path, layer_title(path), len(codes), (), ()) for path, codes in planes.items()]
+    layer, head = head_to_enlarge(layers, Frame(0, planes, scores, (), (), ()))
+    return thumbnail(planes[layers[layer].path][head], loss, dark=dark), _label(layers[layer].title, head)
+
+
+def _label(layer: str, head: int) -> str:
+    return f"Attention of {layer}, head {head + 1}, and the loss over the steps"

@@ -211,6 +211,18 @@ def ask_model() -> str:
     return model
 
 
+def open_on(run: str, step: int, *, key: str, text: str | None = None) -> None:
+    """Buttons that open a step of a run on the screens that show one model, with an input that is typed as `text`."""
+    st.markdown(f"**Open step {step:,} on**")
+    with st.container(horizontal=True, gap="xsmall", key=key):
+        for words, page in screens.of_a_model().items():
+            if st.button(words, key=f"{key}_{words}"):
+                choose_model(f"{run}@{step}")
+                if text is not None:
+                    st.session_state["input"] = text
+                st.switch_page(page)
+
+
 def choose_model(name: str) -> bool:
     """Choose a model before the sidebar is drawn; False for an unknown name."""
     found = models.resolved(name)

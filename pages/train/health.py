@@ -8,10 +8,11 @@ from typing import Any
 import streamlit as st
 
 from pages.components.players import resting, training_player
-from pages.shared import run_store
+from pages.shared import models, run_store
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.frame import picture
+from pages.shared.session import open_on
 from pages.shared.text import escape_markdown
 from pages.train.status import (
     ACTIVE,
@@ -56,10 +57,11 @@ def _live(run: str, who: str, moves: bool) -> None:
         st.rerun()
     heading(entry)
     show_problem()
-    st.caption(escape_markdown(status_sentence(entry, entry.settings(), who)))
+    st.caption(escape_markdown(status_sentence(entry.but(message=""), entry.settings(), who)))  # alarms stand below
     with st.container(horizontal=True, key="health_row"):
         controls(entry, who)
         new_run()
+        _open(run)
     rows = rows_so_far(entry)
     try:
         record = _record(entry, len(rows))
@@ -85,6 +87,18 @@ def _live(run: str, who: str, moves: bool) -> None:
     else:
         st.caption("This measure was not recorded for this model.")
     share(run, resting(player_key(run)).step)
+
+
+def _open(run: str) -> None:
+    """Offer the screens that run the model, where its weights were kept."""
+    shown, steps = resting(player_key(run)).step, run_store.steps_of(run)
+    if steps:
+        with st.popover("More", key="health_more"):
+            step = max((one for one in steps if shown is None or one <= shown), default=steps[0])
+            if reason := models.usable(f"{run}@{step}"):
+                st.caption(escape_markdown(reason))
+            else:
+                open_on(run, step, key="open")
 
 
 def _record(entry: Entry, n_rows: int) -> HealthRecord:

@@ -16,7 +16,7 @@ import streamlit as st
 import torch
 
 from pages.components.players import resting, training_player
-from pages.shared import run_commands, run_store, screens
+from pages.shared import run_commands, run_store
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call, heads_from_1, script
 from pages.shared.frame import picture
@@ -25,7 +25,7 @@ from pages.shared.link import address
 from pages.shared.live import download
 from pages.shared.picture import Figures, csv, figure_files, html, menu, toolbar
 from pages.shared.run_thumbnail import check_size, frame_of
-from pages.shared.session import choose_model
+from pages.shared.session import open_on
 from pages.shared.text import escape_markdown
 from pages.shared.widgets import typed
 from pages.train.form import TRAIN, TRAINING, ask, is_filled, put
@@ -501,13 +501,7 @@ def _more(view: RunView, who: str) -> None:
     """What can be done with the run and the shown step: open, fork, train again, download, another learning rate."""
     entry, step = view.entry, view.step
     if step is not None:
-        st.markdown(f"**Open step {step:,} on**")
-        with st.container(horizontal=True, gap="xsmall", key="open_on"):
-            for words, page in screens.of_a_model().items():
-                if st.button(words, key=f"open_{words}"):
-                    choose_model(f"{entry.id}@{step}")
-                    st.session_state["input"] = view.task.vocabulary.text(list(view.example.source))
-                    st.switch_page(page)
+        open_on(entry.id, step, key="open", text=view.task.vocabulary.text(list(view.example.source)))
         with st.expander(f"Fork from step {step:,}", icon=":material/fork_right:", key="fork"):
             _fork(entry, view.settings, step, who)
     if entry.state in ("running", "paused") and run_store.may_control(entry, who):

@@ -214,7 +214,8 @@ RESUME = {"stopped": " Resume goes on from there.", "interrupted": " Resume goes
 
 def status_sentence(entry: Entry, settings: Preset, who: str) -> str:
     """The status of a run in one or two sentences."""
-    more = f" {entry.message}" if entry.message and entry.state != "failed" else RESUME.get(entry.state, "")
+    resume = "" if entry.wanted == ELSEWHERE else RESUME.get(entry.state, "")
+    more = f" {entry.message}" if entry.message and entry.state != "failed" else resume
     return _status(entry, settings) + more + visibility_sentence(entry, who)
 
 
@@ -400,12 +401,13 @@ def controls(entry: Entry, who: str) -> None:
     run, is_scored = entry.id, _scored(entry) is not None
     if not run_store.may_control(entry, who):
         return
-    if entry.state == "running":
+    is_ours = entry.wanted != ELSEWHERE  # another program can only be asked to stop
+    if is_ours and entry.state == "running":
         is_early = entry.pid is None or is_scored
         button("Pause", "pause", lambda: run_commands.send(run, "pause"), disabled=is_early)
-    if entry.state == "paused":
+    if is_ours and entry.state == "paused":
         button("Step", "skip_next", lambda: run_commands.send(run, "step"), disabled=not entry.is_active)
-    if entry.state in ("paused", "stopped", "failed", "interrupted"):
+    if is_ours and entry.state in ("paused", "stopped", "failed", "interrupted"):
         button("Resume", "play_arrow", lambda: run_commands.resume(run), type="primary")
     if entry.state in ACTIVE:
         button("End scoring" if is_scored else "Stop", "stop", lambda: run_commands.stop(run), key="run_stop")

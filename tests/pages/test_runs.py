@@ -101,7 +101,7 @@ def test_each_run_has_a_card_with_its_picture_and_what_can_be_done(open_page: Op
     assert not app.text_input  # no filters over few runs, and what is behind “⋯” is not drawn
     with_menu(app, run)
     assert [link.proto.query_string for link in app.get("page_link")] == [f"run={run}"]
-    assert {f"runs_open_Home_{run}", f"runs_delete_{run}", f"runs_again_{run}"} <= {one.key for one in app.button}
+    assert {f"runs_open_{run}_Home", f"runs_delete_{run}", f"runs_again_{run}"} <= {one.key for one in app.button}
     app.text_input(key=f"runs_name_{run}").set_value("renamed").run()
     assert store.entry(run).name == "renamed"
     app.button_group(key="runs_view").set_value("table").run()
@@ -302,7 +302,7 @@ def test_the_latest_step_opens_on_another_screen(open_page: Open, runs: Path) ->
     store = RunStore(runs)
     run = with_weights(store, "one")
     app = with_menu(open_page(RUNS, runs=run), run)
-    app.button(key=f"runs_open_Home_{run}").click().run()
+    app.button(key=f"runs_open_{run}_Home").click().run()
     assert not app.exception
     assert app.title[0].value.startswith("See a transformer think")
     assert app.query_params["model"] == f"{run}@12"

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from streamlit.testing.v1 import AppTest
 
+import xformer
 from benchmarks.health import GPT
 from tests.pages.conftest import Open
 from xformer.integrations import AttentionHealth
@@ -75,8 +76,82 @@ def test_an_archive_is_imported_and_shown_and_a_bad_one_refused_in_a_sentence(
     assert len(RunStore(runs).entries()) == 1
 
 
-def test_runs_lists_it(open_page: Open, runs: Path) -> None:
-    recorded(runs)
+def menu_of(open_page: Open, run: str) -> AppTest:
+    """The Runs screen with the menu of a run's card open."""
     app = open_page("pages/runs/page.py")
+    app.session_state[f"runs_menu_{run}"] = True
+    return app.run()
+
+
+def test_its_card_has_a_picture_its_alarms_and_nothing_that_cannot_work(open_page: Open, runs: Path) -> None:
+    health = recorded(runs)
+    app = menu_of(open_page, health.run)
     assert not app.exception
-    assert "theirs" in " ".join([words_of(app), *(str(one.value) for one in app.dataframe)])
+    [picture] = app.image
+    assert picture.proto.imgs[0].alt.startswith("Attention of layer")
+    words = words_of(app)
+    assert "theirs" in words
+    assert "1 alarm" in words
+    assert "Loss at step 10: 2.5 of training" in words
+    assert "Its weights are not here" in words
+    assert "characters" not in words
+    [link] = [one.proto for one in app.get("page_link") if "leak" in one.proto.label]
+    assert link.label == "Step 0: leak"
+    keys = {str(button.key) for button in app.button}
+    assert not [key for key in keys if key.startswith(("runs_again", "runs_resume", "runs_open"))]
+    assert f"runs_record_{health.run}" in {one.proto.id.split("-")[-1] for one in app.get("download_button")}
+
+
+def own(runs: Path, *, with_task: bool) -> str:
+    """One of our models, recorded at two steps with its weights."""
+    found = xformer.load("checkpoints/induction")
+    task = found.task if with_task else None
+    how = {"every": 5, "out": runs, "name": "ours", "weights": True, "task": task, "steps": 5}
+    health = AttentionHealth(torch.tensor([[3, 7, 12, 9, 3, 7]]), **how)
+    for step in (0, 5):
+        health.step(found.model, step, loss=1.0)
+    health.close()
+    return health.run
+
+
+def test_kept_weights_of_our_model_open_on_the_other_screens_and_in_compare(open_page: Open, runs: Path) -> None:
+    run = own(runs, with_task=True)
+    app = menu_of(open_page, run)
+    app.button(key=f"runs_open_{run}_Attention").click().run()
+    assert not app.exception
+    assert app.query_params["model"] == f"{run}@5"
+    train = open_page("pages/train/page.py", run=run, step="0")
+    train.button(key="open_Home").click().run()
+    assert not train.exception
+    assert train.query_params["model"] == f"{run}@0"
+    compare = open_page("pages/compare/page.py", a=f"{run}@0", b=f"{run}@5")
+    assert not compare.exception
+    assert not compare.error
+    assert [compare.query_params[name] for name in "ab"] == [f"{run}@0", f"{run}@5"]
+
+
+def test_weights_that_no_screen_can_run_are_not_offered(open_page: Open, runs: Path) -> None:
+    run = own(runs, with_task=False)
+    for app in (menu_of(open_page, run), open_page("pages/train/page.py", run=run)):
+        assert not app.exception
+        assert "names no task, so it has no input" in words_of(app)
+        assert not [button.key for button in app.button if "open_Home" in str(button.key)]
+
+
+def test_another_program_is_only_asked_to_stop(open_page: Open, runs: Path) -> None:
+    health = recorded(runs, close=False)
+    keys = {button.key for button in open_page("pages/train/page.py", run=health.run).button}
+    assert "run_stop" in keys
+    assert "run_pause" not in keys
+    health.close("failed")
+    app = open_page("pages/train/page.py", run=health.run)
+    assert "run_resume" not in {button.key for button in app.button}
+    assert "Resume" not in words_of(app)
+
+
+def test_the_measures_of_two_recorded_runs_are_compared_as_curves(open_page: Open, runs: Path) -> None:
+    pair = [recorded(runs).run, recorded(runs).run]
+    app = open_page("pages/runs/page.py", runs=",".join(pair), curves="entropy_p50/median,score_max/max")
+    assert not app.exception
+    assert len(app.get("vega_lite_chart") or app.get("arrow_vega_lite_chart")) == 2
+    assert "No chosen run has reported" not in words_of(app)

@@ -25,16 +25,25 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
+from xformer.analysis.attention_health import HEAD_MEASURES
 from xformer.config import ModelConfig, TaskConfig
 from xformer.disk_quota import Room
 from xformer.errors import CheckpointError, ConfigError, InputError, RunStoreError
 from xformer.files import CARD, strict_json, write_atomically
 from xformer.integrations.health_alarms import Alarm, Probe
-from xformer.integrations.health_record import FILE, FOLDER, PRESET, HealthRecord, Planes, planes_of, probe_of
+from xformer.integrations.health_record import (
+    FILE,
+    FOLDER,
+    HealthRecord,
+    Planes,
+    planes_of,
+    probe_files,
+    probe_of,
+)
 from xformer.presets import Preset
 from xformer.site import PATH
 from xformer.training.card import MAX_SCORES, MAX_STEPS, TAG, ImportResult, Name, Note, card_of, read_card
-from xformer.training.entry import AT_WORK, ELSEWHERE, FIGURES, MOVES, metrics_row
+from xformer.training.entry import AT_WORK, ELSEWHERE, EXTERNAL, FIGURES, MOVES, is_number, metrics_row
 from xformer.training.limits import Limits, promised
 from xformer.training.run_store import RunStore, new_id, one_line
 
@@ -44,6 +53,8 @@ MOST_BYTES = 512 * 1024**2
 """Bytes of all unpacked arrays."""
 MOST_FILES = 4_096
 """The most files of an archive, and arrays of a file."""
+MEASURES = tuple(f"{name}/{what}" for name in HEAD_MEASURES for what in ("min", "median", "max"))
+"""What a row of metrics has besides `FIGURES`."""
 _WANTED = re.compile(rf"(?P<folder>(?:[^/]+/)*)(?P<file>{CARD}|{FOLDER}/{FILE}|{FOLDER}/\d{{6,8}}\.npz)", re.ASCII)
 _DAMAGED = (
     zipfile.BadZipFile,
@@ -100,7 +111,7 @@ def to_archive(store: RunStore, run: str) -> bytes:
     Raises `CheckpointError` for a run without a record.
     """
     folder = store.folder_of(run)
-    probes = sorted((folder / FOLDER).glob("*.npz"))
+    probes = probe_files(folder)
     if not HealthRecord.is_in(folder) or not probes:
         raise CheckpointError(f"The run “{store.entry(run).name}” has no recorded probe yet.")
     while len(probes) > MOST_FILES - 2 or sum(file.stat().st_size for file in probes) > MOST_PACKED:
@@ -155,7 +166,7 @@ def from_archive(
         state = card.get("state")
         state = state if state in MOVES and state not in (*AT_WORK, "queued") else "interrupted"
         columns = {"tags": json.dumps([TAG]), "device": ELSEWHERE, "step": last, "seconds": about.seconds}
-        settings = Preset(PRESET, about.title or name, about.about, model, task, about.train)
+        settings = Preset(EXTERNAL, about.title or name, about.about, model, task, about.train)
         store.put_rows(run, rows)
         how: dict[str, Any] = {"owner": owner, "name": name, "device": ELSEWHERE, "private": private}
         store.add(settings, state=state, run=run, columns=columns, **how)
@@ -267,7 +278,9 @@ def _rows(curve: Any, record: HealthRecord, steps: int) -> list[dict[str, Any]]:
     rows: dict[int, dict[str, Any]] = {}
     for one in curve if isinstance(curve, list) else []:
         if isinstance(one, dict) and (row := metrics_row(one.get("step"), one)) and row["step"] <= MAX_STEPS:
-            rows[row["step"]] = {name: row[name] for name in FIGURES if name in row}
+            rows[row["step"]] = {
+                name: row[name] for name in (*FIGURES, *MEASURES) if name in row and is_number(row[name])
+            }
             rows[row["step"]]["note"] = one_line(row.get("note"), 300)
     for probe in record.probes:
         row = rows.setdefault(probe.step, {"step": probe.step, "steps": steps})

@@ -25,7 +25,7 @@ import pandas as pd
 from jaxtyping import UInt8
 
 from xformer.analysis.attention_health import HEAD_MEASURES, LAYER_MEASURES
-from xformer.config import ModelConfig, TaskConfig, TrainConfig
+from xformer.config import ModelConfig, TrainConfig
 from xformer.errors import CheckpointError, InputError
 from xformer.files import strict_json, write_atomically
 from xformer.integrations.health_alarms import Alarm, Probe
@@ -34,9 +34,10 @@ from xformer.model import Transformer
 from xformer.model_shape import ModelShape
 from xformer.presets import Preset
 from xformer.tasks import Task
+from xformer.training.entry import EXTERNAL, NO_TASK
 
-FOLDER, FILE, PRESET = "health", "record.json", "external"
-"""The folder of a record in that of its run, the file of its words, and the preset's name of such a run."""
+FOLDER, FILE = "health", "record.json"
+"""The folder of a record in that of its run, and the file of its words."""
 MOST_KEPT = 16 * 1024**2
 """Bytes of patterns that a record keeps in memory; then every second step is dropped."""
 Planes = dict[str, UInt8[np.ndarray, "head row col"]]
@@ -131,15 +132,18 @@ class HealthRecord:
         return pd.concat([losses, probes], axis=1).sort_index().rename_axis("step").reset_index()
 
     @classmethod
-    def load(cls, folder: str | Path) -> HealthRecord:
-        """Read the record of a run's folder. Losses are in the run store. Raises `CheckpointError` for damaged files."""
+    def load(cls, folder: str | Path, *, probes: bool = True) -> HealthRecord:
+        """Read the record of a run's folder, or without `probes` its tokens and alarms. Losses are in the run store.
+
+        Raises `CheckpointError` for damaged files.
+        """
         folder = Path(folder)
         try:
             words = strict_json((folder / FOLDER / FILE).read_text(), "record")
             alarms = [Alarm(**alarm) for alarm in words["alarms"]]
-            files = sorted((folder / FOLDER).glob("*.npz"))
             tokens, target = (tuple(map(str, words.get(name, ()))) for name in ("tokens", "target"))
-            return cls(tokens, [_unpacked(file) for file in files], [], alarms, folder, target)
+            found = [_unpacked(file) for file in probe_files(folder)] if probes else []
+            return cls(tokens, found, [], alarms, folder, target)
         except (OSError, KeyError, TypeError, ValueError, EOFError) as error:
             raise CheckpointError(f"{folder.name} holds no readable record of attention: {error}.") from None
 
@@ -147,6 +151,12 @@ class HealthRecord:
     def is_in(folder: str | Path) -> bool:
         """Whether a run's folder holds a record."""
         return (Path(folder) / FOLDER / FILE).is_file()
+
+
+def probe_files(folder: Path) -> list[Path]:
+    """The files of the probes in a run's folder, by step."""
+    found = [file for file in (folder / FOLDER).glob("*.npz") if file.stem.isdecimal() and file.stem.isascii()]
+    return sorted(found, key=lambda file: int(file.stem))
 
 
 def _packed(probe: Probe, planes: Planes) -> bytes:
@@ -183,7 +193,7 @@ def planes_of(found: Mapping[str, np.ndarray]) -> Planes:
 def settings_of(shape: ModelShape, model: Any, task: Task | None, *, name: str, steps: int, every: int) -> Preset:
     """The settings under which the run store lists a training of another program.
 
-    Of a model that is none of ours, they say its sizes; its task is listed as the continuation of a text.
+    Of a model that is none of ours, they say its sizes.
     """
     d_head = shape.d_model // max(1, *shape.heads.values())
     own = model.config if isinstance(model, Transformer) else None
@@ -192,12 +202,9 @@ def settings_of(shape: ModelShape, model: Any, task: Task | None, *, name: str, 
         n_layers=shape.n_layers, n_heads=max(shape.heads.values()), d_head=max(1, d_head),
         d_ff=max(shape.neurons.values(), default=0), max_len=1, positions="none",
     )  # fmt: skip
-    stand_in = TaskConfig(
-        name="characters", architecture="decoder", symbols=2, alphabet="ab", text="python", min_len=2, max_len=2
-    )
     about = f"{type(model).__name__}, trained by another program: optimiser, schedule and data are its own."
     train = TrainConfig(steps=max(1, steps), log_every=max(1, every), snapshot_every=0)
-    return Preset(PRESET, name, about, config, stand_in if task is None else task.config, train)
+    return Preset(EXTERNAL, name, about, config, NO_TASK if task is None else task.config, train)
 
 
 def write_probe(

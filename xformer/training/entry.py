@@ -176,6 +176,12 @@ DAMAGED = "damaged"
 """The state of a run whose settings cannot be read."""
 ELSEWHERE = "elsewhere"
 """The device of a run that another program trains. It can be watched and stopped here, and is resumed there."""
+EXTERNAL = "external"
+"""The preset's name of a run that `AttentionHealth` recorded; of its training only the number of steps is known."""
+NO_TASK = TaskConfig(
+    name="characters", architecture="decoder", symbols=2, alphabet="ab", text="python", min_len=2, max_len=2
+)
+"""Stands for the task of such a run, which has none of ours."""
 SETTINGS: dict[str, type[Config]] = {"model": ModelConfig, "task": TaskConfig, "train": TrainConfig}
 
 

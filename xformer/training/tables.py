@@ -24,7 +24,7 @@ from typing import Any
 import pandas as pd
 
 from xformer.installed import needed
-from xformer.training.entry import Entry
+from xformer.training.entry import EXTERNAL, NO_TASK, Entry
 from xformer.training.run_store import Row, exact_match
 
 COLUMNS = ("name", "state", "step", "steps", "exact_match", "loss", "seconds", "device", "tags", "created")
@@ -32,6 +32,8 @@ TASK_NAMES = {"name": "task", "min_len": "shortest", "max_len": "longest", "end_
 """Names of task settings that would clash with model settings."""
 FROM_TASK = ("vocab_size", "pad_token", "start_token", "end_token")
 """Model settings that follow from the task."""
+SIZES = ("architecture", "n_layers", "n_heads", "d_model", "d_head", "d_ff")
+"""The settings that are known of any program's model."""
 REPORTING = ("log_every", "held_out", "snapshot_every")
 """Training settings that do not affect the weights."""
 
@@ -53,6 +55,9 @@ def overview(entries: Sequence[Entry], latest: Mapping[str, Row]) -> pd.DataFram
 def settings_of(entry: Entry) -> dict[str, Any]:
     """Return the chosen settings of a run. Settings that follow from others are left out."""
     model, task = entry.model, entry.task
+    if entry.preset == EXTERNAL:
+        sizes = {name: model[name] for name in SIZES if name in model} | {"steps": entry.train.get("steps")}
+        return sizes if task == NO_TASK.to_json() else sizes | {"task": task.get("name")}
     follows = {"d_value": model.get("d_head"), "causal": model.get("architecture") != "encoder"}
     follows |= {"final_norm": model.get("norm") == "pre"}
     chosen = {name: value for name, value in entry.train.items() if name not in REPORTING}
