@@ -280,6 +280,8 @@ def _open_on(entry: Entry) -> None:
     steps, is_ours = run_store.steps_of(entry.id), entry.wanted != ELSEWHERE
     if not steps:
         theirs = "Its weights are not here, so no other screen can run it; Train shows what was recorded."
+        if (run_store.store().folder_of(entry.id) / "weights").is_dir():
+            theirs = "Its weights are kept in the format of Transformers; in Python, xformer.read(folder, inputs) reads them."
         st.caption("It has no weights yet." if is_ours else theirs)
     elif not is_ours and (reason := models.usable(f"{entry.id}@{steps[-1]}")):
         st.caption(escape_markdown(reason))
