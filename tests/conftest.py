@@ -19,7 +19,7 @@ jaxtyping.install_import_hook(
     ["xformer.layers", "xformer.model", "xformer.trace", "xformer.edits"], "beartype.beartype"
 )
 
-UNCHECKED = ("diagnosis", "integrations", "pages", "tasks", "training", "test_decoding.py")
+UNCHECKED = ("analysis", "browser", "diagnosis", "integrations", "pages", "tasks", "training", "test_decoding.py")
 """Folders and files whose tests call the layers very often; the layers' own tests check the same calls."""
 
 
