@@ -44,9 +44,15 @@ CHANGES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+KINDS = [(architecture, norm) for architecture in ARCHITECTURES for norm in ("pre", "post")]
+
+
+def in_turn(*values: Any) -> list[Any]:
+    """Each value with every architecture, and with each place of the norm in turn."""
+    return [(value, *kind) for n, value in enumerate(values) for kind in KINDS[n % 2 :: 2]]
+
+
+@pytest.mark.parametrize(("changes", "architecture", "norm"), in_turn(*CHANGES.values()))
 def test_no_false_alarm(architecture: str, norm: str, changes: dict[str, Any]) -> None:
     model = modern(architecture, norm=norm, **changes)
     assert found(model, with_weights=False) == []
@@ -55,9 +61,7 @@ def test_no_false_alarm(architecture: str, norm: str, changes: dict[str, Any]) -
     assert not [line for line in report.left_open if "feed-forward" in line or "q, k, v" in line]
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("bug", ["gate-and-up-swapped", "kv-heads-tiled"])
+@pytest.mark.parametrize(("bug", "architecture", "norm"), in_turn("gate-and-up-swapped", "kv-heads-tiled"))
 def test_each_bug_has_its_name(bug: str, architecture: str, norm: str) -> None:
     broken = BUGS[bug].broken(modern(architecture, norm=norm))
     for with_weights in (False, True):
@@ -76,9 +80,7 @@ def summed(norm: Norm) -> None:
     norm.forward = lambda x: norm.weight * x / (x.square().sum(dim=-1, keepdim=True) + norm.eps).sqrt()
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("put", [centred, without_root, summed])
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize(("put", "architecture", "norm"), in_turn(centred, without_root, summed))
 def test_a_wrong_rms_norm_is_found(put: Callable[[Norm], None], norm: str, architecture: str) -> None:
     model = copy.deepcopy(modern(architecture, norm=norm))
     for module in model.modules():

@@ -77,12 +77,8 @@ def test_bugs_in_shipped_models(name: str) -> None:
             check_named(bug.name, found)
 
 
-KINDS = {
-    (one.model.architecture, one.model.norm_kind): name
-    for name, one in reversed(PRESETS.items())
-    if not Task(one.task).rule.missing
-}
-"""One preset of each architecture and norm; trained models of all other kinds are tried above."""
+KINDS = {one.model.architecture: name for name, one in reversed(PRESETS.items()) if not Task(one.task).rule.missing}
+"""One preset of each architecture; trained models of all other kinds are tried above."""
 
 
 @pytest.mark.parametrize("name", KINDS.values())
