@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -56,29 +58,57 @@ def app_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("app") / "runs"
 
 
+COLD = "/attention?model=reverse&input=4+9+2+11&mask=causal&head=3.2"
+"""The link of the first visit to `app`."""
+
+
 @pytest.fixture(scope="session")
-def app(browser: Browser, app_runs: Path) -> Iterator[str]:
-    """One server for all tests that do not need a cold one."""
-    server, address = launch(XFORMER_RUNS=str(app_runs))
+def first_sight() -> dict[str, Any]:
+    """What the first visitor of `app` saw at `COLD`."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def slides_server() -> Iterator[int]:
+    """The port of another server, whose pages have a frame in them: with what their address names."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slides) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def app(
+    browser: Browser, app_runs: Path, tabs: list[Page], slides_server: int, first_sight: dict[str, Any]
+) -> Iterator[str]:
+    """One server for all tests, for this machine alone; the slides may frame its whole pages under either of their names."""
+    frames = f"http://localhost:{slides_server} http://127.0.0.1:{slides_server}"
+    server, address = launch(XFORMER_RUNS=str(app_runs), XFORMER_OPEN="", XFORMER_FRAMES=frames)
+    page = browser.new_context().new_page()
+    visitor = Visit(page, address, tabs).open(COLD)
+    name = page.locator(".st-key-attention .head .name").or_(page.get_by_text("Page not found"))
+    expect(name.first).to_be_visible()
+    verdict = page.get_by_text("right instead of 4").filter(visible=True).first
+    verdict.or_(page.get_by_test_id("stException")).first.wait_for()
+    typed = page.locator(".st-key-input input").input_value()
+    first_sight.update(name=name.first.inner_text(), verdict=verdict.inner_text(), typed=typed)
+    first_sight["problems"] = [*visitor.problems]
+    visitor.leave()
     yield address
     stop(server)
 
 
-@pytest.fixture(scope="session")
-def visited() -> set[str]:
-    """The servers that have seen a visitor."""
-    return set()
+class Slides(BaseHTTPRequestHandler):
+    """A page of another server, with the frame in it that its address names."""
 
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        source = self.path.partition("?")[2]
+        self.wfile.write(f"<iframe src='{source}' width=1200 height=800></iframe>".encode())
 
-@pytest.fixture
-def cold_app(app: str, visited: set[str]) -> Iterator[str]:
-    """A server without visitors so far: the one of all tests, where this is the first of them."""
-    if app not in visited:
-        yield app
-        return
-    server, address = launch()
-    yield address
-    stop(server)
+    def log_message(self, format: str, *args: object) -> None: ...
 
 
 class Visit:
@@ -136,7 +166,7 @@ def tabs() -> list[Page]:
 
 
 @pytest.fixture
-def visit(browser: Browser, tabs: list[Page], visited: set[str]) -> Iterator[Callable[..., Visit]]:
+def visit(browser: Browser, tabs: list[Page]) -> Iterator[Callable[..., Visit]]:
     """`visit(address, "/attention?model=reverse", theme="dark")`: a fresh visitor at that link."""
     visits: list[Visit] = []
 
@@ -149,7 +179,6 @@ def visit(browser: Browser, tabs: list[Page], visited: set[str]) -> Iterator[Cal
         page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
         page.mouse.move(0, 0)
         visits.append(Visit(page, address, tabs))
-        visited.add(address)
         return visits[-1].open(path)
 
     yield visit

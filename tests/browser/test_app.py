@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -20,39 +21,23 @@ def pixels(visit: Visit) -> bytes:
     return visit.page.locator(".st-key-attention").screenshot()
 
 
-def test_a_deep_link_works_as_the_first_request_after_a_start(cold_app: str, visit: Visiting) -> None:
-    visitor = visit(cold_app, "/attention?model=reverse&input=4+9+2+11&mask=causal&head=3.2")
-    page = visitor.page
-    expect(page.locator(".st-key-attention .head .name")).to_have_text("layer 3 · head 2")
-    expect(page.get_by_text("Page not found")).to_have_count(0)
-    see(page, "right instead of 4")
-    expect(page.locator(".st-key-input input")).to_have_value("4 9 2 11")
-    assert visitor.problems == []
+def test_a_deep_link_works_as_the_first_request_after_a_start(app: str, first_sight: dict[str, Any]) -> None:
+    assert (first_sight["name"], first_sight["typed"]) == ("layer 3 · head 2", "4 9 2 11")
+    assert "right instead of 4" in first_sight["verdict"]
+    assert first_sight["problems"] == []
 
 
-def test_the_mask_toggle_runs_the_model_again_and_changes_the_picture(app: str, visit: Visiting) -> None:
-    visitor = visit(app, "/attention?model=reverse")
-    page = visitor.page
-    see(page, "6 of 6 right")
-    before = pixels(visitor)
-    page.locator(".st-key-mask").get_by_text("causal", exact=True).click()
-    see(page, "right instead of 6")
-    expect(page.locator(".st-key-attention").get_by_text("changed − original")).to_be_visible()
-    until(lambda: pixels(visitor) != before, page)
-    page.wait_for_function("() => new URL(location).searchParams.get('mask') === 'causal'")
-    page.locator(".st-key-mask").get_by_text("as trained", exact=True).click()
-    see(page, "6 of 6 right")
-    assert visitor.problems == []
-
-
-def test_a_toggle_brings_neither_the_heading_nor_the_choice_of_a_model_again(app: str, visit: Visiting) -> None:
+def test_a_toggle_changes_the_picture_and_brings_neither_the_heading_nor_the_choice_of_a_model_again(
+    app: str, visit: Visiting
+) -> None:
     visitor = visit(app)
     page, came = visitor.page, list[str]()
     page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: came.append(str(frame))))
     attention_ready(visitor.open("/attention?model=reverse&panel=change+the+run"))
     quiet(page)
     assert any("Who looks at whom" in frame for frame in came)
-    mask = page.locator(".st-key-mask")
+    see(page, "6 of 6 right")
+    before, mask = pixels(visitor), page.locator(".st-key-mask")
     for toggle, says in (
         (mask.get_by_text("causal", exact=True), "with causal mask"),
         (page.locator("[class*='st-key-switch_positions'] button").first, "causal mask + 1 change"),
@@ -63,30 +48,16 @@ def test_a_toggle_brings_neither_the_heading_nor_the_choice_of_a_model_again(app
         see(page, says)
         quiet(page)
         assert not [frame for frame in came if "Who looks at whom" in frame or "Open a model" in frame]
+        if says == "with causal mask":
+            see(page, "right instead of 6")
+            expect(page.locator(".st-key-attention")).to_contain_text("changed − original")
+            until(lambda: pixels(visitor) != before, page)
+            page.wait_for_function("() => new URL(location).searchParams.get('mask') === 'causal'")
     expect(mask.get_by_role("radio", name="as trained")).to_have_attribute("aria-checked", "true")
     assert visitor.problems == []
 
 
-def test_a_head_chosen_in_the_grid_is_in_the_link_and_opens_for_someone_else(app: str, visit: Visiting) -> None:
-    first = visit(app, "/attention?model=reverse&input=4+9+2+11")
-    canvas = first.page.locator(".st-key-attention .grid canvas").first
-    expect(canvas).to_be_visible()
-    expect(first.page.locator(".st-key-attention")).to_contain_text("exact values")
-    first.page.wait_for_function("() => new URL(location).searchParams.get('head')")
-    link, before = first.page.url, first.page.locator(".st-key-attention .head .name").inner_text()
-    canvas.focus()
-    first.page.keyboard.press("]")
-    name = first.page.locator(".st-key-attention .head .name")
-    expect(name).not_to_have_text(before)
-    first.page.wait_for_function("(old) => location.href !== old", arg=link)
-    link, after = first.page.url, name.inner_text()
-    first.leave()
-    second = visit(app, link.removeprefix(app))
-    expect(second.page.locator(".st-key-attention .head .name")).to_have_text(after)
-    assert first.problems == second.problems == []
-
-
-def test_hovering_a_cell_shows_its_exact_weight_without_asking_the_server(app: str, visit: Visiting) -> None:
+def test_hovering_asks_no_server_and_a_head_chosen_with_the_keyboard_is_in_the_link(app: str, visit: Visiting) -> None:
     visitor = visit(app)
     page = visitor.page
     sent: list[object] = []
@@ -94,12 +65,24 @@ def test_hovering_a_cell_shows_its_exact_weight_without_asking_the_server(app: s
     attention_ready(visitor.open("/attention?model=reverse-small&input=4+9+2+11+5"))
     assert sent
     sent.clear()
-    box = page.locator(".st-key-attention .detail canvas").first.bounding_box()
+    view = page.locator(".st-key-attention")
+    grid, detail = view.locator(".grid").first, view.locator(".detail").first
+    before = grid.screenshot(), detail.screenshot()
+    view.locator(".chip").nth(2).hover()  # a token lights its row and its column
+    until(lambda: grid.screenshot() != before[0], page)
+    until(lambda: detail.screenshot() != before[1], page)
+    box = detail.locator("canvas").first.bounding_box()
     assert box is not None
     for step in range(10):
         page.mouse.move(box["x"] + box["width"] * (0.4 + 0.04 * step), box["y"] + box["height"] / 2)
-    expect(page.locator(".st-key-attention")).to_contain_text("query")
+    expect(view).to_contain_text("query")
     assert sent == []
+    name, link = view.locator(".head .name"), page.url
+    chosen = name.inner_text()
+    grid.locator("canvas").first.focus()
+    page.keyboard.press(".")
+    expect(name).not_to_have_text(chosen)
+    page.wait_for_function("(old) => location.href !== old", arg=link)
     assert visitor.problems == []
 
 
@@ -215,18 +198,6 @@ def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link
     assert visitor.problems == other.problems == []
 
 
-def test_hovering_a_token_lights_its_row_and_column_in_the_browser(app: str, visit: Visiting) -> None:
-    visitor = visit(app, "/attention?model=reverse-small&input=4+9+2+11+5")
-    attention_ready(visitor)
-    grid = visitor.page.locator(".st-key-attention .grid").first
-    detail = visitor.page.locator(".st-key-attention .detail").first
-    before = grid.screenshot(), detail.screenshot()
-    visitor.page.locator(".st-key-attention .chip").nth(2).hover()
-    until(lambda: grid.screenshot() != before[0], visitor.page)
-    until(lambda: detail.screenshot() != before[1], visitor.page)
-    assert visitor.problems == []
-
-
 def test_tokens_are_edited_where_they_are_shown(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/residual?model=reverse&input=3+7+12")
     page = visitor.page
@@ -267,28 +238,6 @@ def test_the_steps_of_a_cell_play_and_without_motion_are_all_there(app: str, vis
     expect(blank.first).to_be_attached()
 
 
-def test_on_a_phone_the_enlarged_head_stands_above_all_heads(app: str, visit: Visiting) -> None:
-    visitor = visit(app, "/attention?model=reverse", width=390)
-    attention_ready(visitor)
-    page, view = visitor.page, ".st-key-attention"
-    head, grid = (page.locator(f"{view} {part} canvas").first.bounding_box() for part in (".stage", ".grid"))
-    assert head is not None
-    assert grid is not None
-    assert head["y"] + head["height"] <= grid["y"]
-    assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= 390
-
-
-def test_on_a_phone_a_wide_picture_keeps_its_size_in_a_frame_of_its_own(app: str, visit: Visiting) -> None:
-    """Squeezed into 390 pixels the cells of the lens lay on each other."""
-    page = visit(app, "/residual?model=reverse-small", width=390).page
-    chart = page.locator("[class*='st-key-wide_lens_'] canvas, [class*='st-key-wide_lens_'] svg.marks").first
-    expect(chart).to_be_visible()
-    box = chart.bounding_box()
-    assert box is not None
-    assert box["width"] > 450
-    until(lambda: page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= 390, page)
-
-
 COLOURS = """(picture) => {
     const marks = picture.querySelector("canvas.marks, svg.marks");
     if (marks.tagName !== "CANVAS")
@@ -299,47 +248,39 @@ COLOURS = """(picture) => {
 }"""
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/feed_forward?model=reverse-small", "/attention?model=reverse-small&panel=rollout"],
-    ids=["map", "rollout"],
-)
-def test_a_map_whose_numbers_go_to_the_browser_in_another_way_has_its_colours_there(
-    app: str, visit: Visiting, path: str
-) -> None:
+def test_a_map_whose_numbers_go_to_the_browser_in_another_way_has_its_colours_there(app: str, visit: Visiting) -> None:
     """What Streamlit makes of rows that are no table is its own: a map was empty in the browser, and right everywhere else."""
-    visitor = visit(app, path)
-    picture = visitor.page.get_by_test_id("stVegaLiteChart").first
-    expect(picture.locator("canvas.marks, svg.marks")).to_be_visible()
-    until(lambda: picture.evaluate(COLOURS) > 10, visitor.page)
-    assert visitor.problems == []
-
-
-def test_a_click_in_the_grid_of_heads_chooses_that_head(app: str, visit: Visiting) -> None:
-    visitor = visit(app, "/positions?model=reverse&edits=positions:off")
+    visitor = visit(app, "/attention?model=reverse-small&panel=rollout")
     page = visitor.page
-    page.wait_for_function("() => new URL(location).searchParams.get('watch') === 'most'")
-    quiet(page)
-    page.get_by_test_id("stVegaLiteChart").nth(2).get_by_text("6%", exact=True).first.click()
-    page.wait_for_function("() => new URL(location).searchParams.get('watch') === '1.2'")
+    picture = page.get_by_test_id("stVegaLiteChart").first
+    for screen in ("attention", "feed_forward"):
+        if screen == "feed_forward":
+            quiet(page)
+            click(page, screen)
+            see(page, "What to notice")
+        expect(picture.locator("canvas.marks, svg.marks")).to_be_visible()
+        until(lambda: picture.evaluate(COLOURS) > 10, page)
     assert visitor.problems == []
 
 
-def test_another_picture_brings_no_heading_and_takes_the_choices_of_the_last_one_out_of_the_link(
+def test_a_click_chooses_a_head_and_another_picture_brings_no_heading_and_takes_that_choice_out_of_the_link(
     app: str, visit: Visiting
 ) -> None:
     visitor = visit(app)
     page, came = visitor.page, list[str]()
     page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: came.append(str(frame))))
-    visitor.open("/positions?model=reverse&mask=causal")
-    page.wait_for_function("() => new URL(location).searchParams.has('watch')")
+    visitor.open("/positions?model=reverse&edits=positions:off")
+    page.wait_for_function("() => new URL(location).searchParams.get('watch') === 'most'")
     quiet(page)
     assert any("How does the model know" in frame for frame in came)
+    page.get_by_test_id("stVegaLiteChart").nth(2).get_by_text("6%", exact=True).first.click()
+    page.wait_for_function("() => new URL(location).searchParams.get('watch') === '1.2'")
+    quiet(page)
     came.clear()
     page.get_by_test_id("stMain").get_by_text("Sinusoidal", exact=True).click()
     page.wait_for_function("() => new URL(location).searchParams.get('show') === 'own'")
     quiet(page)
     assert "watch=" not in page.url
-    assert "mask=causal" in page.url
+    assert "edits=positions" in page.url
     assert not [frame for frame in came if "How does the model know" in frame]
     assert visitor.problems == []

@@ -46,10 +46,13 @@ def greedy(silenced: bool) -> list[str]:
     return [checkpoint.task.vocabulary.labels[token] for token in read[len(INPUT) + 1 :]]
 
 
-def test_it_opens_at_the_first_difference_of_a_plain_greedy_loop(app: str, visit: Visiting) -> None:
+def test_it_opens_at_the_first_difference_and_the_keyboard_steps_without_the_server_which_follows_when_it_rests(
+    app: str, visit: Visiting
+) -> None:
+    """The first difference is that of a plain greedy loop, and the figure says what the screen says."""
     own, changed = greedy(False), greedy(True)
     divergence = next(step for step, (x, y) in enumerate(zip(own, changed, strict=False)) if x != y)
-    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~ablate:{SILENCED}")
+    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~ablate:{SILENCED}&panel=rows")
     page = visitor.page
     at(page, divergence)
     shown = ruler(page).get_attribute("aria-valuetext") or ""
@@ -63,32 +66,32 @@ def test_it_opens_at_the_first_difference_of_a_plain_greedy_loop(app: str, visit
     assert cursor is not None
     assert abs(rule["x"] - cursor["x"]) < 3
     see(page, f"They first differ at step {divergence}.")
-    assert visitor.problems == []
-
-
-def test_the_keyboard_steps_without_the_server_which_follows_when_it_rests(app: str, visit: Visiting) -> None:
-    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~ablate:{SILENCED}&step=0&panel=rows")
-    page = visitor.page
-    at(page, 0)
-    in_link(page, "step", "0")
-    see(page, "The row that predicts step 0")
-    own = greedy(False)
+    see(page, f"The row that predicts step {divergence}")
     ruler(page).focus()
-    for key, step in (("ArrowRight", 1), ("ArrowRight", 2), ("End", len(own) - 1), ("Home", 0), ("ArrowUp", 1)):
+    for key, step in (("Home", 0), ("ArrowRight", 1), ("ArrowRight", 2), ("End", len(own) - 1), ("Home", 0)):
         page.keyboard.press(key)
         at(page, step)
         assert f"A predicts {own[step]}, " in (ruler(page).get_attribute("aria-valuetext") or "")
+    page.keyboard.press("ArrowUp")
+    at(page, 1)
     in_link(page, "step", "1")
     see(page, "The row that predicts step 1")
     expect(ruler(page)).to_be_focused()  # the rerun left the ruler alone
     page.keyboard.press("d")
-    at(page, 5)
+    at(page, divergence)
     page.keyboard.press("Home")
     page.keyboard.press(" ")
     expect(page.get_by_role("button", name="❚❚ Pause")).to_be_visible()
     at(page, len(own) - 1)
     expect(page.get_by_role("button", name="▶ Play")).to_be_visible()
     in_link(page, "step", str(len(own) - 1))
+    visitor.open(f"{LINK}&a=reverse-decoder&b=reverse-decoder~ablate:{SILENCED}")
+    ruler(page)
+    in_link(page, "panel", "steps")
+    said = page.locator(".sr svg .token, .sr svg .number, .sr svg .sign").all_text_contents()
+    page.locator(".st-key-footer_steps button, [class*='st-key-below_steps'] button").first.click()
+    assert len(said) > 30
+    assert not Counter(said) - Counter(" ".join(downloaded_figure(page)).split())
     assert visitor.problems == []
 
 
@@ -135,16 +138,4 @@ def test_counting_runs_to_its_end_by_itself(app: str, visit: Visiting) -> None:
     visitor = visit(app, f"{LINK}&a=reverse-mirror&b=reverse-mirror~causal&panel=many&samples=20000")
     see(visitor.page, "Whole answers right of 20,000")
     expect(visitor.page.get_by_role("button", name="Cancel")).to_have_count(0)
-    assert visitor.problems == []
-
-
-def test_the_figure_that_is_downloaded_says_what_the_screen_says(app: str, visit: Visiting) -> None:
-    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~ablate:{SILENCED}")
-    page = visitor.page
-    ruler(page)
-    shown = page.locator(".sr svg .token, .sr svg .number, .sr svg .sign").all_text_contents()
-    in_link(page, "panel", "steps")
-    page.locator(".st-key-footer_steps button, [class*='st-key-below_steps'] button").first.click()
-    assert len(shown) > 30
-    assert not Counter(shown) - Counter(" ".join(downloaded_figure(page)).split())
     assert visitor.problems == []

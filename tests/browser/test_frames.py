@@ -45,27 +45,6 @@ def fits(slide: Page, frame: FrameLocator) -> None:
     )
 
 
-def test_a_picture_stands_in_slides_that_are_a_file(app: str, visit: Callable[..., Visit], tmp_path: Path) -> None:
-    visitor = visit(app)
-    visitor.forget()
-    page = visitor.page
-    slide = tmp_path / "slide.html"
-    slide.write_text(f'<!doctype html><iframe src="{app}{LINK}&amp;embed=true" width="1280" height="720"></iframe>')
-    page.goto(slide.as_uri())
-    frame = page.frame_locator("iframe")
-    expect(frame.locator(".av .head .name")).to_have_text("layer 3 · head 2")
-
-
-def test_a_frame_keeps_what_the_model_reads_and_says(app: str, visit: Callable[..., Visit]) -> None:
-    page = visit(app, f"{LINK}&embed=true").page
-    expect(page.locator(".st-key-strip")).to_be_visible()
-    expect(page.locator(".st-key-verdict")).to_contain_text("right")
-    chips, picture = page.locator(".st-key-chips").bounding_box(), page.locator(".av").bounding_box()
-    assert chips is not None
-    assert picture is not None
-    assert chips["y"] + chips["height"] <= picture["y"]
-
-
 def fits_when_small(slide: Page, frame: FrameLocator) -> None:
     """The same frame at 960 × 540, the smallest that slides have, and as large again as before."""
     size = "([wide, tall]) => Object.assign(document.querySelector('iframe'), { width: wide, height: tall })"
@@ -102,6 +81,12 @@ def test_the_copied_iframe_shows_the_picture_alone_in_another_page(
     frame = slide.frame_locator("iframe")
     expect(frame.locator(".av .head .name")).to_have_text("layer 3 · head 2")
     expect(frame.locator(".st-key-chip_mask")).to_be_visible()
+    expect(frame.locator(".st-key-strip")).to_be_visible()
+    expect(frame.locator(".st-key-verdict")).to_contain_text("right")
+    chips, picture = (frame.locator(one).bounding_box() for one in (".st-key-chips", ".av"))
+    assert chips is not None
+    assert picture is not None
+    assert chips["y"] + chips["height"] <= picture["y"]
     for hidden in ("stSidebar", "stHeading", "stDataFrame"):
         expect(frame.get_by_test_id(hidden).filter(visible=True)).to_have_count(0)
     fits(slide, frame)
@@ -130,3 +115,5 @@ def test_the_copied_iframe_shows_the_picture_alone_in_another_page(
     expect(frame.locator(".av .head .name")).to_be_visible()
     expect(frame.get_by_test_id("stSidebar").filter(visible=True)).to_have_count(0)
     assert slide.url == f"{slides}/slide.html"
+    slide.goto((tmp_path / "slide.html").as_uri())  # slides that are a file
+    expect(frame.locator(".av .head .name")).to_have_text("layer 3 · head 2")

@@ -49,6 +49,13 @@ def test_the_sidebar_keeps_the_model_the_input_and_the_mask_and_one_back_leaves_
     quiet(page)  # what Bug lab still had to say may stand there until the screen writes its own link
     page.wait_for_function("location.search.includes('model=')")
     assert linked(page).items() >= WANTED.items()
+    # Streamlit ends a session when a run refers to a picture that the browser has thrown away since it asked for the run.
+    for wait in (0, 100, 300, 800, 30, 300, 100, 800):
+        for way in ("back", "back", "forward", "forward"):
+            page.evaluate(f"history.{way}()")
+            page.wait_for_timeout(wait)
+    quiet(page)
+    expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-connection-state", "CONNECTED")
     assert visitor.problems == []
 
 
@@ -74,26 +81,37 @@ def test_a_link_that_comes_before_the_name_of_its_screen_is_not_left_to_the_scre
     assert visitor.problems == []
 
 
-@pytest.mark.parametrize("model", ["reverse", "digits"])
-def test_on_a_projector_model_input_and_mask_are_in_view(app: str, visit: Visiting, model: str) -> None:
-    page = visit(app, f"/attention?model={model}").page
+def test_on_a_projector_model_input_and_mask_are_in_view(app: str, visit: Visiting) -> None:
+    visitor = visit(app)
+    page = visitor.page
     page.set_viewport_size({"width": 1280, "height": 720})
-    for key in ("model", "input" if model == "reverse" else "digit_pad", "mask"):
-        box = page.locator(f".st-key-{key}").first
-        expect(box).to_be_in_viewport(ratio=1)
-    expect(page.locator("h1")).to_be_in_viewport(ratio=1)
-    strip = page.locator(".st-key-strip").bounding_box()
-    assert strip is not None
-    assert strip["y"] + strip["height"] <= 166  # the picture can begin here
-    cut = page.locator('[data-testid="stTopNavLink"] [data-testid="stMarkdownContainer"]')
-    assert (
-        cut.evaluate_all("all => all.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.innerText)")
-        == []
-    )
+    for model, typed in (("reverse", "input"), ("digits", "digit_pad")):
+        visitor.open(f"/attention?model={model}")
+        for key in ("model", typed, "mask"):
+            expect(page.locator(f".st-key-{key}").first).to_be_in_viewport(ratio=1)
+        expect(page.locator("h1")).to_be_in_viewport(ratio=1)
+        strip = page.locator(".st-key-strip").bounding_box()
+        assert strip is not None
+        assert strip["y"] + strip["height"] <= 166  # the picture can begin here
+        cut = page.locator('[data-testid="stTopNavLink"] [data-testid="stMarkdownContainer"]')
+        too_long = "all => all.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.innerText)"
+        assert cut.evaluate_all(too_long) == []
 
 
-def test_on_a_phone_the_controls_are_a_sheet_at_the_bottom(app: str, visit: Visiting) -> None:
-    page = visit(app, "/residual?model=reverse-small", width=390).page
+OVERFLOW = "document.querySelector('[data-testid=stMain]').scrollWidth"
+
+
+def test_on_a_phone_the_controls_are_a_sheet_and_pictures_keep_their_size(app: str, visit: Visiting) -> None:
+    """Squeezed into 390 pixels the cells of the lens lay on each other."""
+    visitor = visit(app, "/residual?model=reverse-small", width=390)
+    page = visitor.page
+    chart = page.locator("[class*='st-key-wide_lens_'] canvas, [class*='st-key-wide_lens_'] svg.marks").first
+    expect(chart).to_be_visible()
+    wide = chart.bounding_box()
+    assert wide is not None
+    assert wide["width"] > 450
+    until(lambda: page.evaluate(OVERFLOW) <= 390, page)
+    page.evaluate("document.querySelector('[data-testid=stMain]').scrollTo(0, 0)")
     opener, sheet = page.get_by_test_id("stExpandSidebarButton"), page.get_by_test_id("stSidebar")
     expect(page.locator(".st-key-strip")).to_be_in_viewport(ratio=1)
     expect(sheet).to_be_hidden()
@@ -111,9 +129,21 @@ def test_on_a_phone_the_controls_are_a_sheet_at_the_bottom(app: str, visit: Visi
     sheet.get_by_text("Attention", exact=True).click()
     page.wait_for_url("**/attention**")
     expect(sheet).to_be_hidden()
+    expect(page.locator(".st-key-attention")).to_contain_text("exact values")
+    quiet(page)
+    head, grid = (page.locator(f".st-key-attention {part} canvas").first.bounding_box() for part in (".stage", ".grid"))
+    assert head is not None
+    assert grid is not None
+    assert head["y"] + head["height"] <= grid["y"]  # the enlarged head stands above all heads
+    assert page.evaluate(OVERFLOW) <= 390
 
 
-def test_at_a_large_zoom_the_title_is_clear_of_what_stands_beside_it(app: str, visit: Visiting) -> None:
+WAITS = "main => getComputedStyle(main, '::after').content"
+
+
+def test_at_a_large_zoom_the_title_is_clear_and_a_grey_field_stands_for_a_picture_that_is_computed(
+    app: str, visit: Visiting
+) -> None:
     page = visit(app, "/residual?model=reverse-small&mask=causal", width=853).page
     expect(page.locator(".st-key-chip_mask")).to_be_visible()
     quiet(page)
@@ -122,29 +152,6 @@ def test_at_a_large_zoom_the_title_is_clear_of_what_stands_beside_it(app: str, v
     rights = [place["x"] + place["width"] for place in places if place is not None]
     assert len(lefts) == 3
     assert all(right <= left for right, left in zip(rights[:-1], lefts[1:], strict=True))
-
-
-def test_back_and_forward_in_quick_succession_leave_the_visitor_connected(app: str, visit: Visiting) -> None:
-    """Streamlit ends a session when a run refers to a picture that the browser has thrown away since it asked for the run."""
-    visitor = visit(app, LINK)
-    page = visitor.page
-    page.wait_for_function("location.search.includes('head=')")
-    for screen in ("feed_forward", "bug_lab", "residual"):
-        click(page, screen)
-    for wait in (0, 100, 300, 800, 30, 300, 100, 800):
-        for way in ("back", "back", "forward", "forward"):
-            page.evaluate(f"history.{way}()")
-            page.wait_for_timeout(wait)
-    quiet(page)
-    expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-connection-state", "CONNECTED")
-    assert visitor.problems == []
-
-
-WAITS = "main => getComputedStyle(main, '::after').content"
-
-
-def test_a_grey_field_stands_for_the_first_picture_while_a_screen_computes(app: str, visit: Visiting) -> None:
-    page = visit(app, "/residual?model=reverse-small").page
     page.emulate_media(reduced_motion="reduce")
     expect(page.get_by_test_id("stVegaLiteChart").first).to_be_visible()
     state = "(app, state) => { app.dataset.testScriptState = state }"
@@ -156,12 +163,6 @@ def test_a_grey_field_stands_for_the_first_picture_while_a_screen_computes(app: 
     assert main.evaluate("main => parseFloat(getComputedStyle(main, '::after').animationDuration)") < 0.001
     shown.evaluate(state, "notRunning")
     assert main.evaluate(WAITS) == "none"
-
-
-def test_a_screen_without_a_model_has_no_sidebar(app: str, visit: Visiting) -> None:
-    page = visit(app, "/runs").page
-    expect(page.get_by_role("button", name="Share")).to_be_in_viewport(ratio=1)
-    expect(page.get_by_test_id("stSidebar")).to_have_count(0)
 
 
 def test_a_late_word_from_a_screen_that_was_left_by_back_cuts_off_no_forward(app: str, visit: Visiting) -> None:

@@ -61,6 +61,8 @@ def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
     visitor = visit(app, f"/runs?runs={one}", "dark")
     page = visitor.page
     expect(curve(page)).to_be_visible()
+    expect(page.get_by_role("button", name="Share")).to_be_in_viewport(ratio=1)
+    expect(page.get_by_test_id("stSidebar")).to_have_count(0)  # a screen without a model has none
     before = drawn(curve(page))
     tick(page, 0)
     chosen(page, [one, two])

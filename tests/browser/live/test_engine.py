@@ -179,9 +179,8 @@ def requests_for(subject: BareModel, inputs: Sequence[str], seed: int) -> list[R
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_model_computes_what_pytorch_computes(engine: Engine, name: str) -> None:
     subject = shipped(name)
-    texts = [subject.input.default, subject.input.text(subject.input.shortest())]
-    texts += [subject.input.random(seed) for seed in range(2)]
-    requests = requests_for(subject, list(dict.fromkeys(texts))[: 2 if name == "characters" else 4], seed=1)
+    texts = [subject.input.text(subject.input.shortest()), subject.input.random(0)]
+    requests = requests_for(subject, list(dict.fromkeys(texts)), seed=1)
     requests = [{**request, "keep": ["logits", "pattern", "scores", "resid_post"]} for request in requests]
     for request, made in zip(
         requests, engine.calls([packed(name)], [(0, "trace", one) for one in requests]), strict=True
@@ -228,11 +227,12 @@ def config_of(choice: Mapping[str, Any]) -> ModelConfig | None:
         return None
 
 
+@cache
 def covering_array() -> list[ModelConfig]:
     """Configurations in which every two choices that may stand together do."""
     draw = random.Random(0)
     candidates: list[tuple[ModelConfig, set[Any]]] = []
-    while len(candidates) < 1500:
+    while len(candidates) < 600:
         choice = {name: draw.choice(values) for name, values in CHOICES.items()}
         if (config := config_of(choice)) is not None:
             candidates.append((config, set(combinations(choice.items(), 2))))
@@ -333,7 +333,8 @@ DECODED = [
 def test_decoding_goes_step_by_step_as_in_python(engine: Engine, name: str) -> None:
     subject = shipped(name)
     path = subject.shape.attention[0].path
-    requests: list[Request] = [{"input": subject.input.random(seed), "most": 12} for seed in range(3)]
+    most = 4 if name == "characters" else 12
+    requests: list[Request] = [{"input": subject.input.random(seed), "most": most} for seed in range(2)]
     requests += [{**requests[0], "ablate": [[path, 0]]}, {**requests[0], "positions": False}]
     requests += [{**requests[0], "cut": [[path, None, 1, 0]]}, {**requests[0], "mask": "full"}]
     for request, made in zip(
@@ -581,9 +582,8 @@ def test_a_component_that_the_script_does_not_know_is_refused_beforehand(monkeyp
 
 
 def test_the_page_of_every_shipped_model_has_at_most_a_megabyte() -> None:
-    sizes = {name: len(live_page(f"checkpoints/{name}").encode()) for name in SHIPPED}
-    exact = {name for name in SHIPPED if header_of(packed(name), b"XLIV")["precision"] == "float32"}
-    assert set(SHIPPED) - exact == {
-        "characters"
-    }  # 810,240 weights, of which no page of a megabyte can have 16 bits each
-    assert max(sizes[name] for name in exact) <= 1_000_000
+    exact = [name for name in SHIPPED if header_of(packed(name), b"XLIV")["precision"] == "float32"]
+    # 810,240 weights, of which no page of a megabyte can have 16 bits each
+    assert set(SHIPPED) - set(exact) == {"characters"}
+    for name in sorted(exact, key=lambda name: len(packed(name)))[-2:]:
+        assert len(live_page(f"checkpoints/{name}").encode()) <= 1_000_000
