@@ -104,9 +104,9 @@ class ByteCache:
         """Evict what exceeds the budget together with `more` bytes, and what was not used for `unused` seconds."""
         with self._lock:
             total, now = sum(entry.size for entry in self._entries.values()) + more, time.monotonic()
-            newest = next(reversed(self._entries), None)
+            newest, most = next(reversed(self._entries), None), self._most()
             for key, entry in list(self._entries.items()):
-                is_over = total > self._most() and key != newest
+                is_over = total > most and key != newest
                 if entry.answer and (is_over or now - entry.used > unused):
                     total -= entry.size
                     del self._entries[key]
