@@ -13,14 +13,22 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # else the processes that tests s
 os.environ.setdefault("STREAMLIT_RUNNER_POST_SCRIPT_GC", "false")  # 200 ms after each run of a screen
 torch.set_num_threads(1)  # the tensors are tiny, and the workers of pytest-xdist compete for the cores
 
-# Every annotated signature of these modules is checked, values and shapes, in the tests outside UNCHECKED. (Not xformer.config:
+# Every annotated signature of these modules is checked, values and shapes, in the tests of CHECKED. (Not xformer.config:
 # its errors for mistyped fields are its own.) The hook must be there before the first import of the library.
 jaxtyping.install_import_hook(
     ["xformer.layers", "xformer.model", "xformer.trace", "xformer.edits"], "beartype.beartype"
 )
 
-UNCHECKED = ("analysis", "browser", "diagnosis", "integrations", "pages", "tasks", "training", "test_decoding.py")
-"""Folders and files whose tests call the layers very often; the layers' own tests check the same calls."""
+CHECKED = (
+    "components",
+    "layers",
+    "test_edits.py",
+    "test_interventions.py",
+    "test_model.py",
+    "test_reading.py",
+    "test_trace.py",
+)
+"""Folders and files whose tests run with these checks; the others call the same code far more often, which takes its time."""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -53,7 +61,7 @@ def dims() -> dict[str, int]:
 
 @pytest.fixture(autouse=True)
 def _checked(request: pytest.FixtureRequest) -> Iterator[None]:
-    jaxtyping.config.update("jaxtyping_disable", not set(UNCHECKED).isdisjoint(request.path.parts))
+    jaxtyping.config.update("jaxtyping_disable", set(CHECKED).isdisjoint(request.path.parts))
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
 

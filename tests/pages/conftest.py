@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import streamlit as st
 from streamlit.components.v2.component_manager import BidiComponentManager
-from streamlit.testing.v1 import AppTest
+from streamlit.testing.v1 import AppTest, local_script_runner
 from streamlit.util import calc_hash
 
 from pages.shared import models, run_store
@@ -33,6 +35,8 @@ def _once_for_all() -> Iterator[None]:
         patch.setattr(run_store, "start_reconciler", lambda: None)
         patch.setattr(access, "visitor_id", lambda: "0" * 32)  # no server has set one
         patch.setattr(models, "rehearse", lambda path: None)  # a process each; test_load.py has it
+        rarely = SimpleNamespace(time=time.time, sleep=lambda seconds: time.sleep(10 * seconds))
+        patch.setattr(local_script_runner, "time", rarely)  # AppTest looks every millisecond whether a run has ended
         yield
 
 
