@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 
 import jaxtyping
@@ -12,7 +11,6 @@ import torch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # else the processes that tests start would compete for the cores
 os.environ.setdefault("STREAMLIT_RUNNER_POST_SCRIPT_GC", "false")  # 200 ms after each run of a screen
-sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # see tests/browser/light
 torch.set_num_threads(1)  # the tensors are tiny, and the workers of pytest-xdist compete for the cores
 
 # Every annotated signature of these modules is checked, values and shapes, in the tests of CHECKED. (Not xformer.config:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PATH = os.pathsep.join([str(Path(__file__).with_name("light")), str(ROOT)])
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -42,7 +41,7 @@ def launch(
             cwd=ROOT,
             stdout=file,
             stderr=file,
-            env={"XFORMER_RUNS": tempfile.mkdtemp(), **os.environ, "PYTHONPATH": PATH, **env},
+            env={"XFORMER_RUNS": tempfile.mkdtemp(), **os.environ, "PYTHONPATH": str(ROOT), **env},
         )
     address = f"http://127.0.0.1:{port}"
     for _ in range(1200):

@@ -11,7 +11,6 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Visit
-from tests.browser.serving import PATH
 
 pytestmark = pytest.mark.browser
 SCRIPT = """
@@ -42,7 +41,8 @@ SHOWN = {"reverse": ["12", "9"], "GPT2LMHeadModel": ["15", "16"], "Own": ["3", "
 def script(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / "script.py")]
-    environment = {"PATH": "", "PYTHONPATH": PATH, "XFORMER_RUNS": str(tmp_path / "runs"), "HOME": str(tmp_path)}
+    root = Path(__file__).parents[2]
+    environment = {"PATH": "", "PYTHONPATH": str(root), "XFORMER_RUNS": str(tmp_path / "runs"), "HOME": str(tmp_path)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes) as process:
         yield process
