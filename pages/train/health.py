@@ -71,9 +71,10 @@ def _live(run: str, who: str, moves: bool) -> None:
     if not record.steps:
         st.info("The first picture comes with the first probe.", icon=":material/hourglass_top:")
         return
-    _alarms(run, record.alarms)
+    st.markdown(_headline(record.alarms))
     with picture(), st.container(key="film_place"):
         training_player(_film(entry, record, rows, live=moves), key=player_key(run))
+    _alarms(run, record.alarms)
     frame = metrics_frame(rows)
     look = {"what": "loss", "steps": entry.train.get("steps", 1), "shown": resting(player_key(run)).step, "height": 230}
     st.markdown("**Loss** :small[of training, and of the probe’s next tokens]")
@@ -128,17 +129,23 @@ def _film(entry: Entry, record: HealthRecord, rows: Sequence[Mapping[str, Any]],
     )
 
 
+def _headline(alarms: Sequence[Alarm]) -> str:
+    """The first alarm in one line; the picture has a mark for each, and all stand below it."""
+    if not alarms:
+        return "No alarm so far."
+    first = alarms[0]
+    what = f"**{first.rule.replace('_', ' ')}** at step {first.frame:,}"
+    return f"One alarm: {what}." if len(alarms) == 1 else f"{len(alarms)} alarms, the first: {what}."
+
+
 def _alarms(run: str, alarms: Sequence[Alarm]) -> None:
     """The alarms, each with a button that sends the player to its step."""
-    if not alarms:
-        st.success("No alarm so far.", icon=":material/check_circle:")
-        return
     for number, alarm in enumerate(alarms[:12]):
-        with st.container(horizontal=True, vertical_alignment="center", key=f"health_alarm_{number}"):
-            st.button(f"Step {alarm.frame:,}", on_click=go_to, args=(run, alarm.frame), key=f"health_go_{number}")
-            st.markdown(
-                f"**{alarm.rule.replace('_', ' ')}** {escape_markdown(_place(alarm))}{escape_markdown(alarm.reason)}"
-            )
+        with st.container(key=f"health_alarm_{number}"):
+            button, reason = st.columns([1, 7], vertical_alignment="center")
+            button.button(f"Step {alarm.frame:,}", on_click=go_to, args=(run, alarm.frame), key=f"health_go_{number}")
+            words = f"{escape_markdown(_place(alarm))}{escape_markdown(alarm.reason)}"
+            reason.markdown(f"**{alarm.rule.replace('_', ' ')}** {words}")
 
 
 def _place(alarm: Alarm) -> str:

@@ -268,7 +268,7 @@ def _status(entry: Entry, settings: Preset) -> str:
 
 def device_name(entry: Entry) -> str:
     if entry.device == ELSEWHERE:
-        return "another program’s device"
+        return "a device of another program"
     return "the CPU" if entry.device in (None, "cpu") else f"GPU {entry.device.removeprefix('cuda:')}"
 
 

@@ -42,6 +42,9 @@ def test_train_shows_the_film_the_alarms_and_any_measure(open_page: Open, runs: 
     assert "leak" in words
     assert "of its attention is on later tokens" in words
     assert "encoder layer 2 (attn)" in words
+    n, first = len(health.alarms), health.alarms[0]
+    told = "One alarm:" if n == 1 else f"{n} alarms, the first:"
+    assert f"{told} **{first.rule.replace('_', ' ')}** at step {first.frame}" in words
     assert len(app.get("vega_lite_chart") or app.get("arrow_vega_lite_chart")) == 2
     app.selectbox(key="health_measure").set_value("future").run()
     assert not app.exception
