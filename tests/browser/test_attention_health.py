@@ -107,7 +107,7 @@ def test_a_training_in_progress_is_followed(recorded: AttentionHealth, served: s
         see(page, "step 0 of 6")
         health.step(model, 2, loss=2.0)
         see(page, "step 2 of 6")
-        page.get_by_role("button", name="Stop").click()
+        page.get_by_test_id("stMainBlockContainer").get_by_role("button", name="Stop").click()
         until(lambda: bool(health.step(model, 4)) or health.should_stop, page)
     finally:
         health.close()

@@ -42,11 +42,11 @@ OURS = {
     "feed_forward/pictures.py": {"choice.title", "title", "words"},  # of a layer, or escaped where it is made
     "home/more.py": {"label", "published.title"},
     "positions/panels.py": {"kind.title"},
-    "runs/chosen.py": {"name", "title", "words"},
+    "runs/chosen.py": {"title", "words"},
     "runs/page.py": {"PRESETS[SHIPPED].title", "words"},
     "shared/layout.py": {"text"},  # the callers hand it over, and are read here too
     "shared/picture.py": {"label", "text"},
-    "shared/session.py": {"name", "title"},  # of a package that is known here
+    "shared/session.py": {"name", "title", "words"},  # of a package that is known here, and of screens
     "train/form.py": {"field.label", "words"},
     "train/run.py": {"CURVES[what].title", "title", "words"},
     "train/setup.py": {"about", "title", "words"},  # of presets and sweeps
