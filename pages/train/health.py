@@ -142,10 +142,10 @@ def _alarms(run: str, alarms: Sequence[Alarm]) -> None:
     """The alarms, each with a button that sends the player to its step."""
     for number, alarm in enumerate(alarms[:12]):
         with st.container(key=f"health_alarm_{number}"):
-            button, reason = st.columns([1, 7], vertical_alignment="center")
+            button, beside = st.columns([1, 7], vertical_alignment="center")
             button.button(f"Step {alarm.frame:,}", on_click=go_to, args=(run, alarm.frame), key=f"health_go_{number}")
-            words = f"{escape_markdown(_place(alarm))}{escape_markdown(alarm.reason)}"
-            reason.markdown(f"**{alarm.rule.replace('_', ' ')}** {words}")
+            place = escape_markdown(_place(alarm))
+            beside.markdown(f"**{alarm.rule.replace('_', ' ')}** {place}{escape_markdown(alarm.reason)}")
 
 
 def _place(alarm: Alarm) -> str:

@@ -48,7 +48,7 @@ OURS = {
     "shared/picture.py": {"label", "text"},
     "shared/session.py": {"name", "title", "words"},  # of a package that is known here, and of screens
     "train/form.py": {"field.label", "words"},
-    "train/run.py": {"CURVES[what].title", "title", "words"},
+    "train/run.py": {"CURVES[what].title", "title"},
     "train/setup.py": {"about", "title", "words"},  # of presets and sweeps
     "train/status.py": {"words"},
     "train/sweep.py": {"title"},  # of screens
