@@ -85,6 +85,7 @@ def app(
     frames = f"http://localhost:{slides_server} http://127.0.0.1:{slides_server}"
     server, address = launch(XFORMER_RUNS=str(app_runs), XFORMER_OPEN="", XFORMER_FRAMES=frames)
     page = browser.new_context().new_page()
+    page.set_default_timeout(PATIENCE)
     visitor = Visit(page, address, tabs).open(COLD)
     name = page.locator(".st-key-attention .head .name").or_(page.get_by_text("Page not found"))
     expect(name.first).to_be_visible()
