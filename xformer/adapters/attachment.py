@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -87,6 +87,16 @@ def _containers(values: list[Any], seen: set[int]) -> Iterator[tuple[Any, Any]]:
         before = set(value) if isinstance(value, set) else dict(value) if isinstance(value, dict) else list(value)
         yield value, before
         yield from _containers(list(before.values() if isinstance(before, dict) else before), seen)
+
+
+def on_device(inputs: Any, module: nn.Module) -> Any:
+    """Inputs with every tensor on the device of a module's parameters, in mappings, tuples and lists too."""
+    device = next((weight.device for weight in module.parameters()), torch.device("cpu"))
+    if isinstance(inputs, Tensor):
+        return inputs.to(device)
+    if isinstance(inputs, Mapping):
+        return {name: on_device(value, module) for name, value in inputs.items()}
+    return type(inputs)(on_device(one, module) for one in inputs) if type(inputs) in (tuple, list) else inputs
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

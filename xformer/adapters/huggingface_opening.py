@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from xformer.adapters.attachment import left_as_found, noting_draws, remembered
+from xformer.adapters.attachment import left_as_found, noting_draws, on_device, remembered
 from xformer.adapters.opening import Inputs, OpenedModel, Verification, open_module
 from xformer.adapters.probe import running
 from xformer.errors import InputError
@@ -122,8 +122,7 @@ def is_causal_class(model: nn.Module) -> bool:
 
 def call(model: nn.Module, inputs: Inputs) -> Any:
     """One forward pass on the model's device, without a cache."""
-    device = next(model.parameters()).device
-    return model(**{name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()})
+    return model(**on_device(inputs, model))
 
 
 def _logits(returned: Any) -> Tensor:

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.adapters.adapter import Projection, Readout
-from xformer.adapters.attachment import attached, left_as_found, noting_draws, set_function
+from xformer.adapters.attachment import attached, left_as_found, noting_draws, on_device, set_function
 from xformer.adapters.capture_backends import BACKENDS, Backend, SoftmaxMode, asking, returned_layout, returned_patterns
 from xformer.adapters.find_layout import OutputHead, find_layout, find_output_head
 from xformer.adapters.layout import Layout
@@ -207,11 +207,7 @@ def open_module(
     Raises:
         InputError: No backend captures its attention; the sentence has the reason for each.
     """
-    device = next((weight.device for weight in module.parameters()), torch.device("cpu"))
-    examples = [
-        {name: one.to(device) if isinstance(one, Tensor) else one for name, one in inputs.items()}
-        for inputs in examples
-    ]
+    examples = [on_device(inputs, module) for inputs in examples]
     unknown = OpenedModel(module, Layout((), ()), "attention_function", call, output_of, None, output)
     with left_as_found(module), torch.no_grad(), running(None), noting_draws(module):
         call(module, examples[0])

@@ -27,9 +27,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from xformer.adapters.attachment import left_as_found, unwrapped
+from xformer.adapters.attachment import left_as_found, on_device, unwrapped
 from xformer.analysis.attention_health import (
-    HEAD_MEASURES,
     KEEP,
     Projections,
     attention_modules,
@@ -42,7 +41,7 @@ from xformer.errors import ConfigError, EditError, InputError, XformerError
 from xformer.files import snapshot_file
 from xformer.integrations.health_alarms import Alarm, Probe, Setting, State, raised, thresholds_of
 from xformer.integrations.health_archive import write_card
-from xformer.integrations.health_record import HealthRecord, settings_of, write_probe
+from xformer.integrations.health_record import HealthRecord, settings_of, summary, write_probe
 from xformer.integrations.outside_run import OutsideRun
 from xformer.model import Transformer
 from xformer.reading import Reading, read
@@ -274,7 +273,7 @@ class AttentionHealth:
         note, loss = first_nan(dict(masks)) if bad else "", self._probe_loss(reading)
         del reading, masks  # its activations are the most memory of a look, and another run follows
         if self._twice is not None:
-            for path, scores in induction(read(model, _on_device(self._twice, model), keep=("*.pattern",))).items():
+            for path, scores in induction(read(model, on_device(self._twice, model), keep=("*.pattern",))).items():
                 found.heads[path]["induction"] = scores
         self._patterns = found.patterns
         heads = {path: {name: of.numpy(force=True) for name, of in ones.items()} for path, ones in found.heads.items()}
@@ -284,7 +283,7 @@ class AttentionHealth:
         """The reading of the probe; at the first one it is found out what the model has of `KEEP`."""
         if self._inputs is None:
             self._inputs = _prepared(self.probe, model, self.tokenizer)
-        inputs = _on_device(self._inputs, model)
+        inputs = on_device(self._inputs, model)
         try:
             return read(model, inputs, keep=self._keep)
         except EditError:
@@ -375,11 +374,9 @@ class AttentionHealth:
         recent = [loss for _, loss in self.record.losses[-self.every :]]
         figures = self._figures | {"loss": float(np.mean(recent)) if recent else math.nan, "held_out_loss": now.loss}
         figures |= summary(now.heads)
-        scores = {path: [float(s) for s in of["induction"]] for path, of in now.heads.items()}
-        scores = {path: of for path, of in scores.items() if all(math.isfinite(s) for s in of)}
         self._n_steps = max(self._n_steps, step)
         note = " ".join(map(str, new[:3]))
-        self.should_stop = write_probe(self._run, step, figures, scores, note, self._n_steps) or self.should_stop
+        self.should_stop = write_probe(self._run, step, figures, now.induction, note, self._n_steps) or self.should_stop
         if self.weights:
             if isinstance(model, Transformer):
                 save(Checkpoint(model, self.task), snapshot_file(self._run.folder, step))
@@ -475,23 +472,6 @@ def _rank() -> int:
     return torch.distributed.get_rank() if is_parallel else 0
 
 
-def summary(heads: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, float]:
-    """The least, the median and the largest value over all heads of each measure that is known, for a table or TensorBoard.
-
-    Example:
-        >>> import numpy as np
-        >>> summary({"decoder.0.attn": {"score_max": np.array([1.0, 4.0, 2.0])}})
-        {'score_max/min': 1.0, 'score_max/median': 2.0, 'score_max/max': 4.0}
-    """
-    found = {}
-    for name in HEAD_MEASURES:
-        values = np.concatenate([of[name] for of in heads.values() if name in of] or [np.empty(0)])
-        if np.isfinite(values).any():
-            whole = ("min", np.nanmin), ("median", np.nanmedian), ("max", np.nanmax)
-            found |= {f"{name}/{what}": float(of(values)) for what, of in whole}
-    return found
-
-
 def _allowed(mask: Tensor | None, pattern: Tensor) -> np.ndarray:
     """Where the first input's mask lets heads look [head, query, key]; everywhere without a mask."""
     return np.ones((1, 1, 1), dtype=bool) if mask is None else mask.expand(pattern.shape)[0].numpy(force=True)
@@ -533,15 +513,6 @@ def _prepared(probe: Any, model: nn.Module, tokenizer: Any) -> Any:
         probe = probe[None] if probe.dim() == 1 else probe
         return {"input_ids": probe} if is_transformers else probe
     return probe
-
-
-def _on_device(inputs: Any, model: nn.Module) -> Any:
-    device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
-    if isinstance(inputs, Tensor):
-        return inputs.to(device)
-    if isinstance(inputs, Mapping):
-        return {name: _on_device(value, model) for name, value in inputs.items()}
-    return type(inputs)(_on_device(one, model) for one in inputs) if isinstance(inputs, tuple | list) else inputs
 
 
 def _declared_causal(model: nn.Module) -> bool | None:

@@ -34,6 +34,12 @@ class Probe:
     note: str = ""
     """Where the first NaN stands, as a sentence."""
 
+    @property
+    def induction(self) -> dict[str, list[float]]:
+        """The induction score of each head by the path of its layer, where all of a layer are known."""
+        scores = {path: [float(s) for s in of["induction"]] for path, of in self.heads.items()}
+        return {path: of for path, of in scores.items() if all(map(math.isfinite, of))}
+
 
 @dataclass(frozen=True)
 class Setting:

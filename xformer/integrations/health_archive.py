@@ -25,7 +25,6 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
-from xformer.analysis.attention_health import HEAD_MEASURES
 from xformer.config import ModelConfig, TaskConfig
 from xformer.disk_quota import Room
 from xformer.errors import CheckpointError, ConfigError, InputError, RunStoreError
@@ -34,6 +33,7 @@ from xformer.integrations.health_alarms import Alarm, Probe
 from xformer.integrations.health_record import (
     FILE,
     FOLDER,
+    SUMMARY,
     HealthRecord,
     Planes,
     planes_of,
@@ -53,8 +53,6 @@ MOST_BYTES = 512 * 1024**2
 """Bytes of all unpacked arrays."""
 MOST_FILES = 4_096
 """The most files of an archive, and arrays of a file."""
-MEASURES = tuple(f"{name}/{what}" for name in HEAD_MEASURES for what in ("min", "median", "max"))
-"""What a row of metrics has besides `FIGURES`."""
 _WANTED = re.compile(rf"(?P<folder>(?:[^/]+/)*)(?P<file>{CARD}|{FOLDER}/{FILE}|{FOLDER}/\d{{6,8}}\.npz)", re.ASCII)
 _DAMAGED = (
     zipfile.BadZipFile,
@@ -279,13 +277,12 @@ def _rows(curve: Any, record: HealthRecord, steps: int) -> list[dict[str, Any]]:
     for one in curve if isinstance(curve, list) else []:
         if isinstance(one, dict) and (row := metrics_row(one.get("step"), one)) and row["step"] <= MAX_STEPS:
             rows[row["step"]] = {
-                name: row[name] for name in (*FIGURES, *MEASURES) if name in row and is_number(row[name])
+                name: row[name] for name in (*FIGURES, *SUMMARY) if name in row and is_number(row[name])
             }
             rows[row["step"]]["note"] = one_line(row.get("note"), 300)
     for probe in record.probes:
         row = rows.setdefault(probe.step, {"step": probe.step, "steps": steps})
         if math.isfinite(probe.loss):
             row.setdefault("held_out_loss", probe.loss)
-        scores = {layer: of["induction"].tolist() for layer, of in probe.heads.items()}
-        row["scores"] = {layer: of for layer, of in scores.items() if all(map(math.isfinite, of))}
+        row["scores"] = probe.induction
     return [rows[step] for step in sorted(rows)]

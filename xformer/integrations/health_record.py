@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,28 @@ class HealthRecord:
     def is_in(folder: str | Path) -> bool:
         """Whether a run's folder holds a record."""
         return (Path(folder) / FOLDER / FILE).is_file()
+
+
+WHOLE: dict[str, Callable[[np.ndarray], Any]] = {"min": np.nanmin, "median": np.nanmedian, "max": np.nanmax}
+"""What is told of a measure over all heads."""
+SUMMARY = tuple(f"{name}/{what}" for name in HEAD_MEASURES for what in WHOLE)
+"""The names in a summary."""
+
+
+def summary(heads: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, float]:
+    """The least, the median and the largest value over all heads of each measure that is known, for a table or TensorBoard.
+
+    Example:
+        >>> import numpy as np
+        >>> summary({"decoder.0.attn": {"score_max": np.array([1.0, 4.0, 2.0])}})
+        {'score_max/min': 1.0, 'score_max/median': 2.0, 'score_max/max': 4.0}
+    """
+    found = {}
+    for name in HEAD_MEASURES:
+        values = np.concatenate([of[name] for of in heads.values() if name in of] or [np.empty(0)])
+        if np.isfinite(values).any():
+            found |= {f"{name}/{what}": float(of(values)) for what, of in WHOLE.items()}
+    return found
 
 
 def probe_files(folder: Path) -> list[Path]:
