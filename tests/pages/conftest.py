@@ -16,7 +16,7 @@ from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.testing.v1 import AppTest, local_script_runner
 from streamlit.util import calc_hash
 
-from pages.shared import models, run_store
+from pages.shared import models, resources, run_store
 from pages.shared.byte_cache import shared
 from pages.shared.serving import access
 from pages.shared.text import WORD_JOINER
@@ -73,6 +73,7 @@ def arrive(app: AppTest, page: str) -> None:
 def forget() -> None:
     """Forget what is kept for visitors: the models of a test have the names of shipped ones."""
     shared.forget(lambda key: True)
+    resources._handles.clear()  # one that no garbage collection has met yet would name the folder of another test's model
     st.cache_resource.clear()
     st.cache_data.clear()
 
