@@ -22,14 +22,16 @@ def main() -> None:
     )
     serving.wait_until_loaded()
 
-    from pages.shared import frame, link, picture, screens
+    from pages.shared import frame, link, picture, playlist, screens
     from pages.shared.picture import panel
 
     screen = st.navigation(screens.navigation(), position="top")
     link.begin(screen.url_path)
     picture.begin()
     all_screens = screens.screens()
-    frame.begin(all_screens[screen.url_path or next(iter(all_screens))])
+    name = screen.url_path or next(iter(all_screens))
+    frame.begin(all_screens[name])
+    playlist.begin(name)
     try:
         panel(screen.run)
     except streamlit_compat.StopScript:  # `st.stop()`: the screen is complete

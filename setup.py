@@ -7,7 +7,14 @@ setup(
     packages=[*find_packages(include=["xformer", "xformer.*"]), "xformer._app"],
     package_dir={"xformer._app": "."},  # app.py and what stands beside it, as a package of its own
     package_data={
-        "xformer": ["py.typed", "presets.toml", "bugs/bugs.toml", "widgets/**/*.js", "widgets/*/*.css"],
+        "xformer": [
+            "py.typed",
+            "presets.toml",
+            "bugs/bugs.toml",
+            "playlists/*.json",
+            "widgets/**/*.js",
+            "widgets/*/*.css",
+        ],
         "xformer._app": [
             ".streamlit/config.toml",
             "checkpoints/*/card.json",

@@ -1,4 +1,4 @@
-"""`make pages`: the pages of docs/ that are made from the code: the API, the words of the glossary, the gallery."""
+"""`make pages`: what is made of other files: the API, the words of the glossary, the gallery, the playlists of the lessons."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 
 from benchmarks import api_page, gallery
 from pages.shared.text import WORDS
+from xformer import playlist, read
+from xformer.live import lesson
 
 DOCS = Path(__file__).parents[1] / "docs"
+PLAYLISTS = Path(playlist.__file__).with_name("playlists")
 WORDS_BEGIN = "<!-- what follows is written by `make pages` from pages/shared/text.py -->\n"
 
 
@@ -27,6 +30,16 @@ def glossary(text: str) -> str:
     return text.partition(WORDS_BEGIN)[0] + words()
 
 
+def playlists() -> dict[str, str]:
+    """The playlists of the lessons by their names, as text."""
+    made = {}
+    for file in sorted(DOCS.glob("lessons/*.md")):
+        found = lesson.load(file)
+        model = read(f"checkpoints/{found.checkpoint or found.preset}", found.input, keep=["logits"]).subject
+        made[file.stem] = playlist.from_lesson(found, list(model.shape.heads)).to_text()
+    return made
+
+
 def main() -> None:
     """Write the pages. The images of the gallery stay as they are."""
     argparse.ArgumentParser(description=__doc__).parse_args()
@@ -34,6 +47,8 @@ def main() -> None:
     (DOCS / "gallery.md").write_text(gallery.page(), encoding="utf-8")
     file = DOCS / "glossary.md"
     file.write_text(glossary(file.read_text(encoding="utf-8")), encoding="utf-8")
+    for name, text in playlists().items():
+        PLAYLISTS.joinpath(f"{name}.json").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

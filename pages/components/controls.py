@@ -1,4 +1,4 @@
-"""Controls of our own: tokens in rows that can be edited, a pad to draw a digit on, and buttons that copy an address.
+"""Controls of our own: tokens in rows that can be edited, a pad to draw a digit on, buttons that copy an address, a playlist.
 
 prediction_strip([Lane("says", ("9", "12"), right=(True, False), probability=(0.99, 0.4))], key="strip")
 digit_pad(pixels, key="pad", on_drawn=take)        # in `take`: drawn_on("pad")
@@ -24,7 +24,7 @@ def _component(name: str) -> Any:
     return component(f"xformer_{name}", css=style, js=script)
 
 
-_copy_address, _prediction_strip = map(_component, ("copy_address", "prediction_strip"))
+_copy_address, _playlist, _prediction_strip = map(_component, ("copy_address", "playlist", "prediction_strip"))
 _digit_pad = component("xformer_digit_pad", css=style("digit_pad"), js=script("digit_pad", "streamlit"))
 _PIXELS = re.compile(r"[0-9a-g]{64}", re.ASCII)
 
@@ -103,3 +103,13 @@ def copy_address(title: str, *, usual: Mapping[str, str], key: str) -> None:
     The browser reads the address when a button is pressed; parameters with the values in `usual` are left out of the iframe's.
     """
     _copy_address(key=key, data={"title": title, "usual": dict(usual)})
+
+
+def playlist(data: Mapping[str, Any], *, key: str, on_go: Callable[[], None], on_open: Callable[[], None]) -> None:
+    """The playlist, which the browser keeps; in the callbacks `playlist_sent(key, "go")` and `playlist_sent(key, "open")`."""
+    _playlist(key=key, data=dict(data), on_go_change=on_go, on_open_change=on_open)
+
+
+def playlist_sent(key: str, event: str) -> object:
+    """What the browser sent with an event of the playlist."""
+    return st.session_state[key].get(event)

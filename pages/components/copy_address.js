@@ -1,7 +1,9 @@
 // Copies the address of what is seen, or an iframe with it; where the browser forbids that, the words stand there to be copied.
+// Two more buttons add what is seen to the playlist, and open it (playlist.js).
 
 const SIZE = [1280, 720];
 const KINDS = { link: "Copy link", frame: "Copy as iframe" };
+const PLAYLIST = { add: "Add this view", open: "Open the playlist" };
 const HERE = /^(localhost|127\.|\[::1\])/.test(location.hostname) ? " It works on this machine only." : "";
 const DONE = {
   link: `The link is copied.${HERE}`,
@@ -50,6 +52,16 @@ export default function ({ data, parentElement }) {
         words.select();
         said.textContent = `Press Ctrl+C.${HERE}`;
       }
+    });
+    row.append(button);
+  }
+  for (const [act, label] of Object.entries(PLAYLIST)) {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: label });
+    button.addEventListener("click", () => {
+      const wish = new CustomEvent("xformer-playlist", { detail: { act, said: "" } });
+      dispatchEvent(wish); // the playlist answers at once
+      words.hidden = true;
+      said.textContent = wish.detail.said;
     });
     row.append(button);
   }

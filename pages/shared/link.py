@@ -55,6 +55,11 @@ def begin(screen: str) -> None:
     link.is_running, link.is_waiting, link.chosen, link.shared = True, False, {}, None
 
 
+def follow_again() -> None:
+    """Before `st.switch_page`: apply the values that it is given, also where the screen stays the same."""
+    _link().screen = None
+
+
 def finish() -> None:
     """After a screen ran to its end: write its link."""
     link = _link()

@@ -16,6 +16,8 @@ from xformer.errors import InputError, MissingLibraryError
 from xformer.installed import APP, IS_INSTALLED
 from xformer.model_files import PACKAGES, catalogue, check_memory, fetch, inspect
 from xformer.model_files.models_here import FIRST, models_folder
+from xformer.playlist import FIRST as PLAYLIST
+from xformer.playlist import load
 
 
 def run_app(options: Namespace) -> None:
@@ -31,6 +33,9 @@ def run_app(options: Namespace) -> None:
                 f"--runs is a folder of runs, and there is none at {options.runs}; for example checkpoints/runs."
             )
         os.environ["XFORMER_RUNS"] = str(Path(options.runs).resolve())
+    if options.playlist is not None:
+        load(options.playlist)  # fails here, not on a screen
+        os.environ[PLAYLIST] = str(Path(options.playlist).resolve())
     command = [sys.executable, str(APP / "app.py")]
     if options.host is not None:
         command += ["--server.address", options.host]

@@ -127,6 +127,7 @@ def parser() -> _Parser:
     app = commands.add_parser("app", help="start the app")
     app.add_argument("--model", help="a model of Hugging Face to open first: a folder, or a .gguf file")
     app.add_argument("--runs", help="the folder of the runs that it shows, for example one recorded on another machine")
+    app.add_argument("--playlist", help="a playlist file that the app offers first, see docs/lessons.md")
     app.add_argument("--host", help="the address to serve on; 0.0.0.0 lets others in the network in")
     app.add_argument("--port", type=int, help="the port of the server, in place of 8501")
 

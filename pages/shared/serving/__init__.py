@@ -76,6 +76,6 @@ def load() -> None:
 
 
 def _import() -> None:
-    from pages.shared import frame, picture, resources, run_store, screens  # noqa: F401
+    from pages.shared import frame, picture, playlist, resources, run_store, screens  # noqa: F401
 
     run_store.start_reconciler()

@@ -1,0 +1,358 @@
+// The playlist: a panel in which views are collected and ordered, and while it is played a bar and the keys of a presenter.
+// The browser keeps the list, so that it survives a reload and the server has none of it; Python follows a link and reads a file.
+// “Share” sends the event xformer-playlist. Text is set as textContent and value only.
+
+const LIST = "xformer_playlist", PLACE = "xformer_playlist_place", ANSWERED = "xformer_playlist_answered";
+const MOST = { items: 100, title: 200, note: 5000, file: 1e6 }; // xformer/playlist.py has the same limits
+const FORWARD = ["PageDown", "ArrowRight", "ArrowDown"], BACK = ["PageUp", "ArrowLeft", "ArrowUp"];
+const TYPED = "input, textarea, select, [contenteditable]";
+const NOTES = "body{margin:1.5rem;font:1.2rem/1.5 system-ui,sans-serif;background:#10141c;color:#eef1f7}" +
+  "h1{font-size:1.4rem}p{white-space:pre-wrap}small{color:#a9b3c7}";
+
+function make(tag, properties = {}, ...children) {
+  const node = Object.assign(document.createElement(tag), properties);
+  node.append(...children);
+  return node;
+}
+
+function button(text, label, act) {
+  const node = make("button", { type: "button", textContent: text, title: label });
+  node.setAttribute("aria-label", label);
+  node.addEventListener("click", act);
+  return node;
+}
+
+const text = (value, most) => (typeof value === "string" ? value.slice(0, most) : "");
+
+function stored() {
+  try {
+    const found = JSON.parse(localStorage.getItem(LIST));
+    const items = found.items.filter((item) => typeof item.link === "string").slice(0, MOST.items);
+    return { title: text(found.title, MOST.title), items: items.map(({ link, title, note }) => (
+      { link, title: text(title, MOST.title), note: text(note, MOST.note) })) };
+  } catch { // nothing was kept, or something else
+    return { title: "", items: [] };
+  }
+}
+
+class Playlist {
+  constructor(parent) {
+    this.list = stored();
+    this.bar = make("div", { className: "bar", popover: "manual" });
+    this.bar.setAttribute("role", "toolbar");
+    this.bar.setAttribute("aria-label", "Playlist");
+    this.panel = make("section", { className: "panel", popover: "manual" });
+    this.panel.setAttribute("aria-label", "Playlist");
+    this.root = parent.appendChild(make("div", { className: "playlist" }, this.bar, this.panel));
+    this.buildBar();
+    this.buildPanel();
+    this.heard = {
+      "xformer-playlist": (event) => { event.detail.said = this.wish(event.detail.act); },
+      keydown: (event) => this.key(event),
+      popstate: () => this.find(),
+      storage: (event) => {
+        if (event.key !== LIST || this.panel.matches(":focus-within")) return;
+        this.list = stored();
+        this.draw();
+      },
+    };
+    for (const [name, hear] of Object.entries(this.heard)) addEventListener(name, hear);
+  }
+
+  destroy() {
+    for (const [name, hear] of Object.entries(this.heard)) removeEventListener(name, hear);
+    this.root.remove();
+  }
+
+  update(data) {
+    this.data = data;
+    const { answer } = data;
+    if (answer && sessionStorage.getItem(ANSWERED) !== answer.id) {
+      sessionStorage.setItem(ANSWERED, answer.id);
+      if (answer.problem) this.say(answer.problem);
+      else this.replace(answer.playlist, `“${answer.playlist.title}” has ${answer.playlist.items.length} views.`);
+    }
+    this.draw();
+  }
+
+  get place() {
+    const at = sessionStorage.getItem(PLACE);
+    return at === null ? null : Math.min(Number(at), this.list.items.length - 1);
+  }
+
+  set place(at) {
+    if (at === null) sessionStorage.removeItem(PLACE);
+    else sessionStorage.setItem(PLACE, at);
+  }
+
+  keep() {
+    try {
+      localStorage.setItem(LIST, JSON.stringify(this.list));
+    } catch {
+      this.say("The browser keeps no more; save the playlist as a file.");
+    }
+  }
+
+  replace(list, words) { // what was there can be had back
+    const before = this.list;
+    this.list = { title: list.title, items: [...list.items] };
+    if (!this.list.items.length) this.place = null;
+    this.keep();
+    this.draw();
+    this.say(words, () => this.replace(before, ""));
+  }
+
+  wish(act) {
+    if (act === "open") {
+      this.show(true);
+      return "";
+    }
+    if (this.list.items.length === MOST.items) return `A playlist has at most ${MOST.items} views.`;
+    const values = new URLSearchParams(location.search);
+    for (const name of ["embed", "embed_options"]) values.delete(name);
+    const finding = document.querySelector(".st-key-headline p")?.textContent.trim();
+    const title = text(finding || this.data.title, 120), query = values.size ? `?${values}` : "";
+    this.list.items.push({ link: `/${this.data.screen}${query}`, title, note: "" });
+    this.keep();
+    this.draw();
+    return `View ${this.list.items.length} of the playlist.`;
+  }
+
+  // Playing
+
+  go(at) {
+    if (!(at >= 0 && at < this.list.items.length)) return;
+    this.place = at;
+    this.draw();
+    this.send("go", this.list.items[at].link);
+  }
+
+  key(event) {
+    const target = event.composedPath()[0], way = FORWARD.includes(event.key) ? 1 : BACK.includes(event.key) ? -1 : 0;
+    if (event.key === "Escape" && this.panel.matches(":focus-within")) this.show(false);
+    if (!way || this.place === null || event.defaultPrevented || target.matches?.(TYPED)) return;
+    if (event.ctrlKey || event.altKey || event.metaKey || event.shiftKey) return;
+    const free = !target.closest || target === document.body || this.root.contains(target);
+    if (event.key.startsWith("Arrow") && !free) return; // they move something in what has the focus
+    event.preventDefault();
+    this.go(this.place + way);
+  }
+
+  find() { // after Back and Forward: the view that the address shows, the nearest one first
+    if (this.place === null || !this.data) return;
+    const screen = location.pathname.split("/").pop() || this.data.first, shown = new URLSearchParams(location.search);
+    const fits = ({ link }) => {
+      const [path, query = ""] = link.split("?");
+      return path === `/${screen}` && [...new URLSearchParams(query)].every(([name, value]) => shown.get(name) === value);
+    };
+    const found = [...this.list.items.keys()].filter((at) => fits(this.list.items[at]));
+    if (found.length) this.place = found.sort((a, b) => Math.abs(a - this.place) - Math.abs(b - this.place))[0];
+    this.draw();
+  }
+
+  buildBar() {
+    this.back = button("◀", "Previous view (Page Up)", () => this.go(this.place - 1));
+    this.next = button("▶", "Next view (Page Down)", () => this.go(this.place + 1));
+    this.count = make("span", { className: "count" });
+    this.name = button("", "Show this view again", () => this.go(this.place));
+    this.name.className = "name";
+    this.bar.append(this.back, this.count, this.next, this.name,
+      button("Notes", "Speaker notes in a window of their own", () => this.openNotes()),
+      button("List", "Open the playlist", () => this.show(true)),
+      button("✕", "Stop playing", () => { this.place = null; this.draw(); }));
+  }
+
+  openNotes() {
+    this.notes = open("", "xformer_notes", "popup,width=560,height=640");
+    if (!this.notes) {
+      this.show(true);
+      this.say("The browser allows no window; the notes are in this list.");
+      return;
+    }
+    this.notes.onkeydown = (event) => this.key(event); // the keys of a presenter work in both windows
+    this.drawNotes();
+    this.notes.focus();
+  }
+
+  drawNotes() {
+    if (!this.notes || this.notes.closed) return;
+    const page = this.notes.document, at = this.place, item = this.list.items[at], next = this.list.items[at + 1];
+    page.title = "Speaker notes";
+    page.head.replaceChildren(make("style", { textContent: NOTES }));
+    page.body.replaceChildren(...(at === null ? [make("p", { textContent: "The playlist is not played." })] : [
+      make("small", { textContent: `${at + 1} / ${this.list.items.length}` }),
+      make("h1", { textContent: item.title }),
+      make("p", { textContent: item.note || "No note." }),
+      make("small", { textContent: next ? `Next: ${next.title}` : "The last view." }),
+    ]));
+  }
+
+  draw() {
+    const { items } = this.list, at = this.place;
+    if (at === null || !items.length) {
+      this.bar.hidePopover();
+    } else {
+      this.count.textContent = `${at + 1} / ${items.length}`;
+      this.name.textContent = items[at].title;
+      this.name.title = `${items[at].title}: show this view again`;
+      this.back.disabled = at === 0;
+      this.next.disabled = at === items.length - 1;
+      this.bar.showPopover();
+    }
+    this.drawNotes();
+    this.drawList();
+  }
+
+  // Collecting
+
+  buildPanel() {
+    this.title = make("input", { className: "title", placeholder: "Title of the playlist", maxLength: MOST.title });
+    this.title.setAttribute("aria-label", "Title of the playlist");
+    this.title.addEventListener("input", () => { this.list.title = this.title.value; this.keep(); });
+    this.play = button("▶ Play", "Play from the first view", () => this.go(0));
+    this.add = button("+ Add this view", "Add what the screen shows", () => this.say(this.wish("add")));
+    this.rows = make("ol");
+    this.rows.addEventListener("dragover", (event) => this.drag(event));
+    this.rows.addEventListener("drop", (event) => this.drop(event));
+    this.said = make("p", { className: "said" });
+    this.said.setAttribute("role", "status");
+    this.file = make("input", { type: "file", accept: ".json", hidden: true });
+    this.file.setAttribute("aria-label", "A playlist file");
+    this.file.addEventListener("change", () => this.read());
+    this.lessons = make("select");
+    this.lessons.setAttribute("aria-label", "Open the views of a lesson");
+    this.lessons.addEventListener("change", () => {
+      this.send("open", { shipped: this.lessons.value });
+      this.lessons.value = "";
+    });
+    this.saver = button("Save", "Save the playlist as a file", () => this.save());
+    this.clearer = button("Clear", "Remove all views", () => this.replace({ title: "", items: [] }, "The playlist is empty."));
+    this.panel.append(
+      make("header", {}, this.title, button("✕", "Close the playlist", () => this.show(false))),
+      make("div", { className: "tools" }, this.play, this.add), this.said, this.rows,
+      make("footer", {}, this.saver, button("Open…", "Open a playlist file", () => this.file.click()), this.file,
+        this.lessons, this.clearer));
+  }
+
+  show(isOpen) {
+    this.panel.togglePopover(isOpen);
+    if (isOpen) this.add.focus();
+  }
+
+  say(words, undo) {
+    this.said.replaceChildren(words);
+    if (undo && words) this.said.append(" ", button("Undo", "Undo", undo));
+  }
+
+  drawList() {
+    if (this.title.value !== this.list.title) this.title.value = this.list.title;
+    const { items } = this.list, none = !items.length;
+    for (const node of [this.play, this.saver, this.clearer]) node.disabled = none;
+    if (this.data && this.lessons.options.length === 0) {
+      this.lessons.append(new Option("Lessons…", ""), ...Object.entries(this.data.shipped).map(([name, title]) => new Option(title, name)));
+    }
+    this.rows.replaceChildren(...items.map((item, at) => this.row(item, at)));
+    if (none) this.rows.append(make("li", { className: "none", textContent:
+      "No views yet. Show something on any screen, then press “Add this view” here or in the Share menu." }));
+  }
+
+  row(item, at) {
+    const grip = make("span", { className: "grip", textContent: "⠿", title: "Drag to reorder", draggable: true });
+    const title = make("input", { value: item.title, maxLength: MOST.title });
+    title.setAttribute("aria-label", `Title of view ${at + 1}`);
+    title.addEventListener("input", () => { item.title = title.value; this.keep(); });
+    title.addEventListener("change", () => this.draw());
+    const note = make("textarea", { value: item.note, maxLength: MOST.note, rows: 4, placeholder: "What you want to say" });
+    note.setAttribute("aria-label", `Speaker note of view ${at + 1}`);
+    note.addEventListener("input", () => { item.note = note.value; this.keep(); this.drawNotes(); });
+    const screen = item.link.slice(1).split("?")[0], summary = make("summary");
+    summary.textContent = `${this.data?.screens[screen] ?? screen} · ${item.note ? "note ✎" : "add a note"}`;
+    const up = button("↑", `Move view ${at + 1} up`, () => this.move(at, at - 1, ".up"));
+    const down = button("↓", `Move view ${at + 1} down`, () => this.move(at, at + 1, ".down"));
+    up.className = "up";
+    down.className = "down";
+    up.disabled = at === 0;
+    down.disabled = at === this.list.items.length - 1;
+    const show = button(String(at + 1), `Show view ${at + 1} and play from there`, () => this.go(at));
+    show.className = "number";
+    const remove = button("✕", `Remove view ${at + 1}`, () => {
+      if (this.place !== null && this.place > at) this.place -= 1;
+      this.replace({ ...this.list, items: this.list.items.toSpliced(at, 1) }, `“${item.title}” is removed.`);
+    });
+    const row = make("li", {}, make("div", { className: "row" }, grip, show, title, up, down, remove),
+      make("details", {}, summary, note));
+    row.classList.toggle("now", at === this.place);
+    grip.addEventListener("dragstart", (event) => {
+      this.dragged = at;
+      event.dataTransfer.effectAllowed = "move";
+      event.dataTransfer.setDragImage(row, 10, 10);
+    });
+    grip.addEventListener("dragend", () => { this.dragged = null; this.drawList(); });
+    return row;
+  }
+
+  move(from, to, focus) {
+    const { items } = this.list, at = this.place, playing = at === null ? null : items[at];
+    items.splice(to, 0, ...items.splice(from, 1));
+    if (playing) this.place = items.indexOf(playing);
+    this.keep();
+    this.draw();
+    const moved = this.rows.children[to];
+    if (focus) (moved.querySelector(`${focus}:enabled`) ?? moved.querySelector(".number")).focus();
+  }
+
+  over(event) { // the place among the rows that the pointer is at
+    const rows = [...this.rows.children], box = (row) => row.getBoundingClientRect();
+    const below = rows.findIndex((row) => event.clientY < box(row).top + box(row).height / 2);
+    return below === -1 ? rows.length : below;
+  }
+
+  drag(event) {
+    if (this.dragged == null) return;
+    event.preventDefault();
+    const at = this.over(event);
+    [...this.rows.children].forEach((row, index) => {
+      row.classList.toggle("before", index === at);
+      row.classList.toggle("after", index === at - 1 && at === this.rows.children.length);
+    });
+  }
+
+  drop(event) {
+    if (this.dragged == null) return;
+    event.preventDefault();
+    const from = this.dragged, at = this.over(event);
+    this.dragged = null;
+    this.move(from, at > from ? at - 1 : at);
+  }
+
+  save() {
+    const content = JSON.stringify({ version: 1, ...this.list }, null, 1) + "\n";
+    const name = this.list.title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") || "playlist";
+    const address = URL.createObjectURL(new Blob([content], { type: "application/json" }));
+    make("a", { href: address, download: `${name}.json` }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  }
+
+  async read() {
+    const [file] = this.file.files;
+    this.file.value = "";
+    if (!file) return;
+    if (file.size > MOST.file) this.say(`A playlist has at most ${MOST.file.toLocaleString("en")} bytes.`);
+    else this.send("open", { text: await file.text() });
+  }
+}
+
+const lists = new WeakMap(); // the element that holds one -> the list, so that a rerun finds it
+
+export default function ({ data, parentElement, setTriggerValue }) {
+  let list = lists.get(parentElement);
+  if (!list) lists.set(parentElement, (list = new Playlist(parentElement)));
+  const call = (list.calls = (list.calls ?? 0) + 1);
+  list.send = setTriggerValue;
+  list.update(data);
+  return () => { // Streamlit also cleans up outdated calls: only the latest one takes the list down
+    if (list.calls !== call) return;
+    list.destroy();
+    lists.delete(parentElement);
+  };
+}

@@ -1,0 +1,80 @@
+"""The playlist of a visitor: the browser keeps it; here its links are followed, and files of it are read."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import streamlit as st
+
+from pages.components.controls import playlist, playlist_sent
+from pages.shared import frame, link, screens
+from pages.shared.text import escape_markdown
+from xformer.errors import InputError, XformerError
+from xformer.playlist import FIRST, Item, Playlist, load, parse, shipped
+
+_KEY, _GO, _ANSWER = "playlist_views", "playlist_go", "playlist_answer"
+
+
+def begin(name: str) -> None:
+    """Before the screen `name` runs: open the view that was asked for, and draw the playlist."""
+    if frame.is_framed():
+        return
+    if (wanted := st.session_state.pop(_GO, None)) is not None:
+        _open(wanted)
+    known = screens.screens()
+    data = {
+        "screen": name,
+        "title": known[name].title,
+        "first": next(iter(known)),
+        "screens": {name: screen.title for name, screen in known.items()},
+        "shipped": {name: one.title for name, one in _offered().items()},
+        "answer": st.session_state.get(_ANSWER),  # with an id: the browser takes it once
+    }
+    with st.container(key="playlist"):
+        playlist(data, key=_KEY, on_go=_remember, on_open=_read)
+
+
+def _open(wanted: str) -> None:
+    """Switch to the screen of a link, which begins with what the link asks for."""
+    try:
+        item = Item(link=wanted, title="")
+        if item.screen not in screens.screens():
+            raise InputError(f"This app has no screen {item.screen}; it has {', '.join(screens.screens())}.")
+    except XformerError as error:
+        st.toast(escape_markdown(str(error)), icon=":material/link_off:")
+        return
+    link.follow_again()
+    st.switch_page(screens.file_of(item.screen), query_params=item.values)
+
+
+def _remember() -> None:
+    wanted = playlist_sent(_KEY, "go")
+    if isinstance(wanted, str):
+        st.session_state[_GO] = wanted
+
+
+def _read() -> None:
+    """Answer the browser with the playlist of a file or of a lesson, or why there is none."""
+    asked = playlist_sent(_KEY, "open")
+    asked = asked if isinstance(asked, dict) else {}
+    answer: dict[str, Any] = {"id": secrets.token_hex(8)}
+    try:
+        found = _offered().get(str(asked.get("shipped"))) or parse(str(asked.get("text", "")))
+        answer["playlist"] = found.to_json()
+    except InputError as error:
+        answer["problem"] = f"The file was not opened. {error}"
+    st.session_state[_ANSWER] = answer
+
+
+@cache
+def _offered() -> dict[str, Playlist]:
+    """The playlists to open by name: that of the server, then those of the lessons."""
+    found: dict[str, Playlist] = {}
+    if path := os.environ.get(FIRST):
+        with suppress(InputError):  # the command line has read it; it may be gone since
+            found["server"] = load(path)
+    return found | shipped()

@@ -1,0 +1,285 @@
+"""Playlists: views of the app in the order of a talk, each a link with a title and a speaker note, in a small JSON file.
+
+{"version": 1, "title": "Masks", "items": [{"link": "/attention?model=reverse", "title": "One head", "note": "Wait."}]}
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from urllib.parse import parse_qsl, urlencode
+
+from pydantic import field_validator
+
+from xformer.config import Config, setting
+from xformer.errors import ConfigError, InputError
+from xformer.files import guarded
+
+if TYPE_CHECKING:
+    from xformer.live.lesson import Lesson
+
+FIRST = "XFORMER_PLAYLIST"
+"""The environment variable with the path of a playlist that the app offers before those of the lessons."""
+MOST_BYTES = 1_000_000
+"""The largest file that is read."""
+MOST_ITEMS = 100
+MOST_CHARACTERS = {"title": 200, "note": 5_000, "link": 8_000}
+"""The longest texts."""
+_LINK = re.compile(r"/(?P<screen>[a-z_]{1,40})(\?(?P<query>[!-~]*))?", re.ASCII)
+
+
+def _text(value: str, name: str) -> str:
+    most = MOST_CHARACTERS[name]
+    if len(value) > most:
+        raise ConfigError(f"{name} must have at most {most:,} characters, got {len(value):,}; shorten it.")
+    return value.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent to a browser
+
+
+class Item(Config, frozen=True):
+    """A view of a playlist.
+
+    Attributes:
+        link: A screen of the app with what it shows: "/attention?model=reverse&head=3.2". Another server is never named.
+        title: The title.
+        note: What the speaker wants to say.
+
+    Example:
+        >>> from xformer.playlist import Item
+        >>> Item(link="/attention?model=reverse&head=3.2", title="One head").screen
+        'attention'
+    """
+
+    link: Annotated[str, setting("Link", example="/attention?model=reverse&head=3.2")]
+    title: Annotated[str, setting("Title", example="One head")]
+    note: str = ""
+
+    @field_validator("link")
+    @classmethod
+    def _check_link(cls, link: str) -> str:
+        if _LINK.fullmatch(_text(link, "link")) is None:
+            example = "/attention?model=reverse&head=3.2"
+            raise ConfigError(
+                f"link must be a screen of the app with its query, got {link!r:.80}; for example {example}."
+            )
+        return link
+
+    @field_validator("title")
+    @classmethod
+    def _check_title(cls, title: str) -> str:
+        return _text(title, "title")
+
+    @field_validator("note")
+    @classmethod
+    def _check_note(cls, note: str) -> str:
+        return _text(note, "note")
+
+    @property
+    def screen(self) -> str:
+        """The name of the screen in the link."""
+        return self.link[1:].partition("?")[0]
+
+    @property
+    def values(self) -> dict[str, str]:
+        """What the link says of the screen, without the parameters that only a frame has."""
+        pairs = parse_qsl(self.link.partition("?")[2], keep_blank_values=True)
+        return {name: value for name, value in pairs if not name.startswith("embed")}
+
+
+class Playlist(Config, frozen=True):
+    """Views in the order of a talk.
+
+    Attributes:
+        version: Of the format.
+        title: The title.
+        items: The views.
+
+    Example:
+        >>> from xformer.playlist import Item, Playlist, parse
+        >>> talk = Playlist(title="Masks", items=(Item(link="/attention?mask=causal", title="No looking ahead"),))
+        >>> parse(talk.to_text()) == talk
+        True
+    """
+
+    version: Literal[1] = 1
+    title: Annotated[str, setting("Title", example="Masks")]
+    items: tuple[Item, ...]
+
+    @field_validator("title")
+    @classmethod
+    def _check_title(cls, title: str) -> str:
+        return _text(title, "title")
+
+    @field_validator("items")
+    @classmethod
+    def _check_items(cls, items: tuple[Item, ...]) -> tuple[Item, ...]:
+        if len(items) > MOST_ITEMS:
+            raise ConfigError(f"A playlist has at most {MOST_ITEMS} items, got {len(items)}; make two of it.")
+        return items
+
+    @classmethod
+    def from_json(cls, values: Any) -> Self:
+        """The playlist that `to_json` described. Raises `ConfigError` on an unknown, missing or mistyped field."""
+        if not isinstance(values, dict) or "items" not in values:
+            return super().from_json(values)  # which says what is wrong
+        if not isinstance(values["items"], list):
+            raise ConfigError(f"items must be a list, got {values['items']!r:.80}; for example [].")
+        items = []
+        for number, item in enumerate(values["items"], 1):
+            try:
+                items.append(Item.from_json(item))
+            except ConfigError as error:
+                raise ConfigError(f"Item {number}: {error}") from None
+        return super().from_json(values | {"items": items})
+
+    def to_text(self) -> str:
+        """The content of a file."""
+        return json.dumps(self.to_json(), ensure_ascii=False, indent=1) + "\n"
+
+
+def parse(text: str) -> Playlist:
+    """Read a playlist.
+
+    Args:
+        text: The content of a file.
+
+    Returns:
+        The playlist.
+
+    Raises:
+        InputError: The text breaks a rule. The sentence has the rule, the value received and one that works.
+
+    Example:
+        >>> from xformer.playlist import parse
+        >>> parse('{"version": 1, "title": "Masks", "items": []}').title
+        'Masks'
+    """
+    if len(text) > MOST_BYTES:
+        raise InputError(f"A playlist has at most {MOST_BYTES:,} bytes, got {len(text):,}.")
+    try:
+        return Playlist.from_json(json.loads(text))
+    except ConfigError as error:
+        raise InputError(str(error)) from None
+    except (ValueError, RecursionError) as error:
+        example = '{"version": 1, "title": "Masks", "items": []}'
+        raise InputError(f"A playlist is JSON ({error}), got {text!r:.60}; for example {example}") from None
+
+
+def load(path: str | Path) -> Playlist:
+    """Read the playlist of a file.
+
+    Args:
+        path: The JSON file.
+
+    Returns:
+        The playlist.
+
+    Raises:
+        InputError: The file breaks a rule, or cannot be read.
+    """
+    with guarded(path, MOST_BYTES, InputError) as (file, _):
+        content = file.read(MOST_BYTES + 1)
+    try:
+        return parse(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{Path(path).name} must be UTF-8 text; byte {error.start} is not.") from None
+
+
+def shipped() -> dict[str, Playlist]:
+    """The playlists of the shipped lessons, by their names.
+
+    Example:
+        >>> from xformer.playlist import shipped
+        >>> shipped()["masks"].title
+        'Masks'
+    """
+    folder = files("xformer").joinpath("playlists")
+    found = sorted((one for one in folder.iterdir() if one.name.endswith(".json")), key=lambda one: one.name)
+    return {one.name.removesuffix(".json"): parse(one.read_text(encoding="utf-8")) for one in found}
+
+
+_SCREENS = {"scene": "home", "decode": "home", "feed_forward": "feed_forward", "lens": "residual"}
+"""The screen for a tab of a lesson; the others are on Attention."""
+_IN_LINKS = frozenset(["input", "mask", "ablate", "cut", "positions", "step", "layer", "head", "query", "key", "tab"])
+
+
+def from_lesson(lesson: Lesson, sites: Sequence[str]) -> Playlist:
+    """The views that a lesson leads through. A prediction gives two: with the question the view before it, then the answer.
+
+    Args:
+        lesson: The lesson; its texts, questions and hints become the notes.
+        sites: The attention layers of its model in their order, as `list(reading.subject.shape.heads)`.
+
+    Returns:
+        The playlist.
+
+    Raises:
+        InputError: A state cannot be had by a link, as a mask that is drawn.
+
+    Example:
+        >>> from xformer.live import lesson
+        >>> from xformer.playlist import from_lesson
+        >>> masks = from_lesson(lesson.load("docs/lessons/masks.md"), ["encoder.0.attn", "encoder.1.attn"])
+        >>> masks.items[2].link
+        '/attention?model=reverse-small&input=3+7+12+9&mask=causal&head=2.1'
+    """
+    items, link = [], _link_of(lesson, {}, sites)
+    for step in lesson.steps:
+        title, says = step.title, []
+        for part in step.parts:
+            fields = vars(part)
+            if "html" in fields:
+                says.append(_plain(fields["html"]))
+                continue
+            details = fields.get("details", {})
+            at = {name: value for name, value in (details | details.get("measure", {})).items() if name in _AT}
+            if "question" in fields:
+                choices = [f"– {one['text']}" for one in details.get("choices", ())]
+                note = "\n\n".join([*says, "\n".join([fields["question"], *choices])])
+                items.append(Item(link=link, title=title, note=note))
+                title, says = f"Answer: {title}", [_plain(fields["reveal"])]
+            elif "task" in fields:
+                says += [fields["task"], f"Hint: {fields['hint']}"]
+            link = _link_of(lesson, at | dict(fields.get("state", fields.get("start", {}))), sites)
+        items.append(Item(link=link, title=title, note="\n\n".join(says)))
+    return Playlist(title=lesson.title, items=tuple(items))
+
+
+_AT = ("site", "head", "query", "key")
+
+
+def _link_of(lesson: Lesson, state: Mapping[str, Any], sites: Sequence[str]) -> str:
+    """The link of a state of a lesson."""
+    if unknown := set(state) - _IN_LINKS - {"site"}:
+        raise InputError(
+            f"A link of the app has no {', '.join(sorted(unknown))}; it may have {', '.join(sorted(_IN_LINKS))}."
+        )
+    if "step" in state:
+        return "/train"  # the lesson trains its model, and so does the speaker
+    edits = [f"ablate:{head}" for head in state.get("ablate", ())]
+    for cell in state.get("cut", ()):
+        head, query, key = cell.rsplit(".", 2)
+        edits.append(f"cut:{head}.{query}-{key}")
+    edits += [] if state.get("positions", True) else ["positions:off"]
+    values = {"model": lesson.checkpoint or lesson.preset, "input": state.get("input", lesson.input)}
+    values["mask"] = {"trained": "as trained"}.get(mask := state.get("mask", "trained"), mask)
+    values |= {"edits": ",".join(edits)} if edits else {}
+    tab = state.get("tab", "attention")
+    if tab not in _SCREENS:
+        layer = state.get("layer", sites.index(state["site"]) if "site" in state else 0)
+        values["head"] = f"{layer + 1}.{state.get('head', 0) + 1}"
+        if "query" in state and "key" in state:
+            values["head"] += f".{state['query']}-{state['key']}"
+        values |= {"panel": "steps"} if tab == "arithmetic" else {}
+    return f"/{_SCREENS.get(tab, 'attention')}?{urlencode(values)}"
+
+
+def _plain(text: str) -> str:
+    """The words of the HTML that a lesson made of its Markdown, a line a paragraph."""
+    paragraphs = re.split(r"</(?:p|li|tr|pre)>", text)
+    words = [" ".join(html.unescape(re.sub(r"<[^>]+>", "", one)).split()) for one in paragraphs]
+    return "\n".join(filter(None, words))
