@@ -30,7 +30,7 @@ MOST_BYTES = 1_000_000
 MOST_ITEMS = 100
 MOST_CHARACTERS = {"title": 200, "note": 5_000, "link": 8_000}
 """The longest texts."""
-_LINK = re.compile(r"/(?P<screen>[a-z_]{1,40})(\?(?P<query>[!-~]*))?", re.ASCII)
+_LINK = re.compile(r"/[a-z_]{0,40}(\?[!-~]*)?", re.ASCII)
 
 
 def _text(value: str, name: str) -> str:
@@ -80,7 +80,7 @@ class Item(Config, frozen=True):
 
     @property
     def screen(self) -> str:
-        """The name of the screen in the link."""
+        """The name of the screen in the link; "" for the first one."""
         return self.link[1:].partition("?")[0]
 
     @property
@@ -202,13 +202,15 @@ def shipped() -> dict[str, Playlist]:
     return {one.name.removesuffix(".json"): parse(one.read_text(encoding="utf-8")) for one in found}
 
 
-_SCREENS = {"scene": "home", "decode": "home", "feed_forward": "feed_forward", "lens": "residual"}
+_SCREENS = {"scene": "", "decode": "", "feed_forward": "feed_forward", "lens": "residual"}
 """The screen for a tab of a lesson; the others are on Attention."""
 _IN_LINKS = frozenset(["input", "mask", "ablate", "cut", "positions", "step", "layer", "head", "query", "key", "tab"])
 
 
 def from_lesson(lesson: Lesson, sites: Sequence[str]) -> Playlist:
-    """The views that a lesson leads through. A prediction gives two: with the question the view before it, then the answer.
+    """The views that a lesson leads through. A prediction gives two: the question, then the answer.
+
+    The question is asked beside the view before it, or the vectors of the input where that view shows the answer already.
 
     Args:
         lesson: The lesson; its texts, questions and hints become the notes.
@@ -237,14 +239,17 @@ def from_lesson(lesson: Lesson, sites: Sequence[str]) -> Playlist:
                 continue
             details = fields.get("details", {})
             at = {name: value for name, value in (details | details.get("measure", {})).items() if name in _AT}
+            target = _link_of(lesson, at | dict(fields.get("state", fields.get("start", {}))), sites)
             if "question" in fields:
+                if link != "/train" and _run_in(link) == _run_in(target):
+                    link = f"/embeddings?{urlencode(_run_in(link))}"
                 choices = [f"– {one['text']}" for one in details.get("choices", ())]
                 note = "\n\n".join([*says, "\n".join([fields["question"], *choices])])
                 items.append(Item(link=link, title=title, note=note))
                 title, says = f"Answer: {title}", [_plain(fields["reveal"])]
             elif "task" in fields:
                 says += [fields["task"], f"Hint: {fields['hint']}"]
-            link = _link_of(lesson, at | dict(fields.get("state", fields.get("start", {}))), sites)
+            link = target
         items.append(Item(link=link, title=title, note="\n\n".join(says)))
     return Playlist(title=lesson.title, items=tuple(items))
 
@@ -276,6 +281,12 @@ def _link_of(lesson: Lesson, state: Mapping[str, Any], sites: Sequence[str]) -> 
             values["head"] += f".{state['query']}-{state['key']}"
         values |= {"panel": "steps"} if tab == "arithmetic" else {}
     return f"/{_SCREENS.get(tab, 'attention')}?{urlencode(values)}"
+
+
+def _run_in(link: str) -> dict[str, str]:
+    """The part of a link that names a run."""
+    shown = ("model", "input", "mask", "edits")
+    return {name: value for name, value in parse_qsl(link.partition("?")[2]) if name in shown}
 
 
 def _plain(text: str) -> str:

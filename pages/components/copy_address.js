@@ -58,10 +58,14 @@ export default function ({ data, parentElement }) {
   for (const [act, label] of Object.entries(PLAYLIST)) {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: label });
     button.addEventListener("click", () => {
-      const wish = new CustomEvent("xformer-playlist", { detail: { act, said: "" } });
-      dispatchEvent(wish); // the playlist answers at once
+      const wish = new CustomEvent("xformer-playlist", { cancelable: true, detail: { act, said: "" } });
+      const ask = () => {
+        if (dispatchEvent(wish)) setTimeout(ask, 100); // the browser has not drawn the playlist yet
+        else said.textContent = wish.detail.said;
+      };
       words.hidden = true;
-      said.textContent = wish.detail.said;
+      said.textContent = "";
+      ask();
     });
     row.append(button);
   }

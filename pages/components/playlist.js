@@ -4,7 +4,7 @@
 
 const LIST = "xformer_playlist", PLACE = "xformer_playlist_place", ANSWERED = "xformer_playlist_answered";
 const MOST = { items: 100, title: 200, note: 5000, file: 1e6 }; // xformer/playlist.py has the same limits
-const FORWARD = ["PageDown", "ArrowRight", "ArrowDown"], BACK = ["PageUp", "ArrowLeft", "ArrowUp"];
+const FORWARD = ["PageDown", "ArrowRight"], BACK = ["PageUp", "ArrowLeft"];
 const TYPED = "input, textarea, select, [contenteditable]";
 const NOTES = "body{margin:1.5rem;font:1.2rem/1.5 system-ui,sans-serif;background:#10141c;color:#eef1f7}" +
   "h1{font-size:1.4rem}p{white-space:pre-wrap}small{color:#a9b3c7}";
@@ -38,6 +38,7 @@ function stored() {
 class Playlist {
   constructor(parent) {
     this.list = stored();
+    this.opened = new WeakSet(); // the views whose notes are open
     this.bar = make("div", { className: "bar", popover: "manual" });
     this.bar.setAttribute("role", "toolbar");
     this.bar.setAttribute("aria-label", "Playlist");
@@ -47,7 +48,11 @@ class Playlist {
     this.buildBar();
     this.buildPanel();
     this.heard = {
-      "xformer-playlist": (event) => { event.detail.said = this.wish(event.detail.act); },
+      "xformer-playlist": (event) => {
+        if (event.defaultPrevented) return;
+        event.preventDefault();
+        event.detail.said = this.wish(event.detail.act);
+      },
       keydown: (event) => this.key(event),
       popstate: () => this.find(),
       storage: (event) => {
@@ -70,14 +75,17 @@ class Playlist {
     if (answer && sessionStorage.getItem(ANSWERED) !== answer.id) {
       sessionStorage.setItem(ANSWERED, answer.id);
       if (answer.problem) this.say(answer.problem);
-      else this.replace(answer.playlist, `“${answer.playlist.title}” has ${answer.playlist.items.length} views.`);
+      else {
+        this.place = null;
+        this.replace(answer.playlist, `“${answer.playlist.title}” has ${answer.playlist.items.length} views.`);
+      }
     }
     this.draw();
   }
 
   get place() {
     const at = sessionStorage.getItem(PLACE);
-    return at === null ? null : Math.min(Number(at), this.list.items.length - 1);
+    return at === null || !this.list.items.length ? null : Math.min(Number(at), this.list.items.length - 1);
   }
 
   set place(at) {
@@ -86,6 +94,7 @@ class Playlist {
   }
 
   keep() {
+    this.say("");
     try {
       localStorage.setItem(LIST, JSON.stringify(this.list));
     } catch {
@@ -96,7 +105,6 @@ class Playlist {
   replace(list, words) { // what was there can be had back
     const before = this.list;
     this.list = { title: list.title, items: [...list.items] };
-    if (!this.list.items.length) this.place = null;
     this.keep();
     this.draw();
     this.say(words, () => this.replace(before, ""));
@@ -123,6 +131,7 @@ class Playlist {
   go(at) {
     if (!(at >= 0 && at < this.list.items.length)) return;
     this.place = at;
+    this.say("");
     this.draw();
     this.send("go", this.list.items[at].link);
   }
@@ -139,8 +148,8 @@ class Playlist {
   }
 
   find() { // after Back and Forward: the view that the address shows, the nearest one first
-    if (this.place === null || !this.data) return;
-    const screen = location.pathname.split("/").pop() || this.data.first, shown = new URLSearchParams(location.search);
+    if (this.place === null) return;
+    const screen = location.pathname.split("/").pop(), shown = new URLSearchParams(location.search);
     const fits = ({ link }) => {
       const [path, query = ""] = link.split("?");
       return path === `/${screen}` && [...new URLSearchParams(query)].every(([name, value]) => shown.get(name) === value);
@@ -189,15 +198,16 @@ class Playlist {
 
   draw() {
     const { items } = this.list, at = this.place;
-    if (at === null || !items.length) {
-      this.bar.hidePopover();
+    document.documentElement.toggleAttribute("data-playing", at !== null); // page.css keeps room for the bar
+    if (at === null) {
+      this.bar.togglePopover(false);
     } else {
       this.count.textContent = `${at + 1} / ${items.length}`;
       this.name.textContent = items[at].title;
       this.name.title = `${items[at].title}: show this view again`;
       this.back.disabled = at === 0;
       this.next.disabled = at === items.length - 1;
-      this.bar.showPopover();
+      this.bar.togglePopover(true);
     }
     this.drawNotes();
     this.drawList();
@@ -209,7 +219,7 @@ class Playlist {
     this.title = make("input", { className: "title", placeholder: "Title of the playlist", maxLength: MOST.title });
     this.title.setAttribute("aria-label", "Title of the playlist");
     this.title.addEventListener("input", () => { this.list.title = this.title.value; this.keep(); });
-    this.play = button("▶ Play", "Play from the first view", () => this.go(0));
+    this.play = button("▶ Play", "Play from the first view", () => { this.show(false); this.go(0); });
     this.add = button("+ Add this view", "Add what the screen shows", () => this.say(this.wish("add")));
     this.rows = make("ol");
     this.rows.addEventListener("dragover", (event) => this.drag(event));
@@ -235,6 +245,7 @@ class Playlist {
   }
 
   show(isOpen) {
+    this.say("");
     this.panel.togglePopover(isOpen);
     if (isOpen) this.add.focus();
   }
@@ -251,8 +262,13 @@ class Playlist {
     if (this.data && this.lessons.options.length === 0) {
       this.lessons.append(new Option("Lessons…", ""), ...Object.entries(this.data.shipped).map(([name, title]) => new Option(title, name)));
     }
-    this.rows.replaceChildren(...items.map((item, at) => this.row(item, at)));
-    if (none) this.rows.append(make("li", { className: "none", textContent:
+    const drawn = JSON.stringify([items, this.data?.screens]);
+    if (drawn !== this.drawn) { // else the rows stay, with the focus and what is being typed
+      this.drawn = drawn;
+      this.rows.replaceChildren(...items.map((item, at) => this.row(item, at)));
+    }
+    [...this.rows.children].forEach((row, at) => row.classList.toggle("now", at === this.place));
+    if (none) this.rows.replaceChildren(make("li", { className: "none", textContent:
       "No views yet. Show something on any screen, then press “Add this view” here or in the Share menu." }));
   }
 
@@ -260,13 +276,15 @@ class Playlist {
     const grip = make("span", { className: "grip", textContent: "⠿", title: "Drag to reorder", draggable: true });
     const title = make("input", { value: item.title, maxLength: MOST.title });
     title.setAttribute("aria-label", `Title of view ${at + 1}`);
-    title.addEventListener("input", () => { item.title = title.value; this.keep(); });
-    title.addEventListener("change", () => this.draw());
+    title.addEventListener("input", () => this.type(item, "title", title.value));
     const note = make("textarea", { value: item.note, maxLength: MOST.note, rows: 4, placeholder: "What you want to say" });
     note.setAttribute("aria-label", `Speaker note of view ${at + 1}`);
-    note.addEventListener("input", () => { item.note = note.value; this.keep(); this.drawNotes(); });
+    note.addEventListener("input", () => { this.type(item, "note", note.value); label(); });
     const screen = item.link.slice(1).split("?")[0], summary = make("summary");
-    summary.textContent = `${this.data?.screens[screen] ?? screen} · ${item.note ? "note ✎" : "add a note"}`;
+    const label = () => {
+      summary.textContent = `${this.data?.screens[screen] ?? screen} · ${item.note ? "note ✎" : "add a note"}`;
+    };
+    label();
     const up = button("↑", `Move view ${at + 1} up`, () => this.move(at, at - 1, ".up"));
     const down = button("↓", `Move view ${at + 1} down`, () => this.move(at, at + 1, ".down"));
     up.className = "up";
@@ -279,16 +297,28 @@ class Playlist {
       if (this.place !== null && this.place > at) this.place -= 1;
       this.replace({ ...this.list, items: this.list.items.toSpliced(at, 1) }, `“${item.title}” is removed.`);
     });
-    const row = make("li", {}, make("div", { className: "row" }, grip, show, title, up, down, remove),
-      make("details", {}, summary, note));
-    row.classList.toggle("now", at === this.place);
+    const row = make("li", {}, make("div", { className: "row" }, grip, show, title),
+      make("details", {}, summary, note), make("div", { className: "tools" }, up, down, remove));
+    const details = row.querySelector("details");
+    details.open = this.opened.has(item);
+    details.addEventListener("toggle", () => this.opened[details.open ? "add" : "delete"](item));
     grip.addEventListener("dragstart", (event) => {
       this.dragged = at;
       event.dataTransfer.effectAllowed = "move";
       event.dataTransfer.setDragImage(row, 10, 10);
     });
-    grip.addEventListener("dragend", () => { this.dragged = null; this.drawList(); });
+    grip.addEventListener("dragend", () => {
+      this.dragged = null;
+      for (const one of this.rows.children) one.classList.remove("before", "after");
+    });
     return row;
+  }
+
+  type(item, name, value) {
+    item[name] = value;
+    this.drawn = JSON.stringify([this.list.items, this.data?.screens]);
+    this.keep();
+    this.draw();
   }
 
   move(from, to, focus) {

@@ -27,10 +27,9 @@ def begin(name: str) -> None:
         _open(wanted)
     known = screens.screens()
     data = {
-        "screen": name,
+        "screen": "" if name == next(iter(known)) else name,  # as its address has it
         "title": known[name].title,
-        "first": next(iter(known)),
-        "screens": {name: screen.title for name, screen in known.items()},
+        "screens": {name: screen.title for name, screen in known.items()} | {"": known[next(iter(known))].title},
         "shipped": {name: one.title for name, one in _offered().items()},
         "answer": st.session_state.get(_ANSWER),  # with an id: the browser takes it once
     }
@@ -42,13 +41,14 @@ def _open(wanted: str) -> None:
     """Switch to the screen of a link, which begins with what the link asks for."""
     try:
         item = Item(link=wanted, title="")
-        if item.screen not in screens.screens():
-            raise InputError(f"This app has no screen {item.screen}; it has {', '.join(screens.screens())}.")
+        name = item.screen or next(iter(screens.screens()))
+        if name not in screens.screens():
+            raise InputError(f"This app has no screen {name}; it has {', '.join(screens.screens())}.")
     except XformerError as error:
         st.toast(escape_markdown(str(error)), icon=":material/link_off:")
         return
     link.follow_again()
-    st.switch_page(screens.file_of(item.screen), query_params=item.values)
+    st.switch_page(screens.file_of(name), query_params=item.values)
 
 
 def _remember() -> None:

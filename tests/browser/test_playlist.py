@@ -1,0 +1,162 @@
+"""A lecturer collects views, orders and saves them, opens the file again, and plays it with a presenter's keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.conftest import Visit, click, quiet, see
+from xformer import playlist
+
+pytestmark = pytest.mark.browser
+Visiting = Callable[..., Visit]
+LINK = "/attention?model=reverse&input=4+9+2+11&mask=causal&head=3.2"
+
+
+def titles(page: Page) -> list[str]:
+    return page.locator(".playlist .row input").evaluate_all("all => all.map(one => one.value)")
+
+
+def view(page: Page, at: int) -> Locator:
+    return page.locator(".playlist ol > li").nth(at)
+
+
+def shown(page: Page, count: str, path: str, value: str) -> None:
+    """Wait until the bar says `count` and the address is that of the view."""
+    expect(page.locator(".playlist .count")).to_have_text(count)
+    page.wait_for_function(
+        "([path, value]) => location.pathname === path && location.search.includes(value)", arg=[path, value]
+    )
+    quiet(page)
+
+
+def share(page: Page, words: str) -> None:
+    if not page.get_by_role("button", name="Copy link").is_visible():
+        page.get_by_role("button", name="Share").click()
+    page.get_by_role("button", name=words, exact=True).click()
+
+
+def test_views_are_collected_ordered_saved_opened_and_played(app: str, visit: Visiting, tmp_path: Path) -> None:
+    visitor = visit(app, LINK)
+    page = visitor.page
+    page.wait_for_function("location.search.includes('panel=')")
+    see(page, "right instead of 4")
+    share(page, "Add this view")
+    see(page, "View 1 of the playlist.")
+    page.keyboard.press("Escape")
+    click(page, "residual")
+    see(page, "right instead of 4")
+    page.wait_for_function("location.search.includes('model=')")
+    quiet(page)
+    share(page, "Add this view")
+    see(page, "View 2 of the playlist.")
+    page.reload()
+    expect(page.locator(".playlist .count")).to_be_hidden()
+    expect(page.get_by_role("button", name="Share")).to_be_visible()
+    quiet(page)
+    share(page, "Open the playlist")
+    page.get_by_label("Title of the playlist").fill("My <b>talk</b>")
+    first, second = titles(page)
+    assert first.startswith("layer 3 · head 2: ")  # the finding
+    assert second == "Residual"  # it has none under a causal mask
+    page.get_by_label("Title of view 2").fill("Where it is decided")
+    view(page, 1).locator("summary").click()
+    page.get_by_label("Speaker note of view 2").fill("Wait for $an$ answer.")
+
+    # Ordered by drag, and by the buttons, which keep the focus.
+    view(page, 1).locator(".grip").drag_to(view(page, 0), target_position={"x": 60, "y": 4})
+    assert titles(page) == ["Where it is decided", first]
+    expect(page.get_by_label("Speaker note of view 1")).to_be_visible()
+    page.get_by_role("button", name="Move view 1 down").press("Enter")
+    assert titles(page) == [first, "Where it is decided"]
+    page.keyboard.press("Enter")  # it is at the end: the focus went to its number, which shows it
+    shown(page, "2 / 2", "/residual", "mask=causal")
+    view(page, 0).locator(".grip").drag_to(view(page, 1), target_position={"x": 60, "y": 50})
+    assert titles(page) == ["Where it is decided", first]
+    expect(page.locator(".playlist .count")).to_have_text("1 / 2")  # still the view on the screen
+    page.get_by_role("button", name="Remove view 2").click()
+    assert titles(page) == ["Where it is decided"]
+    page.get_by_role("button", name="Undo").click()
+    assert titles(page) == ["Where it is decided", first]
+
+    # Saved as a file that the library reads, and opened again.
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save").click()
+    assert download.value.suggested_filename == "my-b-talk-b.json"
+    file = tmp_path / "talk.json"
+    download.value.save_as(file)
+    saved = playlist.load(file)
+    assert [(item.screen, item.title) for item in saved.items] == [
+        ("residual", "Where it is decided"),
+        ("attention", first),
+    ]
+    assert saved.title == "My <b>talk</b>"
+    assert saved.items[0].note == "Wait for $an$ answer."
+    assert parse_qs(urlparse(LINK).query).items() <= parse_qs(urlparse(saved.items[1].link).query).items()
+    page.get_by_role("button", name="Clear").click()
+    see(page, "No views yet.")
+    page.get_by_label("A playlist file").set_input_files(file)
+    expect(page.get_by_label("Title of view 1")).to_have_value("Where it is decided")
+    bad = tmp_path / "bad.json"
+    bad.write_text(json.dumps({"title": "x", "items": [{"link": "//example.org", "title": "x"}]}))
+    page.get_by_label("A playlist file").set_input_files(bad)
+    see(page, "The file was not opened. Item 1: link must be a screen of the app")
+    assert titles(page) == ["Where it is decided", first]
+
+    # Played by keys; Back and Forward of the browser move along.
+    page.get_by_role("button", name="Play from the first view").click()
+    shown(page, "1 / 2", "/residual", "mask=causal")
+    page.keyboard.press("PageDown")
+    shown(page, "2 / 2", "/attention", "head=3.2")
+    page.keyboard.press("PageDown")  # there is no further one
+    shown(page, "2 / 2", "/attention", "head=3.2")
+    page.go_back()
+    shown(page, "1 / 2", "/residual", "mask=causal")
+    page.go_forward()
+    shown(page, "2 / 2", "/attention", "head=3.2")
+    page.locator(".st-key-input input").press("PageUp")  # that is typed
+    shown(page, "2 / 2", "/attention", "head=3.2")
+    page.get_by_role("button", name="Next view").or_(page.locator(".playlist .name")).last.focus()
+    page.keyboard.press("ArrowLeft")
+    shown(page, "1 / 2", "/residual", "mask=causal")
+    page.reload()
+    shown(page, "1 / 2", "/residual", "mask=causal")
+    page.get_by_role("button", name="Stop playing").click()
+    page.keyboard.press("PageDown")
+    expect(page.locator(".playlist .count")).to_be_hidden()
+    assert urlparse(page.url).path == "/residual"
+    assert visitor.problems == []
+
+
+def test_a_lesson_is_played_on_one_screen_with_notes_in_a_window_of_their_own(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/attention?model=reverse&input=4+9+2+11&edits=ablate:encoder.1.attn.2")
+    page = visitor.page
+    page.wait_for_function("location.search.includes('panel=')")
+    began = page.evaluate("history.length")
+    quiet(page)
+    share(page, "Open the playlist")
+    page.get_by_label("Open the views of a lesson").select_option("masks")
+    see(page, "“Masks” has 9 views.")
+    page.get_by_role("button", name="Play from the first view").click()
+    shown(page, "1 / 9", "/attention", "model=reverse-small")
+    assert "edits" not in page.url
+    with page.expect_popup() as popup:
+        page.get_by_role("button", name="Speaker notes in a window of their own").click()
+    notes = popup.value
+    expect(notes.locator("h1")).to_have_text("Everybody may look everywhere")
+    notes.keyboard.press("PageDown")
+    expect(notes.locator("h1")).to_have_text("Take the future away")
+    notes.keyboard.press("PageDown")
+    shown(page, "3 / 9", "/attention", "mask=causal")
+    see(page, "2 of 5 right")
+    expect(notes.get_by_text("query 0 may see only itself")).to_be_visible()
+    expect(notes.get_by_text("Next: Where does the weight go?")).to_be_visible()
+    notes.close()
+    assert page.evaluate("history.length") == began  # one Back leaves the screen
+    assert page.get_by_text("query 0 may see only itself").filter(visible=True).count() == 0  # the projector shows this
+    assert visitor.problems == []

@@ -1,0 +1,117 @@
+"""The server's part of a playlist: links are followed on all screens, files are answered, and nothing else is taken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from pages.shared import frame, playlist
+from pages.shared.screens import screens
+from tests.pages.conftest import Open
+from xformer.playlist import FIRST, Item, Playlist
+
+ATTENTION = "pages/attention/page.py"
+
+
+def drawn(app: AppTest) -> list[dict[str, Any]]:
+    """What the browser gets of the playlist."""
+    found = [
+        one.proto for one in app.main.get("bidi_component") if one.proto.component_name.endswith("xformer_playlist")
+    ]
+    return [json.loads(proto.json) for proto in found]
+
+
+@pytest.fixture
+def offered() -> Iterator[None]:
+    playlist._offered.cache_clear()
+    yield
+    playlist._offered.cache_clear()
+
+
+def go(app: AppTest, link: object) -> AppTest:
+    app.session_state["playlist_go"] = link
+    return app.run()
+
+
+def test_each_screen_has_the_playlist_and_says_its_address(open_page: Open) -> None:
+    for name, page in (("", None), ("attention", ATTENTION), ("train", "pages/train/page.py")):
+        [data] = drawn(open_page(page))
+        assert data["screen"] == name
+        assert data["title"] == screens()[name or "home"].title
+        assert data["shipped"]["masks"] == "Masks"
+        assert data["answer"] is None
+
+
+def test_a_frame_has_no_playlist(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame, "is_framed", lambda: True)
+    assert drawn(open_page(ATTENTION)) == []
+
+
+def test_a_view_opens_on_its_screen_also_on_the_same_one(open_page: Open) -> None:
+    app = open_page(ATTENTION, model="reverse", input="4 9 2 11", edits="ablate:encoder.1.attn.2")
+    assert app.query_params["edits"] == "ablate:encoder.1.attn.2"
+    go(app, "/attention?model=reverse-small&input=3+7+12+9&mask=causal&head=2.1&embed=true")
+    assert app.title[0].value.startswith("Attention")
+    shown = {name: app.query_params[name] for name in ("model", "input", "mask", "head")}
+    assert shown == {"model": "reverse-small", "input": "3 7 12 9", "mask": "causal", "head": "2.1"}
+    assert "edits" not in app.query_params
+    assert "embed" not in app.query_params
+    go(app, "/?model=reverse&input=1+2+3")
+    assert drawn(app)[0]["screen"] == ""
+    assert app.query_params["input"] == "1 2 3"
+    assert not app.warning
+    assert not app.toast
+
+
+@pytest.mark.parametrize("link", ["/nowhere?model=reverse", "https://example.org/", "/attention?x=" + "9" * 9_000])
+def test_what_is_no_screen_is_not_opened(open_page: Open, link: str) -> None:
+    app = go(open_page(ATTENTION, model="reverse"), link)
+    assert app.title[0].value.startswith("Attention")
+    assert app.query_params["model"] == "reverse"
+    assert len(app.toast) == 1
+
+
+@pytest.mark.parametrize("sent", [None, 5, [], {}, {"text": 5}, {"shipped": ["masks"]}, {"text": "<b>"}])
+def test_what_is_no_file_is_answered_with_the_rule(monkeypatch: pytest.MonkeyPatch, sent: object) -> None:
+    monkeypatch.setattr(st, "session_state", {})
+    monkeypatch.setattr(playlist, "playlist_sent", lambda key, event: sent)
+    playlist._read()
+    answer = st.session_state["playlist_answer"]
+    assert "playlist" not in answer
+    assert answer["problem"].startswith("The file was not opened. ")
+
+
+@pytest.mark.usefixtures("offered")
+def test_a_file_a_lesson_and_the_playlist_of_the_server_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Playlist(title="Talk", items=(Item(link="/train", title="x"),))
+    (tmp_path / "talk.json").write_text(talk.replace(title="Of the server").to_text())
+    monkeypatch.setenv(FIRST, str(tmp_path / "talk.json"))
+    monkeypatch.setattr(st, "session_state", {})
+    ids = set()
+    for sent, title in (
+        ({"text": talk.to_text()}, "Talk"),
+        ({"shipped": "masks"}, "Masks"),
+        ({"shipped": "server"}, "Of the server"),
+    ):
+        monkeypatch.setattr(playlist, "playlist_sent", lambda key, event, sent=sent: sent)
+        playlist._read()
+        answer = st.session_state["playlist_answer"]
+        assert answer["playlist"]["title"] == title
+        ids.add(answer["id"])
+    assert len(ids) == 3
+    assert next(iter(playlist._offered())) == "server"
+
+
+@pytest.mark.usefixtures("offered")
+def test_a_playlist_of_the_server_that_is_gone_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(FIRST, str(tmp_path / "gone.json"))
+    assert "server" not in playlist._offered()
+    assert "masks" in playlist._offered()

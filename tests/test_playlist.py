@@ -1,0 +1,154 @@
+"""Playlists: files of views are read and refused by rules, and those of the lessons are what the lessons say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import doc_pages
+from pages.shared.resources import MASKS
+from pages.shared.screens import screens
+from xformer import interventions, playlist
+from xformer.errors import ConfigError, InputError
+from xformer.live import lesson
+from xformer.playlist import Item, Playlist
+
+MASKS_LESSON = Path("docs/lessons/masks.md")
+
+
+def text(*items: Any, **more: Any) -> str:
+    return json.dumps({"version": 1, "title": "Talk", "items": items, **more})
+
+
+def test_a_playlist_survives_its_file(tmp_path: Path) -> None:
+    items = (Item(link="/?model=reverse", title="“Start” ♥", note="Wait.\nThen go on."), Item(link="/train", title=""))
+    talk = Playlist(title="Talk", items=items)
+    file = tmp_path / "talk.json"
+    file.write_text(talk.to_text(), encoding="utf-8")
+    assert playlist.load(file) == talk
+    assert json.loads(talk.to_text())["version"] == 1
+
+
+def test_a_link_is_a_screen_and_its_values_without_those_of_a_frame() -> None:
+    item = Item(
+        link="/attention?model=reverse&input=3+7&edits=cut%3Aa&other=&embed=true&embed_options=dark_theme", title=""
+    )
+    assert item.screen == "attention"
+    assert item.values == {"model": "reverse", "input": "3 7", "edits": "cut:a", "other": ""}
+    assert Item(link="/", title="").screen == ""
+
+
+@pytest.mark.parametrize(
+    "link",
+    ["https://example.org/attention", "//example.org/attention", "attention", "/a/b", "/../a", "javascript:alert(1)",
+     "/attention#x", "/attention?x=a b", "/attention\n", "/Attention", "", "/train?x=" + "9" * 8_000],
+)  # fmt: skip
+def test_only_screens_of_the_app_are_links(link: str) -> None:
+    with pytest.raises(ConfigError, match=r"^link must (be a screen|have at most)"):
+        Item(link=link, title="")
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        ("{", "A playlist is JSON"),
+        ("[" * 100_000, "A playlist is JSON"),
+        ("[]", "must be a JSON object"),
+        (json.dumps({"title": "x"}), "needs the field 'items'"),
+        (text() + " " * 1_000_000, "at most 1,000,000 bytes"),
+        (text(version=2), "version must be one of 1, got 2"),
+        (text(more=3), "has no field 'more'"),
+        (json.dumps({"title": "x", "items": "y"}), "items must be a list, got 'y'"),
+        (text(*[{"link": "/", "title": "x"}] * 101), "at most 100 items, got 101"),
+        (text({"link": "/", "title": "x"}, 5), "Item 2: Item must be a JSON object"),
+        (text({"link": "/", "title": 5}), "Item 1: title must be of type str, got 5; for example title='One head'"),
+        (text({"link": "/", "title": "x" * 201}), "title must have at most 200 characters, got 201"),
+        (text({"link": "/", "title": "x", "note": "x" * 5_001}), "note must have at most 5,000 characters"),
+        (text({"link": "//x", "title": "x"}), "Item 1: link must be a screen of the app"),
+    ],
+)
+def test_a_file_that_breaks_a_rule_is_refused_with_the_rule(content: str, part: str) -> None:
+    with pytest.raises(InputError) as refused:
+        playlist.parse(content)
+    assert part in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "talk.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match=r"talk\.json must be UTF-8 text; byte 0 is not"):
+        playlist.load(tmp_path / "talk.json")
+
+
+def test_the_shipped_playlists_are_the_lessons() -> None:
+    made = doc_pages.playlists()
+    files = {file.stem: file.read_text("utf-8") for file in doc_pages.PLAYLISTS.glob("*.json")}
+    assert files == made, "make pages"
+    assert list(playlist.shipped()) == sorted(made)
+    assert len(made) == 8
+
+
+@pytest.mark.parametrize("name", list(playlist.shipped()))
+def test_each_shipped_view_exists(name: str) -> None:
+    from xformer import read
+
+    for item in playlist.shipped()[name].items:
+        assert (item.screen or "home") in screens()
+        assert item.title
+        assert item.note
+        if item.screen == "train":
+            continue
+        values = item.values
+        reading = read(f"checkpoints/{values['model']}", values["input"], keep=["logits"])
+        assert values["mask"] in MASKS
+        interventions.parse(values.get("edits", ""), reading.subject.shape)
+        if "head" in values:
+            layer, head = map(int, values["head"].split(".")[:2])
+            assert head <= list(reading.subject.shape.heads.values())[layer - 1]
+
+
+def test_a_question_is_asked_before_its_answer_is_seen() -> None:
+    found = playlist.from_lesson(lesson.load(MASKS_LESSON), ["encoder.0.attn", "encoder.1.attn"]).items
+    asked, answer = found[1:3]
+    assert (asked.title, answer.title) == ("Take the future away", "Answer: Take the future away")
+    assert asked.values["mask"] == "as trained"
+    assert answer.values["mask"] == "causal"
+    assert "– " in asked.note
+    assert "query 0 may see only itself" in answer.note
+    assert "query 0 may see only itself" not in asked.note
+    assert not any("<" in item.note for item in found)
+    # The view before shows the run that the next question is about.
+    assert found[3].screen == "embeddings"
+    assert found[4].values["head"] == "2.1"
+
+
+@pytest.mark.parametrize(
+    ("state", "link"),
+    [
+        ('mask = "full"\nlayer = 1', "/attention?model=reverse-small&input=3+7+12+9&mask=full&head=2.1"),
+        ('input = "1 2 3"\ntab = "scene"', "/?model=reverse-small&input=1+2+3&mask=as+trained"),
+        ('tab = "lens"', "/residual?model=reverse-small&input=3+7+12+9&mask=as+trained"),
+        ("query = 1\nkey = 2", "/attention?model=reverse-small&input=3+7+12+9&mask=as+trained&head=1.1.1-2"),
+        (
+            'cut = ["encoder.1.attn.*.0.3"]\npositions = false\nablate = ["encoder.0.attn.0"]',
+            "/attention?model=reverse-small&input=3+7+12+9&mask=as+trained&edits=ablate%3Aencoder.0.attn.0%2C"
+            "cut%3Aencoder.1.attn.%2A.0-3%2Cpositions%3Aoff&head=1.1",
+        ),
+        ("step = 3", "/train"),
+    ],
+)
+def test_a_state_of_a_lesson_becomes_a_link(state: str, link: str) -> None:
+    front = 'title = "T"\nsummary = "S"\nminutes = 1\ncheckpoint = "reverse-small"\ninput = "3 7 12 9"'
+    made = lesson.parse(f"+++\n{front}\n+++\n## A step\n\nWords.\n\n```show\n{state}\n```\n")
+    [item] = playlist.from_lesson(made, ["encoder.0.attn", "encoder.1.attn"]).items
+    assert item == Item(link=link, title="A step", note="Words.")
+
+
+def test_a_state_that_no_link_has_is_refused() -> None:
+    front = 'title = "T"\nsummary = "S"\nminutes = 1\ncheckpoint = "reverse-small"\ninput = "3 7 12 9"'
+    made = lesson.parse(f'+++\n{front}\n+++\n## A step\n\n```show\nmask = "drawn"\ndrawn = ["2.0"]\n```\n')
+    with pytest.raises(InputError, match="A link of the app has no drawn; it may have ablate"):
+        playlist.from_lesson(made, ["encoder.0.attn"])
