@@ -46,6 +46,7 @@ COMMANDS = [
     ["models"],
     ["models", "fetch", "nonsense"],
     ["app", "--model", "nowhere"],
+    ["app", "--playlist", "nowhere"],
 ]
 
 

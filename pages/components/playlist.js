@@ -17,7 +17,7 @@ function make(tag, properties = {}, ...children) {
 
 function button(text, label, act) {
   const node = make("button", { type: "button", textContent: text, title: label });
-  node.setAttribute("aria-label", label);
+  if (!/[a-z]/i.test(text)) node.setAttribute("aria-label", label); // a sign says nothing to a screen reader
   node.addEventListener("click", act);
   return node;
 }
@@ -165,6 +165,7 @@ class Playlist {
     this.count = make("span", { className: "count" });
     this.name = button("", "Show this view again", () => this.go(this.place));
     this.name.className = "name";
+    this.name.removeAttribute("aria-label"); // its text is the title of the view
     this.bar.append(this.back, this.count, this.next, this.name,
       button("Notes", "Speaker notes in a window of their own", () => this.openNotes()),
       button("List", "Open the playlist", () => this.show(true)),

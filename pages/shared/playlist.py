@@ -52,6 +52,7 @@ def _open(wanted: str) -> None:
 
 
 def _remember() -> None:
+    st.session_state.pop(_ANSWER, None)  # the browser has it, and each run would send it again
     wanted = playlist_sent(_KEY, "go")
     if isinstance(wanted, str):
         st.session_state[_GO] = wanted

@@ -55,6 +55,21 @@ def test_a_terminal_shows_the_address_as_a_code(capsys: pytest.CaptureFixture[st
     assert all(row.startswith("\x1b[97;40m") and row.endswith("\x1b[0m") for row in rows)
 
 
+def test_a_server_starts_with_a_playlist_only_if_that_can_be_read(
+    started: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XFORMER_PLAYLIST", "before")
+    file = tmp_path / "talk.json"
+    file.write_text('{"title": "Talk", "items": [{"link": "//x", "title": "x"}]}')
+    assert main(["app", "--playlist", str(file)]) == 1
+    assert "link must be a screen of the app" in capsys.readouterr().err
+    assert (started, os.environ["XFORMER_PLAYLIST"]) == ([], "before")
+    file.write_text('{"title": "Talk", "items": []}')
+    monkeypatch.chdir(tmp_path)
+    assert main(["app", "--playlist", "talk.json"]) == 0
+    assert (len(started), os.environ["XFORMER_PLAYLIST"]) == (1, str(file))
+
+
 def test_a_server_starts_with_a_model_only_if_that_can_be_opened(
     started: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
