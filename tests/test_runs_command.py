@@ -10,6 +10,7 @@ import pytest
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
 from xformer.training import jobs, liveness
+from xformer.training.executors import process as processes
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 
@@ -95,7 +96,7 @@ def test_resume_queues_a_run_and_has_it_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    monkeypatch.setattr(jobs, "_spawn", lambda folder, store, run, *_: started.append(run))
+    monkeypatch.setattr(processes, "spawn", lambda folder, store, run, *_: started.append(run))
     monkeypatch.setattr(jobs, "devices", lambda: ["cpu"])
     store = RunStore(tmp_path)
     run = store.add(tiny_preset(), state="stopped")

@@ -23,6 +23,7 @@ from xformer.files import STATE, snapshot_file, snapshot_steps
 from xformer.presets import Preset
 from xformer.training import jobs, liveness
 from xformer.training.entry import Entry
+from xformer.training.executors import process as processes
 from xformer.training.loop import read_state
 from xformer.training.run_store import RunStore
 
@@ -59,12 +60,12 @@ class Ground:
     @contextmanager
     def workers(self, fault: Fault = NONE) -> Iterator[None]:
         """Workers are forked from the zygote."""
-        usual = jobs._spawn
-        jobs._spawn = spawn_by(self.zygote.address, fault)
+        usual = processes.spawn
+        processes.spawn = spawn_by(self.zygote.address, fault)
         try:
             yield
         finally:
-            jobs._spawn = usual
+            processes.spawn = usual
 
     def pid(self, run: str) -> int:
         """The process of a run, by its lock: known from the moment it is started."""

@@ -15,12 +15,13 @@ from tests.faults.zygote import spawn_by
 from xformer.errors import XformerError
 from xformer.files import STATE
 from xformer.training import jobs, loop, worker
+from xformer.training.executors import process as processes
 from xformer.training.run_store import RunStore
 
 
 def train(lock: int, *, address: str, folder: str, run: str, token: str, log: str) -> int:
     """Be the worker of a run. The last state, which a finished run has no use for, is kept beside the store to be compared."""
-    jobs._spawn = spawn_by(address)
+    processes.spawn = spawn_by(address)
     worker.lower_priority = lambda entry: None  # the machine may be busy
     finish = loop.Run._finish
 
@@ -37,7 +38,7 @@ def train(lock: int, *, address: str, folder: str, run: str, token: str, log: st
 
 def reconcile(*, address: str, folder: str, seconds: float) -> int:
     """Be a server: tend the run store in a loop."""
-    jobs._spawn = spawn_by(address)
+    processes.spawn = spawn_by(address)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with suppress(XformerError, OSError):  # as the server's own loop
@@ -48,7 +49,7 @@ def reconcile(*, address: str, folder: str, seconds: float) -> int:
 
 def press(*, address: str, folder: str, result: str) -> int:
     """Be a tab: press Start, and write down what came of it."""
-    jobs._spawn = spawn_by(address)
+    processes.spawn = spawn_by(address)
     try:
         answer = {"answer": jobs.submit(RunStore(folder), ground.SHORT)}
     except XformerError as error:

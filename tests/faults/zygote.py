@@ -104,7 +104,7 @@ def end(pid: int) -> None:
 
 
 def spawn_by(address: str, fault: Fault = NONE) -> Callable[..., None]:
-    """In place of `jobs._spawn`: a worker from the zygote, with what goes wrong in it."""
+    """In place of `process.spawn`: a worker from the zygote, with what goes wrong in it."""
     from xformer.training import jobs, liveness
 
     def spawn(folder: Path, store: Any, run: str, token: str, lock: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from xformer.training import jobs, liveness
 from xformer.training.entry import Entry
+from xformer.training.executors import process as processes
 from xformer.training.run_store import RunStore
 
 ONE, TWO = ["cpu"], ["cuda:0", "cpu"]
@@ -137,9 +138,9 @@ def test_a_worker_is_started_detached_with_its_lock_and_keeps_its_memory(
     folder = store.folder_of("run")
     lock = liveness.take(folder / liveness.LOCK)
     assert lock is not None
-    monkeypatch.setattr(jobs.subprocess, "Popen", Process)
+    monkeypatch.setattr(processes.subprocess, "Popen", Process)
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "5")
-    jobs._spawn(folder, store, "run", "token", lock)
+    processes.spawn(folder, store, "run", "token", lock)
     os.close(lock)
     [(command, how)] = started
     assert command[1:] == [

@@ -12,6 +12,7 @@ from tests.training.test_run_store import edit
 from tests.training.tiny import tiny_preset
 from xformer.training import jobs
 from xformer.training.entry import DAMAGED, Entry, metrics_row
+from xformer.training.executors import process as processes
 from xformer.training.run_store import RunStore, exact_match, latest_rows
 from xformer.training.tables import differing, overview
 
@@ -124,7 +125,7 @@ def test_a_folder_that_cannot_be_trained_in_keeps_no_other_run_waiting(
     store: RunStore, hurts: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    monkeypatch.setattr(jobs, "_spawn", lambda folder, store, run, *_: started.append(run))
+    monkeypatch.setattr(processes, "spawn", lambda folder, store, run, *_: started.append(run))
     monkeypatch.setattr(jobs, "devices", lambda: ["cpu"])
     is_dead = hurts == "the lock of a dead run"
     hurt, other = store.add(tiny_preset(), state="running" if is_dead else "queued"), store.add(tiny_preset())

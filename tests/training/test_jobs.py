@@ -21,6 +21,7 @@ from tests.training.tiny import tiny_preset
 from xformer.errors import ConfigError, RunStoreError
 from xformer.training import commands, jobs, liveness, worker
 from xformer.training.entry import Entry
+from xformer.training.executors import process as processes
 from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore, put_command
 
@@ -91,7 +92,7 @@ class Office:
 @pytest.fixture
 def office(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
     office = Office(store)
-    monkeypatch.setattr(jobs, "_spawn", office.spawn)
+    monkeypatch.setattr(processes, "spawn", office.spawn)
     monkeypatch.setattr(jobs, "devices", lambda: ["cpu"])
     yield office
     for lock in office.locks.values():
@@ -164,7 +165,7 @@ def test_a_start_counts_even_if_the_worker_cannot_be_started_yet(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(jobs, "_spawn", failing_with(OSError(errno.EAGAIN, "Resource temporarily unavailable")))
+        patch.setattr(processes, "spawn", failing_with(OSError(errno.EAGAIN, "Resource temporarily unavailable")))
         run = office.submit()
         with pytest.raises(RunStoreError, match="Resource temporarily unavailable"):
             office.tend()
@@ -416,7 +417,7 @@ def started(office: Office, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         with open(file, "a") as lines:
             lines.write(f"{run}\n")
 
-    monkeypatch.setattr(jobs, "_spawn", spawn)
+    monkeypatch.setattr(processes, "spawn", spawn)
     return lambda: file.read_text().split()
 
 

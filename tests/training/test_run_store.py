@@ -276,7 +276,7 @@ def test_a_run_store_of_another_version_is_left_alone(database: Database) -> Non
     db.close()
     before = database.file.read_bytes()
     for access in (database.reading, database.writing):
-        with pytest.raises(RunStoreError, match=r"\) is of version 7, and this program reads 4; move it away"):
+        with pytest.raises(RunStoreError, match=r"\) is of version 7, and this program reads 5; move it away"):
             access().__enter__()
     assert database.file.read_bytes() == before
 
@@ -308,7 +308,12 @@ def test_a_full_disk_is_named_as_what_it_is(database: Database) -> None:
 
 @pytest.mark.parametrize(
     ("version", "later"),
-    [(1, ("private", "sweep", "unreported_starts")), (2, ("sweep", "unreported_starts")), (3, ("unreported_starts",))],
+    [
+        (1, ("private", "sweep", "unreported_starts", "node")),
+        (2, ("sweep", "unreported_starts", "node")),
+        (3, ("unreported_starts", "node")),
+        (4, ("node",)),
+    ],
 )
 def test_a_run_store_of_an_earlier_version_is_migrated_and_keeps_its_runs(
     store: RunStore, version: int, later: tuple[str, ...]

@@ -222,6 +222,8 @@ class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
     """For a sweep, the settings that differ and the ids of its models; see `sweeps`."""
     unreported_starts: Whole = 0
     """The number of workers started since the last report."""
+    node: Line | None = None
+    """The node of a Ray cluster that trains or trained the run, empty while none has it yet; None for this machine."""
 
     @property
     def is_active(self) -> bool:

@@ -16,9 +16,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +28,11 @@ from xformer.errors import ConfigError, RunStoreError, XformerError
 from xformer.files import snapshot_file
 from xformer.presets import Preset
 from xformer.task_limits import TASK_LIMITS
-from xformer.training import liveness
+from xformer.training import executors, liveness
 from xformer.training.entry import DAMAGED, ELSEWHERE, MOVES, RESUMABLE, Entry
+from xformer.training.executors import Resources
+from xformer.training.executors.process import LOG, ProcessExecutor
+from xformer.training.executors.relay import start_relay, uses_ray
 from xformer.training.limits import Limits
 from xformer.training.liveness import LOCK, RESTARTED, mark_dead, with_process_state
 from xformer.training.run_store import RunStore, all_entries, change_peak, entry_of, move, new_id, put_command, where
@@ -70,6 +70,7 @@ def submit(
     from xformer.tasks import Task
 
     Task(settings.task).check_fits(settings.model)
+    on_ray = executors.chosen() == executors.RAY
     known = ["auto", "cuda", *devices()]
     if device not in known:
         raise RunStoreError(f"The device must be one of {', '.join(known)}, got {device!r:.40}.")
@@ -77,7 +78,8 @@ def submit(
     column = None if sweep is None else spec(sweep)
     n = 1 if column is None else len(column["ids"])
     if limits is not None:
-        limits.check_size(settings, n_models=n)  # before so many presets are made
+        # Before so many presets are made. On Ray a sweep is trained in batches that fit.
+        limits.check_size(settings, n_models=n, together=1 if on_ray else n)
     if sweep is not None:
         check_alike(all_of(settings, **sweep))
 
@@ -190,22 +192,23 @@ def with_text(preset: Preset, name: str) -> Preset:
 
 
 CPU = "cpu"
-LOG = "worker.log"
 UNDELETE_SECONDS = 3600.0
 """Seconds during which a deleted run can be restored."""
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
-"""Environment of a worker: glibc keeps freed memory for the next step. Without it the kernel gives a sweep thousands of zeroed
-pages a step, which takes a quarter of its time."""
 
 
 def reconcile(store: RunStore) -> None:
-    """Record workers that died, kill workers that do not stop or never begin, and start the next run of each device."""
-    entries = store.entries()
+    """Record workers that died, kill workers that do not stop or never begin, and start the next run of each device.
+
+    What a Ray cluster computes is looked after by a process of its own; see `executors.relay`.
+    """
+    entries, processes = store.entries(), ProcessExecutor(store)
     for entry in entries:
         if entry.is_active:
             with suppress(RunStoreError, OSError):  # an error of one run must not hold up the others
-                mark_dead(store, entry)
-    if not any(entry.state == "queued" for entry in store.entries()):
+                processes.poll(entry)
+    if uses_ray(entries):
+        start_relay(store)
+    if executors.chosen() != executors.PROCESS or not any(entry.state == "queued" for entry in store.entries()):
         return
     available = devices()
     for device in available:
@@ -230,9 +233,9 @@ def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
                 turn = 1 + max(other.turn for other in entries)
                 values: dict[str, Any] = {"message": RESTARTED} if entry.unreported_starts else {}
                 values |= {"unreported_starts": entry.unreported_starts + 1, "pid": None}
-                move(db, entry, "running", device=device, turn=turn, worker=token, **values)
+                move(db, entry, "running", device=device, node=None, turn=turn, worker=token, **values)
                 db.execute("DELETE FROM commands WHERE run = ?", (entry.id,))
-                _spawn(store.folder_of(entry.id), store, entry.id, token, lock)
+                ProcessExecutor(store, lock).submit(entry_of(db, entry.id), Resources())
             finally:
                 os.close(lock)
             return
@@ -244,18 +247,6 @@ def _unusable(folder: Path) -> str:
         return "a file is in its place"
     taken = [name for name in (LOCK, LOG) if (folder / name).exists() and not (folder / name).is_file()]
     return f"{taken[0]} is no file" if taken else ""
-
-
-def _spawn(folder: Path, store: RunStore, run: str, token: str, lock: int) -> None:
-    """Start the worker of a run as a detached process, which outlives this one and inherits the lock."""
-    arguments = [run, "--folder", str(store.folder.resolve()), "--token", token, "--lock", str(lock)]
-    with open(folder / LOG, "ab") as log:
-        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "pass_fds": (lock,)}
-        command = [sys.executable, "-m", "xformer.training.worker", *arguments]
-        how |= {"cwd": Path(__file__).parents[2], "env": KEEP_MEMORY | os.environ}
-        process = subprocess.Popen(command, start_new_session=True, **how)
-    threading.Thread(target=process.wait, daemon=True).start()  # or it would stay as a zombie of this process
-    liveness.sign(lock, process.pid)
 
 
 def empty_bin(store: RunStore, older_than: float = UNDELETE_SECONDS) -> None:
@@ -309,7 +300,7 @@ def in_turn(entries: Sequence[Entry]) -> list[Entry]:
 
 def next_for(device: str, entries: Sequence[Entry], available: Sequence[str]) -> list[Entry]:
     """Return the waiting runs for a device, the next one first; none while the device is taken."""
-    if any(entry.is_active and entry.device == device for entry in entries):
+    if any(entry.is_active and entry.device == device and entry.node is None for entry in entries):
         return []
     return [entry for entry in in_turn(entries) if suits(entry, device, available)]
 

@@ -74,8 +74,8 @@ class Limits:
         needed = n_models * disk_needed(settings)
         Room(folder, self.disk).check(needed, "This run", promised=promised(entries, folder))
 
-    def check_size(self, settings: Preset, *, n_models: int = 1) -> None:
-        """Raise `RunStoreError` when the run itself is too large."""
+    def check_size(self, settings: Preset, *, n_models: int = 1, together: int | None = None) -> None:
+        """Raise `RunStoreError` when the run itself is too large; `together` of its models share a process, by default all."""
         if n_models > self.models:
             what = f"This run trains {n_models:,} models at once, and this server allows {self.models:,}"
             raise RunStoreError(f"{what}; choose fewer values.")
@@ -90,10 +90,11 @@ class Limits:
         if (lines := metrics_needed(settings)) > MOST_METRICS:
             what = f"The reports of this run take about {megabytes(lines)}, and {megabytes(MOST_METRICS)} can be kept"
             raise RunStoreError(f"{what}; report more rarely, or choose fewer heads.")
-        needed, most = memory_needed(settings, n_models=n_models), min(self.run_memory * 1024**2, machine_bytes())
+        together = n_models if together is None else together
+        needed, most = memory_needed(settings, n_models=together), min(self.run_memory * 1024**2, machine_bytes())
         if needed > most:
             what = f"This run takes about {megabytes(needed)} of memory, and this server allows {megabytes(most)}"
-            raise RunStoreError(f"{what}; {_smaller(n_models)}")
+            raise RunStoreError(f"{what}; {_smaller(together)}")
 
 
 def _smaller(n_models: int) -> str:

@@ -162,7 +162,7 @@ def first_report_seconds() -> float:
 def with_process_state(store: RunStore, entry: Entry) -> Entry:
     """Return an entry with the state of its process now, which the run store may record later, or never on a full disk."""
     file = store.folder_of(entry.id) / LOCK
-    if not entry.is_active or not file.is_file():
+    if not entry.is_active or entry.node is not None or not file.is_file():
         return entry
     if is_held(file):
         is_halted = (activity(holder(file) or 0) or " ")[0] in "tT"
@@ -179,7 +179,10 @@ def mark_dead(store: RunStore, entry: Entry) -> None:
     """Record that a run's process has ended; kill a process that does not stop, or never begins.
 
     A run whose worker ended before its first report is queued again; if the second worker does too, the run has failed.
+    A run of another machine has no process here.
     """
+    if entry.node is not None:
+        return
     file = store.folder_of(entry.id) / LOCK
     lock, how = take(file), ""
     if lock is None and (how := _kill_unresponsive(store, entry, file)):
@@ -226,7 +229,12 @@ def _kill_unresponsive(store: RunStore, entry: Entry, file: Path) -> str:
     else:
         return ""
     try:
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
     except (ProcessLookupError, PermissionError):
         return ""
     return how
+
+
+def kill(pid: int) -> None:
+    """End a process at once."""
+    os.kill(pid, signal.SIGKILL)

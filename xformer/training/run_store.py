@@ -83,8 +83,7 @@ class RunStore:
         values |= {kind: json.dumps(getattr(settings, kind).to_json()) for kind in SETTINGS} | dict(columns or {})
         with self.database.writing() as db:
             check([entry for entry in all_entries(db) if entry.deleted is None])
-            marks = ", ".join("?" for _ in values)
-            db.execute(f"INSERT INTO runs ({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
+            insert_run(db, values)
         return run
 
     def entry(self, run: str) -> Entry:
@@ -188,7 +187,7 @@ def one_line(text: Any, most: int = 80) -> str:
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:most]
 
 
-VERSION = 4
+VERSION = 5
 
 WAIT = 20.0
 """Seconds to wait for the transaction of another connection."""
@@ -203,6 +202,7 @@ CREATE TABLE runs (
     wanted  TEXT NOT NULL,                      -- the device asked for
     parent  TEXT,                               -- what it was forked from, "RUN@STEP", or which sweep it is of, "RUN/003"
     state   TEXT NOT NULL, device TEXT,
+    node    TEXT,                               -- the node of a Ray cluster that has it; NULL: this machine
     turn    INTEGER NOT NULL DEFAULT 0,         -- when it last got its turn, counted over all runs
     worker  TEXT, pid INTEGER,                  -- the token of the process that has it; NULL when none has
     step    INTEGER NOT NULL DEFAULT 0, seconds REAL NOT NULL DEFAULT 0,
@@ -227,9 +227,10 @@ CHANGES = (
     # A setting added since then: equal settings must have equal JSON.
     "UPDATE runs SET task = json_set(task, '$.train_share', 0.75) WHERE json_valid(task) AND json_type(task) = 'object'",
     "ALTER TABLE runs ADD COLUMN unreported_starts INTEGER NOT NULL DEFAULT 0",  # until version 3
+    "ALTER TABLE runs ADD COLUMN node TEXT",  # until version 4
 )
 
-UPDATES = {0: TABLES.split(";\n"), 1: CHANGES, 2: CHANGES[1:], 3: CHANGES[3:]}
+UPDATES = {0: TABLES.split(";\n"), 1: CHANGES, 2: CHANGES[1:], 3: CHANGES[3:], 4: CHANGES[4:]}
 """Statements that bring a run store of each earlier version up to date; 0: a new file."""
 
 
@@ -383,6 +384,12 @@ def change_peak(db: sqlite3.Connection, run: str, after: int, peak: float) -> bo
         return False
     set_columns(db, run, train=json.dumps(train.to_json()))
     return True
+
+
+def insert_run(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
+    """Insert a run with these columns."""
+    marks = ", ".join("?" for _ in values)
+    db.execute(f"INSERT INTO runs ({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
 
 
 def insert_rows(db: sqlite3.Connection, run: str, rows: Iterable[dict[str, Any]]) -> None:

@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -72,7 +73,8 @@ def work(store: RunStore, run: str, token: str, lock: int | None = None) -> None
     if entry.worker != token:
         return
     command_loop = CommandLoop(store, entry)
-    signal.signal(signal.SIGTERM, lambda _number, _frame: command_loop.interrupt())
+    if _has_own_process():
+        signal.signal(signal.SIGTERM, lambda _number, _frame: command_loop.interrupt())
     try:
         if entry.sweep is None:
             state, message = _train(store, entry, command_loop)
@@ -155,14 +157,19 @@ def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[st
 def lower_priority(entry: Entry) -> None:
     """Give this process the lowest priority that the system offers, so that pages stay responsive while it trains.
 
-    A run on a GPU keeps its priority, as it needs little of the processor.
+    A run on a GPU keeps its priority, as it needs little of the processor. So does a thread of another program's process.
     """
-    if entry.device != "cpu":
+    if entry.device != "cpu" or not _has_own_process():
         return
     try:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     except (AttributeError, OSError):  # not Linux, or not allowed in this container
         os.nice(19)  # which cannot go beyond 19, however often it is asked
+
+
+def _has_own_process() -> bool:
+    """Return whether the run has this process for itself; else it is a thread of one that answers others."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def _device(store: RunStore, entry: Entry) -> torch.device:

@@ -1,0 +1,474 @@
+"""The executor `ray`: a detached named actor for each run, and for each batch of a sweep; see `remote` for what an actor does.
+
+The names are made of the run and the token of its start, so every process that has the run store finds the actors. What an
+actor has done is pulled into the store, in a transaction that checks the token. A run whose node is lost goes back to the
+queue, and on from the last state in its folder here.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xformer.disk_quota import Room
+from xformer.errors import CheckpointError, InputError, RunStoreError
+from xformer.files import FILE, STATE, parse_header, strict_json, write_atomically
+from xformer.tasks import texts
+from xformer.training import jobs
+from xformer.training.card import MAX_STATE_HEADER
+from xformer.training.commands import failure
+from xformer.training.entry import Entry
+from xformer.training.executors import Executor, Resources
+from xformer.training.executors.cluster import LostError, RayCluster
+from xformer.training.executors.relay import is_on_ray
+from xformer.training.executors.remote import Files, Job, Report, Stamp, stamp_of, stamps, write_copy
+from xformer.training.limits import Limits, memory_needed
+from xformer.training.loop import forget_after, forget_unfinished
+from xformer.training.run_store import (
+    RunStore,
+    all_entries,
+    entry_of,
+    insert_rows,
+    insert_run,
+    move,
+    set_columns,
+)
+from xformer.training.stored_sweep import map_steps, read_maps
+from xformer.training.sweeps import Member, members_of
+from xformer.training.worker import gather, leave
+
+GRACE_SECONDS = 10.0
+"""Seconds for which an actor may be unknown to the cluster: it may just be registered, or the head may have come back."""
+STOP_SECONDS = 60.0
+"""Seconds after which a run that does not stop is ended."""
+MOST_STARTS = 5
+"""Starts in a row of which no saved state has come back; then the run has failed."""
+UNANSWERED = "Its node did not answer. Resume goes on from the last state that was saved here."
+AHEAD = 2
+"""Actors beyond the processors of the cluster that may wait in Ray's own queue; the others wait in the run store, in turn."""
+FEW = 8
+"""A batch of a sweep is not made smaller than this to use more processors: models that train together share their time."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one actor trains: a run, or some models of a sweep."""
+
+    name: str
+    members: Sequence[Member] = ()
+
+
+@dataclass
+class Seen:
+    """What this process has had of an actor. Without it everything is asked for once more."""
+
+    after: dict[str, int] = field(default_factory=dict)
+    maps: dict[str, Stamp] = field(default_factory=dict)
+    forget: list[str] = field(default_factory=list)
+    last: Any = None
+    row: Mapping[str, Any] = field(default_factory=dict)
+    told: int = 0
+    missing_since: float | None = None
+    is_whole: bool = False
+
+
+def batches(entry: Entry) -> list[Batch]:
+    """Return what the actors of an active run train."""
+    members, name = members_of(entry), f"{entry.id}-{entry.worker}"
+    if not members:
+        return [Batch(name)]
+    size = (entry.sweep or {}).get("batch") or len(members)
+    return [Batch(f"{name}-{first // size}", members[first : first + size]) for first in range(0, len(members), size)]
+
+
+class RayExecutor(Executor):
+    """Keeps a run store and the actors of a cluster together. One process for each store; see `relay`."""
+
+    def __init__(self, store: RunStore, cluster: RayCluster) -> None:
+        self.store, self.cluster = store, cluster
+        self.room, self.limits = Room(store.folder), Limits.from_environment()
+        self.nodes = cluster.nodes()
+        self.seen: dict[str, Seen] = {}
+
+    def round(self, *, starts: bool) -> None:
+        """Look after all runs once, and start waiting ones."""
+        self.nodes = self.cluster.nodes()
+        for entry in self._active():
+            with suppress(RunStoreError, OSError):  # an error of one run must not hold up the others
+                self.poll(entry)
+        for entry in self._active():
+            self.command(entry)
+        if starts:
+            self._start_waiting()
+        waits = any(one.state == "queued" or (is_on_ray(one) and one.pid is None) for one in self.store.entries())
+        if waits and self.cluster.free().get("CPU", 0.0) < 1:
+            self._make_room()
+        self._clean()
+
+    def _active(self) -> list[Entry]:
+        return [entry for entry in self.store.entries() if is_on_ray(entry)]
+
+    def _total(self, resource: str) -> float:
+        return sum(node.get(resource, 0.0) for node in self.nodes)
+
+    # Starting
+
+    def _start_waiting(self) -> None:
+        """Give waiting runs to the cluster in turn, as far as it has processors."""
+        known = _known(self.store)
+        n = sum(not _is_over(batch, known) for entry in self._active() for batch in batches(entry))
+        for waiting in jobs.in_turn(self.store.entries()):
+            if n >= self._total("CPU") + AHEAD:
+                break
+            with self.store.database.writing() as db:
+                entry = entry_of(db, waiting.id)
+                if entry.state != "queued" or entry.deleted is not None:
+                    continue
+                turn = 1 + max(other.turn for other in all_entries(db))
+                values: dict[str, Any] = {"worker": secrets.token_hex(8), "pid": None, "device": None, "node": ""}
+                values |= {"turn": turn, "unreported_starts": entry.unreported_starts + 1}
+                if entry.sweep is not None:
+                    values["sweep"] = json.dumps(entry.sweep | {"batch": self._batch_size(entry)})
+                move(db, entry, "running", **values)
+                db.execute("DELETE FROM commands WHERE run = ?", (entry.id,))
+            entry = self.store.entry(entry.id)
+            if entry.sweep is not None:
+                gather(self.store, entry, members_of(entry))  # of all batches, before any is taken for over
+                self._forget_maps(entry)
+            self.submit(entry, self.needs(entry))
+            n += len(batches(entry))
+
+    def _batch_size(self, entry: Entry) -> int:
+        """Return how many models of a sweep one actor trains: what fits into a processor's share of the memory."""
+        settings, n = entry.settings(), len((entry.sweep or {})["ids"])
+        most = self.limits.run_memory * 1024**2
+        if shares := [node.get("memory", 0.0) / node["CPU"] for node in self.nodes if node.get("CPU")]:
+            most = min(most, max(shares))
+        size = max(FEW, -(-n // max(1, int(self._total("CPU")))))
+        while size > 1 and memory_needed(settings, n_models=size) > most:
+            size -= 1
+        return min(n, size)
+
+    def needs(self, entry: Entry) -> Resources:
+        """Return what an actor of a run needs; a GPU where one exists and the run may have it."""
+        n = max(1, *(len(batch.members) for batch in batches(entry))) if entry.sweep else 1
+        gpus = int(entry.wanted != "cpu" and self._total("GPU") >= 1)
+        return Resources(gpus=gpus, memory=memory_needed(entry.settings(), n_models=n))
+
+    def submit(self, entry: Entry, needs: Resources) -> None:
+        """Create the actors of a run that are not there and have something left to train."""
+        known = _known(self.store)
+        for batch in batches(entry):
+            if not _is_over(batch, known):
+                self.cluster.start(batch.name, self._job(entry, batch, known), needs)
+
+    def _job(self, entry: Entry, batch: Batch, known: set[str]) -> Job:
+        folder = self.store.folder_of(entry.id)
+        forget_unfinished(folder)
+        mine = [member for member in batch.members if member.id not in known]
+        gather(self.store, entry, mine)
+        folders = [member.folder(self.store, entry.id) for member in mine] if entry.sweep else [folder]
+        for one in folders:
+            forget_after(one, _saved_step(one))
+        paths = [one / name for one in folders for name in (STATE, FILE, "card.json", jobs.START)]
+        files: Files = {
+            str(path.relative_to(self.store.folder)): (stamp_of(path.stat()), path.read_bytes())
+            for path in paths
+            if path.is_file()
+        }
+        with self.store.database.reading() as db:
+            row = dict(db.execute("SELECT * FROM runs WHERE id = ?", (entry.id,)).fetchone())
+        ids = {member.id for member in members_of(entry)} - {member.id for member in mine}
+        return Job(row, sorted(ids), files, _text(entry))
+
+    def _forget_maps(self, entry: Entry) -> None:
+        """Remove the maps of a sweep that are later than its states."""
+        folder = self.store.folder_of(entry.id)
+        step = max((_saved_step(one.folder(self.store, entry.id)) for one in members_of(entry)), default=0)
+        for later in map_steps(folder):
+            if later > step:
+                (folder / "maps" / f"{later:06d}.npy").unlink(missing_ok=True)
+
+    def _make_room(self) -> None:
+        """Take paused runs off their nodes, as others wait. Their states are here."""
+        for entry in self._active():
+            seen = self.seen.get(f"{entry.id}-{entry.worker}")
+            if entry.state == "paused" and seen and seen.is_whole and seen.row["state"] == "paused":
+                self._leave(entry, "paused", "")
+
+    # Pulling
+
+    def poll(self, entry: Entry) -> None:
+        """Ask each actor of a run, and write what it answers into the run store."""
+        known = _known(self.store)
+        for batch in batches(entry):
+            if _is_over(batch, known):
+                continue
+            seen = self.seen.setdefault(batch.name, Seen())
+            try:
+                report = self.cluster.ask(batch.name, self._have(entry, batch, seen), seen.after, seen.forget)
+            except LostError as error:
+                self._missing(entry, batch, seen, error.is_certain)
+                continue
+            seen.missing_since = None
+            if report is not None and not self._take(entry, batch, seen, report):
+                return
+        if entry.sweep is not None and all(_is_over(batch, _known(self.store)) for batch in batches(entry)):
+            self._end_sweep(entry)
+
+    def _have(self, entry: Entry, batch: Batch, seen: Seen) -> dict[str, Stamp]:
+        """Return the files here that belong to what an actor trains."""
+        if not batch.members:
+            return stamps(self.store.folder, entry.id)
+        inside = [str(one.folder(self.store, entry.id).relative_to(self.store.folder)) for one in batch.members]
+        inside += [one.id for one in batch.members]
+        return {path: stamp for one in inside for path, stamp in stamps(self.store.folder, one).items()} | seen.maps
+
+    def _take(self, entry: Entry, batch: Batch, seen: Seen, report: Report) -> bool:
+        """Write an answer into the store and the folder. Returns whether the run goes on."""
+        try:
+            self._move_models(entry, report)
+            self._take_files(entry, batch, seen, report)
+            self._take_models(entry, report)
+        except (RunStoreError, OSError) as error:  # the disk is full, or what the runs may take
+            state, message = failure(self.store, entry, error)
+            self._leave(entry, state, message)
+            return False
+        row, sent = report.row, {run: rows for run, rows in report.rows.items() if rows}
+        columns = ("state", "step", "seconds", "live", "message", "figures", "train", "wanted", "device", "pid")
+        now = ([row[name] for name in columns], report.obeyed, report.node_id)
+        seen.row, seen.is_whole = row, report.is_whole and not report.files
+        if now != seen.last or sent or report.models:
+            with self.store.database.writing() as db:
+                self._take_columns(db, self._owned(db, entry), batch, seen, report, sent)
+        seen.last = now
+        seen.after |= {run: rows[-1]["step"] for run, rows in sent.items()}
+        if report.is_whole:
+            for path in report.gone:
+                (self.store.folder / path).unlink(missing_ok=True)
+            seen.forget = [model["id"] for model in report.models]
+        if not (report.is_over and report.is_whole):
+            return True
+        state, message = row["state"], row["message"]
+        if row["worker"] is not None:  # it could not even be written down there
+            state, message = "failed", report.error or "It ended on its node without a word."
+        if not batch.members or state == "failed":
+            self._leave(
+                entry, state, message, **({} if batch.members else {"step": row["step"], "seconds": row["seconds"]})
+            )
+            return False
+        self.cluster.end(batch.name)
+        if state == "queued":  # it lost its GPU, and goes on without
+            self._missing(entry, batch, seen, is_certain=True)
+        return True
+
+    def _owned(self, db: Any, entry: Entry) -> Entry:
+        found = entry_of(db, entry.id)
+        if found.worker != entry.worker:
+            raise RunStoreError(f"The run “{entry.name}” has been given to another process.")
+        return found
+
+    def _move_models(self, entry: Entry, report: Report) -> None:
+        """Move the files of models that have ended to where those of runs are, as the node has done."""
+        for model in report.models:
+            there = self.store.folder_of(entry.id) / "members" / model["parent"].partition("/")[2]
+            if there.is_dir() and not self.store.folder_of(model["id"]).exists():
+                os.rename(there, self.store.folder_of(model["id"]))
+
+    def _take_models(self, entry: Entry, report: Report) -> None:
+        """Make runs of the models of a sweep that have ended, as soon as all their files are here."""
+        known = _known(self.store)
+        for model in report.models if report.is_whole else ():
+            if model["id"] not in known:
+                with self.store.database.writing() as db:
+                    now = self._owned(db, entry)
+                    values = {name: value for name, value in model.items() if name != "number"}
+                    values |= {"owner": now.owner, "private": now.private, "node": self._node(report)}
+                    insert_run(db, values)
+
+    def _take_files(self, entry: Entry, batch: Batch, seen: Seen, report: Report) -> None:
+        maps = f"{entry.id}/maps/"
+        for path, (stamp, content) in report.files.items():
+            if path.startswith(maps):
+                self._take_maps(entry, batch, path, content)
+                seen.maps[path] = stamp
+                continue
+            if ".." in Path(path).parts or Path(path).parts[0] not in {entry.id, *(one.id for one in batch.members)}:
+                raise RunStoreError(f"The node sent a file that is not of this run: {path!r:.100}.")
+            if not (self.store.folder / path).exists():
+                self.room.check(len(content), "What this run keeps")
+                self.room.wrote(len(content))
+            write_copy(self.store.folder, path, stamp, content)
+
+    def _take_maps(self, entry: Entry, batch: Batch, path: str, content: bytes) -> None:
+        """Put the maps of this batch beside those of the others."""
+        maps = np.load(io.BytesIO(content), allow_pickle=False)
+        with suppress(OSError, ValueError):  # the first batch of this step
+            whole = read_maps(self.store.folder_of(entry.id), int(Path(path).stem))
+            for member in batch.members:
+                if maps[member.number].any():
+                    whole[member.number] = maps[member.number]
+            maps = whole
+        merged = io.BytesIO()
+        np.save(merged, maps, allow_pickle=False)
+        write_atomically(self.store.folder / path, merged.getvalue())
+
+    def _take_columns(
+        self,
+        db: Any,
+        now: Entry,
+        batch: Batch,
+        seen: Seen,
+        report: Report,
+        rows: Mapping[str, Sequence[dict[str, Any]]],
+    ) -> None:
+        row = report.row
+        for run, some in rows.items():
+            if run not in seen.after:  # the first ones: those here may be of steps after the state it went on from
+                db.execute("DELETE FROM metrics WHERE run = ?", (run,))
+            insert_rows(db, run, some)
+        kept = ("message", "wanted", "device", "pid")
+        kept += () if batch.members else ("step", "seconds", "live", "figures", "train")
+        values = {name: row[name] for name in kept} | {"node": self._node(report)}
+        if batch.members:
+            all_seen = [one.row for one in map(self.seen.get, (of.name for of in batches(now))) if one and one.row]
+            speed = sum(json.loads(one["live"]).get("steps_per_second", 0.0) for one in all_seen)
+            values |= {
+                "live": json.dumps({"steps_per_second": speed}),
+                "step": max(now.step, *(one["step"] for one in all_seen), 0),
+            }
+            values |= {"seconds": max(now.seconds, sum(one["seconds"] for one in all_seen))}
+        if any(Path(path).name in (STATE, FILE) for path in report.files):
+            values["unreported_starts"] = 0
+        if row["state"] in ("running", "paused") and row["state"] != now.state and not batch.members:
+            move(db, now, row["state"], **values)
+        else:
+            set_columns(db, now.id, **values)
+        if not batch.members:  # of a sweep, which can only stop, each batch gets it; `leave` removes it
+            db.execute("DELETE FROM commands WHERE run = ? AND kind != 'stop' AND number <= ?", (now.id, report.obeyed))
+
+    def _node(self, report: Report) -> str:
+        return next((node["name"] for node in self.nodes if node["id"] == report.node_id), "")
+
+    # Ends
+
+    def _end_sweep(self, entry: Entry) -> None:
+        ids = {member.id for member in members_of(entry)}
+        runs = [one for deleted in (False, True) for one in self.store.entries(deleted=deleted) if one.id in ids]
+        n_failed = sum(run.state == "failed" for run in runs)
+        message = f"{n_failed} of its {len(ids)} models had no finite loss any more." if n_failed else ""
+        is_stopped = any(run.state == "stopped" for run in runs)
+        self._leave(entry, "stopped" if is_stopped else "finished", "" if is_stopped else message)
+
+    def _leave(self, entry: Entry, state: str, message: str, **values: Any) -> None:
+        """Record that a run has left the cluster; then end its actors, which nothing depends on any more."""
+        leave(self.store, entry.id, str(entry.worker), state, message, **values)
+        self.cancel(entry)
+
+    def _missing(self, entry: Entry, batch: Batch, seen: Seen, is_certain: bool) -> None:
+        """Have a run trained elsewhere whose actor is not there any more."""
+        now = time.monotonic()
+        seen.missing_since = seen.missing_since or now
+        if not is_certain and now - seen.missing_since < GRACE_SECONDS:
+            return
+        entry = self.store.entry(entry.id)
+        self.seen.pop(batch.name, None)
+        starts = entry.unreported_starts
+        if starts >= MOST_STARTS:
+            what = f"Its node was lost {starts} times in a row before a saved state came back"
+            self._leave(entry, "failed", f"{what}; it may need more memory than a node has. Resume tries once more.")
+            return
+        step = max(_saved_step(folder) for folder in self._folders(entry, batch))
+        node = f"The node {entry.node}" if entry.node else "The node"
+        then = f"goes on from step {step:,}, the last state that was saved here" if step else "begins again"
+        message = f"{node} that trained this run was lost. It {then}."
+        if batch.members:
+            with self.store.database.writing() as db:
+                set_columns(db, self._owned(db, entry).id, message=message, unreported_starts=starts + 1)
+            self.submit(self.store.entry(entry.id), self.needs(entry))
+        else:
+            state = "paused" if entry.state == "paused" else "queued"
+            self._leave(entry, state, message, unreported_starts=starts, live="{}")
+
+    def _folders(self, entry: Entry, batch: Batch) -> Iterator[Path]:
+        folders = [one.folder(self.store, entry.id) for one in batch.members]
+        yield from folders or [self.store.folder_of(entry.id)]
+
+    # Commands
+
+    def command(self, entry: Entry) -> None:
+        """Pass on the commands that wait. A run that has no node yet is stopped here, as is one that does not stop."""
+        with self.store.database.reading() as db:
+            query = "SELECT number, kind, value, sent FROM commands WHERE run = ? ORDER BY number"
+            found = [tuple(row) for row in db.execute(query, (entry.id,))]
+        stops = [sent for _, kind, _, sent in found if kind == "stop"]
+        is_late = bool(stops) and time.monotonic() - min(stops) > STOP_SECONDS
+        if is_late or (stops and entry.pid is None):
+            self._leave(entry, "stopped", UNANSWERED if is_late else "")
+            return
+        known = _known(self.store)
+        for batch in batches(entry):
+            seen = self.seen.setdefault(batch.name, Seen())
+            new = [(number, kind, value) for number, kind, value, _ in found if number > seen.told]
+            if new and not _is_over(batch, known):
+                self.cluster.tell(batch.name, new)
+                seen.told = new[-1][0]
+
+    def cancel(self, entry: Entry) -> None:
+        """End the actors of a run."""
+        for batch in batches(entry):
+            self.cluster.end(batch.name)
+            self.seen.pop(batch.name, None)
+
+    def _clean(self) -> None:
+        """End actors that nothing waits for: of runs that were started again, or left by a process that was killed then."""
+        for name in self.cluster.names():
+            try:
+                entry = self.store.entry(name.partition("-")[0])
+            except RunStoreError:  # of another run store
+                continue
+            known = _known(self.store) if entry.sweep else set()
+            wanted = [batch.name for batch in batches(entry) if not _is_over(batch, known)] if is_on_ray(entry) else []
+            if name not in wanted:
+                self.cluster.end(name)
+
+
+def _known(store: RunStore) -> set[str]:
+    """Return the ids of all runs, deleted ones too."""
+    with store.database.reading() as db:
+        return {row["id"] for row in db.execute("SELECT id FROM runs")}
+
+
+def _is_over(batch: Batch, known: set[str]) -> bool:
+    """Return whether all models of a batch have become runs."""
+    return bool(batch.members) and known.issuperset(member.id for member in batch.members)
+
+
+def _saved_step(folder: Path) -> int:
+    """Return the step of the state in a folder; 0 where there is none, or where it is damaged, which the worker says."""
+    try:
+        content = (folder / STATE).read_bytes()
+        step = strict_json(parse_header(content, MAX_STATE_HEADER).metadata.get("state", ""), "state").get("step")
+    except (OSError, CheckpointError, AttributeError):
+        return 0
+    return step if isinstance(step, int) else 0
+
+
+def _text(entry: Entry) -> tuple[str, bytes] | None:
+    """Return the text that a run learns and a node does not have."""
+    name = entry.task.get("text") or texts.PYTHON
+    if name == texts.PYTHON:
+        return None
+    with suppress(InputError):  # then the worker says so
+        return name, texts.read(name).encode()
+    return None

@@ -1,0 +1,96 @@
+"""The process that keeps a run store and a Ray cluster together, as servers and screens see it: started, and asked how it is.
+
+It is `python -m xformer.training.executors`, and no thread of the server, as Ray ends every process that has lost the head of
+its cluster for a while.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from xformer.files import write_atomically
+from xformer.training import executors, liveness
+from xformer.training.entry import Entry
+from xformer.training.executors.process import detached
+from xformer.training.run_store import RunStore
+
+ADDRESS = "XFORMER_RAY_ADDRESS"
+RELAY_LOCK, RELAY_LOG = "ray.lock", "ray.log"
+STATUS = "ray.json"
+
+
+def ray_address(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the address of the cluster: "10.0.0.5:6379", or "auto" for the one that this machine belongs to."""
+    return environment.get(ADDRESS) or "auto"
+
+
+def is_on_ray(entry: Entry) -> bool:
+    """Return whether an actor of the cluster has a run."""
+    return entry.is_active and entry.node is not None
+
+
+def uses_ray(entries: Iterable[Entry]) -> bool:
+    """Return whether the Ray cluster has to be looked after: it is chosen, or has runs that were started there before."""
+    return executors.chosen() == executors.RAY or any(map(is_on_ray, entries))
+
+
+def answers(address: str) -> bool:
+    """Return whether something listens at "10.0.0.5:6379"; asked before Ray is, whose own calls wait for a minute."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=2).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is known of the cluster."""
+
+    address: str = ""
+    problem: str = ""
+    """Why it cannot be used, as one sentence."""
+    nodes: float = 0
+    cpus: float = 0.0
+    free_cpus: float = 0.0
+    gpus: float = 0.0
+    free_gpus: float = 0.0
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Return the status of the cluster of a run store; None where no relay is at work."""
+        if not liveness.is_held(folder / RELAY_LOCK):
+            return None
+        try:
+            return cls(**json.loads((folder / STATUS).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write(self, folder: Path) -> None:
+        """Write it for the pages, where it has changed. A full disk keeps the old one."""
+        content = json.dumps(asdict(self)).encode()
+        with suppress(OSError):
+            if not (folder / STATUS).is_file() or (folder / STATUS).read_bytes() != content:
+                write_atomically(folder / STATUS, content)
+
+
+def start_relay(store: RunStore) -> None:
+    """Start the process that looks after the runs on a Ray cluster, unless it is there."""
+    store.folder.mkdir(parents=True, exist_ok=True)
+    lock = liveness.take(store.folder / RELAY_LOCK)
+    if lock is None:
+        return
+    try:
+        with open(store.folder / RELAY_LOG, "wb") as log:  # the last one's alone: it may have been long
+            arguments = ["--folder", str(store.folder.resolve()), "--lock", str(lock)]
+            detached("xformer.training.executors", arguments, log, lock)
+    finally:
+        os.close(lock)
