@@ -218,6 +218,7 @@ def _name_and_tags(entry: Entry, mine: bool, every_tag: Sequence[str]) -> None:
 def _status(entry: Entry, mine: bool) -> None:
     of = f" of {entry.train['steps']:,}" if "steps" in entry.train else ""  # missing in a damaged entry
     device = "" if entry.device in (None, ELSEWHERE) else f" on {entry.device}"
+    device += f" of {escape_markdown(entry.node)}" if device and entry.node else ""
     if not mine:
         st.caption("Started by someone else: you are looking on.")
     if entry.private and not run_store.is_open():  # on an open server everyone sees every run

@@ -79,6 +79,7 @@ def _body(who: str, was_alive: bool) -> None:
         found = _find(entries)
         st.space("stretch")
         _import(who)
+    _cluster()
     some = _fold(found, runs_state().chosen if view == TABLE else ())
     drawn, rows, link = [], {}, {}
     if not some:
@@ -122,6 +123,19 @@ def _messages() -> None:
                 st.markdown(f":material/delete: Deleted “{escape_markdown(name)}”. It can be restored for an hour.")
                 st.button("Undo", icon=":material/undo:", on_click=_undo, args=(run,), key="runs_undo")
                 st.button("Dismiss", on_click=setattr, args=(state, "deleted", None), type="tertiary")
+
+
+def _cluster() -> None:
+    """Say how busy the Ray cluster is that trains the runs, or that it cannot be reached; nothing without one."""
+    with st.container(key="runs_cluster"):  # always there, as it would move what is below
+        if (found := run_store.cluster()) is None:
+            return
+        if found.problem:
+            st.caption(f":material/cloud_off: {escape_markdown(found.problem)} Runs go on when it is back.")
+            return
+        gpus = f" · {found.free_gpus:g} of {found.gpus:g} GPUs" if found.gpus else ""
+        nodes = f"{found.nodes:g} node{'s' if found.nodes != 1 else ''}"
+        st.caption(f":material/hub: Ray: {found.free_cpus:g} of {found.cpus:g} CPUs{gpus} free on {nodes}.")
 
 
 def _undo(run: str) -> None:

@@ -24,8 +24,9 @@ from xformer.checkpoints import FILE
 from xformer.disk_quota import runs_folder
 from xformer.errors import ConfigError, RunStoreError, XformerError
 from xformer.files import snapshot_steps
-from xformer.training import jobs, liveness
+from xformer.training import executors, jobs, liveness
 from xformer.training.entry import Entry
+from xformer.training.executors.relay import Status
 from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore, no_such_run
 
@@ -116,6 +117,14 @@ def steps_of(run: str) -> list[int]:
     if not steps and os.path.exists(folder / FILE):
         return [store().entry(run).step]
     return steps
+
+
+def cluster() -> Status | None:
+    """How the Ray cluster is that trains the runs; None without one, or while its figures are not known."""
+    try:
+        return Status.read(store().folder) if executors.chosen() == executors.RAY else None
+    except ConfigError:  # the reconciler starts no run then, and the start of a run says why
+        return None
 
 
 def start_reconciler() -> None:

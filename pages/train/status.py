@@ -241,7 +241,8 @@ def _status(entry: Entry, settings: Preset) -> str:
     if entry.state == "queued":
         return f"Waiting for its turn: {queue_position(entry)}."
     if entry.state == "running" and entry.pid is None:
-        return "Starting its process."
+        waits = "Starting on the Ray cluster, as soon as a processor is free there."
+        return "Starting its process." if entry.node is None else waits
     if entry.state == "running" and (done := _scored(entry)) is not None:
         left = f", about {duration(done[2] * (done[1] - done[0]) / done[0])} left" if done[0] else ""
         return f"Trained. Scoring it on unseen examples: {done[0]:,} of {done[1]:,}{left}."
@@ -269,7 +270,10 @@ def _status(entry: Entry, settings: Preset) -> str:
 def device_name(entry: Entry) -> str:
     if entry.device == ELSEWHERE:
         return "a device of another program"
-    return "the CPU" if entry.device in (None, "cpu") else f"GPU {entry.device.removeprefix('cuda:')}"
+    where = f" of {entry.node}" if entry.node else ""
+    if entry.device in (None, "cpu"):
+        return f"the CPU{where}"
+    return f"the GPU{where}" if entry.device == "cuda" else f"GPU {entry.device.removeprefix('cuda:')}{where}"
 
 
 def _scored(entry: Entry) -> tuple[int, int, float] | None:

@@ -9,6 +9,7 @@ It moves itself into a network namespace with loopback only, as Ray looks up the
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -22,9 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.faults.ray_site import LONG, Site, by_processes, outcome, site, wait
+from tests.faults.ray_site import LONG, Site, by_processes, outcome, site, tensors, wait
 from tests.training.tiny import tiny_preset
 from tests.trial_options import trial_options
+from xformer.files import is_finished
 from xformer.training.executors.__main__ import AWAY
 from xformer.training.executors.relay import Status
 from xformer.training.stored_sweep import StoredSweep
@@ -62,6 +64,7 @@ def sweep(site: Site, n: int, draw: random.Random) -> None:
         losses, peers = ([row["loss"] for row in of.rows_of[one.id]] for of, one in ((mine, own), (theirs, other)))
         np.testing.assert_allclose(losses, peers, rtol=2e-3, atol=1e-5)
         assert outcome(site.store, own.id)["step"] == SWEPT.train.steps
+        assert is_finished(site.store.folder_of(own.id)), "its state is still there"
     maps, _, _ = mine.maps()
     assert maps.reshape(n, -1).any(axis=1).all(), "a batch has no maps"
 
@@ -144,16 +147,31 @@ def head(site: Site, n: int, draw: random.Random) -> None:
     wait("the figures of the new cluster", lambda: (found := Status.read(site.store.folder)) and found.cpus >= 2)
 
 
+def command(site: Site, n: int, draw: random.Random) -> None:
+    """`python -m xformer train … --executor ray`, and with `--seeds`: the weights and the folders of a training here."""
+    said = {}
+    for name in ("ray", "process"):
+        out = site.folder / name
+        words = ["train", "--preset", "reverse-mirror", "--steps", "40", "--device", "cpu", "--executor", name, "--out"]
+        for more in ([str(out / "one"), "--score", "50"], [str(out / "many"), "--seeds", "2", "--score", "0"]):
+            done = subprocess.run([sys.executable, "-m", "xformer", *words, *more], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+        files = {str(file.relative_to(out)): file for file in sorted(out.rglob("*.safetensors"))}
+        said[name] = {path: hashlib.sha256(tensors(file)).hexdigest() for path, file in files.items()}
+    assert said["ray"] == said["process"], said
+
+
 PARTS: dict[str, tuple[Part, int, int]] = {
     "single runs": (single_runs, 24, 3),
     "sweep": (sweep, 64, 10),
     "node": (node, 20, 1),
     "server": (server, 20, 1),
     "two servers": (two_servers, 4, 2),
+    "command": (command, 1, 1),
     "head": (head, 3, 1),
 }
 """Each part, and its size: the number of runs or models of the first two and of “two servers”, else of trials."""
-SIZED = ("single runs", "sweep", "two servers")
+SIZED = ("single runs", "sweep", "two servers", "command")
 
 
 def main() -> int:
@@ -176,12 +194,14 @@ def main() -> int:
 def _try(made: Site, name: str, part: Part, n: int, draw: random.Random) -> list[str]:
     """Try a part as often as it says. Returns the failures."""
     trials, failures, began = (1 if name in SIZED else n), [], time.monotonic()
-    for _ in range(trials):
+    for number in range(1, trials + 1):
         try:
             part(made, n, draw)
         except Exception:
             failures.append(traceback.format_exc())
-            print(failures[-1], flush=True)
+            print(failures[-1], file=sys.stderr, flush=True)
+        if trials > 1:
+            print(f"{name}: {len(failures)} of {number} failed", file=sys.stderr, flush=True)
     seconds = time.monotonic() - began
     print(f"{name:<16} {trials:>6} {trials - len(failures):>9} {seconds:>8.1f}", flush=True)
     return failures

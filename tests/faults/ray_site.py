@@ -31,7 +31,7 @@ PATIENCE = 240.0
 """Seconds after which something that was waited for is taken as not happening."""
 MEMORY = 80 * 1024**2
 """Bytes of a node's object store: next to the least that Ray takes."""
-LONG = tiny_preset(steps=1_500, log_every=20, snapshot_every=50, model={"dropout": 0.2}, weight_decay=0.1)
+LONG = tiny_preset(steps=1_200, log_every=20, snapshot_every=50, model={"dropout": 0.2}, weight_decay=0.1)
 """A run of some seconds."""
 SERVER = """
 import sys, time
@@ -138,7 +138,7 @@ def outcome(store: RunStore, run: str) -> dict[str, Any]:
     """All that a finished run leaves, but for times: the bits of all weights, and the metrics."""
     folder, entry = store.folder_of(run), store.entry(run)
     files = [folder / FILE, *(snapshot_file(folder, step) for step in snapshot_steps(folder))]
-    found: dict[str, Any] = {file.name: hashlib.sha256(_tensors(file)).hexdigest() for file in files}
+    found: dict[str, Any] = {file.name: hashlib.sha256(tensors(file)).hexdigest() for file in files}
     return found | {
         "step": entry.step,
         "rows": untimed(store.rows(run)),
@@ -147,7 +147,7 @@ def outcome(store: RunStore, run: str) -> dict[str, Any]:
     }
 
 
-def _tensors(file: Path) -> bytes:
+def tensors(file: Path) -> bytes:
     """The bytes after the header, which in a model's file has the time that the training took."""
     content = file.read_bytes()
     return content[8 + int.from_bytes(content[:8], "little") :]
@@ -174,8 +174,9 @@ def _ended(store: RunStore, run: str) -> bool:
 
 @contextmanager
 def site(**how: Any) -> Iterator[Site]:
-    """A site that is gone afterwards."""
-    with tempfile.TemporaryDirectory() as folder:
+    """A site that is gone afterwards, with all files of Ray and of the nodes. The paths of Ray's sockets have to be short."""
+    with tempfile.TemporaryDirectory(prefix="xf-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        os.environ |= {"TMPDIR": folder, "RAY_TMPDIR": folder}
         made = Site(Path(folder), **how)
         try:
             yield made

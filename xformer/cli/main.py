@@ -69,6 +69,10 @@ def parser() -> _Parser:
     train.add_argument("--steps", type=int, help="the number of steps, in place of the preset's")
     train.add_argument("--seed", type=int, help="the seed, in place of the preset's")
     train.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER")
+    where = (
+        "process: here; ray: on the cluster of XFORMER_RAY_ADDRESS. By default what XFORMER_EXECUTOR says, else process"
+    )
+    train.add_argument("--executor", choices=["process", "ray"], help=where)
     train.add_argument("--resume", action="store_true", help="continue the run in --out where it stopped")
     train.add_argument("--score", type=int, default=10_000, help="the number of unseen inputs to score it on; 0: none")
     train.add_argument("--text", help="a UTF-8 text file to learn from, in place of the preset's text")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import closing
@@ -12,10 +15,12 @@ from typing import Any
 
 from xformer.cli.output import check_samples, fit, how_good, say, say_table, score_of
 from xformer.counting import n_parameters
-from xformer.errors import ConfigError, InputError
-from xformer.files import guarded
+from xformer.errors import ConfigError, InputError, TrainingError
+from xformer.files import STATE, guarded
 from xformer.presets import PRESETS, Preset, preset
 from xformer.task_limits import TASK_LIMITS
+from xformer.training import executors, liveness
+from xformer.training.executors.relay import RELAY_LOCK, Status, ray_address
 from xformer.training.limits import Limits
 from xformer.training.sweeps import SWEPT, members, read_values, spec, sweep
 
@@ -31,7 +36,10 @@ def run_train(options: Namespace) -> None:
     chosen = replace(chosen, train=chosen.train.replace(**changes))
     if options.text is not None:
         chosen = _with_text(chosen, options.text)
-    if settings := _settings_of(options):
+    settings = _settings_of(options)
+    if (options.executor or executors.chosen()) == executors.RAY:
+        _train_on_ray(chosen, settings, options)
+    elif settings:
         _train_them(chosen, settings, options)
     else:
         _train(chosen, options)
@@ -88,6 +96,91 @@ def _train(chosen: Preset, options: Namespace) -> None:
         _score(chosen, options)
     if last is not None:
         say(f"{last.seconds:.1f} s of training; saved to {options.out}")
+
+
+RUNS = ".ray"
+"""The folder of the run store in `--out` while a cluster trains."""
+LOOK_SECONDS = 0.5
+
+
+def _train_on_ray(chosen: Preset, settings: dict[str, Sequence[Any]], options: Namespace) -> None:
+    """Have a cluster train, and follow it. Ctrl-C stops the run; a command that is killed leaves it to `--resume`."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from xformer.tasks import Task
+    from xformer.training import jobs
+    from xformer.training.run_store import RunStore, new_id
+    from xformer.training.sweeps import check_alike, members_of
+
+    os.environ[executors.VARIABLE] = executors.RAY
+    Task(chosen.task).check_fits(chosen.model)
+    out = Path(options.out)
+    store = RunStore(out / RUNS)
+    runs = [one.id for one in store.entries() if not one.sweep_of]
+    if runs and not options.resume:
+        raise InputError(f"A run on Ray has begun in {options.out!r:.200}; go on with --resume, or give another --out.")
+    if not runs:
+        runs, column = [new_id()], spec(settings) if settings else None
+        if settings:
+            check_alike(sweep(chosen, **settings))
+        if options.resume:
+            _take_up(out, store.folder_of(runs[0]), n_models=len(column["ids"]) if column else 0)
+        store.add(chosen, run=runs[0], sweep=column, device=options.device)
+    run = runs[0]
+    found = members_of(store.entry(run)) or [None]
+    say(
+        f"{chosen.title}: {len(found)} {'models' if settings else 'model'} on Ray at {ray_address()}, into {options.out}"
+    )
+    with Progress(console=Console(markup=False, highlight=False, emoji=False)) as bar:
+        shown = bar.add_task("training", total=chosen.train.steps)
+        said = ""
+        while (entry := store.entry(run)).is_active or entry.state == "queued":
+            try:
+                jobs.reconcile(store)
+                bar.update(shown, completed=entry.step)
+                status = Status.read(store.folder)
+                words = (status.problem if status else "") or entry.message
+                if words and words != said:
+                    bar.console.print(fit(words))
+                said = words or said
+                time.sleep(LOOK_SECONDS)
+            except KeyboardInterrupt:
+                jobs.stop(store, run)
+        bar.update(shown, completed=entry.step)
+    if settings:
+        folders = [(one.id, one.folder(store, run), out / f"{one.number:03d}") for one in found if one is not None]
+        for id, aside, target in folders:
+            _move(store.folder_of(id) if store.folder_of(id).exists() else aside, target)
+    else:
+        _move(store.folder_of(run), out)
+    store.database.file.unlink()  # which ends the process beside this one
+    while liveness.is_held(store.folder / RELAY_LOCK):
+        time.sleep(LOOK_SECONDS)
+    shutil.rmtree(store.folder)
+    if entry.state != "finished":
+        raise TrainingError(f"The run is {entry.state} at step {entry.step:,}. {entry.message}".rstrip())
+    if options.score and not settings:
+        _score(chosen, options)
+    say(f"{entry.seconds:.1f} s of training; saved to {options.out}")
+
+
+def _take_up(out: Path, folder: Path, n_models: int) -> None:
+    """Move what a run has left in `out` to where it is trained. Raises `InputError` where there is nothing to resume."""
+    pairs = [(out / f"{number:03d}", folder / "members" / f"{number:03d}") for number in range(n_models)]
+    pairs = pairs or [(out / name, folder / name) for name in (STATE, "snapshots")]
+    if not any((source if n_models else out / STATE).exists() for source, _ in pairs):
+        raise InputError(f"There is no run to resume in {str(out)!r:.200}; start one without resuming.")
+    for source, target in pairs:
+        if source.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(source, target)
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move all files of a folder into another one."""
+    shutil.copytree(source, target, dirs_exist_ok=True)
+    shutil.rmtree(source)
 
 
 def _score(chosen: Preset, options: Namespace) -> None:

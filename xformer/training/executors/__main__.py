@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
     store = RunStore(options.folder)
     problem = attend(store, options.server)
     with suppress(RunStoreError):
-        if _is_done(store, options.server):
+        if not problem or _is_done(store, options.server):
             return
     print(problem, file=sys.stderr, flush=True)
     time.sleep(RETRY_SECONDS)
@@ -63,6 +63,8 @@ def attend(store: RunStore, server: int) -> str:
         cluster = RayCluster(address)
         executor = RayExecutor(store, cluster)
         while cluster.is_there():
+            if not store.database.file.exists():  # the store has been removed
+                return ""
             faulthandler.dump_traceback_later(HANGING_SECONDS, exit=True)
             with suppress(RunStoreError, OSError):  # a full disk: the pages say so, and it may pass
                 executor.round(starts=executors.chosen() == executors.RAY)

@@ -157,7 +157,8 @@ class RemoteRun:
             known |= {f"{model['id']}/{path.removeprefix(aside)}": one for path, one in moved.items()}
         files, is_whole = self._read([path for path, stamp in inside.items() if known.get(path) != stamp])
         self.seen |= inside.keys()
-        gone = sorted(self.seen - inside.keys())
+        ended = {model["id"] for model in models}  # the state was moved with them, and is gone since
+        gone = sorted({*self.seen, *(path for path in known if path.partition("/")[0] in ended)} - inside.keys())
         return Report(_node_id(), row, rows, models, files, gone, is_whole, is_over, self.error, self.obeyed)
 
     def _read(self, paths: Sequence[str]) -> tuple[Files, bool]:

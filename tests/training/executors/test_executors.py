@@ -1,0 +1,160 @@
+"""Which executor is chosen, what is known of its cluster, and the executor `process`; `ray` is in test_ray.py."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.tiny import tiny_preset
+from xformer.errors import ConfigError
+from xformer.training import executors, jobs, liveness
+from xformer.training.executors import Resources, __main__, relay
+from xformer.training.executors.process import ProcessExecutor
+from xformer.training.executors.relay import Status
+from xformer.training.limits import Limits
+from xformer.training.liveness import LOCK
+from xformer.training.run_store import RunStore
+
+
+def test_the_environment_chooses_the_executor() -> None:
+    assert [executors.chosen({}), executors.chosen({"XFORMER_EXECUTOR": ""})] == ["process", "process"]
+    assert executors.chosen({"XFORMER_EXECUTOR": "ray"}) == "ray"
+    with pytest.raises(ConfigError, match="XFORMER_EXECUTOR must be process or ray, got 'slurm'; for example ray"):
+        executors.chosen({"XFORMER_EXECUTOR": "slurm"})
+    with pytest.raises(ConfigError, match="must be 0 or more"):
+        Resources(cpus=-1)
+    assert relay.ray_address({"XFORMER_RAY_ADDRESS": "10.0.0.5:6379"}) == "10.0.0.5:6379"
+
+
+def test_ray_is_imported_by_nothing_that_a_server_imports() -> None:
+    code = "import sys, pages.shared.run_store, xformer.cli.train, xformer.training.jobs; print('ray' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_whether_something_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert relay.answers(address)
+    assert not relay.answers(address)
+    assert not relay.answers("nonsense")
+
+
+def test_cancel_kills_the_worker(store: RunStore) -> None:
+    run = store.add(tiny_preset())
+    lock = liveness.take(store.folder_of(run) / LOCK)
+    assert lock is not None
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=(lock,))
+    liveness.sign(lock, process.pid)
+    os.close(lock)
+    ProcessExecutor(store).command(store.entry(run))
+    assert process.poll() is None
+    ProcessExecutor(store).cancel(store.entry(run))
+    assert process.wait(60) == -9
+    ProcessExecutor(store).cancel(store.entry(run))  # whose number may be another's by now
+
+
+def test_the_status_is_that_of_a_process_at_work(store: RunStore) -> None:
+    Status("a:1", nodes=3, cpus=4, free_cpus=1).write(store.folder)
+    assert Status.read(store.folder) is None
+    lock = liveness.take(store.folder / relay.RELAY_LOCK)
+    found = Status.read(store.folder)
+    assert found is not None
+    assert (found.nodes, found.cpus, found.free_cpus) == (3, 4, 1)
+    (store.folder / relay.STATUS).write_text("nonsense")
+    assert Status.read(store.folder) is None
+    assert lock is not None
+    os.close(lock)
+
+
+def test_runs_of_a_cluster_have_one_process_beside_all_servers(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[str, list[str]]] = []
+    held: list[int] = []
+
+    def detached(module: str, arguments: list[str], log: Any, lock: int) -> None:
+        started.append((module, arguments))
+        held.append(os.dup(lock))
+
+    monkeypatch.setattr(relay, "detached", detached)
+    run = store.add(tiny_preset())
+    store.change(run, state="running", worker="token", node="node-1")
+    for _ in range(3):
+        jobs.reconcile(
+            store
+        )  # with the executor `process`: a run that was started on the cluster is still looked after
+    entry = store.entry(run)
+    assert (entry.state, entry.worker) == ("running", "token")  # and is not taken for dead
+    assert liveness.with_process_state(store, entry) == entry
+    assert [module for module, _ in started] == ["xformer.training.executors"]
+    os.close(held.pop())
+
+
+def test_a_waiting_run_is_left_to_the_cluster(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XFORMER_EXECUTOR", "ray")
+    monkeypatch.setattr(jobs, "start_relay", lambda store: None)
+    run = jobs.submit(store, tiny_preset())
+    assert store.entry(run).state == "queued"
+    monkeypatch.setenv("XFORMER_EXECUTOR", "slurm")
+    with pytest.raises(ConfigError, match="XFORMER_EXECUTOR must be"):
+        jobs.submit(store, tiny_preset())
+
+
+def test_a_large_sweep_fits_in_batches(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = Limits(models=500, run_memory=400, disk=10**12)
+    settings = tiny_preset(batch_size=256)
+    with pytest.raises(Exception, match="choose a smaller batch, shorter inputs, or fewer models"):
+        jobs.submit(store, settings, sweep={"seed": range(500)}, limits=limits)
+    monkeypatch.setenv("XFORMER_EXECUTOR", "ray")
+    monkeypatch.setattr(jobs, "start_relay", lambda store: None)
+    assert len(
+        (store.entry(jobs.submit(store, settings, sweep={"seed": range(500)}, limits=limits)).sweep or {})["ids"]
+    )
+
+
+def test_without_a_cluster_the_runs_say_so_and_can_be_stopped(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    monkeypatch.setenv("XFORMER_RAY_ADDRESS", address)
+    monkeypatch.setattr(relay, "detached", lambda *_: None)
+    goes_on, stops, here = (store.add(tiny_preset()) for _ in range(3))
+    for run in (goes_on, stops):
+        store.change(run, state="running", worker="token", node="node-1")
+    jobs.stop(store, stops)
+    assert __main__.attend(store, os.getppid()) == f"The Ray cluster at {address} cannot be reached."
+    found = [(store.entry(run).state, store.entry(run).message) for run in (goes_on, stops, here)]
+    assert found == [("running", __main__.AWAY), ("stopped", __main__.AWAY_STOPPED), ("queued", "")]
+    lock = liveness.take(store.folder / relay.RELAY_LOCK)
+    status = Status.read(store.folder)
+    assert status is not None
+    assert status.problem == f"The Ray cluster at {address} cannot be reached."
+    assert lock is not None
+    os.close(lock)
+    assert not __main__._is_done(store, os.getppid() + 1)  # a run waits
+    for run in (goes_on, here):
+        store.change(run, state="stopped", worker=None)
+    assert __main__._is_done(store, os.getppid() + 1)
+    assert not __main__._is_done(store, os.getppid())  # its server may start one
+
+
+def test_abandoned_folders_of_nodes_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from xformer.training.executors import remote
+
+    monkeypatch.setattr(remote.tempfile, "gettempdir", lambda: str(tmp_path))
+    kept, new, old = (tmp_path / f"{remote.PREFIX}{name}" for name in ("kept", "new", "old"))
+    for folder in (kept, new, old):
+        folder.mkdir()
+    lock = liveness.take(kept / LOCK)
+    for folder in (kept, old):
+        os.utime(folder, (1, 1))
+    remote._remove_abandoned()
+    assert sorted(tmp_path.iterdir()) == [kept, new]
+    assert lock is not None
+    os.close(lock)

@@ -1,0 +1,397 @@
+"""The executor `ray` against a cluster whose actors are objects of this process; the real one is in test_cluster.py."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.faults.ray_site import outcome
+from tests.training.at_work import failing_with
+from tests.training.tiny import tiny_preset
+from xformer.errors import QuotaExceededError, RunStoreError
+from xformer.files import STATE, is_finished, snapshot_steps
+from xformer.presets import Preset
+from xformer.tasks import texts
+from xformer.training import jobs, many, worker
+from xformer.training.entry import Entry
+from xformer.training.executors import Resources, ray
+from xformer.training.executors.cluster import LostError
+from xformer.training.executors.ray import RayExecutor, batches
+from xformer.training.executors.remote import Job, RemoteRun, Report
+from xformer.training.limits import memory_needed
+from xformer.training.run_store import RunStore, put_command
+from xformer.training.stored_sweep import StoredSweep
+
+PATIENCE = 120.0
+PRESET = tiny_preset(steps=60, log_every=5, snapshot_every=10, model={"dropout": 0.2}, weight_decay=0.1)
+ENDLESS = tiny_preset(steps=100_000, log_every=50, snapshot_every=100)
+SWEPT = tiny_preset(steps=30, log_every=5, snapshot_every=10)
+
+
+class Actors:
+    """In place of a cluster: one node with these processors, and actors in this process."""
+
+    def __init__(self, cpus: float = 2.0, gpus: float = 0.0) -> None:
+        self.actors: dict[str, RemoteRun] = {}
+        self.needs: dict[str, Resources] = {}
+        self.jobs: dict[str, Job] = {}
+        self.dead: set[str] = set()
+        self.node = {"id": "", "name": "node-1", "CPU": cpus, "GPU": gpus, "memory": 8e9}
+        self.loses_answers = False
+
+    def start(self, name: str, job: Job, needs: Resources) -> None:
+        if name not in self.actors:
+            self.dead.discard(name)
+            self.jobs[name], self.needs[name] = job, needs
+            self.actors[name] = RemoteRun(job)
+
+    def ask(self, name: str, *question: Any) -> Report | None:
+        if name not in self.actors:
+            raise LostError(is_certain=name in self.dead)
+        report = self.actors[name].poll(*question)
+        return None if self.loses_answers else report
+
+    def tell(self, name: str, commands: Sequence[tuple[int, str, float | None]]) -> None:
+        if name in self.actors:
+            self.actors[name].command(commands)
+
+    def end(self, name: str) -> None:
+        if (actor := self.actors.pop(name, None)) is not None:
+            with actor.store.database.writing() as db:  # a thread cannot be killed
+                put_command(db, actor.run, "stop")
+            actor.thread.join(PATIENCE)
+            actor.close()
+
+    def die(self) -> None:
+        """The node is lost with all its actors."""
+        self.dead |= self.actors.keys()
+        for name in list(self.actors):
+            self.end(name)
+
+    def names(self) -> list[str]:
+        return list(self.actors)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [self.node]
+
+    def free(self) -> dict[str, float]:
+        return {"CPU": max(0.0, self.node["CPU"] - len(self.actors))}
+
+
+class Office:
+    """A store with its executor."""
+
+    def __init__(self, store: RunStore) -> None:
+        self.store, self.cluster = store, Actors()
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """What this process has had of the actors is forgotten, as in a new one."""
+        self.executor = RayExecutor(self.store, self.cluster)  # pyright: ignore[reportArgumentType]
+
+    def entry(self, run: str) -> Entry:
+        return self.store.entry(run)
+
+    def wait(self, run: str, holds: Callable[[Entry], object]) -> Entry:
+        deadline = time.monotonic() + PATIENCE
+        while not holds(self.entry(run)):
+            assert time.monotonic() < deadline, self.entry(run)
+            self.executor.round(starts=True)
+            time.sleep(0.01)
+        return self.entry(run)
+
+    def wait_for_end(self, run: str) -> Entry:
+        return self.wait(run, lambda entry: not entry.is_active and entry.state != "queued")
+
+
+@pytest.fixture
+def office(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
+    monkeypatch.setattr(worker, "SAMPLES", 20)
+    one_at_a_time, step = threading.Lock(), many.train_step
+
+    def train_step(runs: Any) -> Any:  # the choice of a kernel is one of the process, which an actor has for itself
+        with one_at_a_time:
+            return step(runs)
+
+    monkeypatch.setattr(many, "train_step", train_step)
+    made = Office(store)
+    yield made
+    made.cluster.die()
+
+
+def by_a_process(store: RunStore, settings: Preset, monkeypatch: pytest.MonkeyPatch, **how: Any) -> str:
+    """A run of the store that is trained as the process executor's worker does."""
+    run = store.add(settings, **how)
+    token = "token"
+    store.change(run, state="running", worker=token, device="cpu")
+    monkeypatch.setattr(worker.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(worker, "lower_priority", lambda entry: None)
+    worker.work(store, run, token)
+    return run
+
+
+def has_saved(entry: Entry) -> bool:
+    return entry.pid is not None and entry.step > 100
+
+
+def test_a_run_ends_in_the_bits_of_a_process(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = office.store.add(PRESET)
+    entry = office.wait_for_end(run)
+    assert (entry.state, entry.message, entry.node, entry.device) == ("finished", "", "node-1", "cpu")
+    peer = by_a_process(office.store, PRESET, monkeypatch)
+    assert outcome(office.store, run) == outcome(office.store, peer)
+    assert entry.live.keys() == office.entry(peer).live.keys()
+    assert is_finished(office.store.folder_of(run))
+    assert not office.cluster.actors  # it has left its node
+    assert office.cluster.needs[next(iter(office.cluster.needs))].memory > 10**8
+
+
+def test_answers_that_are_lost_are_given_again(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = office.store.add(PRESET)
+    for _ in range(3):
+        office.cluster.loses_answers = not office.cluster.loses_answers
+        office.executor.round(starts=True)
+        office.begin_anew()  # the process was killed, before or after it had written the answer
+    office.cluster.loses_answers = False
+    office.wait_for_end(run)
+    assert outcome(office.store, run) == outcome(office.store, by_a_process(office.store, PRESET, monkeypatch))
+
+
+def test_a_lost_node_is_a_message_and_the_run_goes_on_elsewhere(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tiny_preset(steps=600, log_every=20, snapshot_every=20, model={"dropout": 0.2})
+    run = office.store.add(settings)
+    office.wait(run, has_saved)
+    office.cluster.die()
+    office.executor.round(starts=False)
+    entry = office.entry(run)
+    assert (entry.state, entry.worker) == ("queued", None)
+    step = ray._saved_step(office.store.folder_of(run))
+    assert step >= 80
+    what = "The node node-1 that trained this run was lost."
+    assert entry.message == f"{what} It goes on from step {step:,}, the last state that was saved here."
+    office.wait_for_end(run)
+    peer = by_a_process(office.store, settings, monkeypatch)
+    mine, theirs = outcome(office.store, run), outcome(office.store, peer)
+    assert mine == theirs
+
+
+@pytest.mark.parametrize(("command", "state"), [("pause", "paused"), ("stop", "stopped")])
+def test_a_lost_run_that_was_paused_or_to_stop_does_not_go_on(
+    office: Office, command: str, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = office.store.add(ENDLESS)
+    office.wait(run, has_saved)
+    if command == "pause":
+        office.store.send(run, "pause")
+        office.wait(run, lambda entry: entry.state == "paused")
+    else:
+        monkeypatch.setattr(office.cluster, "tell", lambda name, commands: None)
+        office.store.send(run, "stop")
+        office.executor.round(starts=True)
+    office.cluster.die()
+    office.executor.round(starts=True)
+    assert (office.entry(run).state, office.entry(run).worker) == (state, None)
+
+
+def test_an_unknown_actor_is_waited_for(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = office.store.add(ENDLESS)
+    office.wait(run, has_saved)
+    office.cluster.die()
+    office.cluster.dead.clear()  # the head has come back, and knows nothing yet
+    office.executor.round(starts=True)
+    assert office.entry(run).state == "running"
+    monkeypatch.setattr(ray, "GRACE_SECONDS", 0.0)
+    office.executor.round(starts=False)
+    assert office.entry(run).state == "queued"
+
+
+def test_a_run_that_is_lost_again_and_again_fails(office: Office) -> None:
+    run = office.store.add(tiny_preset(steps=10**5, log_every=10**5, snapshot_every=0))
+    for _ in range(ray.MOST_STARTS):
+        office.wait(run, lambda entry: entry.is_active)
+        office.cluster.die()
+        office.executor.round(starts=False)
+    entry = office.entry(run)
+    assert entry.state == "failed"
+    assert entry.message.startswith("Its node was lost 5 times in a row before a saved state came back")
+
+
+def test_commands_reach_the_node_and_their_effect_comes_back(office: Office) -> None:
+    run = office.store.add(ENDLESS)
+    office.wait(run, has_saved)
+    office.store.send(run, "pause")
+    step = office.wait(run, lambda entry: entry.state == "paused").step
+    office.store.send(run, "step")
+    office.wait(run, lambda entry: entry.step == step + 1)
+    office.begin_anew()  # and no command is carried out twice
+    jobs.change_rate(office.store, run, 0.02)
+    office.wait(run, lambda entry: entry.train["lr_changes"])
+    assert office.entry(run).step == step + 1
+    assert snapshot_steps(office.store.folder_of(run))[-1] == step + 1
+    office.store.send(run, "resume")
+    office.wait(run, lambda entry: entry.step > step + 20)
+    jobs.stop(office.store, run)
+    entry = office.wait_for_end(run)
+    assert (entry.state, entry.message) == ("stopped", "")
+    assert ray._saved_step(office.store.folder_of(run)) == entry.step
+    assert not office.cluster.actors
+
+
+def test_a_run_without_a_node_is_stopped_at_once(office: Office) -> None:
+    run = office.store.add(ENDLESS)
+    office.cluster.loses_answers = True
+    office.executor.round(starts=True)
+    assert office.entry(run).node == ""
+    jobs.stop(office.store, run)
+    office.executor.round(starts=True)
+    assert (office.entry(run).state, office.cluster.names()) == ("stopped", [])
+
+
+def test_a_run_that_does_not_stop_is_ended(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = office.store.add(ENDLESS)
+    office.wait(run, has_saved)
+    monkeypatch.setattr(office.cluster, "tell", lambda name, commands: None)
+    jobs.stop(office.store, run)
+    office.executor.round(starts=True)
+    assert office.entry(run).is_active
+    monkeypatch.setattr(ray, "STOP_SECONDS", 0.0)
+    office.executor.round(starts=True)
+    assert (office.entry(run).state, office.entry(run).message) == ("stopped", ray.UNANSWERED)
+
+
+def test_only_actors_that_belong_to_nothing_here_are_ended(office: Office) -> None:
+    run = office.store.add(ENDLESS)
+    entry = office.wait(run, lambda entry: entry.is_active)
+    mine, other = f"{run}-{entry.worker}", "0123abcd-token"
+    job = office.cluster.jobs[mine]
+    office.cluster.start(f"{run}-earlier", job, Resources())
+    office.cluster.start(other, job, Resources())  # of another run store on this cluster
+    office.executor.round(starts=True)
+    assert office.cluster.names() == [mine, other]
+
+
+def test_what_the_cluster_has_no_processor_for_waits_in_turn(office: Office) -> None:
+    owners = ["ada", "ada", "ada", "ada", "ada", "bob"]
+    runs = [office.store.add(ENDLESS, owner=owner) for owner in owners]
+    office.executor.round(starts=True)
+    states = [office.entry(run).state for run in runs]
+    assert states == ["running"] * 3 + ["queued"] * 2 + ["running"]  # 2 processors, and 2 ahead
+
+
+def test_a_paused_run_leaves_its_node_when_others_wait(office: Office) -> None:
+    office.cluster.node["CPU"] = 1.0
+    run = office.store.add(ENDLESS)
+    office.wait(run, has_saved)
+    office.store.send(run, "pause")
+    step = office.wait(run, lambda entry: entry.state == "paused").step
+    assert office.entry(run).is_active
+    for _ in range(3):
+        office.store.add(ENDLESS)
+    office.wait(run, lambda entry: not entry.is_active)
+    assert office.entry(run).state == "paused"
+    assert ray._saved_step(office.store.folder_of(run)) == step
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "n"), [("auto", 1.0, 1), ("cuda:0", 4.0, 1), ("cpu", 1.0, 0), ("auto", 0.0, 0)]
+)
+def test_a_gpu_is_requested_where_one_exists(store: RunStore, wanted: str, gpus: float, n: int) -> None:
+    executor = RayExecutor(store, Actors(gpus=gpus))  # pyright: ignore[reportArgumentType]
+    assert executor.needs(store.entry(store.add(PRESET, device=wanted))).gpus == n
+
+
+def test_a_full_disk_here_fails_the_run_with_a_sentence(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = office.store.add(ENDLESS)
+    office.wait(run, has_saved)
+    monkeypatch.setattr(office.executor.room, "check", failing_with(QuotaExceededError("There is no room.")))
+    entry = office.wait_for_end(run)
+    assert (entry.state, entry.message) == ("failed", "There is no room. Resume goes on from there.")
+    assert not office.cluster.actors
+
+
+def test_a_node_cannot_write_elsewhere(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, ask = office.store.add(ENDLESS), office.cluster.ask
+    files = {"../../outside": ((1, 1), b"x")}
+    monkeypatch.setattr(office.cluster, "ask", lambda *of: (one := ask(*of)) and replace(one, files=files))
+    entry = office.wait_for_end(run)
+    assert entry.state == "failed"
+    assert "a file that is not of this run" in entry.message
+    assert not (office.store.folder.parent / "outside").exists()
+
+
+def test_a_node_whose_disk_fails_says_so(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "work", failing_with(RunStoreError("The book is odd.")))
+    entry = office.wait_for_end(office.store.add(PRESET))
+    assert (entry.state, entry.message) == ("failed", "It failed on its node (RunStoreError: The book is odd.).")
+
+
+def test_a_text_goes_along(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("XFORMER_DATA", str(tmp_path))
+    name = texts.keep(("to be or not to be " * 200).encode())
+    [found] = [ray._text(store.entry(store.add(PRESET)).but(task={"name": "characters", "text": name}))]
+    assert found == (name, texts.read(name).encode())
+    assert ray._text(store.entry(store.add(PRESET))) is None
+
+
+def test_a_sweep_is_trained_in_batches(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "FEW", 2)
+    office.cluster.node["CPU"] = 4.0
+    column = {"settings": {"seed": [0, 1, 2, 3, 4]}, "ids": [f"0000000{n}" for n in range(5)]}
+    run = office.store.add(SWEPT, sweep=column)
+    office.wait(run, lambda entry: entry.is_active)
+    assert [len(batch.members) for batch in batches(office.entry(run))] == [2, 2, 1]
+    entry = office.wait_for_end(run)
+    assert (entry.state, entry.step, entry.message) == ("finished", 30, "")
+    found = StoredSweep(office.store, run)
+    assert set(found.outcomes()["state"]) == {"finished"}
+    maps, _, _ = found.maps()
+    assert maps.reshape(5, -1).any(axis=1).all()
+    for one in column["ids"]:
+        assert is_finished(office.store.folder_of(one))
+        assert [row["step"] for row in office.store.rows(one)] == [5, 10, 15, 20, 25, 30]
+    alone = by_a_process(office.store, SWEPT, monkeypatch, sweep=column | {"ids": [f"1000000{n}" for n in range(5)]})
+    theirs = StoredSweep(office.store, alone)
+    assert theirs.map_steps() == found.map_steps()
+    for mine, other in zip(found.rows_of.values(), theirs.rows_of.values(), strict=True):
+        assert [row["loss"] for row in mine] == pytest.approx([row["loss"] for row in other], rel=1e-3)
+
+
+def test_a_lost_batch_begins_where_its_models_were(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "FEW", 1)
+    settings = tiny_preset(steps=1_000, log_every=50, snapshot_every=50)
+    column = {"settings": {"seed": [0, 1]}, "ids": ["00000000", "00000001"]}
+    run = office.store.add(settings, sweep=column)
+    office.wait(run, has_saved)
+    office.cluster.die()
+    office.executor.round(starts=True)
+    entry = office.entry(run)
+    assert entry.state == "running"
+    assert entry.message.startswith("The node node-1 that trained this run was lost. It goes on from step ")
+    assert all(STATE in "".join(job.files or {}) for job in office.cluster.jobs.values())
+    jobs.stop(office.store, run)
+    assert office.wait_for_end(run).state == "stopped"
+    steps = [office.entry(one).step for one in column["ids"]]
+    assert all(office.entry(one).state == "stopped" for one in column["ids"])
+    jobs.resume(office.store, run)
+    office.wait(run, lambda entry: entry.step > max(steps) + 50)
+
+
+def test_a_batch_is_no_larger_than_a_processor_s_share_of_the_memory(store: RunStore) -> None:
+    cluster = Actors()
+    executor = RayExecutor(store, cluster)  # pyright: ignore[reportArgumentType]
+    column = {"settings": {"seed": list(range(500))}, "ids": [f"{n:08x}" for n in range(500)]}
+    entry = store.entry(store.add(SWEPT, sweep=column))
+    assert executor._batch_size(entry) == 250  # 2 processors
+    cluster.node["memory"] = 2.0 * memory_needed(SWEPT, n_models=100)
+    executor.nodes = cluster.nodes()
+    assert executor._batch_size(entry) == 100
+    assert executor.needs(entry.but(sweep=column | {"batch": 100}, worker="t")).memory == memory_needed(
+        SWEPT, n_models=100
+    )
