@@ -18,6 +18,7 @@ PACKAGE = Path(xformer.__file__).parent
 ENTRANCES = {"__init__", "__main__"}
 OPTIONAL = (
     "altair", "vl_convert", "tensorboardX", "scipy", "plotly", "sklearn", "streamlit", "transformers", "gguf", "anywidget",
+    "ray",
 )  # fmt: skip
 """Libraries that reading a model does not need: those of the extras, and the notebook's."""
 
