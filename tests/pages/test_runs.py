@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from pages.shared.text import escape_markdown
 from tests.pages.conftest import Open
 from tests.training.tiny import tiny_preset
 from xformer.presets import PRESETS
+from xformer.training import liveness
 from xformer.training.card import to_file
+from xformer.training.executors.relay import RELAY_LOCK, Status
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 from xformer.training.tables import differing
@@ -327,3 +330,28 @@ def test_a_file_is_imported_chosen_and_not_taken_twice(open_page: Open, runs: Pa
     ]
     assert len(RunStore(runs).entries()) == 1
     assert not app.exception
+
+
+def test_a_cluster_is_one_quiet_line_and_its_node_stands_in_the_menu(
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RunStore(runs)
+    run = add(store, "far away")
+    store.change(run, device="cpu", node="node_*7*")
+    monkeypatch.setenv("XFORMER_EXECUTOR", "ray")
+    assert "Ray" not in words(open_page(RUNS))  # whose figures are not known yet
+    lock = liveness.take(runs / RELAY_LOCK)
+    assert lock is not None
+    with os.fdopen(lock):
+        Status("a:1", nodes=3, cpus=8, free_cpus=2.5).write(runs)
+        app = with_menu(open_page(RUNS), run)
+        assert not app.exception
+        assert ":material/hub: Ray: 2.5 of 8 CPUs free on 3 nodes." in words(app)
+        assert f"on cpu of {escape_markdown('node_*7*')}" in words(app)
+        Status("a:1", nodes=1, cpus=8, free_cpus=8, gpus=2, free_gpus=1).write(runs)
+        assert "Ray: 8 of 8 CPUs · 1 of 2 GPUs free on 1 node." in words(open_page(RUNS))
+        Status("a:1", "The *cluster* cannot be reached.").write(runs)
+        gone = words(open_page(RUNS))
+        assert f"{escape_markdown('The *cluster* cannot be reached.')} Runs go on when it is back." in gone
+        monkeypatch.delenv("XFORMER_EXECUTOR")
+        assert "Ray" not in words(open_page(RUNS))
