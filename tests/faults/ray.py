@@ -27,6 +27,7 @@ from tests.faults.ray_site import LONG, Site, by_processes, outcome, site, tenso
 from tests.training.tiny import tiny_preset
 from tests.trial_options import trial_options
 from xformer.files import is_finished
+from xformer.presets import Preset
 from xformer.training.executors.__main__ import AWAY
 from xformer.training.executors.relay import Status
 from xformer.training.stored_sweep import StoredSweep
@@ -39,22 +40,31 @@ RESULT = "XFORMER_RAY_RESULT"
 Part = Callable[[Site, int, random.Random], None]
 
 
+def _with_seed(seed: int) -> Preset:
+    return tiny_preset(steps=300, seed=seed, snapshot_every=50, model={"dropout": 0.2})
+
+
+def _peers(site: Site, n: int) -> list[dict[str, Any]]:
+    """What runs with these seeds end in when processes train them; each is trained once."""
+    missing = range(len(site.peers), n)
+    store, runs = by_processes(site.folder / f"peers-{len(site.peers)}", [_with_seed(seed) for seed in missing])
+    site.peers += [outcome(store, run) for run in runs]
+    return site.peers[:n]
+
+
 def single_runs(site: Site, n: int, draw: random.Random) -> None:
     """Runs with other seeds, all submitted at once: bit for bit those of processes."""
-    settings = [tiny_preset(steps=300, seed=seed, snapshot_every=50, model={"dropout": 0.2}) for seed in range(n)]
-    runs = [site.submit(one) for one in settings]
+    runs = [site.submit(_with_seed(seed)) for seed in range(n)]
     site.wait_for_ends(runs)
-    store, peers = by_processes(site.folder / "peers", settings)
-    for run, peer in zip(runs, peers, strict=True):
-        assert outcome(site.store, run) == outcome(store, peer), run
-    assert {site.store.entry(run).node for run in runs} <= {"head", *site.nodes}
+    assert [outcome(site.store, run) for run in runs] == _peers(site, n)
+    assert {site.store.entry(run).node for run in runs} <= site.nodes.keys()
 
 
 def sweep(site: Site, n: int, draw: random.Random) -> None:
     """A sweep in batches: every model ends as a run, with maps, and within rounding as in one batch."""
     run = site.submit(SWEPT, sweep={"seed": range(n)})
     site.wait_for_ends([run])
-    store, [peer] = by_processes(site.folder / "peers", [SWEPT], sweep={"seed": range(n)})
+    store, [peer] = by_processes(site.folder / "swept", [SWEPT], sweep={"seed": range(n)})
     mine, theirs = StoredSweep(site.store, run), StoredSweep(store, peer)
     size = (site.store.entry(run).sweep or {})["batch"]
     assert size < n, "one batch only"
@@ -118,13 +128,11 @@ def two_servers(site: Site, n: int, draw: random.Random) -> None:
     site.kill_servers()
     site.serve()
     site.serve()
-    settings = [tiny_preset(steps=200, seed=seed) for seed in range(n)]
-    runs = [site.submit(one) for one in settings]
+    runs = [site.submit(_with_seed(seed)) for seed in range(n)]
     turns = [site.wait(run, "its turn", lambda entry: entry.turn).turn for run in runs]
     site.wait_for_ends(runs)
     assert [site.store.entry(run).turn for run in runs] == turns
-    store, peers = by_processes(site.folder / f"peers-{time.monotonic()}", settings)
-    assert [outcome(site.store, run) for run in runs] == [outcome(store, peer) for peer in peers]
+    assert [outcome(site.store, run) for run in runs] == _peers(site, n)
 
 
 def head(site: Site, n: int, draw: random.Random) -> None:
@@ -149,12 +157,14 @@ def head(site: Site, n: int, draw: random.Random) -> None:
 
 def command(site: Site, n: int, draw: random.Random) -> None:
     """`python -m xformer train … --executor ray`, and with `--seeds`: the weights and the folders of a training here."""
+    kinds = {"one": ["--score", "50"], "many": ["--seeds", "2", "--score", "0"]}
     said = {}
     for name in ("ray", "process"):
         out = site.folder / name
         words = ["train", "--preset", "reverse-mirror", "--steps", "40", "--device", "cpu", "--executor", name, "--out"]
-        for more in ([str(out / "one"), "--score", "50"], [str(out / "many"), "--seeds", "2", "--score", "0"]):
-            done = subprocess.run([sys.executable, "-m", "xformer", *words, *more], capture_output=True, text=True)
+        for kind in list(kinds)[:n]:
+            command = [sys.executable, "-m", "xformer", *words, str(out / kind), *kinds[kind]]
+            done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
         files = {str(file.relative_to(out)): file for file in sorted(out.rglob("*.safetensors"))}
         said[name] = {path: hashlib.sha256(tensors(file)).hexdigest() for path, file in files.items()}
@@ -162,15 +172,15 @@ def command(site: Site, n: int, draw: random.Random) -> None:
 
 
 PARTS: dict[str, tuple[Part, int, int]] = {
-    "single runs": (single_runs, 24, 3),
-    "sweep": (sweep, 64, 10),
+    "single runs": (single_runs, 24, 2),
+    "sweep": (sweep, 64, 9),
     "node": (node, 20, 1),
     "server": (server, 20, 1),
     "two servers": (two_servers, 4, 2),
-    "command": (command, 1, 1),
+    "command": (command, 2, 1),
     "head": (head, 3, 1),
 }
-"""Each part, and its size: the number of runs or models of the first two and of “two servers”, else of trials."""
+"""Each part, and its size in the long and the short form: the number of trials, or of runs or models in `SIZED`."""
 SIZED = ("single runs", "sweep", "two servers", "command")
 
 

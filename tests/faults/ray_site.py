@@ -58,6 +58,7 @@ class Site:
         self.nodes: dict[str, Any] = {}
         self.made = 0
         self.reference: dict[str, Any] | None = None
+        self.peers: list[dict[str, Any]] = []
         self.clusters: list[Cluster] = []
         os.environ |= {executors.VARIABLE: executors.RAY, ADDRESS: f"127.0.0.1:{self.port}"}
         self.start_head()
