@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -128,13 +129,15 @@ def test_without_a_cluster_the_runs_say_so_and_can_be_stopped(store: RunStore, m
     for run in (goes_on, stops):
         store.change(run, state="running", worker="token", node="node-1")
     jobs.stop(store, stops)
-    assert __main__.attend(store, os.getppid()) == f"The Ray cluster at {address} cannot be reached."
+    problem = __main__.attend(store, os.getppid(), lambda problem: None)
+    assert problem == f"The Ray cluster at {address} cannot be reached."
+    __main__.away(store, problem)
     found = [(store.entry(run).state, store.entry(run).message) for run in (goes_on, stops, here)]
     assert found == [("running", __main__.AWAY), ("stopped", __main__.AWAY_STOPPED), ("queued", "")]
     lock = liveness.take(store.folder / relay.RELAY_LOCK)
     status = Status.read(store.folder)
     assert status is not None
-    assert status.problem == f"The Ray cluster at {address} cannot be reached."
+    assert status.problem == problem
     assert lock is not None
     os.close(lock)
     assert not __main__._is_done(store, os.getppid() + 1)  # a run waits
@@ -142,6 +145,15 @@ def test_without_a_cluster_the_runs_say_so_and_can_be_stopped(store: RunStore, m
         store.change(run, state="stopped", worker=None)
     assert __main__._is_done(store, os.getppid() + 1)
     assert not __main__._is_done(store, os.getppid())  # its server may start one
+
+
+def test_a_head_that_is_gone_is_noticed_within_a_moment() -> None:
+    gone = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        head = f"127.0.0.1:{server.getsockname()[1]}"
+        threading.Thread(target=__main__._watch, args=(head, gone.set), daemon=True).start()
+        assert not gone.wait(0.6)
+    assert gone.wait(30)
 
 
 def test_abandoned_folders_of_nodes_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ import argparse
 import faulthandler
 import os
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 
 from xformer.errors import MissingLibraryError, RunStoreError, XformerError
@@ -38,33 +40,40 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     os.set_inheritable(options.lock, True)
     store = RunStore(options.folder)
-    problem = attend(store, options.server)
+
+    def begin_anew(problem: str) -> None:
+        print(problem, file=sys.stderr, flush=True)
+        away(store, problem)
+        time.sleep(RETRY_SECONDS)
+        given = ["--folder", options.folder, "--lock", str(options.lock), "--server", str(options.server)]
+        # A fresh process, as Ray cannot connect to a second head in one that has lost the first.
+        os.execv(sys.executable, [sys.executable, "-m", "xformer.training.executors", *given])
+
+    problem = attend(store, options.server, begin_anew)
     with suppress(RunStoreError):
         if not problem or _is_done(store, options.server):
             return
-    print(problem, file=sys.stderr, flush=True)
-    time.sleep(RETRY_SECONDS)
-    given = ["--folder", options.folder, "--lock", str(options.lock), "--server", str(options.server)]
-    # A fresh process, as Ray cannot connect to a second head in one that has lost the first.
-    os.execv(sys.executable, [sys.executable, "-m", "xformer.training.executors", *given])
+    begin_anew(problem)
 
 
-def attend(store: RunStore, server: int) -> str:
-    """Look after the runs as long as the cluster can be reached. Returns what went wrong, or "" when nothing is left to do."""
+def attend(store: RunStore, server: int, begin_anew: Callable[[str], None]) -> str:
+    """Look after the runs as long as the cluster can be reached. Returns what went wrong, or "" when nothing is left to do.
+
+    A thread calls `begin_anew` when the head is gone, as the calls of Ray wait for it for a minute.
+    """
     address = ray_address()
     problem = f"The Ray cluster at {address} cannot be reached."
     if ":" in address and not answers(address):
-        return _away(store, address, problem)
+        return problem
     faulthandler.dump_traceback_later(HANGING_SECONDS, exit=True)
     try:
         from xformer.training.executors.cluster import RayCluster  # only now: these need torch and Ray
         from xformer.training.executors.ray import RayExecutor
 
         cluster = RayCluster(address)
+        threading.Thread(target=_watch, args=(cluster.head, lambda: begin_anew(problem)), daemon=True).start()
         executor = RayExecutor(store, cluster)
-        while cluster.is_there():
-            if not store.database.file.exists():  # the store has been removed
-                return ""
+        while store.database.file.exists():  # else the store has been removed
             faulthandler.dump_traceback_later(HANGING_SECONDS, exit=True)
             with suppress(RunStoreError, OSError):  # a full disk: the pages say so, and it may pass
                 executor.round(starts=executors.chosen() == executors.RAY)
@@ -72,11 +81,18 @@ def attend(store: RunStore, server: int) -> str:
                 if _is_done(store, server):
                     return ""
             time.sleep(POLL_SECONDS)
+        return ""
     except MissingLibraryError as error:
-        problem = f"{error}."
+        return f"{error}."
     except Exception:  # of Ray: it is asked again by a fresh process, whatever it was
         traceback.print_exc()
-    return _away(store, address, problem)
+        return problem
+
+
+def _watch(head: str, leave: Callable[[], None]) -> None:
+    while answers(head) or answers(head):
+        time.sleep(POLL_SECONDS)
+    leave()
 
 
 def _is_done(store: RunStore, server: int) -> bool:
@@ -84,10 +100,10 @@ def _is_done(store: RunStore, server: int) -> bool:
     return os.getppid() != server and not any(of.state == "queued" or is_on_ray(of) for of in store.entries())
 
 
-def _away(store: RunStore, address: str, problem: str) -> str:
+def away(store: RunStore, problem: str) -> None:
     """Say so in the runs that are there, and let go of those that are to stop."""
     faulthandler.cancel_dump_traceback_later()
-    Status(address, problem).write(store.folder)
+    Status(ray_address(), problem).write(store.folder)
     with suppress(XformerError, OSError):
         for entry in store.entries():
             if not is_on_ray(entry):
@@ -100,7 +116,6 @@ def _away(store: RunStore, address: str, problem: str) -> str:
                 from xformer.training.worker import leave  # only here: it needs torch
 
                 leave(store, entry.id, str(entry.worker), "stopped", AWAY_STOPPED)
-    return problem
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 from xformer.installed import needed
 from xformer.training.executors import Resources
 from xformer.training.executors.process import KEEP_MEMORY
-from xformer.training.executors.relay import Status, answers
+from xformer.training.executors.relay import Status
 from xformer.training.executors.remote import Job, RemoteRun, Report
 
 NAMESPACE = "xformer"
@@ -105,10 +105,6 @@ class RayCluster:
         nodes, free = self.nodes(), self.free()
         cpus, gpus = (sum(node.get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU"))
         return Status(address, "", len(nodes), cpus, free.get("CPU", 0.0), gpus, free.get("GPU", 0.0))
-
-    def is_there(self) -> bool:
-        """Return whether the head answers."""
-        return answers(self.head)
 
     def _handle(self, name: str) -> Any:
         if name not in self._handles:
