@@ -22,6 +22,7 @@ def main() -> None:
     )
     serving.wait_until_loaded()
 
+    from pages.classroom import follow, present, stage
     from pages.shared import frame, link, picture, playlist, screens
     from pages.shared.picture import panel
 
@@ -30,14 +31,17 @@ def main() -> None:
     picture.begin()
     all_screens = screens.screens()
     name = screen.url_path or next(iter(all_screens))
-    frame.begin(all_screens[name])
+    with frame.begin(all_screens[name]):
+        present.menu()
     playlist.begin(name)
     try:
-        panel(screen.run)
+        if not stage.stage():
+            panel(screen.run)
     except streamlit_compat.StopScript:  # `st.stop()`: the screen is complete
         link.finish()
         raise
     link.finish()
+    follow.publish()
 
 
 def serve() -> None:
@@ -52,4 +56,4 @@ elif __name__ == "__main__":
     serve()
 else:
     # Streamlit looks for a call of `st.App` in the text of this file.
-    app = st.App(HERE / "app.py", middleware=serving.prepare())
+    app = st.App(HERE / "app.py", routes=serving.routes(), middleware=serving.prepare())

@@ -12,6 +12,7 @@
     ├── MissingLibraryError  a library is not installed that only a part of this one needs
     ├── TrainingError     a run cannot go on
     ├── RunStoreError     the run store cannot be used, or a run is not in the state for what is asked of it
+    ├── ClassroomError    a room has ended, or does not take what is sent to it
     └── QuotaExceededError       what is to be written does not fit into what may be kept here, or on the disk
 
 Each message is one plain sentence that can be shown to a visitor as it is.
@@ -76,3 +77,7 @@ class RunStoreError(XformerError):
 
 class QuotaExceededError(RunStoreError, InputError):
     """What is to be written does not fit into what may be kept here, or on the disk; nothing of it was written."""
+
+
+class ClassroomError(XformerError):
+    """A room of a class has ended, or does not take what is sent to it."""

@@ -30,9 +30,13 @@ def is_framed() -> bool:
     return bool(st.context.is_embedded)
 
 
-def begin(screen: Screen) -> None:
-    """Before a screen runs: the menu at the right of its title, or in a frame, hide what stands in no `picture`."""
-    with st.container(key="share"):
+def begin(screen: Screen) -> DeltaGenerator:
+    """Before a screen runs: the menu at the right of its title, or in a frame, hide what stands in no `picture`.
+
+    Returns the place of further menus.
+    """
+    menus = st.container(key="share", horizontal=True, gap="small")
+    with menus:
         if is_framed():
             st.html(_STYLE)
         else:
@@ -41,6 +45,7 @@ def begin(screen: Screen) -> None:
                 copy_address(screen.title, usual=usual, key="copy_address")
     if is_framed():
         st.session_state[_MESSAGES] = st.container(key="frame_said")
+    return menus
 
 
 def say(problem: str) -> None:

@@ -109,6 +109,18 @@ def address() -> Callable[[], list[str]]:
     return lambda: [f"{url}?{urlencode(link.written)}"] if url else []
 
 
+def written() -> tuple[str, dict[str, str]]:
+    """The screen that ran last, and the values that it put into the address bar."""
+    return _link().screen or "home", dict(_link().written)
+
+
+def reopen(values: Mapping[str, str]) -> None:
+    """Have the next screen that is drawn follow these values as it follows the link of a first visit."""
+    link = _link()
+    link.screen, link.settled = None, None
+    st.query_params.from_dict(dict(values))
+
+
 def carry(key: str) -> None:
     """Before a widget that several screens have: keep its value from the last screen.
 

@@ -41,7 +41,7 @@ def live_menu(view: View, name: str, at: Mapping[str, Any] | None = None) -> Non
     except XformerError as error:
         st.caption(f"No live page: {escape_markdown(str(error))}")
         return
-    state, missing = _live_state(view)
+    state, missing = live_state(view)
     text = subject.input.text(view.source)
 
     def page() -> bytes:  # the card of a run is read from the store: only when the file is requested
@@ -53,7 +53,7 @@ def live_menu(view: View, name: str, at: Mapping[str, Any] | None = None) -> Non
         st.caption(escape_markdown(f"A live page cannot make these changes: {', '.join(missing)}."))
 
 
-def _live_state(view: View) -> tuple[dict[str, Any], list[str]]:
+def live_state(view: View) -> tuple[dict[str, Any], list[str]]:
     """The mask and the changes as the state of a live page, and the changes that it does not know."""
     state: dict[str, Any] = {"mask": "trained" if view.mask == MASKS[0] else view.mask}
     lists: dict[str, list[str]] = {"ablate": [], "cut": []}

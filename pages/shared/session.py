@@ -14,6 +14,7 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from pages.classroom import follow
 from pages.shared import link, models, picture, resources, run_commands, run_store, screens
 from pages.shared.inputs import kind_of
 from pages.shared.link import asked, carry
@@ -172,6 +173,7 @@ class Opened:
         picture.begin()
         link.begin_part()
         panel(lambda: draw(self.view()))
+        follow.publish()
 
 
 def said_in_sidebar() -> tuple[object, ...]:

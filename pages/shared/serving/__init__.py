@@ -16,6 +16,7 @@ from starlette.middleware import Middleware
 
 import __main__
 from pages.shared.serving.access import HostGuard, MessageGuard, SecurityHeaders, VisitorCookie
+from pages.shared.serving.classroom import routes
 from pages.shared.serving.limits import Attendance, ConnectionGuard, UploadGuard
 from pages.shared.streamlit_compat import freeze_objects, ignore_pages_folder, restore_main_module
 from xformer.installed import APP
@@ -29,7 +30,7 @@ def guest_app() -> st.App:
     """The app for the process of a notebook or script, which keeps its settings; `xformer.show` serves it."""
     for name in ("uvicorn.access", "uvicorn.error", "xformer.memory"):  # their lines are for the operator of a server
         logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
-    return st.App(APP / "app.py", middleware=prepare(guest_of=__main__))
+    return st.App(APP / "app.py", routes=routes(), middleware=prepare(guest_of=__main__))
 
 
 def prepare(guest_of: ModuleType | None = None) -> list[Middleware]:
@@ -76,6 +77,7 @@ def load() -> None:
 
 
 def _import() -> None:
+    from pages.classroom import stage  # noqa: F401
     from pages.shared import frame, picture, playlist, resources, run_store, screens  # noqa: F401
 
     run_store.start_reconciler()

@@ -25,7 +25,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pages.shared.serving.access import Guard
+from pages.shared.serving.access import Guard, is_of_a_room
 from pages.shared.streamlit_compat import uploaded_sizes
 from xformer.errors import RunStoreError
 from xformer.training.entry import Entry
@@ -103,7 +103,10 @@ class ConnectionGuard(Guard):
         self.open: Counter[str] = Counter()
 
     async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
-        address = _client(scope)
+        if is_of_a_room(scope):  # a class has one address; a room has a limit of its own
+            await self.app(scope, receive, send)
+            return
+        address = client_address(scope)
         if self.open[address] >= _number_in("XFORMER_MAX_CONNECTIONS_BY_ADDRESS", 64):
             await send({"type": "websocket.close", "code": 1008, "reason": "Too many connections from your address"})
             return
@@ -166,7 +169,7 @@ class UploadGuard(Guard):
         length = int(stated) if stated.isdecimal() else None
         sizes = self._sizes()
         self.addresses = {name: address for name, address in self.addresses.items() if name in sizes}
-        self.addresses[session] = _client(scope)
+        self.addresses[session] = client_address(scope)
         if length is None:
             refusal = "An upload must say how long it is (Content-Length)."
         else:
@@ -189,7 +192,8 @@ class UploadGuard(Guard):
         return sizes
 
 
-def _client(scope: Scope) -> str:
+def client_address(scope: Scope) -> str:
+    """The address of a request or a websocket, as it is counted."""
     client = scope.get("client")
     return network(client[0] if client else None)
 

@@ -49,7 +49,7 @@ export class Lesson {
       if (at?.matches("select, input, textarea")) return;
       event.preventDefault();
       this.go(this.step + by);
-    });
+    }, this.page.life);
   }
 
   // ── steps ──
@@ -219,6 +219,7 @@ export class Lesson {
     const { solved, sentence } = verdict({ ...exercise, input: this.lesson.input }, state, this.page.live);
     this.verdictLine.textContent = `${solved ? "Solved. " : "Not yet. "}${sentence}`;
     this.verdictLine.classList.toggle("solved", solved);
+    this.onCheck?.(this.step, solved); // a class reports it to its lecturer
     if (!solved || this.solved.has(this.step)) return;
     this.solved.add(this.step);
     this.bar.children[this.step].classList.add("done");

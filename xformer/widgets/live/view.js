@@ -19,7 +19,7 @@ const MOST_CELLS = 24; // tokens on a side of a mask that is drawn by hand
 
 export class LivePage {
   constructor(root, live, { colours, lesson, state: first = {} }) {
-    Object.assign(this, { root, live, colours, hasLesson: Boolean(lesson), changes: [], cells: [], order: 0 });
+    Object.assign(this, { root, live, colours, hasLesson: Boolean(lesson), changes: [], cells: [], order: 0, life: new AbortController() });
     const { model } = live;
     this.usual = { ...START, input: model.defaultInput, ...sharpest(model, this.originalOf({ ...START, input: model.defaultInput })), ...first };
     const { state, lesson: step } = read(location.hash, this.usual);
@@ -28,8 +28,8 @@ export class LivePage {
     this.lesson = lesson?.(this.aside, this, step);
     addEventListener("hashchange", () => {
       if (location.hash.slice(1) !== this.address) this.show(read(location.hash, this.usual).state, { isOther: true });
-    });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    }, this.life);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw(), this.life);
     this.show({}, { isOther: true });
   }
 
@@ -149,6 +149,13 @@ export class LivePage {
       this.stepTo(at);
       if (at++ === last) { clearInterval(this.playing); this.playing = null; this.drawControls(); }
     }, 180);
+  }
+
+  destroy() { // another model takes the place of this one
+    clearInterval(this.playing);
+    this.life.abort();
+    this.view?.destroy();
+    this.root.replaceChildren();
   }
 
   onChange(call) { this.changes.push(call); }

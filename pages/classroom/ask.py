@@ -1,0 +1,185 @@
+"""A question to the students of a room, and the lecturer's screen while they answer: the votes, then the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from pages.classroom import follow
+from pages.shared import link, models, resources
+from pages.shared.serving.classroom import hub, rooms
+from pages.shared.text import escape_markdown
+from xformer.analysis.ablation import silenced_heads
+from xformer.classroom.rooms import MOST_CELLS, MOST_OPTIONS, Question, Room
+from xformer.errors import ClassroomError, XformerError
+from xformer.reading import Reading
+from xformer.site import head_title
+from xformer.viz.packing import AnyLayer, pattern_layers
+
+KINDS = {
+    "cell": "Where will it look?",
+    "token": "What will it answer?",
+    "head": "Which head matters?",
+    "choice": "A question of your own",
+}
+SAME = 1e-3
+"""Weights that differ by less are equally large: both cells are right."""
+MOST_MEASURED = 64
+"""Heads that are ablated one by one to find the one that matters; of more, the estimates of a backward pass are taken."""
+FEW = 8
+"""The answers to choose from, of a large vocabulary."""
+
+
+def keep_the_link() -> None:
+    """While the screen is not drawn its widgets lose their values; it opens on its link again."""
+    link.reopen(link.written()[1])
+
+
+@st.dialog("Ask the students", width="large")
+def dialog(room: Room) -> None:
+    """Ask for a question. The model runs with the input and the mask given here; nobody sees the run before the reveal."""
+    kind = st.segmented_control(
+        "Question", list(KINDS), format_func=KINDS.__getitem__, default="cell", required=True, key="ask_kind",
+        label_visibility="collapsed",
+    )  # fmt: skip
+    values = link.written()[1]
+    if kind == "choice":
+        _own_question(room)
+        return
+    try:
+        at = follow.looked_at(values)
+    except XformerError:
+        at = None
+    if at is None:
+        st.info("Open a screen that shows a model, such as Attention, to ask what it does.")
+        return
+    typed, mask = values["input"], values["mask"]
+    if at.view.kind.is_typed:
+        typed = st.text_input(
+            "Input", typed, key="ask_input", help="Another one than on the screen, which they have seen."
+        )
+    if not at.view.shape.is_read_only:
+        masks = resources.MASKS
+        mask = st.segmented_control("Attention mask", masks, default=mask, required=True, key="ask_mask") or mask
+    asked: dict[str, str] = dict(values) | {"input": typed, "mask": mask}
+    try:
+        changed = follow.looked_at(asked)
+        assert changed is not None
+        run = changed.view.changed() or changed.view.original()
+        make = {"cell": _cell, "token": _token, "head": _head}[kind]
+        question, truth, head = make(run, changed)
+    except XformerError as error:
+        st.error(escape_markdown(str(error)))
+        return
+    text = st.text_input("Words", question["text"], key=f"ask_words_{kind}_{question['text']}")
+    if st.button("Ask", type="primary", icon=":material/how_to_vote:", key="ask_now"):
+        asked |= {"head": head} if head else {}
+        about = [models.title_of(changed.view.model), f"input {typed}", *resources.mask_words(mask)]
+        about += [one.label for one in changed.view.interventions]
+        _send(room, {**question, "text": text, "kind": kind, "about": " · ".join(about)}, truth, "attention", asked)
+
+
+def _send(room: Room, content: dict[str, Any], truth: Sequence[str], screen: str, values: dict[str, str]) -> None:
+    try:
+        message, _ = follow.shown(screen, values) if values else ({}, None)
+        rooms().ask(room.id, Question(**content, shown=message), truth)
+    except XformerError as error:
+        st.error(escape_markdown(str(error)))
+        return
+    if values:
+        link.reopen(values)
+    follow.publish_again()
+    hub.changed(room.id)
+    if values:
+        st.switch_page("pages/attention/page.py", query_params=values)
+    st.rerun()
+
+
+def _own_question(room: Room) -> None:
+    text = st.text_input("Question", key="ask_own_text", placeholder="Why does the last head look at the first token?")
+    written = st.text_area("Answers, one a line", "yes\nno", key="ask_own_answers", height=120)
+    options = [line.strip() for line in written.splitlines() if line.strip()]
+    right = st.selectbox("Right answer", [None, *range(len(options))], key="ask_own_right",
+                         format_func=lambda at: "none: an opinion" if at is None else options[at])  # fmt: skip
+    if st.button("Ask", type="primary", icon=":material/how_to_vote:", key="ask_now"):
+        content = {"kind": "choice", "text": text, "options": tuple(options)}
+        keep_the_link()
+        _send(room, content, () if right is None else (str(right),), "", {})
+
+
+def _heads(layers: Sequence[AnyLayer]) -> dict[tuple[int, int], str]:
+    return {
+        (layer, head): f"{one.title} · head {head + 1}"
+        for layer, one in enumerate(layers)
+        for head in range(one.shape[0])
+    }
+
+
+def _cell(run: Reading, at: follow.Looked) -> tuple[dict[str, Any], list[str], str]:
+    layers = pattern_layers(run)
+    heads = _heads(layers)
+    chosen = (at.layer, at.head) if (at.layer, at.head) in heads else next(iter(heads))
+    with st.container(horizontal=True):
+        layer, head = st.selectbox(
+            "Head", list(heads), list(heads).index(chosen), format_func=heads.get, key="ask_head"
+        )
+        one = layers[layer]
+        queries: list[int | None] = [None, *range(len(one.query_labels))]
+        query = st.selectbox(
+            "Query", queries, 0 if at.query is None or at.query + 1 >= len(queries) else at.query + 1, key="ask_query",
+            format_func=lambda query: "any: they choose a row too" if query is None else f"{query} {one.query_labels[query]}",
+        )  # fmt: skip
+    if max(one.shape[1:]) > MOST_CELLS:
+        raise ClassroomError(f"A map of up to {MOST_CELLS} tokens can be clicked, this one has {max(one.shape[1:])}.")
+    pattern = one.exact(head)
+    truth = [
+        f"{row}.{key}"
+        for row, weights in enumerate(pattern)
+        if query in (None, row) and np.isfinite(weights).any()
+        for key in np.flatnonzero(weights >= np.nanmax(weights[np.isfinite(weights)]) - SAME)
+        if weights[key] > 0
+    ]
+    where = "each token" if query is None else f"query {query}, “{one.query_labels[query]}”,"
+    text = f"Where will {where} look most? ({heads[layer, head]})"
+    content = {"text": text, "queries": one.query_labels, "keys": one.key_labels, "query": query}
+    return content, truth, f"{layer + 1}.{head + 1}"
+
+
+def _token(run: Reading, at: follow.Looked) -> tuple[dict[str, Any], list[str], str]:
+    outputs = [*run.target_positions, *([] if run.open_output is None else [run.open_output])]
+    if not run.has_logits or not outputs:
+        raise ClassroomError("This model predicts no token of this input.")
+    names = {output: f"output {output + 1}" for output in outputs}
+    if len(outputs) > 1:
+        output = st.selectbox("Which answer", outputs, len(outputs) - 1, format_func=names.get, key="ask_output")
+    else:
+        output = outputs[0]
+    logits, labels = run.logits[0, output].float(), run.subject.labels
+    best = int(logits.argmax())
+    tokens = list(range(logits.shape[0]))
+    if len(tokens) > MOST_OPTIONS or len(tokens) > 64:
+        tokens = sorted(logits.topk(FEW).indices.tolist(), key=lambda token: labels[token])
+    tokens = [token for token in tokens if token == best or labels[token] not in ("pad", "start")]
+    text = "What will it answer?" if len(outputs) == 1 else f"What will it answer at {names[output]}?"
+    if output == run.open_output:
+        text = "Which token comes next?"
+    return {"text": text, "options": tuple(labels[token] for token in tokens)}, [str(tokens.index(best))], ""
+
+
+def _head(run: Reading, at: follow.Looked) -> tuple[dict[str, Any], list[str], str]:
+    sites = run.attention
+    heads = [(layer, head) for layer, site in enumerate(sites) for head in range(run.subject.shape.heads[site.path])]
+    if len(heads) > MOST_OPTIONS:
+        raise ClassroomError(f"A question has up to {MOST_OPTIONS} answers, and this model has {len(heads)} heads.")
+    found = silenced_heads(run)
+    effects = found.estimated
+    if len(heads) <= MOST_MEASURED:
+        found.silence(*heads)
+        effects = found.measured
+    best = max(heads, key=lambda head: effects[head])
+    titles = tuple(head_title(sites[layer].path, head, is_pair=at.view.is_pair) for layer, head in heads)
+    text = "Which head matters most: without which is the answer worst?"
+    return {"text": text, "options": titles}, [str(heads.index(best))], f"{best[0] + 1}.{best[1] + 1}"

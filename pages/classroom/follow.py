@@ -1,0 +1,146 @@
+"""What the students of a room follow: the link of the lecturer's screen, as a live page shows it, or as a picture.
+
+app.py and the fragments of screens call `publish` when a screen has been drawn and its link is written.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from pages.shared import link, models, screens
+from pages.shared.live import live_state
+from pages.shared.serving.access import visitor_id
+from pages.shared.serving.classroom import hub, rooms
+from pages.shared.view import View
+from xformer.adapters.own_models import own_model
+from xformer.checkpoints import Checkpoint
+from xformer.classroom.rooms import Room
+from xformer.errors import ClassroomError, XformerError
+from xformer.interventions import parse
+from xformer.live.export import check_exportable
+from xformer.viz.packing import messages, pack, pattern_layers, rider
+
+MOST_PARAMETERS = 3_000_000
+"""Of a model that runs on a phone; as float16 they are 6 MB to load. Larger ones follow as pictures."""
+TABS = {"home": "scene", "attention": "attention", "feed_forward": "feed_forward", "residual": "lens"}
+"""The part of a live page that resembles a screen."""
+_ROOM, _LAST = "classroom_room", "classroom_published"
+
+
+def room() -> Room | None:
+    """The visitor's open room. A new session, as after a restart of the server, finds it again by the visitor's cookie."""
+    if _ROOM not in st.session_state:
+        found = rooms().of(visitor_id())
+        st.session_state[_ROOM] = "" if found is None else found.id
+        return found
+    if not st.session_state[_ROOM]:
+        return None
+    try:
+        return rooms().room(st.session_state[_ROOM])
+    except ClassroomError:
+        st.session_state[_ROOM] = ""
+        return None
+
+
+def use_room(chosen: str) -> None:
+    """Record the visitor's room; "" for none."""
+    st.session_state[_ROOM] = chosen
+    publish_again()
+
+
+def publish_again() -> None:
+    """Publish the next screen even where nothing has changed."""
+    st.session_state.pop(_LAST, None)
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A link of a screen that shows one model, as a view with the head that is enlarged there."""
+
+    view: View
+    layer: int
+    head: int
+    query: int | None
+    key: int | None
+
+
+def looked_at(values: Mapping[str, str]) -> Looked | None:
+    """What a link looks at; None where it names no model. Raises `XformerError` where it does not fit the model."""
+    if not {"model", "input", "mask"} <= values.keys() or models.resolved(values["model"]) is None:
+        return None
+    subject = models.subject(values["model"])
+    source = subject.input.read(values["input"])
+    view = View(values["model"], source, values["mask"], subject, parse(values.get("edits", ""), subject.shape))
+    found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,5})-(\d{1,5}))?", values.get("head", ""), re.ASCII)
+    if found is None:
+        return Looked(view, len(subject.shape.attention) - 1, 0, None, None)
+    cell = [None if number is None else int(number) for number in found.groups()[2:]]
+    return Looked(view, int(found[1]) - 1, int(found[2]) - 1, cell[0], cell[1])
+
+
+def shown(screen: str, values: Mapping[str, str]) -> tuple[dict[str, Any], bytes | None]:
+    """What students follow of a screen and its link, see `xformer.widgets.classroom`; and the picture, where it is one.
+
+    Raises `XformerError` where the link does not fit the model.
+    """
+    title = screens.screens()[screen].title if screen in screens.screens() else screen
+    if not (screen in TABS or screens.screens()[screen].shows_a_model) or (at := looked_at(values)) is None:
+        return {"screen": title, "note": f"The lecturer shows “{title}”. Look at the lecturer's screen."}, None
+    if not _runs_in_browser(at.view):
+        return _picture(title, at)
+    state, missing = live_state(at.view)
+    if missing:
+        return _picture(title, at)
+    state |= {"input": at.view.input.text(at.view.source), "tab": TABS.get(screen, "attention")}
+    if "head" in values:
+        state |= {"layer": at.layer, "head": at.head, "query": at.query, "key": at.key}
+    return {"screen": title, "model": at.view.model, "state": state}, None
+
+
+def _runs_in_browser(view: View) -> bool:
+    if view.model not in models.shipped() and models.run_and_step(view.model) is None:
+        return False
+    try:
+        check_exportable(Checkpoint(view.own.model, view.task))
+        return sum(value.numel() for value in own_model(view.subject).parameters()) <= MOST_PARAMETERS
+    except XformerError:
+        return False
+
+
+def _picture(title: str, at: Looked) -> tuple[dict[str, Any], bytes]:
+    """The enlarged layer with all its heads, and the tokens that were read and predicted."""
+    original, changed = at.view.original(), at.view.changed()
+    runs = [pattern_layers(run)[at.layer : at.layer + 1] for run in (original, changed) if run is not None]
+    packed = pack(runs[0], runs[1] if changed is not None else None, selected=(0, at.head))
+    planes, head = messages(packed, "view")
+    planes += rider((0, at.head), (at.query, at.key))
+    lanes = at.view.kind.rows(original, changed, f"with {at.view.what_changed()}")
+    message = {
+        "screen": title, "title": models.title_of(at.view.model), "picture": time.time_ns() // 1_000_000,
+        "lanes": [[lane.name, list(lane.tokens)] for lane in lanes],
+    }  # fmt: skip
+    return message, struct.pack("<I", len(planes)) + planes + head
+
+
+def publish() -> None:
+    """Show the students what the visitor's screen shows, if the visitor has a room and it has changed."""
+    if st.session_state.get(_ROOM) == "" or not (now := link.written())[1]:
+        return
+    if st.session_state.get(_LAST) == now or (here := room()) is None:
+        return
+    if here.is_paused or here.lesson is not None or (here.asked is not None and not here.asked.is_revealed):
+        return
+    try:
+        message, picture = shown(*now)
+    except XformerError:
+        return  # the screen says it itself
+    rooms().show(here.id, message, picture)
+    st.session_state[_LAST] = now
+    hub.changed(here.id)

@@ -1,0 +1,146 @@
+"""“Present” at the title of every screen: opens a room, shows its code, asks questions, gives exercises, ends the room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import segno
+import streamlit as st
+from streamlit.components.v2 import component
+
+from pages.classroom import ask, follow
+from pages.shared.serving.access import is_local_only, visitor_id
+from pages.shared.serving.classroom import hub, lessons, rooms
+from pages.shared.text import escape_markdown
+from xformer.classroom.rooms import Room
+from xformer.errors import ClassroomError
+from xformer.widgets.scripts import script, style
+
+_host_view = component("xformer_classroom", css=style("classroom"), js=script("classroom", "streamlit"))
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def host_view(room: Room, view: str, *, key: str, more: Mapping[str, object] | None = None) -> None:
+    """What the lecturer sees of a room as it changes, see `xformer/widgets/classroom/host.js`."""
+    _host_view(key=key, data={"code": room.code, "base": _base_path(), "view": view, **(more or {})})
+
+
+def menu() -> None:
+    """The menu of a visitor who keeps cookies; nothing in a frame, which has none."""
+    if st.context.is_embedded or not visitor_id():
+        return
+    room = follow.room()
+    label = "Present" if room is None else spaced(room.code)
+    with st.popover(label, icon=":material/cast:", type="tertiary", key="present"):
+        if room is None:
+            _offer()
+        else:
+            _open_room(room)
+
+
+def _offer() -> None:
+    st.markdown("**Present this to a class**")
+    st.caption(
+        "Students join with a phone or a laptop, without an account. Their pages run the model and follow what you show. "
+        "You can ask what they expect, and give them exercises. Everything is deleted after a day."
+    )
+    if is_local_only():
+        st.info("This server answers this machine alone. Start it with `xformer app --host 0.0.0.0` for a class.")
+    st.button("Open a room", type="primary", on_click=_begin, key="open_room")
+
+
+def _begin() -> None:
+    try:
+        follow.use_room(rooms().open(visitor_id()).id)
+    except ClassroomError as error:
+        st.toast(escape_markdown(str(error)))
+
+
+def _open_room(room: Room) -> None:
+    address = address_of(room)
+    with st.container(horizontal=True, gap="medium", key="join"):
+        st.image(code_image(address), width=190)
+        with st.container(gap="xsmall"):
+            st.caption("Join at")
+            st.markdown(f"**{escape_markdown(short_address())}**")
+            st.caption("with the code")
+            st.markdown(f"## {spaced(room.code)}")
+            host_view(room, "count", key="room_count")
+    if is_local_only():
+        st.caption("Only this machine can join: start the server with `xformer app --host 0.0.0.0` for a class.")
+    with st.container(horizontal=True, gap="small"):
+        if st.button("Ask a question", icon=":material/how_to_vote:", type="primary", key="ask_question"):
+            ask.dialog(room)
+        if st.button("Show the code large", icon=":material/qr_code_2:", key="show_code"):
+            _large(address, room.code)
+    names = {"": "none: students follow the screen"} | {name: lesson.title for name, lesson in lessons().items()}
+    st.session_state["room_lesson"] = "" if room.lesson is None else room.lesson["name"]
+    st.selectbox(
+        "Lesson with exercises",
+        list(names),
+        format_func=lambda name: names[name],
+        key="room_lesson",
+        on_change=_teach,
+        args=(room.id,),
+    )
+    st.session_state["room_follows"] = not room.is_paused
+    st.toggle("Students follow this screen", key="room_follows", on_change=_pause, args=(room.id,),
+              help="Off: prepare something that they do not see yet.")  # fmt: skip
+    st.button("End the room", icon=":material/logout:", on_click=_end, args=(room.id,), type="tertiary", key="end_room",
+              help="Deletes the room with all votes and results.")  # fmt: skip
+
+
+@st.dialog("Join", width="large")
+def _large(address: str, code: str) -> None:
+    with st.container(horizontal=True, gap="large", vertical_alignment="center"):
+        st.image(code_image(address), width=380)
+        st.markdown(f"### {escape_markdown(short_address())}")
+        st.markdown(f"# {spaced(code)}")
+
+
+def _teach(room: str) -> None:
+    ask.keep_the_link()
+    rooms().teach(room, st.session_state["room_lesson"] or None)
+    follow.publish_again()
+    hub.changed(room)
+
+
+def _pause(room: str) -> None:
+    rooms().pause(room, not st.session_state["room_follows"])
+    follow.publish_again()
+
+
+def _end(room: str) -> None:
+    rooms().end(room)
+    follow.use_room("")
+    hub.changed(room)
+
+
+def spaced(code: str) -> str:
+    """A code in two halves, which are easier to read out."""
+    return f"{code[:3]} {code[3:]}"
+
+
+def short_address() -> str:
+    """The address where students type the code: the lecturer's own, or that of this machine in its network."""
+    parts = urlsplit(st.context.url or "")
+    host, port = parts.hostname or "localhost", f":{parts.port}" if parts.port else ""
+    if host in _LOOPBACK and not is_local_only():
+        host = st.get_option("browser.serverAddress") or host
+    return f"{f'[{host}]' if ':' in host else host}{port}{_base_path()}/join"
+
+
+def address_of(room: Room) -> str:
+    """The address that a QR code opens."""
+    return f"{urlsplit(st.context.url or '').scheme or 'http'}://{short_address()}/{room.code}"
+
+
+def _base_path() -> str:
+    path = str(st.get_option("server.baseUrlPath") or "").strip("/")
+    return f"/{path}" if path else ""
+
+
+def code_image(address: str) -> str:
+    """A QR code as SVG, black on white in both themes."""
+    return segno.make(address, micro=False).svg_inline(scale=4, border=2, light="#ffffff", dark="#000000")

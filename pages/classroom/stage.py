@@ -1,0 +1,164 @@
+"""The lecturer's screen while the students answer a question or work on exercises: it stands in place of the picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from pages.classroom import follow
+from pages.classroom.ask import keep_the_link
+from pages.classroom.present import host_view, short_address, spaced
+from pages.shared import link
+from pages.shared.serving.access import visitor_id
+from pages.shared.serving.classroom import hub, lessons, rooms
+from pages.shared.text import escape_markdown
+from xformer.classroom.rooms import Asked, Member, Room
+from xformer.live.lesson import Exercise
+from xformer.training.tables import to_csv
+
+_STUDENT = "classroom_student"
+"""The name of the student whose work the screen shows."""
+
+
+def stage() -> bool:
+    """Draw the question or the exercises of the visitor's room; returns whether the screen below must stay hidden."""
+    if st.context.is_embedded or not visitor_id() or (room := follow.room()) is None:
+        return False
+    if room.asked is None and (room.lesson is None or _is_showing_a_student()):
+        return False
+    with st.container(key="stage", gap="small"):
+        if room.asked is not None:
+            _question(room, room.asked)
+            is_hidden = not room.asked.is_revealed
+        else:
+            _exercises(room, room.lesson or {})
+            is_hidden = True
+    if is_hidden:
+        link.wait()  # the screen follows its link when it is drawn again
+    return is_hidden
+
+
+def _join_line(room: Room) -> None:
+    st.caption(f"Join at **{escape_markdown(short_address())}** with **{spaced(room.code)}**")
+
+
+def _act(act: Callable[..., None], room: Room, *values: Any) -> None:
+    act(*values)
+    follow.publish_again()
+    hub.changed(room.id)
+
+
+def _question(room: Room, asked: Asked) -> None:
+    if not asked.is_revealed:
+        _join_line(room)
+    host_view(room, "question", key="room_question")
+    store = rooms()
+
+    def button(words: str, act: Callable[[int], None], icon: str, key: str, **look: Any) -> None:
+        st.button(words, on_click=_act, args=(act, room, asked.id), icon=f":material/{icon}:", key=key, **look)
+
+    with st.container(horizontal=True, gap="small"):
+        if asked.is_revealed:
+            button("Back to the lecture", store.finish, "arrow_back", "finish_question", type="primary")
+            return
+        button("Reveal", store.reveal, "visibility", "reveal", type="primary")
+        if asked.round == 1:
+            button("Discuss, then vote again", store.ask_again, "forum", "ask_again")
+        button("Cancel", store.finish, "close", "finish_question", type="tertiary")
+
+
+def _exercises(room: Room, lesson: Mapping[str, Any]) -> None:
+    given, step = lessons()[lesson["name"]], int(lesson["step"])
+    exercises = [
+        {"step": at + 1, "title": one.title}
+        for at, one in enumerate(given.steps)
+        if any(isinstance(part, Exercise) for part in one.parts)
+    ]
+    _join_line(room)
+    host_view(room, "work", key="room_work", more={"exercises": exercises, "title": given.title})
+    with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
+        titles = [f"{at + 1}. {one.title}" for at, one in enumerate(given.steps)]
+        st.session_state["room_step"] = step
+        st.selectbox("Step that the students are at", range(len(titles)), format_func=titles.__getitem__,
+                     key="room_step", on_change=_go, args=(room, lesson["name"]))  # fmt: skip
+        st.download_button(
+            "Results as CSV",
+            lambda: results_csv(room.id),
+            "xformer-exercises.csv",
+            "text/csv",
+            on_click="ignore",
+            icon=":material/download:",
+            key="room_results",
+        )
+        st.button("End the lesson", on_click=_act, args=(rooms().teach, room, room.id, None), key="end_lesson")
+    _students_who_allow_it(room, given.checkpoint)
+
+
+def _go(room: Room, lesson: str) -> None:
+    _act(rooms().teach, room, room.id, lesson, st.session_state["room_step"])
+
+
+def results_csv(room: str) -> str:
+    """The results of all lessons of a room."""
+    columns = ["student", "lesson", "step", "tries", "seconds", "solved", "stuck"]
+    return to_csv(pd.DataFrame(rooms().results(room), columns=columns))
+
+
+@st.fragment(run_every=3.0)
+def _students_who_allow_it(room: Room, model: str) -> None:
+    """A button for each student who allows that the lecturer shows the student's work."""
+    with st.container(horizontal=True, gap="small", key="room_students"):
+        for member in rooms().members(room.id):
+            if member.state is not None:
+                words = f"Show {escape_markdown(member.name)}'s work"
+                if st.button(words, icon=":material/person:", key=f"show_student_{member.number}"):
+                    _show(member, model)
+
+
+def _show(member: Member, model: str) -> None:
+    """Open what a student's page shows on the lecturer's screen."""
+    st.session_state[_STUDENT] = member.name
+    values = link_of_state(member.state or {}, model)
+    link.reopen(values)
+    st.switch_page("pages/attention/page.py", query_params=values)
+
+
+def _is_showing_a_student() -> bool:
+    name = st.session_state.get(_STUDENT)
+    if name is None:
+        return False
+    with st.container(horizontal=True, gap="small", vertical_alignment="center", key="stage"):
+        st.markdown(f"**{escape_markdown(name)}'s work**", width="content")
+        st.button("Back to the exercises", icon=":material/arrow_back:", on_click=_stop_showing, key="stop_showing")
+    return True
+
+
+def _stop_showing() -> None:
+    keep_the_link()
+    st.session_state.pop(_STUDENT, None)
+
+
+def link_of_state(state: Mapping[str, Any], model: str) -> dict[str, str]:
+    """The link of the Attention screen for the state of a live page. The screen refuses what does not fit."""
+
+    def texts(name: str) -> list[str]:
+        listed = state.get(name)
+        return [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
+
+    edits = [f"ablate:{head}" for head in texts("ablate")]
+    for cell in texts("cut"):  # "encoder.1.attn.2.0.3" → "encoder.1.attn.2.0-3"
+        before, _, key = cell.rpartition(".")
+        edits.append(f"cut:{before}-{key}")
+    if state.get("positions") is False:
+        edits.append("positions:off")
+    mask, layer, head = state.get("mask"), state.get("layer"), state.get("head")
+    values = {"model": model, "input": str(state.get("input", ""))[:2000]}
+    values["mask"] = mask if isinstance(mask, str) and mask in ("causal", "full") else "as trained"
+    if edits:
+        values["edits"] = ",".join(edits)[:4000]
+    if type(layer) is int and type(head) is int:
+        values["head"] = f"{layer + 1}.{head + 1}"
+    return values

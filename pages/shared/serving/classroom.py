@@ -1,0 +1,480 @@
+"""The routes of classroom mode: the page that students join with a code, and the websockets of students and lecturers.
+
+    GET /join                 asks for the code           GET /join/CODE            the students' page
+    GET /room/CODE/model      a model that runs there     GET /room/CODE/lesson     a lesson
+    GET /room/CODE/picture    a model that cannot run     WS  /room/CODE  /room/CODE/host
+
+A student's websocket takes votes, solved exercises and a nickname; it knows no order of a lecturer. The lecturer's only
+reports; what a lecturer orders comes from the screens (`pages.classroom`). Both are told apart by the visitor's cookie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from html import escape
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from pages.shared.serving.access import visitor_id_in
+from pages.shared.serving.limits import client_address
+from xformer.classroom.rooms import Room, Rooms, normalised
+from xformer.disk_quota import runs_folder
+from xformer.errors import ClassroomError, XformerError
+
+MOST_CHARACTERS = 8192
+"""Of a message from a browser."""
+MESSAGES_A_SECOND = 20
+TABS_EACH = 4
+"""Open connections of one student."""
+GUESSES, GUESSES_A_MINUTE = 30, 20
+"""Wrong codes that an address may send at once, and afterwards; a class behind one address mistypes some."""
+WRONG_SECONDS = 0.5
+"""How long the answer to a wrong code waits."""
+HOST_SECONDS = 0.15
+"""Between two reports to a lecturer."""
+ENDED, REFUSED = 4404, 4403
+"""Codes that close a websocket: there is no such room; this browser may not."""
+T = TypeVar("T")
+_writer = ThreadPoolExecutor(1, thread_name_prefix="rooms")
+"""Writes of all students, one after the other: they need not wait for each other's locks."""
+
+
+def rooms() -> Rooms:
+    """The rooms of this server."""
+    return Rooms(runs_folder())
+
+
+def routes() -> list[BaseRoute]:
+    """The routes for `st.App`."""
+    return [
+        Route("/join", _join),
+        Route("/join/{code}", _join),
+        Route("/room/{code}/model", _model),
+        Route("/room/{code}/lesson", _lesson),
+        Route("/room/{code}/picture", _picture),
+        WebSocketRoute("/room/{code}", _student),
+        WebSocketRoute("/room/{code}/host", _host),
+    ]
+
+
+# ── who is told about changes ──
+
+
+class Hub:
+    """The open connections of all rooms. A change wakes them up; each then sends the newest state, however many it missed."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.students: dict[str, dict[asyncio.Event, str]] = {}
+        """By room: the events that wake up the students' connections, with the student's id."""
+        self.hosts: dict[str, set[asyncio.Event]] = {}
+        self._texts: dict[str, str] = {}
+
+    def changed(self, room: str, *, only_hosts: bool = False) -> None:
+        """Wake up the connections of a room; any thread may call it."""
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._wake, room, only_hosts)
+
+    def _wake(self, room: str, only_hosts: bool) -> None:
+        for event in self.hosts.get(room, ()):
+            event.set()
+        if not only_hosts:
+            self._texts.pop(room, None)
+            for event in self.students.get(room, ()):
+                event.set()
+
+    def text(self, room: str) -> str:
+        """What every student of a room is sent, made once for all."""
+        if room not in self._texts:
+            self._texts[room] = json.dumps(for_students(rooms().room(room), rooms()))
+        return self._texts[room]
+
+    def add(self, room: str, member: str | None, event: asyncio.Event) -> None:
+        """Count a connection. Raises `ClassroomError` where a student has too many."""
+        self.loop = asyncio.get_running_loop()
+        if member is None:
+            self.hosts.setdefault(room, set()).add(event)
+            return
+        if sum(one == member for one in self.students.get(room, {}).values()) >= TABS_EACH:
+            raise ClassroomError(f"This room is open in {TABS_EACH} tabs of this browser already; close one.")
+        self.students.setdefault(room, {})[event] = member
+        self._wake(room, only_hosts=True)
+
+    def remove(self, room: str, event: asyncio.Event) -> None:
+        """A connection has ended."""
+        self.hosts.get(room, set()).discard(event)
+        if self.students.get(room, {}).pop(event, None) is not None:
+            self._wake(room, only_hosts=True)
+        for of in (self.hosts, self.students):
+            if not of.get(room, True):
+                del of[room]
+        if room not in self.students:
+            self._texts.pop(room, None)
+
+    def present(self, room: str) -> set[str]:
+        """The students who are connected."""
+        return set(self.students.get(room, {}).values())
+
+
+hub = Hub()
+
+
+def for_students(room: Room, of: Rooms) -> dict[str, Any]:
+    """What the students of a room may know: nothing of a result before it is revealed, nothing of each other."""
+    message: dict[str, Any] = {"type": "room", "shown": dict(room.shown), "lesson": room.lesson, "question": None}
+    if (asked := room.asked) is not None:
+        about = vars(asked.question) | {"id": asked.id, "round": asked.round, "truth": None, "votes": None}
+        if asked.is_revealed:
+            about |= {"truth": asked.truth, "votes": of.tally(asked.id)}
+        else:
+            del about["shown"]
+            message["shown"] = {}
+        message["question"] = about
+    return message
+
+
+def for_host(room: Room, of: Rooms) -> dict[str, Any]:
+    """What the lecturer's screen shows: who is there, the votes, and the work on exercises."""
+    present = hub.present(room.id)
+    message: dict[str, Any] = {"type": "host", "present": len(present), "question": None, "work": None}
+    if (asked := room.asked) is not None:
+        about = {name: value for name, value in vars(asked.question).items() if name != "shown"}
+        about |= {"id": asked.id, "round": asked.round, "votes": of.tally(asked.id), "isRevealed": asked.is_revealed}
+        message["question"] = about | {"truth": asked.truth if asked.is_revealed else None}
+    if room.lesson is not None:
+        found: dict[str, dict[str, Any]] = {
+            one.id: {"name": one.name, "isHere": one.id in present, "mayShow": one.state is not None, "work": {}}
+            for one in of.members(room.id)
+        }
+        for row in of.results(room.id, room.lesson["name"]):
+            found[row["member"]]["work"][row["step"]] = {
+                key: row[key] for key in ("tries", "seconds", "solved", "stuck")
+            }
+        message["work"] = {"lesson": room.lesson, "students": list(found.values())}
+    return message
+
+
+# ── wrong codes ──
+
+
+class Guesses:
+    """Wrong codes by address, which run out and come back with time."""
+
+    def __init__(self) -> None:
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def are_left(self, address: str) -> bool:
+        """Whether an address may send another code."""
+        return self._now(address) >= 1
+
+    def wrong(self, address: str) -> None:
+        """Count a wrong code."""
+        self._left[address] = (max(0.0, self._now(address) - 1), time.monotonic())
+        self._left.move_to_end(address)
+        while len(self._left) > 10_000:
+            self._left.popitem(last=False)
+
+    def _now(self, address: str) -> float:
+        left, at = self._left.get(address, (float(GUESSES), 0.0))
+        return min(GUESSES, left + (time.monotonic() - at) * GUESSES_A_MINUTE / 60)
+
+
+guesses = Guesses()
+
+
+async def _find(connection: HTTPConnection) -> Room | Response:
+    """The room of a code, or the refusal; a student who has joined it before is not refused for what neighbours guess."""
+    address, code = client_address(connection.scope), connection.path_params.get("code", "")
+    found = rooms().find(code)
+    if not guesses.are_left(address) and not (
+        found is not None and rooms().is_member(found.id, visitor_id_in(connection.cookies))
+    ):
+        await asyncio.sleep(WRONG_SECONDS)
+        why = "Too many wrong codes came from your address. Try again in a minute."
+        return _form(why, status=429) if connection.url.path.startswith("/join") else PlainTextResponse(why, 429)
+    if found is not None:
+        return found
+    guesses.wrong(address)
+    await asyncio.sleep(WRONG_SECONDS)
+    why = f"There is no room {normalised(code)[:12]}. Check the six letters; a room ends after a day."
+    return _form(why, status=404) if connection.url.path.startswith("/join") else PlainTextResponse(why, 404)
+
+
+# ── pages ──
+
+
+async def _join(request: Request) -> Response:
+    if "code" not in request.path_params:
+        code = normalised(request.query_params.get("code", ""))
+        if not code:
+            return _form("")
+        request.scope["path_params"] = {"code": code}
+    found = await _find(request)
+    return found if isinstance(found, Response) else HTMLResponse(await asyncio.to_thread(_page))
+
+
+@cache
+def _page() -> str:
+    from xformer.viz.theme import DIVERGING, SEQUENTIAL
+    from xformer.widgets import matrices_data, scene_data
+    from xformer.widgets.page import stand_alone_page
+
+    colours = matrices_data.COLOURS | scene_data.COLOURS | {"sequential": SEQUENTIAL, "diverging": DIVERGING}
+    inside = ("live", "attention_view", "scene", "matrices", "digit_pad")
+    return stand_alone_page(
+        "classroom", "room", {"colours": json.dumps(colours).encode()}, title="xformer: classroom", styles=inside
+    )
+
+
+def _form(problem: str, status: int = 200) -> Response:
+    """The page that asks for a code."""
+    from xformer.widgets.page import stand_alone_page
+
+    page = stand_alone_page(
+        "classroom", "room", {"ask": json.dumps({"problem": escape(problem)}).encode()}, title="Join"
+    )
+    return HTMLResponse(page, status)
+
+
+async def _model(request: Request) -> Response:
+    found = await _find(request)
+    if isinstance(found, Response):
+        return found
+    name = request.query_params.get("name", "")
+    shown = found.shown if found.asked is None else found.asked.question.shown
+    try:
+        if found.lesson is not None and name == f"lesson:{found.lesson['name']}":
+            packed = await asyncio.to_thread(_packed_lesson, found.lesson["name"])
+        elif name and name in (found.shown.get("model"), shown.get("model")):
+            packed = await asyncio.to_thread(_packed, name)
+        else:
+            return PlainTextResponse("This room does not show that model.", 404)
+    except XformerError as error:
+        return PlainTextResponse(str(error), 409)
+    headers = {"Cache-Control": "private, max-age=3600"}
+    return Response(packed, media_type="application/octet-stream", headers=headers)
+
+
+_kept: OrderedDict[str, bytes] = OrderedDict()
+_packing = threading.Lock()
+
+
+def _packed(name: str) -> bytes:
+    """A model as `xformer.live` packs it; the last eight are kept."""
+    from pages.shared.models import path_of
+    from xformer.live.export import opened, pack_model
+
+    with _packing:  # a class asks for it all at once
+        if name not in _kept:
+            title, checkpoint, _ = opened(path_of(name))
+            _kept[name] = pack_model(checkpoint, name=title if "@" in name else name)
+            while len(_kept) > 8:
+                _kept.popitem(last=False)
+        return _kept[name]
+
+
+def _packed_lesson(name: str) -> bytes:
+    return _packed(lessons()[name].checkpoint)
+
+
+@cache
+def lessons() -> dict[str, Any]:
+    """The shipped lessons whose model is shipped too, by the names of their files."""
+    from xformer.installed import APP
+    from xformer.live import lesson
+
+    found = {file.stem: lesson.load(file) for file in sorted((APP / "docs" / "lessons").glob("*.md"))}
+    return {name: one for name, one in found.items() if one.checkpoint}
+
+
+async def _lesson(request: Request) -> Response:
+    found = await _find(request)
+    if isinstance(found, Response):
+        return found
+    if found.lesson is None:
+        return PlainTextResponse("This room has no lesson.", 404)
+    lesson = await asyncio.to_thread(lambda: lessons()[found.lesson["name"]].to_json())  # type: ignore[index]
+    return Response(json.dumps(lesson), media_type="application/json")
+
+
+async def _picture(request: Request) -> Response:
+    found = await _find(request)
+    if isinstance(found, Response):
+        return found
+    picture = None if found.asked is not None and not found.asked.is_revealed else rooms().picture(found.id)
+    return Response(picture or b"", 200 if picture else 404, media_type="application/octet-stream")
+
+
+# ── websockets ──
+
+
+def _is_from_here(websocket: WebSocket) -> bool:
+    """Whether the page that opens the websocket comes from this server."""
+    origin = urlsplit(websocket.headers.get("origin", ""))
+    return not origin.netloc or origin.netloc == websocket.headers.get("host")
+
+
+async def _admitted(websocket: WebSocket) -> tuple[Room, str] | None:
+    """The room and the visitor's secret; None where the connection is refused, which has been said then."""
+    secret = visitor_id_in(websocket.cookies)
+    if not secret or not _is_from_here(websocket):
+        await websocket.close(REFUSED)
+        return None
+    found = await _find(websocket)
+    await websocket.accept()
+    if isinstance(found, Response):
+        await websocket.close(ENDED if found.status_code == 404 else REFUSED)
+        return None
+    return found, secret
+
+
+async def _both(websocket: WebSocket, send: Coroutine[Any, Any, None], take: Coroutine[Any, Any, None]) -> None:
+    """Send and receive until one of them ends."""
+    tasks = {asyncio.create_task(send), asyncio.create_task(take)}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if isinstance(error := task.exception(), ClassroomError):
+                await websocket.close(ENDED)
+            elif error is not None and not isinstance(error, WebSocketDisconnect | RuntimeError):
+                raise error
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _host(websocket: WebSocket) -> None:
+    admitted = await _admitted(websocket)
+    if admitted is None:
+        return
+    room, secret = admitted
+    if not rooms().is_owner(room.id, secret):
+        await websocket.close(REFUSED)
+        return
+    event = asyncio.Event()
+    hub.add(room.id, None, event)
+
+    async def report() -> None:
+        while True:
+            event.clear()
+            await websocket.send_text(json.dumps(for_host(rooms().room(room.id), rooms())))
+            await asyncio.sleep(HOST_SECONDS)
+            await event.wait()
+
+    async def wait_for_the_end() -> None:
+        while True:
+            await websocket.receive()
+            await asyncio.sleep(1 / MESSAGES_A_SECOND)
+
+    try:
+        await _both(websocket, report(), wait_for_the_end())
+    finally:
+        hub.remove(room.id, event)
+
+
+async def _student(websocket: WebSocket) -> None:
+    admitted = await _admitted(websocket)
+    if admitted is None:
+        return
+    room, secret = admitted
+    event = asyncio.Event()
+    try:
+        member = (await _write(partial(rooms().join, room.id, secret))).id
+        hub.add(room.id, member, event)
+    except ClassroomError as error:
+        await websocket.send_text(json.dumps({"type": "problem", "text": str(error)}))
+        await websocket.close(REFUSED)
+        return
+
+    async def follow() -> None:
+        sent, question = "", None
+        while True:
+            event.clear()
+            if (text := hub.text(room.id)) != sent:
+                asked = json.loads(text)["question"] if '"question": {' in text else None
+                now = None if asked is None else (asked["id"], asked["round"])
+                if now is not None and now != question:  # what this student has answered already, before a reload
+                    mine = rooms().vote_of(member, *now)
+                    await websocket.send_text(_voted(*now, mine))
+                question = now
+                await websocket.send_text(text)
+                sent = text
+            await event.wait()
+
+    async def take() -> None:
+        while True:
+            text = await websocket.receive()
+            if text["type"] == "websocket.disconnect":
+                return
+            said = text.get("text") or ""
+            if len(said) > MOST_CHARACTERS:
+                await websocket.close(1009)
+                return
+            if (answer := await _taken(room.id, member, said)) is not None:
+                await websocket.send_text(answer)
+            await asyncio.sleep(1 / MESSAGES_A_SECOND)
+
+    try:
+        await _both(websocket, follow(), take())
+    finally:
+        hub.remove(room.id, event)
+
+
+def _voted(question: int, round: int, answer: str | None) -> str:
+    return json.dumps({"type": "voted", "question": question, "round": round, "answer": answer})
+
+
+async def _write(act: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(_writer, act)
+
+
+def _whole(value: object, least: int = 0, most: int = 10**9) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ClassroomError("This message is not understood.")
+    return value
+
+
+async def _taken(room: str, member: str, text: str) -> str | None:
+    """Follow a student's message; returns what is answered. What is not understood changes nothing."""
+    try:
+        said = json.loads(text)
+        if not isinstance(said, dict):
+            raise ClassroomError("This message is not understood.")
+        kind, of = said.get("type"), rooms()
+        if kind == "vote":
+            question, round, answer = _whole(said.get("question")), _whole(said.get("round"), 1, 2), said.get("answer")
+            await _write(partial(of.vote, member, question, round, str(answer)))
+            hub.changed(room, only_hosts=True)
+            return _voted(question, round, str(answer))
+        if kind == "work":
+            step, tries = _whole(said.get("step"), 0, 999), _whole(said.get("tries"), 0, 10**6)
+            if said.get("lesson") in lessons():
+                await _write(partial(of.work, member, said["lesson"], step, tries, said.get("solved") is True))
+        elif kind == "nickname":
+            await _write(partial(of.rename, member, str(said.get("name"))))
+        elif kind == "state":
+            state = said.get("state")
+            await _write(partial(of.offer, member, state if isinstance(state, dict) else None))
+        elif kind == "forget":
+            await _write(partial(of.forget, member))
+            return json.dumps({"type": "forgotten"})
+        else:
+            raise ClassroomError("This message is not understood.")
+    except ClassroomError as error:
+        return json.dumps({"type": "problem", "text": str(error)})
+    except (ValueError, RecursionError):
+        return json.dumps({"type": "problem", "text": "This message is not understood."})
+    hub.changed(room, only_hosts=True)
+    return None

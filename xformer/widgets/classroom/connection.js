@@ -1,0 +1,48 @@
+// A websocket that comes back by itself. `take(message)` gets what the server sends, `say(text, isOpen)` how it stands.
+
+const ENDED = 4404, REFUSED = 4403;
+const SOONEST = 250, LATEST = 1500; // milliseconds until the next try
+
+export const httpBase = (path = location.pathname) => path.replace(/\/(join|room)\/?.*$/, ""); // where the app is served below
+
+export class Connection {
+  constructor(path, take, say) {
+    Object.assign(this, { path, take, say, wait: SOONEST, isOver: false, waiting: [] });
+    this.open();
+    addEventListener("online", (this.now = () => { if (this.socket?.readyState === WebSocket.CLOSED && !this.isOver) this.open(); }));
+  }
+
+  open() {
+    clearTimeout(this.timer);
+    const socket = (this.socket = new WebSocket(`${location.protocol.replace("http", "ws")}//${location.host}${this.path}`));
+    socket.onopen = () => { this.wait = SOONEST; };
+    socket.onmessage = ({ data }) => {
+      if (!this.isReady) { this.isReady = true; this.say("", true); }
+      this.take(JSON.parse(data));
+    };
+    socket.onclose = ({ code }) => {
+      this.isReady = false;
+      if (this.isOver) return;
+      if (code === ENDED || code === REFUSED) {
+        this.isOver = true;
+        return this.say(code === ENDED ? "This room has ended." : "This browser cannot join: close other tabs of the room, and allow cookies.", false);
+      }
+      this.say("Connecting …", false);
+      this.timer = setTimeout(() => this.open(), this.wait * (0.5 + Math.random()));
+      this.wait = Math.min(LATEST, this.wait * 2);
+    };
+  }
+
+  send(message) { // false: not connected
+    if (this.socket.readyState !== WebSocket.OPEN) return false;
+    this.socket.send(JSON.stringify(message));
+    return true;
+  }
+
+  close() {
+    this.isOver = true;
+    clearTimeout(this.timer);
+    removeEventListener("online", this.now);
+    this.socket.close();
+  }
+}

@@ -1,0 +1,94 @@
+// A question as it is drawn for students and for the lecturer: a map of cells, or answers in a row; with votes as shares.
+
+import { button, element } from "../shared.js";
+import { visible } from "../live/pictures.js";
+
+const MANY = 48; // more answers than this are chosen in a list
+const percent = (n, of) => `${Math.round((100 * n) / Math.max(1, of))} %`;
+export const total = (votes) => Object.values(votes ?? {}).reduce((sum, n) => sum + n, 0);
+export const share = (votes, truth) => {
+  const n = total(votes), right = truth.reduce((sum, answer) => sum + (votes?.[answer] ?? 0), 0);
+  return n ? `${percent(right, n)} right (${right} of ${n})` : "no answers";
+};
+
+export const wordOf = (question, answer) => {
+  if (question.kind !== "cell") return question.options[answer];
+  const [query, key] = answer.split(".").map(Number);
+  return `query ${query} (${visible(question.queries[query])}) → key ${key} (${visible(question.keys[key])})`;
+};
+
+// The answers of a question, as buttons where `choose(answer)` is given. `mine` is pressed, `truth` outlined, `votes` are shown.
+export function answers(question, { choose, mine, truth, votes }) {
+  const draw = question.kind === "cell" ? map : votes ? bars : question.options.length > MANY ? list : row;
+  return draw(question, { choose, mine, truth: new Set(truth ?? []), votes, n: total(votes) });
+}
+
+function map(question, { choose, mine, truth, votes, n }) {
+  const { queries, keys, query: asked } = question, most = Math.max(1, ...Object.values(votes ?? {}));
+  const box = element("div", "map"), table = element("table"), body = table.createTBody();
+  table.createTHead().insertRow().append(element("td"), ...keys.map((word) => element("th", "", visible(word))));
+  queries.forEach((word, query) => {
+    if (asked !== null && asked !== query) return;
+    const line = body.insertRow();
+    line.append(element("th", "", visible(word)));
+    keys.forEach((key, at) => {
+      const answer = `${query}.${at}`, count = votes?.[answer] ?? 0, name = wordOf(question, answer);
+      const cell = choose ? button("", () => choose(answer)) : element("div", "", votes && count ? percent(count, n) : "");
+      cell.classList.add("cell");
+      if (choose) cell.setAttribute("aria-pressed", String(mine === answer));
+      else if (mine === answer) cell.classList.add("mine");
+      cell.dataset.answer = answer;
+      cell.setAttribute("aria-label", `${name}${votes ? `: ${count} votes` : ""}${truth.has(answer) ? ", what the model does" : ""}`);
+      if (!choose) cell.setAttribute("role", "img");
+      cell.title = name;
+      if (truth.has(answer)) cell.classList.add("truth");
+      if (votes) {
+        cell.style.setProperty("--share", (count / most).toFixed(3));
+        if (count / most > 0.55) cell.classList.add("strong");
+      }
+      line.insertCell().append(cell);
+    });
+  });
+  box.append(element("p", "hint", "Rows are queries, columns are keys: a cell is one token looking at another."), table);
+  return box;
+}
+
+function row(question, { choose, mine, truth }) {
+  const box = element("div", "options");
+  question.options.forEach((word, at) => {
+    const answer = String(at), node = choose ? button(visible(word), () => choose(answer)) : element("div", "", visible(word));
+    node.classList.add("option");
+    node.dataset.answer = answer;
+    if (choose) node.setAttribute("aria-pressed", String(mine === answer));
+    else if (mine === answer) node.classList.add("mine");
+    if (truth.has(answer)) node.classList.add("truth");
+    box.append(node);
+  });
+  return box;
+}
+
+function list(question, { choose, mine }) {
+  const select = element("select", "option");
+  select.append(new Option("choose an answer", ""), ...question.options.map((word, at) => new Option(visible(word), at)));
+  select.setAttribute("aria-label", question.text);
+  select.value = mine ?? "";
+  select.disabled = !choose;
+  select.onchange = () => { if (select.value !== "") choose(select.value); };
+  return select;
+}
+
+function bars(question, { mine, truth, votes, n }) { // the answers that were given or are right, the most frequent first where they are many
+  const box = element("div", "bars"), every = question.options.map((word, at) => ({ word, answer: String(at), count: votes[at] ?? 0 }));
+  const kept = every.length <= 12 ? every : every.filter(({ answer, count }) => count || truth.has(answer)).sort((a, b) => b.count - a.count).slice(0, 12);
+  for (const { word, answer, count } of kept) {
+    const line = element("div", `bar${truth.has(answer) ? " truth" : ""}${mine === answer ? " mine" : ""}`), fill = element("span", "fill");
+    fill.style.width = `${(100 * count) / Math.max(1, n)}%`;
+    const track = element("span", "track");
+    track.append(fill);
+    line.dataset.answer = answer;
+    line.append(element("span", "word", visible(word)), track, element("span", "count", `${percent(count, n)} · ${count}`));
+    box.append(line);
+  }
+  if (!kept.length) box.append(element("p", "hint", "No answers yet."));
+  return box;
+}

@@ -1,0 +1,4 @@
+import { mounted } from "../streamlit.js";
+import { HostView } from "./host.js";
+
+export default mounted(HostView, "room");
