@@ -124,7 +124,7 @@ def _cell(run: Reading, at: follow.Looked) -> tuple[dict[str, Any], list[str], s
     chosen = (at.layer, at.head) if (at.layer, at.head) in heads else next(iter(heads))
     with st.container(horizontal=True):
         layer, head = st.selectbox(
-            "Head", list(heads), list(heads).index(chosen), format_func=heads.get, key="ask_head"
+            "Head", list(heads), list(heads).index(chosen), format_func=heads.__getitem__, key="ask_head"
         )
         one = layers[layer]
         queries: list[int | None] = [None, *range(len(one.query_labels))]
@@ -135,12 +135,12 @@ def _cell(run: Reading, at: follow.Looked) -> tuple[dict[str, Any], list[str], s
     if max(one.shape[1:]) > MOST_CELLS:
         raise ClassroomError(f"A map of up to {MOST_CELLS} tokens can be clicked, this one has {max(one.shape[1:])}.")
     pattern = one.exact(head)
+    pattern = np.where(np.isfinite(pattern), pattern, 0.0)  # a hidden cell is infinite
     truth = [
         f"{row}.{key}"
         for row, weights in enumerate(pattern)
-        if query in (None, row) and np.isfinite(weights).any()
-        for key in np.flatnonzero(weights >= np.nanmax(weights[np.isfinite(weights)]) - SAME)
-        if weights[key] > 0
+        if query in (None, row)
+        for key in np.flatnonzero(weights >= max(weights.max() - SAME, SAME))
     ]
     where = "each token" if query is None else f"query {query}, “{one.query_labels[query]}”,"
     text = f"Where will {where} look most? ({heads[layer, head]})"
@@ -154,7 +154,7 @@ def _token(run: Reading, at: follow.Looked) -> tuple[dict[str, Any], list[str], 
         raise ClassroomError("This model predicts no token of this input.")
     names = {output: f"output {output + 1}" for output in outputs}
     if len(outputs) > 1:
-        output = st.selectbox("Which answer", outputs, len(outputs) - 1, format_func=names.get, key="ask_output")
+        output = st.selectbox("Which answer", outputs, len(outputs) - 1, format_func=names.__getitem__, key="ask_output")
     else:
         output = outputs[0]
     logits, labels = run.logits[0, output].float(), run.subject.labels

@@ -52,8 +52,7 @@ def _act(act: Callable[..., None], room: Room, *values: Any) -> None:
 
 
 def _question(room: Room, asked: Asked) -> None:
-    if not asked.is_revealed:
-        _join_line(room)
+    _join_line(room)
     host_view(room, "question", key="room_question")
     store = rooms()
 
@@ -101,7 +100,7 @@ def _go(room: Room, lesson: str) -> None:
     _act(rooms().teach, room, room.id, lesson, st.session_state["room_step"])
 
 
-def results_csv(room: str) -> str:
+def results_csv(room: str) -> bytes:
     """The results of all lessons of a room."""
     columns = ["student", "lesson", "step", "tries", "seconds", "solved", "stuck"]
     return to_csv(pd.DataFrame(rooms().results(room), columns=columns))

@@ -21,6 +21,7 @@ from pages.shared.serving.access import is_forwarded, is_local_only
 from pages.shared.streamlit_compat import is_script_thread
 from pages.shared.text import escape_markdown
 from xformer.checkpoints import FILE
+from xformer.classroom.rooms import Rooms
 from xformer.disk_quota import runs_folder
 from xformer.errors import ConfigError, RunStoreError, XformerError
 from xformer.files import snapshot_steps
@@ -137,11 +138,14 @@ def _reconcile_for_ever() -> None:
     emptied = time.monotonic()
     while True:
         shared.sweep()  # also frees the memory of visitors who have left
+        is_time = time.monotonic() - emptied > EMPTY_BIN_SECONDS
         try:
+            if is_time:
+                emptied = time.monotonic()
+                Rooms(runs_folder()).delete_expired()
             if store().database.file.exists():
                 jobs.reconcile(store())
-                if time.monotonic() - emptied > EMPTY_BIN_SECONDS:
-                    emptied = time.monotonic()
+                if is_time:
                     jobs.empty_bin(store())
         except (XformerError, OSError):  # a full disk, a folder that may not be written: the pages say so, it may pass
             pass

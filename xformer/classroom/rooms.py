@@ -296,11 +296,12 @@ class Rooms:
 
     def delete_expired(self) -> int:
         """Delete the rooms whose time is over; returns how many there were."""
-        if not self.file.exists():
-            return 0
-        with self._writing() as db:
-            n = db.execute("DELETE FROM rooms WHERE opened <= ?", (time.time() - LIFETIME,)).rowcount
+        over = time.time() - LIFETIME
+        with self._reading() as db:
+            n = 0 if db is None else db.execute("SELECT count(*) FROM rooms WHERE opened <= ?", (over,)).fetchone()[0]
         if n:
+            with self._writing() as db:
+                db.execute("DELETE FROM rooms WHERE opened <= ?", (over,))
             self._empty_log()
         return n
 

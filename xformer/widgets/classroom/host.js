@@ -2,7 +2,7 @@
 //
 //   data = { code, base, view }     view: "count", "question" or "work"
 
-import { button, element } from "../shared.js";
+import { button, element, theme } from "../shared.js";
 import { Connection } from "./connection.js";
 import { answers, share, total } from "./questions.js";
 
@@ -10,7 +10,7 @@ const minutes = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s` : `${Mat
 
 export class HostView {
   constructor(parent) {
-    this.root = parent.appendChild(element("div", "room host"));
+    this.root = parent.appendChild(element("div", "room ui host"));
     this.isShowingVotes = false;
   }
 
@@ -39,6 +39,7 @@ export class HostView {
     this.drawn = now;
     const here = `${message.present} student${message.present === 1 ? "" : "s"} here`;
     const parts = this[`draw_${data.view}`](message, here);
+    this.root.classList.toggle("dark", Boolean(theme(this.root).isDark));
     this.root.replaceChildren(...parts, ...(this.problem ? [element("p", "hint", this.problem)] : []));
   }
 
@@ -73,7 +74,7 @@ export class HostView {
     if (!work) return [];
     const { exercises, title } = this.data, box = element("div", "map"), table = element("table", "work");
     const head = table.createTHead().insertRow(), body = table.createTBody();
-    head.append(element("th", "", here), ...exercises.map(({ step, title: words }) => { const cell = element("th", "", String(step)); cell.title = words; return cell; }), element("td"));
+    head.append(element("th", "", here), ...exercises.map(({ step, title: words }) => element("th", "", `${step}. ${words}`)), element("td"));
     const order = work.students.filter(({ isHere, work: done }) => isHere || Object.keys(done).length);
     for (const student of order) {
       const line = body.insertRow();

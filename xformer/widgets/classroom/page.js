@@ -6,7 +6,7 @@ import { StudentPage } from "./student.js";
 const json = (name) => JSON.parse(new TextDecoder().decode(written(name))), root = place("room");
 
 function ask({ problem }) { // the six letters of a room
-  root.className = "room entrance";
+  root.className = "room ui entrance";
   const form = element("form"), field = element("input"), label = element("label", "", "Code of the room");
   Object.assign(field, { autocomplete: "off", autocapitalize: "characters", spellcheck: false, maxLength: 12, required: true });
   const join = button("Join", null);

@@ -11,8 +11,9 @@ export const share = (votes, truth) => {
   return n ? `${percent(right, n)} right (${right} of ${n})` : "no answers";
 };
 
+const shown = (question, word) => (question.kind === "token" ? visible(word) : word);
 export const wordOf = (question, answer) => {
-  if (question.kind !== "cell") return question.options[answer];
+  if (question.kind !== "cell") return shown(question, question.options[answer]);
   const [query, key] = answer.split(".").map(Number);
   return `query ${query} (${visible(question.queries[query])}) → key ${key} (${visible(question.keys[key])})`;
 };
@@ -26,6 +27,7 @@ export function answers(question, { choose, mine, truth, votes }) {
 function map(question, { choose, mine, truth, votes, n }) {
   const { queries, keys, query: asked } = question, most = Math.max(1, ...Object.values(votes ?? {}));
   const box = element("div", "map"), table = element("table"), body = table.createTBody();
+  table.style.setProperty("--n", keys.length);
   table.createTHead().insertRow().append(element("td"), ...keys.map((word) => element("th", "", visible(word))));
   queries.forEach((word, query) => {
     if (asked !== null && asked !== query) return;
@@ -56,7 +58,7 @@ function map(question, { choose, mine, truth, votes, n }) {
 function row(question, { choose, mine, truth }) {
   const box = element("div", "options");
   question.options.forEach((word, at) => {
-    const answer = String(at), node = choose ? button(visible(word), () => choose(answer)) : element("div", "", visible(word));
+    const answer = String(at), node = choose ? button(shown(question, word), () => choose(answer)) : element("div", "", shown(question, word));
     node.classList.add("option");
     node.dataset.answer = answer;
     if (choose) node.setAttribute("aria-pressed", String(mine === answer));
@@ -69,7 +71,7 @@ function row(question, { choose, mine, truth }) {
 
 function list(question, { choose, mine }) {
   const select = element("select", "option");
-  select.append(new Option("choose an answer", ""), ...question.options.map((word, at) => new Option(visible(word), at)));
+  select.append(new Option("choose an answer", ""), ...question.options.map((word, at) => new Option(shown(question, word), at)));
   select.setAttribute("aria-label", question.text);
   select.value = mine ?? "";
   select.disabled = !choose;
@@ -86,7 +88,7 @@ function bars(question, { mine, truth, votes, n }) { // the answers that were gi
     const track = element("span", "track");
     track.append(fill);
     line.dataset.answer = answer;
-    line.append(element("span", "word", visible(word)), track, element("span", "count", `${percent(count, n)} · ${count}`));
+    line.append(element("span", "word", shown(question, word)), track, element("span", "count", `${percent(count, n)} · ${count}`));
     box.append(line);
   }
   if (!kept.length) box.append(element("p", "hint", "No answers yet."));

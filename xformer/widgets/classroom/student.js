@@ -25,7 +25,7 @@ export class StudentPage {
 
   build() {
     this.root.className = "room";
-    const bar = element("header", "bar");
+    const bar = element("header", "ui top");
     this.dot = element("span", "dot");
     this.status = element("span", "status", "Connecting …");
     this.status.setAttribute("role", "status");
@@ -43,7 +43,7 @@ export class StudentPage {
     const forget = button("Delete what is stored of me", () => this.connection.send({ type: "forget" }));
     box.append(name, element("p", "hint", "Only the lecturer sees it. No account, no other data; all is deleted after a day."), consent, forget);
     bar.append(this.dot, element("strong", "code", `${this.code.slice(0, 3)} ${this.code.slice(3)}`), this.status, this.follow, me);
-    this.card = element("section", "card");
+    this.card = element("section", "ui card");
     this.card.setAttribute("aria-live", "polite");
     this.note = element("p", "note");
     this.stage = element("div", "stage");
@@ -112,7 +112,7 @@ export class StudentPage {
     this.stage.hidden = Boolean(isAsked);
     if (isAsked) return void (this.note.textContent = "");
     if (lesson && !question) return this.showLesson(lesson);
-    const wanted = question ? question.shown : shown;
+    const wanted = question?.shown?.model ? question.shown : shown; // a picture comes with the screen that is revealed
     this.note.textContent = wanted.note ?? (wanted.model || wanted.picture ? "" : "The lecturer has not shown a model yet.");
     if (wanted.model) {
       await this.open(wanted.model, async () => this.live(wanted.model));
