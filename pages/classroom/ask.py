@@ -154,7 +154,9 @@ def _token(run: Reading, at: follow.Looked) -> tuple[dict[str, Any], list[str], 
         raise ClassroomError("This model predicts no token of this input.")
     names = {output: f"output {output + 1}" for output in outputs}
     if len(outputs) > 1:
-        output = st.selectbox("Which answer", outputs, len(outputs) - 1, format_func=names.__getitem__, key="ask_output")
+        output = st.selectbox(
+            "Which answer", outputs, len(outputs) - 1, format_func=names.__getitem__, key="ask_output"
+        )
     else:
         output = outputs[0]
     logits, labels = run.logits[0, output].float(), run.subject.labels

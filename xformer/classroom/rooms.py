@@ -166,6 +166,8 @@ class Rooms:
 
     def __init__(self, folder: str | Path) -> None:
         self.file = Path(folder) / FILE
+        self._kept: sqlite3.Connection | None = None
+        """Stays open after the first write: the last connection to close would write the log back into the file each time."""
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -180,6 +182,9 @@ class Rooms:
             db.execute("PRAGMA secure_delete = ON")
             if db.execute("PRAGMA user_version").fetchone()[0] == 0:
                 db.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = 1; COMMIT")
+            if self._kept is None:
+                self._kept = sqlite3.connect(self.file, check_same_thread=False)
+                self._kept.execute("SELECT 1 FROM rooms").fetchone()  # opens the log
             db.execute("BEGIN IMMEDIATE")
             yield db
             db.execute("COMMIT")

@@ -51,9 +51,12 @@ _writer = ThreadPoolExecutor(1, thread_name_prefix="rooms")
 """Writes of all students, one after the other: they need not wait for each other's locks."""
 
 
+_rooms_in = cache(Rooms)
+
+
 def rooms() -> Rooms:
     """The rooms of this server."""
-    return Rooms(runs_folder())
+    return _rooms_in(runs_folder())
 
 
 def routes() -> list[BaseRoute]:
@@ -329,11 +332,11 @@ def _is_from_here(websocket: WebSocket) -> bool:
 async def _admitted(websocket: WebSocket) -> tuple[Room, str] | None:
     """The room and the visitor's secret; None where the connection is refused, which has been said then."""
     secret = visitor_id_in(websocket.cookies)
+    await websocket.accept()  # else the page could not tell a refusal from a server that restarts
     if not secret or not _is_from_here(websocket):
         await websocket.close(REFUSED)
         return None
     found = await _find(websocket)
-    await websocket.accept()
     if isinstance(found, Response):
         await websocket.close(ENDED if found.status_code == 404 else REFUSED)
         return None
@@ -399,16 +402,15 @@ async def _student(websocket: WebSocket) -> None:
         return
 
     async def follow() -> None:
-        sent, question = "", None
+        asked = rooms().room(room.id).asked
+        if asked is not None and (mine := rooms().vote_of(member, asked.id, asked.round)) is not None:
+            await websocket.send_text(
+                _voted(asked.id, asked.round, mine)
+            )  # before a reload, or a restart of the server
+        sent = ""
         while True:
             event.clear()
             if (text := hub.text(room.id)) != sent:
-                asked = json.loads(text)["question"] if '"question": {' in text else None
-                now = None if asked is None else (asked["id"], asked["round"])
-                if now is not None and now != question:  # what this student has answered already, before a reload
-                    mine = rooms().vote_of(member, *now)
-                    await websocket.send_text(_voted(*now, mine))
-                question = now
                 await websocket.send_text(text)
                 sent = text
             await event.wait()
@@ -432,7 +434,7 @@ async def _student(websocket: WebSocket) -> None:
         hub.remove(room.id, event)
 
 
-def _voted(question: int, round: int, answer: str | None) -> str:
+def _voted(question: int, round: int, answer: str) -> str:
     return json.dumps({"type": "voted", "question": question, "round": round, "answer": answer})
 
 
@@ -460,8 +462,9 @@ async def _taken(room: str, member: str, text: str) -> str | None:
             return _voted(question, round, str(answer))
         if kind == "work":
             step, tries = _whole(said.get("step"), 0, 999), _whole(said.get("tries"), 0, 10**6)
-            if said.get("lesson") in lessons():
-                await _write(partial(of.work, member, said["lesson"], step, tries, said.get("solved") is True))
+            if (lesson := str(said.get("lesson"))) not in lessons():
+                raise ClassroomError("There is no such lesson.")
+            await _write(partial(of.work, member, lesson, step, tries, said.get("solved") is True))
         elif kind == "nickname":
             await _write(partial(of.rename, member, str(said.get("name"))))
         elif kind == "state":

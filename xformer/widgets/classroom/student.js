@@ -78,7 +78,7 @@ export class StudentPage {
     if (message.type === "voted") {
       const key = `${message.question}.${message.round}`;
       if (this.pending && `${this.pending.question}.${this.pending.round}` === key && message.answer === this.pending.answer) this.pending = null;
-      if (message.answer !== null && !this.pending) this.votes.set(key, message.answer);
+      if (!this.pending) this.votes.set(key, message.answer);
       this.drawCard();
     }
     if (message.type === "problem") { this.pending = null; this.drawCard(message.text); }

@@ -1,0 +1,246 @@
+"""Rooms in SQLite: who is there, votes that count once, and nothing left when a room has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from xformer.classroom import rooms as module
+from xformer.classroom.rooms import CODE_LENGTH, LETTERS, Question, Room, Rooms, normalised
+from xformer.errors import ClassroomError
+
+YES_NO = Question("choice", "Is it?", options=("yes", "no"))
+CELL = Question("cell", "Where?", queries=("a", "b"), keys=("a", "b", "c"))
+
+
+@pytest.fixture
+def rooms(tmp_path: Path) -> Iterator[Rooms]:
+    yield Rooms(tmp_path)
+
+
+@pytest.fixture
+def room(rooms: Rooms) -> Room:
+    return rooms.open("lecturer")
+
+
+def test_reading_creates_no_file(rooms: Rooms) -> None:
+    assert rooms.find("ABCDEF") is None
+    assert rooms.of("lecturer") is None
+    assert rooms.delete_expired() == 0
+    assert not rooms.file.exists()
+
+
+def test_room_is_found_by_its_code_however_it_is_typed(rooms: Rooms, room: Room) -> None:
+    assert len(room.code) == CODE_LENGTH
+    assert set(room.code) <= set(LETTERS)
+    typed = f" {room.code[:3].lower()}-{room.code[3:]} "
+    assert rooms.find(typed) == room
+    assert normalised(typed) == room.code
+    assert rooms.find(room.id) is None, "the id is no code"
+
+
+def test_second_room_of_a_lecturer_replaces_the_first(rooms: Rooms, room: Room) -> None:
+    second = rooms.open("lecturer")
+    assert rooms.find(room.code) is None
+    assert rooms.of("lecturer") == second
+
+
+def test_only_the_lecturer_owns_the_room(rooms: Rooms, room: Room) -> None:
+    rooms.join(room.id, "student")
+    assert rooms.is_owner(room.id, "lecturer")
+    assert not rooms.is_owner(room.id, "student")
+    assert not rooms.is_owner(room.id, "")
+    for file in rooms.file.parent.glob(f"{rooms.file.name}*"):
+        assert b"lecturer" not in file.read_bytes(), "secrets are stored as hashes"
+
+
+def test_browser_that_comes_back_is_the_same_student(rooms: Rooms, room: Room) -> None:
+    first, other = rooms.join(room.id, "one"), rooms.join(room.id, "two")
+    assert rooms.join(room.id, "one") == first
+    assert [member.name for member in rooms.members(room.id)] == ["Student 1", "Student 2"]
+    assert first.id != other.id
+    assert first.id != rooms.join(rooms.open("another").id, "one").id, "no student is followed from room to room"
+
+
+def test_full_room_refuses_further_students(rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_MEMBERS", 1)
+    rooms.join(room.id, "one")
+    with pytest.raises(ClassroomError, match="1 are allowed"):
+        rooms.join(room.id, "two")
+    rooms.join(room.id, "one")
+
+
+def test_later_vote_of_a_round_replaces_the_earlier_one(rooms: Rooms, room: Room) -> None:
+    one, two = rooms.join(room.id, "one").id, rooms.join(room.id, "two").id
+    question = rooms.ask(room.id, YES_NO, ["1"])
+    for answer in ("0", "1", "1"):
+        rooms.vote(one, question, 1, answer)
+    rooms.vote(two, question, 1, "0")
+    assert rooms.tally(question) == {1: {"0": 1, "1": 1}}
+    rooms.ask_again(question)
+    rooms.vote(two, question, 2, "1")
+    assert rooms.tally(question) == {1: {"0": 1, "1": 1}, 2: {"1": 1}}
+    assert rooms.vote_of(two, question, 1) == "0"
+    assert rooms.vote_of(two, question, 2) == "1"
+
+
+@pytest.mark.parametrize(("round", "answer"), [(2, "0"), (1, "2"), (1, "x"), (1, "")])
+def test_vote_must_be_an_answer_of_the_current_round(rooms: Rooms, room: Room, round: int, answer: str) -> None:
+    question = rooms.ask(room.id, YES_NO, [])
+    with pytest.raises(ClassroomError):
+        rooms.vote(rooms.join(room.id, "one").id, question, round, answer)
+    assert rooms.tally(question) == {}
+
+
+def test_vote_is_refused_after_the_reveal_and_from_another_room(rooms: Rooms, room: Room) -> None:
+    question = rooms.ask(room.id, YES_NO, ["0"])
+    stranger = rooms.join(rooms.open("another").id, "stranger").id
+    with pytest.raises(ClassroomError):
+        rooms.vote(stranger, question, 1, "0")
+    rooms.reveal(question)
+    with pytest.raises(ClassroomError, match="ended"):
+        rooms.vote(rooms.join(room.id, "one").id, question, 1, "0")
+    rooms.ask_again(question)
+    asked = rooms.room(room.id).asked
+    assert asked is not None
+    assert (asked.round, asked.is_revealed) == (1, True), "a revealed question is not asked again"
+
+
+def test_votes_of_many_threads_are_all_counted(rooms: Rooms, room: Room) -> None:
+    members = [rooms.join(room.id, f"student {n}").id for n in range(24)]
+    question = rooms.ask(room.id, YES_NO, ["0"])
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda member: rooms.vote(member, question, 1, "0"), members * 2))
+    assert rooms.tally(question) == {1: {"0": 24}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_one"),
+    [
+        ("1.2", True),
+        ("0.0", True),
+        ("2.0", False),
+        ("0.3", False),
+        ("1", False),
+        ("1.2.0", False),
+        (None, False),
+        ("٣.1", False),
+    ],
+)
+def test_cell_lies_on_the_map(answer: object, is_one: bool) -> None:
+    assert CELL.accepts(answer) == is_one
+
+
+def test_cell_of_another_row_is_no_answer_where_a_row_is_asked_for() -> None:
+    row = Question("cell", "Where?", queries=("a", "b"), keys=("a", "b"), query=1)
+    assert row.accepts("1.0")
+    assert not row.accepts("0.0")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "riddle", "text": "?", "options": ("a", "b")},
+        {"kind": "choice", "text": " ", "options": ("a", "b")},
+        {"kind": "choice", "text": "?", "options": ("a",)},
+        {"kind": "cell", "text": "?"},
+        {"kind": "cell", "text": "?", "queries": ("a",) * 65, "keys": ("a",)},
+    ],
+)
+def test_question_breaks_a_rule(wrong: dict) -> None:
+    with pytest.raises(ClassroomError, match=r"got|for example"):
+        Question(**wrong)
+
+
+def test_right_answer_must_be_one_of_the_answers(rooms: Rooms, room: Room) -> None:
+    with pytest.raises(ClassroomError, match="got '2'"):
+        rooms.ask(room.id, YES_NO, ["2"])
+
+
+def test_solved_exercise_stays_solved(rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = rooms.join(room.id, "one").id
+    rooms.rename(member, "  Mia \n\x00 the second, of a very long name ")
+    rooms.work(member, "masks", 3, 1, False)
+    rooms.work(member, "masks", 3, 5, True)
+    rooms.work(member, "masks", 3, 2, False)
+    rooms.work(member, "heads", 1, 1, False)
+    masks, heads = rooms.results(room.id)[::-1]
+    assert (masks["student"], masks["step"], masks["tries"], masks["solved"]) == (
+        "Mia the second, of a ver",
+        4,
+        5,
+        True,
+    )
+    assert (heads["solved"], heads["stuck"]) == (False, False)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + module.STUCK_SECONDS + 1)
+    assert [row["stuck"] for row in rooms.results(room.id)] == [True, False], "who has solved it is not stuck"
+    assert len(rooms.results(room.id, "masks")) == 1
+
+
+def test_ended_room_leaves_nothing_behind(rooms: Rooms, room: Room) -> None:
+    member = rooms.join(room.id, "one").id
+    rooms.rename(member, "Mia-Sophie")
+    question = rooms.ask(room.id, Question("choice", "A secret question?", options=("yes", "no")), ["1"])
+    rooms.vote(member, question, 1, "1")
+    rooms.work(member, "masks", 3, 1, True)
+    rooms.end(room.id)
+    assert rooms.find(room.code) is None
+    assert rooms.results(room.id) == []
+    assert rooms.tally(question) == {}
+    for file in rooms.file.parent.glob(f"{rooms.file.name}*"):
+        assert b"Mia-Sophie" not in file.read_bytes()
+        assert b"secret question" not in file.read_bytes()
+
+
+def test_room_ends_after_a_day(rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms.rename(rooms.join(room.id, "one").id, "Mia-Sophie")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + module.LIFETIME + 1)
+    assert rooms.find(room.code) is None, "also before it is deleted"
+    assert rooms.delete_expired() == 1
+    assert rooms.delete_expired() == 0
+    assert all(b"Mia-Sophie" not in file.read_bytes() for file in rooms.file.parent.glob(f"{rooms.file.name}*"))
+
+
+def test_student_is_forgotten_with_all_votes(rooms: Rooms, room: Room) -> None:
+    one, two = rooms.join(room.id, "one").id, rooms.join(room.id, "two").id
+    question = rooms.ask(room.id, YES_NO, [])
+    rooms.vote(one, question, 1, "0")
+    rooms.vote(two, question, 1, "1")
+    rooms.work(one, "masks", 3, 1, True)
+    rooms.forget(one)
+    assert rooms.tally(question) == {1: {"1": 1}}
+    assert rooms.results(room.id) == []
+    assert [member.id for member in rooms.members(room.id)] == [two]
+
+
+def test_state_is_kept_only_with_consent(rooms: Rooms, room: Room) -> None:
+    member = rooms.join(room.id, "one").id
+    rooms.offer(member, {"input": "3 7"})
+    assert [one.state for one in rooms.members(room.id)] == [{"input": "3 7"}]
+    rooms.offer(member, None)
+    assert [one.state for one in rooms.members(room.id)] == [None]
+
+
+def test_another_process_reads_the_same_rooms(rooms: Rooms, room: Room) -> None:
+    rooms.show(room.id, {"model": "reverse"}, b"picture")
+    rooms.teach(room.id, "masks", 3)
+    rooms.pause(room.id, True)
+    again = Rooms(rooms.file.parent)
+    found = again.room(room.id)
+    assert (found.shown, found.lesson, found.is_paused) == ({"model": "reverse"}, {"name": "masks", "step": 3}, True)
+    assert again.picture(room.id) == b"picture"
+
+
+def test_server_holds_so_many_rooms(rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_ROOMS", 1)
+    with pytest.raises(ClassroomError, match="1 are allowed"):
+        rooms.open("another")
+    rooms.open("lecturer")
+    with pytest.raises(ClassroomError, match="cookies"):
+        rooms.open("")

@@ -1,0 +1,337 @@
+"""The routes of classroom mode behind the guards: who gets in, what is sent, and what strangers may send."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.testclient import TestClient, WebSocketTestSession
+from starlette.websockets import WebSocketDisconnect
+
+from pages.shared.serving import classroom, limits
+from pages.shared.serving.access import COOKIE, HostGuard, MessageGuard, SecurityHeaders, VisitorCookie
+from pages.shared.serving.classroom import ENDED, MOST_CHARACTERS, REFUSED, TABS_EACH, Guesses, Hub, hub
+from pages.shared.serving.limits import ConnectionGuard
+from xformer.classroom.rooms import Question, Room, Rooms
+
+LECTURER = "1" * 32
+SECRET = "the result"
+TRUTH = Question("choice", "Which?", options=("yes", "no"), shown={"model": "reverse", "state": {"input": SECRET}})
+
+
+@pytest.fixture
+def rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rooms:
+    monkeypatch.setenv("XFORMER_RUNS", str(tmp_path))
+    monkeypatch.setattr(classroom, "WRONG_SECONDS", 0)
+    monkeypatch.setattr(classroom, "guesses", Guesses())
+    return classroom.rooms()
+
+
+@pytest.fixture
+def room(rooms: Rooms) -> Room:
+    return rooms.open(LECTURER)
+
+
+@pytest.fixture
+def client(rooms: Rooms) -> Iterator[TestClient]:
+    guards = (SecurityHeaders, HostGuard, ConnectionGuard, VisitorCookie, MessageGuard)
+    app = Starlette(routes=classroom.routes(), middleware=[Middleware(guard) for guard in guards])
+    with TestClient(app, base_url="http://localhost") as client:
+        yield client
+    hub.loop = None
+
+
+def join(
+    client: TestClient, room: Room | str, visitor: str = "", path: str = "", **headers: str
+) -> WebSocketTestSession:
+    code = room if isinstance(room, str) else room.code
+    cookie = {"cookie": f"{COOKIE}={visitor or secrets.token_hex(16)}"}
+    return client.websocket_connect(f"ws://localhost/room/{code}{path}", headers=cookie | headers)
+
+
+def receive(socket: WebSocketTestSession, kind: str = "room") -> dict[str, Any]:
+    while (message := json.loads(socket.receive_text()))["type"] != kind:
+        pass
+    return message
+
+
+def closing_code(socket: WebSocketTestSession) -> int:
+    with pytest.raises(WebSocketDisconnect) as closed:
+        while True:
+            socket.receive_text()
+    return closed.value.code
+
+
+def test_student_gets_what_the_lecturer_shows(client: TestClient, rooms: Rooms, room: Room) -> None:
+    with join(client, room) as student:
+        assert receive(student)["shown"] == {}
+        rooms.show(room.id, {"model": "reverse", "state": {"input": "3 7"}})
+        hub.changed(room.id)
+        assert receive(student)["shown"]["state"] == {"input": "3 7"}
+
+
+def test_code_is_needed_for_everything(client: TestClient, rooms: Rooms, room: Room) -> None:
+    rooms.show(room.id, {"model": "reverse"}, b"picture")
+    wrong = "ZZZZZZ"
+    assert client.get(f"/join/{wrong}").status_code == 404
+    for path in ("model?name=reverse", "picture", "lesson"):
+        assert client.get(f"/room/{wrong}/{path}").status_code == 404
+    for path in ("", "/host"):
+        with join(client, wrong, path=path) as socket:
+            assert closing_code(socket) == ENDED
+    assert room.code not in client.get("/join").text
+    assert client.get(f"/room/{room.code}/picture").content == b"picture"
+
+
+def test_page_has_the_code_in_its_address_and_a_form_without_it(client: TestClient, room: Room) -> None:
+    assert client.get("/join").status_code == 200
+    page = client.get(f"/join?code={room.code.lower()}", headers={"accept": "text/html"})
+    assert page.status_code == 200
+    assert COOKIE in page.headers["set-cookie"]
+    assert room.id not in page.text
+    assert "frame-ancestors 'self'" in page.headers["content-security-policy"]
+    hostile = client.get("/join/%3Cscript%3Ealert(1)")
+    assert hostile.status_code == 404
+    assert b"<script>alert" not in hostile.content.lower()
+
+
+def test_only_models_that_are_shown_are_sent(client: TestClient, rooms: Rooms, room: Room) -> None:
+    rooms.show(room.id, {"model": "reverse-mirror"})
+    assert client.get(f"/room/{room.code}/model?name=reverse-mirror").content[:4] == b"XLIV"
+    for name in ("reverse-small", "../reverse-mirror", ""):
+        assert client.get(f"/room/{room.code}/model", params={"name": name}).status_code == 404
+
+
+def test_lesson_and_its_model_are_sent_while_it_is_given(client: TestClient, rooms: Rooms, room: Room) -> None:
+    lesson, model = f"/room/{room.code}/lesson", f"/room/{room.code}/model?name=lesson:masks"
+    assert [client.get(path).status_code for path in (lesson, model)] == [404, 404]
+    rooms.teach(room.id, "masks")
+    assert client.get(lesson).json()["title"] == "Masks"
+    assert client.get(model).content[:4] == b"XLIV"
+
+
+def test_nothing_of_the_result_is_sent_before_the_reveal(client: TestClient, rooms: Rooms, room: Room) -> None:
+    question = rooms.ask(room.id, TRUTH, ["1"])
+    rooms.show(room.id, {"model": "reverse", "state": {"input": SECRET}}, SECRET.encode())
+    with join(client, room) as student, join(client, room) as neighbour:
+        told = [json.dumps(receive(student))]
+        student.send_text(json.dumps({"type": "vote", "question": question, "round": 1, "answer": "1"}))
+        told += [json.dumps(receive(student, "voted"))]
+        rooms.ask_again(question)
+        hub.changed(room.id)
+        told += [json.dumps(receive(neighbour)), json.dumps(receive(neighbour))]
+        for text in told:
+            assert SECRET not in text
+            assert '"truth": [' not in text
+            assert '"votes": {' not in text
+        assert client.get(f"/room/{room.code}/picture").status_code == 404
+        rooms.reveal(question)
+        hub.changed(room.id)
+        shown = receive(neighbour)["question"]
+        assert (shown["truth"], shown["votes"], shown["shown"]["model"]) == (["1"], {"1": {"1": 1}}, "reverse")
+
+
+def test_vote_reaches_the_lecturer_and_counts_once(client: TestClient, rooms: Rooms, room: Room) -> None:
+    question = rooms.ask(room.id, TRUTH, ["1"])
+    with join(client, room, LECTURER, "/host") as host, join(client, room) as student:
+        vote = {"type": "vote", "question": question, "round": 1, "answer": "0"}
+        for answer in ("0", "1", "1"):
+            student.send_text(json.dumps(vote | {"answer": answer}))
+            assert receive(student, "voted")["answer"] == answer
+        while (seen := receive(host, "host"))["question"]["votes"].get("1") != {"1": 1}:
+            pass
+        assert seen["present"] == 1
+        assert seen["question"]["truth"] is None, "the lecturer's projector shows no result either"
+
+
+def test_student_who_returns_is_told_the_own_vote(client: TestClient, rooms: Rooms, room: Room) -> None:
+    question, visitor = rooms.ask(room.id, TRUTH, ["1"]), "2" * 32
+    with join(client, room, visitor) as student:
+        student.send_text(json.dumps({"type": "vote", "question": question, "round": 1, "answer": "0"}))
+        receive(student, "voted")
+    with join(client, room, visitor) as student:
+        assert receive(student, "voted")["answer"] == "0"
+
+
+def test_student_cannot_act_as_the_lecturer(client: TestClient, rooms: Rooms, room: Room) -> None:
+    question = rooms.ask(room.id, TRUTH, ["1"])
+    with join(client, room, path="/host") as socket:
+        assert closing_code(socket) == REFUSED
+    orders = (
+        "reveal",
+        "ask",
+        "ask_again",
+        "finish",
+        "end",
+        "show",
+        "teach",
+        "pause",
+        "room",
+        "host",
+        None,
+        ["vote"],
+        {},
+    )
+    with join(client, room) as student:
+        receive(student)
+        for order in orders:
+            student.send_text(
+                json.dumps({"type": order, "question": question, "room": room.id, "shown": {"model": "x"}})
+            )
+            assert receive(student, "problem")
+    assert rooms.room(room.id) == rooms.find(room.code)
+    asked = rooms.room(room.id).asked
+    assert asked is not None
+    assert (asked.id, asked.round, asked.is_revealed) == (question, 1, False)
+
+
+def test_page_of_another_site_or_without_a_cookie_is_refused(client: TestClient, room: Room) -> None:
+    with join(client, room, LECTURER, "/host", origin="https://evil.example") as socket:
+        assert closing_code(socket) == REFUSED
+    with join(client, room, origin="http://localhost") as socket:
+        receive(socket)
+    with client.websocket_connect(f"ws://localhost/room/{room.code}") as socket:
+        assert closing_code(socket) == REFUSED
+
+
+MALFORMED = [
+    "",
+    "{",
+    "[]",
+    "null",
+    "1e999",
+    "\ud800".encode("utf-8", "replace").decode(),
+    '{"type": "vote"}',
+    '{"type": "vote", "question": true, "round": 1, "answer": "0"}',
+    '{"type": "vote", "question": 1e400, "round": 1, "answer": "0"}',
+    '{"type": "vote", "question": 99999999999999999999, "round": 1, "answer": "0"}',
+    '{"type": "vote", "question": 1, "round": 1, "answer": {"a": 1}}',
+    '{"type": "work", "lesson": "masks", "step": -1, "tries": 1}',
+    '{"type": "work", "lesson": ["masks"], "step": 1, "tries": 1}',
+    "[" * 4000,
+]
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_malformed_message_is_answered_and_changes_nothing(
+    client: TestClient, rooms: Rooms, room: Room, text: str
+) -> None:
+    question = rooms.ask(room.id, TRUTH, ["1"])
+    with join(client, room) as student:
+        receive(student)
+        student.send_text(text)
+        assert receive(student, "problem")["text"]
+        student.send_text(json.dumps({"type": "vote", "question": question, "round": 1, "answer": "0"}))
+        assert receive(student, "voted")
+    assert rooms.tally(question) == {1: {"0": 1}}
+
+
+def test_huge_message_ends_only_its_own_connection(client: TestClient, rooms: Rooms, room: Room) -> None:
+    with join(client, room) as student, join(client, room) as neighbour:
+        receive(student), receive(neighbour)
+        student.send_text("x" * (MOST_CHARACTERS + 1))
+        assert closing_code(student) == 1009
+        neighbour.send_bytes(b"\xff\xfe")
+        assert receive(neighbour, "problem")
+        rooms.show(room.id, {"model": "reverse"})
+        hub.changed(room.id)
+        assert receive(neighbour)["shown"] == {"model": "reverse"}
+
+
+def test_guesses_run_out_and_students_stay(client: TestClient, rooms: Rooms, room: Room) -> None:
+    visitor = "3" * 32
+    with join(client, room, visitor) as student:
+        receive(student)
+    answers = [client.get(f"/join/AAAA{a}{b}").status_code for a in "BCDEFG" for b in "BCDEFGH"]
+    assert answers[: classroom.GUESSES] == [404] * classroom.GUESSES
+    assert answers[classroom.GUESSES + 2 :] == [429] * (len(answers) - classroom.GUESSES - 2)
+    assert client.get(f"/join/{room.code}").status_code == 429, "a right code says no more than a wrong one"
+    with join(client, room) as socket:
+        assert closing_code(socket) == REFUSED
+    with join(client, room, visitor) as student:
+        assert receive(student), "who has joined before comes back"
+
+
+def test_guesses_come_back_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(classroom.time, "monotonic", lambda: now)
+    guesses = Guesses()
+    for _ in range(classroom.GUESSES):
+        assert guesses.are_left("a")
+        guesses.wrong("a")
+    assert not guesses.are_left("a")
+    assert guesses.are_left("b")
+    now += 60 / classroom.GUESSES_A_MINUTE + 0.01
+    assert guesses.are_left("a")
+    guesses.wrong("a")
+    assert not guesses.are_left("a")
+
+
+def test_class_behind_one_address_is_not_locked_out(
+    client: TestClient, room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XFORMER_MAX_CONNECTIONS_BY_ADDRESS", "1")
+    with join(client, room) as one, join(client, room) as two, join(client, room) as three:
+        for student in (one, two, three):
+            receive(student)
+    assert limits.ConnectionGuard, "the limit itself: tests/serving/test_guards.py"
+
+
+def test_one_student_has_a_few_tabs(client: TestClient, room: Room) -> None:
+    visitor, sockets = "4" * 32, []
+    for _ in range(TABS_EACH):
+        sockets.append(join(client, room, visitor))
+        receive(sockets[-1].__enter__())
+    with join(client, room, visitor) as socket:
+        assert "close one" in receive(socket, "problem")["text"]
+        assert closing_code(socket) == REFUSED
+    for socket in sockets:
+        socket.__exit__(None, None, None)
+
+
+def test_ended_room_closes_its_connections(client: TestClient, rooms: Rooms, room: Room) -> None:
+    with join(client, room) as student, join(client, room, LECTURER, "/host") as host:
+        receive(student), receive(host, "host")
+        rooms.end(room.id)
+        hub.changed(room.id)
+        assert closing_code(student) == ENDED
+        assert closing_code(host) == ENDED
+    assert room.id not in hub.students
+    assert room.id not in hub.hosts
+
+
+def test_student_can_be_forgotten_and_named(client: TestClient, rooms: Rooms, room: Room) -> None:
+    with join(client, room) as student:
+        receive(student)
+        student.send_text(json.dumps({"type": "nickname", "name": "Mia"}))
+        student.send_text(json.dumps({"type": "state", "state": {"input": "3 7"}}))
+        student.send_text(json.dumps({"type": "work", "lesson": "masks", "step": 3, "tries": 2, "solved": True}))
+        student.send_text("{")
+        receive(student, "problem")
+        assert [(one.name, one.state) for one in rooms.members(room.id)] == [("Mia", {"input": "3 7"})]
+        assert [(row["lesson"], row["step"], row["solved"]) for row in rooms.results(room.id)] == [("masks", 4, True)]
+        student.send_text(json.dumps({"type": "forget"}))
+        receive(student, "forgotten")
+    assert rooms.members(room.id) == []
+
+
+def test_missed_changes_are_sent_as_one(rooms: Rooms, room: Room) -> None:
+    async def slow_student() -> int:
+        of, event = Hub(), asyncio.Event()
+        of.add(room.id, "student", event)
+        for n in range(50):
+            rooms.show(room.id, {"n": n})
+            of.changed(room.id)
+            await asyncio.sleep(0)
+        assert event.is_set()
+        assert json.loads(of.text(room.id))["shown"] == {"n": 49}
+        return sum(len(events) for events in of.students.values())
+
+    assert asyncio.run(slow_student()) == 1
