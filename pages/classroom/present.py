@@ -11,7 +11,7 @@ from streamlit.components.v2 import component
 
 from pages.classroom import ask, follow
 from pages.shared.serving.access import is_local_only, visitor_id
-from pages.shared.serving.classroom import hub, lessons, rooms
+from pages.shared.serving.classroom import base_path, hub, lessons, rooms
 from pages.shared.text import escape_markdown
 from xformer.classroom.rooms import Room
 from xformer.errors import ClassroomError
@@ -23,7 +23,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 def host_view(room: Room, view: str, *, key: str, more: Mapping[str, object] | None = None) -> None:
     """What the lecturer sees of a room as it changes, see `xformer/widgets/classroom/host.js`."""
-    _host_view(key=key, data={"code": room.code, "base": _base_path(), "view": view, **(more or {})})
+    _host_view(key=key, data={"code": room.code, "base": base_path(), "view": view, **(more or {})})
 
 
 def menu() -> None:
@@ -128,17 +128,12 @@ def short_address() -> str:
     host, port = parts.hostname or "localhost", f":{parts.port}" if parts.port else ""
     if host in _LOOPBACK and not is_local_only():
         host = st.get_option("browser.serverAddress") or host
-    return f"{f'[{host}]' if ':' in host else host}{port}{_base_path()}/join"
+    return f"{f'[{host}]' if ':' in host else host}{port}{base_path()}/join"
 
 
 def address_of(room: Room) -> str:
     """The address that a QR code opens."""
     return f"{urlsplit(st.context.url or '').scheme or 'http'}://{short_address()}/{room.code}"
-
-
-def _base_path() -> str:
-    path = str(st.get_option("server.baseUrlPath") or "").strip("/")
-    return f"/{path}" if path else ""
 
 
 def code_image(address: str) -> str:

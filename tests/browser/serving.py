@@ -26,14 +26,15 @@ ARGUMENTS = [
 
 
 def launch(
-    script: Sequence[str] = ("app.py",), *, log: Path = Path(os.devnull), **env: str
+    script: Sequence[str] = ("app.py",), *, log: Path = Path(os.devnull), port: int = 0, **env: str
 ) -> tuple[subprocess.Popen[bytes], str]:
     """Run Python with `script` as a Streamlit server, with `env` besides; returns when it answers, with its address.
 
-    What it writes is appended to the file `log`.
+    Without a `port` it gets a free one. What it writes is appended to the file `log`.
     """
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", port))
         port = free.getsockname()[1]
     with open(log, "ab") as file:
         server = subprocess.Popen(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,8 +17,8 @@ CELL = Question("cell", "Where?", queries=("a", "b"), keys=("a", "b", "c"))
 
 
 @pytest.fixture
-def rooms(tmp_path: Path) -> Iterator[Rooms]:
-    yield Rooms(tmp_path)
+def rooms(tmp_path: Path) -> Rooms:
+    return Rooms(tmp_path)
 
 
 @pytest.fixture

@@ -63,10 +63,11 @@ def receive(socket: WebSocketTestSession, kind: str = "room") -> dict[str, Any]:
 
 
 def closing_code(socket: WebSocketTestSession) -> int:
-    with pytest.raises(WebSocketDisconnect) as closed:
+    try:
         while True:
             socket.receive_text()
-    return closed.value.code
+    except WebSocketDisconnect as closed:
+        return closed.code
 
 
 def test_student_gets_what_the_lecturer_shows(client: TestClient, rooms: Rooms, room: Room) -> None:
@@ -93,12 +94,14 @@ def test_code_is_needed_for_everything(client: TestClient, rooms: Rooms, room: R
 def test_page_has_the_code_in_its_address_and_a_form_without_it(client: TestClient, room: Room) -> None:
     assert client.get("/join").status_code == 200
     page = client.get(f"/join?code={room.code.lower()}", headers={"accept": "text/html"})
+    assert page.url.path == f"/join/{room.code}"
     assert page.status_code == 200
     assert COOKIE in page.headers["set-cookie"]
     assert room.id not in page.text
     assert "frame-ancestors 'self'" in page.headers["content-security-policy"]
     hostile = client.get("/join/%3Cscript%3Ealert(1)")
     assert hostile.status_code == 404
+    assert len(hostile.content) < 20_000, "whoever guesses gets no more than a form"
     assert b"<script>alert" not in hostile.content.lower()
 
 

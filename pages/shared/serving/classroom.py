@@ -20,10 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from html import escape
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+import streamlit as st
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -221,9 +222,7 @@ async def _find(connection: HTTPConnection) -> Room | Response:
 async def _join(request: Request) -> Response:
     if "code" not in request.path_params:
         code = normalised(request.query_params.get("code", ""))
-        if not code:
-            return _form("")
-        request.scope["path_params"] = {"code": code}
+        return RedirectResponse(f"{base_path()}/join/{quote(code, safe='')}", 303) if code else _form("")
     found = await _find(request)
     return found if isinstance(found, Response) else HTMLResponse(await asyncio.to_thread(_page))
 
@@ -242,13 +241,30 @@ def _page() -> str:
 
 
 def _form(problem: str, status: int = 200) -> Response:
-    """The page that asks for a code."""
-    from xformer.widgets.page import stand_alone_page
+    """The page that asks for a code; it is small, since wrong codes get it too."""
+    from xformer.widgets.scripts import style, themes
 
-    page = stand_alone_page(
-        "classroom", "room", {"ask": json.dumps({"problem": escape(problem)}).encode()}, title="Join"
-    )
+    light, dark = themes()
+    said = f'<p class="problem" role="alert">{escape(problem)}</p>' if problem else ""
+    page = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Join the lecture</title><style>
+:root {{ color-scheme: light dark; {light} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}
+body {{ margin: 0; padding: 20px; background: var(--st-background-color); }}
+{style("classroom")}</style></head>
+<body><main class="room ui entrance"><form action="{base_path()}/join">
+<h1>Join the lecture</h1><p class="hint">The lecturer's screen shows six letters.</p>
+<label>Code of the room <input name="code" maxlength="12" required autofocus autocomplete="off" autocapitalize="characters"
+spellcheck="false"></label><button type="submit">Join</button>{said}</form></main></body></html>
+"""
     return HTMLResponse(page, status)
+
+
+def base_path() -> str:
+    """The path below which the app is served, such as "/xformer"; usually empty."""
+    path = str(st.get_option("server.baseUrlPath") or "").strip("/")
+    return f"/{path}" if path else ""
 
 
 async def _model(request: Request) -> Response:
