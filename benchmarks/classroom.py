@@ -297,8 +297,7 @@ def _votes(page: Page, crowd: Crowd, tabs: Sequence[Page], rooms: Rooms, room: R
         assert sum(rooms.tally(asked.id)[1].values()) == n
         page.get_by_role("button", name="Reveal").click()
         page.get_by_role("button", name="Back to the lecture").click()
-        page.locator(".st-key-present button").first.wait_for()
-        page.locator(".st-key-attention .head .name").wait_for()
+        expect(page.locator(".st-key-attention .head .name")).to_have_count(1)
     return confirmed, shown
 
 

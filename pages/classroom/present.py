@@ -122,9 +122,13 @@ def spaced(code: str) -> str:
     return f"{code[:3]} {code[3:]}"
 
 
+def _here() -> str:
+    return st.context.url or ""
+
+
 def short_address() -> str:
     """The address where students type the code: the lecturer's own, or that of this machine in its network."""
-    parts = urlsplit(st.context.url or "")
+    parts = urlsplit(_here())
     host, port = parts.hostname or "localhost", f":{parts.port}" if parts.port else ""
     if host in _LOOPBACK and not is_local_only():
         host = st.get_option("browser.serverAddress") or host
@@ -133,7 +137,7 @@ def short_address() -> str:
 
 def address_of(room: Room) -> str:
     """The address that a QR code opens."""
-    return f"{urlsplit(st.context.url or '').scheme or 'http'}://{short_address()}/{room.code}"
+    return f"{urlsplit(_here()).scheme or 'http'}://{short_address()}/{room.code}"
 
 
 def code_image(address: str) -> str:

@@ -57,7 +57,10 @@ def _question(room: Room, asked: Asked) -> None:
     store = rooms()
 
     def button(words: str, act: Callable[[int], None], icon: str, key: str, **look: Any) -> None:
-        st.button(words, on_click=_act, args=(act, room, asked.id), icon=f":material/{icon}:", key=key, **look)
+        # Not as a callback: the session of a server that has just restarted does not know it yet, and would lose the click.
+        if st.button(words, icon=f":material/{icon}:", key=key, **look):
+            _act(act, room, asked.id)
+            st.rerun()
 
     with st.container(horizontal=True, gap="small"):
         if asked.is_revealed:

@@ -1,0 +1,255 @@
+"""A lecturer and students, each in a browser: following, questions, exercises, and a server that is killed during a vote."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Visit, see
+from tests.browser.serving import launch, stop
+
+SCREEN = "/attention?model=reverse&input=3+7+12+9&mask=as+trained&head=3.1"
+Come = Callable[..., Visit]
+
+
+def open_room(visit: Come, address: str) -> tuple[Visit, str]:
+    """A lecturer on Attention, and the code of the room."""
+    lecturer = visit(address, SCREEN)
+    page = lecturer.page
+    page.locator(".st-key-present button").first.click()
+    page.get_by_role("button", name="Open a room").click()
+    code = page.locator(".st-key-join h2").inner_text().replace(" ", "")
+    return lecturer, code
+
+
+def join(visit: Come, address: str, code: str, **how: object) -> Visit:
+    """A student with a phone, whom the lecturer's menu counts."""
+    student = visit(address, "/join", width=390, **how)
+    student.page.get_by_role("textbox").fill(f"{code[:3]} {code[3:].lower()}")
+    student.page.get_by_role("button", name="Join").click()
+    expect(student.page.locator(".dot.on")).to_be_visible()
+    return student
+
+
+def ask(page: Page, **choices: str) -> None:
+    """Ask where a head looks, from the open menu; `mask` and `kind` choose others than usual."""
+    page.get_by_role("button", name="Ask a question").click()
+    if "kind" in choices:
+        page.locator(".st-key-ask_kind").get_by_text(choices["kind"]).click()
+    if "mask" in choices:
+        page.locator(".st-key-ask_mask").get_by_text(choices["mask"]).click()
+    page.locator(".st-key-ask_now button").click()
+    expect(page.locator(".st-key-room_question h2")).to_be_visible()
+
+
+def mask_on(student: Visit) -> str:
+    return student.page.evaluate("xformerRoom.page.state.mask")
+
+
+def shows_mask(student: Visit, mask: str) -> None:
+    student.page.wait_for_function(f"window.xformerRoom?.page?.state.mask === '{mask}'")
+
+
+def test_students_follow_explore_and_return(visit: Come, app: str) -> None:
+    lecturer, code = open_room(visit, app)
+    student, other = join(visit, app, code), join(visit, app, code, theme="dark")
+    see(lecturer.page, "2 students here")
+    shows_mask(student, "trained")
+    assert student.page.evaluate("xformerRoom.page.state.layer") == 2, "the head of the lecturer's link"
+    lecturer.page.keyboard.press("Escape")
+
+    student.page.get_by_label("Input").fill("1 2 3")
+    expect(student.page.get_by_text("You explore on your own.")).to_be_visible()
+    lecturer.page.locator(".st-key-mask").get_by_text("causal").click()
+    shows_mask(other, "causal")
+    expect(other.page.get_by_text("1 of 4 right")).to_be_visible()
+    assert mask_on(student) == "trained", "who explores is not disturbed"
+    student.page.get_by_role("button", name="Back to the lecture").click()
+    shows_mask(student, "causal")
+    assert student.page.evaluate("document.documentElement.scrollWidth") == 390, "a phone scrolls one way"
+    for one in (lecturer, student, other):
+        assert not one.problems
+
+
+def test_paused_screen_is_not_followed_and_ended_room_is_gone(visit: Come, app: str) -> None:
+    lecturer, code = open_room(visit, app)
+    student, page = join(visit, app, code), lecturer.page
+    shows_mask(student, "trained")
+    page.get_by_text("Students follow this screen").click()
+    page.keyboard.press("Escape")
+    page.locator(".st-key-mask").get_by_text("causal").click()
+    see(page, "1 of 4 right")
+    assert mask_on(student) == "trained"
+    page.locator(".st-key-present button").first.click()
+    page.get_by_text("Students follow this screen").click()
+    shows_mask(student, "causal")
+    page.get_by_role("button", name="End the room").click()
+    expect(student.page.get_by_text("This room has ended.").first).to_be_visible()
+    student.page.reload()
+    see(student.page, f"There is no room {code}")
+
+
+def test_no_result_is_seen_before_the_reveal(visit: Come, app: str) -> None:
+    lecturer, code = open_room(visit, app)
+    one, two, page = join(visit, app, code), join(visit, app, code), lecturer.page
+    shows_mask(one, "trained")
+    ask(page, mask="causal")
+    expect(page.locator(".st-key-attention")).to_have_count(0)  # the projector shows the question alone
+    for student in (one, two):
+        expect(student.page.locator(".card .map")).to_be_visible()
+        expect(student.page.locator(".live")).to_be_hidden()
+        expect(student.page.get_by_role("button", name="Explore on my own")).to_be_hidden()
+    one.page.locator("[data-answer='0.0']").click()
+    two.page.locator("[data-answer='0.3']").click()
+    see(page, "2 of 2 answered")
+    assert page.locator(".st-key-room_question .cell").all_inner_texts() == [""] * 16, "votes are shown on demand"
+    page.get_by_role("button", name="Show the votes").click()
+    expect(page.locator(".st-key-room_question [data-answer='0.3']")).to_have_text("50 %")
+    expect(page.locator(".truth")).to_have_count(0)
+
+    page.get_by_role("button", name="Discuss, then vote again").click()
+    see(two.page, "Once more, after your discussion")
+    one.page.locator("[data-answer='0.0']").click()
+    two.page.locator("[data-answer='0.0']").click()
+    see(page, "2 of 2 answered")
+    page.get_by_role("button", name="Reveal").click()
+    shares = "Before the discussion 50 % right (1 of 2), after it 100 % right (2 of 2)"
+    for seen in (page, one.page, two.page):
+        see(seen, shares)
+        expect(seen.locator("[data-answer='0.0'].truth")).to_be_visible()
+        expect(seen.locator("[data-answer='0.3'].truth")).to_have_count(0)  # a causal mask hides it
+    see(two.page, "Your answer is right.")
+    shows_mask(two, "causal")
+    see(page, "1 of 4 right")  # the model runs on the lecturer's screen too
+    page.get_by_role("button", name="Back to the lecture").click()
+    expect(one.page.locator(".card")).to_be_hidden()
+    for visitor in (lecturer, one, two):
+        assert not visitor.problems
+
+
+@pytest.mark.parametrize(("kind", "right"), [("What will it answer?", "3"), ("Which head matters?", None)])
+def test_other_questions_have_answers_to_choose_from(visit: Come, app: str, kind: str, right: str | None) -> None:
+    lecturer, code = open_room(visit, app)
+    student = join(visit, app, code)
+    ask(lecturer.page, kind=kind)
+    options = student.page.locator(".card .option")
+    expect(options.first).to_be_visible()
+    chosen = options.get_by_text(right, exact=True) if right else options.first
+    chosen.click()
+    see(lecturer.page, "1 of 1 answered")
+    lecturer.page.get_by_role("button", name="Reveal").click()
+    expect(student.page.locator(".card .bar.truth")).to_have_count(1)
+    if right:  # the last symbol of the reversed input
+        see(student.page, "Your answer is right.")
+
+
+def test_own_question_may_be_an_opinion(visit: Come, app: str) -> None:
+    lecturer, code = open_room(visit, app)
+    student, page = join(visit, app, code), lecturer.page
+    page.get_by_role("button", name="Ask a question").click()
+    page.locator(".st-key-ask_kind").get_by_text("A question of your own").click()
+    page.get_by_label("Question", exact=True).last.fill("<b>Ready?</b>")
+    page.get_by_label("Question", exact=True).last.press("Tab")
+    page.locator(".st-key-ask_now button").click()
+    see(student.page, "<b>Ready?</b>")
+    student.page.locator(".card").get_by_text("yes").click()
+    see(page, "1 of 1 answered")
+    page.get_by_role("button", name="Reveal").click()
+    see(student.page, "100 % · 1")
+    expect(student.page.get_by_text("right (")).to_have_count(0)
+    page.get_by_role("button", name="Back to the lecture").click()
+    expect(page.locator(".st-key-attention .head .name")).to_be_visible()
+
+
+def test_lecturer_sees_who_has_solved_what(visit: Come, app: str) -> None:
+    lecturer, code = open_room(visit, app)
+    student, page = join(visit, app, code), lecturer.page
+    student.page.get_by_text("Me", exact=True).click()
+    student.page.get_by_label("Nickname").fill("Mia *bold*")
+    student.page.get_by_label("Nickname").press("Tab")
+    page.locator(".st-key-room_lesson input").click()
+    page.get_by_role("option", name="Masks").click()
+    expect(student.page.locator(".lesson-title")).to_have_text("Masks")
+    page.keyboard.press("Escape")
+    work = page.locator(".st-key-room_work")
+    expect(work.get_by_text("Mia *bold*")).to_be_visible()
+    page.locator(".st-key-room_step input").click()
+    page.get_by_role("option", name="6. How many looks are needed?").click()
+    expect(student.page.locator(".lesson h2").first).to_have_text("How many looks are needed?")
+    expect(work.locator(".trying")).to_be_visible()
+
+    cells = [f"encoder.0.attn.0.{query}.{key}" for query, key in ((0, 0), (1, 0), (2, 0))]
+    cells += [
+        f"encoder.1.attn.0.{query}.{key}" for query, key in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 2))
+    ]
+    student.page.evaluate("cut => xformerRoom.page.show({ cut })", cells)
+    expect(student.page.locator(".lesson-verdict.solved")).to_be_visible()
+    expect(work.locator(".solved")).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Results as CSV").click()
+    header, line = download.value.path().read_text("utf-8").splitlines()
+    assert header == "student,lesson,step,tries,seconds,solved,stuck"
+    assert line.startswith("Mia *bold*,masks,6,")
+    assert line.endswith(",True,False")
+
+    expect(page.get_by_text("Show Mia")).to_have_count(0)  # not without consent
+    student.page.get_by_label("The lecturer may show what I do").check()
+    page.get_by_role("button", name="Show Mia *bold*'s work").click()
+    expect(page.locator(".st-key-chips button").first).to_be_visible()
+    assert "cut%3Aencoder.1.attn.0.2-2" in page.url
+    page.get_by_role("button", name="Back to the exercises").click()
+    expect(work).to_be_visible()
+    page.get_by_role("button", name="End the lesson").click()
+    expect(student.page.locator(".lesson-title")).to_have_count(0)
+    assert not student.problems
+
+
+def test_student_deletes_what_is_stored(visit: Come, app: str) -> None:
+    lecturer, code = open_room(visit, app)
+    student = join(visit, app, code)
+    see(lecturer.page, "1 student here")
+    student.page.get_by_text("Me", exact=True).click()
+    student.page.get_by_role("button", name="Delete what is stored of me").click()
+    see(student.page, "Everything that was stored of you is deleted.")
+    see(lecturer.page, "0 students here")
+
+
+def test_vote_survives_a_server_that_is_killed(visit: Come, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> str:
+        server, address = launch(port=port, XFORMER_RUNS=str(tmp_path / "runs"), XFORMER_OPEN="")
+        started.append(server)
+        return address
+
+    address = start()
+    try:
+        lecturer, code = open_room(visit, address)
+        one, two = join(visit, address, code), join(visit, address, code)
+        ask(lecturer.page)
+        one.page.locator("[data-answer='0.3']").click()
+        see(one.page, "Your answer is in.")
+        started[-1].kill()
+        started[-1].wait()
+        see(two.page, "Connecting …")
+        two.page.locator("[data-answer='0.2']").click()
+        see(two.page, "Sending …")
+        start()
+        see(two.page, "Your answer is in.")
+        see(lecturer.page, "2 of 2 answered")
+        lecturer.page.get_by_role("button", name="Reveal").click()
+        see(one.page, "50 % right (1 of 2)")
+        one.page.reload()
+        see(one.page, "Your answer is right.")
+        for visitor in (lecturer, one, two):
+            visitor.leave()
+    finally:
+        stop(started[-1])

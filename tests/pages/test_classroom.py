@@ -1,0 +1,198 @@
+"""Classroom mode on the lecturer's screens, without a browser: what is published, and what a question hides."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from pages.classroom import follow, present, stage
+from pages.classroom.follow import shown
+from pages.classroom.stage import link_of_state, results_csv
+from pages.shared.serving import classroom
+from tests.pages.conftest import Open
+from xformer.classroom.rooms import Question, Room, Rooms
+from xformer.errors import XformerError
+from xformer.viz.packing import header_of
+
+LECTURER = "7" * 32
+ATTENTION = "pages/attention/page.py"
+REVERSE = {"model": "reverse", "input": "3 7 12 9", "mask": "causal"}
+
+
+@pytest.fixture
+def rooms(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Rooms:
+    """The rooms of this test, whose visitor is a lecturer."""
+    for module in (follow, present, stage):
+        monkeypatch.setattr(module, "visitor_id", lambda: LECTURER)
+    return classroom.rooms()
+
+
+@pytest.fixture
+def room(rooms: Rooms) -> Room:
+    return rooms.open(LECTURER)
+
+
+def room_of(rooms: Rooms) -> Room:
+    found = rooms.of(LECTURER)
+    assert found is not None
+    return found
+
+
+def drawn(app: AppTest) -> bool:
+    """Whether the screen is drawn, rather than a question in its place."""
+    return any("Attention" in title.value for title in app.title)
+
+
+def test_room_is_opened_and_follows_the_screen(open_page: Open, rooms: Rooms) -> None:
+    app = open_page(ATTENTION, **REVERSE)
+    assert rooms.of(LECTURER) is None
+    app.button(key="open_room").click().run()
+    room = room_of(rooms)
+    assert any(present.spaced(room.code) in text.value for text in app.markdown)
+    assert (room.shown["model"], room.shown["state"]["mask"]) == ("reverse", "causal")
+    app.text_input(key="input").set_value("1 2 3").run()
+    assert room_of(rooms).shown["state"]["input"] == "1 2 3"
+    app.toggle(key="room_follows").set_value(False).run()
+    app.text_input(key="input").set_value("4 5").run()
+    assert room_of(rooms).shown["state"]["input"] == "1 2 3"
+    app.button(key="end_room").click().run()
+    assert rooms.of(LECTURER) is None
+    assert not app.exception
+
+
+def test_visitor_without_a_cookie_is_offered_nothing(open_page: Open) -> None:
+    app = open_page(ATTENTION, **REVERSE)
+    assert not [button for button in app.button if button.key == "open_room"]
+
+
+def test_new_session_finds_its_room_again(open_page: Open, rooms: Rooms, room: Room) -> None:
+    """As after a restart of the server."""
+    app = open_page(ATTENTION, **REVERSE)
+    assert room_of(rooms).shown["state"]["mask"] == "causal"
+    assert not app.exception
+
+
+def test_question_hides_the_screen_until_the_reveal(open_page: Open, rooms: Rooms, room: Room) -> None:
+    question = rooms.ask(room.id, Question("choice", "Which?", options=("a", "b")), ["1"])
+    app = open_page(ATTENTION, **REVERSE | {"mask": "as trained"})
+    assert not drawn(app)
+    assert room_of(rooms).shown == {}, "nothing is published meanwhile"
+    app.button(key="ask_again").click().run()
+    asked = room_of(rooms).asked
+    assert asked is not None
+    assert (asked.id, asked.round) == (question, 2)
+    assert not drawn(app)
+    app.button(key="reveal").click().run()
+    assert drawn(app)
+    assert room_of(rooms).shown["state"]["mask"] == "trained", "the screen opens on its link"
+    app.button(key="finish_question").click().run()
+    assert room_of(rooms).asked is None
+    assert not app.exception
+
+
+def test_lesson_stands_in_place_of_the_screen(open_page: Open, rooms: Rooms, room: Room) -> None:
+    app = open_page(ATTENTION, **REVERSE)
+    app.selectbox(key="room_lesson").set_value("masks").run()
+    assert room_of(rooms).lesson == {"name": "masks", "step": 0}
+    assert not drawn(app)
+    app.selectbox(key="room_step").set_value(3).run()
+    assert room_of(rooms).lesson == {"name": "masks", "step": 3}
+    app.button(key="end_lesson").click().run()
+    assert room_of(rooms).lesson is None
+    assert drawn(app)
+    assert not app.exception
+
+
+def test_every_screen_has_the_menu(open_page: Open, rooms: Rooms, room: Room) -> None:
+    for name in ("home", "train", "compare", "first_principles"):
+        app = open_page(f"pages/{name}/page.py")
+        assert any(present.spaced(room.code) in text.value for text in app.markdown), name
+        assert not app.exception, name
+    assert room_of(rooms).shown.get("note", "").startswith("The lecturer shows “"), "a screen without one model"
+
+
+def shown_in(open_page: Open, screen: str, link: dict[str, str]) -> tuple[dict, bytes | None]:
+    """What is shown of a link; screens are known once the app has run."""
+    open_page("pages/home/page.py")
+    return shown(screen, link)
+
+
+EDITS = "ablate:encoder.0.attn.1,cut:encoder.2.attn.0.1-3,cut:encoder.2.attn.*.0-0,positions:off"
+
+
+def test_state_of_a_page_leads_back_to_the_link(open_page: Open) -> None:
+    link = REVERSE | {"edits": EDITS, "head": "3.1"}
+    message, picture = shown_in(open_page, "attention", link)
+    assert picture is None
+    assert link_of_state(message["state"], "reverse") == link
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"ablate": "x", "cut": [1], "mask": ["causal"], "layer": "1", "input": None},
+        {"cut": [""], "ablate": ["<b>"]},
+    ],
+)
+def test_state_that_a_student_forged_is_a_link_that_can_be_refused(open_page: Open, state: dict) -> None:
+    link = link_of_state(state, "reverse-small")
+    assert all(isinstance(value, str) for value in link.values())
+    assert not open_page(ATTENTION, **link).exception
+
+
+def test_head_and_cell_are_counted_from_0(open_page: Open) -> None:
+    state = shown_in(open_page, "attention", REVERSE | {"head": "3.2.0-3"})[0]["state"]
+    assert [state[name] for name in ("layer", "head", "query", "key", "tab")] == [2, 1, 0, 3, "attention"]
+    assert "layer" not in shown_in(open_page, "residual", REVERSE)[0]["state"], "the page chooses a head"
+
+
+@pytest.mark.parametrize("edits", ["ablate:encoder.0.ffn", "open:encoder.1.attn.0.0-1"])
+def test_change_that_a_page_cannot_make_follows_as_a_picture(open_page: Open, edits: str) -> None:
+    message, picture = shown_in(open_page, "attention", REVERSE | {"edits": edits, "head": "3.2"})
+    assert picture is not None
+    length = struct.unpack("<I", picture[:4])[0]
+    planes, head = picture[4 : 4 + length], picture[4 + length :]
+    (layer,) = header_of(planes)["layers"]
+    assert (layer["name"], layer["heads"]) == ("encoder.2.attn", 4)
+    assert header_of(head, b"XATH")["selected"] == [0, 1]
+    assert message["lanes"][0] == ["reads", ["3", "7", "12", "9"]]
+    assert "model" not in message
+
+
+def test_large_model_follows_as_a_picture(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "MOST_PARAMETERS", 1000)
+    message, picture = shown_in(open_page, "attention", REVERSE)
+    assert picture
+    assert "picture" in message
+
+
+def test_link_that_does_not_fit_is_refused(open_page: Open) -> None:
+    with pytest.raises(XformerError):
+        shown_in(open_page, "attention", REVERSE | {"edits": "ablate:encoder.9.attn.1"})
+
+
+def test_results_are_a_table_that_no_spreadsheet_runs(rooms: Rooms, room: Room) -> None:
+    member = rooms.join(room.id, "student").id
+    rooms.rename(member, "=HYPERLINK(1)")
+    rooms.work(member, "masks", 3, 2, True)
+    assert results_csv(room.id).decode().splitlines() == [
+        "student,lesson,step,tries,seconds,solved,stuck",
+        "'=HYPERLINK(1),masks,4,2,0,True,False",
+    ]
+
+
+def test_code_opens_the_address_of_the_network(monkeypatch: pytest.MonkeyPatch, room: Room) -> None:
+    options = {"browser.serverAddress": "10.0.0.5", "server.address": "0.0.0.0", "server.baseUrlPath": "lab"}
+    monkeypatch.setattr(st, "get_option", lambda name: options[name])
+    for url, address in (
+        ("http://localhost:8501/attention?x=1", "http://10.0.0.5:8501/lab/join/"),
+        ("https://xformer.school.example/lab/attention", "https://xformer.school.example/lab/join/"),
+        ("http://[fd00::1]:8501/", "http://[fd00::1]:8501/lab/join/"),
+    ):
+        monkeypatch.setattr(present, "_here", lambda url=url: url)
+        assert present.address_of(room) == address + room.code
