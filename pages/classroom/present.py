@@ -46,7 +46,7 @@ def _offer() -> None:
         "You can ask what they expect, and give them exercises. Everything is deleted after a day."
     )
     if is_local_only():
-        st.info("This server answers this machine alone. Start it with `xformer app --host 0.0.0.0` for a class.")
+        st.caption("This server answers this machine alone. Start it with `xformer app --host 0.0.0.0` for a class.")
     st.button("Open a room", type="primary", on_click=_begin, key="open_room")
 
 

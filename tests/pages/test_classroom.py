@@ -64,7 +64,9 @@ def test_room_is_opened_and_follows_the_screen(open_page: Open, rooms: Rooms) ->
     assert not app.exception
 
 
-def test_visitor_without_a_cookie_is_offered_nothing(open_page: Open) -> None:
+def test_visitor_without_a_cookie_is_offered_nothing(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (follow, present, stage):
+        monkeypatch.setattr(module, "visitor_id", lambda: "")
     app = open_page(ATTENTION, **REVERSE)
     assert not [button for button in app.button if button.key == "open_room"]
 

@@ -35,6 +35,8 @@ OURS = {
     "attention/heads.py": {"label"},
     "attention/one_cell.py": {"layer.title", "one.title", "title_of(run, cell)"},
     "bug_lab/browse.py": {"curves.title", "title", "why", "words"},  # escaped where it is made
+    "classroom/present.py": {"label"},  # a code of letters
+    "classroom/stage.py": {"words"},  # of buttons, or escaped where it is made
     "compare/panels.py": {"name"},  # escaped where it is made
     "compare/sidebar.py": {"words"},
     "compare/texts.py": {"title"},

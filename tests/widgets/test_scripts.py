@@ -48,6 +48,8 @@ def test_every_source_is_imported_by_an_entry_point() -> None:
 def test_a_bundle_is_complete_and_loads_nothing(file: Path) -> None:
     text = scripts.script(file.parent.name, file.stem)
     without_names = text.replace("http://www.w3.org/2000/svg", "")  # a namespace, which is never requested
+    if file.parent.name == "classroom":  # a page of a server, which has the model too
+        without_names = re.sub(r"fetch\(`\$\{this\.base\}/", "", without_names)
     assert not re.search(r"\bimport\b|https?://|fetch\(|</script", without_names)
     assert len(re.findall(r"export\s*\{\w+ as default\}", text)) == (file.stem != "page")
 
