@@ -238,7 +238,8 @@ def test_malformed_message_is_answered_and_changes_nothing(
 
 def test_huge_message_ends_only_its_own_connection(client: TestClient, rooms: Rooms, room: Room) -> None:
     with join(client, room) as student, join(client, room) as neighbour:
-        receive(student), receive(neighbour)
+        receive(student)
+        receive(neighbour)
         student.send_text("x" * (MOST_CHARACTERS + 1))
         assert closing_code(student) == 1009
         neighbour.send_bytes(b"\xff\xfe")
@@ -301,7 +302,8 @@ def test_one_student_has_a_few_tabs(client: TestClient, room: Room) -> None:
 
 def test_ended_room_closes_its_connections(client: TestClient, rooms: Rooms, room: Room) -> None:
     with join(client, room) as student, join(client, room, LECTURER, "/host") as host:
-        receive(student), receive(host, "host")
+        receive(student)
+        receive(host, "host")
         rooms.end(room.id)
         hub.changed(room.id)
         assert closing_code(student) == ENDED
