@@ -5,6 +5,7 @@
 const LIST = "xformer_playlist", PLACE = "xformer_playlist_place", ANSWERED = "xformer_playlist_answered";
 const MOST = { items: 100, title: 200, note: 5000, file: 1e6 }; // xformer/playlist.py has the same limits
 const FORWARD = ["PageDown", "ArrowRight"], BACK = ["PageUp", "ArrowLeft"];
+const PATIENCE = 5000; // milliseconds for an answer of the server; then the next link is sent all the same
 const TYPED = "input, textarea, select, [contenteditable]";
 const NOTES = "body{margin:1.5rem;font:1.2rem/1.5 system-ui,sans-serif;background:#10141c;color:#eef1f7}" +
   "h1{font-size:1.4rem}p{white-space:pre-wrap}small{color:#a9b3c7}";
@@ -71,6 +72,10 @@ class Playlist {
 
   update(data) {
     this.data = data;
+    if (this.busy && data.followed === this.asked) {
+      this.busy = 0;
+      this.follow();
+    }
     const { answer } = data;
     if (answer && sessionStorage.getItem(ANSWERED) !== answer.id) {
       sessionStorage.setItem(ANSWERED, answer.id);
@@ -133,7 +138,16 @@ class Playlist {
     this.place = at;
     this.say("");
     this.draw();
-    this.send("go", this.list.items[at].link);
+    this.wanted = this.list.items[at].link;
+    if (performance.now() > (this.busy ?? 0)) this.follow();
+  }
+
+  follow() { // one link at a time: after quick steps only the last one is sent, once the server has drawn the one before
+    if (!this.wanted) return;
+    this.send("go", { id: (this.asked = crypto.getRandomValues(new Uint32Array(1))[0]), link: this.wanted });
+    this.wanted = null;
+    this.busy = performance.now() + PATIENCE;
+    setTimeout(() => { if (performance.now() >= this.busy) this.follow(); }, PATIENCE + 1);
   }
 
   key(event) {

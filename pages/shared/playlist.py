@@ -10,6 +10,7 @@ from typing import Any
 
 import streamlit as st
 
+from pages.components import whole
 from pages.components.controls import playlist, playlist_sent
 from pages.shared import frame, link, screens
 from pages.shared.text import escape_markdown
@@ -23,14 +24,16 @@ def begin(name: str) -> None:
     """Before the screen `name` runs: open the view that was asked for, and draw the playlist."""
     if frame.is_framed():
         return
-    if (wanted := st.session_state.pop(_GO, None)) is not None:
-        _open(wanted)
+    wanted = st.session_state.get(_GO, {})
+    if (asked := wanted.pop("link", None)) is not None:
+        _open(asked)
     known = screens.screens()
     data = {
         "screen": "" if name == next(iter(known)) else name,  # as its address has it
         "title": known[name].title,
         "screens": {name: screen.title for name, screen in known.items()} | {"": known[next(iter(known))].title},
         "shipped": {name: one.title for name, one in _offered().items()},
+        "followed": wanted.get("id"),  # the browser sends the next link when it sees this
         "answer": st.session_state.get(_ANSWER),  # with an id: the browser takes it once
     }
     with st.container(key="playlist"):
@@ -54,8 +57,8 @@ def _open(wanted: str) -> None:
 def _remember() -> None:
     st.session_state.pop(_ANSWER, None)  # the browser has it, and each run would send it again
     wanted = playlist_sent(_KEY, "go")
-    if isinstance(wanted, str):
-        st.session_state[_GO] = wanted
+    if isinstance(wanted, dict) and isinstance(wanted.get("link"), str):
+        st.session_state[_GO] = {"link": wanted["link"], "id": whole(wanted.get("id"), 2**32)}
 
 
 def _read() -> None:

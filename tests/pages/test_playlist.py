@@ -35,7 +35,7 @@ def offered() -> Iterator[None]:
 
 
 def go(app: AppTest, link: object) -> AppTest:
-    app.session_state["playlist_go"] = link
+    app.session_state["playlist_go"] = {"link": link, "id": 7}
     return app.run()
 
 
@@ -63,7 +63,7 @@ def test_a_view_opens_on_its_screen_also_on_the_same_one(open_page: Open) -> Non
     assert "edits" not in app.query_params
     assert "embed" not in app.query_params
     go(app, "/?model=reverse&input=1+2+3")
-    assert drawn(app)[0]["screen"] == ""
+    assert (drawn(app)[0]["screen"], drawn(app)[0]["followed"]) == ("", 7)
     assert app.query_params["input"] == "1 2 3"
     assert not app.warning
     assert not app.toast
