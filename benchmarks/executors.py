@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,13 @@ from xformer.training import executors, jobs
 from xformer.training.run_store import RunStore
 
 INSIDE = "XFORMER_IN_NAMESPACE"
-SECONDS = 2.0
 
 
 def two_seconds(steps: int) -> Preset:
     """The preset of the small encoder, with so many steps."""
     chosen = preset("reverse-small")
     return Preset(
-        chosen.name, chosen.title, "", chosen.model, chosen.task, chosen.train.replace(steps=steps, target=None)
+        chosen.name, chosen.title, "", chosen.model, chosen.task, chosen.train.replace(steps=steps, target=0.0)
     )
 
 
@@ -58,11 +56,12 @@ def rows_of(name: str, nodes: int, store: RunStore, settings: Preset, rounds: in
     }
 
 
-def main(nodes: Sequence[int] = (1, 2, 4)) -> None:
+def main() -> None:
     given = options(
         __doc__, rounds=3,
         steps={"type": int, "default": 250, "help": "steps of the run of about two seconds"},
         runs={"type": int, "default": 12, "help": "runs that are submitted at once"},
+        nodes={"type": int, "nargs": "*", "default": [1, 2, 4], "help": "simulated nodes"},
     )  # fmt: skip
     if INSIDE not in os.environ:
         command = [sys.executable, "-m", "tests.loopback", sys.executable, "-m", "benchmarks.executors", *sys.argv[1:]]
@@ -72,7 +71,7 @@ def main(nodes: Sequence[int] = (1, 2, 4)) -> None:
     machine, settings = Machine.start(given.threads), two_seconds(given.steps)
     with tempfile.TemporaryDirectory() as folder:
         rows = [rows_of(executors.PROCESS, 0, RunStore(Path(folder)), settings, given.rounds, given.runs)]
-    for n in nodes:
+    for n in given.nodes:
         with site(nodes=n) as made:
             rows.append(rows_of(executors.RAY, n, made.store, settings, given.rounds, given.runs))
         os.environ.pop(executors.VARIABLE)
