@@ -1,4 +1,4 @@
-"""A network namespace with nothing but loopback, for programs that look beyond this machine even when told 127.0.0.1.
+"""A network namespace with nothing but loopback, for programs that use outside addresses even if given 127.0.0.1.
 
 python -m tests.loopback python -m tests.faults.ray --short
 """

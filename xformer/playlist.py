@@ -85,7 +85,7 @@ class Item(Config, frozen=True):
 
     @property
     def values(self) -> dict[str, str]:
-        """What the link says of the screen, without the parameters that only a frame has."""
+        """The parameters of the link, except those that only a frame has."""
         pairs = parse_qsl(self.link.partition("?")[2], keep_blank_values=True)
         return {name: value for name, value in pairs if not name.startswith("embed")}
 

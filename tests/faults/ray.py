@@ -158,7 +158,7 @@ def head(site: Site, n: int, draw: random.Random) -> None:
 def command(site: Site, n: int, draw: random.Random) -> None:
     """`python -m xformer train … --executor ray`, and with `--seeds`: the weights and the folders of a training here."""
     kinds = {"one": ["--score", "50"], "many": ["--seeds", "2", "--score", "0"]}
-    said = {}
+    weights = {}
     for name in ("ray", "process"):
         out = site.folder / name
         words = ["train", "--preset", "reverse-mirror", "--steps", "40", "--device", "cpu", "--executor", name, "--out"]
@@ -167,8 +167,8 @@ def command(site: Site, n: int, draw: random.Random) -> None:
             done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
         files = {str(file.relative_to(out)): file for file in sorted(out.rglob("*.safetensors"))}
-        said[name] = {path: hashlib.sha256(tensors(file)).hexdigest() for path, file in files.items()}
-    assert said["ray"] == said["process"], said
+        weights[name] = {path: hashlib.sha256(tensors(file)).hexdigest() for path, file in files.items()}
+    assert weights["ray"] == weights["process"], weights
 
 
 PARTS: dict[str, tuple[Part, int, int]] = {

@@ -128,10 +128,10 @@ class Site:
             assert entry.state == "finished", (entry.state, entry.message)
 
 
-def wait(what: str, holds: Callable[[], object], told: Callable[[], str] = str, seconds: float = PATIENCE) -> None:
+def wait(what: str, holds: Callable[[], object], describe: Callable[[], str] = str, seconds: float = PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < deadline, f"{what} did not happen: {told()}"
+        assert time.monotonic() < deadline, f"{what} did not happen: {describe()}"
         time.sleep(0.05)
 
 

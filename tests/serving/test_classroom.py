@@ -101,7 +101,7 @@ def test_page_has_the_code_in_its_address_and_a_form_without_it(client: TestClie
     assert "frame-ancestors 'self'" in page.headers["content-security-policy"]
     hostile = client.get("/join/%3Cscript%3Ealert(1)")
     assert hostile.status_code == 404
-    assert len(hostile.content) < 20_000, "whoever guesses gets no more than a form"
+    assert len(hostile.content) < 20_000, "a wrong code is answered by a small form"
     assert b"<script>alert" not in hostile.content.lower()
 
 
@@ -124,13 +124,13 @@ def test_nothing_of_the_result_is_sent_before_the_reveal(client: TestClient, roo
     question = rooms.ask(room.id, TRUTH, ["1"])
     rooms.show(room.id, {"model": "reverse", "state": {"input": SECRET}}, SECRET.encode())
     with join(client, room) as student, join(client, room) as neighbour:
-        told = [json.dumps(receive(student))]
+        received = [json.dumps(receive(student))]
         student.send_text(json.dumps({"type": "vote", "question": question, "round": 1, "answer": "1"}))
-        told += [json.dumps(receive(student, "voted"))]
+        received += [json.dumps(receive(student, "voted"))]
         rooms.ask_again(question)
         hub.changed(room.id)
-        told += [json.dumps(receive(neighbour)), json.dumps(receive(neighbour))]
-        for text in told:
+        received += [json.dumps(receive(neighbour)), json.dumps(receive(neighbour))]
+        for text in received:
             assert SECRET not in text
             assert '"truth": [' not in text
             assert '"votes": {' not in text

@@ -134,16 +134,16 @@ def _train_on_ray(chosen: Preset, settings: dict[str, Sequence[Any]], options: N
     )
     with Progress(console=Console(markup=False, highlight=False, emoji=False)) as bar:
         shown = bar.add_task("training", total=chosen.train.steps)
-        said = ""
+        last = ""
         while (entry := store.entry(run)).is_active or entry.state == "queued":
             try:
                 jobs.reconcile(store)
                 bar.update(shown, completed=entry.step)
                 status = Status.read(store.folder)
                 words = (status.problem if status else "") or entry.message
-                if words and words != said:
+                if words and words != last:
                     bar.console.print(fit(words))
-                said = words or said
+                last = words or last
                 time.sleep(LOOK_SECONDS)
             except KeyboardInterrupt:
                 jobs.stop(store, run)

@@ -5,7 +5,7 @@
     GET /room/CODE/picture    a model that cannot run     WS  /room/CODE  /room/CODE/host
 
 A student's websocket takes votes, solved exercises and a nickname; it knows no order of a lecturer. The lecturer's only
-reports; what a lecturer orders comes from the screens (`pages.classroom`). Both are told apart by the visitor's cookie.
+reports; what a lecturer orders comes from the screens (`pages.classroom`). Both are distinguished by the visitor's cookie.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def routes() -> list[BaseRoute]:
     ]
 
 
-# ── who is told about changes ──
+# ── who hears of changes ──
 
 
 class Hub:
@@ -245,7 +245,7 @@ def _form(problem: str, status: int = 200) -> Response:
     from xformer.widgets.scripts import style, themes
 
     light, dark = themes()
-    said = f'<p class="problem" role="alert">{escape(problem)}</p>' if problem else ""
+    warning = f'<p class="problem" role="alert">{escape(problem)}</p>' if problem else ""
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Join the lecture</title><style>
@@ -256,7 +256,7 @@ body {{ margin: 0; padding: 20px; background: var(--st-background-color); }}
 <body><main class="room ui entrance"><form action="{base_path()}/join">
 <h1>Join the lecture</h1><p class="hint">The lecturer's screen shows six letters.</p>
 <label>Code of the room <input name="code" maxlength="12" required autofocus autocomplete="off" autocapitalize="characters"
-spellcheck="false"></label><button type="submit">Join</button>{said}</form></main></body></html>
+spellcheck="false"></label><button type="submit">Join</button>{warning}</form></main></body></html>
 """
     return HTMLResponse(page, status)
 
@@ -346,7 +346,7 @@ def _is_from_here(websocket: WebSocket) -> bool:
 
 
 async def _admitted(websocket: WebSocket) -> tuple[Room, str] | None:
-    """The room and the visitor's secret; None where the connection is refused, which has been said then."""
+    """The room and the visitor's secret; None where the connection is refused; then the reason has been sent."""
     secret = visitor_id_in(websocket.cookies)
     await websocket.accept()  # else the page could not tell a refusal from a server that restarts
     if not secret or not _is_from_here(websocket):
@@ -433,14 +433,14 @@ async def _student(websocket: WebSocket) -> None:
 
     async def take() -> None:
         while True:
-            text = await websocket.receive()
-            if text["type"] == "websocket.disconnect":
+            received = await websocket.receive()
+            if received["type"] == "websocket.disconnect":
                 return
-            said = text.get("text") or ""
-            if len(said) > MOST_CHARACTERS:
+            text = received.get("text") or ""
+            if len(text) > MOST_CHARACTERS:
                 await websocket.close(1009)
                 return
-            if (answer := await _taken(room.id, member, said)) is not None:
+            if (answer := await _taken(room.id, member, text)) is not None:
                 await websocket.send_text(answer)
             await asyncio.sleep(1 / MESSAGES_A_SECOND)
 
@@ -467,24 +467,28 @@ def _whole(value: object, least: int = 0, most: int = 10**9) -> int:
 async def _taken(room: str, member: str, text: str) -> str | None:
     """Follow a student's message; returns what is answered. What is not understood changes nothing."""
     try:
-        said = json.loads(text)
-        if not isinstance(said, dict):
+        message = json.loads(text)
+        if not isinstance(message, dict):
             raise ClassroomError("This message is not understood.")
-        kind, of = said.get("type"), rooms()
+        kind, of = message.get("type"), rooms()
         if kind == "vote":
-            question, round, answer = _whole(said.get("question")), _whole(said.get("round"), 1, 2), said.get("answer")
+            question, round, answer = (
+                _whole(message.get("question")),
+                _whole(message.get("round"), 1, 2),
+                message.get("answer"),
+            )
             await _write(partial(of.vote, member, question, round, str(answer)))
             hub.changed(room, only_hosts=True)
             return _voted(question, round, str(answer))
         if kind == "work":
-            step, tries = _whole(said.get("step"), 0, 999), _whole(said.get("tries"), 0, 10**6)
-            if (lesson := str(said.get("lesson"))) not in lessons():
+            step, tries = _whole(message.get("step"), 0, 999), _whole(message.get("tries"), 0, 10**6)
+            if (lesson := str(message.get("lesson"))) not in lessons():
                 raise ClassroomError("There is no such lesson.")
-            await _write(partial(of.work, member, lesson, step, tries, said.get("solved") is True))
+            await _write(partial(of.work, member, lesson, step, tries, message.get("solved") is True))
         elif kind == "nickname":
-            await _write(partial(of.rename, member, str(said.get("name"))))
+            await _write(partial(of.rename, member, str(message.get("name"))))
         elif kind == "state":
-            state = said.get("state")
+            state = message.get("state")
             await _write(partial(of.offer, member, state if isinstance(state, dict) else None))
         elif kind == "forget":
             await _write(partial(of.forget, member))

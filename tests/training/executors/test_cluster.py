@@ -25,10 +25,10 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     environment = os.environ | {RESULT: str(folder / "result.json"), "PYTHONPATH": str(ROOT)}
     with open(folder / "out", "w+b") as out:
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=out, stderr=out, timeout=PATIENCE)
-        said = (folder / "out").read_text("utf-8", "replace")
+        output = (folder / "out").read_text("utf-8", "replace")
     if done.returncode == loopback.NOT_PERMITTED:
         pytest.skip("NOT RUN: a Ray cluster is tested in a network namespace of its own, which is not permitted here")
-    assert (folder / "result.json").exists(), said[-4_000:]
+    assert (folder / "result.json").exists(), output[-4_000:]
     return json.loads((folder / "result.json").read_text())
 
 

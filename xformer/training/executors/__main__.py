@@ -84,7 +84,7 @@ def attend(store: RunStore, server: int, begin_anew: Callable[[str], None]) -> s
         return ""
     except MissingLibraryError as error:
         return f"{error}."
-    except Exception:  # of Ray: it is asked again by a fresh process, whatever it was
+    except Exception:  # any error of Ray: a fresh process tries again
         traceback.print_exc()
         return problem
 

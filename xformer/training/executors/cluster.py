@@ -1,4 +1,4 @@
-"""A Ray cluster as the executor needs it: named actors that are started, asked, told and ended, and the nodes.
+"""A Ray cluster as the executor needs it: named actors that are started, asked, commanded and ended, and the nodes.
 
 All calls to Ray are here, and none of them waits for an actor. (Except for two seconds at its end.)
 """

@@ -77,7 +77,7 @@ class Seen:
     forget: list[str] = field(default_factory=list)
     last: Any = None
     row: Mapping[str, Any] = field(default_factory=dict)
-    told: int = 0
+    sent_commands: int = 0
     missing_since: float | None = None
     is_whole: bool = False
 
@@ -419,10 +419,10 @@ class RayExecutor(Executor):
         known = _known(self.store)
         for batch in batches(entry):
             seen = self.seen.setdefault(batch.name, Seen())
-            new = [(number, kind, value) for number, kind, value, _ in found if number > seen.told]
+            new = [(number, kind, value) for number, kind, value, _ in found if number > seen.sent_commands]
             if new and not _is_over(batch, known):
                 self.cluster.tell(batch.name, new)
-                seen.told = new[-1][0]
+                seen.sent_commands = new[-1][0]
 
     def cancel(self, entry: Entry) -> None:
         """End the actors of a run."""

@@ -127,7 +127,7 @@ class RemoteRun:
         try:
             prepare_process()
             worker.work(self.store, self.run, token)
-        except Exception as error:  # the store of the node cannot be written, so it is told in the next answer
+        except Exception as error:  # the store of the node cannot be written, so the next answer has it
             self.error = f"It failed on its node ({type(error).__name__}: {error})."
 
     def poll(self, have: Mapping[str, Stamp], after: Mapping[str, int], forget: Sequence[str]) -> Report:
