@@ -88,9 +88,9 @@ def test_an_archive_is_imported_and_a_damaged_one_refused(
     visitor = visit(served, "/runs")
     page = visitor.page
     page.get_by_text("Import", exact=True).click()
-    page.locator("input[type=file]").set_input_files(bad)
+    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(bad)
     see(page, "The archive is not a readable zip file")
-    page.locator("input[type=file]").set_input_files(good)
+    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(good)
     until(lambda: len(store.entries()) == before + 1, page)
     run = store.entries()[0].id
     expect(page.locator(f".st-key-card_{run}").get_by_role("img", name="Attention of layer")).to_be_visible()

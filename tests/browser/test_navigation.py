@@ -147,7 +147,8 @@ def test_at_a_large_zoom_the_title_is_clear_and_a_grey_field_stands_for_a_pictur
     page = visit(app, "/residual?model=reverse-small&mask=causal", width=853).page
     expect(page.locator(".st-key-chip_mask")).to_be_visible()
     quiet(page)
-    places = [page.locator(one).bounding_box() for one in ("h1 > span", ".st-key-chip_mask", ".st-key-share button")]
+    parts = ("h1 > span", ".st-key-chip_mask", ".st-key-share button")
+    places = [page.locator(one).first.bounding_box() for one in parts]
     lefts = [place["x"] for place in places if place is not None]
     rights = [place["x"] + place["width"] for place in places if place is not None]
     assert len(lefts) == 3

@@ -118,16 +118,16 @@ def test_a_downloaded_file_comes_back_through_import_and_a_bad_one_is_refused(
     page.get_by_role("button", name="Delete").click()
     see(page, "Nothing has been trained here yet")
     page.get_by_text("Import", exact=True).click()
-    page.locator("input[type=file]").set_input_files(file)
+    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(file)
     page.wait_for_function("() => new URL(location).searchParams.get('runs')")
     [entry] = store.entries()
     assert (entry.name, entry.tags, entry.id == run) == ("mine", ("imported",), False)
     see(page, "1 run · 1 chosen")
     bad = tmp_path / "bad.safetensors"
     bad.write_bytes(b"no such thing")
-    if not page.locator("input[type=file]").count():
+    if not page.get_by_test_id("stFileUploaderDropzoneInput").count():
         page.get_by_text("Import", exact=True).click()
-    page.locator("input[type=file]").set_input_files(bad)
+    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(bad)
     see(page, "The file was not taken.")
     expect(page.get_by_test_id("stException")).to_have_count(0)
     assert visitor.problems == []
