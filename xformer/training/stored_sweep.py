@@ -185,10 +185,12 @@ class MapMaker:
         self.made_at = self.step
 
     def leave(self, number: int) -> None:
-        """Keep the last map of a model that has ended."""
+        """Keep the last map of a model that has ended; that of the last one is written, before it becomes a run."""
         run = self.runs.pop(number)
         self.step = max(self.step, run.step)
         self._draw(number, run)
+        if not self.runs:
+            self.look(now=True)
 
     def _draw(self, number: int, run: Run) -> None:
         found = self._best_head(run)

@@ -249,9 +249,12 @@ def train_sweep(store: RunStore, entry: Entry, loop: CommandLoop, device: torch.
         return loop.reason, _stop(store, entry, there) if loop.reason == "stopped" else ""
     finally:
         loop.flush()
-    maps.look(now=True)
-    message = f"{given_up} of its {len(members)} models had no finite loss any more." if given_up else ""
-    return "finished", message
+    return "finished", sweep_message(given_up, len(members))
+
+
+def sweep_message(n_failed: int, n_models: int) -> str:
+    """Return the message of a finished sweep; empty where no model failed."""
+    return f"{n_failed} of its {n_models} models had no finite loss any more." if n_failed else ""
 
 
 def _stop(store: RunStore, entry: Entry, runs: Sequence[tuple[Member, Run]]) -> str:

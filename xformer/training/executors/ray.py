@@ -45,7 +45,7 @@ from xformer.training.run_store import (
 )
 from xformer.training.stored_sweep import map_steps, read_maps
 from xformer.training.sweeps import Member, members_of
-from xformer.training.worker import gather, leave
+from xformer.training.worker import gather, leave, sweep_message
 
 GRACE_SECONDS = 10.0
 """Seconds for which an actor may be unknown to the cluster: it may just be registered, or the head may have come back."""
@@ -366,9 +366,9 @@ class RayExecutor(Executor):
         ids = {member.id for member in members_of(entry)}
         runs = [one for deleted in (False, True) for one in self.store.entries(deleted=deleted) if one.id in ids]
         n_failed = sum(run.state == "failed" for run in runs)
-        message = f"{n_failed} of its {len(ids)} models had no finite loss any more." if n_failed else ""
         is_stopped = any(run.state == "stopped" for run in runs)
-        self._leave(entry, "stopped" if is_stopped else "finished", "" if is_stopped else message)
+        state, message = ("stopped", "") if is_stopped else ("finished", sweep_message(n_failed, len(ids)))
+        self._leave(entry, state, message)
 
     def _leave(self, entry: Entry, state: str, message: str, **values: Any) -> None:
         """Record that a run has left the cluster; then end its actors, which nothing depends on any more."""
