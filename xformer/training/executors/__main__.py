@@ -77,7 +77,7 @@ def attend(store: RunStore, server: int, begin_anew: Callable[[str], None]) -> s
             faulthandler.dump_traceback_later(HANGING_SECONDS, exit=True)
             with suppress(RunStoreError, OSError):  # a full disk: the pages say so, and it may pass
                 executor.round(starts=executors.chosen() == executors.RAY)
-                cluster.status(address).write(store.folder)
+                cluster.status(address, executor.nodes).write(store.folder)
                 if _is_done(store, server):
                     return ""
             time.sleep(POLL_SECONDS)

@@ -100,9 +100,9 @@ class RayCluster:
         """Return the resources that are free, of all nodes together."""
         return self.ray.available_resources()
 
-    def status(self, address: str) -> Status:
-        """Return what the screens say of the cluster."""
-        nodes, free = self.nodes(), self.free()
+    def status(self, address: str, nodes: Sequence[Mapping[str, Any]]) -> Status:
+        """Return what the screens say of the cluster with these nodes."""
+        free = self.free()
         cpus, gpus = (sum(node.get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU"))
         return Status(address, "", len(nodes), cpus, free.get("CPU", 0.0), gpus, free.get("GPU", 0.0))
 

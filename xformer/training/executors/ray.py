@@ -125,8 +125,7 @@ class RayExecutor(Executor):
 
     def _start_waiting(self) -> None:
         """Give waiting runs to the cluster in turn, as far as it has processors."""
-        known = _known(self.store)
-        n = sum(not _is_over(batch, known) for entry in self._active() for batch in batches(entry))
+        n = sum(len(self._left(entry)) for entry in self._active())
         for waiting in jobs.in_turn(self.store.entries()):
             if n >= self._total("CPU") + AHEAD:
                 break
@@ -167,14 +166,20 @@ class RayExecutor(Executor):
 
     def submit(self, entry: Entry, needs: Resources) -> None:
         """Create the actors of a run that are not there and have something left to train."""
-        known = _known(self.store)
-        for batch in batches(entry):
-            if not _is_over(batch, known):
-                self.cluster.start(batch.name, self._job(entry, batch, known), needs)
+        for batch in self._left(entry):
+            self.cluster.start(batch.name, self._job(entry, batch), needs)
 
-    def _job(self, entry: Entry, batch: Batch, known: set[str]) -> Job:
+    def _left(self, entry: Entry) -> list[Batch]:
+        """Return the batches of a run that have something left to train: models that are not runs yet."""
+        known = _known(self.store) if entry.sweep is not None else set()
+        return [
+            batch for batch in batches(entry) if not batch.members or any(one.id not in known for one in batch.members)
+        ]
+
+    def _job(self, entry: Entry, batch: Batch) -> Job:
         folder = self.store.folder_of(entry.id)
         forget_unfinished(folder)
+        known = _known(self.store)
         mine = [member for member in batch.members if member.id not in known]
         gather(self.store, entry, mine)
         folders = [member.folder(self.store, entry.id) for member in mine] if entry.sweep else [folder]
@@ -210,10 +215,7 @@ class RayExecutor(Executor):
 
     def poll(self, entry: Entry) -> None:
         """Ask each actor of a run, and write what it answers into the run store."""
-        known = _known(self.store)
-        for batch in batches(entry):
-            if _is_over(batch, known):
-                continue
+        for batch in self._left(entry):
             seen = self.seen.setdefault(batch.name, Seen())
             try:
                 report = self.cluster.ask(batch.name, self._have(entry, batch, seen), seen.after, seen.forget)
@@ -223,7 +225,7 @@ class RayExecutor(Executor):
             seen.missing_since = None
             if report is not None and not self._take(entry, batch, seen, report):
                 return
-        if entry.sweep is not None and all(_is_over(batch, _known(self.store)) for batch in batches(entry)):
+        if entry.sweep is not None and not self._left(entry):
             self._end_sweep(entry)
 
     def _have(self, entry: Entry, batch: Batch, seen: Seen) -> dict[str, Stamp]:
@@ -287,8 +289,9 @@ class RayExecutor(Executor):
 
     def _take_models(self, entry: Entry, report: Report) -> None:
         """Make runs of the models of a sweep that have ended, as soon as all their files are here."""
-        known = _known(self.store)
-        for model in report.models if report.is_whole else ():
+        models = report.models if report.is_whole else ()
+        known = _known(self.store) if models else set()
+        for model in models:
             if model["id"] not in known:
                 with self.store.database.writing() as db:
                     now = self._owned(db, entry)
@@ -416,11 +419,10 @@ class RayExecutor(Executor):
         if is_late or (stops and entry.pid is None):
             self._leave(entry, "stopped", UNANSWERED if is_late else "")
             return
-        known = _known(self.store)
-        for batch in batches(entry):
+        for batch in self._left(entry) if found else ():
             seen = self.seen.setdefault(batch.name, Seen())
             new = [(number, kind, value) for number, kind, value, _ in found if number > seen.sent_commands]
-            if new and not _is_over(batch, known):
+            if new:
                 self.cluster.tell(batch.name, new)
                 seen.sent_commands = new[-1][0]
 
@@ -437,8 +439,7 @@ class RayExecutor(Executor):
                 entry = self.store.entry(name.partition("-")[0])
             except RunStoreError:  # of another run store
                 continue
-            known = _known(self.store) if entry.sweep else set()
-            wanted = [batch.name for batch in batches(entry) if not _is_over(batch, known)] if is_on_ray(entry) else []
+            wanted = [batch.name for batch in self._left(entry)] if is_on_ray(entry) else []
             if name not in wanted:
                 self.cluster.end(name)
 
@@ -447,11 +448,6 @@ def _known(store: RunStore) -> set[str]:
     """Return the ids of all runs, deleted ones too."""
     with store.database.reading() as db:
         return {row["id"] for row in db.execute("SELECT id FROM runs")}
-
-
-def _is_over(batch: Batch, known: set[str]) -> bool:
-    """Return whether all models of a batch have become runs."""
-    return bool(batch.members) and known.issuperset(member.id for member in batch.members)
 
 
 def _saved_step(folder: Path) -> int:
