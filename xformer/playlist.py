@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import parse_qsl, urlencode
 
-from pydantic import field_validator
+from pydantic import AfterValidator, field_validator
 
 from xformer.config import Config, setting
 from xformer.errors import ConfigError, InputError
@@ -33,11 +33,16 @@ MOST_CHARACTERS = {"title": 200, "note": 5_000, "link": 8_000}
 _LINK = re.compile(r"/[a-z_]{0,40}(\?[!-~]*)?", re.ASCII)
 
 
-def _text(value: str, name: str) -> str:
+def _text(name: str) -> AfterValidator:
+    """The check of a field: a text of the length that is allowed, without what cannot be sent to a browser."""
     most = MOST_CHARACTERS[name]
-    if len(value) > most:
-        raise ConfigError(f"{name} must have at most {most:,} characters, got {len(value):,}; shorten it.")
-    return value.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent to a browser
+
+    def check(value: str) -> str:
+        if len(value) > most:
+            raise ConfigError(f"{name} must have at most {most:,} characters, got {len(value):,}; shorten it.")
+        return value.encode("utf-8", "replace").decode()  # a lone surrogate
+
+    return AfterValidator(check)
 
 
 class Item(Config, frozen=True):
@@ -54,29 +59,19 @@ class Item(Config, frozen=True):
         'attention'
     """
 
-    link: Annotated[str, setting("Link", example="/attention?model=reverse&head=3.2")]
-    title: Annotated[str, setting("Title", example="One head")]
-    note: str = ""
+    link: Annotated[str, setting("Link", example="/attention?model=reverse&head=3.2"), _text("link")]
+    title: Annotated[str, setting("Title", example="One head"), _text("title")]
+    note: Annotated[str, _text("note")] = ""
 
     @field_validator("link")
     @classmethod
     def _check_link(cls, link: str) -> str:
-        if _LINK.fullmatch(_text(link, "link")) is None:
+        if _LINK.fullmatch(link) is None:
             example = "/attention?model=reverse&head=3.2"
             raise ConfigError(
                 f"link must be a screen of the app with its query, got {link!r:.80}; for example {example}."
             )
         return link
-
-    @field_validator("title")
-    @classmethod
-    def _check_title(cls, title: str) -> str:
-        return _text(title, "title")
-
-    @field_validator("note")
-    @classmethod
-    def _check_note(cls, note: str) -> str:
-        return _text(note, "note")
 
     @property
     def screen(self) -> str:
@@ -106,13 +101,8 @@ class Playlist(Config, frozen=True):
     """
 
     version: Literal[1] = 1
-    title: Annotated[str, setting("Title", example="Masks")]
+    title: Annotated[str, setting("Title", example="Masks"), _text("title")]
     items: tuple[Item, ...]
-
-    @field_validator("title")
-    @classmethod
-    def _check_title(cls, title: str) -> str:
-        return _text(title, "title")
 
     @field_validator("items")
     @classmethod

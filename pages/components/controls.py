@@ -106,10 +106,5 @@ def copy_address(title: str, *, usual: Mapping[str, str], key: str) -> None:
 
 
 def playlist(data: Mapping[str, Any], *, key: str, on_go: Callable[[], None], on_open: Callable[[], None]) -> None:
-    """The playlist, which the browser keeps; in the callbacks `playlist_sent(key, "go")` and `playlist_sent(key, "open")`."""
+    """The playlist, which the browser keeps; in the callbacks `sent(key, "go")` and `sent(key, "open")` have its wishes."""
     _playlist(key=key, data=dict(data), on_go_change=on_go, on_open_change=on_open)
-
-
-def playlist_sent(key: str, event: str) -> object:
-    """What the browser sent with an event of the playlist."""
-    return st.session_state[key].get(event)

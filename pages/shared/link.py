@@ -116,8 +116,7 @@ def written() -> tuple[str, dict[str, str]]:
 
 def reopen(values: Mapping[str, str]) -> None:
     """Have the next screen that is drawn follow these values as it follows the link of a first visit."""
-    link = _link()
-    link.screen, link.settled = None, None
+    follow_again()
     st.query_params.from_dict(dict(values))
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import streamlit as st
 
-from pages.components import whole
-from pages.components.controls import playlist, playlist_sent
+from pages.components import sent, whole
+from pages.components.controls import playlist
 from pages.shared import frame, link, screens
 from pages.shared.text import escape_markdown
 from xformer.errors import InputError, XformerError
@@ -56,15 +56,14 @@ def _open(wanted: str) -> None:
 
 def _remember() -> None:
     st.session_state.pop(_ANSWER, None)  # the browser has it, and each run would send it again
-    wanted = playlist_sent(_KEY, "go")
-    if isinstance(wanted, dict) and isinstance(wanted.get("link"), str):
+    wanted = sent(_KEY, "go")
+    if isinstance(wanted.get("link"), str):
         st.session_state[_GO] = {"link": wanted["link"], "id": whole(wanted.get("id"), 2**32)}
 
 
 def _read() -> None:
     """Answer the browser with the playlist of a file or of a lesson, or why there is none."""
-    asked = playlist_sent(_KEY, "open")
-    asked = asked if isinstance(asked, dict) else {}
+    asked = sent(_KEY, "open")
     answer: dict[str, Any] = {"id": secrets.token_hex(8)}
     try:
         found = _offered().get(str(asked.get("shipped"))) or parse(str(asked.get("text", "")))

@@ -79,8 +79,7 @@ def test_what_is_no_screen_is_not_opened(open_page: Open, link: str) -> None:
 
 @pytest.mark.parametrize("sent", [None, 5, [], {}, {"text": 5}, {"shipped": ["masks"]}, {"text": "<b>"}])
 def test_what_is_no_file_is_answered_with_the_rule(monkeypatch: pytest.MonkeyPatch, sent: object) -> None:
-    monkeypatch.setattr(st, "session_state", {})
-    monkeypatch.setattr(playlist, "playlist_sent", lambda key, event: sent)
+    monkeypatch.setattr(st, "session_state", {"playlist_views": {"open": sent}})
     playlist._read()
     answer = st.session_state["playlist_answer"]
     assert "playlist" not in answer
@@ -101,7 +100,7 @@ def test_a_file_a_lesson_and_the_playlist_of_the_server_are_answered(
         ({"shipped": "masks"}, "Masks"),
         ({"shipped": "server"}, "Of the server"),
     ):
-        monkeypatch.setattr(playlist, "playlist_sent", lambda key, event, sent=sent: sent)
+        st.session_state["playlist_views"] = {"open": sent}
         playlist._read()
         answer = st.session_state["playlist_answer"]
         assert answer["playlist"]["title"] == title

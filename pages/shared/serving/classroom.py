@@ -28,6 +28,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from pages.components import whole
 from pages.shared.serving.access import visitor_id_in
 from pages.shared.serving.limits import client_address
 from xformer.classroom.rooms import Room, Rooms, normalised
@@ -47,6 +48,7 @@ HOST_SECONDS = 0.15
 """Between two reports to a lecturer."""
 ENDED, REFUSED = 4404, 4403
 """Codes that close a websocket: there is no such room; this browser may not."""
+NOT_UNDERSTOOD = "This message is not understood."
 T = TypeVar("T")
 _writer = ThreadPoolExecutor(1, thread_name_prefix="rooms")
 """Writes of all students, one after the other: they need not wait for each other's locks."""
@@ -459,9 +461,10 @@ async def _write(act: Callable[[], T]) -> T:
 
 
 def _whole(value: object, least: int = 0, most: int = 10**9) -> int:
-    if type(value) is not int or not least <= value <= most:
-        raise ClassroomError("This message is not understood.")
-    return value
+    found = whole(value, most + 1)
+    if found is None or found < least:
+        raise ClassroomError(NOT_UNDERSTOOD)
+    return found
 
 
 async def _taken(room: str, member: str, text: str) -> str | None:
@@ -469,7 +472,7 @@ async def _taken(room: str, member: str, text: str) -> str | None:
     try:
         message = json.loads(text)
         if not isinstance(message, dict):
-            raise ClassroomError("This message is not understood.")
+            raise ClassroomError(NOT_UNDERSTOOD)
         kind, of = message.get("type"), rooms()
         if kind == "vote":
             question, round, answer = (
@@ -494,10 +497,10 @@ async def _taken(room: str, member: str, text: str) -> str | None:
             await _write(partial(of.forget, member))
             return json.dumps({"type": "forgotten"})
         else:
-            raise ClassroomError("This message is not understood.")
+            raise ClassroomError(NOT_UNDERSTOOD)
     except ClassroomError as error:
         return json.dumps({"type": "problem", "text": str(error)})
     except (ValueError, RecursionError):
-        return json.dumps({"type": "problem", "text": "This message is not understood."})
+        return json.dumps({"type": "problem", "text": NOT_UNDERSTOOD})
     hub.changed(room, only_hosts=True)
     return None
