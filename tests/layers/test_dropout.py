@@ -82,9 +82,8 @@ def test_each_place_equals_the_run_by_hand(sites: tuple[str, ...]) -> None:
     assert torch.equal(actual, model.eval()(tokens)) == (sites == ())
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_generator_decides_and_nothing_else(architecture: str) -> None:
-    model = build(architecture=architecture, dropout=0.3).train()
+def test_the_generator_decides_and_nothing_else() -> None:
+    model = build(architecture="encoder-decoder", dropout=0.3).train()
     arguments = inputs(model)
     torch.manual_seed(0)
     before = torch.get_rng_state()

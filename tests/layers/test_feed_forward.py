@@ -6,14 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.layers.reference import (
-    assert_close,
-    assert_same,
-    model_config,
-    named_feed_forward,
-    random,
-    randomise,
-)
+from tests.layers.reference import assert_close, assert_same, model_config, named_feed_forward, random, randomise
 from xformer.layers.feed_forward import FeedForward, Norm
 from xformer.tape import SILENT, Tape
 
@@ -28,13 +21,6 @@ def test_equals_a_sequential(activation: str, module: type[nn.Module], tape: Tap
     x = random(2, 11, 13)
     expected = torch.func.functional_call(theirs, named_feed_forward(ffn, "0", "2"), (x,), strict=True)
     assert_same(ffn(x, tape=tape), expected, [x, *ffn.parameters()])
-
-
-def test_without_biases() -> None:
-    ffn = randomise(FeedForward(model_config(ffn_bias=False)))
-    assert len(list(ffn.parameters())) == 2
-    x = random(2, 11, 13)
-    assert_same(ffn(x), (x @ ffn.weight_in.T).clamp(min=0) @ ffn.weight_out.T, [x, *ffn.parameters()])
 
 
 def test_the_tape_sees_before_and_after_the_nonlinearity() -> None:

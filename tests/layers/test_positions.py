@@ -7,7 +7,6 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.layers.reference import assert_close, build, inputs, model_config, random, randomise
 from xformer.layers.embedding import PositionTables
@@ -69,25 +68,11 @@ def test_rotation_is_multiplication_by_a_complex_number() -> None:
                 assert abs(actual - number * cmath.exp(1j * angle)) < 1e-13
 
 
-def test_rotary_scores_depend_on_the_offset_only() -> None:
-    q, k = random(2, 3, 11, 10), random(2, 3, 11, 10, seed=1)
-
-    def scores(q_start: int, k_start: int) -> Tensor:
-        turned_q = rotate(q, rotary_angles(torch.arange(11) + q_start, 10))
-        turned_k = rotate(k, rotary_angles(torch.arange(11) + k_start, 10))
-        return turned_q @ turned_k.transpose(-2, -1)
-
-    assert_close(scores(17, 17), scores(0, 0))
-    assert_close(scores(23, 18), scores(5, 0))
-    assert not torch.allclose(scores(1, 0), scores(0, 0))  # and on that offset they do depend
-    assert_close(scores(0, 0).diagonal(dim1=-2, dim2=-1), (q * k).sum(dim=-1))  # at offset 0 nothing turns
-
-
 def test_alibi_slopes_are_the_papers() -> None:
-    assert alibi_slopes(8).tolist() == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
-    assert alibi_slopes(1).tolist() == [1 / 256]
-    assert alibi_slopes(3).tolist() == [1 / 16, 1 / 256, 1 / 4]  # those of 2 heads, then every other of 4
-    assert_close(alibi_slopes(12)[8:], torch.tensor([2.0 ** -(n / 2) for n in (1, 3, 5, 7)]))
+    assert alibi_slopes(8) == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
+    assert alibi_slopes(1) == [1 / 256]
+    assert alibi_slopes(3) == [1 / 16, 1 / 256, 1 / 4]  # those of 2 heads, then every other of 4
+    assert alibi_slopes(12)[8:] == [2.0 ** -(n / 2) for n in (1, 3, 5, 7)]
     assert alibi_slopes(16)[0] == 2**-0.5
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,16 +10,12 @@ import torch
 from torch import Tensor
 
 import xformer
-from tests.layers.reference import ARCHITECTURES, assert_close, assert_same, build, inputs, model_config
-from xformer.analysis.positions import position_offsets
+from tests.layers.reference import ARCHITECTURES, assert_close, build, inputs
 from xformer.bugs.bug import replace_modules
 from xformer.diagnosis.diagnose import diagnose
-from xformer.layers.attention import Cache
 from xformer.layers.embedding import AddPositions
 from xformer.positions.t5 import N_BUCKETS, bucket
-from xformer.reading import from_trace
 from xformer.tape import Tape
-from xformer.trace import record
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -97,62 +92,6 @@ def test_a_causal_encoder_counts_backwards_only() -> None:
     assert torch.equal(tape.activations["encoder.0.attn.pos_bias"], expected)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_fast_path_has_the_same_values_and_gradients_as_the_recorded_one(architecture: str) -> None:
-    model = build(architecture=architecture, positions="t5")
-    given = inputs(model)
-    tables = [stack.positions.table.table for stack in (model.encoder, model.decoder) if stack is not None]
-    assert_same(model(*given), model(*given, tape=Tape()), tables, 1000)
-    upstream = torch.randn(model(*given).shape, generator=torch.Generator().manual_seed(3))
-    for table in tables:
-        [grad] = torch.autograd.grad((model(*given) * upstream).sum(), [table])
-        cell, step = (1, 2), 1e-6
-        value, found = table[cell].item(), []
-        with torch.no_grad():
-            for table[cell] in (value + step, value - step):
-                found.append((model(*given) * upstream).sum().item())
-            table[cell] = value
-        assert grad[cell].item() == pytest.approx((found[0] - found[1]) / (2 * step), rel=1e-5)
-        assert grad[cell] != 0
-
-
-def test_decoding_from_a_cache_says_what_a_whole_run_says() -> None:
-    model = build(architecture="decoder", positions="t5", max_len=211)
-    tokens = torch.randint(0, 23, (2, 151), generator=torch.Generator().manual_seed(5))  # past the last bucket's edge
-    cache = Cache.empty(2)
-    parts = [model.extend(tokens[:, a:b], cache) for a, b in ((0, 131), (131, 132), (132, 151))]
-    assert_close(torch.cat(parts, dim=1), model(tokens), 2000)
-
-
-def test_a_checkpoint_comes_back_with_its_table(tmp_path: Path) -> None:
-    model = xformer.Transformer(model_config(positions="t5", d_head=5)).float().eval()
-    with torch.no_grad():
-        model.encoder.positions.table.table.normal_()
-    xformer.save(model, tmp_path / "m")
-    again = xformer.load(tmp_path / "m").model
-    assert again.config == model.config
-    assert torch.equal(again.encoder.positions.table.table, model.encoder.positions.table.table)
-
-
-def test_what_is_drawn_is_what_is_added() -> None:
-    for architecture, causal in (("encoder", False), ("decoder", True)):
-        model = build(architecture=architecture, positions="t5")
-        stack = model.encoder or model.decoder
-        run = from_trace(model, record(model, torch.tensor([[3, 1, 2]])))
-        table = position_offsets(run, n=29)
-        assert sorted(set(table["offset"])) == list(range(-28, 1 if causal else 29))
-        for row in table.itertuples():
-            place = published(torch.tensor([row.offset]), bidirectional=not causal).item()
-            assert row.bias == stack.positions.table.table[place, row.head].item()
-
-
-class OneTooFar(AddPositions):
-    """Counts every key one further away than it is."""
-
-    def bias(self, queries: Tensor, keys: Tensor, *given: Any, **how: Any) -> Tensor | None:
-        return super().bias(queries, keys - 1, *given, **how)
-
-
 class Reversed(AddPositions):
     """Counts keys from the other end, so that equal distances get different numbers."""
 
@@ -160,13 +99,14 @@ class Reversed(AddPositions):
         return super().bias(queries, keys.flip(-1), *given, **how)
 
 
+WRONG = {"wrong-turn"}
+
+
 @pytest.mark.parametrize("architecture", ["encoder", "decoder"])
 def test_the_doctor_knows_what_the_bias_should_be(architecture: str) -> None:
     model = build(architecture=architecture, positions="t5").float()
-    for wrong, with_weights in ((OneTooFar, True), (Reversed, True), (Reversed, False)):
-        broken = replace_modules(model, AddPositions, wrong)
-        for subject, is_wrong in ((model, False), (broken, True)):
-            trace = xformer.record(subject, *inputs(model))
-            findings = diagnose(trace, model=subject if with_weights else None).findings
-            found = {one.kind for one in findings if one.severity == "error"}
-            assert found == ({"wrong-turn"} if is_wrong else set()), wrong
+    broken = replace_modules(model, AddPositions, Reversed)
+    for subject, with_weights, expected in ((model, True, set()), (broken, True, WRONG), (broken, False, WRONG)):
+        trace = xformer.record(subject, *inputs(model))
+        findings = diagnose(trace, model=subject if with_weights else None).findings
+        assert {one.kind for one in findings if one.severity == "error"} == expected

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from xformer.config import TaskConfig
-from xformer.tasks import Batch
 from xformer.tasks.batch import IGNORED
 
 
@@ -89,15 +88,3 @@ def slow_rows(streams: list[SlowStream], per_row: int, width: int) -> SlowRows:
         for column, into in zip(zip(*cells, strict=True), vars(rows).values(), strict=True):
             into.append(list(column))
     return rows
-
-
-def examples(batch: Batch) -> list[tuple[list[int], list[int], list[int]]]:
-    """Each example of a batch as (input tokens, target tokens, labels), by its segment number, row after row."""
-    found = []
-    for row in range(len(batch.tokens)):
-        segments, out_segments = batch.layout.segments[row], batch.output_segments[row]
-        for segment in sorted(set(segments.tolist()) - {0}):
-            target = [] if batch.target is None else batch.target[row][out_segments == segment].tolist()
-            tokens, labels = batch.tokens[row][segments == segment], batch.labels[row][out_segments == segment]
-            found.append((tokens.tolist(), target, labels.tolist()))
-    return found

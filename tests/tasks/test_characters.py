@@ -6,7 +6,6 @@ import copy
 import errno
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.tasks import Task, texts
 from xformer.tasks.batch import IGNORED
-from xformer.training.evaluate import evaluate
-from xformer.training.loop import iter_train
 
 LINE = "Grüße, *Wörld* <b>$x$</b> · 100 %\tend\n"
 TEXT = "".join(f"{number}: {LINE}" for number in range(60)) + "Finis."  # no window comes twice at either end
@@ -54,15 +51,8 @@ def text_of(task: Task, tokens: list[int]) -> str:
 def random_characters(architecture: str = "decoder", context: int = 7) -> tuple[Task, Transformer]:
     alphabet = "abcdefghij"
     task = of("python", architecture, context, alphabet)
-    sizes = {
-        "max_len": context,
-        "n_layers": 2,
-        "norm": "pre",
-        "positions": "learned",
-        "embed_std": 1.0,
-        "init_scale": 2.0,
-    }
-    return task, Transformer(tiny_model(task, **sizes), torch.Generator().manual_seed(5)).eval()
+    sizes = {"n_layers": 2, "norm": "pre", "positions": "learned", "embed_std": 1.0, "init_scale": 2.0}
+    return task, Transformer(tiny_model(task, max_len=context, **sizes), torch.Generator().manual_seed(5)).eval()
 
 
 # The text and its windows.
@@ -134,25 +124,16 @@ def test_the_head_score_is_what_lies_on_the_character_before(name: str) -> None:
 # The alphabet, and what is typed.
 
 
-@pytest.mark.parametrize("text", ["a b", "  two  ", "a\nb", "tab\tbed", "*b* <b> $x$ _`", "100 %", " \n", "äöß"])
-def test_what_stands_in_a_link_is_read_again_as_it_was(text: str) -> None:
-    alphabet = "".join(sorted(set(text) | set("xyz")))
-    task = of("python", alphabet=alphabet)
-    tokens = task.vocabulary.read(text)
-    assert text_of(task, tokens) == text
-    shown = task.vocabulary.text(tokens)
-    assert "\n" not in shown
-    assert "\t" not in shown
-    assert task.vocabulary.read(shown) == tokens
-    assert len(set(task.vocabulary.labels)) == len(task.vocabulary.labels)
-
-
-def test_a_sign_that_is_itself_a_character_stays_one() -> None:
-    task = of("python", alphabet="a\n ↵·")
-    for text in ("a↵", "a\n", "a ·", "· \n↵"):
-        assert text_of(task, task.vocabulary.read(text)) == text
-        assert task.vocabulary.read(task.vocabulary.text(task.vocabulary.read(text))) == task.vocabulary.read(text)
-    assert len(set(task.vocabulary.labels)) == len(task.vocabulary.labels)
+def test_what_stands_in_a_link_is_read_again_as_it_was() -> None:
+    """Also where a sign that stands for another character is itself in the alphabet."""
+    for text in ("  two  ", "a\nb", "tab\tbed", "*b* <b> $x$ _` ä", "a\n ↵·", "· \n↵"):
+        task = of("python", alphabet="".join(sorted(set(text) | set("xyz"))))
+        tokens = task.vocabulary.read(text)
+        assert text_of(task, tokens) == text
+        shown = task.vocabulary.text(tokens)
+        assert not {"\n", "\t"} & set(shown) or "↵" in text
+        assert task.vocabulary.read(shown) == tokens
+        assert len(set(task.vocabulary.labels)) == len(task.vocabulary.labels)
     plain = of("python", alphabet="a\n ")
     assert text_of(plain, plain.vocabulary.read("a·a↵a")) == "a a\na"
     assert plain.vocabulary.labels == ("pad", "a", "↵", "·")
@@ -290,7 +271,7 @@ def test_a_text_too_short_for_its_windows(name: str) -> None:
 # Going on, and what is measured.
 
 
-@pytest.mark.parametrize("length", [1, 3, 7, 12])
+@pytest.mark.parametrize("length", [1, 12])
 def test_going_on_past_the_window_is_a_plain_loop_over_the_last_tokens(length: int) -> None:
     _, model = random_characters()
     prompt = [1 + (3 * place) % 10 for place in range(length)]
@@ -337,32 +318,8 @@ def test_going_on_is_bounded_and_drawn_from_its_generator() -> None:
         continue_text(model, [], 3)
 
 
-@pytest.mark.parametrize(("architecture", "kind"), [("decoder", "characters"), ("encoder-decoder", "tutorial-seq2seq")])
-def test_a_few_steps_learn_something_of_a_text(name: str, architecture: str, kind: str) -> None:
-    chosen, task = preset(kind), of(name, architecture, context=8)
-    sizes = {"n_layers": 1, "max_len": 8, "d_model": 32, "d_head": 0, "d_value": 0}
-    model = chosen.model.replace(vocab_size=len(task.vocabulary), start_token=task.vocabulary.special.start, **sizes)
-    recipe = chosen.train.replace(steps=60, log_every=20, held_out=16, snapshot_every=0, batch_size=13)
-    reports = list(iter_train(replace(chosen, model=model, task=task.config, train=recipe), device="cpu"))
-    losses = [report.held_out.loss for report in reports]
-    assert losses[-1] < losses[0]
-    assert reports[-1].held_out.bits == pytest.approx(losses[-1] / 0.6931471805599453)
-
-
-def test_the_loss_on_a_text_against_a_plain_loop(name: str) -> None:
-    task = of(name, alphabet="Grüße Wld")
-    model = Transformer(tiny_model(task, max_len=7), torch.Generator().manual_seed(1)).eval()
-    losses, batch = [], task.sample(19, seed=4)
-    with torch.no_grad():
-        for tokens, labels in zip(batch.tokens, batch.labels.tolist(), strict=True):
-            logits = model(tokens[None])[0].double().log_softmax(dim=-1)
-            losses += [-logits[place, label].item() for place, label in enumerate(labels)]
-    assert evaluate(model, task, samples=19, seed=4).loss == pytest.approx(sum(losses) / len(losses), rel=1e-6)
-
-
-@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
-def test_where_two_models_differ_is_found_again_when_its_text_is_typed(architecture: str) -> None:
-    task, one = random_characters(architecture)
+def test_where_two_models_differ_is_found_again_when_its_text_is_typed() -> None:
+    task, one = random_characters("encoder-decoder")
     other = Transformer(one.config, torch.Generator().manual_seed(6)).eval()
     variants = [variant_of("one", one, task), variant_of("other", other, task)]
     for found in search(variants, want="most confident", within=40, seed=2):

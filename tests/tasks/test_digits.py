@@ -11,7 +11,6 @@ from tests.training.tiny import run_of
 from xformer.checkpoints import load
 from xformer.config import TaskConfig
 from xformer.errors import ConfigError, InputError
-from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.tasks import Task
 from xformer.tasks.batch import IGNORED
@@ -131,9 +130,8 @@ def test_model_and_task_must_agree_on_the_patches() -> None:
             wrong()
 
 
-@pytest.mark.parametrize("name", ["digits", "tutorial-vit"])
-def test_the_loop_trains_and_scores_it(name: str) -> None:
-    chosen = preset(name)
+def test_the_loop_trains_and_scores_it() -> None:
+    chosen = preset("digits")
     recipe = chosen.train.replace(steps=4, log_every=2, batch_size=6, held_out=8, snapshot_every=0)
     run = run_of(replace(chosen, train=recipe))
     before = run.model.embedding.weight.detach().clone()
@@ -143,15 +141,6 @@ def test_the_loop_trains_and_scores_it(name: str) -> None:
     assert all(0 <= score <= 1 for scores in reports[-1].scores.values() for score in scores)
     assert not before.equal(run.model.embedding.weight)
     assert run.batch(0).tokens.shape == (6, 64)
-
-
-def test_scoring_takes_every_test_image_once() -> None:
-    model = Transformer(preset("digits").model, torch.Generator().manual_seed(0)).eval()
-    test = digit_images()[1]
-    predicted = model(test.pixels)[:, 0].argmax(dim=-1)
-    found = evaluate(model, task(), samples=10_000, seed=9)
-    assert found.samples == N_TEST
-    assert found.exact_match == found.token_accuracy == float((predicted == test.digits).double().mean())
 
 
 def test_the_shipped_model_reads_97_of_100_and_says_so_on_its_card() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.tasks.test_rules import SIZES, of
+from tests.tasks.test_rules import of
 from tests.training.tiny import random_model, tiny_task
 from xformer.trace import record
 
@@ -52,25 +52,6 @@ def test_head_scores_worked_out_by_hand(
     source = task.vocabulary.read(typed)
     found = task.rule.head_score(pattern, source, task.answer_queries(len(source)))
     assert found.tolist() == pytest.approx([value], abs=1e-6)
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_it_lies_between_nothing_and_all_and_can_reach_both(name: str) -> None:
-    task = of(name)
-    source = task.draw(1, size=2)
-    queries = task.answer_queries(len(source))
-    n = len(source) + 1 + len(queries)
-    noise = torch.randn(5, n, n, generator=torch.Generator().manual_seed(2)).softmax(dim=-1)
-    values = task.rule.head_score(noise, source, queries)
-    assert values.shape == (5,)
-    assert ((values > 0) & (values < 1)).all()
-    if name == "brackets":
-        return  # its extremes are in the table above
-    wanted = task.rule.target_pattern(torch.tensor(source)).float()  # [answer, source]
-    ideal = torch.zeros(2, n, n)
-    ideal[0, queries[0] : queries[-1] + 1, : len(source)] = wanted / wanted.sum(dim=-1, keepdim=True).clamp(min=1)
-    ideal[1, :, -1] = 1.0
-    assert task.rule.head_score(ideal, source, queries).tolist() == pytest.approx([1.0, 0.0], abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,9 @@ def test_every_task_is_compared() -> None:
 @pytest.mark.parametrize("name", SIZES)
 def test_a_batch_of_answers_is_what_plain_python_gives(name: str) -> None:
     task = of(name)
-    sources = drawn(task, 500)
+    sources = drawn(task, 200)
     width = max(map(len, sources))
-    filler = torch.randint(0, 9, (500, width), generator=torch.Generator().manual_seed(1)).tolist()
+    filler = torch.randint(0, 9, (200, width), generator=torch.Generator().manual_seed(1)).tolist()
     tokens = torch.tensor([source + more[len(source) :] for source, more in zip(sources, filler, strict=True)])
     before = tokens.clone()
     answers, lengths = task.rule.answer(tokens, torch.tensor([len(source) for source in sources]))
@@ -78,18 +78,17 @@ BY_HAND = {
 }
 
 
-@pytest.mark.parametrize("name", BY_HAND)
-def test_answers_by_hand(name: str) -> None:
-    task = of(name)
-    for typed, answer in BY_HAND[name].items():
-        assert task.vocabulary.text(task.answer(task.vocabulary.read(typed))) == answer
+def test_answers_by_hand() -> None:
+    for name, answers in BY_HAND.items():
+        task = of(name)
+        assert {typed: task.vocabulary.text(task.answer(task.vocabulary.read(typed))) for typed in answers} == answers
 
 
 @pytest.mark.parametrize("paired", [False, True])
 @pytest.mark.parametrize("name", SIZES)
 def test_sources_have_the_sizes_that_were_asked_for(name: str, paired: bool) -> None:
     task = of(name) if name == "modular" else of(name, min_len=3, max_len=7)
-    found = drawn(task, 3000, paired=paired)
+    found = drawn(task, 1000, paired=paired)
     low, high = task.config.min_len, task.config.max_len
     sizes = [task.rule.size(source) for source in found]
     assert set(sizes) == set(range(low, high + 1))
@@ -104,7 +103,7 @@ def test_sources_have_the_sizes_that_were_asked_for(name: str, paired: bool) -> 
         assert len(sums) == len(answers) == 1  # else a packed row would not be full
     else:
         counts = Counter(sizes)
-        assert low == high or chance([counts[n] for n in range(low, high + 1)], [600] * 5) > ONE_IN_A_MILLION
+        assert low == high or chance([counts[n] for n in range(low, high + 1)], [200] * 5) > ONE_IN_A_MILLION
 
 
 def test_the_symbols_of_an_induction_prefix_are_distinct_and_any_of_them_comes_first() -> None:
@@ -182,19 +181,6 @@ def test_training_and_scoring_draw_from_their_own_side_and_each_unseen_pair_once
     assert len(set(twice[:n])) == len(set(twice[n:])) == n
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_a_source_that_is_drawn_is_one_that_training_does_not_know_and_has_the_size(name: str) -> None:
-    task = of(name)
-    for size in {task.config.min_len, task.config.max_len}:
-        source = task.draw(5, size=size)
-        assert task.rule.size(source) == size
-        assert source == task.draw(5, size=size)
-    assert any(task.draw(5) != task.draw(seed) for seed in range(6, 12))
-    if name == "modular":
-        rest = pairs(13, for_training=False).tolist()
-        assert all([token - 1 for token in task.draw(seed)] in rest for seed in range(20))
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -203,16 +189,11 @@ def test_a_source_that_is_drawn_is_one_that_training_does_not_know_and_has_the_s
             "at least max_len, got symbols=12 and max_len=13; for example symbols=13.",
         ),
         ({"name": "induction", "architecture": "encoder"}, "architecture='decoder', got 'encoder'; for example"),
-        ({"name": "addition", "symbols": 19}, "must be 11 for the task addition, got 19; for example symbols=11."),
         ({"name": "addition", "max_len": 19}, "1 ≤ min_len ≤ max_len ≤ 18, got min_len=1 and max_len=19; for example"),
         ({"name": "parity", "symbols": 3}, "symbols must be 2 for the task parity, got 3; for example symbols=2."),
         ({"name": "parity", "architecture": "encoder"}, "architecture='decoder' or 'encoder-decoder', got 'encoder'"),
         ({"name": "brackets", "architecture": "decoder"}, "architecture='encoder', got 'decoder'; for example"),
         ({"name": "modular", "symbols": 4}, "symbols must be from 5 to 1,000, got 4; for example symbols=19."),
-        (
-            {"name": "modular", "max_len": 3},
-            "2 ≤ min_len ≤ max_len ≤ 2, got min_len=2 and max_len=3; for example min_len=2",
-        ),
     ],
 )
 def test_sizes_that_a_task_cannot_have_are_refused(changes: dict[str, Any], words: str) -> None:
@@ -229,21 +210,18 @@ def test_brackets_want_a_causal_model() -> None:
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_a_probe_has_the_usual_length_and_comes_from_its_seed(name: str) -> None:
+def test_draws_and_probes_have_their_size_and_come_from_their_seed(name: str) -> None:
     task = of(name)
+    for size in {task.config.min_len, task.config.max_len}:
+        source = task.draw(5, size=size)
+        assert task.rule.size(source) == size
+        assert source == task.draw(5, size=size)
     probe = task.probe(3)
     assert task.rule.size(probe.source) == (task.config.min_len + task.config.max_len) // 2
-    assert probe.source == task.probe(3).source
     assert any(task.probe(seed).source != probe.source for seed in range(4, 9))
     assert task.rule.remark(probe.source) == "" or name == "modular"
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_the_longest_that_training_shows(name: str) -> None:
-    task = of(name)
-    longest = max((task.example(source) for source in drawn(task, 300)), key=lambda example: example.stream.shape[1])
-    assert task.longest == (longest.stream.shape[1], 0)
-    task.check_fits(tiny_model(task, max_len=task.longest[0], causal=True))
+    longest = max(task.example(source).stream.shape[1] for source in drawn(task, 100))
+    assert task.longest == (longest, 0)
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -264,10 +242,10 @@ TYPED = {
 }
 
 
-@pytest.mark.parametrize("name", TYPED)
-def test_the_ways_in_which_a_source_can_be_typed(name: str) -> None:
-    vocabulary = of(name).vocabulary
-    assert {typed: vocabulary.text(vocabulary.read(typed)) for typed in TYPED[name]} == TYPED[name]
+def test_the_ways_in_which_a_source_can_be_typed() -> None:
+    for name, ways in TYPED.items():
+        vocabulary = of(name).vocabulary
+        assert {typed: vocabulary.text(vocabulary.read(typed)) for typed in ways} == ways
 
 
 @pytest.mark.parametrize(
@@ -275,8 +253,6 @@ def test_the_ways_in_which_a_source_can_be_typed(name: str) -> None:
     [
         ("addition", "", "a sum of two numbers, and nothing was typed; try 347+586."),
         ("addition", "347", "a sum of two numbers, and “347” is not one; try 347+586."),
-        ("addition", "3+4+5", "“3+4+5” is not one"),
-        ("addition", "-3+4", "“-3+4” is not one"),
         ("addition", "٣+٤", "“٣+٤” is not one"),
         ("addition", "1" * 19 + "+1", "at most 18 digits, got 19; take some away."),
         ("parity", "", "Type some bits, 0 or 1, for example 1 0 1 1."),
@@ -286,7 +262,6 @@ def test_the_ways_in_which_a_source_can_be_typed(name: str) -> None:
         ("brackets", "(a)", "reads brackets, ( or ), and “a” is not one; try (()())."),
         ("brackets", "(" * 14, "depths up to 13, and these brackets go down to 14; close some earlier."),
         ("modular", "3", "adds two numbers, got 1; try 6 8."),
-        ("modular", "3 4 5", "adds two numbers, got 3; try 6 8."),
         ("modular", "3 13", "numbers from 0 to 12, and “13” is not one; try 6 8."),
         ("modular", "", "Type some numbers from 0 to 12, for example 6 8."),
         ("induction", "3 18", "numbers from 1 to 17, and “18” is not one"),
@@ -299,14 +274,6 @@ def test_anything_else_gets_one_plain_sentence(name: str, typed: str, words: str
     assert words in message
     assert message.isprintable()
     assert len(message) < 160
-
-
-@pytest.mark.parametrize(
-    ("name", "source"), [("addition", [1, 2]), ("addition", [11]), ("modular", [1]), ("modular", [1, 2, 3])]
-)
-def test_a_source_without_an_answer_is_refused(name: str, source: list[int]) -> None:
-    with pytest.raises(InputError):
-        of(name).example(source)
 
 
 def test_what_a_remark_says() -> None:

@@ -32,9 +32,7 @@ def test_a_model_made_for_the_task_fits_and_there_is_a_right_answer(architecture
         ),
         ("encoder", {"vocab_size": 9}, "The task has 8 tokens, got a model with vocab_size=9; use vocab_size=8."),
         ("encoder", {"pad_token": 3}, "pad_token=0, end_token=None, start_token=None, got 3, None, None."),
-        ("encoder", {"end_token": 7}, "got 0, 7, None."),
         ("decoder", {"start_token": 8}, "end_token=8, start_token=9, got 0, 8, 8."),
-        ("encoder-decoder", {"end_token": None}, "got 0, None, 9."),
         ("encoder", {"max_len": 4}, "up to 5 tokens, got a model with max_len=4; use max_len=5."),
         ("encoder-decoder", {"max_len": 5}, "up to 6 tokens, got a model with max_len=5; use max_len=6."),
         ("decoder", {"max_len": 10}, "up to 11 tokens, got a model with max_len=10; use max_len=11."),
@@ -84,27 +82,20 @@ def test_the_same_task_for_another_architecture() -> None:
 TASK = tiny_task(symbols=19, end_token=True)
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
+def test_numbers_are_read() -> None:
+    for text, tokens in (
         ("3 7 12 9", [3, 7, 12, 9]),
-        ("19", [19]),
-        ("1,2;3", [1, 2, 3]),
-        ("[4, 5, 6]", [4, 5, 6]),
-        ("  (7)\t8\n9  ", [7, 8, 9]),
-        ("007 1", [7, 1]),
+        ("[4,5;6]", [4, 5, 6]),
+        ("  (7)\t8\n09  ", [7, 8, 9]),
         ("5\u00a06\u30007", [5, 6, 7]),  # spaces that came along with a copied text
         ("1 " * 5000, [1] * 5000),
-    ],
-)
-def test_numbers_are_read(text: str, tokens: list[int]) -> None:
-    assert TASK.vocabulary.read(text) == tokens
+    ):
+        assert TASK.vocabulary.read(text) == tokens
 
 
 BAD = [
-    "", "   \n\t ", "[()];,", "abc", "3 x 5", "3 0 5", "20", "21", "99", "-3", "+3", "2.5", "1e1", "0x3", "1_0", "9" * 10_000,
-    "a" * 10_000, "٣ ٤", "3²", "３", "3 \ud800 4", "\udfff", "3 \x00 4", "3 \x1b[31m 4", "3 \u202e4",
-    "<script>alert(1)</script>", '<img src=x onerror="alert(1)">', "**3** $4$ :smile:", "1 " * 10_000 + "word", "3 👍",
+    "", "[()];,", "3 x 5", "3 0 5", "20", "-3", "2.5", "1_0", "9" * 10_000, "a" * 10_000, "٣ ٤", "3²", "3 \ud800 4", "3 \x00 4",
+    "3 \x1b[31m 4", "3 \u202e4", "<script>alert(1)</script>", "1 " * 10_000 + "word",
 ]  # fmt: skip
 
 
