@@ -93,17 +93,23 @@ class Transformer(nn.Module):
         tape = SILENT if tape is None else tape
         dropout = Dropout.of(self.config, generator) if self.training and not tape.recording else NO_DROPOUT
         layout = self._layout(tokens, pad, valid, layout)
-        if self.config.architecture != "encoder-decoder":
-            if target is not None:
-                raise InputError(
-                    f"A model with architecture={self.config.architecture!r} takes tokens alone, no target."
-                )
-            return self._single(tokens, layout, mask, tape, dropout)
-        if target is None:
-            raise InputError("An encoder-decoder needs both a source and a target: model(source, target).")
-        target_layout = self._layout(target, pad, target_valid, target_layout)
-        memory = self.encode(tokens, layout=layout, tape=tape, dropout=dropout)
-        return self._target(target, target_layout, memory, layout, mask, tape, dropout)
+        name, stack = self._last_stack
+        context, at = BlockInputs(dropout=dropout), tape.at(name)
+        if self.config.architecture == "encoder-decoder":
+            if target is None:
+                raise InputError("An encoder-decoder needs both a source and a target: model(source, target).")
+            source_layout, layout = layout, self._layout(target, pad, target_valid, target_layout)
+            padded = layout.padded or source_layout.padded
+            cross_mask = Mask(layout=layout_mask(layout, source_layout), rows_may_be_empty=padded, is_ordered=False)
+            memory = self.encode(tokens, layout=source_layout, tape=tape, dropout=dropout)
+            context = BlockInputs(memory=memory, cross_mask=cross_mask, dropout=dropout)
+            tokens, once = target, at  # both stacks have an embedding and a last norm
+        elif target is not None:
+            raise InputError(f"A model with architecture={self.config.architecture!r} takes tokens alone, no target.")
+        else:
+            once = tape
+        x = stack(self.embedding(tokens), layout, context=context, drawn=mask, tape=once, layer_tape=at)
+        return tape("logits", self.unembedding(x, self.embedding))
 
     def encode(
         self,
@@ -141,47 +147,24 @@ class Transformer(nn.Module):
 
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """The logits that a place of the stream would have if it were the last: the last norm, then the output layer."""
-        stack = self.decoder if self.decoder is not None else self.encoder
-        assert stack is not None
+        _, stack = self._last_stack
         return self.unembedding(stream if stack.norm is None else stack.norm(stream), self.embedding)
 
-    def _single(
-        self, tokens: Tensor, layout: Layout, mask: Tensor | None, tape: AnyTape, dropout: Dropout
-    ) -> Float[Tensor, "batch pos vocab"]:
-        name, stack = ("encoder", self.encoder) if self.encoder is not None else ("decoder", self.decoder)
+    @property
+    def _last_stack(self) -> tuple[str, Stack]:
+        """The stack whose output the logits are read from, with its name."""
+        name, stack = ("encoder", self.encoder) if self.decoder is None else ("decoder", self.decoder)
         assert stack is not None
-        context = BlockInputs(dropout=dropout)
-        embed = self.embedding(tokens)  # [batch, pos, d_model]
-        x = stack(embed, layout, context=context, drawn=mask, tape=tape, layer_tape=tape.at(name))
-        return tape("logits", self.unembedding(x, self.embedding))
-
-    def _target(
-        self,
-        target: Tensor,
-        layout: Layout,
-        memory: Tensor,
-        source_layout: Layout,
-        mask: Tensor | None,
-        tape: AnyTape,
-        dropout: Dropout,
-    ) -> Float[Tensor, "batch pos vocab"]:
-        assert self.decoder is not None
-        padded = layout.padded or source_layout.padded
-        cross = Mask(layout=layout_mask(layout, source_layout), rows_may_be_empty=padded, is_ordered=False)
-        context = BlockInputs(memory=memory, cross_mask=cross, dropout=dropout)
-        at = tape.at("decoder")
-        x = self.decoder(self.embedding(target), layout, context=context, drawn=mask, tape=at, layer_tape=at)
-        return tape("logits", self.unembedding(x, self.embedding))
+        return name, stack
 
     def _layout(self, tokens: Tensor, pad: int | None, valid: Tensor | None, layout: Layout | None) -> Layout:
-        if layout is None and self.config.image:
-            if pad is not None or valid is not None:
-                raise InputError("An image has no padding, so give neither pad nor valid.")
-            self._check(tokens)
-            return Layout.plain(self.config.max_len, tokens.device)
         if layout is not None:  # a given layout is trusted to fit the tokens
             return layout
         self._check(tokens)
+        if self.config.image:
+            if pad is not None or valid is not None:
+                raise InputError("An image has no padding, so give neither pad nor valid.")
+            return Layout.plain(self.config.max_len, tokens.device)
         if valid is None and pad is not None:
             valid = tokens != pad
         if valid is None:

@@ -15,7 +15,7 @@ from xformer.layers.attention import Attention
 from xformer.layers.embedding import AddPositions, AnyEmbedding, Unembedding
 from xformer.layers.feed_forward import FeedForward
 from xformer.layers.masks import Layout
-from xformer.layers.stack import Block, CrossBlock, PreNorm, Residual, Sublayer, Vectors
+from xformer.layers.stack import Layer, PreNorm, Residual, Stream, Sublayer
 from xformer.model import Transformer
 from xformer.tape import SILENT, AnyTape
 
@@ -23,21 +23,21 @@ from xformer.tape import SILENT, AnyTape
 class NoResidual(Residual):
     """f(x) in place of x + f(x)."""
 
-    def add(self, x: Vectors, result: Vectors) -> Vectors:
+    def add(self, x: Stream, result: Stream) -> Stream:
         return result
 
 
 class Lost(Residual):
     """x in place of x + f(x): f is computed, and its result thrown away."""
 
-    def add(self, x: Vectors, result: Vectors) -> Vectors:
+    def add(self, x: Stream, result: Stream) -> Stream:
         return x
 
 
 class NormalisedStream(PreNorm):
     """n + f(n) with n = LayerNorm(x): x = norm(x); x = x + f(x)."""
 
-    def forward(self, x: Vectors, f: Sublayer) -> Vectors:
+    def forward(self, x: Stream, f: Sublayer) -> Stream:
         x = self.norm(x)
         return self.add(x, f(x))
 
@@ -131,7 +131,7 @@ def with_dead_neurons(model: Transformer) -> Transformer:
     """A copy whose feed-forward biases have been driven so low that no ReLU ever opens."""
     changed = copy.deepcopy(model)
     for block in changed.modules():
-        if isinstance(block, Block | CrossBlock) and block.ffn is not None and block.ffn.bias_in is not None:
+        if isinstance(block, Layer) and block.ffn is not None and block.ffn.bias_in is not None:
             block.ffn.bias_in.fill_(DEAD_BIAS)
     return changed
 

@@ -9,6 +9,7 @@ No module here imports torch at import time, because configurations are checked 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
@@ -133,18 +134,16 @@ class FeedForward(Component):
 
     def shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         """The parameters by name. Matrices are [out, in], as in `torch.nn.Linear`."""
-        into, out = ("gate", "in") if self.is_gated else ("in",), ("out",)
+        into = ("gate", "in") if self.is_gated else ("in",)
         shapes: dict[str, tuple[int, ...]] = {f"weight_{name}": (sizes.d_ff, sizes.d_model) for name in into}
-        shapes |= {f"weight_{name}": (sizes.d_model, sizes.d_ff) for name in out}
+        shapes["weight_out"] = (sizes.d_model, sizes.d_ff)
         if sizes.ffn_bias:
             shapes |= {f"bias_{name}": (sizes.d_ff,) for name in into} | {"bias_out": (sizes.d_model,)}
         return shapes
 
     def n_parameters(self, sizes: Sizes) -> int:
         """The parameters of one layer."""
-        n_in = 2 if self.is_gated else 1
-        biases = n_in * sizes.d_ff + sizes.d_model if sizes.ffn_bias else 0
-        return (n_in + 1) * sizes.d_model * sizes.d_ff + biases
+        return sum(math.prod(shape) for shape in self.shapes(sizes).values())
 
     def formula(self, sizes: Sizes) -> str:
         """`n_parameters` as a written sum."""

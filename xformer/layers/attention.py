@@ -87,14 +87,7 @@ class Attention(nn.Module):
         return tape("out", self.out(z))
 
     def _step_by_step(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Mask,
-        position_bias: Tensor | None,
-        tape: AnyTape,
-        dropout: Dropout,
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, position_bias: Tensor | None, tape: AnyTape, dropout: Dropout
     ) -> Float[Tensor, "batch head query d_value"]:
         q, k, v = tape("q", q), tape("k", k), tape("v", v)
         scores = self.score(q, k, v)

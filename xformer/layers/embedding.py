@@ -134,12 +134,7 @@ class AddPositions(nn.Module):
         return None if angles is None else angles.to(torch.promote_types(dtype, torch.float32))
 
     def bias(
-        self,
-        queries: Int[Tensor, "*batch query"],
-        keys: Int[Tensor, "*batch key"],
-        dtype: torch.dtype,
-        *,
-        causal: bool,
+        self, queries: Int[Tensor, "*batch query"], keys: Int[Tensor, "*batch key"], dtype: torch.dtype, *, causal: bool
     ) -> Float[Tensor, "#batch head query key"] | None:
         """What is added to the scores of this stack's self-attention, the same in all its layers."""
         tables = {} if self.table is None else self.table.tables()

@@ -40,11 +40,7 @@ class FeedForward(nn.Module):
                 self.register_parameter(name, None)
 
     def forward(
-        self,
-        x: Float[Tensor, "batch pos d_model"],
-        *,
-        tape: AnyTape = SILENT,
-        dropout: Dropout = NO_DROPOUT,
+        self, x: Float[Tensor, "batch pos d_model"], *, tape: AnyTape = SILENT, dropout: Dropout = NO_DROPOUT
     ) -> Float[Tensor, "batch pos d_model"]:
         """The result to be added to the stream; a trace keeps `in`, `pre`, `post`, `out`, with a gate also `gate` and `up`."""
         post = tape("post", self.hidden(tape("in", x), tape))  # [batch, pos, d_ff]

@@ -21,6 +21,9 @@ from xformer.layers.feed_forward import FeedForward, Norm
 from xformer.layers.masks import NO_MASK, Layout, Mask, combine
 from xformer.tape import SILENT, AnyTape
 
+Stream = Float[Tensor, "batch pos d_model"]
+Sublayer = Callable[[Tensor], Tensor]
+
 
 class Stack(nn.Module):
     """Positions, n_layers blocks, and the final norm where there is one."""
@@ -35,7 +38,7 @@ class Stack(nn.Module):
 
     def forward(
         self,
-        embed: Float[Tensor, "batch pos d_model"],
+        embed: Stream,
         layout: Layout,
         *,
         context: BlockInputs,
@@ -43,7 +46,7 @@ class Stack(nn.Module):
         tape: AnyTape = SILENT,
         layer_tape: AnyTape = SILENT,
         cache: Cache | None = None,
-    ) -> Float[Tensor, "batch pos d_model"]:
+    ) -> Stream:
         """`tape` names what the stack has once, `layer_tape` what each of its layers has."""
         x = context.dropout("embed", self.positions(embed, layout, tape))
         context = self._inputs(x, layout, context, drawn, cache)
@@ -89,105 +92,94 @@ class BlockInputs:
     cross_mask: Mask = NO_MASK
     dropout: Dropout = NO_DROPOUT
 
+    def attend(self, attention: Attention, x: Tensor, tape: AnyTape, cache: LayerCache | None) -> Stream:
+        """Self-attention: queries, keys and values all from the stream itself."""
+        out = attention(
+            x,
+            mask=self.mask,
+            angles=self.angles,
+            position_bias=self.position_bias,
+            tape=tape,
+            dropout=self.dropout,
+            cache=cache,
+        )
+        return self.dropout("residual", out)
 
-class Block(nn.Module):
+    def attend_across(self, attention: Attention, x: Tensor, tape: AnyTape, cache: LayerCache | None) -> Stream:
+        """Cross-attention: queries from the decoder, keys and values from the encoder's output (§3.2.3)."""
+        out = attention(x, self.memory, mask=self.cross_mask, tape=tape, dropout=self.dropout, cache=cache)
+        return self.dropout("residual", out)
+
+
+class Layer(nn.Module):
+    """What both kinds of layer have: attentions by name and a feed-forward network, each in its residual connection."""
+
+    def __init__(self, config: ModelConfig, *attentions: str) -> None:
+        super().__init__()
+        residual = RESIDUALS[config.norm]
+        for name in attentions:
+            self.add_module(name, Attention(config))
+            self.add_module(f"{name}_residual", residual(config))
+        self.ffn = FeedForward(config) if config.d_ff else None
+        self.ffn_residual = residual(config) if config.d_ff else None
+
+    def feed_forward(self, x: Tensor, context: BlockInputs, tape: AnyTape) -> Stream:
+        """The stream after the feed-forward network, if there is one."""
+        ffn = self.ffn
+        if ffn is None or self.ffn_residual is None:
+            return x
+        at, dropout = tape.at("ffn"), context.dropout
+        return self.ffn_residual(x, lambda y: dropout("residual", ffn(y, tape=at, dropout=dropout)))
+
+
+class Block(Layer):
     """Self-attention, then feed-forward: an encoder's layer, and the layer of a decoder-only model."""
 
+    attn: Attention
+    attn_residual: Residual
+
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        residual = RESIDUALS[config.norm]
-        self.attn = Attention(config)
-        self.attn_residual = residual(config)
-        self.ffn = FeedForward(config) if config.d_ff else None
-        self.ffn_residual = residual(config) if config.d_ff else None
+        super().__init__(config, "attn")
 
     def forward(
         self,
-        x: Float[Tensor, "batch pos d_model"],
+        x: Stream,
         context: BlockInputs,
         tape: AnyTape = SILENT,
         cache: LayerCache | None = None,
         cross_cache: LayerCache | None = None,
-    ) -> Float[Tensor, "batch pos d_model"]:
+    ) -> Stream:
         x = tape("resid_pre", x)
-        x = self.attn_residual(x, lambda y: self_attention(self.attn, y, context, tape.at("attn"), cache))
-        x = tape("resid_mid", x)
-        x = feed_forward(self, x, context, tape)
+        x = self.attn_residual(x, lambda y: context.attend(self.attn, y, tape.at("attn"), cache))
+        x = self.feed_forward(tape("resid_mid", x), context, tape)
         return tape("resid_post", x)
 
 
-class CrossBlock(nn.Module):
+class CrossBlock(Layer):
     """Self-attention, cross-attention to the encoder's output, then feed-forward: a decoder layer of an encoder-decoder."""
 
+    self_attn: Attention
+    self_attn_residual: Residual
+    cross_attn: Attention
+    cross_attn_residual: Residual
+
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        residual = RESIDUALS[config.norm]
-        self.self_attn = Attention(config)
-        self.self_attn_residual = residual(config)
-        self.cross_attn = Attention(config)
-        self.cross_attn_residual = residual(config)
-        self.ffn = FeedForward(config) if config.d_ff else None
-        self.ffn_residual = residual(config) if config.d_ff else None
+        super().__init__(config, "self_attn", "cross_attn")
 
     def forward(
         self,
-        x: Float[Tensor, "batch pos d_model"],
+        x: Stream,
         context: BlockInputs,
         tape: AnyTape = SILENT,
         cache: LayerCache | None = None,
         cross_cache: LayerCache | None = None,
-    ) -> Float[Tensor, "batch pos d_model"]:
-        x = tape("resid_pre", x)
-        x = self.self_attn_residual(
-            x, lambda y: self_attention(self.self_attn, y, context, tape.at("self_attn"), cache)
-        )
-        x = tape("resid_mid", x)
-        x = self.cross_attn_residual(
-            x, lambda y: cross_attention(self.cross_attn, y, context, tape.at("cross_attn"), cross_cache)
-        )
-        x = tape("resid_cross", x)
-        x = feed_forward(self, x, context, tape)
+    ) -> Stream:
+        x, at = tape("resid_pre", x), tape.at("self_attn")
+        x = self.self_attn_residual(x, lambda y: context.attend(self.self_attn, y, at, cache))
+        x, across = tape("resid_mid", x), tape.at("cross_attn")
+        x = self.cross_attn_residual(x, lambda y: context.attend_across(self.cross_attn, y, across, cross_cache))
+        x = self.feed_forward(tape("resid_cross", x), context, tape)
         return tape("resid_post", x)
-
-
-def self_attention(
-    attention: Attention, x: Tensor, context: BlockInputs, tape: AnyTape, cache: LayerCache | None
-) -> Float[Tensor, "batch query d_model"]:
-    """Queries, keys and values all from the stream itself."""
-    out = attention(
-        x,
-        mask=context.mask,
-        angles=context.angles,
-        position_bias=context.position_bias,
-        tape=tape,
-        dropout=context.dropout,
-        cache=cache,
-    )
-    return context.dropout("residual", out)
-
-
-def cross_attention(
-    attention: Attention, x: Tensor, context: BlockInputs, tape: AnyTape, cache: LayerCache | None
-) -> Float[Tensor, "batch query d_model"]:
-    """Queries from the decoder, keys and values from the encoder's output (§3.2.3)."""
-    out = attention(x, context.memory, mask=context.cross_mask, tape=tape, dropout=context.dropout, cache=cache)
-    return context.dropout("residual", out)
-
-
-def feed_forward(
-    block: Block | CrossBlock, x: Tensor, context: BlockInputs, tape: AnyTape
-) -> Float[Tensor, "batch pos d_model"]:
-    """The feed-forward sublayer in its residual connection, where the block has one."""
-    ffn = block.ffn
-    if ffn is None or block.ffn_residual is None:
-        return x
-    tape_ffn = tape.at("ffn")
-    return block.ffn_residual(x, lambda y: context.dropout("residual", ffn(y, tape=tape_ffn, dropout=context.dropout)))
-
-
-Sublayer = Callable[[Tensor], Tensor]
-
-Vectors = Float[Tensor, "batch pos d_model"]
 
 
 class Residual(nn.Module):
@@ -198,7 +190,7 @@ class Residual(nn.Module):
         if config.norm != "none":
             self.norm = Norm(config)
 
-    def add(self, x: Vectors, result: Vectors) -> Vectors:
+    def add(self, x: Stream, result: Stream) -> Stream:
         """The stream with a sublayer's result in it."""
         return x + result
 
@@ -206,21 +198,21 @@ class Residual(nn.Module):
 class PostNorm(Residual):
     """Norm(x + f(x))."""
 
-    def forward(self, x: Vectors, f: Sublayer) -> Vectors:
+    def forward(self, x: Stream, f: Sublayer) -> Stream:
         return self.norm(self.add(x, f(x)))
 
 
 class PreNorm(Residual):
     """x + f(Norm(x))."""
 
-    def forward(self, x: Vectors, f: Sublayer) -> Vectors:
+    def forward(self, x: Stream, f: Sublayer) -> Stream:
         return self.add(x, f(self.norm(x)))
 
 
 class NoNorm(Residual):
     """x + f(x)."""
 
-    def forward(self, x: Vectors, f: Sublayer) -> Vectors:
+    def forward(self, x: Stream, f: Sublayer) -> Stream:
         return self.add(x, f(x))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from xformer.positions.kind import PositionKind, Sizes, each_head
@@ -11,16 +10,12 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
+    from xformer.positions.kind import Bias, Positions, Tables
 
-def alibi_slopes(n_heads: int) -> Float[Tensor, " head"]:
+
+def alibi_slopes(n_heads: int) -> list[float]:
     """One slope a head: 2^(−8/n), 2^(−16/n), …; when n is not a power of two, every other slope of twice the next
     smaller power fills the gap, as in the authors' code."""
-    import torch
-
-    return torch.tensor(_slopes(n_heads))
-
-
-def _slopes(n_heads: int) -> list[float]:
     power = 2 ** (n_heads.bit_length() - 1)
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     between = [2 ** (-8 * (i + 1) / (2 * power)) for i in range(0, 2 * power, 2)]
@@ -34,7 +29,7 @@ def alibi_bias(
     import torch
 
     distance = (queries[..., :, None] - keys[..., None, :]).abs()  # [*batch, query, key]
-    slopes = torch.tensor(_slopes(n_heads), dtype=torch.float64, device=distance.device)  # [head]
+    slopes = torch.tensor(alibi_slopes(n_heads), dtype=torch.float64, device=distance.device)  # [head]
     bias = -slopes[:, None, None] * distance[..., None, :, :]  # [*batch, head, query, key]
     return bias if bias.dim() == 4 else bias[None]
 
@@ -51,19 +46,8 @@ class Alibi(PositionKind):
     equation = "score − mₕ·distance"
     instead = "ALiBi biases the scores instead"
 
-    def bias(
-        self,
-        sizes: Sizes,
-        tables: Mapping[str, Tensor],
-        queries: Int[Tensor, "*batch query"],
-        keys: Int[Tensor, "*batch key"],
-        *,
-        causal: bool,
-    ) -> Float[Tensor, "#batch head query key"]:
+    def bias(self, sizes: Sizes, tables: Tables, queries: Positions, keys: Positions, *, causal: bool) -> Bias:
         return alibi_bias(queries, keys, sizes.n_heads)
-
-    def explained(self, sizes: Sizes) -> str:
-        return "Lowers each attention score in proportion to the distance, with a slope of its own for every head."
 
     def offset_caption(self, sizes: Sizes) -> str:
         return (

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
+    Tables = Mapping[str, Tensor]
+    Positions = Int[Tensor, "*batch pos"]
+    Added = Float[Tensor, "*batch pos d_model"]
+    Angles = Float[Tensor, "*batch pos half"]
+    HeadVectors = Float[Tensor, "batch head pos d_head"]
+    Bias = Float[Tensor, "#batch head query key"]
+
 Place = Literal["stream", "queries and keys", "scores", "nothing"]
 _ACTIVATIONS: dict[Place, str] = {"stream": "pos_embed", "queries and keys": "pos_angles", "scores": "pos_bias"}
 
@@ -64,8 +71,6 @@ class PositionKind:
     equation: ClassVar[str] = ""
     instead: ClassVar[str] = ""
     """What a kind does that adds no vector, as half a sentence."""
-    vector_caption: ClassVar[str] = ""
-    """What to know about the vectors that it adds."""
 
     # ── what it does; `tables` are the `learned` and `fixed` ones of one stack ──
 
@@ -77,35 +82,19 @@ class PositionKind:
         """The tables that it works out once and never changes."""
         return {}
 
-    def add(
-        self,
-        sizes: Sizes,
-        tables: Mapping[str, Tensor],
-        index: Int[Tensor, "*batch pos"],
-        mirrored: Int[Tensor, "*batch pos"],
-    ) -> Float[Tensor, "*batch pos d_model"] | None:
+    def add(self, sizes: Sizes, tables: Tables, index: Positions, mirrored: Positions) -> Added | None:
         """What is added to the embeddings of tokens that stand `index` from the start and `mirrored` from the end."""
         return None
 
-    def angles(self, sizes: Sizes, index: Int[Tensor, "*batch pos"]) -> Float[Tensor, "*batch pos half"] | None:
+    def angles(self, sizes: Sizes, index: Positions) -> Angles | None:
         """By how much queries and keys are turned at each position."""
         return None
 
-    def turn(
-        self, x: Float[Tensor, "batch head pos d_head"], angles: Float[Tensor, "*batch pos half"]
-    ) -> Float[Tensor, "batch head pos d_head"]:
+    def turn(self, x: HeadVectors, angles: Angles) -> HeadVectors:
         """Queries or keys, turned by those angles; by their negative, turned back."""
         return x
 
-    def bias(
-        self,
-        sizes: Sizes,
-        tables: Mapping[str, Tensor],
-        queries: Int[Tensor, "*batch query"],
-        keys: Int[Tensor, "*batch key"],
-        *,
-        causal: bool,
-    ) -> Float[Tensor, "#batch head query key"] | None:
+    def bias(self, sizes: Sizes, tables: Tables, queries: Positions, keys: Positions, *, causal: bool) -> Bias | None:
         """What is added to the scores of self-attention; `causal` says that its stack looks back only."""
         return None
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from xformer.positions.kind import PositionKind, Sizes
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-    from torch import Tensor
+    from xformer.positions.kind import Added, Positions, Tables
 
 FREE = (
     "Look at the **band**: a learned table is free to treat the same offset differently at different places. "
@@ -30,14 +28,11 @@ class Learned(PositionKind):
     acts_on = "stream"
     detail = "learned"
     equation = "P[pos]"
-    vector_caption = "No shape is built in: each position’s numbers are learned."
 
     def learned(self, sizes: Sizes) -> dict[str, tuple[int, int]]:
         return {"table": (sizes.max_len, sizes.d_model)}
 
-    def add(
-        self, sizes: Sizes, tables: Mapping[str, Tensor], index: Int[Tensor, "*batch pos"], mirrored: Tensor
-    ) -> Float[Tensor, "*batch pos d_model"]:
+    def add(self, sizes: Sizes, tables: Tables, index: Positions, mirrored: Positions) -> Added:
         from torch.nn.functional import embedding
 
         return embedding(index, tables["table"])

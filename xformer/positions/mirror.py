@@ -5,7 +5,6 @@ With both, one layer is enough to reverse: position i looks for the token whose 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from xformer.errors import ConfigError
@@ -13,8 +12,7 @@ from xformer.positions.kind import PositionKind, Sizes
 from xformer.positions.learned import FREE
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-    from torch import Tensor
+    from xformer.positions.kind import Added, Positions, Tables
 
 
 class Mirror(PositionKind):
@@ -30,18 +28,11 @@ class Mirror(PositionKind):
     keeps_keys = False  # with each token, all those before it stand one further from the end
     detail = "mirror, learned"
     equation = "P[start] + Q[end]"
-    vector_caption = "What is added to an input of this length: counted from the start, plus counted from the end."
 
     def learned(self, sizes: Sizes) -> dict[str, tuple[int, int]]:
         return {"from_start": (sizes.max_len, sizes.d_model), "from_end": (sizes.max_len, sizes.d_model)}
 
-    def add(
-        self,
-        sizes: Sizes,
-        tables: Mapping[str, Tensor],
-        index: Int[Tensor, "*batch pos"],
-        mirrored: Int[Tensor, "*batch pos"],
-    ) -> Float[Tensor, "*batch pos d_model"]:
+    def add(self, sizes: Sizes, tables: Tables, index: Positions, mirrored: Positions) -> Added:
         from torch.nn.functional import embedding
 
         return embedding(index, tables["from_start"]) + embedding(mirrored, tables["from_end"])
@@ -53,9 +44,6 @@ class Mirror(PositionKind):
                 f"write, so positions='mirror' needs architecture='encoder', got {sizes.architecture!r}; "
                 "use positions='sinusoidal'."
             )
-
-    def explained(self, sizes: Sizes) -> str:
-        return "Adds two learned vectors: one for the distance from the start and one for the distance from the end."
 
     def offset_note(self, sizes: Sizes) -> str:
         return FREE

@@ -8,29 +8,26 @@ from xformer.errors import ConfigError
 from xformer.positions.kind import PositionKind, Sizes
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
     from torch import Tensor
 
+    from xformer.positions.kind import Angles, HeadVectors, Positions
 
-def rotary_angles(
-    positions: Int[Tensor, "*batch pos"], d_head: int, base: float = 10_000.0
-) -> Float[Tensor, "*batch pos half"]:
+
+def rotary_angles(positions: Positions, d_head: int, base: float = 10_000.0) -> Angles:
     """θ(pos, i) = pos / base^(2i/d_head): by how much the i-th pair of dimensions is turned at a position."""
     import torch
 
     return _angles(positions, d_head, base).to(torch.get_default_dtype())
 
 
-def _angles(positions: Tensor, d_head: int, base: float) -> Float[Tensor, "*batch pos half"]:
+def _angles(positions: Tensor, d_head: int, base: float) -> Angles:
     import torch
 
     pair = torch.arange(0, d_head, 2, device=positions.device, dtype=torch.float64)  # [half]: 2i
     return positions[..., None] / base ** (pair / d_head)  # [*batch, pos, half]
 
 
-def rotate(
-    x: Float[Tensor, "batch head pos d_head"], angles: Float[Tensor, "*batch pos half"]
-) -> Float[Tensor, "batch head pos d_head"]:
+def rotate(x: HeadVectors, angles: Angles) -> HeadVectors:
     """Turn each pair (x₂ᵢ, x₂ᵢ₊₁) by θᵢ, so that a score q·k depends on the offset of the two positions only (§3.4)."""
     import torch
 
@@ -53,12 +50,10 @@ class Rotary(PositionKind):
     equation = "turn q, k by pos·θᵢ"
     instead = "rotary positions turn queries and keys instead"
 
-    def angles(self, sizes: Sizes, index: Int[Tensor, "*batch pos"]) -> Float[Tensor, "*batch pos half"]:
+    def angles(self, sizes: Sizes, index: Positions) -> Angles:
         return _angles(index, sizes.d_head, sizes.position_base)
 
-    def turn(
-        self, x: Float[Tensor, "batch head pos d_head"], angles: Float[Tensor, "*batch pos half"]
-    ) -> Float[Tensor, "batch head pos d_head"]:
+    def turn(self, x: HeadVectors, angles: Angles) -> HeadVectors:
         return rotate(x, angles)
 
     def check(self, sizes: Sizes) -> None:
@@ -67,9 +62,6 @@ class Rotary(PositionKind):
                 f"Rotary positions turn pairs of dimensions, so d_head must be even, got {sizes.d_head}; "
                 f"for example d_head={sizes.d_head + 1}."
             )
-
-    def explained(self, sizes: Sizes) -> str:
-        return "Turns queries and keys by an angle that grows with the position, so that a score depends on the offset."
 
     def offset_caption(self, sizes: Sizes) -> str:
         return (

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from xformer.positions.kind import PositionKind, Sizes
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Float
     from torch import Tensor
+
+    from xformer.positions.kind import Added, Positions, Tables
 
 
 def sinusoidal(n_pos: int, d_model: int, base: float = 10_000.0) -> Float[Tensor, "pos d_model"]:
@@ -42,16 +43,11 @@ class Sinusoidal(PositionKind):
     acts_on = "stream"
     detail = "sinusoidal, fixed"
     equation = "sin, cos of pos·ωᵢ"
-    vector_caption = (
-        "Even dimensions are sines, odd ones cosines; the further right in the vector, the slower the wave."
-    )
 
     def fixed(self, sizes: Sizes) -> dict[str, Tensor]:
         return {"table": _waves(sizes.max_len, sizes.d_model, sizes.position_base)}
 
-    def add(
-        self, sizes: Sizes, tables: Mapping[str, Tensor], index: Int[Tensor, "*batch pos"], mirrored: Tensor
-    ) -> Float[Tensor, "*batch pos d_model"]:
+    def add(self, sizes: Sizes, tables: Tables, index: Positions, mirrored: Positions) -> Added:
         from torch.nn.functional import embedding
 
         return embedding(index, tables["table"])

@@ -9,15 +9,16 @@ Cross-attention has no bias: source and target are not counted together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
 from xformer.positions.kind import PositionKind, Sizes, each_head
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Int
     from torch import Tensor
+
+    from xformer.positions.kind import Bias, Positions, Tables
 
 N_BUCKETS = 32
 FURTHEST = 128
@@ -68,15 +69,7 @@ class T5(PositionKind):
     def learned(self, sizes: Sizes) -> dict[str, tuple[int, int]]:
         return {"table": (N_BUCKETS, sizes.n_heads)}
 
-    def bias(
-        self,
-        sizes: Sizes,
-        tables: Mapping[str, Tensor],
-        queries: Int[Tensor, "*batch query"],
-        keys: Int[Tensor, "*batch key"],
-        *,
-        causal: bool,
-    ) -> Float[Tensor, "#batch head query key"]:
+    def bias(self, sizes: Sizes, tables: Tables, queries: Positions, keys: Positions, *, causal: bool) -> Bias:
         from torch.nn.functional import embedding
 
         offset = keys[..., None, :] - queries[..., :, None]  # [*batch, query, key]
