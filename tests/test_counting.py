@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 import pytest
@@ -29,6 +29,10 @@ def written_out(formula: str) -> int:
 CHANGES = [
     {},
     {"attention_bias": False, "ffn_bias": False},
+    {"activation": "swiglu", "norm_kind": "rms"},
+    {"activation": "swiglu", "ffn_bias": False, "attention_bias": False, "n_heads": 6, "n_kv_heads": 2},
+    {"n_heads": 6, "n_kv_heads": 3},
+    {"n_heads": 6, "n_kv_heads": 1, "attention_bias": False},
     {"d_ff": 0},
     {"output_bias": False},
     {"tied_output": True, "output_bias": False},
@@ -38,16 +42,11 @@ CHANGES = [
 ]
 
 
+IN_TURN = cycle(product(ARCHITECTURES, ["pre", "post", "none"]))
 CONFIGS = [
-    *(
-        {"architecture": a, "norm": n, **more}
-        for a, n, more in product(ARCHITECTURES, ["pre", "post", "none"], CHANGES)
-    ),
+    *({"architecture": a, "norm": n, **more} for (a, n), more in zip(IN_TURN, CHANGES * 2, strict=False)),
     *({"architecture": architecture, "positions": positions} for architecture, positions in FITTING),
-    *(
-        {"architecture": "encoder-decoder", "tied_source": a, "tied_output": b}
-        for a, b in product([True, False], repeat=2)
-    ),
+    *({"architecture": "encoder-decoder", "tied_source": True, "tied_output": tied} for tied in (True, False)),
 ]
 
 

@@ -1,28 +1,168 @@
-"""Some of the damaged folders of `tests.damaged_books`: an answer or a sentence, each time."""
+"""A folder of runs in which a cell, a table, a byte or a file is broken: every command ends in an answer or in one sentence."""
 
 from __future__ import annotations
 
-import random
+import contextlib
+import io
+import os
 import shutil
+import sqlite3
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.damaged_books import damage, good_folder, trouble_with
+from tests.training.tiny import tiny_preset
+from xformer.__main__ import main
+from xformer.training.loop import iter_train
+from xformer.training.run_store import FILE as BOOK
+from xformer.training.run_store import RunStore
+
+VALUES: tuple[object, ...] = (
+    "", "{", "[]", "null", "[" * 50_000, "\x1b[2J", "[/b]", b"\xff\x00\xfe", -1, 2**62, float("inf"), "..", "x" * 100_000,
+    '{"steps": 1e999}', '{"name": []}', '{"loss": {}}', '{"step": 12, "held_out_exact_match": "much"}', '{"exact_match": [1]}',
+    "running", "damaged", None,
+)  # fmt: skip
+STATEMENTS = (
+    "ALTER TABLE runs ADD COLUMN colour TEXT DEFAULT 'red'", "ALTER TABLE runs DROP COLUMN deleted",
+    "ALTER TABLE runs RENAME name TO called", "DROP TABLE metrics", "DROP TABLE commands", "DROP TABLE runs",
+    "PRAGMA user_version = 0", "PRAGMA user_version = 77", "DELETE FROM runs", "UPDATE runs SET model = train, train = model",
+    "UPDATE runs SET state = 'running', worker = 'w', pid = 1", "UPDATE runs SET parent = id || '@12'",
+    "UPDATE runs SET name = CAST(x'ff61fe' AS TEXT)",
+)  # fmt: skip
+BYTES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "cut in the header": lambda content: content[:50],
+    "cut in half": lambda content: content[: len(content) // 2],
+    "zeros in the header": lambda content: bytes(60) + content[60:],
+    "zeros in the middle": lambda content: content[:5000] + bytes(600) + content[5600:],
+    "a flipped bit in every 100th byte": lambda content: bytes(
+        byte ^ 4 if n % 100 == 99 else byte for n, byte in enumerate(content)
+    ),
+}
+FILES: dict[str, Callable[[Path, bytes], object]] = {
+    "gone": lambda file, content: None,
+    "cut": lambda file, content: file.write_bytes(content[: len(content) // 2]),
+    "a folder": lambda file, content: file.mkdir(),
+    "noise": lambda file, content: file.write_bytes(b"\xff" * 99),
+    "JSON": lambda file, content: file.write_bytes(b'{"step": "x", "curve": [null]}'),
+    "a pipe": lambda file, content: os.mkfifo(file),
+    "a link to itself": lambda file, content: file.symlink_to(file),
+    "another header": lambda file, content: file.write_bytes(content.replace(b"held_out", b"held-out")),
+}
 
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return good_folder(tmp_path_factory.mktemp("damaged") / "good")
+    """Two runs with metrics and one in the queue, a folder of the command line, and one of a run that was cut off."""
+    path = tmp_path_factory.mktemp("damaged") / "good"
+    store = RunStore(path)
+    for number, state in enumerate(("finished", "stopped", "queued")):
+        run = store.add(tiny_preset(seed=number), name=f"run {number}", state=state, owner="here", run=f"{number:08x}")
+        if state != "queued":
+            rows = [of.row() for of in iter_train(tiny_preset(seed=number), out=store.folder_of(run), device="cpu")]
+            store.put_rows(run, rows)
+            figures = '{"exact_match": 0.5, "loss": 1.0, "samples": 9}'
+            store.change(run, step=rows[-1]["step"], seconds=1.0, figures=figures)
+    list(iter_train(tiny_preset(seed=6), out=path / "plain", device="cpu"))
+    half = iter_train(tiny_preset(seed=7), out=path / "half", device="cpu")
+    next(half)
+    half.close()
+    return path
 
 
-def test_a_whole_folder_is_no_trouble(good: Path, tmp_path: Path) -> None:
-    shutil.copytree(good, tmp_path / "runs")
-    assert trouble_with(tmp_path / "runs") == []
+@pytest.fixture
+def folder(good: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(good, tmp_path / "runs")
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_a_damaged_folder_ends_in_no_traceback(good: Path, tmp_path: Path, seed: int) -> None:
-    shutil.copytree(good, tmp_path / "runs")
-    what = damage(tmp_path / "runs", random.Random(seed))
-    assert trouble_with(tmp_path / "runs") == [], what
+def trouble_with(folder: Path) -> list[str]:
+    """What ends otherwise than in an answer or in one sentence."""
+    runs, found = [f"{number:08x}" for number in range(3)], []
+    shown = [["show", name] for name in (*runs, "plain", "half")]
+    for words in (
+        ["list"],
+        *shown,
+        ["stop", runs[0]],
+        ["pause", runs[2]],
+        ["delete", runs[1]],
+        ["delete", "half"],
+        ["list"],
+    ):
+        out, err = io.StringIO(), io.StringIO()
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                status = main(["runs", *words, "--folder", str(folder)])
+        except (Exception, SystemExit):
+            found.append(f"{words}: {traceback.format_exc()[-400:]}")
+            continue
+        output = out.getvalue() + err.getvalue()
+        if status not in (0, 1) or err.getvalue().count("\n") != status:
+            found.append(f"{words}: status {status}, {err.getvalue()!r:.200}")
+        if not all(letter.isprintable() for letter in output.replace("\n", "")):
+            found.append(f"{words}: {output!r:.200}")
+    return found
+
+
+def change(folder: Path, *statements: str, values: tuple[object, ...] = ()) -> None:
+    """Change the run store by SQL."""
+    with contextlib.closing(sqlite3.connect(folder / BOOK, isolation_level=None)) as db:
+        for statement in statements:
+            db.execute(statement, values if "?" in statement else ())
+
+
+def without_rules(table: str) -> tuple[str, ...]:
+    """The statements that free a table of the types and rules that it was made with."""
+    return (
+        f"CREATE TABLE copied AS SELECT * FROM {table}",
+        f"DROP TABLE {table}",
+        f"ALTER TABLE copied RENAME TO {table}",
+    )
+
+
+def test_a_whole_folder_is_no_trouble(folder: Path) -> None:
+    assert trouble_with(folder) == []
+
+
+def test_a_damaged_cell_ends_in_no_traceback(good: Path, folder: Path) -> None:
+    """Each column has three of the values, one after the other."""
+    with contextlib.closing(sqlite3.connect(good / BOOK)) as db:
+        columns = [("runs", row[1]) for row in db.execute("PRAGMA table_info(runs)")]
+    columns += [("metrics", "run"), ("metrics", "step"), *[("metrics", "row")] * 4]
+    for number, (table, column) in enumerate(columns):
+        for value in (VALUES[(3 * number + more) % len(VALUES)] for more in range(3)):
+            shutil.rmtree(folder)
+            shutil.copytree(good, folder)
+            update = f"UPDATE {table} SET {column} = ? WHERE rowid = 1"
+            change(folder, *without_rules(table), update, values=(value,))
+            assert trouble_with(folder) == [], (table, column, f"{value!r:.40}")
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_a_table_of_another_shape_ends_in_no_traceback(folder: Path, statement: str) -> None:
+    change(folder, statement)
+    assert trouble_with(folder) == []
+
+
+@pytest.mark.parametrize("kind", BYTES)
+def test_a_damaged_database_ends_in_no_traceback(folder: Path, kind: str) -> None:
+    (folder / BOOK).write_bytes(BYTES[kind]((folder / BOOK).read_bytes()))
+    assert trouble_with(folder) == []
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_damaged_files_end_in_no_traceback(folder: Path, kind: str) -> None:
+    for file in sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(BOOK)):
+        content = file.read_bytes()
+        file.unlink()
+        FILES[kind](file, content)
+    assert trouble_with(folder) == []
+
+
+def test_names_that_are_no_runs_end_in_no_traceback(folder: Path) -> None:
+    shutil.rmtree(folder / "plain")
+    (folder / "plain").write_text("a file")
+    for name in ("\x1b[2J", "[/b]", "🦊", "a\nb", "-x"):
+        (folder / name / "snapshots").mkdir(parents=True)
+    assert trouble_with(folder) == []

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -32,38 +31,37 @@ WORDS = {"title", "attention"}
 """Parameters whose value is text for people, or the path of a layer."""
 
 
-def resolved(name: str) -> Any:
-    """What a public name stands for."""
-    found = resolve_name(name)
-    if isinstance(found, ModuleType):
-        pytest.skip("a module")
-    return found
+MODULES = {"xformer.analysis", "xformer.analysis.principles", "xformer.edits", "xformer.viz"}
+PUBLIC = sorted({*NAMES, *DRAWN} - MODULES)
+"""The names whose docstrings are read; resolved only in the tests, as that imports what draws."""
 
 
-def test_there_are_edits_and_assertions() -> None:
+def test_every_public_name_says_what_it_takes_and_gives() -> None:
+    """Values of options are in snake_case."""
     assert {"ablate_head", "apply", "patch_from"} <= set(EDITS)
     assert len(ASSERTIONS) == 5
+    assert all(isinstance(resolve_name(name), ModuleType) for name in MODULES)
+    for name in PUBLIC:
+        value = resolve_name(name)
+        text = inspect.getdoc(value) or ""
+        assert re.fullmatch(r"[A-Z∂`].*[.]", text.partition("\n")[0]), f"{name}: one sentence first"
+        if inspect.isclass(value):
+            continue
+        signature = inspect.signature(value)
+        assert signature.return_annotation in ("None", None) or "\nReturns:\n" in text, name
+        for parameter in signature.parameters.values():
+            assert re.search(rf"^    {parameter.name}: ", text, re.MULTILINE), f"{name}: Args: lacks {parameter.name}"
+            annotation = str(parameter.annotation)
+            written = re.findall(r"[\"']([^\"']*)[\"']", annotation) if "Literal" in annotation else []
+            if isinstance(parameter.default, str) and parameter.name not in WORDS:
+                written.append(parameter.default)
+            assert not [one for one in written if one and not SNAKE_CASE.fullmatch(one)], f"{name}: {parameter}"
 
 
-@pytest.mark.parametrize("name", [*NAMES, *DRAWN])
-def test_a_public_name_says_what_it_takes_and_gives(name: str) -> None:
-    value = resolved(name)
-    text = inspect.getdoc(value) or ""
-    first = text.partition("\n")[0]
-    assert re.fullmatch(r"[A-Z∂`].*[.]", first), f"one sentence first, got {first!r}"
-    if inspect.isclass(value):
-        return
-    signature = inspect.signature(value)
-    for name in signature.parameters:
-        assert re.search(rf"^    {name}: ", text, re.MULTILINE), f"Args: lacks {name}"
-    if signature.return_annotation not in ("None", None):
-        assert "\nReturns:\n" in text
-
-
-@pytest.mark.parametrize("name", [*NAMES, *DRAWN])
+@pytest.mark.parametrize("name", PUBLIC)
 def test_the_example_of_a_public_name_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the project's folder, without other names than the example's own; a table has columns in snake_case."""
-    value = resolved(name)
+    value = resolve_name(name)
     monkeypatch.chdir(ROOT)
     assert "\nExample:\n" in (inspect.getdoc(value) or ""), "there is an example"
     [test] = [test for test in doctest.DocTestFinder(recurse=False).find(value, globs={}) if test.examples]
@@ -77,19 +75,5 @@ def test_the_example_of_a_public_name_runs(name: str, monkeypatch: pytest.Monkey
         assert not [level for level in table.index.names if level is not None and not SNAKE_CASE.fullmatch(level)]
 
 
-@pytest.mark.parametrize("name", [*NAMES, *DRAWN])
-def test_the_values_of_options_are_in_snake_case(name: str) -> None:
-    value = resolved(name)
-    if inspect.isclass(value):
-        return
-    for parameter in inspect.signature(value).parameters.values():
-        annotation = str(parameter.annotation)
-        written = re.findall(r"[\"']([^\"']*)[\"']", annotation) if "Literal" in annotation else []
-        if isinstance(parameter.default, str) and parameter.name not in WORDS:
-            written.append(parameter.default)
-        assert not [one for one in written if one and not SNAKE_CASE.fullmatch(one)], parameter
-
-
 def test_there_is_a_table_of_most_pictures() -> None:
-    examples = [inspect.getdoc(resolve_name(name)) or "" for name in DRAWN]
-    assert sum(">>> table = xformer.analysis." in text for text in examples) > 50
+    assert sum(">>> table = xformer.analysis." in (inspect.getdoc(resolve_name(name)) or "") for name in DRAWN) > 50

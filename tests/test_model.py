@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 import torch
 
@@ -24,13 +22,12 @@ from xformer.model import Transformer
 from xformer.tape import Tape
 
 TAPES = {"fused": lambda: None, "taped": Tape}
-EVERY_KIND = [(*kind, norm) for kind, norm in product(FITTING, ["pre", "post", "none"])]
 IN_TURN = [
-    (kind, padded, see_self)
-    for number, kind in enumerate(EVERY_KIND)
-    for padded, see_self in ((number % 2 == 0, number % 4 < 2), (number % 2 == 1, number % 4 >= 2))
+    ((*kind, ("pre", "post", "none")[(number + offset) % 3]), number % 2 == offset, (number + offset) % 4 < 2)
+    for number, kind in enumerate(FITTING)
+    for offset in (0, 1)
 ]
-"""Every kind of model with padding and without, and both ways of seeing itself: two of the four pairs each, by turns."""
+"""Every kind of model with padding and without; the norms, and whether a position sees itself, by turns."""
 
 
 @pytest.mark.usefixtures("float64")
@@ -51,41 +48,22 @@ def test_the_fused_and_the_taped_path_agree(kind: tuple[str, str, str], padded: 
     assert_same(fused, taped, list(model.parameters()), WHOLE_MODEL)
 
 
-@pytest.mark.parametrize("path", [*TAPES, "fused, without gradients"])
 @pytest.mark.parametrize(
-    ("architecture", "positions", "see_self"), [*((*kind, True) for kind in FITTING), ("decoder", "sinusoidal", False)]
+    ("architecture", "positions", "see_self", "path"),
+    [(*kind, kind != ("decoder", "sinusoidal"), ("fused", "taped")[number % 2]) for number, kind in enumerate(FITTING)],
 )
+@torch.no_grad()
 def test_the_past_does_not_feel_the_future(architecture: str, positions: str, see_self: bool, path: str) -> None:
     kind = {"architecture": architecture, "positions": positions, "see_self": see_self}
     model = build(**kind, causal=True if architecture == "encoder" else None, d_value=10)
     arguments = inputs(model)
-    with torch.set_grad_enabled(path in TAPES):
-        before = model(*arguments, tape=TAPES.get(path, TAPES["fused"])())
-        for t in (1, 6, 10):
-            changed = [*arguments[:-1], arguments[-1].clone()]
-            changed[-1][:, t] = (changed[-1][:, t] + 7) % 23
-            after = model(*changed, tape=TAPES.get(path, TAPES["fused"])())
-            assert torch.equal(after[:, :t], before[:, :t])  # to the bit
-            assert not torch.allclose(after[:, t], before[:, t])
-
-
-@pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("path", TAPES)
-def test_without_seeing_itself_attention_reads_strictly_earlier_tokens(path: str) -> None:
-    model = build(architecture="decoder", see_self=False, n_layers=1, norm="none", d_ff=0)
-    assert model.decoder is not None
-    with torch.no_grad():
-        model.decoder.blocks[0].attn.W_Q.zero_()  # so that a token matters as a key and a value only
-    (tokens,) = inputs(model)
-    other = tokens.clone()
-    other[:, 6] = (other[:, 6] + 7) % 23
-    stream = [model.embedding.token[t] for t in (tokens, other)]
-    weight = model.unembedding.weight
-    assert weight is not None
-    difference = model(other, tape=TAPES[path]()) - model(tokens, tape=TAPES[path]())
-    # At the changed position only the residual connection feels the change: attention there does not see it.
-    assert_close(difference[:, 6], (stream[1] - stream[0])[:, 6] @ weight.T, WHOLE_MODEL)
-    assert not torch.allclose(difference[:, 7], torch.zeros(1))
+    before = model(*arguments, tape=TAPES[path]())
+    for t in (1, 6, 10):
+        changed = [*arguments[:-1], arguments[-1].clone()]
+        changed[-1][:, t] = (changed[-1][:, t] + 7) % 23
+        after = model(*changed, tape=TAPES[path]())
+        assert torch.equal(after[:, :t], before[:, :t])  # to the bit
+        assert not torch.allclose(after[:, t], before[:, t])
 
 
 @pytest.mark.usefixtures("float64")
@@ -102,10 +80,9 @@ def test_an_encoder_without_positions_sees_a_set(positions: str, path: str) -> N
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
-@pytest.mark.parametrize("positions", ["rotary", "alibi", "none", "sinusoidal"])
-def test_relative_positions_do_not_feel_a_shift(architecture: str, positions: str) -> None:
-    model = build(architecture=architecture, positions=positions)
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "t5", "none", "sinusoidal"])
+def test_relative_positions_do_not_feel_a_shift(positions: str) -> None:
+    model = build(architecture="decoder", positions=positions)
     (tokens,) = inputs(model)
     shifted = model(tokens, layout=Layout.plain(11, start=17))
     if positions == "sinusoidal":
@@ -129,9 +106,8 @@ def test_a_drawn_mask_closes_more_and_opens_nothing(architecture: str) -> None:
     assert_same(both, model(*arguments, mask=drawn, tape=Tape()), list(model.parameters()), WHOLE_MODEL)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_both_integer_types_and_a_single_token_will_do(architecture: str) -> None:
-    model = build(architecture=architecture)
+def test_both_integer_types_and_a_single_token_will_do() -> None:
+    model = build(architecture="encoder-decoder")
     arguments = inputs(model)
     assert torch.equal(model(*(argument.int() for argument in arguments)), model(*arguments))
     assert model(*(argument[:1, :1] for argument in arguments)).shape == (1, 1, 23)
@@ -147,9 +123,7 @@ def call(model: Transformer, *arguments: torch.Tensor | None, **options: torch.T
     [
         (torch.ones(2, 3), r"got torch\.float32 \[2, 3\]"),
         (torch.ones(3, dtype=torch.int64), r"got torch\.int64 \[3\]"),
-        (torch.ones(1, 2, 3, dtype=torch.int64), r"got torch\.int64 \[1, 2, 3\]"),
         (torch.ones(2, 0, dtype=torch.int64), r"got torch\.int64 \[2, 0\]"),
-        (torch.ones(2, 3, dtype=torch.bool), r"got torch\.bool \[2, 3\]"),
         (torch.ones(1, 30, dtype=torch.int64), r"at most 29 tokens, got 30"),
         (torch.tensor([[1, 23]]), r"tokens are 0 to 22, got 23"),
         (torch.tensor([[1, -1]]), r"tokens are 0 to 22, got -1"),
@@ -168,7 +142,6 @@ def test_tokens_that_do_not_fit_are_refused(tokens: torch.Tensor, message: str) 
     [
         (torch.ones(2, 4, dtype=torch.bool), r"torch\.bool \[2, 4\]"),
         (torch.ones(2, 3), r"torch\.float32 \[2, 3\]"),
-        (torch.ones(3, dtype=torch.bool), r"torch\.bool \[3\]"),
     ],
 )
 def test_a_valid_that_does_not_fit_is_refused(valid: torch.Tensor, received: str) -> None:

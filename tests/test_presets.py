@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.peers import PlainEncoder
 from xformer.counting import n_parameters
 from xformer.errors import ConfigError
 from xformer.model import Transformer
@@ -93,36 +91,3 @@ def test_the_published_models_counted_by_hand(name: str) -> None:
     assert published.printed == printed
     assert count - printed == difference
     assert f"{abs(difference) / 1e6:.2f} M" in published.note  # and the note says so
-
-
-def test_the_plain_recipe_says_which_weights_it_draws_otherwise_and_no_others() -> None:
-    """Fresh weights of both, part by part: a ratio that is not 1 stands in the text, in two digits."""
-    config = preset("tutorial-reverse").model
-    torch.manual_seed(0)
-    plain = [PlainEncoder(config) for _ in range(30)]
-    ours = [Transformer(config, torch.Generator().manual_seed(seed)) for seed in range(30)]
-
-    def drawn(models: list[Any], *paths: str) -> torch.Tensor:
-        return torch.cat([model.get_parameter(path).detach().flatten() for model in models for path in paths])
-
-    block, layer = "encoder.blocks.0", "layers.0"
-    parts = {
-        "W_Q, W_K, W_V": (f"{block}.attn.weight_in", *(f"{layer}.0.{which}" for which in "qkv")),
-        "W_O": (f"{block}.attn.weight_out", f"{layer}.0.out"),
-        "W₁": (f"{block}.ffn.weight_in", f"{layer}.2.0.weight"),
-        "W₂": (f"{block}.ffn.weight_out", f"{layer}.2.3.weight"),
-        "output": ("unembedding.weight", "output.weight"),
-    }
-    # Of n numbers drawn evenly up to a bound the largest is about one n-th short of it.
-    ratios = {
-        name: (drawn(ours, mine).abs().max() / drawn(plain, *theirs).abs().max()).item()
-        for name, (mine, *theirs) in parts.items()
-    }
-    sizes = drawn(ours, "embedding.token").std() / drawn(plain, "token.weight").std()
-    assert sizes.item() == pytest.approx(1, abs=0.03)
-    expected = ", ".join(f"{name} × {ratio:.2g}" for name, ratio in ratios.items() if abs(ratio - 1) > 0.03)
-    about = preset("tutorial-reverse").about
-    assert about.endswith(f": {expected}.")
-    assert not drawn(ours, f"{block}.ffn.bias_in", "unembedding.bias").any()
-    assert drawn(plain, f"{layer}.2.0.bias").any()
-    assert "biases start at 0" in about

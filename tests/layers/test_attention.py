@@ -64,17 +64,6 @@ def case(masking: str, cross: bool, width: int) -> tuple[Tensor, Tensor, Mask, l
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("masking", "cross"), CASES)
-def test_equals_the_equation_head_by_head(path: str, bias: bool, masking: str, cross: bool) -> None:
-    attention = randomise(Attention(model_config(attention_bias=bias)))
-    x, memory, mask, leaves = case(masking, cross, 13)
-    allowed = None if mask.allowed is None else mask.allowed.expand(BATCH, 3, QUERY, memory.shape[1])
-    actual = attention(x, memory if cross else None, mask=mask, tape=PATHS[path]())
-    assert_same(actual, attention_by_hand(attention, x, memory, allowed), [*leaves, *attention.parameters()])
-
-
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("masking", "cross"), CASES)
 def test_equals_multihead_attention(path: str, bias: bool, masking: str, cross: bool) -> None:
     attention = randomise(Attention(model_config(**TORCH_SIZES | {"attention_bias": bias})))
     theirs = nn.MultiheadAttention(15, 3, bias=bias, batch_first=True)

@@ -115,26 +115,6 @@ def test_a_mask_that_does_not_fit_is_refused(mask: torch.Tensor, received: str) 
     assert received in str(error.value)
 
 
-LENGTHS, SOURCE_LENGTHS = (7, 1, 3), (2, 5, 3)
-
-SIDES = {"right": lambda n, width: 0, "left": lambda n, width: width - n}
-
-
-def sequences(lengths: tuple[int, ...], seed: int) -> list[Tensor]:
-    return [random_tokens(1, length, seed + n) for n, length in enumerate(lengths)]
-
-
-def pad(rows: list[Tensor], side: str) -> tuple[Tensor, Tensor]:
-    """The rows as one batch with at least one cell of padding each, and where their tokens are."""
-    width = max(row.shape[1] for row in rows) + 1
-    tokens, valid = torch.zeros(len(rows), width, dtype=torch.int64), torch.zeros(len(rows), width, dtype=torch.bool)
-    for n, row in enumerate(rows):
-        start = SIDES[side](row.shape[1], width)
-        tokens[n, start : start + row.shape[1]] = row[0]
-        valid[n, start : start + row.shape[1]] = True
-    return tokens, valid
-
-
 def assert_each_as_alone(model: Transformer, together: list[Tensor], arguments: list[list[Tensor]]) -> None:
     """`together` holds each sequence's logits out of a shared batch; compare with a call for each on its own."""
     alone = [model(*call)[0] for call in arguments]
@@ -142,45 +122,21 @@ def assert_each_as_alone(model: Transformer, together: list[Tensor], arguments: 
     assert_same(torch.cat(together), torch.cat(alone), list(model.parameters()), WHOLE_MODEL)
 
 
-WAYS = ((None, "left"), (Tape, "right"), (None, "right"), (Tape, "left"))
-"""The two paths of a model, and the sides of its padding."""
-
-
-@pytest.mark.parametrize(
-    ("architecture", "positions", "tape", "side"), [(*kind, *WAYS[number % 4]) for number, kind in enumerate(FITTING)]
-)
-def test_a_padded_sequence_gets_what_it_gets_alone(
-    architecture: str, positions: str, tape: type[Tape] | None, side: str
-) -> None:
-    model = build(architecture=architecture, positions=positions, see_self=architecture == "encoder")
-    targets = sequences(LENGTHS, 0)
-    tokens, valid = pad(targets, side)
-    recording = {} if tape is None else {"tape": tape()}
-    if architecture == "encoder-decoder":
-        sources = sequences(SOURCE_LENGTHS, 10)
-        source, source_valid = pad(sources, side)
-        logits = model(source, tokens, valid=source_valid, target_valid=valid, **recording)
-        alone = [[source, target] for source, target in zip(sources, targets, strict=True)]
-    else:
-        logits = model(tokens, valid=valid, **recording)
-        alone = [[target] for target in targets]
-    assert logits.isfinite().all()
-    assert_each_as_alone(model, [logits[n][valid[n]] for n in range(3)], alone)
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_padding_token_says_the_same_as_valid(architecture: str) -> None:
+def test_padding_by_its_token_or_by_valid_changes_nothing(architecture: str) -> None:
     model = build(architecture=architecture)
-    tokens, valid = pad(sequences(LENGTHS, 0), "left")
+    lengths, sides = torch.tensor([[7], [1], [3]]), torch.arange(8)
+    valid, source_valid = sides >= 8 - lengths, sides[:6] < lengths.clamp(max=5)  # on the left, and on the right
+    tokens, source = random_tokens(3, 8).where(valid, 0), random_tokens(3, 6, seed=1).where(source_valid, 0)
     if architecture == "encoder-decoder":
-        source, source_valid = pad(sequences(SOURCE_LENGTHS, 10), "right")
-        by_token = model(source, tokens, pad=0)
-        by_valid = model(source, tokens, valid=source_valid, target_valid=valid)
-        without = model(source, tokens)
+        logits = model(source, tokens, valid=source_valid, target_valid=valid)
+        assert torch.equal(model(source, tokens, pad=0), logits)
+        alone = [[source[n][source_valid[n]][None], tokens[n][valid[n]][None]] for n in range(3)]
     else:
-        by_token, by_valid, without = model(tokens, pad=0), model(tokens, valid=valid), model(tokens)
-    assert torch.equal(by_token, by_valid)
-    assert not torch.allclose(by_token[valid], without[valid])
+        logits = model(tokens, valid=valid)
+        assert torch.equal(model(tokens, pad=0), logits)
+        alone = [[tokens[n][valid[n]][None]] for n in range(3)]
+    assert_each_as_alone(model, [logits[n][valid[n]] for n in range(3)], alone)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_anything_else_gets_one_plain_sentence(text: str) -> None:
 
 
 def test_the_example_in_the_sentence_can_be_typed() -> None:
-    for symbols in (1, 2, 3, 7, 19, 1000):
+    for symbols in (1, 3, 1000):
         vocabulary = tiny_task(symbols=symbols).vocabulary
         with pytest.raises(InputError) as caught:
             vocabulary.read("?")
