@@ -1,4 +1,4 @@
-"""What all tests share: run-time checks of shapes, double precision, and sizes that cannot be mistaken for one another."""
+"""What all tests share: run-time checks of shapes and double precision."""
 
 from __future__ import annotations
 
@@ -51,12 +51,6 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(before)
-
-
-@pytest.fixture
-def dims() -> dict[str, int]:
-    """Different primes, so that no axis can stand in for another."""
-    return {"batch": 2, "n_heads": 3, "d_head": 5, "d_value": 7, "pos": 11, "d_model": 13, "d_ff": 17, "source": 19}
 
 
 @pytest.fixture(autouse=True)

@@ -92,7 +92,9 @@ def test_the_table_says_what_was_disturbed_and_what_is_missing() -> None:
     assert "run `make gpu`" in figures.page(figures.Kept(), None)
 
 
-@pytest.mark.parametrize("name", [name for name in gpu.PARTS if name not in ("tests", "out of memory", "two runs")])
+@pytest.mark.parametrize(
+    "name", [name for name in gpu.PARTS if name not in ("tests", "worker", "out of memory", "two runs")]
+)
 def test_a_part_for_a_gpu_runs_on_a_processor(name: str) -> None:
     for row in gpu.PARTS[name]("cpu", True):
         assert row["figure"]

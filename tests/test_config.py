@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from tests.layers.reference import SIZES, model_config
 from xformer.config import DROPOUT_SITES, Config, ModelConfig, TaskConfig, TrainConfig
-from xformer.errors import ConfigError, XformerError
+from xformer.errors import ConfigError
 
 SIZED = ("vocab_size", "d_model", "n_layers", "n_heads", "d_head", "d_value", "d_ff", "max_len")
 LIMITS = {name: int(ModelConfig.largest(name)) for name in SIZED}
@@ -34,76 +34,61 @@ def test_derived_defaults() -> None:
     assert DROPOUT_SITES == ("embed", "attention", "ffn", "residual")
 
 
-@pytest.mark.parametrize(
-    ("changes", "field", "received"),
-    [
-        *(({name: LIMITS[name] + 1}, name, str(LIMITS[name] + 1)) for name in LIMITS),
-        *(({name: 0}, name, "got 0") for name in ("vocab_size", "d_model", "n_layers", "n_heads", "max_len")),
-        *(({name: -1}, name, "got -1") for name in ("d_ff", "d_head", "d_value")),
-        *(({"n_heads": value}, "n_heads", repr(value)) for value in ("3", True, 3.0)),
-        ({"d_head": 0}, "d_head", "13 is not divisible by 3"),
-        ({"max_len": 65_521, "d_model": 257}, "max_len × d_model", "65521 × 257"),
-        ({"positions": "rotary", "d_head": 7}, "d_head", "got 7"),
-        ({"architecture": "encoder-decoder", "causal": False}, "causal", "encoder-decoder"),
-        ({"see_self": False}, "see_self", "causal=False"),
-        ({"architecture": "decoder", "positions": "mirror"}, "positions", "got 'decoder'"),
-        ({"tied_source": True}, "tied_source", "'encoder'"),
-        *(({"dropout": value}, "dropout", repr(value)) for value in (-0.1, 1.0, NAN, "0.1", True)),
-        *(({name: 0.0}, name, "got 0") for name in ("norm_eps", "position_base", "init_scale", "embed_std")),
-        *(({"norm_eps": value}, "norm_eps", f"got {value}") for value in (-1.0, NAN, INF)),
-        ({"norm_eps": 10**400}, "norm_eps", "got 1000"),
-        *(({"dropout_sites": value}, "dropout_sites", repr(value)) for value in (("embed", "embed"), "embed", None)),
-        ({"dropout_sites": ("head",)}, "dropout_sites", "'head'"),
-        *(({name: n}, name, f"got {n}") for name in ("pad_token", "start_token", "end_token") for n in (-1, 23, 1.0)),
-        ({"pad_token": None}, "pad_token", "None"),
-        *(
-            ({name: "Encoder"}, name, "'Encoder'")
-            for name in ("architecture", "norm", "norm_kind", "positions", "mask", "init")
-        ),
-        *(({"activation": value}, "activation", repr(value)) for value in ("", None, 3, ["relu"])),
-        *(({"see_self": value}, "see_self", f"got {value!r}") for value in (1, None, "yes")),
-        ({"final_norm": "no"}, "final_norm", "got 'no'"),
-    ],
-)
-def test_each_rule_of_a_model_names_the_field_and_what_it_got(
-    changes: dict[str, Any], field: str, received: str
-) -> None:
-    with pytest.raises(ConfigError) as error:
-        model_config(**changes)
-    assert field in str(error.value)
-    assert received.replace(",", "") in str(error.value).replace(",", "")
-    assert isinstance(error.value, XformerError)
+MODEL_RULES: list[tuple[dict[str, Any], str]] = [
+    *(({name: LIMITS[name] + 1}, f"{LIMITS[name] + 1}") for name in LIMITS),
+    *(({name: 0}, "got 0") for name in ("vocab_size", "d_model", "n_layers", "n_heads", "max_len")),
+    *(({name: -1}, "got -1") for name in ("d_ff", "d_head", "d_value")),
+    *(({"n_heads": value}, repr(value)) for value in ("3", True, 3.0)),
+    ({"d_head": 0}, "13 is not divisible by 3"),
+    ({"max_len": 65_521, "d_model": 257}, "× d_model must be at most 16777216, got 65521 × 257"),
+    ({"positions": "rotary", "d_head": 7}, "d_head must be even, got 7"),
+    ({"architecture": "encoder-decoder", "causal": False}, "causal must be true, got false"),
+    ({"see_self": False}, "causal=False"),
+    ({"architecture": "decoder", "positions": "mirror"}, "got 'decoder'; use positions='sinusoidal'"),
+    ({"tied_source": True}, "'encoder'"),
+    *(({"dropout": value}, repr(value)) for value in (-0.1, 1.0, NAN, "0.1", True)),
+    *(({name: 0.0}, "got 0") for name in ("norm_eps", "position_base", "init_scale", "embed_std")),
+    *(({"norm_eps": value}, f"got {value}") for value in (-1.0, NAN, INF, 10**400)),
+    *(({"dropout_sites": value}, repr(value)) for value in (("embed", "embed"), "embed", None)),
+    ({"dropout_sites": ("head",)}, "'head'"),
+    *(({name: n}, f"got {n}") for name in ("pad_token", "start_token", "end_token") for n in (-1, 23, 1.0)),
+    *(({name: "Other"}, "'Other'") for name in ("architecture", "norm", "norm_kind", "positions", "mask", "init")),
+    *(({"activation": value}, repr(value)) for value in ("", None, 3, ["relu"])),
+    *(({"see_self": value}, f"got {value!r}") for value in (1, None, "yes")),
+    ({"final_norm": "no"}, "got 'no'"),
+]
+TASK_RULES: list[tuple[dict[str, Any], str]] = [
+    *(({"symbols": value}, str(value)) for value in (0, 100_001)),
+    *(({"min_len": value}, str(value)) for value in (0, 16)),
+    *(({"max_len": value}, str(value)) for value in (2, 10_001)),
+    ({"name": "Reverse"}, "'Reverse'"),
+]
+TRAIN_RULES: list[tuple[dict[str, Any], str]] = [
+    *(({"steps": value}, str(value)) for value in (0, 10_000_001, 1.5)),
+    *(({name: value}, str(value)) for name in ("batch_size", "held_out") for value in (0, 65_537)),
+    *(({"log_every": value}, str(value)) for value in (0, 1_000_001)),
+    ({"snapshot_every": -1}, "-1"),
+    *(({name: -0.5}, "-0.5") for name in ("peak_lr", "final_lr", "weight_decay", "clip_norm")),
+    *(({name: 1.5}, "1.5") for name in ("warmup", "adam_eps", "target")),
+    *(({name: value}, str(value)) for name in ("beta1", "beta2") for value in (-0.1, 1.0)),
+    *(({"lr_changes": ((2, value),)}, str(value)) for value in (-0.5, NAN, INF, "high", 10**400)),
+    *(({"lr_changes": (value,)}, f"got {value}") for value in (1, (1,), (1, 2, 3))),
+    ({"lr_changes": ((2.0, 0.1),)}, "got 2.0"),
+    *(({"seed": value}, str(value)) for value in (-1, 2**63)),
+    ({"decay": "exponential"}, "'exponential'"),
+]
+RULES = {ModelConfig: MODEL_RULES, TaskConfig: TASK_RULES, TrainConfig: TRAIN_RULES}
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "received"),
-    [
-        *((TaskConfig, {"symbols": value}, str(value)) for value in (0, 100_001)),
-        *((TaskConfig, {"min_len": value}, str(value)) for value in (0, 16)),
-        *((TaskConfig, {"max_len": value}, str(value)) for value in (2, 10_001)),
-        (TaskConfig, {"name": "Reverse"}, "'Reverse'"),
-        *((TrainConfig, {"steps": value}, str(value)) for value in (0, 10_000_001, 1.5)),
-        *((TrainConfig, {"batch_size": value}, str(value)) for value in (0, 65_537)),
-        *((TrainConfig, {"log_every": value}, str(value)) for value in (0, 1_000_001)),
-        *((TrainConfig, {"held_out": value}, str(value)) for value in (0, 65_537)),
-        (TrainConfig, {"snapshot_every": -1}, "-1"),
-        *((TrainConfig, {name: -0.5}, "-0.5") for name in ("peak_lr", "final_lr", "weight_decay", "clip_norm")),
-        *((TrainConfig, {name: 1.5}, "1.5") for name in ("warmup", "adam_eps", "target")),
-        *((TrainConfig, {name: value}, str(value)) for name in ("beta1", "beta2") for value in (-0.1, 1.0)),
-        *((TrainConfig, {"lr_changes": ((2, value),)}, str(value)) for value in (-0.5, NAN, INF, "high", 10**400)),
-        *((TrainConfig, {"lr_changes": (value,)}, f"got {value}") for value in (1, (1,), (1, 2, 3))),
-        (TrainConfig, {"lr_changes": ((2.0, 0.1),)}, "got 2.0"),
-        *((TrainConfig, {"seed": value}, str(value)) for value in (-1, 2**63)),
-        (TrainConfig, {"decay": "exponential"}, "'exponential'"),
-    ],
+    ("kind", "changes", "words"), [(kind, *rule) for kind, rules in RULES.items() for rule in rules]
 )
-def test_each_rule_of_a_task_and_a_training_names_what_it_got(
-    kind: type[Config], changes: dict[str, Any], received: str
-) -> None:
+def test_each_rule_names_the_field_and_what_it_got(kind: type[Config], changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as error:
         kind(**(BASE[kind] | changes))
-    assert next(iter(changes)) in str(error.value)
-    assert received in str(error.value)
+    message = str(error.value).replace(",", "")
+    assert next(iter(changes)) in message
+    assert words.replace(",", "") in message
 
 
 @pytest.mark.parametrize(

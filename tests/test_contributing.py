@@ -87,13 +87,8 @@ def test_the_exercises_work_as_they_are_written(repository: Path) -> None:
 
 def test_the_checks_on_github_and_before_a_commit_are_those_of_make() -> None:
     workflow = yaml.safe_load((ROOT / ".github/workflows/checks.yml").read_text("utf-8"))
-    steps = [step.get("run", "") for step in workflow["jobs"]["checks"]["steps"]]
-    assert {"make lint", "make test"} <= set(steps)
-    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
-    assert {"lint", "test"} <= set(targets)
+    assert {"make lint", "make test"} <= {step.get("run", "") for step in workflow["jobs"]["checks"]["steps"]}
     [local] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"]
     assert local["repo"] == "local", "a commit needs no network"
-    entries = {hook["id"]: hook["entry"].split() for hook in local["hooks"]}
-    assert entries["ruff"][:2] == [".venv/bin/ruff", "check"]
-    assert entries["ruff-format"][:2] == [".venv/bin/ruff", "format"]
-    assert (ROOT / "/".join(entries["pages"][2].split("."))).with_suffix(".py").exists()
+    module = next(hook["entry"].split()[2] for hook in local["hooks"] if hook["id"] == "pages")
+    assert (ROOT / "/".join(module.split("."))).with_suffix(".py").exists()

@@ -21,7 +21,6 @@ import pytest
 from tests.attack.visitor import Visitor
 
 ROOT = Path(__file__).parents[1]
-PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +28,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this tree, with nothing in it that an earlier build left."""
     folder = tmp_path_factory.mktemp("wheel")
     (folder / "build.cfg").write_text(f"[build]\nbuild_base={folder / 'build'}\n[egg_info]\negg_base={folder}\n")
-    options = ["--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
-    subprocess.run(
-        [*PIP, "wheel", *options], check=True, env=os.environ | {"DIST_EXTRA_CONFIG": str(folder / "build.cfg")}
-    )
+    code = f"from setuptools.build_meta import build_wheel; build_wheel({str(folder)!r})"
+    environment = os.environ | {"DIST_EXTRA_CONFIG": str(folder / "build.cfg")}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
     return next(folder.glob("*.whl"))
 
 

@@ -13,29 +13,14 @@ from torch import Tensor
 
 import xformer
 from tests.layers.reference import randomise
-from xformer.layers.attention import Attention
 
 transformers = pytest.importorskip("transformers")
 
 SIZES: dict[str, Any] = {
-    "architecture": "decoder",
-    "vocab_size": 31,
-    "d_model": 24,
-    "n_layers": 3,
-    "n_heads": 6,
-    "n_kv_heads": 2,
-    "d_head": 8,
-    "d_ff": 37,
-    "max_len": 32,
-    "norm": "pre",
-    "norm_kind": "rms",
-    "norm_eps": 1e-3,
-    "positions": "rotary",
-    "position_base": 500.0,
-    "activation": "swiglu",
-    "ffn_bias": False,
-    "output_bias": False,
-}
+    "architecture": "decoder", "vocab_size": 31, "d_model": 24, "n_layers": 3, "n_heads": 6, "n_kv_heads": 2, "d_head": 8,
+    "d_ff": 37, "max_len": 32, "norm": "pre", "norm_kind": "rms", "norm_eps": 1e-3, "positions": "rotary",
+    "position_base": 500.0, "activation": "swiglu", "ffn_bias": False, "output_bias": False,
+}  # fmt: skip
 WINDOW = 4
 
 
@@ -49,26 +34,23 @@ def named_as_theirs(model: xformer.Transformer) -> dict[str, Tensor]:
     """The weights of a model under the names of `LlamaForCausalLM`."""
     config = model.config
     state: dict[str, Tensor] = {"model.embed_tokens.weight": model.embedding.get_parameter("token")}
-    assert model.decoder is not None
-    blocks: Any = model.decoder.blocks
-    for number, block in enumerate(blocks):
+    decoder: Any = model.decoder
+    for number, block in enumerate(decoder.blocks):
         at = f"model.layers.{number}"
-        attention: Attention = block.attn
-        q, k, v = attention.weight_in.split(attention.rows)
+        q, k, v = block.attn.weight_in.split(block.attn.rows)
         state |= {
             f"{at}.self_attn.q_proj.weight": halves_first(q, config.d_head),
             f"{at}.self_attn.k_proj.weight": halves_first(k, config.d_head),
             f"{at}.self_attn.v_proj.weight": v,
-            f"{at}.self_attn.o_proj.weight": attention.weight_out,
+            f"{at}.self_attn.o_proj.weight": block.attn.weight_out,
             f"{at}.mlp.gate_proj.weight": block.ffn.weight_gate,
             f"{at}.mlp.up_proj.weight": block.ffn.weight_in,
             f"{at}.mlp.down_proj.weight": block.ffn.weight_out,
             f"{at}.input_layernorm.weight": block.attn_residual.norm.weight,
             f"{at}.post_attention_layernorm.weight": block.ffn_residual.norm.weight,
         }
-    assert model.decoder.norm is not None
-    assert model.unembedding.weight is not None
-    return state | {"model.norm.weight": model.decoder.norm.weight, "lm_head.weight": model.unembedding.weight}
+    output = model.unembedding.get_parameter("weight")
+    return state | {"model.norm.weight": decoder.norm.weight, "lm_head.weight": output}
 
 
 def theirs_of(model: xformer.Transformer) -> Any:

@@ -1,4 +1,4 @@
-"""Attention equals PyTorch's kernel, PyTorch's module, and its equation written out head by head: values and gradients."""
+"""Attention equals PyTorch's module and its equation written out head by head, values and gradients; decoding from a cache."""
 
 from __future__ import annotations
 

@@ -33,6 +33,17 @@ def test_the_tape_sees_before_and_after_the_nonlinearity() -> None:
     assert torch.equal(tape.activations["out"], out)
 
 
+def test_with_a_gate_the_tape_sees_it_and_what_it_multiplies() -> None:
+    ffn, tape, x = randomise(FeedForward(model_config(activation="swiglu"))), Tape(), random(2, 11, 13)
+    ffn(x, tape=tape)
+    at = tape.activations
+    assert tape.names == ["in", "pre", "gate", "up", "post", "out"]
+    assert_close(at["pre"], x @ ffn.weight_gate.T + ffn.bias_gate)
+    assert_close(at["up"], x @ ffn.weight_in.T + ffn.bias_in)
+    assert_close(at["gate"], at["pre"] * at["pre"].sigmoid())
+    assert_close(at["post"], at["gate"] * at["up"])
+
+
 def norm_of(norm_kind: str, eps: float) -> Norm:
     """A norm of 13 dimensions with random parameters."""
     return randomise(Norm(model_config(norm_kind=norm_kind, norm_eps=eps)))

@@ -35,17 +35,6 @@ def test_causal_mask_cell_by_cell(n_query: int, n_key: int, see_self: bool) -> N
             assert bool(mask[query, key]) == (key <= here if see_self else key < here)
 
 
-def test_layout_mask_cell_by_cell() -> None:
-    queries = torch.tensor([[1, 1, 2, 2, 0], [0, 1, 1, 1, 2]])
-    keys = torch.tensor([[1, 2, 2], [0, 1, 2]])
-    mask = layout_mask(Layout.from_segments(queries), Layout.from_segments(keys))
-    for batch in range(2):
-        for query in range(5):
-            for key in range(3):
-                same = queries[batch, query] == keys[batch, key] and keys[batch, key] > 0
-                assert bool(mask[batch, 0, query, key]) == bool(same)
-
-
 def test_layouts_without_segments_forbid_nothing() -> None:
     plain, padded = Layout.plain(3), Layout.from_valid(torch.tensor([[True, True, False]]))
     assert layout_mask(plain, plain) is None

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from tests.layers.reference import assert_close, assert_same, named_block, randomise
-from xformer import edits
 from xformer.analysis.attention_patterns import rollout_matrices
 from xformer.analysis.residual import attribution, lens_logits
 from xformer.config import ModelConfig
@@ -69,13 +68,6 @@ def test_parameters_are_counted_by_formula(changes: dict[str, Any]) -> None:
     assert n_parameters(config) == sum(p.numel() for p in Transformer(config).parameters())
     part = parameters_by_part(config)[0]
     assert (part.name, part.count) == ("patch embedding", 9 * 13 + 13 + 13)
-
-
-def test_under_a_causal_mask_the_class_token_knows_nothing_of_the_image() -> None:
-    model = vit()
-    logits = record(model, images(), edits=[edits.set_causal(True)]).logits
-    assert_close(logits[0, 0], logits[1, 0], terms=1000)
-    assert not torch.allclose(logits[0, 5], logits[1, 5])
 
 
 def test_lens_attribution_and_rollout_hold() -> None:

@@ -87,19 +87,6 @@ def test_alibi_bias_is_minus_slope_times_distance() -> None:
     assert alibi_bias(batch, batch, 3)[1, 0].tolist() == [[0, 0, -1 / 16], [0, 0, -1 / 16], [-1 / 16, -1 / 16, 0]]
 
 
-@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
-def test_a_model_adds_alibi_to_its_scores_before_the_mask(architecture: str) -> None:
-    model, tape = build(architecture=architecture, positions="alibi"), Tape()
-    model(*inputs(model), tape=tape)
-    at = tape.activations
-    for n in range(2):
-        attn = f"{architecture}.{n}.attn"
-        plain = at[f"{attn}.q"] @ at[f"{attn}.k"].transpose(-2, -1) / math.sqrt(10)
-        expected = plain + alibi_bias(torch.arange(11), torch.arange(11), 3)
-        expected = expected.masked_fill(~at[f"{attn}.mask"], float("-inf"))
-        assert_close(at[f"{attn}.scores"], expected)
-
-
 def test_a_model_turns_queries_and_keys_of_self_attention_only() -> None:
     model, tape = build(architecture="encoder-decoder", positions="rotary", n_layers=1), Tape()
     model(*inputs(model, n_source=11), tape=tape)  # as long as the target, so that a stray rotation would fit

@@ -1,4 +1,4 @@
-"""T5's relative bias: its buckets by a table counted by hand and by the published code, and the same numbers on every path."""
+"""T5’s relative bias: its buckets are those of the published code, and its numbers stand in the scores."""
 
 from __future__ import annotations
 

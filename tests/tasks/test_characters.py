@@ -1,4 +1,4 @@
-"""Characters: windows against a plain loop over the text, the split, the alphabet, bad texts, and going on past the window."""
+"""Characters: windows of the text, the split, the alphabet, bad texts, and going on past the window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How examples are laid out for each architecture: by hand on two, then against a slow reference on hundreds."""
+"""How examples are laid out for each architecture, against a slow reference, and the streams that must not change."""
 
 from __future__ import annotations
 
