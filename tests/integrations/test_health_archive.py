@@ -200,7 +200,7 @@ def test_a_file_that_hides_its_size_is_not_inflated(recorded: AttentionHealth, t
 def test_damage_anywhere_is_a_sentence_or_harmless(recorded: AttentionHealth, tmp_path: Path) -> None:
     content = bytearray(to_archive(store_of(recorded), recorded.run))
     draw = np.random.default_rng(0)
-    for _ in range(60):
+    for _ in range(30):
         damaged = bytearray(content)
         for place in draw.integers(0, len(content), 3):
             damaged[place] = draw.integers(0, 256)
