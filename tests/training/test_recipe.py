@@ -1,4 +1,4 @@
-"""The state of the optimiser, the schedule, and random positions; test_loop.py has the steps against a plain loop."""
+"""The schedule and random positions; test_loop.py has the steps against a plain loop, test_snapshots.py the state."""
 
 from __future__ import annotations
 
@@ -7,57 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
-from tests.training.tiny import random_model, run_of, tiny_preset, tiny_task
+from tests.training.tiny import run_of, tiny_preset, tiny_task
 from xformer.config import TrainConfig
 from xformer.layers.masks import Layout
-from xformer.model import Transformer
 from xformer.training.recipe import (
-    adamw,
-    clip,
     learning_rate,
-    restore_training_state,
     spread,
-    training_state,
-    update,
     with_random_positions,
 )
-
-
-def loss_of(model: Transformer, step: int) -> Tensor:
-    tokens = torch.randint(0, 11, (3, 7), generator=torch.Generator().manual_seed(step))
-    return nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flip(1).flatten())
-
-
-@pytest.mark.parametrize(("weight_decay", "at"), [(0.3, 0), (0.3, 4)])
-def test_a_restored_optimiser_continues_to_the_bit(weight_decay: float, at: int) -> None:
-    config = TrainConfig(steps=9, weight_decay=weight_decay)
-
-    def steps(model: Transformer, optimiser: torch.optim.AdamW, first: int, last: int) -> None:
-        for step in range(first, last):
-            optimiser.zero_grad()
-            loss_of(model, step).backward()
-            clip(model, 1.0)
-            update(optimiser, 0.01)
-
-    whole, first_part = (random_model("decoder", attention_bias=True) for _ in range(2))
-    undisturbed, stopped = adamw(whole, config), adamw(first_part, config)
-    steps(whole, undisturbed, 0, 9)
-    steps(first_part, stopped, 0, at)
-    state = training_state(first_part, stopped)
-    steps(first_part, stopped, at, at + 1)  # a state is a copy: later steps do not change it
-    other = random_model("decoder", attention_bias=True, seed=5)
-    resumed = adamw(other, config)
-    steps(other, resumed, 0, 2)  # what the optimiser held before is replaced
-    restore_training_state(other, resumed, state)
-    steps(other, resumed, at, 9)
-    mine, theirs = training_state(other, resumed), training_state(whole, undisturbed)
-    assert mine.keys() == theirs.keys()
-    assert len(theirs) == 4 * len(list(whole.parameters()))
-    for name in theirs:
-        assert torch.equal(mine[name], theirs[name]), name
-
 
 R = math.sqrt(0.5)
 

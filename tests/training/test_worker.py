@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import multiprocessing
 import os
 import threading
@@ -18,7 +17,7 @@ from tests.training.at_work import LocalRun, NewRun, assert_same_weights, claim,
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load, save
 from xformer.errors import RunStoreError
-from xformer.files import STATE, snapshot_file
+from xformer.files import snapshot_file
 from xformer.training import jobs, worker
 from xformer.training.entry import Entry
 from xformer.training.run_store import RunStore, entry_of, move
@@ -133,31 +132,6 @@ def test_a_fork_begins_with_the_weights_of_its_snapshot(run: LocalRun) -> None:
         first, source = (load(snapshot_file(one.folder, at)).model for one, at in ((fork, 0), (run, 10)))
         assert_same_weights(first, source)
     assert forks[0].outcome() == forks[1].outcome()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"lr_changes": [[3, 0.1]]}, "had other train settings, so it cannot be resumed as this one."),
-        ({"steps": 0}, "cannot go on. .*steps must be from 1 to"),
-    ],
-)
-def test_settings_edited_by_hand_are_refused_and_put_right_go_on(
-    run: LocalRun, changes: dict[str, Any], message: str
-) -> None:
-    stopped = run.train({12: "stop"})
-    state = (run.folder / STATE).read_bytes()
-    run.store.change(run.id, train=json.dumps(stopped.train | changes))
-    if "go on" in message:  # they are none, which is seen at once
-        with pytest.raises(RunStoreError, match=message):
-            jobs.resume(run.store, run.id)
-    else:
-        entry = run.resume()
-        assert entry.state == "failed"
-        assert message in entry.message
-    assert (run.folder / STATE).read_bytes() == state
-    run.store.change(run.id, train=json.dumps(stopped.train))
-    run.assert_goes_on()
 
 
 LOST = torch.AcceleratorError("CUDA error: unspecified launch failure")
