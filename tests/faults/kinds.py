@@ -40,7 +40,7 @@ KINDS = [
         Kind(f"server's calls on the disk: {way}", _calls(server_faults.presses, way), 1, 59 if way == END else 0)
         for way in server_faults.WAYS
     ),
-    Kind("server: killed and started again in the middle of a run", server_faults.restarts, 10, 1),
-    Kind("sweep: its process or the server killed, at any moment", sweep_faults.sweeps, 30, 1),
+    Kind("server: killed and started again in the middle of a run", server_faults.restarts, 10),
+    Kind("sweep: its process or the server killed, at any moment", sweep_faults.sweeps, 30),
     Kind("stop: obeyed in five seconds, nothing left running", process_faults.stops, 20, 1),
 ]
