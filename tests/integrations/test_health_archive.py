@@ -109,6 +109,12 @@ def probe(files: Files, **arrays: np.ndarray) -> Files:
     return files | {"health/000005.npz": content.getvalue()}
 
 
+def as_floats(files: Files) -> Files:
+    """The archive with patterns that are no codes."""
+    with np.load(io.BytesIO(files["health/000005.npz"])) as found:
+        return probe(files, **{LAYER: found[LAYER.replace("_", ":", 1)].astype(np.float32)})
+
+
 def claiming(files: Files) -> Files:
     """The archive with an array that claims to have far more numbers than there are."""
     header = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '|u1', 'fortran_order': False, 'shape': (99999, 99999, 9), }"
@@ -149,6 +155,7 @@ BAD: dict[str, tuple[Callable[[Files], Files], str]] = {
         lambda files: probe(files, **{LAYER: np.zeros((1, 3, 3), np.uint8)}),
         "another shape",
     ),
+    "patterns that are no codes": (as_floats, "is not a probe of AttentionHealth"),
     "wrong measures": (
         lambda files: probe(files, **{"heads_decoder.0.attn": np.zeros((2, 9), np.float32)}),
         "is not a probe of AttentionHealth",
