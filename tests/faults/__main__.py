@@ -12,8 +12,8 @@ import sys
 import time
 import traceback
 
+from tests.faults.ground import NotPossibleError
 from tests.faults.kinds import KINDS, Kind
-from tests.faults.trial import NotPossibleError
 from tests.faults.zygote import Zygote
 from tests.trial_options import trial_options
 

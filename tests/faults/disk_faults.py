@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from tests.faults.disk import FOR_EVER, KILL
-from tests.faults.ground import SHORT, Ground, fresh
-from tests.faults.noted_calls import calls_of
-from tests.faults.trial import Trial
+from tests.faults.ground import SHORT, Ground, NotPossibleError, Trial, fresh
 from tests.faults.zygote import Fault, Zygote
 
 WAYS = {
@@ -47,3 +45,18 @@ def _whole_run(ground: Ground, fault: Fault) -> str:
     ground.wait_for_end(run)
     ground.wait_until_gone(ground.pid(run))
     return run
+
+
+_noted: dict[tuple[str, str], list[str]] = {}
+
+
+def calls_of(zygote: Zygote, name: str, work: Callable[[Ground, Fault], str]) -> list[str]:
+    """The calls in order, worked out once; `work` returns the run that it is about."""
+    if not zygote.can_refuse:
+        raise NotPossibleError("there is no C compiler for the library that refuses")
+    if (zygote.address, name) not in _noted:
+        log = zygote.folder / f"calls of {name}"
+        with fresh(zygote) as ground:
+            run = work(ground, Fault(calls=(0, 0, KILL), log=str(log)))
+        _noted[zygote.address, name] = [line.replace(run, "RUN") for line in log.read_text().splitlines()]
+    return _noted[zygote.address, name]

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,18 @@ SHORT = tiny_preset(steps=6, log_every=2, snapshot_every=3, model={"dropout": 0.
 LONG = tiny_preset(steps=160, log_every=5, snapshot_every=8, model={"dropout": 0.2}, weight_decay=0.1)
 PATIENCE = 60.0
 """Seconds after which something that was waited for is taken as not happening."""
+
+
+class NotPossibleError(Exception):
+    """This machine offers no way to try a fault; says why."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is tried, and how; raises `AssertionError` where it is not survived."""
+
+    name: str
+    run: Callable[[], None]
 
 
 class Ground:

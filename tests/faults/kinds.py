@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tests.faults import disk_faults, kill_faults, process_faults, server_faults, sweep_faults
-from tests.faults.trial import Trial
+from tests.faults.ground import Trial
 from tests.faults.zygote import Zygote
 
 

@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from tests.faults.ground import LONG, fresh
+from tests.faults.ground import LONG, Trial, fresh
 from tests.faults.kill_faults import SLOW
-from tests.faults.trial import Trial
 from tests.faults.zygote import Fault, Zygote
 from xformer.training import jobs
 

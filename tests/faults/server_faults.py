@@ -11,10 +11,9 @@ from functools import partial
 from typing import Any
 
 from tests.faults.disk import KILL
-from tests.faults.ground import LONG, SHORT, Ground, fresh
+from tests.faults.disk_faults import calls_of
+from tests.faults.ground import LONG, SHORT, Ground, Trial, fresh
 from tests.faults.kill_faults import SLOW
-from tests.faults.noted_calls import calls_of
-from tests.faults.trial import Trial
 from tests.faults.zygote import Fault, Zygote, end
 from xformer.training import liveness
 from xformer.training.liveness import LOCK

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.faults.ground import NotPossibleError
 from tests.faults.kinds import KINDS, Kind
-from tests.faults.trial import NotPossibleError
 from tests.faults.zygote import Zygote
 
 
