@@ -96,7 +96,7 @@ def test_resume_queues_a_run_and_has_it_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    monkeypatch.setattr(processes, "spawn", lambda folder, store, run, *_: started.append(run))
+    monkeypatch.setattr(processes, "spawn", lambda store, run, *_: started.append(run))
     monkeypatch.setattr(jobs, "devices", lambda: ["cpu"])
     store = RunStore(tmp_path)
     run = store.add(tiny_preset(), state="stopped")

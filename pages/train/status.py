@@ -27,7 +27,6 @@ from xformer.tasks.rules import RULES
 from xformer.training import jobs
 from xformer.training.entry import ELSEWHERE, SCORING, Entry
 from xformer.training.recipe import learning_rate
-from xformer.training.stored_sweep import Known
 
 NEW = "new"
 """The link's value of `run` while a new run is set up."""
@@ -54,19 +53,11 @@ class TrainState:
     """The run whose snapshots are not all evaluated yet."""
     rows: tuple[str, list[dict[str, Any]]] = ("", [])
     """A run and its metrics as far as this visit has read them."""
-    sweep_rows: tuple[str, Known] = ("", {})
-    """A sweep and the metrics of its models as far as this visit has read them."""
 
     def next_ticket(self) -> int:
         """A new number for the buttons of this drawing."""
         self.ticket += 1
         return self.ticket
-
-    def rows_of_sweep(self, run: str) -> Known:
-        """The metrics of a sweep's models that this visit has read."""
-        if self.sweep_rows[0] != run:
-            self.sweep_rows = (run, {})
-        return self.sweep_rows[1]
 
 
 def train_state() -> TrainState:

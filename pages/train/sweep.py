@@ -67,7 +67,7 @@ def _live(run: str, who: str, moves: bool) -> None:
         st.rerun()  # the visitor has chosen another run
     try:
         entry = run_store.entry(run)
-        sweep = StoredSweep(run_store.store(), run, train_state().rows_of_sweep(run))
+        sweep = StoredSweep(run_store.store(), run)
     except XformerError as error:
         st.error(escape_markdown(str(error)))
         return

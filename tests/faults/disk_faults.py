@@ -1,21 +1,15 @@
-"""A disk that refuses each of a worker's calls in turn, for a moment or from there on; a disk that is really full."""
+"""A disk that refuses each of a worker's calls in turn, for a moment or from there on."""
 
 from __future__ import annotations
 
 import errno
 import random
-import subprocess
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 from tests.faults.disk import FOR_EVER, KILL
-from tests.faults.ground import LONG, SHORT, Ground, fresh
-from tests.faults.noted_calls import calls_of
-from tests.faults.trial import NotPossibleError, Trial
+from tests.faults.ground import SHORT, Ground, NotPossibleError, Trial, fresh
 from tests.faults.zygote import Fault, Zygote
-from xformer.errors import XformerError
 
 WAYS = {
     "the process ends": (KILL, 1),
@@ -53,35 +47,16 @@ def _whole_run(ground: Ground, fault: Fault) -> str:
     return run
 
 
-def full_disks(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
-    """A disk of a few hundred kilobytes, full somewhere in the run; later there is space again."""
-    for _ in range(n):
-        kilobytes = draw.randrange(120, 600, 4)
-        yield Trial(f"a disk of {kilobytes} kB", partial(_fill, zygote, kilobytes))
+_noted: dict[tuple[str, str], list[str]] = {}
 
 
-def _fill(zygote: Zygote, kilobytes: int) -> None:
-    with fresh(zygote) as ground:
-        folder = ground.store.folder
-        folder.mkdir()
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", str(folder)]
-        if (tried := subprocess.run(mount, capture_output=True, text=True)).returncode:
-            raise NotPossibleError(f"a disk of its own cannot be mounted here ({tried.stderr.strip()})")
-        try:
-            _on_a_small_disk(ground, folder)
-        finally:
-            subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-def _on_a_small_disk(ground: Ground, folder: Path) -> None:
-    run = None
-    with suppress(XformerError):  # it may be too small for the run store itself
-        run = ground.submit(LONG)
-    if run is not None:
-        with suppress(XformerError, OSError, ValueError):
-            ground.wait_until_gone(ground.pid(run))
-    subprocess.run(["mount", "-o", "remount,size=50m", folder], check=True)
-    run = run or ground.submit(LONG)
-    ground.wait_for_rest(run)
-    ground.assert_whole(run, is_at_work=True)
-    ground.assert_survived(run, LONG)
+def calls_of(zygote: Zygote, name: str, work: Callable[[Ground, Fault], str]) -> list[str]:
+    """The calls in order, worked out once; `work` returns the run that it is about."""
+    if not zygote.can_refuse:
+        raise NotPossibleError("there is no C compiler for the library that refuses")
+    if (zygote.address, name) not in _noted:
+        log = zygote.folder / f"calls of {name}"
+        with fresh(zygote) as ground:
+            run = work(ground, Fault(calls=(0, 0, KILL), log=str(log)))
+        _noted[zygote.address, name] = [line.replace(run, "RUN") for line in log.read_text().splitlines()]
+    return _noted[zygote.address, name]

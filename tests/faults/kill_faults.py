@@ -9,8 +9,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from tests.faults.ground import LONG, fresh, undisturbed
-from tests.faults.trial import Trial
+from tests.faults.ground import LONG, Trial, fresh, undisturbed
 from tests.faults.zygote import NONE, Fault, Zygote, end
 from xformer.training.loop import read_state
 

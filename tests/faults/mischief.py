@@ -1,21 +1,16 @@
-"""What is done to a process from within, by name: hanging, a clock that runs backwards, memory that is not there."""
+"""What is done to a process from within, by name: hanging, at several places, and steps that take their time."""
 
 from __future__ import annotations
 
-import resource
 import signal
 import time
 from collections.abc import Callable
 
-import torch
-
 from xformer.training import loop, worker
 
-_real_time = time.time
 
-
-def hang_at(step: int, *, deaf: bool = False) -> None:
-    """A step that never ends; `deaf` to SIGTERM too."""
+def hang_at(step: int) -> None:
+    """A step that never ends, deaf to SIGTERM."""
     train_step = loop.Run.train_step
 
     def hanging(run: loop.Run) -> None:
@@ -25,8 +20,7 @@ def hang_at(step: int, *, deaf: bool = False) -> None:
         train_step(run)
 
     loop.Run.train_step = hanging
-    if deaf:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def hang_at_the_last_save() -> None:
@@ -57,33 +51,5 @@ def slow(seconds: float) -> None:
     loop.Run.train_step = slowed
 
 
-def clock_backwards() -> None:
-    """Each look at the clock is an hour earlier than the one before."""
-    looks = iter(range(10**9))
-    time.time = lambda: _real_time() - 3600 * next(looks)
-
-
-def clock_an_hour_back() -> None:
-    """The clock was set back by an hour some seconds after this process began."""
-    began = time.monotonic()
-    time.time = lambda: _real_time() - (3600 if time.monotonic() - began > 1 else 0)
-
-
-def little_memory() -> None:
-    """No more than a little memory besides what is taken already: the allocator refuses."""
-    torch.zeros(1)
-    with open("/proc/self/statm") as file:
-        pages = int(file.read().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 300_000_000,) * 2)
-
-
-FUNCTIONS = (
-    hang_at,
-    hang_at_the_last_save,
-    hang_at_the_start,
-    slow,
-    clock_backwards,
-    clock_an_hour_back,
-    little_memory,
-)
+FUNCTIONS = (hang_at, hang_at_the_last_save, hang_at_the_start, slow)
 MISCHIEF: dict[str, Callable[..., None]] = {function.__name__: function for function in FUNCTIONS}

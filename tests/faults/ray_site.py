@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import socket
@@ -17,10 +16,7 @@ from typing import Any
 
 from ray.cluster_utils import Cluster
 
-from tests.training.at_work import untimed
 from tests.training.tiny import tiny_preset
-from xformer.checkpoints import FILE
-from xformer.files import snapshot_file, snapshot_steps
 from xformer.presets import Preset
 from xformer.training import executors, jobs, liveness
 from xformer.training.entry import Entry
@@ -47,7 +43,7 @@ while True:
 
 
 class Site:
-    """A cluster and a run store."""
+    """A cluster and a run store. Without nodes, the head is the one node."""
 
     def __init__(self, folder: Path, *, nodes: int = 2, cpus: int = 1) -> None:
         self.folder, self.cpus = folder, cpus
@@ -57,11 +53,9 @@ class Site:
         self.servers: list[subprocess.Popen[bytes]] = []
         self.nodes: dict[str, Any] = {}
         self.made = 0
-        self.reference: dict[str, Any] | None = None
-        self.peers: list[dict[str, Any]] = []
         self.clusters: list[Cluster] = []
         os.environ |= {executors.VARIABLE: executors.RAY, ADDRESS: f"127.0.0.1:{self.port}"}
-        self.start_head()
+        self.start_head(cpus=0 if nodes else cpus)
         for _ in range(nodes):
             self.add_node()
 
@@ -69,9 +63,14 @@ class Site:
     def cluster(self) -> Cluster:
         return self.clusters[-1]
 
-    def start_head(self) -> None:
-        """A head without processors, on the port of the last one."""
-        how = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False, "gcs_server_port": self.port}
+    def start_head(self, cpus: int = 0) -> None:
+        """A head, on the port of the last one, by default without processors."""
+        how = {
+            "num_cpus": cpus,
+            "object_store_memory": MEMORY,
+            "include_dashboard": False,
+            "gcs_server_port": self.port,
+        }
         self.clusters.append(Cluster(initialize_head=True, head_node_args=how | {"node_name": "head"}))
 
     def add_node(self) -> None:
@@ -133,25 +132,6 @@ def wait(what: str, holds: Callable[[], object], describe: Callable[[], str] = s
     while not holds():
         assert time.monotonic() < deadline, f"{what} did not happen: {describe()}"
         time.sleep(0.05)
-
-
-def outcome(store: RunStore, run: str) -> dict[str, Any]:
-    """All that a finished run leaves, but for times: the bits of all weights, and the metrics."""
-    folder, entry = store.folder_of(run), store.entry(run)
-    files = [folder / FILE, *(snapshot_file(folder, step) for step in snapshot_steps(folder))]
-    found: dict[str, Any] = {file.name: hashlib.sha256(tensors(file)).hexdigest() for file in files}
-    return found | {
-        "step": entry.step,
-        "rows": untimed(store.rows(run)),
-        "figures": entry.figures,
-        "train": entry.train,
-    }
-
-
-def tensors(file: Path) -> bytes:
-    """The bytes after the header, which in a model's file has the time that the training took."""
-    content = file.read_bytes()
-    return content[8 + int.from_bytes(content[:8], "little") :]
 
 
 def by_processes(folder: Path, settings: Sequence[Preset], **how: Any) -> tuple[RunStore, list[str]]:

@@ -11,10 +11,9 @@ from functools import partial
 from typing import Any
 
 from tests.faults.disk import KILL
-from tests.faults.ground import LONG, SHORT, Ground, aside, fresh
+from tests.faults.disk_faults import calls_of
+from tests.faults.ground import LONG, SHORT, Ground, Trial, fresh
 from tests.faults.kill_faults import SLOW
-from tests.faults.noted_calls import calls_of
-from tests.faults.trial import Trial
 from tests.faults.zygote import Fault, Zygote, end
 from xformer.training import liveness
 from xformer.training.liveness import LOCK
@@ -47,7 +46,7 @@ def _press(zygote: Zygote, way: str, at: int) -> None:
 
 def press_start(ground: Ground, fault: Fault) -> dict[str, Any]:
     """The answer that a tab got, whose server is a process of its own; none where that was killed."""
-    result = aside(ground.store.folder) / "answer"
+    result = ground.folder / "answer"
     ground.wait_until_gone(ground.zygote.start("press", fault, folder=str(ground.store.folder), result=str(result)))
     return json.loads(result.read_text()) if result.exists() else {}
 

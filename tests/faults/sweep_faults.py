@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.ground import Ground, fresh
+from tests.faults.ground import Ground, Trial, fresh
 from tests.faults.process_faults import in_turn
-from tests.faults.trial import Trial
 from tests.faults.zygote import Zygote, end
 from tests.training.at_work import untimed
 from tests.training.tiny import tiny_preset

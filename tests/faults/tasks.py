@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,26 +12,15 @@ from pathlib import Path
 from tests.faults import ground
 from tests.faults.zygote import spawn_by
 from xformer.errors import XformerError
-from xformer.files import STATE
-from xformer.training import jobs, loop, worker
+from xformer.training import jobs, worker
 from xformer.training.executors import process as processes
 from xformer.training.run_store import RunStore
 
 
 def train(lock: int, *, address: str, folder: str, run: str, token: str, log: str) -> int:
-    """Be the worker of a run. The last state, which a finished run has no use for, is kept beside the store to be compared."""
+    """Be the worker of a run."""
     processes.spawn = spawn_by(address)
     worker.lower_priority = lambda entry: None  # the machine may be busy
-    finish = loop.Run._finish
-
-    def keep_and_finish(one: loop.Run) -> None:
-        if one.out is not None and (one.out / STATE).exists():
-            kept = ground.aside(Path(folder)) / run
-            kept.mkdir(exist_ok=True)
-            shutil.copy(one.out / STATE, kept)
-        finish(one)
-
-    loop.Run._finish = keep_and_finish
     return worker.main([run, "--folder", folder, "--token", token, "--lock", str(lock)])
 
 

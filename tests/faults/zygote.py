@@ -105,10 +105,12 @@ def end(pid: int) -> None:
 
 def spawn_by(address: str, fault: Fault = NONE) -> Callable[..., None]:
     """In place of `process.spawn`: a worker from the zygote, with what goes wrong in it."""
-    from xformer.training import jobs, liveness
+    from xformer.training import liveness
+    from xformer.training.executors.process import LOG
 
-    def spawn(folder: Path, store: Any, run: str, token: str, lock: int) -> None:
-        arguments = {"folder": str(store.folder), "run": run, "token": token, "log": str(folder / jobs.LOG)}
+    def spawn(store: Any, run: str, token: str, lock: int) -> None:
+        log = str(store.folder_of(run) / LOG)
+        arguments = {"folder": str(store.folder), "run": run, "token": token, "log": log}
         liveness.sign(lock, start(address, "worker", fault, lock, **arguments))
 
     return spawn

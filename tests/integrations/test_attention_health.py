@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,14 @@ import torch
 import torch.nn.functional as F
 from pandas.testing import assert_frame_equal
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 import xformer
 from benchmarks.health import GPT
-from xformer.errors import CheckpointError, ConfigError, InputError, RunStoreError
+from xformer.errors import CheckpointError, ConfigError, InputError, RunStoreError, UnavailableError
 from xformer.integrations import AttentionHealth, HealthRecord
-from xformer.integrations.health_alarms import RULES
 from xformer.training import jobs, liveness
 from xformer.training.run_store import RunStore
 from xformer.training.tables import scalars
@@ -41,7 +40,7 @@ def batches(n: int = STEPS) -> Tensor:
 
 
 class Dropping(GPT):
-    """A small GPT that draws random numbers in training, and may recompute its blocks in the backward pass."""
+    """A small GPT that draws random numbers, in eval mode too, and may recompute its blocks in the backward pass."""
 
     def __init__(self, *, checkpointed: bool = False) -> None:
         super().__init__(VOCAB, d_model=12, n_layers=2, n_heads=3, max_len=POS)
@@ -51,7 +50,7 @@ class Dropping(GPT):
         x = self.dropout(self.token(ids) + self.position(torch.arange(ids.shape[1], device=ids.device)))
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
-        return self.head(self.norm(self.dropout(x)))
+        return self.head(self.norm(self.dropout(x))) + 0.0 * torch.rand(1, device=x.device)
 
 
 def plain(
@@ -95,8 +94,7 @@ def own_decoder() -> nn.Module:
 
 LOOPS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "a plain module": (Dropping, {}),
-    "gradient checkpointing": (lambda: Dropping(checkpointed=True), {}),
-    "autocast to bfloat16": (Dropping, {"cast": True}),
+    "gradient checkpointing and autocast to bfloat16": (lambda: Dropping(checkpointed=True), {"cast": True}),
     "one of ours": (own_decoder, {}),
 }
 
@@ -167,7 +165,7 @@ def trainer_run(tmp_path: Path, model: Any, *callbacks: Any, **options: Any) -> 
     return losses, [weight.detach().clone() for weight in model.parameters()], torch.get_rng_state(), []
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True}, {"bf16": True}], ids=lambda one: str([*one]))
+@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True, "bf16": True}], ids=lambda one: str([*one]))
 def test_the_trainer_of_transformers_is_bit_identical_with_and_without_it(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -223,11 +221,11 @@ def test_lightning_is_bit_identical_with_and_without_it(tmp_path: Path) -> None:
         def configure_optimizers(self) -> Any:
             return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
-    def run(*callbacks: Any, accumulate: int = 1) -> Any:
+    def run(*callbacks: Any) -> Any:
         module = Module()
         trainer = lightning.Trainer(
             max_steps=STEPS, callbacks=list(callbacks), accelerator="cpu", logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, accumulate_grad_batches=accumulate,
+            enable_progress_bar=False, enable_model_summary=False, accumulate_grad_batches=2,
         )  # fmt: skip
         trainer.fit(module, torch.utils.data.DataLoader(batches(40).flatten(0, 1), batch_size=3))
         return [], [weight.detach().clone() for weight in module.parameters()], torch.get_rng_state(), []
@@ -238,10 +236,7 @@ def test_lightning_is_bit_identical_with_and_without_it(tmp_path: Path) -> None:
         assert isinstance(health, lightning.Callback)
         assert isinstance(health, AttentionHealth)
         assert same(run(), run(health))
-        several = AttentionHealth(batches()[0, :2, :7], every=2)
-        assert same(run(accumulate=2), run(several, accumulate=2))
     assert health.table()["step"].unique().tolist() == [0, 3, 6]
-    assert several.table()["step"].unique().tolist() == [0, 2, 4, 6]
     assert health.loss_table()["loss"].notna().sum() == STEPS
     assert health.layer_table().query("step > 0")["grad_k"].gt(0).all()
     [entry] = RunStore(tmp_path).entries()
@@ -295,35 +290,24 @@ def test_on_a_gpu_the_trainer_of_transformers_is_bit_identical_in_bfloat16(tmp_p
     assert health.table()["future"].eq(0).all()
 
 
-PARALLEL = """
-import sys, torch
-from torch import nn
-from tests.integrations.test_attention_health import Dropping, batches, plain, same
-from xformer.errors import UnavailableError
-from xformer.integrations import AttentionHealth
-from xformer.adapters.attachment import unwrapped
-torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
-make = lambda: nn.parallel.DistributedDataParallel(Dropping())
-health = AttentionHealth(batches()[0, :2, :7], every=2)
-assert same(plain(make, None), plain(make, health))
-assert health.table()["step"].unique().tolist() == [2, 4, 6]
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.device_mesh import init_device_mesh
-model = Dropping()
-fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
-try:
-    health.step(model, 8)
-except UnavailableError as error:
-    print(error)
-torch.distributed.destroy_process_group()
-"""
+@pytest.fixture
+def process_group(tmp_path: Path) -> Iterator[None]:
+    """A group for distributed training whose only process is this one."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
 
 
-def test_ddp_is_bit_identical_and_fsdp_is_refused(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", PARALLEL, str(tmp_path / "store")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert "FSDP shards those of FSDPDropping; use DistributedDataParallel" in done.stdout
+@pytest.mark.usefixtures("process_group")
+def test_ddp_is_bit_identical_and_fsdp_is_refused() -> None:
+    make = lambda: nn.parallel.DistributedDataParallel(Dropping())  # noqa: E731
+    health = AttentionHealth(batches()[0, :2, :7], every=2)
+    assert same(plain(make, None), plain(make, health))
+    assert health.table()["step"].unique().tolist() == [2, 4, 6]
+    sharded = Dropping()
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(UnavailableError, match="FSDP shards those of FSDPDropping; use DistributedDataParallel"):
+        health.step(sharded, 8)
 
 
 def test_other_ranks_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,26 +317,11 @@ def test_other_ranks_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert health.table().empty
 
 
-def test_neither_library_is_imported() -> None:
-    code = (
-        "import sys, torch; from xformer.integrations import AttentionHealth; AttentionHealth(torch.ones(1, 3).long());"
-        "print([name for name in ('transformers', 'lightning', 'altair', 'peft') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "every": ({"every": 0}, "every must be 1 step or more, got 0; for example 50."),
-    "threshold": ({"thresholds": {"entropy": 1.0}}, "A threshold is one of nan, leak, .*, got 'entropy'; for example"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_settings_are_refused_in_a_sentence(name: str) -> None:
-    options, message = WRONG[name]
-    with pytest.raises(ConfigError, match=message):
-        AttentionHealth(batches()[0], **options)
+def test_wrong_settings_are_refused_in_a_sentence() -> None:
+    with pytest.raises(ConfigError, match="every must be 1 step or more, got 0; for example 50"):
+        AttentionHealth(batches()[0], every=0)
+    with pytest.raises(ConfigError, match=r"A threshold is one of nan, leak, .*, got 'entropy'; for example"):
+        AttentionHealth(batches()[0], thresholds={"entropy": 1.0})
 
 
 def test_a_module_without_attention_is_refused_at_the_first_probe_only() -> None:
@@ -443,9 +412,3 @@ def test_weights_are_kept_on_request_only(tmp_path: Path) -> None:
         files = [*RunStore(tmp_path).folder_of(health.run).rglob("*.safetensors")]
         assert len(files) == int(weights)
         health.close()
-
-
-def test_a_threshold_is_documented_for_every_rule() -> None:
-    for name, rule in RULES.items():
-        assert rule.condition, name
-        assert rule.reason.endswith("."), name

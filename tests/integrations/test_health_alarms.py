@@ -130,6 +130,7 @@ def test_a_rule_is_raised_where_it_should_be_and_not_right_beside(name: str) -> 
 
 def test_every_rule_has_a_case() -> None:
     assert {rule for rule, *_ in CASES.values()} == set(RULES)
+    assert all(rule.condition and rule.reason for rule in RULES.values())
 
 
 def test_a_healthy_probe_raises_nothing() -> None:

@@ -322,16 +322,6 @@ def test_sweep_notes_hold() -> None:
     assert "The first" not in notes([True, True, False, False], [100, 100, none, none])
 
 
-def test_only_what_is_new_is_read_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, run = submit(runs)
-    train(store, run, monkeypatch)
-    known: dict[str, list[dict[str, Any]]] = {}
-    StoredSweep(store, run, known)
-    for rows in known.values():
-        rows[0]["loss"] = -1.0  # were it read again, this would be gone
-    assert set(StoredSweep(store, run, known).rows().groupby("member")["loss"].first()) == {-1.0}
-
-
 def test_the_models_of_a_sweep_stand_below_it_in_the_table_of_runs(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

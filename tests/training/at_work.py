@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE
-from xformer.files import snapshot_steps
+from xformer.errors import RunStoreError
+from xformer.files import snapshot_file, snapshot_steps
 from xformer.presets import Preset
 from xformer.training import commands, jobs, liveness, loop, worker
 from xformer.training.entry import Entry
@@ -34,6 +37,27 @@ def claim(store: RunStore, run: str, device: str = "cpu") -> str:
     with store.database.writing() as db:
         move(db, entry_of(db, run), "running", device=device, worker="token", pid=None)
     return "token"
+
+
+def waiting(number: int, owner: str, **values: Any) -> Entry:
+    """A run that waits, and is in no store; any of its values can be given."""
+    usual: dict[str, Any] = {"number": number, "id": f"run{number}", "owner": owner, "state": "queued"}
+    return Entry(**(usual | {"deleted": None, "private": 0} | values))
+
+
+def at_once(n: int, do: Callable[[], Any]) -> list[Any]:
+    """What `n` threads return or raise that do the same at the same moment."""
+    barrier = threading.Barrier(n)
+
+    def work(_: int) -> Any:
+        barrier.wait()
+        try:
+            return do()
+        except RunStoreError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(n) as pool:
+        return list(pool.map(work, range(n)))
 
 
 @contextmanager
@@ -57,6 +81,20 @@ def failing_with(error: BaseException) -> Callable[..., Any]:
         raise error
 
     return fail
+
+
+def outcome(store: RunStore, run: str) -> dict[str, Any]:
+    """All that a finished run leaves, but for times: the bits of all weights, and the metrics."""
+    folder, entry = store.folder_of(run), store.entry(run)
+    snapshots = {step: bits(snapshot_file(folder, step)) for step in snapshot_steps(folder)}
+    found: dict[str, Any] = {"weights": bits(folder / FILE), "snapshots": snapshots, "rows": untimed(store.rows(run))}
+    return found | {"step": entry.step, "figures": entry.figures, "train": entry.train}
+
+
+def bits(file: Path) -> str:
+    """A hash of the weights in a file, without its header, which has the time that the training took."""
+    content = file.read_bytes()
+    return hashlib.sha256(content[8 + int.from_bytes(content[:8], "little") :]).hexdigest()
 
 
 BEFORE = -1
@@ -159,9 +197,8 @@ class LocalRun:
 
     def outcome(self) -> dict[str, Any]:
         """The bits of the weights, and the metrics but for times."""
-        weights = safetensors.torch.load_file(self.folder / FILE)
-        bits = {name: hashlib.sha256(one.numpy().tobytes()).hexdigest() for name, one in weights.items()}
-        return {"weights": bits, "rows": untimed(self.store.rows(self.id)), "figures": self.entry.figures}
+        found = outcome(self.store, self.id)
+        return {name: found[name] for name in ("weights", "rows", "figures")}
 
     def assert_undisturbed(self) -> None:
         """It ended like a run with its settings that nothing happened to, which is trained once."""

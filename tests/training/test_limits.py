@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections import namedtuple
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.training.at_work import PRESET, LocalRun, NewRun
-from tests.training.test_dispatch import entry
+from tests.training.at_work import PRESET, LocalRun, NewRun, waiting
 from tests.training.tiny import tiny_preset
 from xformer.counting import n_parameters
-from xformer.disk_quota import SPARE, Room, disk_used
+from xformer.disk_quota import disk_used
 from xformer.errors import ConfigError, QuotaExceededError, RunStoreError
 from xformer.files import STATE
 from xformer.presets import PRESETS, Preset
@@ -26,27 +23,24 @@ from xformer.training.limits import (
     Limits,
     disk_needed,
     memory_needed,
-    metrics_needed,
     promised,
     weights_on_disk,
 )
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 
-Usage = namedtuple("Usage", "total used free")
-
 
 def test_the_runs_of_one_person_and_of_all_together(tmp_path: Path) -> None:
     check = lambda owner, entries, **limits: Limits(**limits).check_queue(tiny_preset(), owner, entries, tmp_path)  # noqa: E731
     for state in ("queued", "running", "paused"):
-        mine = [entry(number, "ada", state=state, worker=None if state == "queued" else "w") for number in range(2)]
+        mine = [waiting(number, "ada", state=state, worker=None if state == "queued" else "w") for number in range(2)]
         with pytest.raises(RunStoreError, match="You have 2 runs waiting or in training, and 2 are allowed; stop one"):
             check("ada", mine, waiting=2)
         check("bob", mine, waiting=2)
     for state in ("paused", "stopped", "interrupted", "failed", "finished"):  # none of which has a process
-        check("ada", [entry(1, "ada", state=state)], waiting=1, waiting_in_all=1)
+        check("ada", [waiting(1, "ada", state=state)], waiting=1, waiting_in_all=1)
     with pytest.raises(RunStoreError, match="3 runs are waiting on this server already; try again when"):
-        check("ada", [entry(number, f"person {number}") for number in range(3)], waiting_in_all=3)
+        check("ada", [waiting(number, f"person {number}") for number in range(3)], waiting_in_all=3)
 
 
 @pytest.mark.parametrize(
@@ -63,36 +57,22 @@ def test_what_a_run_asks_for_itself(limit: dict[str, int], sentence: str) -> Non
     Limits(**{name: value + 10_000 for name, value in limit.items()}).check_size(tiny_preset())
 
 
-def test_a_run_beyond_the_disk_quota_of_the_server_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "weights").write_bytes(bytes(3_000_000))
-    words = r"This run takes 0\.\d MB\. Runs and texts on this server take 3\.0 MB already, and 3\.0 MB are"
-    with pytest.raises(RunStoreError, match=words):
-        Limits(disk=3_050_000).check_queue(tiny_preset(), "ada", [], tmp_path)
-
-
 def test_space_reserved_by_other_runs_counts(tmp_path: Path) -> None:
     preset = tiny_preset(steps=1000, snapshot_every=1)
-    waiting = [entry(number, **settings_of(preset)) for number in range(3)]
+    others = [waiting(number, "ada", **settings_of(preset)) for number in range(3)]
     one = disk_needed(preset)
-    assert promised(waiting, tmp_path) == 3 * one
-    Limits(disk=4 * one + 1000).check_queue(preset, "ada", waiting, tmp_path)
+    assert promised(others, tmp_path) == 3 * one
+    Limits(disk=4 * one + 1000).check_queue(preset, "ada", others, tmp_path)
     with pytest.raises(QuotaExceededError, match="of it runs that wait or are trained"):
-        Limits(disk=4 * one - 1000).check_queue(preset, "ada", waiting, tmp_path)
-    (tmp_path / waiting[0].id).mkdir()
-    (tmp_path / waiting[0].id / "snapshot").write_bytes(bytes(1000))  # what is there is counted as a file, once
-    assert promised(waiting, tmp_path) == 3 * one - 1000
-    assert promised([entry(1, state="finished", **settings_of(preset))], tmp_path) == 0
+        Limits(disk=4 * one - 1000).check_queue(preset, "ada", others, tmp_path)
+    (tmp_path / others[0].id).mkdir()
+    (tmp_path / others[0].id / "snapshot").write_bytes(bytes(1000))  # what is there is counted as a file, once
+    assert promised(others, tmp_path) == 3 * one - 1000
+    assert promised([waiting(1, "ada", state="finished", **settings_of(preset))], tmp_path) == 0
 
 
 def settings_of(preset: Preset) -> dict[str, Any]:
     return {"model": preset.model.to_json(), "task": preset.task.to_json(), "train": preset.train.to_json()}
-
-
-def test_a_run_that_does_not_fit_on_the_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - SPARE - 2000, SPARE + 2000))
-    with pytest.raises(RunStoreError, match=r"This run takes 0\.\d MB, and 0\.1 MB are free on the disk\."):
-        Limits().check_queue(tiny_preset(), "ada", [], tmp_path)
 
 
 def test_a_run_of_very_much_memory_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,21 +103,21 @@ def test_reports_that_no_state_could_hold_are_refused() -> None:
     Limits().check_size(replace(many, train=many.train.replace(log_every=100)))
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_is_within_the_usual_limits(name: str) -> None:
-    Limits().check_size(PRESETS[name])
+def test_every_preset_is_within_the_usual_limits() -> None:
+    for preset in PRESETS.values():
+        Limits().check_size(preset)
 
 
 def test_limits_from_the_environment() -> None:
     assert Limits.from_environment({}) == Limits()
     changes = {"XFORMER_MAX_WAITING": "2", "XFORMER_MAX_DISK": "1000", "XFORMER_MAX_OTHER": "x"}
     assert Limits.from_environment(changes) == Limits(waiting=2, disk=1000)
-    for text in ("", "two", "-1", "1e3", "2.5", "٣"):
+    for text in ("", "-1", "2.5", "٣"):
         with pytest.raises(ConfigError, match=r"XFORMER_MAX_STEPS must be a whole number, got .*; for example 200000"):
             Limits.from_environment({"XFORMER_MAX_STEPS": text})
 
 
-@pytest.mark.parametrize("options", [{}, {"snapshot_every": 1}, {"snapshot_every": 0}, {"log_every": 1}])
+@pytest.mark.parametrize("options", [{"snapshot_every": 1}, {"snapshot_every": 0, "log_every": 1}])
 def test_a_run_takes_no_more_disk_than_was_said(tmp_path: Path, options: dict[str, Any]) -> None:
     preset = tiny_preset(steps=30, model={"d_model": 32, "d_ff": 64}, **options)
     most = max(disk_used(tmp_path) for _ in iter_train(preset, out=tmp_path))
@@ -182,14 +162,6 @@ def test_the_memory_that_is_told_is_near_what_was_measured(
     assert 0.6 * measured < estimate < 1.5 * measured + 60
 
 
-def test_a_report_has_a_number_for_each_head() -> None:
-    needed = lambda log_every, n_layers=1: metrics_needed(  # noqa: E731
-        tiny_preset(steps=1000, log_every=log_every, model={"n_layers": n_layers})
-    )
-    assert 100 * 400 < needed(10) < needed(10, n_layers=3)
-    assert needed(100) == needed(10) / 10
-
-
 ONE = weights_on_disk(PRESET)
 
 PLENTY = 2_000_000
@@ -217,20 +189,6 @@ def test_a_run_that_exceeds_its_disk_quota_while_training_stops(run: LocalRun, m
     assert run.assert_goes_on().message == ""
 
 
-def test_a_run_without_disk_quota_does_not_start(run: LocalRun, most: Any) -> None:
-    most(ONE // 2)
-    entry = run.train()
-    assert (entry.state, entry.step) == ("failed", 0)
-    assert "are allowed; delete some runs" in entry.message
-    assert not list(run.folder.rglob("*.safetensors"))
-
-
-def test_reports_count_towards_the_disk_quota(new_run: NewRun, most: Any) -> None:
-    entry = new_run(tiny_preset(steps=20, log_every=1, snapshot_every=0)).train({3: lambda: most(-10_000)})
-    assert entry.state == "failed"
-    assert entry.message.startswith(("A report of this run takes", "The state of this run takes"))
-
-
 def test_a_finished_run_is_saved_beyond_its_disk_quota(new_run: NewRun, most: Any) -> None:
     """The state goes, which took more than what comes in its place."""
     run = new_run(tiny_preset(steps=20, log_every=20, snapshot_every=16))
@@ -241,21 +199,6 @@ def test_single_steps_do_not_pile_up(new_run: NewRun) -> None:
     run, kept = new_run(tiny_preset(steps=60, log_every=30, snapshot_every=10)), []
     run.train({2: "pause", 35: lambda: kept.extend(run.snapshots)}, ["step"] * 25 + ["resume"])
     assert kept == [0, 10, 20, 24, 25, 26, 27, 28, 30]  # each tenth, and the last five of the others
-    run.assert_undisturbed()
-
-
-def test_a_step_beyond_the_disk_quota_is_refused_and_the_run_stays_paused(run: LocalRun, most: Any) -> None:
-    seen = []
-
-    def look_and_tell(kind: str, more: int) -> None:
-        seen.append((run.entry.step, run.entry.state, run.entry.message[:17]))
-        most(more)
-        run.happens(kind)
-
-    orders = [("step", PLENTY), ("step", 0), ("step", PLENTY), ("resume", PLENTY)]
-    entry = run.train({3: "pause"}, [partial(look_and_tell, *order) for order in orders])
-    assert seen == [(4, "paused", ""), (5, "paused", ""), (5, "paused", "No step was made."), (6, "paused", "")]
-    assert entry.message == ""
     run.assert_undisturbed()
 
 
@@ -277,11 +220,3 @@ def test_a_pause_or_stop_without_quota_for_a_snapshot_says_so(run: LocalRun, mos
     assert entry.message.startswith("No snapshot of this step was kept. A snapshot of step 9 takes")
     most(PLENTY)
     assert run.assert_goes_on().message == ""
-
-
-def test_a_run_without_a_disk_quota_is_not_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training from a script, into a folder of its own."""
-    monkeypatch.setenv("XFORMER_MAX_DISK", "10")
-    with pytest.raises(QuotaExceededError):
-        Room(tmp_path).check(11, "This")
-    assert list(iter_train(tiny_preset(), out=tmp_path))[-1].done

@@ -6,31 +6,21 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from tests.training.at_work import assert_same_weights, untimed
-from tests.training.tiny import ARCHITECTURES, run_of, tiny_model, tiny_preset, tiny_task, trained, weights_of
+from tests.training.tiny import ARCHITECTURES, run_of, tiny_preset, trained, weights_of
 from xformer.checkpoints import load
 from xformer.errors import ConfigError, TrainingError
 from xformer.files import STATE, snapshot_steps
 from xformer.formatting import percent
-from xformer.layers.masks import Layout
 from xformer.model import Transformer
-from xformer.tasks import Batch, Task
+from xformer.tasks import Task
 from xformer.tasks.batch import cross_entropy
-from xformer.tasks.framing import generator
-from xformer.trace import record
-from xformer.training import loop
-from xformer.training.evaluate import Progress
 from xformer.training.loop import iter_train, train
 from xformer.training.recipe import learning_rate
-
-
-def rows_of(reports: list[Progress]) -> list[dict[str, Any]]:
-    return untimed([report.row() for report in reports])
 
 
 def files(folder: Path) -> set[str]:
@@ -67,15 +57,16 @@ def test_the_reported_loss_is_the_mean_since_the_last_report() -> None:
 def test_weights_and_losses_are_those_of_a_plain_loop(architecture: str) -> None:
     """An independent loop with tensors one by one: batches, loss, clipping, AdamW and the schedule."""
     preset = tiny_preset(
-        architecture, steps=66, weight_decay=0.1, batch_size=4, log_every=1, snapshot_every=0, adam_eps=1e-3
-    )
+        architecture, steps=66, weight_decay=0.1, batch_size=4, log_every=1, snapshot_every=0, adam_eps=1e-3, beta1=0.8,
+        beta2=0.95, clip_norm=0.5,
+    )  # fmt: skip
     run = run_of(preset)
     model = Transformer(preset.model)
     model.load_state_dict(run.model.state_dict())
     reported = [report.loss for report in run.reports()]
     matrices, vectors = ([p for p in model.parameters() if (p.dim() >= 2) is flag] for flag in (True, False))
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    adamw = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-3, foreach=False, fused=False)
+    adamw = torch.optim.AdamW(groups, betas=(0.8, 0.95), eps=1e-3, foreach=False, fused=False)
     losses = []
     for step in range(1, 67):
         chunk, place = divmod(step - 1, 64)
@@ -85,7 +76,7 @@ def test_weights_and_losses_are_those_of_a_plain_loop(architecture: str) -> None
         adamw.zero_grad()
         loss = cross_entropy(batch.logits(model), batch.labels)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         for group in adamw.param_groups:
             group["lr"] = learning_rate(preset.train, step)
         adamw.step()
@@ -94,14 +85,6 @@ def test_weights_and_losses_are_those_of_a_plain_loop(architecture: str) -> None
     assert reported == pytest.approx(losses, rel=1e-5)
     for mine, other in zip(run.model.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-5)
-
-
-def test_train_returns_the_trained_model_with_its_card(tmp_path: Path) -> None:
-    checkpoint = train(tiny_preset(), out=tmp_path, device="cpu")
-    assert untimed(checkpoint.card["curve"]) == rows_of(list(iter_train(tiny_preset(), device="cpu")))
-    kept = load(tmp_path)
-    assert checkpoint.card == kept.card
-    assert_same_weights(checkpoint.model, kept.model)
 
 
 @pytest.mark.cuda
@@ -122,77 +105,13 @@ def test_each_chunk_of_batches_follows_the_one_before() -> None:
         assert torch.equal(run_of(preset).batch(step).tokens, seen[step])
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(architecture: str) -> None:
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not() -> None:
     before = torch.get_rng_state()
-    one, again, other = (trained(tiny_preset(architecture, model={"dropout": 0.2}, seed=seed)) for seed in (3, 3, 4))
+    one, again, other = (trained(tiny_preset(model={"dropout": 0.2}, seed=seed)) for seed in (3, 3, 4))
     assert torch.equal(weights_of(one), weights_of(again))
     assert untimed(one.rows) == untimed(again.rows)
     assert not torch.equal(weights_of(one), weights_of(other))
     assert torch.equal(torch.get_rng_state(), before)  # the global generator is left alone
-
-
-def test_dropout_changes_training_and_not_scoring() -> None:
-    plain, dropped = list(iter_train(tiny_preset())), list(iter_train(tiny_preset(model={"dropout": 0.5})))
-    assert plain[0].loss != dropped[0].loss
-    run = trained(tiny_preset(model={"dropout": 0.5}))
-    assert run.probe_scores() == run.probe_scores()
-
-
-def test_every_step_drops_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = []
-    monkeypatch.setattr(loop, "generator", lambda *key: (drawn.append(key[:3]), generator(*key))[1])
-    list(iter_train(tiny_preset(model={"dropout": 0.5}, steps=5, seed=6)))
-    assert drawn == [(6, "init", 0), *((6, "dropout", step) for step in (1, 2, 3, 4, 5))]
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_packed_and_padded_sequences_give_the_same_gradient(float64: None, architecture: str) -> None:
-    task = tiny_task(architecture)
-    packed = task.sample(10, seed=1, packed=True)
-    padded = unpack(packed, task)
-    model = Transformer(tiny_model(task, d_model=10, n_layers=2), torch.Generator().manual_seed(0))
-    gradients = []
-    for batch in (packed, padded):
-        loss = cross_entropy(batch.logits(model), batch.labels)
-        gradients.append((loss, *torch.autograd.grad(loss, list(model.parameters()))))
-    for mine, other in zip(*gradients, strict=True):
-        # Sums of at most 60 cells × 17 keys in another order, numbers of order 1: about 1e3 · 1.1e-16, and ten times that
-        torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
-    assert max(g.abs().max() for g in gradients[0][1:]) > 1e-2
-
-
-def unpack(batch: Batch, task: Task) -> Batch:
-    """The examples of packed rows, one a row, padded: by looping over them."""
-
-    def side(cells: torch.Tensor, layout: Any, filler: int = 0) -> tuple[torch.Tensor, Layout]:
-        rows = [row[of == segment] for row, of in zip(cells, layout.segments, strict=True) for segment in (1, 2)]
-        width = max(map(len, rows))
-        padded = [torch.nn.functional.pad(row, (0, width - len(row)), value=filler) for row in rows]
-        return torch.stack(padded), Layout.from_valid(torch.stack([torch.arange(width) < len(row) for row in rows]))
-
-    source = side(batch.tokens, batch.layout)
-    if batch.target is None:
-        return Batch(*source, side(batch.labels, batch.layout, -100)[0])
-    labels, _ = side(batch.labels, batch.target_layout, -100)
-    return Batch(*source, labels, *side(batch.target, batch.target_layout))
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_probe_scores_are_the_weights_on_the_mirrored_token(architecture: str) -> None:
-    run = run_of(tiny_preset(architecture, model={"n_layers": 2, "embed_std": 3.0}))
-    n = len(run.probe.source)
-    inputs = [run.probe.stream] if run.probe.target is None else [run.probe.stream, run.probe.target]
-    expected = {}
-    for path, pattern in record(run.model, *inputs).patterns().items():
-        if architecture == "encoder-decoder" and not path.endswith("cross_attn"):
-            continue  # the answer meets the source in cross-attention only
-        first = n if architecture == "decoder" else 0  # the query at the start token, n, is the first that answers
-        expected[path] = [sum(head[first + i][n - 1 - i] for i in range(n)) / n for head in pattern[0].tolist()]
-    scores = run.probe_scores()
-    assert scores.keys() == expected.keys()
-    for path, heads in expected.items():
-        assert scores[path] == pytest.approx(heads, rel=1e-5)
 
 
 def test_a_target_stops_the_run_early(tmp_path: Path) -> None:
@@ -210,16 +129,6 @@ def test_a_target_stops_the_run_early(tmp_path: Path) -> None:
     assert STATE not in files(tmp_path)
 
 
-def test_a_run_at_its_target_is_finished_before_the_next_report_is_requested(tmp_path: Path) -> None:
-    preset = tiny_preset(task={"name": "copy"}, steps=50, target=1e-9, peak_lr=2e-2, batch_size=32, held_out=64)
-    reports = iter_train(preset, out=tmp_path)
-    last = next(report for report in reports if report.done)
-    reports.close()
-    assert last.step < 50
-    assert STATE not in files(tmp_path)
-    assert load(tmp_path).card["step"] == last.step
-
-
 def test_a_stalled_run_says_so_once() -> None:
     reports = list(iter_train(tiny_preset(steps=20, log_every=2, peak_lr=1e-9)))
     noted = [report for report in reports if report.note]
@@ -232,11 +141,8 @@ def test_a_stalled_run_says_so_once() -> None:
     assert not any(report.note for report in iter_train(learning))
 
 
-@pytest.mark.parametrize("snapshot_every", [1, 3, 1000])
-def test_a_huge_learning_rate_is_one_sentence_and_the_last_snapshot_is_good(
-    tmp_path: Path, snapshot_every: int
-) -> None:
-    recipe = {"steps": 60, "peak_lr": 1e9, "warmup": 0.0, "snapshot_every": snapshot_every, "log_every": 1}
+def test_a_huge_learning_rate_is_one_sentence_and_the_last_snapshot_is_good(tmp_path: Path) -> None:
+    recipe = {"steps": 60, "peak_lr": 1e9, "warmup": 0.0, "snapshot_every": 1, "log_every": 1}
     words = r"^[^\n]*1e\+09[^\n]*1e\+08[^\n]*the last snapshot with finite weights is kept\.$"
     with pytest.raises(TrainingError, match=words):
         list(iter_train(tiny_preset(model={"norm": "none", "d_ff": 16}, **recipe), out=tmp_path))
@@ -293,6 +199,7 @@ def test_a_finished_run_leaves_its_snapshots_and_a_checkpoint(tmp_path: Path) ->
     snapshots = {f"snapshots/{step:06d}.safetensors" for step in (0, 4, 8, 10)}
     assert files(tmp_path) == {"model.safetensors", "card.json", *snapshots}
     checkpoint = load(tmp_path)
+    assert untimed(checkpoint.card["curve"]) == untimed(train(preset, device="cpu").card["curve"])
     assert checkpoint.config == preset.model
     assert checkpoint.task == Task(preset.task)
     assert_same_weights(checkpoint.model, load(tmp_path / "snapshots/000010.safetensors").model)
@@ -303,24 +210,13 @@ def test_a_finished_run_leaves_its_snapshots_and_a_checkpoint(tmp_path: Path) ->
     assert json.loads((tmp_path / "card.json").read_text()) == card
 
 
-def test_the_snapshots_are_the_weights_of_their_steps(tmp_path: Path) -> None:
-    list(iter_train(tiny_preset(steps=8, snapshot_every=4), out=tmp_path))
-    run = run_of(tiny_preset(steps=8, log_every=1))
-    at = {0: weights_of(run)}
-    for report in run.reports():
-        at[report.step] = weights_of(run)
-    for step in (0, 4, 8):
-        model = load(tmp_path / f"snapshots/{step:06d}.safetensors").model
-        assert torch.equal(torch.cat([p.reshape(-1) for p in model.parameters()]), at[step])
-
-
 def test_a_long_run_can_be_loaded_and_resumed(tmp_path: Path) -> None:
     """A report takes about 570 bytes of a header that may have a million: a long run must not outgrow its own files."""
     preset = tiny_preset(steps=10_000, log_every=1, snapshot_every=0)
     run = run_of(preset, tmp_path)
     reports = run.reports()
     first = next(reports)
-    run.rows = [first.row() | {"step": step} for step in range(1, 5000)]
+    run.rows = [first.row() | {"step": step} for step in range(1, 2500)]
     reports.close()
     again = run_of(preset, tmp_path)
     again.restore()

@@ -17,7 +17,7 @@ from xformer.errors import ConfigError
 from xformer.positions import POSITION_KINDS
 from xformer.presets import Preset
 from xformer.tasks import Task
-from xformer.training.loop import Run, Stopped, read_state
+from xformer.training.loop import Run
 from xformer.training.many import ReportOfOne, iter_train_many, reports, train_many
 from xformer.training.sweeps import sweep
 
@@ -47,8 +47,10 @@ def assert_as_alone(run: Run) -> None:
         assert mine["held_out_loss"] == pytest.approx(theirs["held_out_loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("batch_size", [4, 3], ids=["packed", "padded"])
+@pytest.mark.parametrize(
+    ("architecture", "batch_size"),
+    [("encoder", 3), ("decoder", 4), ("encoder-decoder", 3)],  # padded, packed, padded
+)
 def test_each_model_trained_together_is_what_it_would_be_alone(architecture: str, batch_size: int) -> None:
     settings = sweep(tiny_preset(architecture, batch_size=batch_size, weight_decay=0.1, clip_norm=0.5), **SETTINGS)
     runs, reports = trained_together(settings)
@@ -68,9 +70,7 @@ def test_each_is_what_it_would_be_alone_on_a_gpu(architecture: str) -> None:
 
 PARTS = [
     *(("encoder" if kind == "mirror" else "decoder", {"positions": kind}) for kind in POSITION_KINDS),
-    ("encoder", {"norm": "pre", "activation": "gelu", "tied_output": True}),
-    ("encoder", {"norm": "none", "attention_bias": True, "d_ff": 0}),
-    ("encoder-decoder", {"attention_bias": True, "ffn_bias": False}),
+    ("encoder", {"norm": "pre", "activation": "gelu", "tied_output": True, "attention_bias": True}),
 ]
 
 
@@ -115,19 +115,6 @@ def test_finished_models_leave_the_stack_and_others_continue() -> None:
         assert_as_alone(run)
 
 
-def test_one_whose_loss_is_no_number_is_given_up_and_the_others_go_on() -> None:
-    base = tiny_preset(model={"norm": "none"}, clip_norm=0.0)
-    settings = [base, replace(base, train=base.train.replace(peak_lr=1e12, adam_eps=1.0, warmup=0.0)), base]
-    runs, reports = trained_together(settings)
-    [failed] = [report for report in reports if report.failure]
-    assert failed.number == 1
-    assert "no number" in failed.failure or "became" in failed.failure
-    assert failed.is_last
-    for run in (runs[0], runs[2]):
-        assert run.step == 12
-        assert_as_alone(run)
-
-
 def test_models_trained_together_keep_files_and_resume(tmp_path: Path) -> None:
     presets = sweep(tiny_preset(), seed=[0, 1])
     going = iter_train_many(presets, out=tmp_path / "cut", device="cpu")
@@ -149,8 +136,11 @@ def test_train_many_returns_a_checkpoint_for_each_preset(tmp_path: Path) -> None
     wild = replace(base, train=base.train.replace(peak_lr=1e12, adam_eps=1.0, warmup=0.0))
     first, given_up, last = train_many([base, wild, sweep(base, seed=[3])[0]], out=tmp_path, device="cpu")
     assert given_up is None
+    [failed] = [one.failure for one in iter_train_many([base, wild], device="cpu") if one.is_last and one.failure]
+    assert "became" in failed
     for checkpoint, number in ((first, 0), (last, 2)):
         assert checkpoint is not None
+        assert checkpoint.card["step"] == 12
         kept = load(tmp_path / f"{number:03d}")
         assert checkpoint.card == kept.card
         assert_same_weights(checkpoint.model, kept.model)
@@ -188,19 +178,3 @@ def test_the_share_of_pairs_is_each_models_own() -> None:
     assert seen[0] != seen[1]
     for run in runs:
         assert_as_alone(run)
-
-
-def test_ending_the_generator_writes_the_state_of_every_model(tmp_path: Path) -> None:
-    looks = iter(range(100))
-
-    def between() -> None:
-        if next(looks) == 7:
-            raise Stopped
-
-    runs = {
-        number: Run(one, Task(one.task), torch.device("cpu"), tmp_path / str(number))
-        for number, one in enumerate(sweep(tiny_preset(), seed=[0, 1]))
-    }
-    with pytest.raises(Stopped):
-        list(reports(runs, between))
-    assert [read_state(tmp_path / str(number)).values["step"] for number in runs] == [7, 7]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,12 +14,12 @@ import torch
 
 from tests.training.at_work import assert_same_weights, untimed
 from tests.training.tiny import ARCHITECTURES, run_of, tiny_preset
-from xformer.checkpoints import load, save
+from xformer.checkpoints import load
 from xformer.errors import TrainingError
-from xformer.files import STATE, snapshot_file, snapshot_steps
+from xformer.files import STATE, snapshot_steps
 from xformer.presets import Preset
 from xformer.training import loop
-from xformer.training.loop import Run, iter_train, read_state
+from xformer.training.loop import Run, iter_train
 from xformer.training.recipe import training_state
 
 # Reports at 5, 10, 12; snapshots at 0, 4, 8, 12.
@@ -96,15 +94,6 @@ def interrupted(
             list(iter_train(preset, out=out))
 
 
-@pytest.mark.parametrize("step", [1, 4, 5, 9, 12])  # beside snapshots and reports, the first and the last
-def test_an_interrupt_during_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    out = tmp_path / "run"
-    interrupted(PRESET, out, monkeypatch, (loop, "learning_rate"), step + (step > 5) + (step > 10))
-    run = resumed(PRESET, out)
-    assert run.step == step - 1
-    assert_ends_like_an_undisturbed_run(run, out)
-
-
 PLACES: dict[str, tuple[Any, str]] = {
     "dropout": (loop, "generator"), "loss": (loop, "cross_entropy"), "backward": (torch.Tensor, "backward"),
     "scoring": (loop, "score"), "probe": (Run, "probe_scores"), "snapshot": (Run, "_write_snapshot"),
@@ -112,41 +101,33 @@ PLACES: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("at", "after"), [(1, False), (3, True)], ids=["before the first", "after the third"])
 @pytest.mark.parametrize("place", PLACES)
-def test_an_interrupt_anywhere_but_in_an_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, at: int, after: bool
-) -> None:
-    out = tmp_path / "run"
-    if place == "dropout" and at == 1:
-        at = 4  # the first call is for the first weights: nothing has begun
-    interrupted(PRESET, out, monkeypatch, PLACES[place], at, after=after)
+def test_an_interrupt_anywhere_but_in_an_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    out, after = tmp_path / "run", place in ("loss", "scoring", "snapshot", "state")
+    interrupted(PRESET, out, monkeypatch, PLACES[place], 3 if after else 2, after=after)
     assert_ends_like_an_undisturbed_run(resumed(PRESET, out), out)
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_an_interrupt_in_the_middle_of_an_update_goes_back_to_the_last_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
-    interrupted(PRESET, out, monkeypatch, (torch.optim.AdamW, "step"), 7, after=after)
+    interrupted(PRESET, out, monkeypatch, (torch.optim.AdamW, "step"), 7, after=True)
     run = resumed(PRESET, out)
     assert run.step == 4
     assert_ends_like_an_undisturbed_run(run, out)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("n_reports", [1, 2])
-def test_closing_the_generator_writes_the_state(tmp_path: Path, architecture: str, n_reports: int) -> None:
+def test_closing_the_generator_writes_the_state(tmp_path: Path, architecture: str) -> None:
     preset = tiny_preset(architecture, model={"dropout": 0.1}, steps=10, log_every=4, snapshot_every=3)
     out = tmp_path / "run"
     reports = iter_train(preset, out=out)
-    for _ in range(n_reports):
-        last = next(reports)
+    last = next(reports)
     reports.close()
     assert (out / STATE).exists()
     run = resumed(preset, out)
-    assert run.step == last.step == 4 * n_reports
+    assert run.step == last.step == 4
     assert run.seconds == last.seconds
     assert_ends_like_an_undisturbed_run(run, out)
 
@@ -165,32 +146,12 @@ def test_stopping_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert_ends_like_an_undisturbed_run(run, out)
 
 
-def test_a_killed_run_goes_on_from_its_last_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "run"
-    run = run_of(PRESET, out)
-    with monkeypatch.context() as patch:
-        clear, calls = run.optimiser.zero_grad, iter([*[None] * 10, SystemError("killed")])
-
-        def clear_or_die() -> None:
-            if error := next(calls):
-                raise error  # neither closed nor interrupted: nothing is written any more
-            clear()
-
-        patch.setattr(run.optimiser, "zero_grad", clear_or_die)
-        with pytest.raises(SystemError):
-            list(run.reports())
-    run = resumed(PRESET, out)
-    assert run.step == 8
-    assert_ends_like_an_undisturbed_run(run, out)
-
-
 @pytest.mark.parametrize(
     ("kind", "other"),
     [
         ("model", tiny_preset(model={"dropout": 0.2, "n_heads": 4}, weight_decay=0.1)),
         ("task", tiny_preset(task={"name": "sort"}, model={"dropout": 0.2}, weight_decay=0.1)),
         ("train", tiny_preset(model={"dropout": 0.2}, weight_decay=0.1, seed=1)),
-        ("train", tiny_preset(model={"dropout": 0.2}, weight_decay=0.1, steps=13)),
     ],
 )
 def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path, kind: str, other: Preset) -> None:
@@ -220,11 +181,9 @@ STATE_OF_NO_STEP = training_state(run_of(PRESET).model, run_of(PRESET).optimiser
 SETTINGS = {kind: getattr(PRESET, kind).to_json() for kind in ("model", "task", "train")}
 WHOLE = SETTINGS | {"step": 1, "seconds": 0.0, "window": {}, "rows": []}
 DAMAGED = {
-    "empty": b"",
     "nonsense": b"nonsense",
     "a list": state_file([]),
     "no settings": state_file({}),
-    "no values": safetensors.torch.save({"weights": torch.zeros(3)}),
     "another shape": state_file(WHOLE, STATE_OF_NO_STEP | {"model.unembedding.bias": torch.zeros(3)}),
     "moments of one weight": state_file(WHOLE, STATE_OF_NO_STEP | {"adamw.unembedding.bias.step": torch.ones(())}),
     "no weights": state_file(SETTINGS, {"other": torch.zeros(3)}),
@@ -244,71 +203,7 @@ def test_a_damaged_state_is_one_sentence(tmp_path: Path, content: bytes) -> None
 def test_a_cut_state_is_one_sentence(tmp_path: Path) -> None:
     next(iter_train(PRESET, out=tmp_path)).row()
     whole = (tmp_path / STATE).read_bytes()
-    for n_bytes in (7, 8, 100, len(whole) // 2, len(whole) - 1):
+    for n_bytes in (0, 7, 100, len(whole) - 1):
         (tmp_path / STATE).write_bytes(whole[:n_bytes])
         with pytest.raises(TrainingError, match="cannot be resumed"):
             iter_train(PRESET, out=tmp_path, resume=True)
-
-
-def test_snapshots_are_listed_in_the_order_of_their_steps(tmp_path: Path) -> None:
-    checkpoint = run_of(PRESET).checkpoint()
-    for step in (1_000_000, 20, 3, 999_999):
-        save(checkpoint, snapshot_file(tmp_path, step))
-    (tmp_path / "snapshots" / "notes.safetensors").write_bytes(b"")
-    assert snapshot_steps(tmp_path) == [3, 20, 999_999, 1_000_000]
-    assert snapshot_steps(tmp_path / "nowhere") == []
-
-
-class Disk:
-    """Counts the calls to `os.name`; the n-th says that there is no space left."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, full_at: int) -> None:
-        self.calls, self.full_at = 0, full_at
-        self.real = getattr(os, name) if name != "fsync" else lambda _: None  # slow, and without a visible effect
-        monkeypatch.setattr(os, name, self)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.calls += 1
-        if self.calls == self.full_at:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return self.real(*args, **kwargs)
-
-
-FULL_DISK_PRESET = tiny_preset(steps=6, log_every=3, snapshot_every=2)
-
-
-def assert_whole(out: Path) -> None:
-    """Every file that is there can be read, and there are none but these."""
-    for path in out.rglob("*"):
-        if path.is_dir():
-            continue
-        assert path.suffix != ".part", path
-        if path.name == STATE:
-            read_state(out)
-        elif path.suffix == ".safetensors":
-            load(path)
-        else:
-            assert path.name == "card.json"
-
-
-@pytest.mark.parametrize("name", ["fsync", "replace", "fdopen"])
-def test_a_run_on_a_full_disk_fails_with_a_sentence_and_leaves_whole_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    with monkeypatch.context() as patch:
-        counter = Disk(patch, name, full_at=0)
-        list(iter_train(FULL_DISK_PRESET, out=tmp_path / "whole"))
-    assert counter.calls >= 8  # four snapshots, three states, a model and its card
-    places = range(1, counter.calls + 1) if name == "replace" else (1, counter.calls // 2, counter.calls)
-    for at in places:
-        out = tmp_path / f"{name}-{at}"
-        with monkeypatch.context() as patch:
-            Disk(patch, name, full_at=at)
-            with pytest.raises(OSError, match="No space left on device"):
-                list(iter_train(FULL_DISK_PRESET, out=out))
-        assert_whole(out)
-        if (out / STATE).exists():  # and with space again, the run goes on
-            list(iter_train(FULL_DISK_PRESET, out=out, resume=True))
-            assert snapshot_steps(out) == [0, 2, 4, 6]
-            last, whole = ((folder / "model.safetensors").read_bytes()[-400:] for folder in (out, tmp_path / "whole"))
-            assert last == whole

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import json
+import multiprocessing
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -19,9 +17,9 @@ from tests.training.at_work import LocalRun, NewRun, assert_same_weights, claim,
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load, save
 from xformer.errors import RunStoreError
-from xformer.files import STATE, snapshot_file
-from xformer.training import commands, jobs, worker
-from xformer.training.loop import read_state
+from xformer.files import snapshot_file
+from xformer.training import jobs, worker
+from xformer.training.entry import Entry
 from xformer.training.run_store import RunStore, entry_of, move
 
 
@@ -77,11 +75,8 @@ NO_MEMORY = "It ran out of memory at step 12; try a smaller batch (it was 4, try
     [
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
          "The disk is full; what was kept before is whole. Resume goes on from there."),
-        (OSError("odd"), "A file could not be written (odd); what was kept"),
         (MemoryError(), NO_MEMORY),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), NO_MEMORY),
         (RuntimeError("unsupported memory format option"), "It failed for a reason of its own (RuntimeError)."),
-        (AssertionError(), "It failed for a reason of its own (AssertionError)."),
         (RunStoreError("The book of runs is odd."), "The book of runs is odd."),
     ],
     ids=lambda value: type(value).__name__,
@@ -94,18 +89,9 @@ def test_each_failure_of_a_worker_is_recorded_as_one_sentence(run: LocalRun, err
     run.assert_goes_on()
 
 
-def test_a_huge_learning_rate_is_a_sentence_and_its_figures_are_kept(new_run: NewRun) -> None:
-    run = new_run(tiny_preset(steps=200, lr_changes=((8, 1e9),), log_every=1, snapshot_every=1, clip_norm=0.0))
-    # All of it happens before the next writing is due.
-    entry = run.train({0: lambda: run.monkeypatch.setattr(commands, "WRITE_SECONDS", 1e9)})
-    assert entry.state == "failed"
-    assert "the run stops; try a smaller one, for example" in entry.message
-    assert f"at step {entry.step}, at a learning rate of" in entry.message
-    assert 8 <= entry.step < 200
-    assert run.reported == list(range(1, entry.step))  # up to the last finite ones
-    load(snapshot_file(run.folder, run.snapshots[-1]))  # which refuses weights that are no numbers
-    assert all(bool(one.isfinite().all()) for one in read_state(run.folder).tensors.values())
-    json.dumps([entry.live, run.store.rows(run.id)], allow_nan=False)
+def test_a_batch_that_no_memory_holds_is_a_sentence(run: LocalRun) -> None:
+    entry = run.train({12: lambda: torch.empty(10**15)})
+    assert (entry.state, entry.message) == ("failed", NO_MEMORY)
 
 
 def test_a_run_that_was_killed_between_its_end_and_saying_so(run: LocalRun) -> None:
@@ -148,45 +134,6 @@ def test_a_fork_begins_with_the_weights_of_its_snapshot(run: LocalRun) -> None:
     assert forks[0].outcome() == forks[1].outcome()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"lr_changes": [[3, 0.1]]}, "had other train settings, so it cannot be resumed as this one."),
-        ({"steps": 0}, "cannot go on. .*steps must be from 1 to"),
-        ({"nonsense": 1}, "cannot go on. .*nonsense"),
-    ],
-)
-def test_settings_edited_by_hand_are_refused_and_put_right_go_on(
-    run: LocalRun, changes: dict[str, Any], message: str
-) -> None:
-    stopped = run.train({12: "stop"})
-    state = (run.folder / STATE).read_bytes()
-    run.store.change(run.id, train=json.dumps(stopped.train | changes))
-    if "go on" in message:  # they are none, which is seen at once
-        with pytest.raises(RunStoreError, match=message):
-            jobs.resume(run.store, run.id)
-    else:
-        entry = run.resume()
-        assert entry.state == "failed"
-        assert message in entry.message
-    assert (run.folder / STATE).read_bytes() == state
-    run.store.change(run.id, train=json.dumps(stopped.train))
-    run.assert_goes_on()
-
-
-@pytest.mark.parametrize("content", [b"", b"nonsense"])
-def test_a_state_edited_by_hand_is_a_sentence(run: LocalRun, content: bytes) -> None:
-    run.train({12: "stop"})
-    state = run.folder / STATE
-    whole = state.read_bytes()
-    state.write_bytes(content)
-    entry = run.resume()
-    assert entry.state == "failed"
-    assert "cannot be resumed: " in entry.message
-    state.write_bytes(whole)
-    run.assert_goes_on()
-
-
 LOST = torch.AcceleratorError("CUDA error: unspecified launch failure")
 
 
@@ -208,22 +155,6 @@ def test_a_gpu_that_fails_in_the_middle_leaves_the_run_to_the_processor(
     run.assert_undisturbed()
 
 
-def test_a_gpu_that_is_gone_when_the_worker_comes(new_run: NewRun) -> None:
-    assert not torch.cuda.is_available() or torch.cuda.device_count() < 9
-    run = new_run(device="cuda:9")
-    entry = run.train(device="cuda:9")
-    message = "The GPU (cuda:9) was lost, so this run goes on on the processor from the last state it kept."
-    assert (entry.state, entry.wanted, entry.message) == ("queued", "cpu", message)
-    assert run.train().state == "finished"
-
-
-def test_a_stop_that_arrives_while_the_gpu_fails_is_not_forgotten(new_run: NewRun) -> None:
-    run = new_run(device="cuda:0")
-    run.monkeypatch.setattr(worker, "choose_device", lambda _: torch.device("cpu"))
-    lose = failing_with(LOST)
-    assert run.train({12: lambda: lose(run.happens("stop"))}, device="cuda:0").state == "stopped"
-
-
 def test_a_run_that_asked_for_a_gpu_and_got_the_processor_says_so(new_run: NewRun) -> None:
     entry = new_run(device="cuda:1").train()
     message = "The GPU that was asked for (cuda:1) is not there: trained on the processor."
@@ -238,23 +169,21 @@ def test_the_command_line_ends_with_a_sentence_without_a_run_store(
     assert capfd.readouterr().err == "There is no run 'nonsense'; it may have been deleted.\n"
 
 
-# In a process of its own: these settings outlast a test.
-SETTLE = """
-import os, torch
-from types import SimpleNamespace
-from xformer.training.loop import prepare_process
-from xformer.training.worker import lower_priority
-
-before = float(torch.tensor([1e-40]) * 1.0)
-prepare_process()
-lower_priority(SimpleNamespace(device="cuda:0"))
-usual = os.sched_getscheduler(0) == os.SCHED_OTHER
-lower_priority(SimpleNamespace(device="cpu"))
-print(usual, torch.get_num_threads(), before > 0, float(torch.tensor([1e-40]) * 1.0), os.sched_getscheduler(0) == os.SCHED_IDLE)
-"""
+def settle(answers: Any) -> None:
+    before = float(torch.tensor([1e-40]) * 1.0)
+    worker.prepare_process()
+    worker.lower_priority(Entry(device="cuda:0"))
+    usual = os.sched_getscheduler(0) == os.SCHED_OTHER
+    worker.lower_priority(Entry(device="cpu"))
+    is_idle = os.sched_getscheduler(0) == os.SCHED_IDLE
+    answers.put((usual, torch.get_num_threads(), before > 0, float(torch.tensor([1e-40]) * 1.0), is_idle))
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux has this priority")
 def test_a_worker_process_has_one_thread_no_denormals_and_the_lowest_priority() -> None:
-    answer = subprocess.run([sys.executable, "-c", SETTLE], capture_output=True, text=True, check=True)
-    assert answer.stdout.split() == ["True", "1", "True", "0.0", "True"]
+    fork = multiprocessing.get_context("fork")  # in a process of its own, as these settings outlast a test
+    answers = fork.SimpleQueue()
+    process = fork.Process(target=settle, args=(answers,))
+    process.start()
+    assert answers.get() == (True, 1, True, 0.0, True)
+    process.join()

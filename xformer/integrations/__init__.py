@@ -1,4 +1,4 @@
-"""Callbacks for other training loops. `AttentionHealth` needs no further package; for the others see pyproject.toml."""
+"""Callbacks for training loops of other programs."""
 
 from __future__ import annotations
 

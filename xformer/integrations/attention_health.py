@@ -41,7 +41,7 @@ from xformer.errors import ConfigError, EditError, InputError, XformerError
 from xformer.files import snapshot_file
 from xformer.integrations.health_alarms import Alarm, Probe, Setting, State, raised, thresholds_of
 from xformer.integrations.health_archive import write_card
-from xformer.integrations.health_record import HealthRecord, settings_of, summary, write_probe
+from xformer.integrations.health_record import HealthRecord, settings_of, summary
 from xformer.integrations.outside_run import OutsideRun
 from xformer.model import Transformer
 from xformer.reading import Reading, read
@@ -54,8 +54,6 @@ from xformer.viz.packing import plane
 log = logging.getLogger("xformer.health")
 INDUCTION_LENGTH = 16
 """The tokens of the sequence that stands twice in the induction probe."""
-LOGITS_AT_ONCE = 8
-"""Positions whose loss is computed at once: over a large vocabulary all of them would take as much memory as the probe."""
 MOST_LOSSES = 20_000
 """The most losses in memory; then every second of the older half is dropped."""
 OWN_SCALE = ("relative_attention_num_buckets", "query_pre_attn_scalar", "attention_multiplier")
@@ -242,7 +240,11 @@ class AttentionHealth:
                 raise
             log.warning("Step %d could not be probed: %s", step, error)
             return []
-        self._take_losses()
+        losses = self.record.losses
+        losses += [(step, float(loss)) for step, loss in self._losses]
+        self._losses = []
+        if len(losses) > MOST_LOSSES:
+            losses[: len(losses) // 2] = losses[: len(losses) // 2 : 2]
         assert self._setting is not None
         new = raised(State(self.record.probes, self.record.losses, self._setting), self.thresholds, self._known)
         self.record.alarms += new
@@ -250,7 +252,8 @@ class AttentionHealth:
             log.warning("%s", alarm)
             if self.on_alarm is not None:
                 self.on_alarm(alarm)
-        self._write(read_model, step, new)
+        if self._run is not None:
+            self._write(self._run, read_model, step, new)
         return new
 
     def _measured(self, model: nn.Module, step: int, gradients: list[dict[str, float]]) -> None:
@@ -345,43 +348,32 @@ class AttentionHealth:
             return math.nan
         stack = list(self._setting.is_causal)[-1].partition(".")[0]
         tokens, logits = reading.trace.read_by(stack), reading.logits
-        labels = tokens[:, 1:].to(logits.device)
-        valid = (
-            reading.trace.target_valid
-            if stack == "decoder" and reading.trace.target is not None
-            else reading.trace.valid
-        )
+        labels, trace = tokens[:, 1:].to(logits.device), reading.trace
+        valid = trace.target_valid if stack == "decoder" and trace.target is not None else trace.valid
         if valid is not None:
             labels = labels.masked_fill(~valid[:, 1:].to(logits.device), -100)
-        rows = zip(logits[:, :-1].unbind(), labels.unbind(), strict=True)  # views: no copy of the logits
-        parts = (pair for two in rows for pair in zip(*(one.split(LOGITS_AT_ONCE) for one in two), strict=True))
-        total = sum(float(F.cross_entropy(at.float(), of, reduction="sum")) for at, of in parts)
+        # Row by row, as a copy of all logits would take as much memory as the probe.
+        rows = zip(logits[:, :-1], labels, strict=True)
+        total = sum(float(F.cross_entropy(at.float(), of, reduction="sum")) for at, of in rows)
         return total / max(1, int((labels != -100).sum()))
 
-    def _take_losses(self) -> None:
-        """Move the losses since the last probe into the record."""
-        self.record.losses += [(step, float(loss)) for step, loss in self._losses]
-        self._losses = []
-        if len(self.record.losses) > MOST_LOSSES:
-            half = len(self.record.losses) // 2
-            self.record.losses = self.record.losses[:half:2] + self.record.losses[half:]
-
-    def _write(self, model: nn.Module, step: int, new: Sequence[Alarm]) -> None:
-        if self._run is None:
-            return
+    def _write(self, run: OutsideRun, model: nn.Module, step: int, new: Sequence[Alarm]) -> None:
+        """Write the probe into the run of the run store; what is not finite is left out."""
         self.record.write_words()
-        now = self.record.probes[-1]
+        now, self._n_steps = self.record.probes[-1], max(self._n_steps, step)
         recent = [loss for _, loss in self.record.losses[-self.every :]]
         figures = self._figures | {"loss": float(np.mean(recent)) if recent else math.nan, "held_out_loss": now.loss}
-        figures |= summary(now.heads)
-        self._n_steps = max(self._n_steps, step)
-        note = " ".join(map(str, new[:3]))
-        self.should_stop = write_probe(self._run, step, figures, now.induction, note, self._n_steps) or self.should_stop
+        known = {name: value for name, value in (figures | summary(now.heads)).items() if math.isfinite(value)}
+        live = {name: known[name] for name in ("loss", "gradient_norm", "learning_rate") if name in known}
+        row = known | {"step": step, "steps": self._n_steps, "seconds": run.seconds, "scores": now.induction}
+        row |= {"note": " ".join(map(str, new[:3])), "done": False}
+        run.write(row, live | {"steps_per_second": step / max(1e-9, row["seconds"])})
+        self.should_stop |= "stop" in run.take_commands()
         if self.weights:
             if isinstance(model, Transformer):
-                save(Checkpoint(model, self.task), snapshot_file(self._run.folder, step))
+                save(Checkpoint(model, self.task), snapshot_file(run.folder, step))
             elif hasattr(model, "save_pretrained"):
-                model.save_pretrained(self._run.folder / "weights" / f"{step:06d}")  # type: ignore[operator]
+                model.save_pretrained(run.folder / "weights" / f"{step:06d}")  # type: ignore[operator]
 
     def _part(self, model: nn.Module) -> nn.Module:
         """The module that reads the probe, without wrappers. Raises `UnavailableError` for sharded parameters."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -106,19 +107,32 @@ class State:
         return float(np.median(before)) if before else math.nan
 
 
+Check = Callable[[State, float], Iterator[Found]]
+
+
 @dataclass(frozen=True)
 class Rule:
     """One kind of alarm: when it is raised, and why that is wrong."""
 
-    condition: str
     threshold: float
+    condition: str
     reason: str
     """Where the threshold comes from."""
-    check: Callable[[State, float], Iterator[Found]] = field(repr=False)
+    check: Check = field(repr=False)
 
 
-def _worst(values: Float[np.ndarray, " head"], largest: bool = True) -> int:
-    return int(np.nanargmax(values) if largest else np.nanargmin(values))
+RULES: dict[str, Rule] = {}
+"""The rules by name."""
+
+
+def rule(threshold: float, condition: str, reason: str) -> Callable[[Check], Check]:
+    """Add the decorated check to `RULES`, under its own name."""
+
+    def add(check: Check) -> Check:
+        RULES[check.__name__] = Rule(threshold, condition, reason, check)
+        return check
+
+    return add
 
 
 def _above(state: State, measure: str, limit: float) -> Iterator[tuple[str, int, float]]:
@@ -126,10 +140,16 @@ def _above(state: State, measure: str, limit: float) -> Iterator[tuple[str, int,
     for layer, of in state.now.heads.items():
         values = of[measure]
         if np.isfinite(values).any() and np.nanmax(values) > limit:
-            yield layer, _worst(values), float(np.nanmax(values))
+            yield layer, int(np.nanargmax(values)), float(np.nanmax(values))
 
 
-def _nan(state: State, limit: float) -> Iterator[Found]:
+def _with_gradients(state: State) -> list[Probe]:
+    """The probes at which gradients are known."""
+    return [one for one in state.probes if any(not math.isnan(of["grad_q"]) for of in one.layers.values())]
+
+
+@rule(0.0, "a score, a weight or the loss is not finite", "Any is wrong.")
+def nan(state: State, limit: float) -> Iterator[Found]:
     for layer, of in state.now.heads.items():
         bad = ~np.isfinite(of["entropy_p50"]) & np.isfinite(state.probes[0].heads[layer]["entropy_p50"])
         bad |= np.isposinf(of["score_max"]) | (np.isnan(of["output_norm"]) & ~np.isnan(of["entropy_p50"]))
@@ -141,24 +161,25 @@ def _nan(state: State, limit: float) -> Iterator[Found]:
         yield "", None, f"The loss of step {step:,} is not finite."
 
 
-def _leak(state: State, limit: float) -> Iterator[Found]:
+@rule(1e-4, "a causal layer puts more than this share on later tokens", "A masked weight is exactly 0.")
+def leak(state: State, limit: float) -> Iterator[Found]:
     for layer, head, value in _above(state, "future", limit):
         if state.setting.is_causal.get(layer):
             yield layer, head, f"{value:.2g} of its attention is on later tokens, which a causal model must not see."
 
 
-def _padding(state: State, limit: float) -> Iterator[Found]:
+@rule(1e-3, "real tokens put more than this share on padding", "A masked weight is exactly 0.")
+def padding(state: State, limit: float) -> Iterator[Found]:
     for layer, head, value in _above(state, "padding", limit):
         yield layer, head, f"{value:.2g} of the attention of real tokens is on padding (limit {limit:g})."
 
 
-def _explosion(state: State, limit: float) -> Iterator[Found]:
-    for layer, head, value in _above(state, "score_max", limit):
-        if math.isfinite(value):
-            yield layer, head, f"Its largest score is {value:.4g}, above {limit:g}; softmax has no gradient there."
-
-
-def _unscaled(state: State, limit: float) -> Iterator[Found]:
+@rule(
+    1e-2,
+    "scores / q·k is 1 within this share, and the family has no factor of its own",
+    "q·k grows with √d_head (Vaswani et al. 2017, §3.2.1); rounding of bfloat16 is below 1 %.",
+)
+def unscaled(state: State, limit: float) -> Iterator[Found]:
     if state.setting.has_own_scale:
         return
     for layer, of in state.now.layers.items():
@@ -167,7 +188,12 @@ def _unscaled(state: State, limit: float) -> Iterator[Found]:
             yield layer, None, f"Its scores are q·k without a factor, expected 1/√d_head = {1 / full:.3g}."
 
 
-def _sharp_start(state: State, limit: float) -> Iterator[Found]:
+@rule(
+    1.5,
+    "the scores of an untrained model spread by more than this, standard deviation over keys",
+    "Usual initialisations give 0.01 to 1; at 1.5 the largest of 64 keys has 30 times the even share.",
+)
+def sharp_start(state: State, limit: float) -> Iterator[Found]:
     """An untrained model predicts no better than evenly, so its loss is at least about ln n."""
     if len(state.probes) > 1 or not state.now.loss > 0.9 * math.log(max(2, state.setting.n_outputs)):
         return
@@ -178,7 +204,23 @@ def _sharp_start(state: State, limit: float) -> Iterator[Found]:
             yield layer, None, f"{what}: is the factor 1/√d_head missing, or are the weights too large?"
 
 
-def _collapse(state: State, limit: float) -> Iterator[Found]:
+@rule(
+    100.0,
+    "the largest score is above this",
+    "The limit of MuonClip (Kimi K2, arXiv:2507.20534, §2.1); healthy runs here stay below 45.",
+)
+def score_explosion(state: State, limit: float) -> Iterator[Found]:
+    for layer, head, value in _above(state, "score_max", limit):
+        if math.isfinite(value):
+            yield layer, head, f"Its largest score is {value:.4g}, above {limit:g}; softmax has no gradient there."
+
+
+@rule(
+    0.1,
+    "all heads of a layer fall below this normalised entropy within five probes, and the loss does not fall",
+    "Zhai et al. 2023, arXiv:2303.06296: collapse goes with a loss that rises; sharp heads alone are healthy.",
+)
+def entropy_collapse(state: State, limit: float) -> Iterator[Found]:
     """Sharp heads are usual in trained models; a layer whose heads all turn sharp while the loss does not fall is not."""
     for layer, of in state.now.heads.items():
         now = of["entropy_p50"]
@@ -190,10 +232,15 @@ def _collapse(state: State, limit: float) -> Iterator[Found]:
         then, loss = state.loss_at(earlier[-1].step), state.loss_at(state.now.step)
         if loss > 0.98 * then:
             what = f"The median entropy of all its heads fell below {limit:g} since step {earlier[-1].step:,}"
-            yield layer, _worst(now, False), f"{what}, and the loss did not fall with it ({then:.3g} → {loss:.3g})."
+            yield layer, int(now.argmin()), f"{what}, and the loss did not fall with it ({then:.3g} → {loss:.3g})."
 
 
-def _dies(state: State, limit: float) -> Iterator[Found]:
+@rule(
+    1e-3,
+    "a head that was alive adds less than this share of its layer's median to the stream",
+    "Heads of trained models differ by less than 100.",
+)
+def dead_head(state: State, limit: float) -> Iterator[Found]:
     for layer, of in state.now.heads.items():
         now = of["output_norm"]
         usual = float(np.nanmedian(now)) if np.isfinite(now).any() else 0.0
@@ -212,59 +259,64 @@ def _share(probe: Probe, layer: str, head: int) -> float:
     return float(norms[head]) / usual if usual > 0 else 0.0
 
 
-def _identical(state: State, limit: float) -> Iterator[Found]:
+@rule(
+    1e-5,
+    "two heads of a layer have equal scores and patterns up to this relative difference",
+    "Rounding of float32; heads that start differently do not become equal.",
+)
+def identical_heads(state: State, limit: float) -> Iterator[Found]:
     for layer, of in state.now.heads.items():
-        near = (of["twin_distance"] < limit) & (
-            of["score_spread"] > 100 * limit
-        )  # equal scores differ from equal weights
-        twins = [
-            (one, two)
-            for one in np.flatnonzero(near)
-            for two in np.flatnonzero(near)
-            if one < two
-            and all(
-                abs(of[name][one] - of[name][two]) <= limit * abs(of[name][one])
-                for name in ("score_max", "score_spread")
-            )
-        ]
-        if twins:
-            one, two = twins[0]
-            yield (
-                layer,
-                int(one),
-                f"Heads {one} and {two} have the same scores and the same pattern: one of them is wasted.",
-            )
+        # Scores that are all equal are not those of equal weights.
+        near = np.flatnonzero((of["twin_distance"] < limit) & (of["score_spread"] > 100 * limit))
+        scores = np.stack([of["score_max"], of["score_spread"]], axis=1)  # [head, 2]
+        for one, two in combinations(near, 2):
+            if np.allclose(scores[one], scores[two], rtol=limit, atol=0):
+                what = f"Heads {one} and {two} have the same scores and the same pattern"
+                yield layer, int(one), f"{what}: one of them is wasted."
+                break
 
 
-def _frozen(state: State, limit: float) -> Iterator[Found]:
+@rule(
+    1e-9,
+    "the gradient of W_Q, W_K, W_V or W_O is below this share of the layer's largest in two probes",
+    "Gradients of healthy projections differ by less than 10⁵.",
+)
+def frozen_projection(state: State, limit: float) -> Iterator[Found]:
     """Of two probes with gradients: where a matrix starts at 0, the first gradient of others is 0 in a right model too."""
-    known = [one for one in state.probes if any(of["grad_q"] == of["grad_q"] for of in one.layers.values())][-2:]
+    known = _with_gradients(state)[-2:]
     if len(known) < 2 or state.setting.has_adapters:
         return
     for layer in state.now.layers:
+        gradients = [{letter: one.layers[layer][f"grad_{letter}"] for letter in "qkvo"} for one in known]
+        largest = [max(of.values()) for of in gradients]
         for letter in "qkvo":
-            pairs = [
-                (one.layers[layer][f"grad_{letter}"], max(one.layers[layer][f"grad_{other}"] for other in "qkvo"))
-                for one in known
-            ]
-            if all(own <= limit * largest and largest > 0 for own, largest in pairs):
-                what = f"W_{letter.upper()} gets no gradient, while others of its layer have {pairs[-1][1]:.2g}"
+            if all(of[letter] <= limit * most and most > 0 for of, most in zip(gradients, largest, strict=True)):
+                what = f"W_{letter.upper()} gets no gradient, while others of its layer have {largest[-1]:.2g}"
                 yield layer, None, f"{what}: it is frozen or detached."
 
 
-def _stream(state: State, limit: float) -> Iterator[Found]:
+@rule(
+    10.0,
+    "the norm of the stream is this many times that of the probe before and of the first",
+    "Healthy norms grow by less than 3 between probes.",
+)
+def stream_explosion(state: State, limit: float) -> Iterator[Found]:
     if len(state.probes) < 2:
         return
+    first, before = state.probes[0], state.probes[-2]
     for layer, of in state.now.layers.items():
-        then, now = state.probes[0].layers[layer]["stream_norm"], of["stream_norm"]
-        before = state.probes[-2].layers[layer]["stream_norm"]
-        if math.isfinite(now) and before > 0 and now > limit * before and now > limit * then:
-            since = state.probes[-2].step
-            yield layer, None, f"The norm of its stream grew from {before:.3g} at step {since:,} to {now:.3g}."
+        now, then = of["stream_norm"], before.layers[layer]["stream_norm"]
+        if math.isfinite(now) and then > 0 and now > limit * max(then, first.layers[layer]["stream_norm"]):
+            yield layer, None, f"The norm of its stream grew from {then:.3g} at step {before.step:,} to {now:.3g}."
             return
 
 
-def _lurch(state: State, limit: float) -> Iterator[Found]:
+@rule(
+    0.25,
+    "this share of all attention moves between probes, twice in a row, and the loss does not fall",
+    "Healthy runs move less, or learn while they do.",
+)
+def lurching_attention(state: State, limit: float) -> Iterator[Found]:
     """Training moves patterns fast while the loss falls; patterns that are thrown about while it does not are not learned."""
     recent = state.probes[-3:]
     if len(recent) < 3:
@@ -276,10 +328,14 @@ def _lurch(state: State, limit: float) -> Iterator[Found]:
         yield "", None, f"{what}, and the loss did not fall ({then:.3g} → {loss:.3g}): is the learning rate too high?"
 
 
-def _stalled(state: State, limit: float) -> Iterator[Found]:
+@rule(
+    1e-3,
+    "the largest gradient of W_Q and W_K is below this share of the first one, and the loss above half of the first",
+    "Healthy gradients of attention stay within 100 of the first while there is something to learn.",
+)
+def stalled_attention(state: State, limit: float) -> Iterator[Found]:
     """No gradient reaches Q and K, and the loss stays high: in a converged model it is small instead."""
-    known = [one for one in state.probes if any(of["grad_q"] == of["grad_q"] for of in one.layers.values())]
-    losses = [loss for _, loss in state.losses[:10]]
+    known, losses = _with_gradients(state), [loss for _, loss in state.losses[:10]]
     if len(known) < 3 or not losses or state.setting.has_adapters:
         return
     then, now = (
@@ -287,23 +343,28 @@ def _stalled(state: State, limit: float) -> Iterator[Found]:
     )
     loss = state.loss_at(state.now.step)
     if now < limit * then and loss > 0.5 * float(np.median(losses)):
-        since = known[0].step
-        what = f"The largest gradient of W_Q and W_K fell from {then:.2g} at step {since:,} to {now:.2g}"
+        what = f"The largest gradient of W_Q and W_K fell from {then:.2g} at step {known[0].step:,} to {now:.2g}"
         yield "", None, f"{what} while the loss is still {loss:.3g}: attention has stopped to learn."
 
 
-def _neurons(state: State, limit: float) -> Iterator[Found]:
+@rule(
+    0.9,
+    "more than this share of a layer's neurons is inactive, less than half of it at first",
+    "Healthy ReLU layers here stay below 80 %.",
+)
+def dead_neurons(state: State, limit: float) -> Iterator[Found]:
     for layer, of in state.now.layers.items():
-        then = state.probes[0].layers[layer]["inactive_neurons"]
-        if of["inactive_neurons"] > limit and then < limit / 2:
-            yield (
-                layer,
-                None,
-                f"{of['inactive_neurons']:.0%} of its neurons are inactive, {then:.0%} at the first probe.",
-            )
+        now, then = of["inactive_neurons"], state.probes[0].layers[layer]["inactive_neurons"]
+        if now > limit and then < limit / 2:
+            yield layer, None, f"{now:.0%} of its neurons are inactive, {then:.0%} at the first probe."
 
 
-def _spike(state: State, limit: float) -> Iterator[Found]:
+@rule(
+    5.0,
+    "three losses in a row are this many robust standard deviations, and 10 % of the first loss, above the median of 50",
+    "Three in a row: noise of small batches stays below 3.",
+)
+def loss_spike(state: State, limit: float) -> Iterator[Found]:
     losses = [(step, loss) for step, loss in state.losses[-200:] if math.isfinite(loss)]
     if len(losses) < 30:
         return
@@ -314,117 +375,23 @@ def _spike(state: State, limit: float) -> Iterator[Found]:
         usual, after = float(np.median(before)), min(loss for _, loss in losses[at : at + 3])  # three in a row
         noise = 1.48 * float(np.median(np.abs(before - usual)))
         if losses[at][0] > since and after > usual + limit * noise and after > usual + 0.1 * first:
-            told = f"The loss rose from {usual:.3g} to {after:.3g} at step {losses[at][0]:,}"
-            yield *_changed_most(state), f"{told}. {_change_sentence(state)}"
+            layer, head, change = _largest_change(state)
+            yield layer, head, f"The loss rose from {usual:.3g} to {after:.3g} at step {losses[at][0]:,}. {change}"
             return
 
 
-def _changed_most(state: State) -> tuple[str, int | None]:
-    found = _change(state)
-    return ("", None) if found is None else (found[0], found[1])
-
-
-def _change_sentence(state: State) -> str:
-    found = _change(state)
-    if found is None:
-        return "No probe before it shows a change."
-    layer, head, name, then, now = found
-    return f"What changed most before it is {name} of {layer}, head {head}: {then:.3g} → {now:.3g}."
-
-
-def _change(state: State) -> tuple[str, int, str, float, float] | None:
-    """The measure of a head that changed by the largest factor between the last two probes."""
-    if len(state.probes) < 2:
-        return None
-    best, found = 0.0, None
-    for layer, of in state.now.heads.items():
+def _largest_change(state: State) -> Found:
+    """The measure of a head that changed by the largest factor between the last two probes, as a sentence."""
+    best, found = 0.0, ("", None, "No probe before it shows a change.")
+    for layer, of in state.now.heads.items() if len(state.probes) > 1 else ():
         for name in ("score_max", "score_spread", "output_norm"):
             then, now = np.abs(state.probes[-2].heads[layer][name]) + 1e-3, np.abs(of[name]) + 1e-3
             ratio = np.nan_to_num(np.abs(np.log(now / then)), nan=0.0, posinf=0.0)
             if ratio.max() > best:
-                head = int(ratio.argmax())
-                best, found = float(ratio.max()), (layer, head, name, float(then[head]), float(now[head]))
+                best, head = float(ratio.max()), int(ratio.argmax())
+                change = f"{name} of {layer}, head {head}: {then[head]:.3g} → {now[head]:.3g}"
+                found = layer, head, f"What changed most before it is {change}."
     return found
-
-
-RULES: dict[str, Rule] = {
-    "nan": Rule("a score, a weight or the loss is not finite", 0.0, "Any is wrong.", _nan),
-    "leak": Rule(
-        "a causal layer puts more than this share on later tokens", 1e-4, "A masked weight is exactly 0.", _leak
-    ),
-    "padding": Rule("real tokens put more than this share on padding", 1e-3, "A masked weight is exactly 0.", _padding),
-    "unscaled": Rule(
-        "scores / q·k is 1 within this share, and the family has no factor of its own",
-        1e-2,
-        "q·k grows with √d_head (Vaswani et al. 2017, §3.2.1); rounding of bfloat16 is below 1 %.",
-        _unscaled,
-    ),
-    "sharp_start": Rule(
-        "the scores of an untrained model spread by more than this, standard deviation over keys",
-        1.5,
-        "Usual initialisations give 0.01 to 1; at 1.5 the largest of 64 keys has 30 times the even share.",
-        _sharp_start,
-    ),
-    "score_explosion": Rule(
-        "the largest score is above this",
-        100.0,
-        "The limit of MuonClip (Kimi K2, arXiv:2507.20534, §2.1); healthy runs here stay below 45.",
-        _explosion,
-    ),
-    "entropy_collapse": Rule(
-        "all heads of a layer fall below this normalised entropy within five probes, and the loss does not fall",
-        0.1,
-        "Zhai et al. 2023, arXiv:2303.06296: collapse goes with a loss that rises; sharp heads alone are healthy.",
-        _collapse,
-    ),
-    "dead_head": Rule(
-        "a head that was alive adds less than this share of its layer's median to the stream",
-        1e-3,
-        "Heads of trained models differ by less than 100.",
-        _dies,
-    ),
-    "identical_heads": Rule(
-        "two heads of a layer have equal scores and patterns up to this relative difference",
-        1e-5,
-        "Rounding of float32; heads that start differently do not become equal.",
-        _identical,
-    ),
-    "frozen_projection": Rule(
-        "the gradient of W_Q, W_K, W_V or W_O is below this share of the layer's largest in two probes",
-        1e-9,
-        "Gradients of healthy projections differ by less than 10⁵.",
-        _frozen,
-    ),
-    "stream_explosion": Rule(
-        "the norm of the stream is this many times that of the probe before and of the first", 10.0,
-        "Healthy norms grow by less than 3 between probes.", _stream,
-    ),
-    "lurching_attention": Rule(
-        "this share of all attention moves between probes, twice in a row, and the loss does not fall",
-        0.25,
-        "Healthy runs move less, or learn while they do.",
-        _lurch,
-    ),
-    "stalled_attention": Rule(
-        "the largest gradient of W_Q and W_K is below this share of the first one, and the loss above half of the first",
-        1e-3,
-        "Healthy gradients of attention stay within 100 of the first while there is something to learn.",
-        _stalled,
-    ),
-    "dead_neurons": Rule(
-        "more than this share of a layer's neurons is inactive, less than half of it at first",
-        0.9,
-        "Healthy ReLU layers here stay below 80 %.",
-        _neurons,
-    ),
-    "loss_spike": Rule(
-        "three losses in a row are this many robust standard deviations, and 10 % of the first loss, above the median of 50",
-        5.0,
-        "Three in a row: noise of small batches stays below 3.",
-        _spike,
-    ),
-}  # fmt: skip
-"""The rules by name."""
 
 
 def thresholds_of(changed: Mapping[str, float | None] | None) -> dict[str, float]:

@@ -14,11 +14,10 @@ import io
 import json
 import math
 import re
-import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -27,7 +26,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from xformer.config import ModelConfig, TaskConfig
 from xformer.disk_quota import Room
-from xformer.errors import CheckpointError, ConfigError, InputError, RunStoreError
+from xformer.errors import CheckpointError, ConfigError, InputError
 from xformer.files import CARD, strict_json, write_atomically
 from xformer.integrations.health_alarms import Alarm, Probe
 from xformer.integrations.health_record import (
@@ -42,7 +41,17 @@ from xformer.integrations.health_record import (
 )
 from xformer.presets import Preset
 from xformer.site import PATH
-from xformer.training.card import MAX_SCORES, MAX_STEPS, TAG, ImportResult, Name, Note, card_of, read_card
+from xformer.training.card import (
+    MAX_SCORES,
+    MAX_STEPS,
+    TAG,
+    ImportResult,
+    Name,
+    Note,
+    card_of,
+    first_problem,
+    read_card,
+)
 from xformer.training.entry import AT_WORK, ELSEWHERE, EXTERNAL, FIGURES, MOVES, is_number, metrics_row
 from xformer.training.limits import Limits, promised
 from xformer.training.run_store import RunStore, new_id, one_line
@@ -130,7 +139,11 @@ def from_archive(
     Raises `CheckpointError` or `RunStoreError` when the archive is refused; then nothing is kept.
     """
     files = _files_of_run(content)
-    card = _card_of(files)
+    if CARD not in files:
+        raise CheckpointError(f"The archive has no {CARD}; pack the whole folder of a run, or use Download in Runs.")
+    card = strict_json(files[CARD].decode(errors="replace"), CARD)
+    if not isinstance(card, dict):
+        raise CheckpointError(f"The archive's {CARD} must be a JSON object, got {type(card).__name__}.")
     about = read_card({name: value for name, value in card.items() if name != "curve"})
     try:
         model, task = ModelConfig.from_json(card["model"]), TaskConfig.from_json(card["task"])
@@ -138,16 +151,14 @@ def from_archive(
     except (ConfigError, KeyError) as error:
         raise CheckpointError(f"The archive's {CARD} has no valid model or task: {error}") from None
     except ValidationError as error:
-        [first, *_] = error.errors()
-        place = " at " + ".".join(map(str, first["loc"])) if first["loc"] else ""
-        raise CheckpointError(f"The archive's {FILE} is not valid{place}: {first['msg']:.200}.") from None
+        raise CheckpointError(f"The archive's {FILE} is not valid{first_problem(error)}.") from None
     Room(store.folder, (limits or Limits()).disk).check(
         2 * len(content), "This record", promised=promised(store.entries(), store.folder)
     )
     run = new_id()
     alarms = [Alarm(**alarm.model_dump()) for alarm in found.alarms]
     record = HealthRecord(found.tokens, alarms=alarms, folder=store.folder_of(run), target=found.target)
-    try:  # the files and rows first, so that an entry never lacks them
+    with store.making(run):  # the files and rows first, so that an entry never lacks them
         shapes, left = {}, MOST_BYTES
         for name in sorted(name for name in files if name.endswith(".npz")):
             arrays, left = _arrays(files[name], name, left)
@@ -169,11 +180,6 @@ def from_archive(
         how: dict[str, Any] = {"owner": owner, "name": name, "device": ELSEWHERE, "private": private}
         store.add(settings, state=state, run=run, columns=columns, **how)
         write_card(store, run)
-    except BaseException as error:
-        shutil.rmtree(store.folder_of(run), ignore_errors=True)
-        if isinstance(error, OSError):
-            raise RunStoreError(f"The file could not be kept here: {error.strerror or 'the disk refuses'}.") from error
-        raise
     return ImportResult(run, name, last, is_new=True)
 
 
@@ -210,15 +216,6 @@ def _unpacked(content: bytes, most: int, what: str) -> tuple[dict[str, bytes], i
     return found, most - size
 
 
-def _card_of(files: Mapping[str, bytes]) -> dict[str, Any]:
-    if CARD not in files:
-        raise CheckpointError(f"The archive has no {CARD}; pack the whole folder of a run, or use Download in Runs.")
-    value = strict_json(files[CARD].decode(errors="replace"), CARD)
-    if not isinstance(value, dict):
-        raise CheckpointError(f"The archive's {CARD} must be a JSON object, got {type(value).__name__}.")
-    return value
-
-
 def _arrays(content: bytes, name: str, most: int) -> tuple[dict[str, np.ndarray], int]:
     """The arrays of a NumPy archive; each has as many bytes as its header says, and holds numbers or text."""
     files, left = _unpacked(content, most, f"The archive's {name}")
@@ -239,25 +236,17 @@ def _arrays(content: bytes, name: str, most: int) -> tuple[dict[str, np.ndarray]
 
 def _checked(arrays: dict[str, np.ndarray], name: str) -> tuple[Probe, Planes]:
     """The probe and the patterns of the arrays of a file. Raises `CheckpointError` where they do not fit together."""
-    wrong = CheckpointError(f"The archive's {name} is not a probe of AttentionHealth.")
-    try:
+    with suppress(KeyError, TypeError, ValueError, OverflowError, RecursionError):
         probe, planes = probe_of(arrays), planes_of(arrays)
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
-        raise wrong from None
-    if probe.step > MAX_STEPS or f"{FOLDER}/{probe.step:06d}.npz" != name or planes.keys() != probe.heads.keys():
-        raise wrong
-    if not 0 < sum(map(len, planes.values())) <= MAX_SCORES:
-        raise wrong
-    for layer, codes in planes.items():
-        of_heads = np.array(list(probe.heads[layer].values()))
-        if (
-            codes.dtype != np.uint8
-            or codes.ndim != 3
-            or of_heads.dtype.kind != "f"
-            or of_heads.shape[1:] != codes.shape[:1]
-        ):
-            raise wrong
-    return replace(probe, note=one_line(probe.note, 300)), planes
+        is_right = probe.step <= MAX_STEPS and f"{FOLDER}/{probe.step:06d}.npz" == name
+        is_right &= planes.keys() == probe.heads.keys() and 0 < sum(map(len, planes.values())) <= MAX_SCORES
+        for layer, codes in planes.items():
+            of_heads = np.array(list(probe.heads[layer].values()))  # [measure, head]
+            is_right &= codes.dtype == np.uint8 and codes.ndim == 3
+            is_right &= of_heads.dtype.kind == "f" and of_heads.shape[1:] == codes.shape[:1]
+        if is_right:
+            return replace(probe, note=one_line(probe.note, 300)), planes
+    raise CheckpointError(f"The archive's {name} is not a probe of AttentionHealth.")
 
 
 def _drawable(record: HealthRecord, planes: Planes) -> dict[str, tuple[int, ...]]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +28,6 @@ from xformer.config import ModelConfig, TrainConfig
 from xformer.errors import CheckpointError, InputError
 from xformer.files import strict_json, write_atomically
 from xformer.integrations.health_alarms import Alarm, Probe
-from xformer.integrations.outside_run import OutsideRun
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape
 from xformer.presets import Preset
@@ -142,7 +140,10 @@ class HealthRecord:
             words = strict_json((folder / FOLDER / FILE).read_text(), "record")
             alarms = [Alarm(**alarm) for alarm in words["alarms"]]
             tokens, target = (tuple(map(str, words.get(name, ()))) for name in ("tokens", "target"))
-            found = [_unpacked(file) for file in probe_files(folder)] if probes else []
+            found = []
+            for file in probe_files(folder) if probes else ():
+                with np.load(file, allow_pickle=False) as arrays:
+                    found.append(probe_of(arrays))
             return cls(tokens, found, [], alarms, folder, target)
         except (OSError, KeyError, TypeError, ValueError, EOFError) as error:
             raise CheckpointError(f"{folder.name} holds no readable record of attention: {error}.") from None
@@ -193,11 +194,6 @@ def _packed(probe: Probe, planes: Planes) -> bytes:
     return archive.getvalue()
 
 
-def _unpacked(file: Path) -> Probe:
-    with np.load(file, allow_pickle=False) as found:
-        return probe_of(found)
-
-
 def probe_of(found: Mapping[str, np.ndarray]) -> Probe:
     """The probe of the arrays of its file."""
     about = json.loads(str(found["about"]))
@@ -227,24 +223,3 @@ def settings_of(shape: ModelShape, model: Any, task: Task | None, *, name: str, 
     about = f"{type(model).__name__}, trained by another program: optimiser, schedule and data are its own."
     train = TrainConfig(steps=max(1, steps), log_every=max(1, every), snapshot_every=0)
     return Preset(EXTERNAL, name, about, config, NO_TASK if task is None else task.config, train)
-
-
-def write_probe(
-    run: OutsideRun, step: int, figures: Mapping[str, float], scores: Mapping[str, list[float]], note: str, steps: int
-) -> bool:
-    """Write the metrics of a probe into a run. Returns whether the app asks the training to stop.
-
-    Args:
-        run: The run.
-        step: The number of updates so far.
-        figures: `loss`, `learning_rate`, `gradient_norm`, `held_out_loss`, and measures; what is not finite is left out.
-        scores: The induction score of each head by the path of its layer.
-        note: The alarms of this step.
-        steps: The number of steps of the whole training.
-    """
-    seconds = run.seconds
-    known = {name: value for name, value in figures.items() if math.isfinite(value)}
-    of_run = {"step": step, "steps": steps, "seconds": seconds, "scores": scores, "note": note, "done": False}
-    live = {name: known[name] for name in ("loss", "gradient_norm", "learning_rate") if name in known}
-    run.write(known | of_run, live | {"steps_per_second": step / max(1e-9, seconds)}, note[:500])
-    return "stop" in run.take_commands()

@@ -21,12 +21,11 @@ class OutsideRun:
     Args:
         store: The store that gets the run.
         settings: What the run is listed under; its title is the run's name.
-        owner: Who sees it among their own runs.
     """
 
-    def __init__(self, store: RunStore, settings: Preset, owner: str = "here") -> None:
+    def __init__(self, store: RunStore, settings: Preset) -> None:
         self.store = store
-        self.id = store.add(settings, name=settings.title, owner=owner, device=ELSEWHERE, state="stopped")
+        self.id = store.add(settings, name=settings.title, owner="here", device=ELSEWHERE, state="stopped")
         self.folder = store.folder_of(self.id)
         self._lock = liveness.take(self.folder / liveness.LOCK)
         self._began = time.perf_counter()
@@ -42,13 +41,12 @@ class OutsideRun:
             move(db, entry_of(db, self.id), "queued")
             move(db, entry_of(db, self.id), "running", worker=secrets.token_hex(8), device=ELSEWHERE, pid=os.getpid())
 
-    def write(self, row: Mapping[str, Any], live: Mapping[str, float], message: str = "") -> None:
-        """Append a row of metrics, with its `step` and `seconds`; `live` is shown beside the run, as is a message."""
+    def write(self, row: Mapping[str, Any], live: Mapping[str, float]) -> None:
+        """Append a row of metrics, with its `step` and `seconds`; `live` is shown beside the run, as is a note of the row."""
+        message = {"message": row["note"][:500]} if row["note"] else {}
         with self.store.database.writing() as db:
             insert_rows(db, self.id, [dict(row)])
-            set_columns(db, self.id, step=row["step"], seconds=row["seconds"], live=json.dumps(live))
-            if message:
-                set_columns(db, self.id, message=message)
+            set_columns(db, self.id, step=row["step"], seconds=row["seconds"], live=json.dumps(live), **message)
 
     def take_commands(self) -> set[str]:
         """The kinds of the commands that the app has sent since the last call."""
@@ -57,11 +55,11 @@ class OutsideRun:
             db.execute("DELETE FROM commands WHERE run = ?", (self.id,))
         return kinds
 
-    def leave(self, state: str, **values: Any) -> None:
+    def leave(self, state: str) -> None:
         """Record the end of the run and release its lock; a second call does nothing."""
         if self._lock is None:
             return
         with self.store.database.writing() as db:
-            move(db, entry_of(db, self.id), state, worker=None, pid=None, **values)
+            move(db, entry_of(db, self.id), state, worker=None, pid=None)
         os.close(self._lock)
         self._lock = None

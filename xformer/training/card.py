@@ -10,7 +10,6 @@ names them in one sentence. The weights are checked by `xformer.checkpoints`.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
 from xformer.config import TrainConfig
-from xformer.config import limits as limits_of
 from xformer.counting import n_parameters
 from xformer.disk_quota import Room
 from xformer.errors import CheckpointError, ConfigError, RunStoreError
@@ -170,23 +168,22 @@ def checked_rows(curve: Any, last: int) -> list[dict[str, Any]]:
         raise CheckpointError(f"a curve is a list of at most {MAX_ROWS:,} rows.")
     rows: list[dict[str, Any]] = []
     for number, values in enumerate(curve, start=1):
-        if not isinstance(values, dict):
-            raise CheckpointError(f"row {number} is not a JSON object.")
-        before = rows[-1]["step"] if rows else 0
-        rules = {
-            "step": f"the step of row {number} must be after {before} and up to {last}.",
-            "steps": f"the number of steps in row {number} is none.",
-        }
         try:
             row = without_damage(Row, values)[0]
         except ValidationError as error:
-            name = str(error.errors()[0]["loc"][0])
-            rule = f"{name} in row {number} must be a number {limits_of(Row.model_fields[name])}."
-            raise CheckpointError(rules.get(name, rule)) from None
+            raise CheckpointError(f"row {number} is not valid{first_problem(error)}.") from None
+        before = rows[-1]["step"] if rows else 0
         if not before < row.step <= last:
-            raise CheckpointError(rules["step"])
+            raise CheckpointError(f"the step of row {number} must be after {before} and up to {last}, got {row.step}.")
         rows.append(row.model_dump(exclude_none=True))
     return rows
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return where and why values are not valid: " at train.steps: Input should be a valid integer"."""
+    first = error.errors()[0]
+    place = " at " + ".".join(map(str, first["loc"])) if first["loc"] else ""
+    return f"{place}: {first['msg']:.200}"
 
 
 def card_of(entry: Entry, rows: list[dict[str, Any]], step: int) -> dict[str, Any]:
@@ -316,17 +313,12 @@ def from_file(
     columns = {"tags": json.dumps([TAG]), "message": card.left_out, "device": card.device}
     columns |= {"step": card.step, "seconds": card.seconds}
     settings = Preset(card.preset, card.title or name, card.about, clean.config, checkpoint.task.config, card.train)
-    try:  # the files and rows first, so that an entry never lacks them
+    with store.making(run):  # the files and rows first, so that an entry never lacks them
         save(clean, snapshot_file(folder, card.step))
         save(Checkpoint(clean.model, clean.task, kept), folder)
         store.put_rows(run, card.rows)
         how: dict[str, Any] = {"owner": owner, "name": name, "figures": card.figures, "private": private}
         store.add(settings, state="finished", run=run, columns=columns, **how)
-    except BaseException as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise RunStoreError(f"The file could not be kept here: {error.strerror or 'the disk refuses'}.") from error
-        raise
     return ImportResult(run, name, card.step, is_new=True)
 
 

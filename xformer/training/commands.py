@@ -16,12 +16,21 @@ from typing import Any
 
 import torch
 
-from xformer.errors import QuotaExceededError, RunStoreError, XformerError
+from xformer.errors import QuotaExceededError, XformerError
 from xformer.training import jobs
 from xformer.training.entry import SCORING, Entry
 from xformer.training.loop import Run, Stopped
 from xformer.training.recipe import learning_rate
-from xformer.training.run_store import RunStore, change_peak, entry_of, has_stop, insert_rows, move, set_columns
+from xformer.training.run_store import (
+    RunStore,
+    change_peak,
+    entry_of,
+    has_stop,
+    insert_rows,
+    move,
+    owned_entry,
+    set_columns,
+)
 
 LOOK_SECONDS = 0.1
 WRITE_SECONDS = 0.25
@@ -60,12 +69,12 @@ class CommandLoop:
     def drives(self, runs: dict[str, Run]) -> None:
         """Set the models that are trained, and record this process."""
         self.runs = runs
-        self.written, self.written_step = time.monotonic(), self._steps()
+        self.written, self.written_step = time.monotonic(), sum(run.step for run in runs.values())
         self.save_at = self.written + SAVE_SECONDS
         self.store.change(self.entry.id, pid=os.getpid())
 
-    def interrupt(self) -> None:
-        """Stop before the next step, because the system ends the process."""
+    def interrupt(self, *_: object) -> None:
+        """Stop before the next step, as a handler of the signal with which the system ends the process."""
         self.interrupted = True
 
     def report(self, run: str, row: dict[str, Any]) -> None:
@@ -100,17 +109,6 @@ class CommandLoop:
         steps, seconds = zip(*((run.step, run.seconds) for run in self.runs.values()), strict=True)
         return {"step": max(steps), "seconds": sum(seconds)}
 
-    def owned(self, db: Any) -> Entry:
-        """Return the run as it stands in the store. Raises `RunStoreError` when another process has it."""
-        found = entry_of(db, self.entry.id)
-        if found.worker != self.entry.worker:
-            raise RunStoreError(f"The run “{self.entry.name}” has been given to another process.")
-        return found
-
-    def _steps(self) -> int:
-        """Return the sum of the steps of all models."""
-        return sum(run.step for run in self.runs.values())
-
     def _check_interrupt(self) -> None:
         if self.interrupted:
             self.reason = "interrupted"
@@ -125,8 +123,8 @@ class CommandLoop:
 
     def _write_down(self, db: Any) -> None:
         """Write in a given transaction, so that a change of state belongs to this step."""
-        self.owned(db)
-        now, steps = time.monotonic(), self._steps()
+        owned_entry(db, self.entry)
+        now, steps = time.monotonic(), sum(run.step for run in self.runs.values())
         if steps > self.written_step:
             self.steps_per_second = (steps - self.written_step) / max(1e-9, now - self.written)
         live = {"steps_per_second": self.steps_per_second}
@@ -173,14 +171,8 @@ class CommandLoop:
             move(db, entry, "running", message=self._without_full(entry))
         elif kind == "step" and self.paused:
             self.paused_since = time.monotonic()
-            try:
-                run.check_room_for_snapshot()
-            except QuotaExceededError as error:
-                self.full = f"No step was made. {error}"
-                set_columns(db, entry.id, message=self.full)
-            else:
-                self.steps_allowed += 1
-                set_columns(db, entry.id, message=self._without_full(entry))
+            self.steps_allowed += 1
+            set_columns(db, entry.id, message=self._without_full(entry))
         elif kind == "rate" and value is not None and change_peak(db, entry.id, run.step, value):
             run.change_rate(value)
 
@@ -232,19 +224,15 @@ class Scoring:
         now = time.monotonic()
         if now - self.written >= WRITE_SECONDS:
             self.written = now
-            if self._write_down([done, samples, now - self.began]) or self.command_loop.interrupted:
+            with self.command_loop.store.database.writing() as db:
+                entry = owned_entry(db, self.command_loop.entry)
+                set_columns(db, entry.id, live=json.dumps(entry.live | {SCORING: [done, samples, now - self.began]}))
+                is_to_stop = has_stop(db, entry.id)
+            if is_to_stop or self.command_loop.interrupted:
                 self.ended = "Its scoring was ended early."
         if done < samples and now - self.began >= MOST_SECONDS:
             self.ended = f"Its scoring was ended after {MOST_SECONDS:.0f} s."
         return not self.ended
-
-    def _write_down(self, progress: list[float]) -> bool:
-        """Write the progress. Returns whether a stop was sent. Raises `RunStoreError` when another process has the run."""
-        run = self.command_loop.entry.id
-        with self.command_loop.store.database.writing() as db:
-            entry = self.command_loop.owned(db)
-            set_columns(db, run, live=json.dumps(entry.live | {SCORING: progress}))
-            return has_stop(db, run)
 
 
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
@@ -258,35 +246,22 @@ class GpuGoneError(Exception):
 
 
 def failure(store: RunStore, entry: Entry, error: Exception) -> tuple[str, str]:
-    """Return the state of the run after an error, and its message."""
-    if isinstance(error, QuotaExceededError):
-        return "failed", f"{error}{GOES_ON}"
+    """Return the state of the run after an error, and its message. One that lost its GPU waits for the processor."""
     if isinstance(error, XformerError):
-        return "failed", str(error)
-    if isinstance(error, MemoryError):
-        return "failed", _too_big(store, entry)
-    with suppress(OSError):  # a full disk has no space for the log either
+        return "failed", f"{error}{GOES_ON if isinstance(error, QuotaExceededError) else ''}"
+    with suppress(OSError, MemoryError):  # a full disk has no space for the log either
         traceback.print_exception(error)
     if isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError | GpuGoneError) and entry.device != "cpu":
-        return _without_gpu(store, entry, error)
+        store.change(entry.id, wanted="cpu")
+        why = "ran out of memory" if isinstance(error, torch.OutOfMemoryError) else "was lost"
+        then = "so this run goes on on the processor from the last state it kept"
+        return "queued", f"The GPU ({entry.device}) {why}, {then}."
     if isinstance(error, OSError):
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         what = "The disk is full" if is_full else f"A file could not be written ({error.strerror or error})"
         return "failed", f"{what}; what was kept before is whole.{GOES_ON}"
-    if isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in NO_MEMORY):
-        return "failed", _too_big(store, entry)
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in NO_MEMORY):
+        batch = entry.settings().train.batch_size
+        how = f"try a smaller batch (it was {batch}, try {max(1, batch // 4)}) or a smaller model"
+        return "failed", f"It ran out of memory at step {store.entry(entry.id).step}; {how}."
     return "failed", f"It failed for a reason of its own ({type(error).__name__})."
-
-
-def _without_gpu(store: RunStore, entry: Entry, error: Exception) -> tuple[str, str]:
-    """Queue a run that lost its GPU for the processor."""
-    store.change(entry.id, wanted="cpu")
-    why = "ran out of memory" if isinstance(error, torch.OutOfMemoryError) else "was lost"
-    message = f"The GPU ({entry.device}) {why}, so this run goes on on the processor from the last state it kept."
-    return "queued", message
-
-
-def _too_big(store: RunStore, entry: Entry) -> str:
-    batch = entry.settings().train.batch_size
-    how = f"try a smaller batch (it was {batch}, try {max(1, batch // 4)}) or a smaller model"
-    return f"It ran out of memory at step {store.entry(entry.id).step}; {how}."

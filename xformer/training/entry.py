@@ -116,14 +116,12 @@ def _one_line(value: str) -> str:
     return " ".join(value[:800].split())
 
 
-def _step_figures(value: dict[str, Any]) -> dict[str, Any]:
-    """Keep the numbers of an object, and the list `SCORING`: {"loss": 0.1, "scoring": [10, 20, 0.5]}."""
-    return {name: one for name, one in value.items() if is_number(one) or (name == SCORING and are_numbers(one))}
+def _numbers_of(value: dict[str, Any]) -> dict[str, Any]:
+    """Keep the numbers of an object, the list `SCORING`, and the numbers of its edge cases.
 
-
-def _score_figures(value: dict[str, Any]) -> dict[str, Any]:
-    """Keep the numbers of an object, and those of its edge cases: {"loss": 0.1, "edge_cases": {"loss": 0.2}}."""
-    kept = {name: one for name, one in value.items() if is_number(one)}
+    For example {"loss": 0.1, "scoring": [10, 20, 0.5], "edge_cases": {"exact_match": 0.2, "samples": 5}}.
+    """
+    kept = {name: one for name, one in value.items() if is_number(one) or (name == SCORING and are_numbers(one))}
     edges = value.get("edge_cases")
     if isinstance(edges, dict) and all(is_number(edges.get(name)) for name in ("exact_match", "samples")):
         kept["edge_cases"] = {name: one for name, one in edges.items() if is_number(one)}
@@ -153,9 +151,7 @@ Number = Annotated[float, Field(ge=0, le=LATEST, allow_inf_nan=False)]
 
 Tags = Annotated[tuple[str, ...], BeforeValidator(_tags)]
 
-StepFigures = Annotated[dict[str, Any], AfterValidator(_step_figures), BeforeValidator(from_json)]
-
-ScoreFigures = Annotated[dict[str, Any], AfterValidator(_score_figures), BeforeValidator(from_json)]
+Figures = Annotated[dict[str, Any], AfterValidator(_numbers_of), BeforeValidator(from_json)]
 
 Sweep = Annotated[dict[str, Any] | None, BeforeValidator(_sweep)]
 
@@ -208,10 +204,10 @@ class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
     pid: Whole | None = None
     step: Whole = 0
     seconds: Number = 0.0
-    live: StepFigures = {}
+    live: Figures = {}
     """Figures of the latest step: loss, gradient_norm, learning_rate, steps_per_second, tokens_per_second."""
     message: Text = ""
-    figures: ScoreFigures = {}
+    figures: Figures = {}
     """The score on unseen examples after the end."""
     created: Number = 0.0
     deleted: Number | None = 0.0

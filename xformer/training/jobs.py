@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xformer.errors import ConfigError, RunStoreError, XformerError
@@ -30,8 +29,7 @@ from xformer.presets import Preset
 from xformer.task_limits import TASK_LIMITS
 from xformer.training import executors, liveness
 from xformer.training.entry import DAMAGED, ELSEWHERE, MOVES, RESUMABLE, Entry
-from xformer.training.executors import Resources
-from xformer.training.executors.process import LOG, ProcessExecutor
+from xformer.training.executors import process
 from xformer.training.executors.relay import start_relay, uses_ray
 from xformer.training.limits import Limits
 from xformer.training.liveness import LOCK, RESTARTED, mark_dead, with_process_state
@@ -88,16 +86,11 @@ def submit(
             limits.check_queue(settings, owner, entries, store.folder, n_models=n)
         also(entries)
 
-    try:
+    with store.making(run):
         if start is not None:  # the weights exist before the run can start
             save(Checkpoint(start.model, start.task), store.folder_of(run) / START)
         whose: dict[str, Any] = {"owner": owner, "name": name, "parent": parent, "private": private}
         store.add(settings, device=device, run=run, sweep=column, check=check, **whose)
-    except BaseException as error:
-        shutil.rmtree(store.folder_of(run), ignore_errors=True)
-        if isinstance(error, OSError):
-            raise RunStoreError(f"The run could not be written down: {error.strerror or error}.") from error
-        raise
     with suppress(XformerError, OSError):  # it is queued, and the next `reconcile` starts it
         reconcile(store)
     return run
@@ -201,11 +194,11 @@ def reconcile(store: RunStore) -> None:
 
     What a Ray cluster computes is looked after by a process of its own; see `executors.relay`.
     """
-    entries, processes = store.entries(), ProcessExecutor(store)
+    entries = store.entries()
     for entry in entries:
         if entry.is_active:
             with suppress(RunStoreError, OSError):  # an error of one run must not hold up the others
-                processes.poll(entry)
+                mark_dead(store, entry)
     if uses_ray(entries):
         start_relay(store)
     if executors.chosen() != executors.PROCESS or not any(entry.state == "queued" for entry in store.entries()):
@@ -222,10 +215,11 @@ def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
     with store.database.writing() as db:
         entries = all_entries(db)
         for entry in next_for(device, entries, available):
-            if why := _unusable(store.folder_of(entry.id)):
-                move(db, entry, "stopped", message=f"Its folder cannot be used: {why}.")
+            try:
+                lock = liveness.take(store.folder_of(entry.id) / LOCK)
+            except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:  # damaged by hand
+                move(db, entry, "stopped", message=f"Its folder cannot be used: {error.strerror}.")
                 continue
-            lock = liveness.take(store.folder_of(entry.id) / LOCK)
             if lock is None:  # its last process is just leaving
                 continue
             try:
@@ -235,18 +229,10 @@ def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
                 values |= {"unreported_starts": entry.unreported_starts + 1, "pid": None}
                 move(db, entry, "running", device=device, node=None, turn=turn, worker=token, **values)
                 db.execute("DELETE FROM commands WHERE run = ?", (entry.id,))
-                ProcessExecutor(store, lock).submit(entry_of(db, entry.id), Resources())
+                process.spawn(store, entry.id, token, lock)
             finally:
                 os.close(lock)
             return
-
-
-def _unusable(folder: Path) -> str:
-    """Return why a run cannot be trained in a damaged folder; empty where it can."""
-    if folder.exists() and not folder.is_dir():
-        return "a file is in its place"
-    taken = [name for name in (LOCK, LOG) if (folder / name).exists() and not (folder / name).is_file()]
-    return f"{taken[0]} is no file" if taken else ""
 
 
 def empty_bin(store: RunStore, older_than: float = UNDELETE_SECONDS) -> None:

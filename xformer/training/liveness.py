@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import signal
 import sqlite3
-import threading
 import time
 from pathlib import Path
 
@@ -99,36 +97,22 @@ def activity(pid: int) -> tuple[str, ...] | None:
         return None
 
 
-class SilenceWatch:
-    """Measures how long a process has shown no sign of life, for a caller that looks again and again.
+_looks: dict[str, tuple[float, tuple[str, ...] | None, float]] = {}
+"""The time of the last look at each worker, by its token, what was seen, and the seconds of silence until then."""
+
+
+def silent_seconds(worker: str, pid: int) -> float:
+    """Return for how long a process has shown no sign of life, as far as the calls for this worker tell; 0 at the first one.
 
     A process is silent while it is halted, or sleeps without waking up once. A process that computes, waits for a processor or
-    a disk, or polls is alive, so a slow start on a busy machine is not silence. Threads may share a watch.
-
-    Example:
-        >>> SilenceWatch().seconds("me", os.getpid())
-        0.0
+    a disk, or polls is alive, so a slow start on a busy machine is not silence.
     """
-
-    def __init__(self) -> None:
-        self._looks: dict[str, tuple[float, tuple[str, ...] | None, float]] = {}
-        """The time of the last look at each name, what was seen, and the seconds of silence until then."""
-        self._one_at_a_time = threading.Lock()
-
-    def seconds(self, name: str, pid: int) -> float:
-        """Return the seconds without a sign of life, as far as the looks at `name` tell; 0 at the first one."""
-        with self._one_at_a_time:
-            now, found = time.monotonic(), activity(pid)
-            before, seen, silent = self._looks.get(name, (now, None, 0.0))
-            is_silent = found is not None and found[0] not in "RD" and found == seen
-            silent = silent + min(now - before, LONGEST_LOOK) if is_silent else 0.0
-            self._looks[name] = now, found, silent
-            return silent
-
-    def forget(self, name: str) -> None:
-        """Forget a process that has begun or ended."""
-        with self._one_at_a_time:
-            self._looks.pop(name, None)
+    now, found = time.monotonic(), activity(pid)
+    before, seen, silent = _looks.get(worker, (now, None, 0.0))
+    is_silent = found is not None and found[0] not in "RD" and found == seen
+    silent = silent + min(now - before, LONGEST_LOOK) if is_silent else 0.0
+    _looks[worker] = now, found, silent
+    return silent
 
 
 LOCK = "worker.lock"
@@ -149,14 +133,14 @@ ENDED = "ended without a word: killed, out of memory, or the machine was restart
 
 HALTED = "Its process is halted by a signal and takes no step until it is continued; Stop ends it."
 
-_watch = SilenceWatch()
-
 
 def first_report_seconds() -> float:
     """Return how long a worker may show no sign of life before its first report: XFORMER_FIRST_REPORT_SECONDS, else 5."""
-    asked = os.environ.get("XFORMER_FIRST_REPORT_SECONDS", "")
-    is_number = re.fullmatch(r"\d{1,6}(\.\d+)?", asked, re.ASCII) is not None
-    return float(asked) if is_number and float(asked) > 0 else 5.0
+    try:
+        asked = float(os.environ.get("XFORMER_FIRST_REPORT_SECONDS", ""))
+    except ValueError:
+        return 5.0
+    return asked if asked > 0 else 5.0
 
 
 def with_process_state(store: RunStore, entry: Entry) -> Entry:
@@ -189,7 +173,7 @@ def mark_dead(store: RunStore, entry: Entry) -> None:
         lock = take_within(file, KILL_SECONDS)
     if lock is None:
         return
-    _watch.forget(entry.worker or "")
+    _looks.pop(entry.worker or "", None)
     try:
         with store.database.writing() as db:
             now = entry_of(db, entry.id)
@@ -224,17 +208,12 @@ def _kill_unresponsive(store: RunStore, entry: Entry, file: Path) -> str:
         return ""
     if stop_sent is not None and time.monotonic() - stop_sent >= STOP_SECONDS:
         how = "was killed, as it did not obey."
-    elif now.unreported_starts and _watch.seconds(now.worker, pid) >= (seconds := first_report_seconds()):
+    elif now.unreported_starts and silent_seconds(now.worker, pid) >= (seconds := first_report_seconds()):
         how = f"showed no sign of life for {seconds:g} s and was killed."
     else:
         return ""
     try:
-        kill(pid)
+        os.kill(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         return ""
     return how
-
-
-def kill(pid: int) -> None:
-    """End a process at once."""
-    os.kill(pid, signal.SIGKILL)

@@ -379,11 +379,6 @@ class Run:
         except CheckpointError as error:
             raise TrainingError(f"The run stops at step {self.step}. {error}") from None
 
-    def check_room_for_snapshot(self) -> None:
-        """Raise `QuotaExceededError` when a snapshot of the next step would not fit."""
-        if self.room is not None and self.out is not None and self.config.snapshot_every:
-            self.room.check(weights_on_disk(self.preset), "A snapshot of the next step")
-
     def take_room(self, n: int, what: str) -> None:
         """Reserve `n` bytes of the disk. Raises `QuotaExceededError` when they do not fit."""
         if self.room is not None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,6 +52,17 @@ class RunStore:
     def folder_of(self, run: str) -> Path:
         """Return the folder with the weights of a run."""
         return self.folder / run
+
+    @contextmanager
+    def making(self, run: str) -> Iterator[None]:
+        """Have the folder of a new run made, and removed when that fails. Raises `RunStoreError` for an error of the disk."""
+        try:
+            yield
+        except BaseException as error:
+            shutil.rmtree(self.folder_of(run), ignore_errors=True)
+            if isinstance(error, OSError):
+                raise RunStoreError(f"The run could not be kept here: {error.strerror or error}.") from error
+            raise
 
     def add(
         self,
@@ -99,6 +111,11 @@ class RunStore:
         with self.database.reading() as db:  # a damaged run store can name one twice
             found = {entry.id: entry for entry in map(entry_from, db.execute(query))}
         return list(found.values())[::-1]
+
+    def ids(self) -> set[str]:
+        """Return the ids of all runs, deleted ones too."""
+        with self.database.reading() as db:
+            return {row["id"] for row in db.execute("SELECT id FROM runs")}
 
     def rows(self, run: str, after: int = -1) -> list[dict[str, Any]]:
         """Return the metrics of a run after a step, one dictionary a report. Damaged rows are left out."""
@@ -336,6 +353,14 @@ def entry_of(db: sqlite3.Connection, run: str) -> Entry:
     if row is None:
         raise no_such_run(run)
     return entry_from(row)
+
+
+def owned_entry(db: sqlite3.Connection, entry: Entry) -> Entry:
+    """Return a run as it stands now. Raises `RunStoreError` when another process has it."""
+    found = entry_of(db, entry.id)
+    if found.worker != entry.worker:
+        raise RunStoreError(f"The run “{entry.name}” has been given to another process.")
+    return found
 
 
 def no_such_run(run: str) -> RunStoreError:

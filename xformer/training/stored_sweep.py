@@ -13,7 +13,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,23 +25,18 @@ from xformer.files import write_atomically
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.trace import record
-from xformer.training.entry import Entry, metrics_row
+from xformer.training.entry import Entry
 from xformer.training.loop import Run
 from xformer.training.run_store import RunStore, exact_match, has_no_answer
 from xformer.training.sweeps import Member, goal, members_of
 
 METRICS = ("loss", "held_out_loss", "held_out_exact_match", "held_out_token_accuracy", "gradient_norm", "learning_rate")
-Known = dict[str, list[dict[str, Any]]]
-"""Rows that were read before, by the id of the model."""
 
 
 class StoredSweep:
-    """A sweep of the run store, as it stands now. Of the rows in `known` only newer ones are read.
+    """A sweep of the run store, as it stands now. Raises `RunStoreError` when there is no such sweep."""
 
-    Raises `RunStoreError` when there is no such sweep.
-    """
-
-    def __init__(self, store: RunStore, run: str, known: Known | None = None) -> None:
+    def __init__(self, store: RunStore, run: str) -> None:
         self.store, self.entry = store, store.entry(run)
         if self.entry.sweep is None:
             raise RunStoreError(f"The run “{self.entry.name}” trains one model, so it is no sweep.")
@@ -50,18 +44,8 @@ class StoredSweep:
         self.names = [member.name for member in self.members]
         self.runs: dict[str, Entry] = {one.id: one for one in store.entries() if one.sweep_of == run}
         """The members that are runs, by their ids."""
-        self.rows_of = {} if known is None else known
-        with store.database.reading() as db:
-            for member in self.members:
-                self._read(db, member.id)
-
-    def _read(self, db: Any, member: str) -> None:
-        rows, query = self.rows_of.setdefault(member, []), "SELECT step, row FROM metrics WHERE run = ? AND step > ?"
-        last = db.execute("SELECT max(step) AS step FROM metrics WHERE run = ?", (member,)).fetchone()["step"]
-        if rows and (last is None or last < rows[-1]["step"]):  # it was resumed from an earlier step
-            rows.clear()
-        found = db.execute(f"{query} ORDER BY step", (member, rows[-1]["step"] if rows else -1))
-        rows.extend(row for row in (metrics_row(cell["step"], cell["row"]) for cell in found) if row)
+        self.rows_of = {member.id: store.rows(member.id) for member in self.members}
+        """The metrics by the id of the member."""
 
     def rows(self) -> pd.DataFrame:
         """Return a row for each report, with columns member, step and `METRICS`."""
@@ -86,7 +70,7 @@ class StoredSweep:
             over = run is not None and run.state in ("finished", "failed")
             line = {"member": member.name, "run": "" if run is None else run.id, **member.values}
             line |= {"state": "training" if run is None else run.state, "step": rows[-1]["step"] if rows else 0}
-            line |= {"exact_match": self._exact_match(rows, run)}
+            line |= {"exact_match": exact_match(run or self.entry, rows[-1] if rows else {})}
             line |= {"loss": rows[-1].get("loss", np.nan) if rows else np.nan}
             line |= {"solved": True if step is not None else False if over and self.is_judged else None}
             lines.append(line | {"steps_to_solve": np.nan if step is None else float(step)})
@@ -119,16 +103,12 @@ class StoredSweep:
         return not has_no_answer(self.entry)
 
     def _solved_at(self, member: str) -> int | None:
-        return solved_at(self.rows_of[member], goal(self.entry)) if self.is_judged else None
-
-    def _exact_match(self, rows: Sequence[Mapping[str, Any]], run: Entry | None) -> float:
-        share = exact_match(run or self.entry, rows[-1] if rows else {}) if rows or run is not None else None
-        return float("nan") if share is None else share
-
-
-def solved_at(rows: Sequence[Mapping[str, Any]], share: float) -> int | None:
-    """Return the step of the first report with this exact match, or None."""
-    return next((row["step"] for row in rows if (row.get("held_out_exact_match") or 0.0) >= share), None)
+        """Return the step of the first report that reaches the goal, or None."""
+        if not self.is_judged:
+            return None
+        share = goal(self.entry)
+        rows = self.rows_of[member]
+        return next((row["step"] for row in rows if (row.get("held_out_exact_match") or 0.0) >= share), None)
 
 
 Maps = UInt8[np.ndarray, "member query key"]

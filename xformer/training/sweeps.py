@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from xformer.training.run_store import RunStore
 
 
-ALIKE = ("batch_size",)
-"""Training settings that models trained together must share; all others may differ."""
 OF_THE_TASK = ("train_share",)
 """Settings of the task that may differ, as they do not change the shape of a batch."""
 
@@ -56,9 +54,7 @@ def sweep(of: Preset | str, **settings: Sequence[Any]) -> list[Preset]:
     of = preset(of) if isinstance(of, str) else of
     for name in settings:
         if name in ModelConfig.model_fields or (name in TaskConfig.model_fields and name not in OF_THE_TASK):
-            what = (
-                f"Settings that change the shape of a model, or what it reads, cannot be swept together: got {name!r}"
-            )
+            what = f"Settings that change a model's shape, or what it reads, cannot be swept together: got {name!r}"
             raise ConfigError(f"{what}; for example seed=range(16) or peak_lr=(0.001, 0.003) can.")
         if name == "train_share" and of.task.name != "modular":
             what = f"The share of pairs is a setting of modular addition alone, got it for {of.task.name}"
@@ -84,11 +80,10 @@ def check_alike(presets: Sequence[Preset]) -> None:
             what = f"have one shape and one task, and preset {number} has others than preset 0"
             how = "vary the training settings, for example sweep('reverse-small', seed=range(16))"
             raise ConfigError(f"Models that are trained together {what}; {how}.")
-        for name in ALIKE:
-            if getattr(one.train, name) != getattr(first.train, name):
-                got = f"got {getattr(first.train, name)} and {getattr(one.train, name)}"
-                how = f"train those of each {name} by themselves"
-                raise ConfigError(f"Models that are trained together have the same {name}, {got}; {how}.")
+        if one.train.batch_size != first.train.batch_size:
+            got = f"got {first.train.batch_size} and {one.train.batch_size}"
+            how = "train those of each batch_size by themselves"
+            raise ConfigError(f"Models that are trained together have the same batch_size, {got}; {how}.")
     if first.model.dropout:
         what = "Models with dropout are trained one by one, as each draws what it drops by itself"
         raise ConfigError(f"{what}; got dropout={first.model.dropout:g}, take dropout=0.")

@@ -74,7 +74,7 @@ def work(store: RunStore, run: str, token: str, lock: int | None = None) -> None
         return
     command_loop = CommandLoop(store, entry)
     if _has_own_process():
-        signal.signal(signal.SIGTERM, lambda _number, _frame: command_loop.interrupt())
+        signal.signal(signal.SIGTERM, command_loop.interrupt)
     try:
         if entry.sweep is None:
             state, message = _train(store, entry, command_loop)
@@ -117,11 +117,14 @@ def leave(store: RunStore, run: str, token: str, state: str, message: str, **pos
 
 def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[str, str]:
     """Train. Returns the state of the run afterwards and a message."""
-    folder = store.folder_of(entry.id)
-    settings = entry.settings()
+    folder, settings = store.folder_of(entry.id), entry.settings()
     forget_unfinished(folder)
-    if is_finished(folder):
-        return _finish_again(store, entry, folder, command_loop)
+    if is_finished(folder):  # its process was killed after its last step
+        card = load(folder).card
+        with store.database.writing() as db:
+            insert_rows(db, entry.id, card["curve"])
+            set_columns(db, entry.id, step=card["step"], seconds=card["seconds"], pid=os.getpid())
+        return _finish(store, entry, folder, command_loop)
     task = Task(settings.task)
     task.check_fits(settings.model)
     device = _device(store, entry)
@@ -133,18 +136,14 @@ def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[st
         run.begin_with(load(folder / START).model)
     elif entry.parent is not None and "@" in entry.parent:
         raise TrainingError(f"The weights of {entry.parent} that this run begins with are missing; fork it once more.")
-    _forget_later(store, entry.id, run, folder, step=run.step, seconds=run.seconds, live="{}")
+    _forget_later(store, entry.id, run, folder)
     command_loop.drives({entry.id: run})
     try:
         for progress in run.reports(between=command_loop.between):
             command_loop.report(entry.id, progress.row())
             lower_priority(entry)  # only now: the visitor who pressed Start waits for the first report
     except Stopped:
-        message = ""
-        try:
-            run.keep_snapshot()
-        except QuotaExceededError as error:
-            message = f"No snapshot of this step was kept. {error}"
+        message = _keep_snapshot(run)
         command_loop.flush()
         return command_loop.reason, message
     except (TrainingError, QuotaExceededError):
@@ -184,15 +183,6 @@ def _device(store: RunStore, entry: Entry) -> torch.device:
     return device
 
 
-def _finish_again(store: RunStore, entry: Entry, folder: Path, command_loop: CommandLoop) -> tuple[str, str]:
-    """Finish a run whose process was killed after its last step."""
-    card = load(folder).card
-    with store.database.writing() as db:
-        insert_rows(db, entry.id, card["curve"])
-        set_columns(db, entry.id, step=card["step"], seconds=card["seconds"], pid=os.getpid())
-    return _finish(store, entry, folder, command_loop)
-
-
 def _finish(store: RunStore, entry: Entry, folder: Path, command_loop: CommandLoop) -> tuple[str, str]:
     scoring = Scoring(command_loop)
     figures = put_figures_on_card(folder, SAMPLES, scoring)
@@ -209,7 +199,7 @@ def train_sweep(store: RunStore, entry: Entry, loop: CommandLoop, device: torch.
     folder, members = store.folder_of(entry.id), members_of(entry)
     forget_unfinished(folder)
     gather(store, entry, members)
-    known = {one.id for deleted in (False, True) for one in store.entries(deleted=deleted)}
+    known = store.ids()
     waiting = [member for member in members if member.id not in known]
     check_memory(entry.settings(), device.type, n_models=len(waiting))
     runs = {member.number: _begin(store, entry, member, device) for member in waiting}
@@ -245,8 +235,12 @@ def train_sweep(store: RunStore, entry: Entry, loop: CommandLoop, device: torch.
                 leave(member, runs[report.number], report.failure)
     except Stopped:
         maps.look(now=True)
-        there = [(members[number], run) for number, run in runs.items() if members[number].id not in loop.left]
-        return loop.reason, _stop(store, entry, there) if loop.reason == "stopped" else ""
+        message = ""
+        for number, run in runs.items() if loop.reason == "stopped" else ():
+            if members[number].id not in loop.left:
+                message = _keep_snapshot(run) or message
+                become_run(store, entry, members[number], run, "stopped")
+        return loop.reason, message
     finally:
         loop.flush()
     return "finished", sweep_message(given_up, len(members))
@@ -257,16 +251,13 @@ def sweep_message(n_failed: int, n_models: int) -> str:
     return f"{n_failed} of its {n_models} models had no finite loss any more." if n_failed else ""
 
 
-def _stop(store: RunStore, entry: Entry, runs: Sequence[tuple[Member, Run]]) -> str:
-    """Make stopped runs of models that have not ended. Returns a message."""
-    message = ""
-    for member, run in runs:
-        try:
-            run.keep_snapshot()
-        except QuotaExceededError as error:
-            message = f"No snapshots of this step were kept. {error}"
-        become_run(store, entry, member, run, "stopped")
-    return message
+def _keep_snapshot(run: Run) -> str:
+    """Keep a snapshot of a run that stops. Returns a message where the quota does not allow it."""
+    try:
+        run.keep_snapshot()
+    except QuotaExceededError as error:
+        return f"No snapshot of this step was kept. {error}"
+    return ""
 
 
 def _begin(store: RunStore, entry: Entry, member: Member, device: torch.device) -> Run:
@@ -283,14 +274,13 @@ def _begin(store: RunStore, entry: Entry, member: Member, device: torch.device) 
     return run
 
 
-def _forget_later(store: RunStore, name: str, run: Run, folder: Path, **columns: Any) -> None:
-    """Have the folder and the run store know a run up to its step, from which it goes on."""
+def _forget_later(store: RunStore, name: str, run: Run, folder: Path) -> None:
+    """Have the folder and the run store know a run, or a model of a sweep, up to its step, from which it goes on."""
     forget_after(folder, run.step)
     with store.database.writing() as db:
         db.execute("DELETE FROM metrics WHERE run = ? AND step > ?", (name, run.step))
         insert_rows(db, name, run.rows)
-        if columns:
-            set_columns(db, name, **columns)
+        set_columns(db, name, step=run.step, seconds=run.seconds, live="{}")
 
 
 TAKEN_BACK = ("stopped", "interrupted")

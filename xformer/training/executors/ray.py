@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +22,12 @@ import numpy as np
 
 from xformer.disk_quota import Room
 from xformer.errors import CheckpointError, InputError, RunStoreError
-from xformer.files import FILE, STATE, parse_header, strict_json, write_atomically
+from xformer.files import FILE, STATE, write_atomically
 from xformer.tasks import texts
 from xformer.training import jobs
-from xformer.training.card import MAX_STATE_HEADER
+from xformer.training.card import read_metadata
 from xformer.training.commands import failure
 from xformer.training.entry import Entry
-from xformer.training.executors import Executor, Resources
 from xformer.training.executors.cluster import LostError, RayCluster
 from xformer.training.executors.relay import is_on_ray
 from xformer.training.executors.remote import Files, Job, Report, Stamp, stamp_of, stamps, write_copy
@@ -41,9 +40,10 @@ from xformer.training.run_store import (
     insert_rows,
     insert_run,
     move,
+    owned_entry,
     set_columns,
 )
-from xformer.training.stored_sweep import map_steps, read_maps
+from xformer.training.stored_sweep import read_maps
 from xformer.training.sweeps import Member, members_of
 from xformer.training.worker import gather, leave, sweep_message
 
@@ -75,7 +75,6 @@ class Seen:
     after: dict[str, int] = field(default_factory=dict)
     maps: dict[str, Stamp] = field(default_factory=dict)
     forget: list[str] = field(default_factory=list)
-    last: Any = None
     row: Mapping[str, Any] = field(default_factory=dict)
     sent_commands: int = 0
     missing_since: float | None = None
@@ -91,7 +90,7 @@ def batches(entry: Entry) -> list[Batch]:
     return [Batch(f"{name}-{first // size}", members[first : first + size]) for first in range(0, len(members), size)]
 
 
-class RayExecutor(Executor):
+class RayExecutor:
     """Keeps a run store and the actors of a cluster together. One process for each store; see `relay`."""
 
     def __init__(self, store: RunStore, cluster: RayCluster) -> None:
@@ -143,8 +142,7 @@ class RayExecutor(Executor):
             entry = self.store.entry(entry.id)
             if entry.sweep is not None:
                 gather(self.store, entry, members_of(entry))  # of all batches, before any is taken for over
-                self._forget_maps(entry)
-            self.submit(entry, self.needs(entry))
+            self.submit(entry)
             n += len(batches(entry))
 
     def _batch_size(self, entry: Entry) -> int:
@@ -158,28 +156,27 @@ class RayExecutor(Executor):
             size -= 1
         return min(n, size)
 
-    def needs(self, entry: Entry) -> Resources:
-        """Return what an actor of a run needs; a GPU where one exists and the run may have it."""
-        n = max(1, *(len(batch.members) for batch in batches(entry))) if entry.sweep else 1
-        gpus = int(entry.wanted != "cpu" and self._total("GPU") >= 1)
-        return Resources(gpus=gpus, memory=memory_needed(entry.settings(), n_models=n))
+    def submit(self, entry: Entry) -> None:
+        """Create the actors of a run that are not there and have something left to train.
 
-    def submit(self, entry: Entry, needs: Resources) -> None:
-        """Create the actors of a run that are not there and have something left to train."""
+        Each gets a GPU where one exists and the run may have it.
+        """
+        gpus = int(entry.wanted != "cpu" and self._total("GPU") >= 1)
         for batch in self._left(entry):
-            self.cluster.start(batch.name, self._job(entry, batch), needs)
+            memory = memory_needed(entry.settings(), n_models=max(1, len(batch.members)))
+            self.cluster.start(batch.name, self._job(entry, batch), gpus, memory)
 
     def _left(self, entry: Entry) -> list[Batch]:
         """Return the batches of a run that have something left to train: models that are not runs yet."""
-        known = _known(self.store) if entry.sweep is not None else set()
-        return [
-            batch for batch in batches(entry) if not batch.members or any(one.id not in known for one in batch.members)
-        ]
+        if entry.sweep is None:
+            return batches(entry)
+        known = self.store.ids()
+        return [batch for batch in batches(entry) if any(one.id not in known for one in batch.members)]
 
     def _job(self, entry: Entry, batch: Batch) -> Job:
         folder = self.store.folder_of(entry.id)
         forget_unfinished(folder)
-        known = _known(self.store)
+        known = self.store.ids()
         mine = [member for member in batch.members if member.id not in known]
         gather(self.store, entry, mine)
         folders = [member.folder(self.store, entry.id) for member in mine] if entry.sweep else [folder]
@@ -195,14 +192,6 @@ class RayExecutor(Executor):
             row = dict(db.execute("SELECT * FROM runs WHERE id = ?", (entry.id,)).fetchone())
         ids = {member.id for member in members_of(entry)} - {member.id for member in mine}
         return Job(row, sorted(ids), files, _text(entry))
-
-    def _forget_maps(self, entry: Entry) -> None:
-        """Remove the maps of a sweep that are later than its states."""
-        folder = self.store.folder_of(entry.id)
-        step = max((_saved_step(one.folder(self.store, entry.id)) for one in members_of(entry)), default=0)
-        for later in map_steps(folder):
-            if later > step:
-                (folder / "maps" / f"{later:06d}.npy").unlink(missing_ok=True)
 
     def _make_room(self) -> None:
         """Take paused runs off their nodes, as others wait. Their states are here."""
@@ -246,15 +235,11 @@ class RayExecutor(Executor):
             state, message = failure(self.store, entry, error)
             self._leave(entry, state, message)
             return False
-        row, sent = report.row, {run: rows for run, rows in report.rows.items() if rows}
-        columns = ("state", "step", "seconds", "live", "message", "figures", "train", "wanted", "device", "pid")
-        now = ([row[name] for name in columns], report.obeyed, report.node_id)
+        row = report.row
         seen.row, seen.is_whole = row, report.is_whole and not report.files
-        if now != seen.last or sent or report.models:
-            with self.store.database.writing() as db:
-                self._take_columns(db, self._owned(db, entry), batch, seen, report, sent)
-        seen.last = now
-        seen.after |= {run: rows[-1]["step"] for run, rows in sent.items()}
+        with self.store.database.writing() as db:
+            self._take_columns(db, owned_entry(db, entry), batch, seen, report)
+        seen.after |= {run: rows[-1]["step"] for run, rows in report.rows.items() if rows}
         if report.is_whole:
             for path in report.gone:
                 (self.store.folder / path).unlink(missing_ok=True)
@@ -265,20 +250,13 @@ class RayExecutor(Executor):
         if row["worker"] is not None:  # it could not even be written down there
             state, message = "failed", report.error or "It ended on its node without a word."
         if not batch.members or state == "failed":
-            self._leave(
-                entry, state, message, **({} if batch.members else {"step": row["step"], "seconds": row["seconds"]})
-            )
+            position = {} if batch.members else {"step": row["step"], "seconds": row["seconds"]}
+            self._leave(entry, state, message, **position)
             return False
         self.cluster.end(batch.name)
         if state == "queued":  # it lost its GPU, and goes on without
             self._missing(entry, batch, seen, is_certain=True)
         return True
-
-    def _owned(self, db: Any, entry: Entry) -> Entry:
-        found = entry_of(db, entry.id)
-        if found.worker != entry.worker:
-            raise RunStoreError(f"The run “{entry.name}” has been given to another process.")
-        return found
 
     def _move_models(self, entry: Entry, report: Report) -> None:
         """Move the files of models that have ended to where those of runs are, as the node has done."""
@@ -290,11 +268,11 @@ class RayExecutor(Executor):
     def _take_models(self, entry: Entry, report: Report) -> None:
         """Make runs of the models of a sweep that have ended, as soon as all their files are here."""
         models = report.models if report.is_whole else ()
-        known = _known(self.store) if models else set()
+        known = self.store.ids() if models else set()
         for model in models:
             if model["id"] not in known:
                 with self.store.database.writing() as db:
-                    now = self._owned(db, entry)
+                    now = owned_entry(db, entry)
                     values = {name: value for name, value in model.items() if name != "number"}
                     values |= {"owner": now.owner, "private": now.private, "node": self._node(report)}
                     insert_run(db, values)
@@ -326,18 +304,12 @@ class RayExecutor(Executor):
         np.save(merged, maps, allow_pickle=False)
         write_atomically(self.store.folder / path, merged.getvalue())
 
-    def _take_columns(
-        self,
-        db: Any,
-        now: Entry,
-        batch: Batch,
-        seen: Seen,
-        report: Report,
-        rows: Mapping[str, Sequence[dict[str, Any]]],
-    ) -> None:
+    def _take_columns(self, db: Any, now: Entry, batch: Batch, seen: Seen, report: Report) -> None:
         row = report.row
-        for run, some in rows.items():
-            if run not in seen.after:  # the first ones: those here may be of steps after the state it went on from
+        for run, some in report.rows.items():
+            if (
+                some and run not in seen.after
+            ):  # the first ones: those here may be of steps after the state it went on from
                 db.execute("DELETE FROM metrics WHERE run = ?", (run,))
             insert_rows(db, run, some)
         kept = ("message", "wanted", "device", "pid")
@@ -346,11 +318,9 @@ class RayExecutor(Executor):
         if batch.members:
             all_seen = [one.row for one in map(self.seen.get, (of.name for of in batches(now))) if one and one.row]
             speed = sum(json.loads(one["live"]).get("steps_per_second", 0.0) for one in all_seen)
-            values |= {
-                "live": json.dumps({"steps_per_second": speed}),
-                "step": max(now.step, *(one["step"] for one in all_seen), 0),
-            }
-            values |= {"seconds": max(now.seconds, sum(one["seconds"] for one in all_seen))}
+            values["live"] = json.dumps({"steps_per_second": speed})
+            values["step"] = max(now.step, *(one["step"] for one in all_seen), 0)
+            values["seconds"] = max(now.seconds, sum(one["seconds"] for one in all_seen))
         if any(Path(path).name in (STATE, FILE) for path in report.files):
             values["unreported_starts"] = 0
         if row["state"] in ("running", "paused") and row["state"] != now.state and not batch.members:
@@ -391,21 +361,18 @@ class RayExecutor(Executor):
             what = f"Its node was lost {starts} times in a row before a saved state came back"
             self._leave(entry, "failed", f"{what}; it may need more memory than a node has. Resume tries once more.")
             return
-        step = max(_saved_step(folder) for folder in self._folders(entry, batch))
+        folders = [one.folder(self.store, entry.id) for one in batch.members] or [self.store.folder_of(entry.id)]
+        step = max(map(_saved_step, folders))
         node = f"The node {entry.node}" if entry.node else "The node"
         then = f"goes on from step {step:,}, the last state that was saved here" if step else "begins again"
         message = f"{node} that trained this run was lost. It {then}."
         if batch.members:
             with self.store.database.writing() as db:
-                set_columns(db, self._owned(db, entry).id, message=message, unreported_starts=starts + 1)
-            self.submit(self.store.entry(entry.id), self.needs(entry))
+                set_columns(db, owned_entry(db, entry).id, message=message, unreported_starts=starts + 1)
+            self.submit(self.store.entry(entry.id))
         else:
             state = "paused" if entry.state == "paused" else "queued"
             self._leave(entry, state, message, unreported_starts=starts, live="{}")
-
-    def _folders(self, entry: Entry, batch: Batch) -> Iterator[Path]:
-        folders = [one.folder(self.store, entry.id) for one in batch.members]
-        yield from folders or [self.store.folder_of(entry.id)]
 
     # Commands
 
@@ -444,18 +411,11 @@ class RayExecutor(Executor):
                 self.cluster.end(name)
 
 
-def _known(store: RunStore) -> set[str]:
-    """Return the ids of all runs, deleted ones too."""
-    with store.database.reading() as db:
-        return {row["id"] for row in db.execute("SELECT id FROM runs")}
-
-
 def _saved_step(folder: Path) -> int:
     """Return the step of the state in a folder; 0 where there is none, or where it is damaged, which the worker says."""
     try:
-        content = (folder / STATE).read_bytes()
-        step = strict_json(parse_header(content, MAX_STATE_HEADER).metadata.get("state", ""), "state").get("step")
-    except (OSError, CheckpointError, AttributeError):
+        step = read_metadata(folder).get("step") if (folder / STATE).exists() else 0
+    except (OSError, CheckpointError):
         return 0
     return step if isinstance(step, int) else 0
 

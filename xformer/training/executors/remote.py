@@ -167,11 +167,8 @@ class RemoteRun:
         for path in paths:
             if total > MOST_BYTES:
                 return files, False
-            with (
-                suppress(FileNotFoundError),
-                open(self.store.folder / path, "rb") as file,
-            ):  # as stamp and content agree
-                files[path] = stamp_of(os.fstat(file.fileno())), file.read()
+            with suppress(FileNotFoundError), open(self.store.folder / path, "rb") as file:
+                files[path] = stamp_of(os.fstat(file.fileno())), file.read()  # which agree
                 total += len(files[path][1])
         return files, True
 
