@@ -16,21 +16,26 @@ SVG = "{http://www.w3.org/2000/svg}"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
+def spec_of(chart: Any) -> dict[str, Any]:
+    """A chart as the browser gets it, without the check against the schema, which takes seconds."""
+    return chart if isinstance(chart, dict) else chart.to_dict(validate=False)
+
+
 def rows_of(chart: Any, column: str) -> list[dict[str, Any]]:
     """The rows of the one table of a chart with that column."""
-    tables = [rows for rows in chart.to_dict(validate=False)["datasets"].values() if rows and column in rows[0]]
+    tables = [rows for rows in spec_of(chart)["datasets"].values() if rows and column in rows[0]]
     assert len(tables) == 1, f"{len(tables)} tables have {column}"
     return tables[0]
 
 
 def all_rows(chart: Any) -> list[dict[str, Any]]:
     """Every row of every table of a chart, as the browser gets it."""
-    return [row for rows in chart.to_dict()["datasets"].values() for row in rows]
+    return [row for rows in spec_of(chart)["datasets"].values() for row in rows]
 
 
 def ends_of(chart: Any, channel: str = "color", layer: int = 0) -> tuple[float, float]:
     """Where the scale of a layer begins and ends; one whose middle is not half-way fails."""
-    spec = chart.to_dict()
+    spec = spec_of(chart)
     domain = spec.get("layer", [spec])[layer]["encoding"][channel]["scale"]["domain"]
     assert len(domain) % 2 == 0 or abs(domain[len(domain) // 2] - (domain[0] + domain[-1]) / 2) < 1e-9
     return domain[0], domain[-1]

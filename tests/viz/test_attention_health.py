@@ -27,7 +27,7 @@ def health() -> AttentionHealth:
 
 @pytest.mark.parametrize(("measure", "domain"), [("entropy_p50", [0.0, 1.0]), ("score_max", None)])
 def test_a_map_has_a_cell_per_probe_and_head(health: AttentionHealth, measure: str, domain: list[float] | None) -> None:
-    spec = health_map(health.table(), measure).to_dict()
+    spec = health_map(health.table(), measure).to_dict(validate=False)
     [rows] = spec["datasets"].values()
     assert len(rows) == 3 * 2 * 3
     table = health.table().set_index(["step", "head"])
@@ -40,7 +40,7 @@ def test_a_map_has_a_cell_per_probe_and_head(health: AttentionHealth, measure: s
 def test_a_long_training_is_thinned(health: AttentionHealth) -> None:
     table = health.table().query("step == 0")
     long = [table.assign(step=step) for step in range(200)]
-    [rows] = health_map(pd.concat(long), "moved").to_dict()["datasets"].values()
+    [rows] = health_map(pd.concat(long), "moved").to_dict(validate=False)["datasets"].values()
     steps = {row["step"] for row in rows}
     assert len(steps) == MOST_STEPS
     assert {0, 199} <= steps
@@ -65,7 +65,7 @@ def test_the_film_has_a_frame_per_step_and_draws(health: AttentionHealth) -> Non
     assert [frame["step"] for frame in header["frames"]] == [0, 5, 10]
     assert header["marks"] == [[0, "leak"]]
     assert film.endswith(np.concatenate([codes.ravel() for codes in planes[10].values()]).tobytes())
-    assert film_still(film, step=5).to_dict()
+    assert film_still(film, step=5).to_dict(validate=False)
 
 
 def test_the_report_shows_alarms_and_charts(health: AttentionHealth) -> None:
@@ -88,7 +88,7 @@ def test_an_encoder_decoder_is_drawn_with_the_tokens_of_both_stacks() -> None:
     assert sides["encoder.0.attn"] == (4, 4)
     assert sides["decoder.0.self_attn"] == (3, 3)
     assert sides["decoder.0.cross_attn"] == (3, 4)
-    [rows] = health_map(health.table(), "moved").to_dict()["datasets"].values()
+    [rows] = health_map(health.table(), "moved").to_dict(validate=False)["datasets"].values()
     assert len({row["name"] for row in rows}) == len(rows)
     with pytest.raises(InputError, match="not of these tokens"):
         health_film(record.tokens, {1: record.planes(1)}, scores={}, steps=1)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.viz.drawn_file import Mark, maps_of, marks
 from xformer.viz import theme
-from xformer.viz.charts import SIDES, layered, pixel_axes, place_labels, small_maps, token_lanes
+from xformer.viz.charts import layered, pixel_axes, place_labels, small_maps, token_lanes
 from xformer.viz.diagram_figure import Sheet
 from xformer.viz.export import svg
 
@@ -49,14 +49,6 @@ def test_the_layers_stay_as_they_were_and_their_table_is_not_written_as_text(mon
         alt.layer(*parts)
 
 
-def test_two_close_points_take_different_sides() -> None:
-    points = np.array([[0.0, 0.0], [0.02, 0.0], [1.0, 1.0]])
-    one, other, far = place_labels(points, ["17", "18", "5"], width=300, height=300)
-    assert one != other
-    assert {one, other} <= set(SIDES)
-    assert far == "above"  # as of a point alone
-
-
 def test_what_has_no_room_is_left_out_but_never_the_inputs() -> None:
     points = np.zeros((30, 2)) + np.linspace(0, 1e-3, 30)[:, None]
     points = np.concatenate([points, [[1.0, 1.0]]])
@@ -67,9 +59,8 @@ def test_what_has_no_room_is_left_out_but_never_the_inputs() -> None:
     assert place_labels(points, names, first=first, width=300, height=300)[29] != ""
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_no_two_labels_collide(seed: int) -> None:
-    points = np.random.default_rng(seed).normal(size=(80, 2))
+def test_no_two_labels_collide() -> None:
+    points = np.random.default_rng(0).normal(size=(80, 2))
     names = [str(index) for index in range(80)]
     sides = place_labels(points, names, width=400, height=300, size=12, gap=7)
     span = np.ptp(points, axis=0)

@@ -57,13 +57,13 @@ def test_each_tile_has_the_weight_of_its_patch_and_covers_its_pixels() -> None:
 
 
 def test_attention_is_drawn_on_the_fixed_scale_from_0_to_1_and_the_query_is_framed() -> None:
-    spec = overlay_chart(overlay(), dark=False, what="attention", query="r2 c1").to_dict()
+    spec = overlay_chart(overlay(), dark=False, what="attention", query="r2 c1").to_dict(validate=False)
     scale = spec["layer"][0]["encoding"]["color"]["scale"]
     assert (scale["domain"][0], scale["domain"][-1], scale["range"]) == (0, 1, theme.sequential(False))
     framed = spec["datasets"][spec["layer"][2]["data"]["name"]]
     assert {row["where"] for row in framed} == {"r2 c1"}
     blank = overlay_frame([[("a", WEIGHTS[0])]], NAMES, (3, 3), 2, np.zeros(36, int))
-    drawn = overlay_chart(blank, dark=True, what="share").to_dict()
+    drawn = overlay_chart(blank, dark=True, what="share").to_dict(validate=False)
     assert len(drawn["layer"]) == 3  # tiles and two kinds of text: no ink
 
 
@@ -86,12 +86,12 @@ def test_filters_are_centred_on_zero_and_stand_in_rows() -> None:
     assert corners[16] == (0, pytest.approx(2.8))  # sixteen in a row
     limit = filters.abs().max().item()
     assert ends_of(chart) == pytest.approx((-limit, limit))
-    assert len(max(viz.filter_components(reading).to_dict()["datasets"].values(), key=len)) == 4 * 4
+    assert len(max(viz.filter_components(reading).to_dict(validate=False)["datasets"].values(), key=len)) == 4 * 4
 
 
 def test_bars_are_the_probabilities_of_both_runs() -> None:
     reading, before = read_test_image(0), read_test_image(1)
-    spec = viz.classes(reading, before=before).to_dict()
+    spec = viz.classes(reading, before=before).to_dict(validate=False)
     [data] = spec["datasets"].values()
     right = reading.answers[0]
     for row in data:
@@ -100,7 +100,7 @@ def test_bars_are_the_probabilities_of_both_runs() -> None:
         assert row["right"] == (row["digit"] == right)
     assert spec["layer"][0]["encoding"]["y"]["scale"]["domain"] == [0, 1]
     assert len(spec["layer"]) == 3
-    assert len(viz.classes(reading).to_dict()["layer"]) == 2
+    assert len(viz.classes(reading).to_dict(validate=False)["layer"]) == 2
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -134,7 +134,7 @@ def test_the_weights_of_a_head_stand_at_its_patches(name: str, special: list[str
     table = analysis.over_image(reading, query=4, layer=1, head=2)
     assert table["weight"].tolist() == reading["encoder.1.attn.pattern"][0, 2, 4].tolist()
     assert table["place"].tolist() == [*special, *(f"r{row} c{column}" for row in (1, 2, 3) for column in (1, 2, 3))]
-    spec = viz.over_image(reading, query=4, layer=1, head=2).to_dict()
+    spec = viz.over_image(reading, query=4, layer=1, head=2).to_dict(validate=False)
     [tiles] = [rows for rows in spec["datasets"].values() if len(rows) == len(table)]
     assert [row["value"] for row in tiles] == table["weight"].tolist()
     side = tiles[-1]["x2"] - tiles[-1]["x"]

@@ -29,7 +29,7 @@ LEARNED = ran(random_model("encoder", positions="learned"))
 
 
 def datasets(chart: Any) -> list[list[dict]]:
-    return list(chart.to_dict()["datasets"].values())
+    return list(chart.to_dict(validate=False)["datasets"].values())
 
 
 def test_curves_are_the_positions_of_the_model() -> None:
@@ -39,7 +39,7 @@ def test_curves_are_the_positions_of_the_model() -> None:
     vectors = added_positions(LEARNED, 11)
     for row in rows:
         assert row["value"] == vectors[row["position"], row["dimension"]].item()
-    spec = chart.to_dict()
+    spec = chart.to_dict(validate=False)
     [picked] = spec["params"]
     assert (picked["bind"], picked["select"]["fields"]) == ("legend", ["dimension"])
     scale = spec["layer"][0]["encoding"]["color"]["scale"]
@@ -70,7 +70,7 @@ def test_the_band_runs_from_the_lowest_to_the_highest_pair(kind: str | None) -> 
             along = matrix.diagonal(row["offset"])
             assert (row["low"], row["high"]) == (along.min().item(), along.max().item())
             assert row["mean"] == pytest.approx(along.mean().item(), abs=1e-12)
-    band, line, dots = chart.to_dict()["layer"]
+    band, line, dots = chart.to_dict(validate=False)["layer"]
     assert (band["encoding"]["y"]["field"], band["encoding"]["y2"]["field"]) == ("low", "high")
     assert band["encoding"]["y"]["title"] == ("P[i] · P[j]" if kind is None else "turned q · k")
     assert line["encoding"]["y"]["field"] == dots["encoding"]["y"]["field"] == "mean"
@@ -82,7 +82,7 @@ def test_alibi_has_one_line_a_head_in_the_heads_hues() -> None:
     assert {row["head"] for row in rows} == {1, 2, 3}
     slopes = alibi_slopes(3)
     assert all(row["bias"] == pytest.approx(-float(slopes[row["head"] - 1]) * abs(row["offset"])) for row in rows)
-    assert chart.to_dict()["layer"][0]["encoding"]["color"]["scale"]["range"] == theme.head_hues(3, dark=True)
+    assert chart.to_dict(validate=False)["layer"][0]["encoding"]["color"]["scale"]["range"] == theme.head_hues(3, dark=True)
 
 
 def test_each_head_has_a_cell_with_the_share_that_moved() -> None:
@@ -93,7 +93,7 @@ def test_each_head_has_a_cell_with_the_share_that_moved() -> None:
         rows = datasets(chart)[0]
         assert [row["moved"] for row in rows] == analysis.attention_moved(after, before=before)["moved"].tolist()
         assert [(row["row"], row["column"]) for row in rows][::n_heads] == [("layer 1", 1), ("layer 2", 1)]
-        spec = chart.to_dict()
+        spec = chart.to_dict(validate=False)
         assert ends_of(chart) == (0, 1)
         assert (len(spec["layer"]) == 2) == with_numbers
         assert [row["cell"] for row in rows][::n_heads] == ["1.1", "2.1"]
@@ -103,13 +103,13 @@ def test_each_head_has_a_cell_with_the_share_that_moved() -> None:
 
 def test_the_chosen_head_is_framed_in_the_grid() -> None:
     after = ran(random_model("encoder"), edits=[zero_positions()])
-    chart = viz.attention_moved(after, before=LEARNED, chosen=(1, 0), title="Moved").to_dict()
+    chart = viz.attention_moved(after, before=LEARNED, chosen=(1, 0), title="Moved").to_dict(validate=False)
     assert chart["layer"][-1]["transform"] == [{"filter": {"equal": "2.1", "field": "cell"}}]
     assert chart["title"] == "Moved"
 
 
 def test_a_guess_is_made_in_an_empty_grid_of_the_same_cells() -> None:
-    chart = attention_guess(LEARNED, layer=1, head=2, query=3, height=190).to_dict()
+    chart = attention_guess(LEARNED, layer=1, head=2, query=3, height=190).to_dict(validate=False)
     cells = analysis.attention(LEARNED, layer=1, head=2)
     assert chart["layer"][1]["transform"][0]["filter"]["equal"] == cells["query"].unique()[3]
     assert chart["params"][0]["select"]["fields"] == ["query", "key"]
@@ -118,7 +118,7 @@ def test_a_guess_is_made_in_an_empty_grid_of_the_same_cells() -> None:
 
 def test_masked_cells_cannot_be_guessed() -> None:
     decoder = ran(random_model("decoder"))
-    chart = attention_guess(decoder, layer=1, head=2, query=3, height=190, dark=True).to_dict()
+    chart = attention_guess(decoder, layer=1, head=2, query=3, height=190, dark=True).to_dict(validate=False)
     [rows] = chart["datasets"].values()
     assert len(rows) == 5 * 6 / 2
     names = analysis.attention(decoder, layer=1, head=2)["key"].unique().tolist()
@@ -130,7 +130,7 @@ def test_masked_cells_cannot_be_guessed() -> None:
 def test_the_cells_of_a_head_with_a_height_are_squares_that_share_it() -> None:
     sizes = {None: 5 * 30, 190: 190, 900: 5 * 42}
     looks = {"title": "On", "legend": False}
-    charts = [viz.attention(LEARNED, layer=1, head=2, height=height, **looks).to_dict() for height in sizes]
+    charts = [viz.attention(LEARNED, layer=1, head=2, height=height, **looks).to_dict(validate=False) for height in sizes]
     assert [(one["width"], one["height"]) for one in charts] == [(size, size) for size in sizes.values()]
     assert charts[0]["datasets"] == charts[1]["datasets"]
     assert all(one["title"] == "On" and one["encoding"]["color"]["legend"] is None for one in charts)

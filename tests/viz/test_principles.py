@@ -25,7 +25,7 @@ SENTENCE = Sentence("the cat saw the dog", d=4)
 
 
 def datasets(chart: Any) -> list[list[dict]]:
-    return list(chart.to_dict()["datasets"].values())
+    return list(chart.to_dict(validate=False)["datasets"].values())
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -41,7 +41,7 @@ def test_a_matrix_has_its_numbers_in_its_cells(dark: bool) -> None:
         assert float(row["shown"].replace("−", "-")) == pytest.approx(value, abs=0.005 + 1e-9)
     limit = mixed.x.abs().max().item()
     assert ends_of(chart) == pytest.approx((-limit, limit))
-    assert chart.to_dict()["layer"][2]["transform"] == [{"filter": {"equal": "3 the", "field": "row"}}]
+    assert chart.to_dict(validate=False)["layer"][2]["transform"] == [{"filter": {"equal": "3 the", "field": "row"}}]
 
 
 def test_shares_run_from_0_to_1_and_forbidden_cells_are_grey() -> None:
@@ -52,7 +52,7 @@ def test_shares_run_from_0_to_1_and_forbidden_cells_are_grey() -> None:
         assert [row["hidden"] for row in rows] == [at % 5 > at // 5 for at in range(25)]
         assert rows[1]["shown"] == written
     assert ends_of(chart) == (0.0, 1.0)
-    hidden_layer = chart.to_dict()["layer"][1]
+    hidden_layer = chart.to_dict(validate=False)["layer"][1]
     assert hidden_layer["mark"]["color"] == theme.MASKED[0]
     assert hidden_layer["transform"] == [{"filter": "datum.hidden"}]
     hidden = {
@@ -78,7 +78,7 @@ def test_saturation_is_drawn_up_to_its_bound(what: Any, top: float) -> None:
     chart = viz.softmax_saturation(what=what, seed=1)
     [rows] = datasets(chart)
     assert [row[what] for row in rows] == frame[what].tolist()
-    encoding = chart.to_dict()["layer"][0]["encoding"]["y"]
+    encoding = chart.to_dict(validate=False)["layer"][0]["encoding"]["y"]
     assert (encoding["field"], encoding["scale"]["domain"]) == (what, [0, top])
 
 
@@ -86,7 +86,7 @@ def test_bars_are_weights_on_the_fixed_scale() -> None:
     chart = viz.softmax_row(d=8, scaled=False)
     [rows] = datasets(chart)
     assert [row["weight"] for row in rows] == softmax_row(d=8, scaled=False)["weight"].tolist()
-    assert chart.to_dict()["layer"][0]["encoding"]["y"]["scale"]["domain"] == [0, 1]
+    assert chart.to_dict(validate=False)["layer"][0]["encoding"]["y"]["scale"]["domain"] == [0, 1]
 
 
 def test_costs_are_stacked_by_part_with_the_measured_sum_beside() -> None:
@@ -96,5 +96,5 @@ def test_costs_are_stacked_by_part_with_the_measured_sum_beside() -> None:
     assert [row["count"] for row in bars] == frame["count"].tolist()
     words = next(rows for rows in datasets(chart) if "shown" in rows[0])
     assert [row["shown"] for row in words] == ["520", "520", "1,040"]
-    domain = chart.to_dict()["layer"][0]["encoding"]["color"]["scale"]["domain"]
+    domain = chart.to_dict(validate=False)["layer"][0]["encoding"]["color"]["scale"]["domain"]
     assert set(domain) == set(frame["part"])

@@ -45,7 +45,7 @@ COLOURS = {"one": "#111111", "two": "#222222"}
 
 def layers(chart: Any) -> list[tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     """The mark, the rows and the encoding of each layer, as the browser gets them."""
-    spec = chart.to_dict()
+    spec = chart.to_dict(validate=False)
     own = spec.get("data", {})
     return [
         (layer["mark"]["type"], spec["datasets"][(layer.get("data") or own)["name"]], layer["encoding"])
@@ -124,7 +124,7 @@ def test_names_stand_in_the_order_in_which_the_lines_end_and_are_only_ever_text(
     rows = {evil: [{"step": 1, "loss": 1.0}], "two": [{"step": 1, "loss": 2.0}]}
     chart = curves_chart(curves(rows, "loss"), "loss", "x", {evil: "#111111", "two": "#222222"})
     assert layers(chart)[0][2]["color"]["scale"] == {"domain": ["two", evil], "range": ["#222222", "#111111"]}
-    assert "url" not in json.dumps(chart.to_dict()["layer"])
+    assert "url" not in json.dumps(chart.to_dict(validate=False)["layer"])
 
 
 def test_a_dot_has_its_own_colour() -> None:
@@ -135,7 +135,7 @@ def test_a_dot_has_its_own_colour() -> None:
 def test_no_runs_make_an_empty_picture() -> None:
     assert curves({}, "loss").empty
     chart = curves_chart(curves({"one": []}, "loss"), "loss", "loss", COLOURS, log=True)
-    assert chart.to_dict()["layer"]
+    assert chart.to_dict(validate=False)["layer"]
 
 
 DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -157,7 +157,7 @@ def test_the_frame_holds_what_was_reported_and_no_number_for_what_was_garbled() 
 @pytest.mark.parametrize("curves", [LOSS, ACCURACY, GRADIENT, RATE], ids=lambda curves: curves.title)
 def test_a_chart_has_its_numbers_its_axes_and_its_hues(curves: Curves, dark: bool) -> None:
     chart = curve_chart(FRAME, curves, steps=12, dark=dark)
-    lines = chart.to_dict()["layer"][0]["encoding"]
+    lines = chart.to_dict(validate=False)["layer"][0]["encoding"]
     for name in curves.names:
         assert [row[name] for row in all_rows(chart)] == pytest.approx(FRAME[name].tolist())
     assert (lines["x"]["title"], lines["x"]["scale"]["domain"], lines["y"]["title"]) == ("step", [0, 12], curves.axis)
@@ -169,16 +169,16 @@ def test_a_chart_has_its_numbers_its_axes_and_its_hues(curves: Curves, dark: boo
 
 def test_only_positive_values_are_drawn_on_a_logarithmic_axis() -> None:
     frame = metrics_frame([{"step": 1, "loss": 0.0}, {"step": 2, "loss": 0.5}])
-    lines = curve_chart(frame, LOSS, steps=2, dark=False, log=True).to_dict()["layer"][0]
+    lines = curve_chart(frame, LOSS, steps=2, dark=False, log=True).to_dict(validate=False)["layer"][0]
     assert lines["encoding"]["y"]["scale"]["type"] == "log"
     assert any("datum.value > 0" in str(step.get("filter")) for step in lines["transform"])
-    plain = curve_chart(frame, ACCURACY, steps=2, dark=False, log=True).to_dict()["layer"][0]
+    plain = curve_chart(frame, ACCURACY, steps=2, dark=False, log=True).to_dict(validate=False)["layer"][0]
     assert plain["encoding"]["y"]["scale"].get("type") != "log"
 
 
 def test_marks_and_the_shown_step_are_rules_and_no_points_of_a_curve() -> None:
     chart = curve_chart(with_marks(FRAME, 6, [(9, "here")]), LOSS, steps=12, dark=False)
-    spec, rows = chart.to_dict(), {row["mark"]: row for row in all_rows(chart)}
+    spec, rows = chart.to_dict(validate=False), {row["mark"]: row for row in all_rows(chart)}
     assert (rows["shown"]["step"], rows["marked"]["step"], rows["marked"]["note"]) == (6, 9, "here")
     assert spec["layer"][0]["transform"][0]["filter"] == "datum.mark == ''"
     rules = [layer for layer in spec["layer"] if layer["mark"]["type"] == "rule"]
@@ -191,7 +191,7 @@ def test_what_a_chart_looks_like_does_not_depend_on_how_far_the_run_is() -> None
     """But for the end of its axis, a round number that a curve which falls never moves."""
     specs = []
     for n in (1, len(FRAME)):
-        spec = curve_chart(with_marks(FRAME.head(n), None), LOSS, steps=12, dark=False).to_dict()
+        spec = curve_chart(with_marks(FRAME.head(n), None), LOSS, steps=12, dark=False).to_dict(validate=False)
         specs.append(json.dumps({name: value for name, value in spec.items() if name not in ("data", "datasets")}))
     assert specs[0] == specs[1]
 
@@ -200,7 +200,7 @@ def test_what_a_chart_looks_like_does_not_depend_on_how_far_the_run_is() -> None
 def test_no_axis_waits_for_its_data(log: bool) -> None:
     """Vega looks for the extent of a field before the data are there, and complains in the console that it is infinite."""
     for n in (0, 3):
-        spec = curve_chart(FRAME.head(n), LOSS, steps=12, dark=False, log=log).to_dict()
+        spec = curve_chart(FRAME.head(n), LOSS, steps=12, dark=False, log=log).to_dict(validate=False)
         scales = [layer["encoding"]["y"]["scale"] for layer in spec["layer"] if "y" in layer["encoding"]]
         assert scales
         assert all(len(scale["domain"]) == 2 for scale in scales)
@@ -223,4 +223,4 @@ def test_the_heads_have_a_column_each_and_the_best_of_them() -> None:
     assert found.to_numpy().tolist() == [[10, 0.4, 0.2, 0.4], [20, 0.2, 0.9, 0.9]]
     curves = head_curves("anti-diagonal", {column: str(pair) for pair, column in columns.items()}, [0, 1, 0])
     assert curves.hues == (theme.HEAD_HUES[0], theme.HEAD_HUES[1], theme.HEAD_HUES[0])
-    curve_chart(wide, curves, steps=20, dark=False).to_dict()
+    curve_chart(wide, curves, steps=20, dark=False).to_dict(validate=False)
