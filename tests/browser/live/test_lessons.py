@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import random
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -13,11 +12,15 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+import xformer
 from benchmarks import live_site
 from tests.browser.live.engine import Engine, pages_from_disk
-from tests.browser.live.lesson_oracle import NONE, Oracle, State
-from xformer.errors import InputError, XformerError
+from xformer import edits
+from xformer.errors import InputError
+from xformer.files import snapshot_file
 from xformer.live import lesson as lessons
+from xformer.live.export import opened as opened_model
+from xformer.live.export import pack_model
 from xformer.live.lesson import Exercise, Lesson, Predict
 
 LESSONS = sorted(Path("docs/lessons").glob("*.md"))
@@ -126,15 +129,17 @@ def shipped(name: str) -> Lesson:
 
 
 @pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Oracle]:
-    """The lessons' models, by lesson; the one that is trained in seconds is trained here."""
-    made: dict[str, Oracle] = {}
-    for name in NAMES:
-        lesson = shipped(name)
-        made[name] = Oracle(lesson, lessons.model_of(lesson, Path("docs/lessons"), tmp_path_factory.mktemp(name)))
-    return made
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folder of each lesson's model; the one that is trained in seconds is trained here."""
+    docs = Path("docs/lessons")
+    return {name: lessons.model_of(shipped(name), docs, tmp_path_factory.mktemp(name)) for name in NAMES}
 
 
+State = dict[str, Any]
+NONE: State = {
+    "replace": {}, "mask": "trained", "drawn": [], "ablate": [], "cut": [], "positions": True, "step": None,
+    "layer": 0, "head": 0, "query": None, "key": None, "tab": "attention",
+}  # fmt: skip
 CUT = "encoder.0.attn.0"
 CROSS = "decoder.0.cross_attn"
 SOLUTIONS: dict[str, list[State]] = {
@@ -169,12 +174,14 @@ def begun(lesson: Lesson, exercise: Exercise) -> State:
     return NONE | {"input": lesson.input} | dict(exercise.start)
 
 
-def solution(name: str, number: int, oracle: Oracle) -> State:
-    exercise = shipped(name).exercises[number]
-    state = begun(shipped(name), exercise) | SOLUTIONS[name][number]
-    if exercise.goal == "first_step":
-        state["step"] = next(step for step in oracle.steps if oracle.solved(exercise, {**state, "step": step}))
-    return state
+def wrong(exercise: Exercise, state: State, solved: State) -> list[State]:
+    """States near a solution that are none: the start, a change too few or too many, or one that is not allowed."""
+    found = [state, solved | {"mask": "full" if solved["mask"] == "causal" else "causal"}]
+    found += [solved | {"positions": not solved["positions"]}, solved | {"input": "99"}, solved | {"step": 5}]
+    if "at_most" in exercise.details:
+        path = exercise.details.get("site", CROSS if CROSS in str(solved) else "encoder.0.attn")
+        found.append(solved | {"cut": [*solved["cut"], *(f"{path}.0.{q}.{k}" for q in (0, 1) for k in (0, 1))]})
+    return found + [solved | {kind: solved[kind][:-1]} for kind in ("cut", "ablate") if solved[kind] != state[kind]]
 
 
 def test_there_are_eight_lessons_and_each_asks_and_has_exercises() -> None:
@@ -186,13 +193,6 @@ def test_there_are_eight_lessons_and_each_asks_and_has_exercises() -> None:
         assert len(lesson.exercises) >= 2, name
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_each_exercise_is_open_at_first_and_can_be_solved(name: str, models: dict[str, Oracle]) -> None:
-    for number, exercise in enumerate(shipped(name).exercises):
-        assert not models[name].solved(exercise, begun(shipped(name), exercise))
-        assert models[name].solved(exercise, solution(name, number, models[name]))
-
-
 TRUTHS = {
     "attention": [3, 2], "cross-attention": [2, 1], "heads": [2, 1], "induction": [1, 1, 1], "masks": [1, 0],
     "positions": [3, 1], "scores": [2, 1, 1], "training": [1, 1],
@@ -200,34 +200,29 @@ TRUTHS = {
 """What the text after each prediction says."""
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_what_a_lesson_says_after_a_prediction_is_so(name: str, models: dict[str, Oracle]) -> None:
-    assert [models[name].truth(asked) for asked in shipped(name).predictions] == TRUTHS[name]
+def test_the_numbers_in_the_texts_are_those_of_the_models(folders: dict[str, Path]) -> None:
+    def run(name: str, text: str, *changes: Any) -> xformer.Reading:
+        return xformer.read(f"checkpoints/{name}", text, edits=list(changes))
 
+    def says(reading: xformer.Reading) -> list[str]:
+        return [reading.subject.labels[token] for token in reading.predicted]
 
-def test_the_numbers_in_the_texts_are_those_of_the_models(models: dict[str, Oracle]) -> None:
-    mirror, small, whole = models["scores"], models["positions"], models["heads"]
-    from xformer.reading import read
-
-    reading = read("checkpoints/reverse-mirror", "3 7 12 9")
-    scores = reading["encoder.0.attn.scores"][0, 0, 0].tolist()
+    plain, nowhere = "3 7 12 9", edits.zero_positions()
+    scores = run("reverse-mirror", plain)["encoder.0.attn.scores"][0, 0, 0].tolist()
     assert scores == pytest.approx([-3.48, -2.55, -3.32, 9.86], abs=0.005)
-    plain = {**NONE, "input": "3 7 12 9"}
-    cut = mirror.run({**plain, "cut": [f"{CUT}.0.3"]}).patterns["encoder.0.attn"]
-    assert cut[0, 0, 1] == pytest.approx(0.54, abs=0.01)
-    found = [small.labels[token] for token in small.run({**plain, "positions": False}).predicted]
-    assert found == ["12", "9", "12", "9", "end"]
-    turned = small.run({**plain, "input": "9 12 7 3", "positions": False}).predicted
-    assert turned == (*reversed(small.run({**plain, "positions": False}).predicted[:4]), small.labels.index("end"))
-    six = {**NONE, "input": "5 1 8 2 9 4"}
+    cut = run("reverse-mirror", plain, edits.mask_edges("encoder.0.attn", [(0, 3)]))
+    assert float(cut["encoder.0.attn.pattern"][0, 0, 0, 1]) == pytest.approx(0.54, abs=0.01)
+    assert says(run("reverse-small", plain, nowhere)) == ["12", "9", "12", "9", "end"]
+    assert says(run("reverse-small", "9 12 7 3", nowhere)) == ["9", "12", "9", "12", "end"]
     for head in range(4):
-        assert whole.run(six).patterns["encoder.2.attn"][head, ::-1].diagonal().mean() > 0.95
-        assert whole.run({**six, "ablate": [f"encoder.2.attn.{head}"]}).is_right == (head != 0)
-    lost = models["cross-attention"].run({**plain, "ablate": ["decoder.0.self_attn.0", "decoder.0.self_attn.1"]})
-    assert {models["cross-attention"].labels[token] for token in lost.predicted} == {"end"}
-    assert not small.run({**plain, "input": " ".join(map(str, range(1, 17)))}).is_right
-    early = models["training"].run({**plain, "step": 60})
-    assert [a == b for a, b in zip(early.predicted, early.right or (), strict=True)] == [False] * 4 + [True]
+        six = run("reverse", "5 1 8 2 9 4", edits.ablate_head("encoder.2.attn", head))
+        assert six["encoder.2.attn.pattern"][0, head].flip(0).diagonal().mean() > 0.95
+        assert all(six.right) == (head != 0)
+    lost = [edits.ablate_head("decoder.0.self_attn", head) for head in (0, 1)]
+    assert set(says(run("reverse-seq2seq", plain, *lost))) == {"end"}
+    assert not all(run("reverse-small", " ".join(map(str, range(1, 17)))).right)
+    early = xformer.read(snapshot_file(folders["training"], 60), plain)
+    assert list(early.right) == [False] * 4 + [True]
 
 
 def test_a_lesson_becomes_one_page_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -263,99 +258,35 @@ def engine(browser: Browser) -> Iterator[Engine]:
     tab.browser.close()
 
 
-def answers(name: str, number: int, oracle: Oracle, n: int) -> list[State]:
-    """Generated answers to an exercise: the solution and what is near it, and changes of every kind anywhere."""
-    lesson, exercise, draw = shipped(name), shipped(name).exercises[number], random.Random(f"{name} {number}")
-    start, solved = begun(lesson, exercise), solution(name, number, oracle)
-    heads = [f"{path}.{head}" for path, heads in oracle.heads.items() for head in range(heads)]
-    symbols = list(oracle.labels[1:20])
-    states = [start, solved]
-
-    def cell(state: State) -> str:
-        path, head = draw.choice(heads).rsplit(".", 1)
-        pattern = oracle.run({**NONE, "input": lesson.input}).patterns[path][int(head)]
-        query = draw.randrange(len(pattern) + (draw.random() < 0.02))
-        row = pattern[min(query, len(pattern) - 1)]
-        key = int(row.argmax()) if draw.random() < 0.5 else draw.randrange(len(row))
-        return f"{path}.{'*' if draw.random() < 0.1 else head}.{query}.{key}"
-
-    def typed() -> str:
-        n = draw.choice([1, 2, 3, 3, 4, 5, 6, 8, 11, 15, 16, 20])
-        few = draw.sample(symbols, draw.choice([1, 2, len(symbols)]))
-        return " ".join(draw.choice(few) for _ in range(n)) if draw.random() < 0.97 else draw.choice(["", "99", "a b"])
-
-    def changed(state: State) -> State:
-        kind = draw.choice(
-            [*exercise.allow] * 4 + ["ablate", "cut", "cut", "mask", "positions", "replace", "input", "step", "undo"]
-        )
-        if kind in ("ablate", "cut"):
-            more = [
-                draw.choice(heads) if kind == "ablate" else cell(state) for _ in range(draw.choice([1, 1, 2, 4, 6]))
-            ]
-            return {**state, kind: [*state[kind], *more]}
-        if kind == "mask":
-            drawn = [f"{draw.randrange(5)}.{draw.randrange(5)}" for _ in range(3)]
-            mask = draw.choice(["trained", "causal", "full", "drawn"])
-            return {**state, "mask": mask, "drawn": drawn if mask == "drawn" else []}
-        if kind == "positions":
-            return {**state, "positions": not state["positions"]}
-        if kind == "replace":
-            return {**state, "replace": {**state["replace"], str(draw.randrange(9)): draw.choice(symbols)}}
-        if kind == "step":
-            return {**state, "step": draw.choice([None, *oracle.steps, 5] if oracle.steps else [None, None, 5])}
-        if kind == "undo":
-            return {**state, "ablate": [], "cut": state["cut"][1:]}
-        return {**state, "input": typed()}
-
-    while len(states) < n:
-        state = draw.choice([start, solved, draw.choice(states[-20:])])
-        for _ in range(draw.choice([1, 1, 2])):
-            state = changed(state)
-        states.append(state)
-    return states
-
-
-def judged(name: str, oracle: Oracle, engine: Engine, n: int) -> list[tuple[Exercise, State, dict[str, Any], bool]]:
-    """Each answer to each exercise of a lesson, with the page's verdict and the oracle's."""
-    lesson = shipped(name)
-    page = lesson.to_json()
-    parts = [{**part, "input": lesson.input} for step in page["steps"] for part in step["parts"]]
-    asked = [part for part in parts if part["kind"] == "predict"]
-    states = [answers(name, number, oracle, n) for number in range(len(lesson.exercises))]
-    exercises = [part for part in parts if part["kind"] == "exercise"]
-    found = engine.page.evaluate(
-        JUDGE, [base64.b64encode(oracle.packed).decode(), asked, list(zip(exercises, states, strict=True))]
-    )
-    for prediction, truth in zip(lesson.predictions, found["truths"], strict=True):
-        assert truth["truth"] == oracle.truth(prediction)
-        assert [one["right"] for one in truth["judged"]] == [guess == truth["truth"] for guess in (0, 1)]
-    return [
-        (exercise, state, verdict, oracle.solved(exercise, state))
-        for exercise, own, verdicts in zip(lesson.exercises, states, found["verdicts"], strict=True)
-        for state, verdict in zip(own, verdicts, strict=True)
-    ]
-
-
 @pytest.mark.browser
 @pytest.mark.parametrize("name", NAMES)
-def test_each_verdict_in_the_browser_is_what_python_computes(
-    name: str, models: dict[str, Oracle], engine: Engine
+def test_an_exercise_is_solved_by_its_solution_alone_and_a_lesson_says_what_is_so(
+    name: str, folders: dict[str, Path], engine: Engine
 ) -> None:
-    found = judged(name, models[name], engine, 30)
-    wrong = [
-        (exercise.goal, state, verdict) for exercise, state, verdict, solved in found if verdict["solved"] != solved
-    ]
-    assert not wrong, f"{len(wrong)} of {len(found)}: {wrong[:3]}"
-    for exercise in shipped(name).exercises:
-        assert {solved for one, _, _, solved in found if one is exercise} == {True, False}
-    for _, _, verdict, _ in found:
-        assert re.fullmatch(r"\S.*[.]", verdict["sentence"]), verdict
-        assert not re.search(r"undefined|NaN|null|\[object|TypeError|Infinity", verdict["sentence"]), verdict
-
-
-def test_the_oracle_refuses_what_the_model_cannot_read(models: dict[str, Oracle]) -> None:
-    with pytest.raises(XformerError):
-        models["masks"].run({**NONE, "input": "99"})
+    lesson = shipped(name)
+    _, model, snapshots = opened_model(folders[name])
+    parts = [part | {"input": lesson.input} for step in lesson.to_json()["steps"] for part in step["parts"]]
+    asked, exercises = ([part for part in parts if part["kind"] == kind] for kind in ("predict", "exercise"))
+    steps, states = [step for step, _ in snapshots], []
+    for exercise, changes in zip(lesson.exercises, SOLUTIONS[name], strict=True):
+        start = begun(lesson, exercise)
+        solved = start | changes
+        is_step = exercise.goal == "first_step"
+        states.append(
+            [start | {"step": step} for step in steps] if is_step else [solved, *wrong(exercise, start, solved)]
+        )
+    packed = base64.b64encode(pack_model(model, snapshots, lesson.input)).decode()
+    found = engine.page.evaluate(JUDGE, [packed, asked, list(zip(exercises, states, strict=True))])
+    for exercise, own, verdicts in zip(lesson.exercises, states, found["verdicts"], strict=True):
+        right = [state for state, verdict in zip(own, verdicts, strict=True) if verdict["solved"]]
+        assert len(right) == 1, exercise.task
+        assert exercise.goal == "first_step" or right == own[:1]
+        for verdict in verdicts:
+            assert re.fullmatch(r"\S.*[.]", verdict["sentence"]), verdict
+            assert not re.search(r"undefined|NaN|null|\[object|TypeError|Infinity", verdict["sentence"]), verdict
+    for truth, expected in zip(found["truths"], TRUTHS[name], strict=True):
+        assert truth["truth"] == expected
+        assert [one["right"] for one in truth["judged"]] == [guess == expected for guess in (0, 1)]
 
 
 # ── the panel
