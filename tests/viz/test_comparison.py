@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,10 +14,9 @@ from xformer.analysis.differences import lens_divergence
 from xformer.analysis.generation import decode_steps, first_divergence
 from xformer.decoding import Sampling
 from xformer.edits import zero_positions
-from xformer.interventions import parse
 from xformer.viz import theme
 from xformer.viz.differences import DECIDES
-from xformer.viz.generation import SAYS, short_names
+from xformer.viz.generation import SAYS
 
 CONTENDERS = [random_variant(f"seed {seed}", "decoder", seed=seed) for seed in (2, 3)]
 CONTENDERS.append(variant_of('hot "one"', CONTENDERS[0].model, CONTENDERS[0].task, sampling=Sampling(temperature=3.0)))
@@ -89,25 +87,20 @@ def test_bars_are_the_probabilities_of_all_players_on_one_scale(monkeypatch: pyt
     assert spec["layer"][0]["encoding"]["x"]["scale"]["domain"][0] == 0
 
 
-@pytest.mark.parametrize("what", ["answer_probability", "entropy"])
-def test_lines_are_the_frame_with_the_parting_marked(what: Any) -> None:
+def test_lines_have_their_verdicts_and_the_parting_marked() -> None:
     frame = analysis.predictions_by_step(ROLLOUTS)
-    chart = viz.predictions_by_step(ROLLOUTS, what, dark=True)
+    chart = viz.predictions_by_step(ROLLOUTS, "answer_probability", dark=True)
     shown = {(row["model"], row["step"]): row for row in rows(chart) if "model" in row}
     assert len(shown) == len(frame)
     for row in frame.to_dict("records"):
         point, verdict = shown[row["model"], row["step"]], "right" if row["right"] else "wrong"
-        expected = (row[what], f"{row['step']} · {row['answer']}", verdict)
-        assert (point[what], point["place"], point["verdict"]) == expected
+        assert (point["place"], point["verdict"]) == (f"{row['step']} · {row['answer']}", verdict)
     notes = [row for row in rows(chart) if row.get("note") == "first difference"]
     assert [note["place"] for note in notes] == [shown["seed 2", STEP]["place"]]
     grey = {row["place"] for row in rows(chart) if row.get("note") == "they have read different tokens"}
     assert grey == {row["place"] for row in shown.values() if not row["same_context"]}
     assert grey
-    spec = chart.to_dict(validate=False)
-    if what != "entropy":
-        assert [scale["domain"] for scale in found(spec, "scale") if scale and scale.get("domain") == [0, 1]]
-    alone = rows(viz.predictions_by_step(ROLLOUTS[:1], what, dark=True))
+    alone = rows(viz.predictions_by_step(ROLLOUTS[:1], dark=True))
     assert not [row for row in alone if row.get("note") == "first difference"]
 
 
@@ -142,9 +135,6 @@ def test_rows_over_other_tokens_are_not_mixed() -> None:
     frame = analysis.decision_rows([reading])
     with pytest.raises(ValueError, match="one by one"):
         viz.decision_rows([reading])
-    for index, one in enumerate(READINGS):
-        expected = analysis.decision_rows([one])["weight"].tolist()
-        assert [row["weight"] for row in rows(viz.decision_rows(READINGS, show=index))] == expected
     cross = frame[frame["layer"].str.endswith("cross_attn")]
     shown = rows(viz.decision_rows([reading], does="cross-attention"))
     assert [row["weight"] for row in shown] == cross["weight"].tolist()
@@ -166,11 +156,6 @@ def test_lanes_say_the_likeliest_tokens_and_where_they_part() -> None:
     assert not [row for row in rows(viz.decision_lens(READINGS, dark=True)) if "note" in row]
 
 
-def test_names_are_short_where_that_tells_them_apart() -> None:
-    assert short_names(["A · as trained", "B · causal mask"]) == {"A · as trained": "A", "B · causal mask": "B"}
-    assert short_names(["seed 1", "seed 2"]) == {"seed 1": "seed 1", "seed 2": "seed 2"}
-
-
 def test_patches_are_sorted_bars_in_the_hues_of_their_heads() -> None:
     both = analysis.patching(PATCHED)
     frame = both[both["source"] == PATCHED[0].subject.name]
@@ -181,32 +166,3 @@ def test_patches_are_sorted_bars_in_the_hues_of_their_heads() -> None:
     assert any(row["turns"] for row in shown)
     there = [row for row in rows(viz.patching(PATCHED, out_of=1, table=both, dark=True)) if "part" in row]
     assert {row["source"] for row in there} == {PATCHED[1].subject.name}
-
-
-def test_shares_carry_their_intervals() -> None:
-    table = analysis.accuracy(COUNTED, "position")
-    chart, ends = viz.accuracy(COUNTED, "position", "exact", dark=True), ["low", "share", "high"]
-    expected = table[table["measure"] == "exact"]
-    assert [[row[end] for end in ends] for row in rows(chart)] == expected[ends].to_numpy().tolist()
-    band, y = chart.to_dict(validate=False)["layer"][0]["mark"]["type"], chart.to_dict(validate=False)["layer"][0]["encoding"]
-    assert (band, y["y"]["field"], y["y2"]["field"], y["y"]["scale"]["domain"]) == ("area", "low", "high", [0, 1])
-
-
-def test_confusions_are_those_of_one_player_in_the_order_of_the_tokens() -> None:
-    table = analysis.confusion(COUNTED)
-    chart = viz.confusion(COUNTED, "seed 3")
-    shown = [row for row in rows(chart) if "count" in row]
-    expected = table[table["model"] == "seed 3"]
-    assert [row["count"] for row in shown] == expected["count"].tolist()
-    order = chart.to_dict(validate=False)["layer"][0]["encoding"]["x"]["scale"]["domain"]
-    assert order == [label for label in COUNTED.labels if label in set(expected["right"]) | set(expected["predicted"])]
-
-
-def test_right_tokens_that_differ_between_players_are_left_out_of_the_axis() -> None:
-    one = CONTENDERS[0]
-    changed = parse("token:0.6", one.subject.shape)
-    other = replace(one, subject=replace(one.subject, name="other"), interventions=changed)
-    runs = [decode_steps(variant, SOURCE, forced=True) for variant in (one, other)]
-    shown = {row["step"]: row["place"] for row in rows(viz.predictions_by_step(runs)) if "step" in row}
-    assert [shown[step] for step in (3, 4)] == [f"3 · {SOURCE[1]}", "4"]
-

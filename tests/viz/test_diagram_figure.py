@@ -102,4 +102,3 @@ def test_an_external_model_is_drawn_from_its_recorded_run() -> None:
     texts = words(svg([viz.model_diagram(reading)]))
     assert "× 2 layers" in texts
     assert described(reading).title in " ".join(texts)
-

@@ -15,8 +15,8 @@ from tests.training.tiny import random_model
 from tests.viz.drawn_file import all_rows, ends_of, spec_of
 from xformer import viz
 from xformer.adapters import BareModel
-from xformer.analysis.embeddings import input_vectors, principal_axes, vector_table
-from xformer.analysis.number_waves import circle_of, number_spectrum, number_vectors
+from xformer.analysis.embeddings import principal_axes, vector_table
+from xformer.analysis.number_waves import number_spectrum
 from xformer.errors import InputError
 from xformer.viz import theme
 from xformer.viz.embeddings import MOST_CELLS, vector_heatmap
@@ -25,21 +25,20 @@ LABELS = ["3", "7", "1", "7", "2"]
 TOKENS = [3, 7, 1, 7, 2]
 
 
-def test_the_heatmap_holds_the_vectors_of_the_run() -> None:
-    reading = xformer.read(random_model("encoder"), TOKENS)
-    vectors = input_vectors(reading)["sum"]
-    chart = viz.vectors(reading, part="sum", dark=True)
-    rows = all_rows(chart)
-    assert len(rows) == vectors.numel()
-    for row in rows:
-        assert row["value"] == vectors[row["position"], row["dimension"]].item()
-        assert row["row"] == f"{row['position']} · {LABELS[row['position']]}"
-    spec = chart.to_dict(validate=False)["encoding"]
-    names = [f"{position} · {token}" for position, token in enumerate(LABELS)]
-    assert spec["y"]["sort"] == names  # repeats stay apart, in the order of the input
-    assert ends_of(chart) == (-vectors.abs().max().item(), vectors.abs().max().item())  # centred on zero
+def test_repeated_tokens_are_rows_of_their_own_in_the_order_of_the_input() -> None:
+    spec = spec_of(viz.vectors(xformer.read(random_model("encoder"), TOKENS), part="sum", dark=True))["encoding"]
+    assert spec["y"]["sort"] == [f"{position} · {token}" for position, token in enumerate(LABELS)]
     assert spec["color"]["scale"]["range"] == theme.diverging(True)
-    assert {item["field"] for item in spec["tooltip"]} == {"position", "token", "dimension", "value"}
+
+
+def test_the_line_is_what_chance_does_and_the_plane_is_square() -> None:
+    reading = xformer.read(random_model("encoder"), [3, 7])  # its eleven tokens are numbers
+    _, line, _, framed = (spec := spec_of(viz.spectrum(reading, chosen=2)))["layer"]
+    assert spec["datasets"][line["data"]["name"]][0]["chance"] == number_spectrum(reading).chance
+    assert framed["transform"] == [{"filter": "(datum.frequency === 2)"}]
+    plane = spec_of(viz.circle(reading, frequency=3))
+    x, y = (plane["layer"][0]["encoding"][axis]["scale"]["domain"] for axis in "xy")
+    assert (x, plane["width"]) == (y, plane["height"])
 
 
 def test_a_vector_too_wide_to_draw_loses_whole_columns() -> None:
@@ -47,19 +46,6 @@ def test_a_vector_too_wide_to_draw_loses_whole_columns() -> None:
     rows = all_rows(vector_heatmap(table, dark=False))
     assert len(rows) <= MOST_CELLS
     assert {row["dimension"] for row in rows} == set(range(0, 997, 3))  # evenly, from the first to the last
-
-
-def test_cosines_have_the_fixed_domain_and_every_pair() -> None:
-    reading = xformer.read(random_model("encoder"), TOKENS)
-    vectors = input_vectors(reading)["tokens"]
-    chart = viz.cosines(reading)
-    rows = all_rows(chart)
-    assert len(rows) == 25
-    for row in rows:
-        one, other = (vectors[row[name]].double() for name in ("position", "other_position"))
-        expected = torch.nn.functional.cosine_similarity(one, other, dim=0).item()
-        assert row["cosine"] == pytest.approx(expected, abs=1e-14)
-    assert ends_of(chart) == (-1.0, 1.0)
 
 
 def test_the_projection_holds_every_token_once_and_marks_the_inputs() -> None:
@@ -91,33 +77,6 @@ def test_the_projection_in_space_holds_the_same_and_no_markup() -> None:
         np.testing.assert_array_equal(shown[axis], principal_axes(reading).points[[3, 10], index].numpy())
     assert list(shown.text) == ["t3", "&lt;script&gt;"]
     assert shown.customdata[:, 0].tolist() == ["0, 2", "1"]
-
-
-READING = xformer.read(random_model("encoder"), [3, 7])  # its eleven tokens are numbers
-
-
-def test_the_bars_are_the_shares_and_the_line_is_what_chance_does() -> None:
-    found = number_spectrum(READING)
-    spec = viz.spectrum(READING, chosen=2, dark=True).to_dict(validate=False)
-    bars, line, _, framed = spec["layer"]
-    rows = spec["datasets"][bars["data"]["name"] if "data" in bars else spec["data"]["name"]]
-    assert [row["share"] for row in rows] == found.shares.tolist()
-    [chance] = spec["datasets"][line["data"]["name"]]
-    assert chance["chance"] == found.chance
-    assert framed["transform"] == [{"filter": "(datum.frequency === 2)"}]
-
-
-def test_the_plane_is_square_and_holds_every_number() -> None:
-    seen = circle_of(number_vectors(READING), 3)
-    spec = viz.circle(READING, frequency=3).to_dict(validate=False)
-    [rows] = spec["datasets"].values()
-    assert [[row["cosine_axis"], row["sine_axis"]] for row in rows] == seen.points.tolist()
-    assert [row["number"] for row in rows] == [str(number) for number in range(11)]
-    dots = spec["layer"][0]
-    assert dots["mark"]["color"] == theme.pick(theme.PRIMARY, False)
-    x, y = (dots["encoding"][axis]["scale"]["domain"] for axis in "xy")
-    assert x == y
-    assert spec["width"] == spec["height"]
 
 
 TEXTS = ["the cat sat", "a dog", "the bird flew and then it sat", "the mat", "a cat"]

@@ -41,17 +41,6 @@ def test_a_chart_is_a_true_vector_with_its_words(reading: xformer.Reading, tmp_p
     assert "<image" not in text, "a raster"
 
 
-def test_two_charts_stand_below_each_other_and_overlap_nowhere(reading: xformer.Reading) -> None:
-    chart = xformer.viz.norms(reading)
-    one, two = (drawn(export.svg([chart] * n)) for n in (1, 2))
-    inner = two.findall(f"{SVG}svg")
-    assert len(inner) == 2
-    ends = [float(node.attrib["y"]) + float(node.attrib["height"]) for node in inner]
-    assert float(inner[1].attrib["y"]) >= ends[0]
-    assert float(two.attrib["height"]) >= ends[1]
-    assert float(two.attrib["width"]) == float(one.attrib["width"]) > export.WIDTH  # it takes the room that there is
-
-
 def test_the_same_chart_is_the_same_file_and_two_charts_keep_their_own_colours(reading: xformer.Reading) -> None:
     def names(text: str) -> list[str]:
         return [node.attrib["id"] for node in drawn(text).iter() if "id" in node.attrib]
@@ -60,6 +49,8 @@ def test_the_same_chart_is_the_same_file_and_two_charts_keep_their_own_colours(r
     first = export.svg([one])
     assert export.svg([one]) == first
     both = export.svg([one, other])
+    inner = drawn(both).findall(f"{SVG}svg")  # one below the other
+    assert float(inner[1].attrib["y"]) >= float(inner[0].attrib["y"]) + float(inner[0].attrib["height"])
     assert len(names(both)) == len(set(names(both))) == 2 * len(names(first)) > 0
     used = set(re.findall(r"url\(#([^)]+)\)", both))
     assert used == set(names(both))

@@ -111,19 +111,6 @@ def test_the_served_theme_is_this_one(section: str) -> None:
     assert min(white_on_button, theme.contrast(served["primaryColor"], served["backgroundColor"])) >= 3.9
 
 
-def test_every_option_is_one_that_streamlit_knows() -> None:
-    from streamlit import config as options
-
-    def names(table: dict, path: str = "") -> list[str]:
-        return [
-            name
-            for key, value in table.items()
-            for name in (names(value, f"{path}{key}.") if isinstance(value, dict) else [f"{path}{key}"])
-        ]
-
-    assert set(names(CONFIG)) <= set(options.get_config_options())
-
-
 def test_the_server_gives_nothing_away() -> None:
     assert CONFIG["server"]["address"] == "127.0.0.1"
     assert CONFIG["browser"]["gatherUsageStats"] is False

@@ -19,12 +19,12 @@ from xformer.model import Transformer
 from xformer.reading import Reading
 from xformer.viz import timeline
 from xformer.viz.export import svg
-from xformer.viz.packing import LEVELS, MASKED, NAN
+from xformer.viz.packing import LEVELS, MASKED, NAN, header_of
 from xformer.viz.timeline import (
+    MAGIC,
     FilmLayer,
     Frame,
     film_frame,
-    film_header,
     head_to_enlarge,
     layers_of,
     of_input,
@@ -56,7 +56,7 @@ def test_every_weight_of_every_frame_is_in_the_bytes() -> None:
         for i, step in enumerate(weights)
     ]  # fmt: skip
     packed = film(frames, layers)
-    header = film_header(packed)
+    header = header_of(packed, MAGIC)
     size = sum(int(np.prod(shape)) for shape in shapes.values())
     body = np.frombuffer(packed, np.uint8)[-3 * size :]
     for i, step in enumerate(weights):
@@ -91,7 +91,7 @@ def test_a_frame_of_another_shape_is_refused() -> None:
     with pytest.raises(ValueError, match=r"are \(1, 2, 2\) in this film, got \(1, 3, 2\)"):
         film([frame], [layer])
     with pytest.raises(ValueError, match="begins with"):
-        film_header(b"XATT")
+        header_of(b"XATT", MAGIC)
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
@@ -178,12 +178,6 @@ def test_a_still_of_an_empty_timeline_or_an_unknown_head_is_refused(trained: Rea
         viz.film_still({})
     with pytest.raises(InputError, match=r"got head 9 of layer 0; for example head=\(0, 0\)"):
         viz.film_still({700: trained}, head=(0, 9))
-
-
-def test_many_heads_are_pooled_and_the_largest_weight_stands_for_its_block() -> None:
-    weights = np.zeros((1, 6, 6))
-    weights[0, 3, 4], weights[0, :2, :2], weights[0, 5, 0] = 0.8, np.nan, np.inf
-    np.testing.assert_equal(timeline._pooled(weights, 3)[0], [[np.nan, 0, 0], [0, 0, 0.8], [np.inf, 0, 0]])
 
 
 def test_the_title_has_the_score_of_the_head_and_the_best_of_all(untrained: Reading, trained: Reading) -> None:

@@ -327,14 +327,14 @@ OF_EACH_TASK = [
     "digits",
     "induction",
 ]
-DECODED = ["reverse", "reverse-decoder", "reverse-seq2seq", "addition", "parity", "digits", "characters"]
+DECODED = ["reverse", "reverse-decoder", "reverse-seq2seq", "addition", "parity", "digits"]
 
 
 @pytest.mark.parametrize("name", DECODED)
 def test_decoding_goes_step_by_step_as_in_python(engine: Engine, name: str) -> None:
     subject = shipped(name)
     path = subject.shape.attention[0].path
-    most = 4 if name == "characters" else 12
+    most = 12
     requests: list[Request] = [{"input": subject.input.random(seed), "most": most} for seed in range(2)]
     requests += [{**requests[0], "ablate": [[path, 0]]}, {**requests[0], "positions": False}]
     requests += [{**requests[0], "cut": [[path, None, 1, 0]]}, {**requests[0], "mask": "full"}]
