@@ -69,29 +69,29 @@ def show(
     """
     if missing := [library for library in ("streamlit", "plotly", "altair") if find_spec(library) is None]:
         raise MissingLibraryError(f"The app needs {', '.join(missing)}: pip install 'xformer[app]'")
-    adapter = _adapter(model, inputs, tokenizer)
+    if isinstance(model, nn.Module) and not hasattr(model, "config") and inputs is None:
+        name = type(model).__name__
+        raise InputError(f"{name} is shown with the inputs it is called with; give them: show(model, x).")
+    adapter = adapter_of(model, inputs, tokenizer)
     typed, base = _typed(adapter, inputs), _served()
     if isinstance(adapter, HuggingFaceModel) and (why := import_module("pages.shared.models").not_shown(adapter)):
         raise InputError(why)
-    kept = keep_in_memory(adapter, _title(name or _usual_name(model, adapter)))
+    if isinstance(adapter, TaskModel):
+        usual = adapter.task.config.name
+    else:
+        usual = type(model).__name__ if isinstance(model, nn.Module) else adapter.name
+    title = re.sub(r"[^\w.-]+", "-", name or usual)[:80] or "model"  # as a link can carry it
+    kept = keep_in_memory(adapter, title)
     url = f"{base}/{screen}?{urlencode({'model': kept, 'input': typed})}"
     print(f"Open {url}", flush=True)
-    if not _is_interactive() if wait is None else wait:
+    is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "get_ipython")
+    if not is_interactive if wait is None else wait:
         print("The link works until you press Ctrl-C.", flush=True)
         try:
             threading.Event().wait()
         except KeyboardInterrupt:
             print()
     return url
-
-
-def _adapter(model: Readable, inputs: Any, tokenizer: Any) -> ModelAdapter:
-    is_plain = isinstance(model, nn.Module) and not hasattr(model, "config")
-    if is_plain and inputs is None:
-        raise InputError(
-            f"{type(model).__name__} is shown with the inputs it is called with; give them: show(model, x)."
-        )
-    return adapter_of(model, inputs, tokenizer)
 
 
 def _typed(adapter: ModelAdapter, inputs: Any) -> str:
@@ -108,21 +108,6 @@ def _typed(adapter: ModelAdapter, inputs: Any) -> str:
     text = inputs if isinstance(inputs, str) else kind.text(example.source)
     adapter.frame(kind.read(text))
     return text
-
-
-def _usual_name(model: Readable, adapter: ModelAdapter) -> str:
-    if isinstance(adapter, TaskModel):
-        return adapter.task.config.name
-    return type(model).__name__ if isinstance(model, nn.Module) else adapter.name
-
-
-def _title(name: str) -> str:
-    """The name as a link can carry it."""
-    return re.sub(r"[^\w.-]+", "-", name)[:80] or "model"
-
-
-def _is_interactive() -> bool:
-    return hasattr(sys, "ps1") or hasattr(builtins, "get_ipython")
 
 
 def _served() -> str:

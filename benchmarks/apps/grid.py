@@ -24,5 +24,5 @@ def layer(index: int) -> PatternLayer:
 layers = [layer(index) for index in range(n_layers)]
 chosen = attention_choice("attention", layers)
 packed = pack(layers, selected=(chosen.layer, chosen.head))
-st.text(f"{len(packed)} bytes")
+st.text(f"{sum(map(len, packed.planes))} bytes")
 attention_view(packed, key="attention")

@@ -48,7 +48,7 @@ from pages.shared.view import View, prediction_panel
 from pages.shared.widgets import choose, not_here
 from xformer import viz
 from xformer.analysis.reactions import is_reaction
-from xformer.viz.packing import AnyLayer, header_of, pack, pattern_layers
+from xformer.viz.packing import AnyLayer, pack, pattern_layers
 
 PANELS = {
     "scores": "scores of all heads",
@@ -96,8 +96,8 @@ def _attention(view: View) -> None:
         if len(found):
             notable_buttons(view, found, paths)
     _footer(view, chosen)
-    if (pooled := max(header_of(packed)["exactPool"])) > 1:
-        zoom(view, chosen, pooled)
+    if packed.pool > 1:
+        zoom(view, chosen, packed.pool)
     if view.input.kind == "picture":
         panel(over_image_panel, view, chosen)
 

@@ -25,7 +25,7 @@ from xformer.classroom.rooms import Room
 from xformer.errors import ClassroomError, XformerError
 from xformer.interventions import parse
 from xformer.live.export import check_exportable
-from xformer.viz.packing import messages, pack, pattern_layers, rider
+from xformer.viz.packing import pack, pattern_layers, rider
 
 MOST_PARAMETERS = 3_000_000
 """Of a model that runs on a phone; as float16 they are 6 MB to load. Larger ones follow as pictures."""
@@ -119,14 +119,13 @@ def _picture(title: str, at: Looked) -> tuple[dict[str, Any], bytes]:
     original, changed = at.view.original(), at.view.changed()
     runs = [pattern_layers(run)[at.layer : at.layer + 1] for run in (original, changed) if run is not None]
     packed = pack(runs[0], runs[1] if changed is not None else None, selected=(0, at.head))
-    planes, head = messages(packed, "view")
-    planes += rider((0, at.head), (at.query, at.key))
+    planes = packed.message("view") + rider((0, at.head), (at.query, at.key))
     lanes = at.view.kind.rows(original, changed, f"with {at.view.what_changed()}")
     message = {
         "screen": title, "title": models.title_of(at.view.model), "picture": time.time_ns() // 1_000_000,
         "lanes": [[lane.name, list(lane.tokens)] for lane in lanes],
     }  # fmt: skip
-    return message, struct.pack("<I", len(planes)) + planes + head
+    return message, struct.pack("<I", len(planes)) + planes + packed.head("view")
 
 
 def publish() -> None:

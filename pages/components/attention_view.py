@@ -17,7 +17,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from pages.components import sent, whole
-from xformer.viz.packing import AnyLayer, apart, header_of, messages, rider
+from xformer.viz.packing import AnyLayer, Packed, rider
 from xformer.widgets.scripts import script, style
 
 MOST_HEADS = 32
@@ -72,12 +72,9 @@ def choose_attention(key: str, selection: Selection) -> None:
     _send(key, selection)
 
 
-def attention_view(packed: bytes, *, key: str, height: int | None = None) -> Selection:
-    """Draw packed patterns and return the selection; `height` caps the enlarged picture, in CSS pixels.
-
-    Raises ValueError when the bytes do not come from `xformer.viz.packing.pack`.
-    """
-    shapes = [(item["heads"], item["queries"], item["keys"]) for item in header_of(packed)["layers"]]
+def attention_view(packed: Packed, *, key: str, height: int | None = None) -> Selection:
+    """Draw packed patterns and return the selection; `height` caps the enlarged picture, in CSS pixels."""
+    shapes = [(item["heads"], item["queries"], item["keys"]) for item in packed.layers]
 
     def remember() -> None:
         if choice := sent(key, "choice"):
@@ -87,14 +84,13 @@ def attention_view(packed: bytes, *, key: str, height: int | None = None) -> Sel
     if key not in st.session_state or _sent(key) not in st.session_state:
         _send(key, chosen)
     selection, order = st.session_state[_sent(key)]
-    planes, head = messages(packed, key)
     shown = selection.looks
     look = (SCALES.index(shown.scale), SHOWN.index(shown.shown), shown.arcs)
-    original, planes = apart(planes)
+    original, planes = packed.apart(key)
     cell = (selection.query, selection.key)
     planes += rider((selection.layer, selection.head), cell, look, order=order, height=height or 0)
     _message(key=f"original_of_{key}", data=original)
-    _message(key=f"exact_of_{key}", data=head)
+    _message(key=f"exact_of_{key}", data=packed.head(key))
     _component(key=key, data=planes, on_choice_change=remember)
     return chosen
 

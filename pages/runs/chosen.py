@@ -29,7 +29,8 @@ from xformer.training.entry import DAMAGED, ELSEWHERE, RESUMABLE, Entry
 from xformer.training.limits import n_models
 from xformer.training.run_store import exact_match, has_no_answer
 from xformer.training.tables import REPORTING, event_files, flat, folder_name, metrics_csv
-from xformer.viz.training_curves import curves, curves_chart, run_colour
+from xformer.viz.theme import head_hue
+from xformer.viz.training_curves import curves, curves_chart
 
 METRICS = {
     "held_out_exact_match": "exact match",
@@ -122,7 +123,7 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Rows]) -> dict[str
 
     def draw(metric: str, dark: bool) -> Any:
         frame = curves(found, metric, x=x, smoothing=smoothing)
-        colours = {names[entry.id]: run_colour(slots.get(entry.id, 0), dark) for entry in entries}
+        colours = {names[entry.id]: head_hue(slots.get(entry.id, 0), dark) for entry in entries}
         return curves_chart(frame, metric, METRICS[metric], colours, x=x, log=scale == "log")
 
     shown = [metric for metric in metrics if any(metric in row for points in found.values() for row in points)]

@@ -22,7 +22,8 @@ from xformer.training.entry import DAMAGED, Entry
 from xformer.training.limits import n_models
 from xformer.training.run_store import exact_match, latest_rows
 from xformer.training.tables import differing, overview
-from xformer.viz.training_curves import dot, run_colour
+from xformer.viz.theme import head_hue
+from xformer.viz.training_curves import dot
 
 CARDS, TABLE = "cards", "table"
 VIEWS = {CARDS: "Cards", TABLE: "Table"}
@@ -285,7 +286,7 @@ def _table(entries: Sequence[Entry], latest: Mapping[str, Any], who: str) -> Non
     lines = _lined_up(entries, latest)
     slots, dark = state.colour_slots(), is_dark()
     state.rows = list(lines.index)
-    lines.insert(0, "●", [dot(run_colour(slots[run], dark) if run in slots else None) for run in lines.index])
+    lines.insert(0, "●", [dot(head_hue(slots[run], dark) if run in slots else None) for run in lines.index])
     if not run_store.is_open():
         mine = {entry.id: "only you" if entry.private else "you" for entry in entries if who and entry.owner == who}
         lines.insert(2, "owner", [mine.get(run, "others") for run in lines.index])

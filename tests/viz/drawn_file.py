@@ -1,10 +1,9 @@
-"""Read a figure: the rows of a chart, its small maps, the marks of an SVG in their order, and the words of a PDF."""
+"""Read a figure: the rows of a chart, its small maps, and the marks and words of an SVG in their order."""
 
 from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,21 +15,26 @@ SVG = "{http://www.w3.org/2000/svg}"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
+def spec_of(chart: Any) -> dict[str, Any]:
+    """A chart as the browser gets it, without the check against the schema, which takes seconds."""
+    return chart if isinstance(chart, dict) else chart.to_dict(validate=False)
+
+
 def rows_of(chart: Any, column: str) -> list[dict[str, Any]]:
     """The rows of the one table of a chart with that column."""
-    tables = [rows for rows in chart.to_dict(validate=False)["datasets"].values() if rows and column in rows[0]]
+    tables = [rows for rows in spec_of(chart)["datasets"].values() if rows and column in rows[0]]
     assert len(tables) == 1, f"{len(tables)} tables have {column}"
     return tables[0]
 
 
 def all_rows(chart: Any) -> list[dict[str, Any]]:
     """Every row of every table of a chart, as the browser gets it."""
-    return [row for rows in chart.to_dict()["datasets"].values() for row in rows]
+    return [row for rows in spec_of(chart)["datasets"].values() for row in rows]
 
 
 def ends_of(chart: Any, channel: str = "color", layer: int = 0) -> tuple[float, float]:
     """Where the scale of a layer begins and ends; one whose middle is not half-way fails."""
-    spec = chart.to_dict()
+    spec = spec_of(chart)
     domain = spec.get("layer", [spec])[layer]["encoding"][channel]["scale"]["domain"]
     assert len(domain) % 2 == 0 or abs(domain[len(domain) // 2] - (domain[0] + domain[-1]) / 2) < 1e-9
     return domain[0], domain[-1]
@@ -108,52 +112,3 @@ def _points(path: str) -> list[tuple[float, float]]:
 def words(drawn: str) -> list[str]:
     """What can be selected in an SVG."""
     return ["".join(node.itertext()) for node in ET.fromstring(drawn).iter(f"{SVG}text")]
-
-
-def pdf_words(data: bytes) -> str:
-    """What can be selected in a PDF, without spaces. Fails where there is a raster, or a glyph that is no character."""
-    objects = dict(re.findall(rb"(?<!\d)(\d+) 0 obj(.*?)endobj", data, re.S))
-    assert not [one for one in objects.values() if re.search(rb"/Subtype\s*/Image", one)], "a raster"
-    fonts = dict(re.findall(rb"/(fo\d+) (\d+) 0 R", data))
-    characters = {name: _characters(_stream(objects[_reference(objects[font])])) for name, font in fonts.items()}
-    text, font = "", b""
-    for one in objects.values():
-        if b"/Type /CMap" in one or b" Tj" not in (content := _stream(one)):
-            continue
-        for name, literal in re.findall(rb"/(fo\d+) [\d.]+ Tf|\(((?:\\.|[^\\)])*)\) Tj", content, re.S):
-            font = name or font
-            codes = _bytes(literal)
-            for at in range(0, len(codes), 2):
-                text += characters[font][codes[at : at + 2]]
-    return text.replace(" ", "")
-
-
-def _reference(font: bytes) -> bytes:
-    found = re.search(rb"/ToUnicode (\d+) 0 R", font)
-    assert found, "a font whose glyphs are no characters"
-    return found[1]
-
-
-def _stream(one: bytes) -> bytes:
-    head, _, rest = one.partition(b"stream")
-    body = rest.lstrip(b"\r\n").rpartition(b"endstream")[0]
-    return zlib.decompress(body) if b"/FlateDecode" in head else body
-
-
-def _characters(table: bytes) -> dict[bytes, str]:
-    return {
-        bytes.fromhex(code.decode()): bytes.fromhex(text.decode()).decode("utf-16-be")
-        for code, text in re.findall(rb"<([0-9A-F]{4})> <([0-9A-F]+)>", table)
-        if len(text) % 4 == 0
-    }
-
-
-def _bytes(literal: bytes) -> bytes:
-    """A string as PDF writes it: \\ooo in octal, and what would end it behind a backslash."""
-
-    def plain(found: re.Match[bytes]) -> bytes:
-        if found[1][:1].isdigit():
-            return bytes([int(found[1], 8)])
-        return {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"f": b"\f"}.get(found[1], found[1])
-
-    return re.sub(rb"\\([0-7]{1,3}|.)", plain, literal, flags=re.S)

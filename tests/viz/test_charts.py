@@ -12,7 +12,7 @@ import pytest
 
 from tests.viz.drawn_file import Mark, maps_of, marks
 from xformer.viz import theme
-from xformer.viz.charts import SIDES, layered, pixel_axes, place_labels, small_maps, token_lanes
+from xformer.viz.charts import inks, layered, pixel_axes, place_labels, pool_maps, small_maps, token_lanes
 from xformer.viz.diagram_figure import Sheet
 from xformer.viz.export import svg
 
@@ -36,25 +36,9 @@ def test_it_is_the_chart_of_altair(more: list[alt.Chart]) -> None:
     assert ours.to_dict()["datasets"] == theirs.to_dict()["datasets"]
 
 
-def test_the_layers_stay_as_they_were_and_their_table_is_not_written_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = charts()
-
-    def written(table: pd.DataFrame) -> str:
-        raise AssertionError("the table was written as text")
-
-    monkeypatch.setattr(pd.DataFrame, "__repr__", written)
-    layered(*parts)
-    assert all(part.data is TABLE for part in parts)
-    with pytest.raises(AssertionError, match="written as text"):
-        alt.layer(*parts)
-
-
-def test_two_close_points_take_different_sides() -> None:
-    points = np.array([[0.0, 0.0], [0.02, 0.0], [1.0, 1.0]])
-    one, other, far = place_labels(points, ["17", "18", "5"], width=300, height=300)
-    assert one != other
-    assert {one, other} <= set(SIDES)
-    assert far == "above"  # as of a point alone
+def test_a_text_is_light_on_a_dark_cell_and_dark_on_a_light_one() -> None:
+    light, dark = "#ffffff", theme.TEXT[0]
+    assert inks(["#ffffff", "#888888", "#000000"], [-9, 0, 1, 9, np.inf], 0, 1) == [dark, dark, light, light, light]
 
 
 def test_what_has_no_room_is_left_out_but_never_the_inputs() -> None:
@@ -67,9 +51,8 @@ def test_what_has_no_room_is_left_out_but_never_the_inputs() -> None:
     assert place_labels(points, names, first=first, width=300, height=300)[29] != ""
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_no_two_labels_collide(seed: int) -> None:
-    points = np.random.default_rng(seed).normal(size=(80, 2))
+def test_no_two_labels_collide() -> None:
+    points = np.random.default_rng(0).normal(size=(80, 2))
     names = [str(index) for index in range(80)]
     sides = place_labels(points, names, width=400, height=300, size=12, gap=7)
     span = np.ptp(points, axis=0)
@@ -114,10 +97,12 @@ def sheet() -> Sheet:
 def test_marks_lie_where_they_were_put(sheet: Sheet) -> None:
     sheet.box(20, 10, 40, 30, "#aa0000")
     sheet.line([(90, 80), (50, 20), (70, 60)], "#00aa00", 3)
+    sheet.line([(0, 0), (9, 9)], "#00aa00", 3, dashed=True)
     sheet.dot(150, 70, 5, "#0000aa")
-    box, line, dot = drawn(sheet)
+    box, line, dashed, dot = drawn(sheet)
     assert box.box == (20, 10, 60, 40)
     assert line.points == [(90, 80), (50, 20), (70, 60)], "in the order in which they were given"
+    assert [one.look.get("stroke-dasharray") for one in (line, dashed)] == [None, "4,4"]
     assert dot.box == pytest.approx((145, 65, 155, 75), abs=0.01)
 
 
@@ -130,21 +115,6 @@ def test_a_higher_level_covers_a_lower_one_and_in_one_words_cover_lines_and_line
     assert order == [8, 4, "words -1", 11, 7, "words 2"]
 
 
-def test_two_lines_are_two_and_looks_tell_them_apart(sheet: Sheet) -> None:
-    sheet.line([(0, 0), (9, 9)], "#00aa00")
-    sheet.line([(20, 0), (29, 9)], "#00aa00")
-    sheet.line([(40, 0), (49, 9)], "#00aa00", dash="4 3")
-    sheet.box(0, 0, 9, 9, "#aa0000", opacity=0.5)
-    sheet.words(0, 50, "bold", "#000000", bold=True)
-    sheet.words(0, 70, "up", "#000000", upwards=True)
-    box, *lines, bold, up = drawn(sheet)
-    assert [line.box[0] for line in lines] == [0, 20, 40]
-    assert [line.look.get("stroke-dasharray") for line in lines] == [None, None, "4,3"]
-    assert box.look["opacity"] == "0.5"
-    assert (bold.look["font-weight"], up.look["font-weight"]) == ("bold", "normal")
-    assert "rotate(-90)" in up.look["transform"] or "rotate(270)" in up.look["transform"]
-
-
 def test_a_token_has_its_verdict_also_without_colour_and_its_probability() -> None:
     rows = [("says", 0, "seven", "wrong", 0.25), ("says", 1, "7", "right", 1.0), ("reads", 0, "x", "plain", None)]
     tokens = pd.DataFrame(rows, columns=["lane", "at", "token", "kind", "probability"]).astype({"probability": float})
@@ -153,6 +123,12 @@ def test_a_token_has_its_verdict_also_without_colour_and_its_probability() -> No
     boxes = {mark.look["stroke"]: mark.look.get("stroke-dasharray") for mark in found if "stroke" in mark.look}
     assert boxes["#d55e00"] == "4,3", "without colours, the border is broken"
     assert "#010101" in [mark.look.get("fill") for mark in found]
+
+
+def test_many_cells_are_pooled_and_the_largest_weight_stands_for_its_block() -> None:
+    weights = np.zeros((1, 6, 6))
+    weights[0, 3, 4], weights[0, :2, :2], weights[0, 5, 0] = 0.8, np.nan, np.inf
+    np.testing.assert_equal(pool_maps(weights, 3)[0], [[np.nan, 0, 0], [0, 0, 0.8], [np.inf, 0, 0]])
 
 
 def test_a_small_map_is_drawn_where_its_frame_is_with_masked_and_broken_cells() -> None:

@@ -10,13 +10,12 @@ import torch
 
 from tests.training.tiny import random_model
 from tests.viz.drawn_file import all_rows as rows
-from tests.viz.drawn_file import ends_of
+from tests.viz.drawn_file import spec_of
 from xformer import viz
 from xformer.analysis.feed_forward import direct_logit_effect, top_neurons
-from xformer.reading import Reading, from_trace
+from xformer.reading import from_trace
 from xformer.trace import record
 from xformer.viz import feed_forward
-from xformer.viz.export import svg
 from xformer.viz.feed_forward import DEAD, FIRES, RESTS, clear_limit, trigger_words
 
 PATH, LAYER = "encoder.1.ffn", 1
@@ -31,15 +30,14 @@ RANKING = np.argsort(-(np.abs(POST) * ROWS).mean(axis=0), kind="stable")  # by t
 
 def lines(chart: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The rows of a map, one a position, and how their colours end."""
-    spec = chart.to_dict()
+    spec = spec_of(chart)
     cells = spec["layer"][0]
     data = cells.get("data", spec.get("data"))
     assert [step["flatten"] for step in cells["transform"][:1]] == [["activations", "neurons", "columns"]]
     return data["values"] if "values" in data else spec["datasets"][data["name"]], cells["encoding"]["color"]["scale"]
 
 
-@pytest.mark.parametrize("order", ["sorted", "plain"])
-@pytest.mark.parametrize("stage", ["pre", "post"])
+@pytest.mark.parametrize(("order", "stage"), [("sorted", "post"), ("plain", "pre")])
 def test_the_map_shows_each_activation_under_its_neuron(order: str, stage: str) -> None:
     values = TRACE[f"{PATH}.{stage}"][0].numpy()
     chart = viz.activations(RUN, layer=LAYER, stage=stage, order=order, neuron=5)
@@ -58,19 +56,13 @@ def test_the_map_shows_each_activation_under_its_neuron(order: str, stage: str) 
 
 def test_a_window_of_the_map_has_its_columns_alone_and_marks_no_neuron_outside() -> None:
     ranking = RANKING
-    chart = viz.activations(RUN, layer=LAYER, columns=range(4, 9), neuron=int(ranking[3]))
+    chart = spec_of(viz.activations(RUN, layer=LAYER, columns=range(4, 9), neuron=int(ranking[3])))
     shown, _ = lines(chart)
     assert {tuple(row["neurons"]) for row in shown} == {tuple(ranking[4:9].tolist())}
-    assert len(chart.to_dict()["layer"]) == 1
-    axis = chart.to_dict()["layer"][0]["encoding"]["x"]
+    [cells] = chart["layer"]
+    axis = cells["encoding"]["x"]
     assert axis["scale"]["domain"] == [3.5, 8.5]
     assert f'"6": "#{ranking[6]}"' in axis["axis"]["labelExpr"]
-
-
-def test_the_map_is_a_picture_of_vectors_with_a_cell_for_each_activation() -> None:
-    drawn = svg([viz.activations(RUN, layer=LAYER)])
-    assert "<image" not in drawn
-    assert drawn.count('aria-roledescription="rect mark"') == POST.size
 
 
 def test_a_changed_map_has_the_order_and_the_scale_of_both() -> None:
@@ -80,10 +72,9 @@ def test_a_changed_map_has_the_order_and_the_scale_of_both() -> None:
     assert shown[1]["activations"] == OTHER[f"{PATH}.post"][0, 3].numpy()[RANKING].tolist()
 
 
-@pytest.mark.parametrize("before", [None, OTHER])
-def test_bars_of_activity_fill_up_to_one(before: Reading | None) -> None:
-    shown = rows(viz.firing(RUN, before=before, dark=True))
-    runs = {"this input": RUN} if before is None else {"original": before, "changed": RUN}
+def test_bars_of_activity_fill_up_to_one() -> None:
+    shown = rows(viz.firing(RUN, before=OTHER, dark=True))
+    runs = {"original": OTHER, "changed": RUN}
     for name, path in (("layer 1", "encoder.0.ffn"), ("layer 2", PATH)):
         for which, run in runs.items():
             shares = {row["state"]: row["share"] for row in shown if row["where"] == f"{name} · {which}"}
@@ -94,16 +85,13 @@ def test_bars_of_activity_fill_up_to_one(before: Reading | None) -> None:
             assert shares[RESTS] == pytest.approx(fires.any(axis=0).mean() - fires.mean())
 
 
-@pytest.mark.parametrize("most", [40, 4])
-def test_promotion_is_shown_token_by_token_on_a_scale_centred_on_zero(
-    most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_tokens_those_are_shown_that_a_neuron_promotes_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 4
     monkeypatch.setattr(feed_forward, "MOST_TOKENS_DRAWN", most)
     neurons = top_neurons(RUN, layer=LAYER, position=2, n=3)
     effect = direct_logit_effect(RUN, LAYER)[neurons].numpy() * POST[2, neurons][:, None]  # [3, 11]
     made = viz.promotion(RUN, layer=LAYER, position=2, n=3)
-    assert ends_of(made) == pytest.approx((-abs(effect).max(), abs(effect).max()))
-    chart = made.to_dict()
+    chart = made.to_dict(validate=False)
     cells = chart["layer"][0]
     data = chart["datasets"][cells["data"]["name"]]
     kept = sorted(sorted(range(11), key=lambda token: -abs(effect[:, token]).max())[:most])
@@ -115,16 +103,6 @@ def test_promotion_is_shown_token_by_token_on_a_scale_centred_on_zero(
     assert {row["neuron"]: row["token"] for row in written} == {
         f"#{n}": str(kept[int(line[kept].argmax())]) for n, line in zip(neurons, effect, strict=True)
     }
-
-
-@pytest.mark.parametrize("before", [None, OTHER])
-def test_one_neuron_by_position(before: Reading | None) -> None:
-    shown = rows(viz.neuron(RUN, layer=LAYER, neuron=3, before=before))
-    runs = {"this run": RUN} if before is None else {"original": before, "changed": RUN}
-    for name, run in runs.items():
-        ours = [row["activation"] for row in shown if row["run"] == name]
-        assert ours == run[f"{PATH}.post"][0, :, 3].tolist()
-    assert shown[2]["place"] == "2 · 3"
 
 
 def test_one_activation_that_dwarfs_all_others_does_not_take_their_colours() -> None:

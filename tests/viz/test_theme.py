@@ -10,7 +10,7 @@ import altair as alt
 import numpy as np
 import pytest
 
-from tests.viz.drawn_file import ends_of
+from tests.viz.drawn_file import ends_of, spec_of
 from xformer.viz import theme
 from xformer.viz.charts import heat
 
@@ -53,30 +53,29 @@ def nearest(colours: list[str], how: str) -> float:
 
 
 @DARK
-@pytest.mark.parametrize("how", list(SEEN))
-@pytest.mark.parametrize(("n", "apart"), [(4, 0.11), (8, 0.075), (12, 0.05)])
-def test_heads_are_told_apart(dark: bool, how: str, n: int, apart: float) -> None:
+def test_heads_models_and_verdicts_are_told_apart_by_everybody(dark: bool) -> None:
     # 0.02 is about the smallest difference one notices in OKLab; several times that survives a projector.
-    assert nearest(theme.head_hues(n, dark), how) >= apart
+    heads, models = theme.head_hues(4, dark), theme.model_hues(4, dark)
+    verdicts = [theme.pick(verdict.colour, dark) for verdict in (theme.RIGHT, theme.WRONG)]
+    for how in SEEN:
+        for n, apart in ((4, 0.11), (8, 0.075), (12, 0.05)):
+            assert nearest(theme.head_hues(n, dark), how) >= apart
+        assert nearest(models, how) >= 0.12
+        assert nearest(verdicts, how) >= 0.1
+        apart = [np.linalg.norm(as_seen(model, how) - as_seen(head, how)) for model in models for head in heads]
+        assert min(apart) >= 0.075
+    assert theme.head_hue(12, dark) == theme.head_hue(0, dark)
 
 
 @DARK
 def test_what_is_drawn_stands_out_from_the_background(dark: bool) -> None:
     ground = theme.pick(theme.BACKGROUND, dark)
-    assert all(theme.contrast(hue, ground) >= 3 for hue in theme.head_hues(12, dark))  # WCAG 2.2, 1.4.11
+    hues = theme.head_hues(12, dark) + theme.model_hues(4, dark)
+    assert all(theme.contrast(hue, ground) >= 3 for hue in hues)  # WCAG 2.2, 1.4.11
     parts = [theme.pick(hue, dark) for hue in theme.PART_HUES.values()]
     verdicts = [theme.pick(verdict.colour, dark) for verdict in (theme.RIGHT, theme.WRONG)]
     assert all(theme.contrast(colour, ground) >= 4.5 for colour in parts + verdicts)  # used for text
     assert theme.contrast(theme.pick(theme.TEXT, dark), ground) >= 12
-
-
-@DARK
-@pytest.mark.parametrize("how", list(SEEN))
-def test_right_and_wrong_differ_in_more_than_colour(dark: bool, how: str) -> None:
-    right, wrong = theme.RIGHT, theme.WRONG
-    assert nearest([theme.pick(right.colour, dark), theme.pick(wrong.colour, dark)], how) >= 0.1
-    for field in ("mark", "word", "vega"):
-        assert getattr(right, field) != getattr(wrong, field)
 
 
 @DARK
@@ -112,30 +111,12 @@ def test_the_served_theme_is_this_one(section: str) -> None:
     assert min(white_on_button, theme.contrast(served["primaryColor"], served["backgroundColor"])) >= 3.9
 
 
-def test_every_option_is_one_that_streamlit_knows() -> None:
-    from streamlit import config as options
-
-    def names(table: dict, path: str = "") -> list[str]:
-        return [
-            name
-            for key, value in table.items()
-            for name in (names(value, f"{path}{key}.") if isinstance(value, dict) else [f"{path}{key}"])
-        ]
-
-    assert set(names(CONFIG)) <= set(options.get_config_options())
-
-
 def test_the_server_gives_nothing_away() -> None:
     assert CONFIG["server"]["address"] == "127.0.0.1"
     assert CONFIG["browser"]["gatherUsageStats"] is False
     assert CONFIG["client"].items() >= {"toolbarMode": "viewer", "showErrorDetails": "none"}.items()
     assert "http" not in CONFIG["theme"]["font"] + CONFIG["theme"]["codeFont"]
     assert "fontFaces" not in CONFIG["theme"]
-
-
-def test_heads_start_over_after_twelve() -> None:
-    assert theme.head_hue(12, True) == theme.head_hue(0, True) == theme.HEAD_HUES[0][1]
-    assert len(set(theme.head_hues(12, False))) == 12
 
 
 def test_resample_keeps_the_ends_and_the_stops() -> None:
@@ -152,19 +133,15 @@ def test_contrast_of_known_pairs() -> None:
     assert theme.ink("#201253") == "#ffffff"
 
 
-@DARK
-def test_charts_take_the_scales(dark: bool) -> None:
-    stops = theme.diverging(dark)
+def test_a_scale_goes_through_all_its_stops_and_needs_room() -> None:
+    stops = theme.diverging(True)
     made = alt.Chart({"values": [{"x": 1}]}).mark_rect().encode(heat("x:Q", stops, -3, 3))
     assert ends_of(made) == (-3, 3)
-    assert made.to_dict()["encoding"]["color"]["scale"]["range"] == stops
-    assert len(made.to_dict()["encoding"]["color"]["scale"]["domain"]) == len(stops)
-
-
-@pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 1), (float("nan"), 1)])
-def test_a_scale_needs_room(low: float, high: float) -> None:
-    with pytest.raises(ValueError, match="from a lower to a higher value"):
-        theme.vega_scale(["#000000", "#ffffff"], low, high)
+    scale = spec_of(made)["encoding"]["color"]["scale"]
+    assert (scale["range"], len(scale["domain"])) == (stops, len(stops))
+    for low in (1, float("nan")):
+        with pytest.raises(ValueError, match="from a lower to a higher value"):
+            theme.vega_scale(stops, low, 1)
 
 
 def test_signed_limit_is_symmetric_and_never_zero() -> None:

@@ -10,21 +10,21 @@ import pytest
 import torch
 
 import xformer
-from tests.training.tiny import ARCHITECTURES, tiny_model, tiny_task
-from tests.viz.drawn_file import maps_of, rows_of, words
+from tests.training.tiny import tiny_model, tiny_task
+from tests.viz.drawn_file import maps_of, rows_of, spec_of, words
 from xformer import edits, viz
 from xformer.adapters import TaskModel
 from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.reading import Reading
-from xformer.viz import theme, timeline
+from xformer.viz import timeline
 from xformer.viz.export import svg
-from xformer.viz.packing import LEVELS, MASKED, NAN
+from xformer.viz.packing import LEVELS, MASKED, NAN, header_of
 from xformer.viz.timeline import (
+    MAGIC,
     FilmLayer,
     Frame,
     film_frame,
-    film_header,
     head_to_enlarge,
     layers_of,
     of_input,
@@ -56,7 +56,7 @@ def test_every_weight_of_every_frame_is_in_the_bytes() -> None:
         for i, step in enumerate(weights)
     ]  # fmt: skip
     packed = film(frames, layers)
-    header = film_header(packed)
+    header = header_of(packed, MAGIC)
     size = sum(int(np.prod(shape)) for shape in shapes.values())
     body = np.frombuffer(packed, np.uint8)[-3 * size :]
     for i, step in enumerate(weights):
@@ -91,10 +91,10 @@ def test_a_frame_of_another_shape_is_refused() -> None:
     with pytest.raises(ValueError, match=r"are \(1, 2, 2\) in this film, got \(1, 3, 2\)"):
         film([frame], [layer])
     with pytest.raises(ValueError, match="begins with"):
-        film_header(b"XATT")
+        header_of(b"XATT", MAGIC)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
 def test_a_frame_is_what_the_model_does(architecture: str) -> None:
     task = tiny_task(architecture)
     model = Transformer(tiny_model(task, n_layers=2), torch.Generator().manual_seed(3)).eval()
@@ -144,10 +144,10 @@ def stills_film(frames: dict[int, Reading], **more: Any) -> bytes:
     return pack_film(layers, made, **of_input(task, reading.example), **(values | more))
 
 
-@pytest.mark.parametrize("step", [0, 699, 700, None])
+@pytest.mark.parametrize("step", [699, None])
 def test_a_still_is_of_the_last_frame_at_its_step(untrained: Reading, trained: Reading, step: int | None) -> None:
-    still = viz.film_still({0: untrained, 700: trained}, step=step, head=(1, 0))
-    reading = untrained if step in (0, 699) else trained
+    still = spec_of(viz.film_still({0: untrained, 700: trained}, step=step, head=(1, 0)))
+    reading = untrained if step else trained
     patterns = [pattern[0].numpy(force=True) for pattern in reading.trace.patterns().values()]  # [head, query, key]
     large = np.reshape([row["weight"] for row in rows_of(still, "weight")], patterns[1].shape[1:])
     np.testing.assert_allclose(large, patterns[1][0], atol=0.01)
@@ -157,7 +157,7 @@ def test_a_still_is_of_the_last_frame_at_its_step(untrained: Reading, trained: R
     assert [row["probability"] for row in says] == pytest.approx(reading.probability, abs=1e-4)
     drawn = svg([still], caption="run 1")
     assert "<image" not in drawn
-    wanted = [f"step {0 if step in (0, 699) else 700} of 700", "reads", "says", "run 1", *reading.tokens]
+    wanted = [f"step {0 if step else 700} of 700", "reads", "says", "run 1", *reading.tokens]
     assert not Counter(wanted) - Counter(words(drawn))
 
 
@@ -168,7 +168,7 @@ def test_queries_go_down_keys_across_and_what_is_masked_is_no_weight() -> None:
     assert [key.split()[1] for key in dict.fromkeys(cell["key"] for cell in cells)] == list(pair.tokens)
     assert next(iter(cells))["query"] == "0 start"
     causal = xformer.read("checkpoints/reverse-decoder", "3 7 12")
-    still, n = viz.film_still({700: causal}, head=(0, 1)), len(causal.tokens)
+    still, n = spec_of(viz.film_still({700: causal}, head=(0, 1))), len(causal.tokens)
     assert sum(not cell["allowed"] for cell in rows_of(still, "weight")) == n * (n - 1) // 2
     assert all((np.isnan(one) == (np.triu(np.ones((n, n)), 1) == 1)).all() for one in maps_of(still))
 
@@ -180,26 +180,20 @@ def test_a_still_of_an_empty_timeline_or_an_unknown_head_is_refused(trained: Rea
         viz.film_still({700: trained}, head=(0, 9))
 
 
-def test_many_heads_are_pooled_and_the_largest_weight_stands_for_its_block() -> None:
-    weights = np.zeros((1, 6, 6))
-    weights[0, 3, 4], weights[0, :2, :2], weights[0, 5, 0] = 0.8, np.nan, np.inf
-    np.testing.assert_equal(timeline._pooled(weights, 3)[0], [[np.nan, 0, 0], [0, 0, 0.8], [np.inf, 0, 0]])
-
-
 def test_the_title_has_the_score_of_the_head_and_the_best_of_all(untrained: Reading, trained: Reading) -> None:
     scores = [[round(score, 4) for score in heads] for heads in film_frame(trained, 0).scores.values()]
     score, layer, head = max(
         ((score, -at, -head) for at, heads in enumerate(scores) for head, score in enumerate(heads))
     )
     assert score > timeline.STANDS_OUT
-    found = words(svg([viz.film_still({0: untrained, 700: trained}, head=(1, 3))]))
+    drawn = str(spec_of(viz.film_still({0: untrained, 700: trained}, head=(1, 3))))
     title = f"layer 2 · head 4 · anti-diagonal: {scores[1][3]:.2f} · ★ layer {1 - layer} · head {1 - head}, {score:.2f}"
-    assert title in found
-    assert any("★ best of all heads" in one for one in words(svg([viz.film_still({700: trained})])))
+    assert title in drawn
+    assert "★ best of all heads" in str(spec_of(viz.film_still({700: trained})))
 
 
 def test_a_still_has_both_curves_the_marks_and_the_shown_step(untrained: Reading, trained: Reading) -> None:
-    chart = viz.film_still(stills_film({0: untrained, 500: untrained, 1000: trained}), step=500)
+    chart = spec_of(viz.film_still(stills_film({0: untrained, 500: untrained, 1000: trained}), step=500))
     rows = rows_of(chart, "exact")
     scores = [max(max(of) for of in film_frame(one, 0).scores.values()) for one in (untrained, untrained, trained)]
     curves = {name: [(row["step"], row[name]) for row in rows if row[name] is not None] for name in ("exact", "best")}
@@ -211,5 +205,5 @@ def test_a_still_has_both_curves_the_marks_and_the_shown_step(untrained: Reading
 
 def test_a_weight_that_is_not_a_number_is_loud(trained: Reading) -> None:
     packed = stills_film({0: trained})
-    assert theme.BROKEN in svg([viz.film_still(packed[:-1] + bytes([NAN]))])
-    assert theme.BROKEN not in svg([viz.film_still(packed)])
+    whole, broken = (maps_of(viz.film_still(one)) for one in (packed, packed[:-1] + bytes([NAN])))
+    assert [np.isinf(one).sum() for one in (whole, broken)] == [0, 1]

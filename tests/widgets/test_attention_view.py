@@ -45,18 +45,16 @@ def test_the_exact_weights_of_the_chosen_head_are_sent_and_the_planes_once(readi
     assert set(sent) == {"_exact"}
 
 
-@pytest.mark.parametrize(("name", "value"), [("layer", 99), ("head", -1)])
-def test_a_head_that_is_not_there_is_refused_and_nothing_changes(name: str, value: int) -> None:
-    view = xformer.attention_view([torch.ones(1, 2, 1, 1)])
-    with pytest.raises(InputError, match=f"This view has {name}s 0 to"):
-        setattr(view, name, value)
+def test_a_head_that_is_not_there_is_refused_and_nothing_changes() -> None:
+    ones = [torch.ones(1, 2, 1, 1)]
+    view = xformer.attention_view(ones)
+    for name, value in (("layer", 99), ("head", -1)):
+        with pytest.raises(InputError, match=f"This view has {name}s 0 to"):
+            setattr(view, name, value)
     assert (view.layer, view.head) == (0, 0)
-
-
-@pytest.mark.parametrize(("layer", "head"), [(1, 0), (0, 2), (-1, 0)])
-def test_a_first_head_that_is_not_there_is_one_sentence(layer: int, head: int) -> None:
-    with pytest.raises(InputError, match=r"layers 0 to 0, got layer=|heads 0 to 1, got head=2"):
-        xformer.attention_view([torch.ones(1, 2, 1, 1)], layer=layer, head=head)
+    for layer, head in ((-1, 0), (0, 2)):
+        with pytest.raises(InputError, match=r"layers 0 to 0, got layer=|heads 0 to 1, got head=2"):
+            xformer.attention_view(ones, layer=layer, head=head)
 
 
 def test_two_runs_side_by_side_and_two_that_do_not_fit(reading: xformer.Reading) -> None:
@@ -108,9 +106,7 @@ def rows(*shape: int, causal: bool = False) -> torch.Tensor:
         pytest.param(lambda whole: tuple(whole), id="a tuple of [batch, head, query, key], as a model returns them"),
         pytest.param(lambda whole: whole, id="one tensor"),
         pytest.param(lambda whole: [one[0] for one in whole], id="a list without a batch"),
-        pytest.param(lambda whole: whole.numpy(), id="an array"),
         pytest.param(lambda whole: [one.requires_grad_() for one in whole.clone()], id="in training"),
-        pytest.param(lambda whole: whole.double(), id="in double precision"),
         pytest.param(lambda whole: whole.numpy().tolist(), id="lists"),
     ],
 )
@@ -124,14 +120,10 @@ def test_every_form_is_the_same_picture(form: Any) -> None:
         assert not layer.is_masked
 
 
-def test_one_layer_alone() -> None:
-    [layer] = layers_of(rows(HEADS, N, N))
-    assert layer.shape == (HEADS, N, N)
-
-
-def test_half_precision_is_read_as_it_is() -> None:
-    whole = rows(1, 1, HEADS, N, N).bfloat16()
-    np.testing.assert_array_equal(layers_of(whole)[0].pattern, whole[0, 0].float().numpy())
+def test_one_layer_alone_is_read_also_in_half_precision() -> None:
+    whole = rows(HEADS, N, N).bfloat16()
+    [layer] = layers_of(whole)
+    np.testing.assert_array_equal(layer.pattern, whole.float().numpy())
 
 
 def test_a_causal_mask_is_recognised_and_one_weight_above_the_diagonal_is_none() -> None:
@@ -153,7 +145,6 @@ def test_cross_attention_has_tokens_of_its_own() -> None:
         ([None, None], None, "One of the layers is None: the model was run without its attention"),
         ([torch.ones(3, 3)], None, r"layer 1 has the shape \[3, 3\]"),
         ([torch.ones(0, HEADS, 3, 3)], None, r"layer 1 has the shape \[0, 5, 3, 3\]"),
-        ([torch.ones(1, 0, 3, 3)], None, r"layer 1 has the shape \[1, 0, 3, 3\]"),
         ([torch.ones(1, 1, 3, 3)], ["a", "b"], "Layer 1 has 3 queries, but 2 tokens were given"),
         (["what"], None, "Attention is given as arrays of numbers, got str"),
     ],

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from xformer.adapters.load import is_external
 from xformer.adapters.own_models import BareModel, TaskModel
@@ -102,8 +102,6 @@ def save_live(
     path: str | Path,
     checkpoint_or_run: Readable,
     input: str | None = None,
-    *,
-    lesson: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a model of ours as one HTML file in which it runs: type an input, change its mask, ablate heads, with no network.
 
@@ -112,7 +110,6 @@ def save_live(
         checkpoint_or_run: The folder or file of a checkpoint, the folder of a training run with its snapshots, or a loaded
             checkpoint or model of ours.
         input: What the page opens with, as a person types it. By default the task's own example.
-        lesson: A lesson as JSON values, see `xformer.live.lesson`.
 
     Raises:
         InputError: The model is none of ours, has a part that the page cannot compute, or cannot read the input.
@@ -127,7 +124,7 @@ def save_live(
         ...     Path(f"{folder}/reverse.html").stat().st_size < 1_000_000
         True
     """
-    write_atomically(path, live_page(checkpoint_or_run, input, lesson=lesson).encode())
+    write_atomically(path, live_page(checkpoint_or_run, input).encode())
 
 
 def pack_model(
@@ -293,16 +290,13 @@ def _difference_codes(
 
 def _numbers(model: Transformer) -> Float[np.ndarray, " weight"]:
     """All weights of a model, one after the other."""
-    return np.concatenate([value.detach().numpy(force=True).ravel() for value in model.parameters()]).astype("<f4")
+    return parameters_to_vector(model.parameters()).numpy(force=True).astype("<f4")
 
 
 def _difference(subject: BareModel, model: Transformer, numbers: Float[np.ndarray, " weight"], text: str) -> float:
     """The largest change of a logit or a pattern when a model computes with other weights, over a few inputs."""
-    other, at = copy.deepcopy(model), 0
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.copy_(torch.from_numpy(numbers[at : at + parameter.numel()].copy()).view(parameter.shape))
-            at += parameter.numel()
+    other = copy.deepcopy(model)
+    vector_to_parameters(torch.from_numpy(numbers), other.parameters())
     task = getattr(subject, "task", None)
     changed = BareModel(other) if task is None else TaskModel(other, task)
     typed = [text]
@@ -311,7 +305,7 @@ def _difference(subject: BareModel, model: Transformer, numbers: Float[np.ndarra
     largest = 0.0
     for one in typed:
         before, after = (_run(of, one) for of in (subject, changed))
-        largest = max(largest, *(_apart(value, after[name]) for name, value in before.items()))
+        largest = max(largest, *(float((value - after[name]).abs().max()) for name, value in before.items()))
     return largest
 
 
@@ -321,10 +315,6 @@ def _run(subject: BareModel, typed: Any) -> Trace:
     if not isinstance(subject, TaskModel) and subject.model.config.image:  # pixels without a task
         return record(subject.model, torch.tensor([list(typed)]), keep=keep)
     return subject.record(subject.frame(typed), keep=keep)
-
-
-def _apart(a: Tensor, b: Tensor) -> float:
-    return float((a - b).abs().max())
 
 
 def _task(subject: BareModel, body: Blocks) -> dict[str, Any]:

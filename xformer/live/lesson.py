@@ -98,6 +98,7 @@ _EXERCISE = {
     "at_most": _AT_LEAST_1, "at_least": _NUMBER, "shortest": _AT_LEAST_1, "longest": _AT_LEAST_1, "site": _SITE,
     "head": _COUNT, "query": _COUNT, "key": _COUNT, "output": _COUNT, "token": _TEXT, "measure": _TABLE,
 }  # fmt: skip
+_OF_ALL = ("ask", "question", "reveal", "state", "goal", "task", "hint", "start", "allow")
 ASKS = {"cell": ("site", "head", "query"), "token": ("output",), "choice": ("measure", "choices")}
 """What each kind of prediction needs beside its question, its state and its reveal."""
 GOALS = {
@@ -259,7 +260,7 @@ def parse(text: str, name: str = "the lesson") -> Lesson:
         where.fail("A lesson begins with TOML between two lines +++", f"{lines[0]:.40}", "+++")
     end = rest.index("+++") + 1
     required = ("title", "summary", "minutes", "input")
-    front = _table("\n".join(lines[1:end]), where.at(2), "front matter", _FRONT, required, tuple(_FRONT))
+    front = _table("\n".join(lines[1:end]), where.at(2), "front matter", _FRONT, required)
     if ("checkpoint" in front) == ("preset" in front):
         where.fail("The front matter names a checkpoint or a preset to train", _names(front), 'checkpoint = "reverse"')
     train = {name: front.pop(name) for name in ("seed", "steps", "snapshot_every") if name in front}
@@ -349,19 +350,18 @@ def check(lesson: Lesson, model: Any, name: str = "the lesson") -> None:
     reading = read(model, lesson.input, keep=["logits"])
     heads, labels = reading.subject.shape.heads, reading.subject.labels
     for step in lesson.steps:
-        where = _Place(name, step.line)
-        asked = [part for part in step.parts if isinstance(part, Predict | Exercise)]
-        states = [part.state for part in step.parts if isinstance(part, Show)]
-        for part in asked:
-            states.append(part.state if isinstance(part, Predict) else part.start)
-            states += [one["state"] for one in part.details.get("choices", ()) if "state" in one]
-            for one in (part.details, part.details.get("measure", {})):
-                site = one.get("site")
-                if site is not None and (site not in heads or one.get("head", 0) >= heads[site]):
-                    where.fail(
-                        f"The model has the heads {heads}", f"{site}, head {one.get('head', 0)}", next(iter(heads))
-                    )
-            if (token := part.details.get("token")) is not None and token not in labels:
+        where, states = _Place(name, step.line), list[Table]()
+        for part in step.parts:
+            if isinstance(part, Text):
+                continue
+            states.append(part.start if isinstance(part, Exercise) else part.state)
+            details = {} if isinstance(part, Show) else part.details
+            states += [one["state"] for one in details.get("choices", ()) if "state" in one]
+            for one in (details, details.get("measure", {})):
+                site, head = one.get("site"), one.get("head", 0)
+                if site is not None and (site not in heads or head >= heads[site]):
+                    where.fail(f"The model has the heads {heads}", f"{site}, head {head}", next(iter(heads)))
+            if (token := details.get("token")) is not None and token not in labels:
                 where.fail("A token is one of the model's", token, labels[1])
         for state in states:
             for head in [*state.get("ablate", ()), *(one.rsplit(".", 2)[0] for one in state.get("cut", ()))]:
@@ -392,63 +392,60 @@ def _names(values: Sequence[str] | Table) -> str:
 
 
 def _table(
-    text: str | Table,
+    given: str | Table,
     where: _Place,
     what: str,
     fields: Mapping[str, _Rule],
-    required: Sequence[str],
-    known: Sequence[str],
+    required: Sequence[str] = (),
+    known: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A TOML table with the required fields and no unknown ones, each as its rule wants it."""
-    if isinstance(text, str):
-        try:
-            table = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            found = re.search(r"line (\d+)", str(error))
-            at = where.at(where.line + int(found[1]) - 1) if found else where
-            at.fail(
-                f"The {what} is TOML ({error})", text.strip().splitlines()[0] if text.strip() else "nothing", "a = 1"
-            )
-    else:
-        table = dict(text)
+    """A table, or its TOML, with the required fields and none but the known ones (default: all), each as its rule wants it."""
+    lines = given.splitlines() if isinstance(given, str) else []
+    try:
+        table = tomllib.loads(given) if isinstance(given, str) else dict(given)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"line (\d+)", str(error))
+        at = where.at(where.line + int(found[1]) - 1) if found else where
+        at.fail(f"The {what} is TOML ({error})", next(iter(lines), "nothing"), "a = 1")
     for name in required:
         if name not in table:
             where.fail(f"The {what} needs {_names(required)}", _names(table), f"{name} = {fields[name].example}")
-    lines = text.splitlines() if isinstance(text, str) else []
+    known = known or tuple(fields)
     for name, value in table.items():
         line = next((n for n, one in enumerate(lines) if re.match(rf"\s*{re.escape(name)}\s*[=.]", one)), 0)
+        at = where.at(where.line + line)
         if name not in known:
-            where.at(where.line + line).fail(f"The {what} may have {_names(known)}", name, known[0])
-        if not fields[name].accepts(value):
-            rule = fields[name]
-            where.at(where.line + line).fail(
-                f"The field {name} is {rule.words}", repr(value), f"{name} = {rule.example}"
-            )
+            at.fail(f"The {what} may have {_names(known)}", name, known[0])
+        rule = fields[name]
+        if not rule.accepts(value):
+            at.fail(f"The field {name} is {rule.words}", repr(value), f"{name} = {rule.example}")
     return table
 
 
 def _state(table: Any, where: _Place) -> dict[str, Any]:
-    return _table(table, where, "state", _STATE, (), tuple(_STATE))
+    return _table(table, where, "state", _STATE)
 
 
-def _measure(table: Table, where: _Place) -> dict[str, Any]:
-    needs = ("of", *_OF_MEASURE.get(str(table.get("of")), ()))
-    return _table(table, where, "measure", _MEASURE, needs, needs)
+def _asked(
+    text: str, where: _Place, what: str, fields: Mapping[str, _Rule], needs: Sequence[str], optional: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of a prediction or an exercise, and those of them that are details of its kind."""
+    given = _table(text, where, what, fields, needs, tuple(dict.fromkeys((*needs, *optional))))
+    details = {name: value for name, value in given.items() if name not in _OF_ALL}
+    if "measure" in details:
+        required = ("of", *_OF_MEASURE.get(str(details["measure"].get("of")), ()))
+        details["measure"] = _table(details["measure"], where, "measure", _MEASURE, required, required)
+    return given, details
 
 
 def _predict(text: str, where: _Place) -> Predict:
-    given = _table(text, where, "prediction", _PREDICT, ("ask", "question", "reveal"), tuple(_PREDICT))
-    ask, needs = given["ask"], ASKS[given["ask"]]
-    optional = ("best",) if ask == "choice" else ()
-    known = ("ask", "question", "reveal", "state", *needs, *optional)
-    given = _table(text, where, f"prediction of a {ask}", _PREDICT, ("ask", "question", "reveal", *needs), known)
-    details = {name: given[name] for name in (*needs, *optional) if name in given}
+    first = ("ask", "question", "reveal")
+    ask = _table(text, where, "prediction", _PREDICT, first)["ask"]
+    optional = ("state", "best") if ask == "choice" else ("state",)
+    given, details = _asked(text, where, f"prediction of a {ask}", _PREDICT, (*first, *ASKS[ask]), optional)
     if ask == "choice":
-        details["measure"] = _measure(details["measure"], where)
-        by = "state" if "best" in details else "at_least"
-        details["choices"] = [
-            _table(one, where, "choice", _CHOICE, ("text", by), ("text", by)) for one in details["choices"]
-        ]
+        fields = ("text", "state" if "best" in details else "at_least")
+        details["choices"] = [_table(one, where, "choice", _CHOICE, fields, fields) for one in details["choices"]]
         for one in details["choices"]:
             _state(one.get("state", {}), where)
         bounds = [one.get("at_least", n) for n, one in enumerate(details["choices"])]
@@ -458,20 +455,16 @@ def _predict(text: str, where: _Place) -> Predict:
 
 
 def _exercise(text: str, where: _Place) -> Exercise:
-    given = _table(text, where, "exercise", _EXERCISE, ("goal", "task", "hint"), tuple(_EXERCISE))
-    needs, allowed = GOALS[given["goal"]]
-    optional = ["at_most", "shortest", "longest", "keep", *(["head"] if given["goal"] == "attends" else [])]
-    optional = [name for name in optional if name not in needs]
-    known = ("goal", "task", "hint", "start", "allow", *needs, *optional)
-    given = _table(text, where, f"exercise {given['goal']}", _EXERCISE, ("goal", "task", "hint", *needs), known)
-    details = {name: given[name] for name in (*needs, *optional) if name in given}
-    if "measure" in details:
-        details["measure"] = _measure(details["measure"], where)
+    first = ("goal", "task", "hint")
+    goal = _table(text, where, "exercise", _EXERCISE, first)["goal"]
+    needs, allowed = GOALS[goal]
+    optional = ["start", "allow", "at_most", "shortest", "longest", "keep", *(["head"] if goal == "attends" else [])]
+    given, details = _asked(text, where, f"exercise {goal}", _EXERCISE, (*first, *needs), optional)
     allow = tuple(given.get("allow", allowed))
     start = _state(given.get("start", {}), where)
     if missing := [kind for kind in EDITS if kind in start and kind not in (*allow, *details.get("keep", ()))]:
         where.fail("An exercise starts with changes that it allows or keeps", _names(missing), f"keep = {missing}")
-    return Exercise(given["goal"], given["task"], given["hint"], start, allow, details)
+    return Exercise(goal, given["task"], given["hint"], start, allow, details)
 
 
 def _markdown() -> Any:
@@ -486,54 +479,39 @@ def _html(text: str) -> str:
 
 def _steps(text: str, where: _Place) -> tuple[Step, ...]:
     """The steps of the Markdown after the front matter."""
-    markdown = _markdown()
-    tokens = markdown.parse(text)
-    steps: list[Step] = []
-    parts: list[Part] = []
-    pending: list[Any] = []
     blocks: dict[str, Callable[[str, _Place], Part]] = {
         "show": lambda text, place: Show(_state(text, place)), "predict": _predict, "exercise": _exercise,
     }  # fmt: skip
-
-    def close_text() -> None:
-        if pending:
-            parts.append(Text(markdown.renderer.render(pending, markdown.options, {})))
-            pending.clear()
-
-    def close_step() -> None:
-        close_text()
-        if steps:
-            asked = [type(part).__name__.lower() for part in parts if isinstance(part, Predict | Exercise)]
-            if len(asked) > 1:
-                where.at(steps[-1].line).fail(
-                    "A step has at most one prediction or exercise", _names(asked), "two steps"
-                )
-            steps[-1] = replace(steps[-1], parts=tuple(parts))
-            parts.clear()
-
-    position = 0
-    while position < len(tokens):
-        token = tokens[position]
+    markdown = _markdown()
+    tokens = iter(markdown.parse(text))
+    found: list[tuple[str, int, list[Any]]] = []  # title, line and parts; a part that is text is a list of tokens
+    for token in tokens:
         line = where.line + (token.map[0] if token.map else 0)
         if token.type == "heading_open" and token.level == 0 and token.tag in ("h1", "h2"):
+            title = next(tokens).content
             if token.tag == "h1":
-                where.at(line).fail(
-                    "The title stands in the front matter", "# " + tokens[position + 1].content, "## A step"
-                )
-            close_step()
-            steps.append(Step(tokens[position + 1].content, (), line))
-            position += 3
+                where.at(line).fail("The title stands in the front matter", f"# {title}", "## A step")
+            next(tokens)  # the end of the heading
+            found.append((title, line, []))
             continue
-        if not steps:
+        if not found:
             where.at(line).fail("The text begins with the title of a step", token.content or token.type, "## A step")
+        parts = found[-1][2]
         kind = token.info.strip() if token.type == "fence" else ""
         if kind in blocks:
-            close_text()
             parts.append(blocks[kind](token.content, where.at(line + 1)))
+        elif parts and isinstance(parts[-1], list):
+            parts[-1].append(token)
         else:
-            pending.append(token)
-        position += 1
-    close_step()
-    if not steps:
+            parts.append([token])
+    if not found:
         where.fail("A lesson has at least one step", "none", "## A step")
+    steps = []
+    for title, line, parts in found:
+        asked = [type(part).__name__.lower() for part in parts if isinstance(part, Predict | Exercise)]
+        if len(asked) > 1:
+            where.at(line).fail("A step has at most one prediction or exercise", _names(asked), "two steps")
+        render = markdown.renderer.render
+        texts = (Text(render(part, markdown.options, {})) if isinstance(part, list) else part for part in parts)
+        steps.append(Step(title, tuple(texts), line))
     return tuple(steps)

@@ -22,7 +22,7 @@ from xformer.errors import InputError
 from xformer.site import Site, layer_title
 from xformer.viz import theme
 from xformer.viz.charts import heat, layered, tips
-from xformer.viz.timeline import FilmLayer, Frame, head_to_enlarge, pack_film
+from xformer.viz.timeline import Frame, film_layers, head_to_enlarge, pack_film
 from xformer.viz.training_curves import Curves, curve_chart
 
 MOST_STEPS = 60
@@ -111,12 +111,8 @@ def health_film(
     if not planes:
         raise InputError("A film has at least one step, got none; call health.step first.")
     first = next(iter(planes.values()))
-    read = {"encoder": tuple(tokens), "decoder": tuple(target_tokens) or tuple(tokens)}
-    layers = []
-    for path, codes in first.items():
-        site, title = Site.parse(path), layer_title(path, is_pair=bool(target_tokens))
-        layers.append(FilmLayer(path, title, len(codes), read[site.query_stack], read[site.key_stack]))
-    lanes = {"source": read["encoder"], "decoder reads": read["decoder"]} if target_tokens else {"reads": tuple(tokens)}
+    layers = film_layers(first, tuple(tokens), tuple(target_tokens))
+    lanes = {"source": tokens, "decoder reads": target_tokens} if target_tokens else {"reads": tokens}
     frames = [
         Frame(step, dict(of), {path: list(one) for path, one in scores.get(step, {}).items()}, (), (), ())
         for step, of in sorted(planes.items())
@@ -141,9 +137,8 @@ class HealthReport:
     def _repr_html_(self) -> str:
         from xformer.viz.export import svg  # only here: it needs vl-convert
 
-        rows = [
-            (one.step, one.rule, one.layer, "" if one.head is None else one.head, one.reason) for one in self.alarms
-        ]
+        heads = ("" if one.head is None else one.head for one in self.alarms)
+        rows = [(one.step, one.rule, one.layer, head, one.reason) for one, head in zip(self.alarms, heads, strict=True)]
         words = notebook_html.table(("step", "alarm", "layer", "head", "reason"), rows) if rows else "<p>No alarm.</p>"
         drawn = "".join(f"<details open>{svg([chart])}</details>" for chart in self.charts)
         return notebook_html.card(escape(f"Attention health: {len(rows)} alarms"), words, drawn)
@@ -168,11 +163,8 @@ def report(
     charts: list[Any] = []
     if len(losses):
         curves = Curves("Loss", {"loss": "training", "probe_loss": "probe"}, theme.HEAD_HUES[:2], "nats a token")
-        charts.append(
-            curve_chart(losses, curves, steps=max(1, int(losses["step"].to_numpy().max())), dark=False).properties(
-                width=560
-            )
-        )
+        steps = max(1, int(losses["step"].to_numpy().max()))
+        charts.append(curve_chart(losses, curves, steps=steps, dark=False).properties(width=560))
     if len(table):
         charts += [health_map(table, name) for name in measures if table[name].notna().to_numpy().any()]
     return HealthReport(tuple(alarms), tuple(charts))

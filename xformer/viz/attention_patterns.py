@@ -21,7 +21,20 @@ from xformer.analysis.reactions import atom_mapping as mapping_table
 from xformer.blocks import block_max, factor
 from xformer.errors import EditError
 from xformer.reading import Reading
-from xformer.viz.charts import PADDED, Chart, heat, hues, inline, layered, pixel_axes, small_maps, squares, tips, unseen
+from xformer.viz.charts import (
+    PADDED,
+    Chart,
+    heat,
+    hues,
+    inline,
+    layered,
+    pixel_axes,
+    pool_maps,
+    small_maps,
+    squares,
+    tips,
+    unseen,
+)
 from xformer.viz.packing import AnyLayer, pattern_layers, visible
 from xformer.viz.theme import RIGHT, TEXT, WRONG, diverging, head_hue, pick, sequential, vega_scale
 
@@ -313,10 +326,7 @@ def _weights(layer: AnyLayer, side: int, scale: str) -> Float[np.ndarray, "head 
     if scale == "without_first_token":
         codes[:, :, 0] = small.rest
     weights = (codes / LEVELS) ** 2 * small.peaks[:, None, None]
-    weights = np.where(np.isin(codes, (MASKED_CODE, NAN)), -np.inf, weights)
-    for axis in (1, 2):
-        weights = block_max(weights, factor(weights.shape[axis], side), axis)
-    return np.where(np.isfinite(weights), weights, np.nan)
+    return pool_maps(np.where(np.isin(codes, (MASKED_CODE, NAN)), np.nan, weights), side)
 
 
 def heads_grid(

@@ -12,6 +12,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from xformer.blocks import block_max, factor
 from xformer.reading import Reading
 from xformer.site import head_title
 from xformer.viz import theme
@@ -71,9 +72,9 @@ def head_titles(reading: Reading, table: pd.DataFrame) -> list[str]:
     return [head_title(path, head, is_pair=reading.is_pair) for path, head in pairs]
 
 
-def numbered(table: pd.DataFrame, position: str = "position", token: str = "token") -> list[str]:
+def numbered(table: pd.DataFrame) -> list[str]:
     """Each position with its token, "3 · 12", so that repeats stay distinct; the position alone where it has none."""
-    return [f"{at} · {text}" if text else str(at) for at, text in zip(table[position], table[token], strict=True)]
+    return [f"{at} · {text}" if text else str(at) for at, text in zip(table["position"], table["token"], strict=True)]
 
 
 PADDED = alt.AutoSizeParams(type="pad")
@@ -119,19 +120,15 @@ def place_labels(
     for index in sorted(range(len(texts)), key=lambda i: not first[i]):
         others = np.concatenate([np.delete(dots, index, axis=0), taken])
         free = {side: _box(at[index], len(texts[index]), side, size, gap) for side in SIDES}
-        chosen = next((side for side, box in free.items() if not _collides(box, others)), "")
-        if not chosen and first[index]:
-            chosen = "above"
-        places[index] = chosen
+        fitting = (side for side, box in free.items() if not _collides(box, others))
+        places[index] = chosen = next(fitting, "above" if first[index] else "")
         if chosen:
             taken = np.concatenate([taken, free[chosen][None]])
     return places
 
 
-def label_layers(
-    base: alt.Chart, text: str, *, size: float = 12.0, gap: float = 7.0, column: str = "side", **look: Any
-) -> list[alt.Chart]:
-    """One layer of text for each side; the table of `base` has the sides in `column`."""
+def label_layers(base: alt.Chart, text: str, *, size: float = 12.0, gap: float = 7.0, **look: Any) -> list[alt.Chart]:
+    """One layer of text for each side; the table of `base` has the sides in its column `side`."""
     beside = {
         "above": {"dy": -gap, "baseline": "bottom"},
         "right": {"dx": gap, "align": "left", "baseline": "middle"},
@@ -139,9 +136,7 @@ def label_layers(
         "left": {"dx": -gap, "align": "right", "baseline": "middle"},
     }
     return [
-        base.transform_filter(alt.datum[column] == side)
-        .mark_text(fontSize=size, **beside[side], **look)
-        .encode(text=text)
+        base.transform_filter(alt.datum.side == side).mark_text(fontSize=size, **beside[side], **look).encode(text=text)
         for side in SIDES
     ]
 
@@ -247,6 +242,14 @@ def token_lanes(
 
 LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 GREY, LOUD = ".", "!"
+
+
+def pool_maps(maps: Float[np.ndarray, "map row col"], side: int) -> Float[np.ndarray, "map row col"]:
+    """Maps with at most `side` cells on either axis: the largest value of a block stands for it, NaN where all of it is NaN."""
+    maps = np.where(np.isnan(maps), -np.inf, maps)
+    for axis in (1, 2):
+        maps = block_max(maps, factor(maps.shape[axis], side), axis)
+    return np.where(np.isneginf(maps), np.nan, maps)
 
 
 def small_maps(

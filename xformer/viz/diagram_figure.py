@@ -5,7 +5,7 @@ viz.model_diagram(reading)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import hypot
 from typing import Any
@@ -43,15 +43,13 @@ def model_diagram(reading: Reading, *, dark: bool = False) -> Chart:
     for arrow in parts.arrows:
         _arrow(sheet, arrow, places.route(arrow, boxes[arrow.source], boxes[arrow.target]), boxes)
     for box in parts.boxes:
-        card(sheet, box, places[box.id])
+        at = places[box.id]
+        card(sheet, box, at)
         if box.kind == "output":
-            at = places[box.id]
             out = at.x + at.wide
             _arrow(sheet, Arrow(box.id, "", "stream"), [(out, at.stream), (out + 19, at.stream)], boxes)
-    for frame, _ in places.frames:
-        at_start = (frame.name, 0, "above")
-        first = next(places[box.id] for box in parts.boxes if (box.stack, box.sublayer, box.place) == at_start)
-        sheet.words(first.up - 4, first.stream + 29, "residual stream", sheet.muted, 12.5, level=1)
+        if box.sublayer == 0 and box.place == "above":
+            sheet.words(at.up - 4, at.stream + 29, "residual stream", sheet.muted, 12.5, level=1)
     words = f"{parts.title} · {parts.n_parameters:,} parameters" if parts.n_parameters else parts.title
     title = alt.Title(words, anchor="start", color=sheet.ink, fontSize=14)
     return sheet.chart(places.width, places.height).properties(title=title)
@@ -60,11 +58,10 @@ def model_diagram(reading: Reading, *, dark: bool = False) -> Chart:
 def _layers(sheet: Sheet, frame: StackFrame, at: tuple[float, float, float, float]) -> None:
     """The card of a layer, with the others behind it where there are more."""
     x, y, wide, tall = at
-    behind = (2, 1) if frame.n_layers > 1 else ()
-    for level, offset in enumerate((*behind, 0), start=-len(behind)):
-        shift = offset * CARD
-        fill, edge = mix(sheet.ground, sheet.ink, 0.035), mix(sheet.ground, sheet.ink, 0.16)
-        sheet.box(x + shift, y - shift, wide, tall, fill, edge=edge, thick=1.2, corner=16, level=level)
+    fill, edge = mix(sheet.ground, sheet.ink, 0.035), mix(sheet.ground, sheet.ink, 0.16)
+    for behind in (2, 1, 0) if frame.n_layers > 1 else (0,):
+        shift = behind * CARD
+        sheet.box(x + shift, y - shift, wide, tall, fill, edge=edge, thick=1.2, corner=16, level=-behind)
     sheet.words(x + 14, y + 15, frame.title, sheet.muted, 13, bold=True)
     if frame.n_layers > 1:
         text = f"× {frame.n_layers} layers"
@@ -79,7 +76,7 @@ def _arrow(sheet: Sheet, arrow: Arrow, points: list[Point], boxes: dict[str, Box
     if arrow.flow in ("inside", "memory"):
         kind = boxes[arrow.source].kind if arrow.flow == "inside" else "attention"
         ink = theme.pick(theme.PART_HUES[kind], sheet.dark)
-    sheet.line(points, ink, thick, dash="4 4" if arrow.flow == "inside" else "", level=1)
+    sheet.line(points, ink, thick, dashed=arrow.flow == "inside", level=1)
     (x, y), (px, py) = points[-1], points[-2]
     length = hypot(x - px, y - py) or 1
     ux, uy = (x - px) / length * 7, (y - py) / length * 7
@@ -302,45 +299,38 @@ def _write(
         sheet.words(x, y, text, ink or sheet.ink, size, bold=bold, align=align, level=3)
 
 
-SECONDARY = 0.66
-"""The share of the text colour in secondary text, as in the browser."""
-
-
 class Sheet:
     """A drawing in CSS pixels. Higher levels cover lower ones; within a level, text covers lines and lines cover boxes."""
 
     def __init__(self, dark: bool = False) -> None:
         self.ground, self.ink = theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark)
-        self.primary, self.dark = theme.pick(theme.PRIMARY, dark), dark
-        self.muted, self.faint, self.rule = (mix(self.ground, self.ink, share) for share in (SECONDARY, 0.08, 0.22))
+        self.muted, self.dark = mix(self.ground, self.ink, 0.66), dark
         self._marks: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         self._n_lines = 0
 
     def box(
-        self, x: float, y: float, wide: float, tall: float, fill: str = "none", *, edge: str = "none", thick: float = 1.0,
-        dash: str = "", corner: float = 0, level: int = 0, opacity: float = 1.0,
+        self, x: float, y: float, wide: float, tall: float, fill: str, *, edge: str = "none", thick: float = 1.0,
+        corner: float = 0, level: int = 0,
     ) -> None:  # fmt: skip
         """Draw a rectangle from its upper left corner."""
         row = {"x": x, "y": y, "x2": x + wide, "y2": y + tall, "fill": fill, "edge": edge, "thick": thick}
-        self._put(row, level, 0, corner, dash, opacity)
+        self._put(row, level, 0, corner)
 
-    def line(
-        self, points: Sequence[tuple[float, float]], ink: str, thick: float = 1.0, *, dash: str = "", level: int = 0
-    ) -> None:
+    def line(self, points: list[Point], ink: str, thick: float = 1.0, *, dashed: bool = False, level: int = 0) -> None:
         """Draw a line through points."""
         self._n_lines += 1
         for at, (x, y) in enumerate(points):
-            self._put({"x": x, "y": y, "edge": ink, "thick": thick, "line": self._n_lines, "at": at}, level, 1, dash)
+            self._put({"x": x, "y": y, "edge": ink, "thick": thick, "line": self._n_lines, "at": at}, level, 1, dashed)
 
     def dot(self, x: float, y: float, radius: float, fill: str, *, edge: str = "none", level: int = 0) -> None:
         self._put({"x": x, "y": y, "size": 4 * radius**2, "fill": fill, "edge": edge}, level, 2)
 
     def words(
         self, x: float, y: float, text: str, ink: str, size: float = 12, *, bold: bool = False, align: str = "left",
-        upwards: bool = False, level: int = 0,
+        level: int = 0,
     ) -> None:  # fmt: skip
         """Draw a line of text that is centred vertically on y."""
-        self._put({"x": x, "y": y, "text": text, "fill": ink, "size": size}, level, 3, align, bold, upwards)
+        self._put({"x": x, "y": y, "text": text, "fill": ink, "size": size}, level, 3, align, bold)
 
     def chart(self, width: float, height: float) -> Chart:
         """The whole sheet as a chart."""
@@ -359,20 +349,16 @@ def _layer(key: tuple[Any, ...], rows: list[dict[str, Any]], x: alt.X, y: alt.Y)
     fill, edge = (alt.Fill("fill:N", scale=None), alt.Stroke("edge:N", scale=None))
     thick = alt.StrokeWidth("thick:Q", scale=None)
     if kind == 0:
-        corner, dash, opacity = look
-        box = base.mark_rect(aria=False, cornerRadius=corner, opacity=opacity, **_dashed(dash))
+        box = base.mark_rect(aria=False, cornerRadius=look[0], opacity=1.0)
         return box.encode(alt.X2("x2:Q"), alt.Y2("y2:Q"), fill, edge, thick)
     if kind == 1:
-        line = base.mark_line(strokeJoin="round", clip=False, **_dashed(look[0]))
+        dash: dict[str, Any] = {"strokeDash": [4, 4]} if look[0] else {}
+        line = base.mark_line(strokeJoin="round", clip=False, **dash)
         return line.encode(edge, thick, order="at:Q", detail="line:N")
     size = alt.Size("size:Q", scale=None)
     if kind == 2:
         return base.mark_circle(opacity=1, strokeWidth=2).encode(fill, edge, size)
-    align, bold, upwards = look
+    align, bold = look
     weight: Any = "bold" if bold else "normal"
-    text = base.mark_text(align=align, baseline="middle", fontWeight=weight, angle=270 if upwards else 0, clip=False)
+    text = base.mark_text(align=align, baseline="middle", fontWeight=weight, angle=0, clip=False)
     return text.encode(fill, size, text="text:N")
-
-
-def _dashed(dash: str) -> dict[str, Any]:
-    return {"strokeDash": [int(part) for part in dash.split()]} if dash else {}

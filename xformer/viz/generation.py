@@ -328,11 +328,8 @@ def _lanes(runs: Sequence[DecodedSteps], frame: pd.DataFrame) -> pd.DataFrame:
         token=frame["token"].map(visible),
         kind=[{True: "right", False: "wrong"}.get(right, "plain") for right in frame["right"]],
     )
-    answers = (
-        frame[frame["answer"] != ""]
-        .groupby("step")["answer"]
-        .agg(lambda same: "≠" if same.nunique() > 1 else same.iloc[0])
-    )
+    known = frame[frame["answer"] != ""].groupby("step")["answer"]
+    answers = known.agg(lambda same: "≠" if same.nunique() > 1 else same.iloc[0])
     above = []
     if len(answers):
         name = "right answer" if any(run.has_right_answer for run in runs) else "the text"
@@ -348,8 +345,11 @@ ROW, LANE, TRACK = 760, 34, 100
 """CSS pixels: the width of the lanes, and the heights of a lane and of a curve."""
 
 
-def pack_steps(runs: Sequence[DecodedSteps], k: int = 8) -> dict[str, Any]:
-    """All steps of all models as plain JSON, with the k likeliest tokens of each step.
+MOST_TOKENS = 8
+
+
+def pack_steps(runs: Sequence[DecodedSteps]) -> dict[str, Any]:
+    """All steps of all models as plain JSON, with the likeliest tokens of each step.
 
     Tokens are indices of `labels`; numbers are rounded to 6 decimals; an infinite KL is null.
     """
@@ -359,7 +359,7 @@ def pack_steps(runs: Sequence[DecodedSteps], k: int = 8) -> dict[str, Any]:
     models = []
     for run in runs:
         own = steps.loc[steps["model"] == run.name]
-        tops = [run.top(step, k) for step in range(len(run))]
+        tops = [run.top(step, MOST_TOKENS) for step in range(len(run))]
         model = {
             "name": run.name,
             "has_right_answer": run.has_right_answer,

@@ -33,6 +33,7 @@ from xformer.viz.charts import Chart, heat, layered, pixel_axes, tips
 GAP = 1.6
 """Between two small pictures, in their own units."""
 _OWN_SIZE = alt.AutoSizeParams(type="pad", contains="padding")  # else a legend is fitted in, and pixels are no squares
+MOST_WIDE = 740.0
 ABOVE = 3.2
 """Over an image, for its title and the class token."""
 HEAT = ("rgba(255, 90, 0, 0)", "rgba(255, 90, 0, 0.8)")
@@ -90,7 +91,6 @@ def overlay_chart(
     dark: bool,
     what: str,
     query: str = "",
-    most: float = 740.0,
     photograph: str | None = None,
     top: float | None = None,
 ) -> Chart:
@@ -98,13 +98,13 @@ def overlay_chart(
 
     Tiles have a fixed scale from 0 to 1, its colours spaced by the square root so that small shares show. Over a
     `photograph`, an address of data, they are the more opaque the larger they are, up to `top`, or to the largest of a
-    patch. `query` outlines what does the looking; the chart is at most `most` pixels wide.
+    patch. `query` outlines what does the looking; the chart is at most `MOST_WIDE` pixels wide.
     """
     tiles, dots = frame.loc[frame["kind"] != "ink"], frame.loc[frame["kind"] == "ink"]
     ink, halo = theme.pick(theme.TEXT, dark), theme.pick(theme.BACKGROUND, dark)
     titles = tiles.drop_duplicates(["panel", "left", "top"]).assign(title_y=lambda table: table["top"] - 2.1)
     width, height = frame["right"].to_numpy().max().item(), tiles["y2"].to_numpy().max().item()
-    unit = min(20.0, most / width)
+    unit = min(20.0, MOST_WIDE / width)
     x, y = pixel_axes(width, height)
     if photograph is None:
         stops, edge = theme.sequential(dark), {"stroke": halo, "strokeWidth": 0.5}

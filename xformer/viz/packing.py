@@ -1,10 +1,11 @@
 """Pack the attention patterns of a run into bytes that the attention view draws without further requests.
 
-    bytes = "XATT" · header length (uint32, little endian) · header (JSON, padded) · planes (uint8) · exact (float32)
+    planes = "XATT" · header length (uint32, little endian) · header (JSON, padded) · planes (uint8)
+    head   = "XATH" · header length · header · exact (float32)
 
 A plane has one byte a cell for one head; above the byte budget it is pooled (`small`). The planes of a layer are followed
 by their first column as it is without the first key, which takes most of the attention of many large models. The selected
-head is added as float32 (masked: +inf, not a number: NaN), pooled where it is too large.
+head is a message of its own, as float32 (masked: +inf, not a number: NaN), pooled where it is too large.
 """
 
 from __future__ import annotations
@@ -215,8 +216,7 @@ class Blocks:
 
 AnyLayer = PatternLayer | LaterLayer
 
-__all__ = ["AnyLayer", "PatternLayer", "header_of", "pack", "visible"]
-MAGIC = b"XATT"
+MAGIC, MAGIC_HEAD, MAGIC_ORIGINAL = b"XATT", b"XATH", b"XATO"
 
 SIDE = 48
 """Most cells of a `plane` on either axis; longer inputs are pooled by their maximum."""
@@ -229,6 +229,55 @@ MOST_STREAM_CELLS = 4096
 _SHOWN = str.maketrans({" ": "·", "\n": "↵", "\r": "↵", "\t": "⇥"})
 
 
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """The patterns of a run, or of an original and a changed run, as `pack` makes them for the attention view.
+
+    Attributes:
+        common: What the view needs besides: labels, colours, how it counts.
+        layers: The name, the sizes and the labels of each layer, and how far its heads moved.
+        runs: [run][layer]: the peaks of the heads, and where their planes begin in those of the run.
+        planes: The planes of each run.
+        selected: The (layer, head) that is there exactly.
+        exact: Its weights [run, row, col].
+        pool: How many cells of it became one, a side.
+    """
+
+    common: dict[str, Any]
+    layers: list[dict[str, Any]]
+    runs: list[list[dict[str, Any]]]
+    planes: list[bytes]
+    selected: tuple[int, int]
+    exact: Float[np.ndarray, "run row col"]
+    pool: int
+
+    @property
+    def content(self) -> int:
+        """A digest of the planes."""
+        return zlib.crc32(b"".join(self.planes))
+
+    def message(self, view: str) -> bytes:
+        """The planes of all runs, for the view of that name."""
+        layers, start = [], len(self.planes[0])
+        for at, layer in enumerate(self.layers):
+            own, *changed = (run[at] for run in self.runs)
+            layers.append(layer | {"runs": [own, *(one | {"offset": start + one["offset"]} for one in changed)]})
+        return joined(MAGIC, {"view": view, "content": self.content, "layers": layers, **self.common}, *self.planes)
+
+    def apart(self, view: str) -> tuple[bytes, bytes]:
+        """The planes of the original run, which are the same whatever is changed, and a message that names them."""
+        about = {"common": self.common, "runs": self.runs[0]}
+        digest = zlib.crc32(self.planes[0], zlib.crc32(json.dumps(about).encode()))
+        layers = [layer | {"runs": [run[at] for run in self.runs[1:]]} for at, layer in enumerate(self.layers)]
+        rest = {"view": view, "content": self.content, "original": digest, "layers": layers}
+        original = joined(MAGIC_ORIGINAL, {"view": view, "content": digest, **about}, self.planes[0])
+        return original, joined(MAGIC, rest, *self.planes[1:])
+
+    def head(self, view: str) -> bytes:
+        """The exact weights of the selected head."""
+        return head_message(self.exact, self.selected, view=view, content=self.content, pool=self.pool)
+
+
 def pack(
     layers: Sequence[AnyLayer],
     changed: Sequence[AnyLayer] | None = None,
@@ -236,66 +285,61 @@ def pack(
     selected: tuple[int, int] = (0, 0),
     max_thumbnail: int = 64,
     budget: int = 1_400_000,
-) -> bytes:
-    """Pack the layers for the attention view; see the module for the layout.
+) -> Packed:
+    """Pack the layers for the attention view.
 
     `changed` is the same layers under another mask or edit, shown next to the original. `selected` is the (layer,
     head) that carries exact values. Planes keep full resolution while they fit in `budget` bytes with the exact block,
     and are never pooled below `max_thumbnail` cells a side. Raises ValueError where the two runs do not fit together.
     """
-    layers = tuple(layers)
-    runs = [layers] if changed is None else [layers, tuple(changed)]
-    if changed is not None and [item.shape for item in runs[1]] != [item.shape for item in layers]:
-        shapes = [[item.shape for item in run] for run in runs]
+    runs = [layers] if changed is None else [layers, changed]
+    shapes = [[layer.shape for layer in run] for run in runs]
+    if shapes[-1] != shapes[0]:
         raise ValueError(f"The changed run has to have the shapes of the original, {shapes[0]}; received {shapes[1]}.")
-    layer, head = selected
-
-    floats = [run[layer].exact(head) for run in runs]
-    room = budget - sum(block.nbytes for block in floats)
-    side = _side(layers, room // len(runs), max_thumbnail)
-    floats, exact_pool = _fitted(floats, MOST_BYTES - len(runs) * sum(_plane_bytes(item, side) for item in layers))
-
+    exact = np.stack([run[selected[0]].exact(selected[1]) for run in runs])
+    side = _side(layers, (budget - exact.nbytes) // len(runs), max_thumbnail)
+    exact, pool = _fitted(exact, MOST_BYTES - len(runs) * sum(_plane_bytes(layer, side) for layer in layers))
+    records, planes = zip(*(_run(run, side) for run in runs), strict=True)
     labels: dict[tuple[str, tuple[str, ...]], int] = {}
-    blocks: list[bytes] = []
-    described: list[dict[str, Any]] = []
-    offset = 0
-    for index, item in enumerate(layers):
-        heads, queries, keys = item.shape
-        queried, looked_at = _sequences(item.name)
-        record: dict[str, Any] = {
-            "name": item.name, "title": item.title, "heads": heads, "queries": queries, "keys": keys,
-            "queryLabels": labels.setdefault((queried, item.query_labels), len(labels)),
-            "keyLabels": labels.setdefault((looked_at, item.key_labels), len(labels)),
-            "pool": list(item.pool(side)), "runs": [],
-        }  # fmt: skip
-        for run in runs:
-            small = run[index].reduced(side)
-            sizes = [size if np.isfinite(size) else None for size in run[index].z_size]  # JSON has no infinity
-            record["runs"].append({
-                "offset": offset, "peaks": small.peaks.tolist(), "restPeaks": small.rest_peaks.tolist(),
-                "z": sizes, "silenced": list(run[index].silenced),
-            })  # fmt: skip
-            record["rows"], record["cols"] = small.planes.shape[1:]
-            blocks += [small.planes.tobytes(), small.rest.tobytes()]
-            offset += small.planes.size + small.rest.size
-        if changed is not None:
-            after = runs[1][index]
-            record["moved"] = after.moved_from(item).tolist()
-            if item.stream is not None and after.stream is not None and queries * len(layers) <= MOST_STREAM_CELLS:
-                record["stream"] = [round(share, 4) for share in relative_change(after.stream, item.stream).tolist()]
-        described.append(record)
-
-    blocks.append(bytes(-offset % 4))
-    exact = offset + (-offset % 4)
-    body = b"".join([*blocks, *(block.tobytes() for block in floats)])
-    header = {
-        "layers": described, "labels": [[visible(text) for text in row] for _, row in labels],
-        "selected": [layer, head], "exact": exact, "thumbnail": max_thumbnail, "power": POWER, "exactPool": exact_pool,
+    described = [_described(layer, side, labels) for layer in layers]
+    for record, layer, after in zip(described, layers, changed or (), strict=False):
+        record["moved"] = after.moved_from(layer).tolist()
+        if layer.stream is not None and after.stream is not None and layer.shape[1] * len(layers) <= MOST_STREAM_CELLS:
+            record["stream"] = [round(share, 4) for share in relative_change(after.stream, layer.stream).tolist()]
+    common = {
+        "labels": [[visible(text) for text in row] for _, row in labels], "thumbnail": max_thumbnail, "power": POWER,
         "firstHead": 1, "firstPosition": 0,  # as the screen counts them
         "hues": HEAD_HUES, "sequential": SEQUENTIAL, "diverging": DIVERGING,
-        "content": zlib.crc32(body[:offset]), "whole": zlib.crc32(body),
     }  # fmt: skip
-    return joined(MAGIC, header, body)
+    return Packed(common, described, list(records), list(planes), selected, exact, pool)
+
+
+def _run(layers: Sequence[AnyLayer], side: int) -> tuple[list[dict[str, Any]], bytes]:
+    """What is sent of each layer of a run, and the planes of all."""
+    records, blocks, offset = [], [], 0
+    for layer in layers:
+        small = layer.reduced(side)
+        sizes = [size if np.isfinite(size) else None for size in layer.z_size]  # JSON has no infinity
+        peaks = {"peaks": small.peaks.tolist(), "restPeaks": small.rest_peaks.tolist()}
+        records.append({"offset": offset, **peaks, "z": sizes, "silenced": list(layer.silenced)})
+        blocks += [small.planes.tobytes(), small.rest.tobytes()]
+        offset += small.planes.size + small.rest.size
+    return records, b"".join(blocks)
+
+
+def _described(layer: AnyLayer, side: int, labels: dict[tuple[str, tuple[str, ...]], int]) -> dict[str, Any]:
+    """A layer in both runs; `labels` numbers the sequences of tokens, equal texts of encoder and decoder apart."""
+    site = Site.find(layer.name)
+    stacks = (layer.name, layer.name) if site is None else (site.query_stack, site.key_stack)
+    numbers = [
+        labels.setdefault((stack, names), len(labels))
+        for stack, names in zip(stacks, (layer.query_labels, layer.key_labels), strict=True)
+    ]
+    (heads, queries, keys), (tall, wide) = layer.shape, layer.pool(side)
+    return {
+        "name": layer.name, "title": layer.title, "heads": heads, "queries": queries, "keys": keys, "pool": [tall, wide],
+        "rows": -(-queries // tall), "cols": -(-keys // wide), "queryLabels": numbers[0], "keyLabels": numbers[1],
+    }  # fmt: skip
 
 
 def joined(magic: bytes, header: Mapping[str, Any], *blocks: bytes) -> bytes:
@@ -309,23 +353,13 @@ def header_of(packed: bytes, magic: bytes = MAGIC) -> dict[str, Any]:
     """The header of packed data. Raises ValueError where the bytes do not begin with `magic`."""
     if packed[:4] != magic or len(packed) < 8:
         raise ValueError(f"This packed data begins with {magic!r}; received {packed[:4]!r}.")
-    return json.loads(packed[8 : _body_at(packed)])
-
-
-def _body_at(packed: bytes) -> int:
-    return 8 + int.from_bytes(packed[4:8], "little")
+    return json.loads(packed[8 : 8 + int.from_bytes(packed[4:8], "little")])
 
 
 def visible(text: str) -> str:
     """Return a token as it is shown: spaces as ·, breaks as ↵, the empty token as ∅, lone surrogates replaced."""
     clean = text.encode("utf-8", "replace").decode("utf-8") if any("\ud800" <= c <= "\udfff" for c in text) else text
     return clean.translate(_SHOWN) or "∅"
-
-
-def _sequences(name: str) -> tuple[str, str]:
-    """Which sequence the queries and which the keys come from: equal texts of encoder and decoder are not one."""
-    site = Site.find(name)
-    return (name, name) if site is None else (site.query_stack, site.key_stack)
 
 
 def _side(layers: Sequence[AnyLayer], room: int, smallest: int) -> int:
@@ -342,16 +376,16 @@ def _plane_bytes(item: AnyLayer, side: int) -> int:
     return heads * -(-queries // tall) * -(-keys // wide)
 
 
-def _fitted(blocks: list[np.ndarray], room: int) -> tuple[list[np.ndarray], list[int]]:
-    """The exact blocks of a head in `room` bytes, and how many cells a side became one: their largest."""
+def _fitted(exact: Float[np.ndarray, "run query key"], room: int) -> tuple[Float[np.ndarray, "run row col"], int]:
+    """The exact weights of a head in `room` bytes, and how many cells a side became one: their largest."""
     size = 1
-    while sum(block[::size, ::size].nbytes for block in blocks) > max(room, 100_000):
+    while exact[:, ::size, ::size].nbytes > max(room, 100_000):
         size += 1
     if size > 1:  # masked cells lose to all others
-        low = [np.where(block == np.inf, -np.inf, block) for block in blocks]
-        blocks = [block_max(block_max(block, size, axis=0), size, axis=1) for block in low]
-        blocks = [np.where(block == -np.inf, np.inf, block).astype("<f4") for block in blocks]
-    return blocks, [size, size]
+        low = np.where(exact == np.inf, -np.inf, exact)
+        pooled = block_max(block_max(low, size, axis=1), size, axis=2)
+        exact = np.where(pooled == -np.inf, np.inf, pooled).astype("<f4")
+    return exact, size
 
 
 def pattern_layers(reading: Reading) -> list[AnyLayer]:
@@ -410,57 +444,20 @@ def _real(reading: Reading, site: Site, shape: Sequence[int]) -> np.ndarray:
     return real
 
 
-MAGIC_HEAD = b"XATH"
-
-MAGIC_ORIGINAL = b"XATO"
-
-
-def messages(packed: bytes, view: str) -> tuple[bytes, bytes]:
-    """The planes and the chosen head of what `pack` made, for the view of that name. Raises ValueError for other bytes."""
-    header, body = header_of(packed), packed[_body_at(packed) :]
-    at, pool = header.pop("selected"), header.pop("exactPool")
-    start = header.pop("exact")
-    del header["whole"]
-    chosen = header["layers"][at[0]]
-    rows, cols = (-(-chosen[axis] // size) for axis, size in zip(("queries", "keys"), pool, strict=True))
-    blocks = np.frombuffer(body, "<f4", offset=start).reshape(-1, rows, cols)  # [run, row, col]
-    planes = joined(MAGIC, {"view": view, **header}, body[:start])
-    return planes, head_message(blocks, at, view=view, content=header["content"], pool=pool)
-
-
-def apart(planes: bytes) -> tuple[bytes, bytes]:
-    """The planes of `messages` as those of the original run, and the rest, which names them by their digest."""
-    header = header_of(planes)
-    body, ends = planes[_body_at(planes) :], [0, 0]
-    blocks: tuple[list[bytes], ...] = ([], [])
-    for layer in header["layers"]:
-        size = layer["heads"] * layer["rows"] * (layer["cols"] + 1)  # and the first column once more
-        for index, run in enumerate(layer["runs"]):
-            blocks[index].append(body[run["offset"] : run["offset"] + size])
-            run["offset"], ends[index] = ends[index], ends[index] + size
-    own, view, content = [layer["runs"].pop(0) for layer in header["layers"]], header.pop("view"), header.pop("content")
-    layers = header.pop("layers")
-    about, first = {"common": header, "runs": own}, b"".join(blocks[0])
-    digest = zlib.crc32(first, zlib.crc32(json.dumps(about).encode()))
-    rest = {"view": view, "content": content, "original": digest, "layers": layers}
-    original = joined(MAGIC_ORIGINAL, {"view": view, "content": digest, **about}, first)
-    return original, joined(MAGIC, rest, b"".join(blocks[1]))
-
-
 def head_message(
     blocks: Float[np.ndarray, "run row col"],
     at: Sequence[int],
     *,
     view: str,
     content: int,
-    pool: Sequence[int] = (1, 1),
+    pool: int = 1,
 ) -> bytes:
     """The exact weights of head `at`, (layer, head), in each run, for the planes with that `content` in their header."""
     _, rows, cols = blocks.shape
     is_triangle = rows == cols > 1 and bool(np.isposinf(blocks[:, *np.triu_indices(rows, 1)]).all())
     sent = blocks[:, *np.tril_indices(rows)] if is_triangle else blocks
     about = {
-        "view": view, "content": content, "selected": list(at), "exactPool": list(pool),
+        "view": view, "content": content, "selected": list(at), "exactPool": [pool, pool],
         "exactSize": [rows, cols], "isTriangle": is_triangle,
     }  # fmt: skip
     return joined(MAGIC_HEAD, about, sent.astype("<f4").tobytes())

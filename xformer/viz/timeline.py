@@ -20,14 +20,14 @@ from jaxtyping import Float, UInt8
 
 from xformer.adapters import own_task_model
 from xformer.analysis.attention_patterns import pattern_cells
-from xformer.blocks import block_max, factor
+from xformer.blocks import factor
 from xformer.errors import InputError
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.viz.attention_patterns import HEAD_GRID_MOST_CELLS, head_chart, heads_grid
-from xformer.viz.charts import Chart, layered, token_lanes
+from xformer.viz.charts import Chart, layered, pool_maps, token_lanes
 from xformer.viz.packing import LEVELS, MASKED, NAN, SIDE, header_of, joined, plane, visible
 from xformer.viz.theme import HEAD_HUES, SEQUENTIAL, TEXT, pick
 from xformer.viz.training_curves import Curves, curve_chart, with_marks
@@ -104,12 +104,18 @@ def layers_of(task: Task, example: Example, frames: Sequence[Frame]) -> tuple[Fi
     if not frames:
         return ()
     source = tuple(task.position_names(example.stream[0].tolist()))
-    target = source if example.target is None else tuple(task.position_names(example.target[0].tolist()))
-    layers = []
-    for path, codes in frames[0].planes.items():
-        site = Site.parse(path)
-        queries, keys = (target if stack == "decoder" else source for stack in (site.query_stack, site.key_stack))
-        layers.append(FilmLayer(path, layer_title(path, is_pair=example.target is not None), len(codes), queries, keys))
+    target = () if example.target is None else tuple(task.position_names(example.target[0].tolist()))
+    return film_layers(frames[0].planes, source, target)
+
+
+def film_layers(
+    planes: Mapping[str, UInt8[np.ndarray, "head row col"]], tokens: tuple[str, ...], target: tuple[str, ...] = ()
+) -> tuple[FilmLayer, ...]:
+    """The attention layers of planes, between these tokens; `target` is what the decoder of an encoder-decoder reads."""
+    read, layers = {"encoder": tokens, "decoder": target or tokens}, []
+    for path, codes in planes.items():
+        site, title = Site.parse(path), layer_title(path, is_pair=bool(target))
+        layers.append(FilmLayer(path, title, len(codes), read[site.query_stack], read[site.key_stack]))
     return tuple(layers)
 
 
@@ -172,11 +178,6 @@ def pack_film(
     return joined(MAGIC, header, *blocks)
 
 
-def film_header(packed: bytes) -> dict[str, Any]:
-    """The header of a packed film. Raises ValueError when the bytes do not come from `pack_film`."""
-    return header_of(packed, MAGIC)
-
-
 STANDS_OUT = 0.5
 """From this score on a head is called the best: below it, chance can be."""
 
@@ -208,7 +209,7 @@ def film_still(
         >>> chart = xformer.viz.film_still({800: reading})
     """
     packed = film if isinstance(film, bytes) else film_of(film)
-    header = film_header(packed)
+    header = header_of(packed, MAGIC)
     layers, frames = header["layers"], header["frames"]
     steps = [frame["step"] for frame in frames]
     at = max((i for i, one in enumerate(steps) if step is None or one <= step), default=0)
@@ -219,7 +220,7 @@ def film_still(
         raise InputError(f"The layers have {n_heads} heads, {got}; for example head=(0, 0).")
     weights = _weights(packed, header, at)
     cells = max(4, isqrt(HEAD_GRID_MOST_CELLS // sum(n_heads)))
-    small = heads_grid([one["title"] for one in layers], [_pooled(one, cells) for one in weights],
+    small = heads_grid([one["title"] for one in layers], [pool_maps(one, cells) for one in weights],
                        framed=(layer, chosen), dark=dark)  # fmt: skip
     best = [_best_head(frame["scores"]) for frame in frames]
     score, *of = best[at]
@@ -273,14 +274,6 @@ def _weights(packed: bytes, header: dict[str, Any], at: int) -> list[Float[np.nd
     weights = np.select([codes == MASKED, codes == NAN], [np.nan, np.inf], codes / LEVELS)
     parts = np.split(weights, np.cumsum(sizes)[:-1])
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
-def _pooled(weights: Float[np.ndarray, "head row col"], side: int) -> Float[np.ndarray, "head row col"]:
-    """At most `side` cells on either axis: the largest weight of a block stands for it; masked is what is masked all over."""
-    weights = np.where(np.isnan(weights), -1.0, weights)
-    for axis in (1, 2):
-        weights = block_max(weights, factor(weights.shape[axis], side), axis)
-    return np.where(weights < 0, np.nan, weights)
 
 
 def _cells(layer: dict[str, Any], weights: Float[np.ndarray, "row col"]) -> pd.DataFrame:

@@ -172,14 +172,6 @@ def hovered(base: alt.Chart, ink: str, tooltip: list[Any]) -> alt.Chart:
     return base.mark_rule(color=ink, strokeWidth=1).encode(opacity=opacity, tooltip=tooltip).add_params(near)
 
 
-def metric_data(
-    frame: pd.DataFrame, what: str, shown: int | None = None, marks: Mapping[int, str] | None = None
-) -> pd.DataFrame:
-    """The rows of a `metrics_frame` that `metric_curves` draws; bits per character are the held-out loss / ln 2."""
-    columns = frame.assign(bits=frame["held_out_loss"] / math.log(2)).loc[:, ["step", *CURVES[what].names]]
-    return with_marks(every_nth(columns), shown, (marks or {}).items())
-
-
 def metric_curves(
     frame: pd.DataFrame,
     *,
@@ -212,7 +204,9 @@ def metric_curves(
         >>> metrics = metrics_frame(xformer.load("checkpoints/reverse").card["curve"])
         >>> chart = xformer.viz.metric_curves(metrics, what="loss", steps=800)
     """
-    data = metric_data(frame, what, shown, marks)
+    bits = frame["held_out_loss"] / math.log(2)  # per character
+    columns = frame.assign(bits=bits).loc[:, ["step", *CURVES[what].names]]
+    data = with_marks(every_nth(columns), shown, (marks or {}).items())
     return curve_chart(data, CURVES[what], steps=steps, dark=dark, log=log, height=height)
 
 
@@ -227,8 +221,6 @@ def head_frame(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[tuple[str, int],
 
 POINTS = 500
 """The most points of a run that are drawn."""
-
-HEIGHT = 330
 
 SHARES = ("held_out_exact_match", "held_out_token_accuracy", "best_head_score")
 """Metrics between 0 and 1."""
@@ -272,7 +264,6 @@ def curves_chart(
     *,
     x: str = "step",
     log: bool = False,
-    height: int = HEIGHT,
 ) -> Chart:
     """The `curves` of runs, x being "step" or "seconds". A click on a line or a name brings that run to the front.
 
@@ -308,18 +299,13 @@ def curves_chart(
     near = alt.selection_point(name="near", on="pointerover", nearest=True, fields=["run", x], empty=False)
     points = base.mark_point(size=70, filled=True, clip=True).add_params(near, front)
     opacity = alt.condition(near, alt.value(1.0), alt.value(0.0))
-    return layered(*layers, points.encode(y, opacity=opacity, tooltip=exact), height=height)
+    return layered(*layers, points.encode(y, opacity=opacity, tooltip=exact), height=330)
 
 
 def dot(colour: str | None) -> str:
     """A small disc of a colour as an image's address, for a column of a table; an empty image for no colour."""
     disc = "" if colour is None else f"<circle cx='10' cy='10' r='7' fill='%23{colour.removeprefix('#')}'/>"
     return f"data:image/svg+xml;utf8,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 20 20'>{disc}</svg>"
-
-
-def run_colour(slot: int, dark: bool) -> str:
-    """The colour of the run in that place of the choice; they start over after twelve."""
-    return theme.head_hue(slot, dark)
 
 
 NAMES = {"right": "right", "wrong": "with bug"}

@@ -16,9 +16,8 @@ from jaxtyping import UInt8
 
 from xformer.analysis.training_runs import curves_of_all, quantiles
 from xformer.analysis.training_runs import sweep_outcome as outcome_table
-from xformer.blocks import block_max, factor
 from xformer.viz import theme
-from xformer.viz.charts import Chart, heat, inks, layered, pixel_axes, small_maps, tips, written
+from xformer.viz.charts import Chart, heat, inks, layered, pixel_axes, pool_maps, small_maps, tips, written
 from xformer.viz.packing import LEVELS, NAN
 from xformer.viz.residual import row_height
 from xformer.viz.training_curves import axis_scale, domain_of, every_nth, hovered
@@ -261,9 +260,7 @@ def map_grid(
     won = [False] * n_members if solved is None else list(solved)
     columns = min(8 if n_members <= 16 else 16, n_members)
     side = min(LARGEST, max(SMALLEST, (WIDE - GAP * columns) // columns))
-    small = np.where(maps < NAN, maps / LEVELS, -np.inf)  # a block is masked where all of it is
-    for axis in (1, 2):
-        small = block_max(small, factor(small.shape[axis], SIDE), axis)
+    small = pool_maps(np.where(maps < NAN, maps / LEVELS, np.nan), SIDE)
     tall, wide = (size * side / max(small.shape[1:]) for size in small.shape[1:])
     down, across = np.divmod(np.arange(n_members), columns)
     x, y = across * (side + GAP), TITLE + down * (side + GAP + TITLE)
@@ -281,7 +278,7 @@ def map_grid(
     edges = base.mark_rect(fillOpacity=0, cursor="pointer").add_params(click)
     titles = base.mark_text(align="left", baseline="bottom", dy=-3, fontSize=12)
     layers: list[Any] = [
-        small_maps(frames.to_dict("records"), list(np.where(small < 0, np.nan, small)), axes, dark=dark),
+        small_maps(frames.to_dict("records"), list(small), axes, dark=dark),
         edges.encode(alt.X2("x2:Q"), alt.Y2("y2:Q"), stroke=stroke, strokeWidth=thick, tooltip=hover),
         titles.encode(text="name:N", color=stroke),
     ]

@@ -26,9 +26,7 @@ from xformer.viz.packing import (
     AnyLayer,
     PatternLayer,
     head_message,
-    header_of,
     is_causal,
-    messages,
     pack,
     pattern_layers,
     rider,
@@ -80,14 +78,14 @@ class AttentionView(anywidget.AnyWidget):
         self._runs = [list(layers)] if changed is None else [list(layers), list(changed)]
         self._caption = tuple(caption)
         _check(self._runs[0], layer, head)
-        planes, exact = messages(pack(layers, changed, selected=(layer, head)), "view")
-        self._content = header_of(planes)["content"]
+        packed = pack(layers, changed, selected=(layer, head))
+        self._content = packed.content
         light, dark = themes()
         super().__init__(
             layer=layer,
             head=head,
-            _planes=planes + rider((layer, head), height=height),
-            _exact=exact,
+            _planes=packed.message("view") + rider((layer, head), height=height),
+            _exact=packed.head("view"),
             _page_class=f"xformer-{secrets.token_hex(6)}",
             _style=f".ground {{ {light} padding: 8px 4px; }} .ground.dark {{ {dark} }} {style('attention_view')}",
         )
@@ -211,16 +209,12 @@ def layers_of(
                 f"layer {number} has the shape {list(np.shape(given))}."
             )
         queries, keys = pattern.shape[1:]
-        query_names, key_names = (
-            _names(query_tokens, queries, "queries", number),
-            _names(key_tokens, keys, "keys", number),
-        )
+        query_names = _names(query_tokens, queries, "queries", number)
+        key_names = _names(key_tokens, keys, "keys", number)
         allowed = np.tri(queries, dtype=bool)[None] if is_causal(pattern) else np.ones((1, 1, 1), dtype=bool)
         layers.append(PatternLayer(f"layer {number}", f"layer {number}", pattern, allowed, query_names, key_names))
     if not layers:
-        raise InputError(
-            "There is no attention to draw: got no layers; give for example the attentions that a model returns."
-        )
+        raise InputError("There is no attention to draw: got no layers; give the attentions that a model returns.")
     return layers
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from xformer.files import write_atomically
 from xformer.reading import Reading, Recipe
-from xformer.viz.packing import AnyLayer, head_message, header_of, messages, pack, pattern_layers, rider
+from xformer.viz.packing import AnyLayer, head_message, pack, pattern_layers, rider
 from xformer.widgets.scripts import script, style, themes
 
 ROOM = 2_150_000
@@ -76,18 +76,17 @@ def view_page_of(
 ) -> str:
     """The same of layers that are packed already as `xformer.viz.packing.pack` takes them."""
     runs = [layers] if changed is None else [layers, changed]
-    planes, first = messages(pack(layers, changed, selected=(layer, head)), "view")
-    exact, others = [first], [(at, one) for at, kept in enumerate(layers) for one in range(kept.shape[0])]
-    if len(first) * len(others) <= ROOM - len(planes):
-        content = header_of(planes)["content"]
+    packed = pack(layers, changed, selected=(layer, head))
+    planes, exact = packed.message("view"), [packed.head("view")]
+    others = [(at, one) for at, kept in enumerate(layers) for one in range(kept.shape[0])]
+    if len(exact[0]) * len(others) <= ROOM - len(planes):
         exact = [
-            head_message(np.stack([run[at].exact(one) for run in runs]), (at, one), view="view", content=content)
+            head_message(np.stack([run[at].exact(one) for run in runs]), (at, one), view="view", content=packed.content)
             for at, one in others
         ]
     blocks = b"".join(struct.pack("<I", len(one)) + one for one in exact)
-    return stand_alone_page(
-        "attention_view", "view", {"planes": planes + rider((layer, head), cell), "exact": blocks}, caption
-    )
+    data = {"planes": planes + rider((layer, head), cell), "exact": blocks}
+    return stand_alone_page("attention_view", "view", data, caption)
 
 
 def film_page(packed: bytes, caption: Sequence[str] = ()) -> str:
@@ -119,10 +118,8 @@ def about(reading: Reading, changes: str = "") -> str:
 
 def recipe_of(changed: Reading) -> str:
     """What was changed in a run, as far as its recipe or its edits tell."""
-    recipe = changed.recipe
-    return (recipe.changes if isinstance(recipe, Recipe) else "") or ", ".join(
-        type(edit).__name__ for edit in changed.edits
-    )
+    changes = changed.recipe.changes if isinstance(changed.recipe, Recipe) else ""
+    return changes or ", ".join(type(edit).__name__ for edit in changed.edits)
 
 
 def stand_alone_page(

@@ -15,7 +15,6 @@ from playwright.sync_api import Browser, Page, Route
 
 import xformer.widgets
 from tests.browser.serving import ARGUMENTS
-from xformer.viz.packing import joined
 
 SOURCES = Path(xformer.widgets.__file__).parent
 ADDRESS = "http://live.test"
@@ -81,11 +80,6 @@ class Engine:
 def arrays(trace: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The activations of a trace from the browser."""
     return {name: np.frombuffer(base64.b64decode(data), "<f4").reshape(shape) for name, (shape, data) in trace.items()}
-
-
-def changed_header(packed: bytes, header: Mapping[str, Any]) -> bytes:
-    """A packed model with another header."""
-    return joined(packed[:4], header, packed[8 + int.from_bytes(packed[4:8], "little") :])
 
 
 @contextmanager

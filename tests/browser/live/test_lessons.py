@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import random
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -13,11 +12,15 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+import xformer
 from benchmarks import live_site
 from tests.browser.live.engine import Engine, pages_from_disk
-from tests.browser.live.lesson_oracle import NONE, Oracle, State
-from xformer.errors import InputError, XformerError
+from xformer import edits
+from xformer.errors import InputError
+from xformer.files import snapshot_file
 from xformer.live import lesson as lessons
+from xformer.live.export import opened as opened_model
+from xformer.live.export import pack_model
 from xformer.live.lesson import Exercise, Lesson, Predict
 
 LESSONS = sorted(Path("docs/lessons").glob("*.md"))
@@ -32,113 +35,38 @@ def block(kind: str, *lines: str) -> str:
 
 EXERCISE = ('goal = "breaks"', 'task = "Do it."', 'hint = "Like this."', "at_most = 1")
 PREDICT = (
-    'ask = "cell"',
-    'question = "Where?"',
-    'reveal = "There."',
-    'site = "encoder.0.attn"',
-    "head = 0",
-    "query = 1",
-)
+    'ask = "cell"', 'question = "Where?"', 'reveal = "There."', 'site = "encoder.0.attn"', "head = 0", "query = 1",
+)  # fmt: skip
 CHOICE = ('ask = "choice"', 'question = "How?"', 'reveal = "So."', 'measure = { of = "right" }')
+CHOICES = 'choices = [{ text = "a", at_least = 1 }, { text = "b", at_least = 0 }]'
 WRONG = {
-    "no front matter": (
-        "## One\n",
-        "line 1: A lesson begins with TOML between two lines +++, got ## One; for example +++.",
-    ),
-    "front matter left open": ('+++\ntitle = "T"\n', "line 1: A lesson begins"),
+    "no front matter": ("## One\n", "line 1: A lesson begins with TOML between two lines +++, got ## One; for example +++."),
     "no TOML": ("+++\ntitle = T\n+++\n", "line 2: The front matter is TOML"),
-    "a title is missing": (
-        '+++\nsummary = "S"\n+++\n',
-        'needs title, summary, minutes, input, got summary; for example title = "3',
-    ),
-    "minutes are no number": (
-        FRONT.replace("5", '"5"'),
-        "line 4: The field minutes is a whole number from 1, got '5'; for example",
-    ),
-    "an unknown field": (FRONT.replace("minutes", "hours"), "The front matter needs"),
-    "no model": (
-        FRONT.replace('checkpoint = "reverse-small"\n', ""),
-        "names a checkpoint or a preset to train, got title",
-    ),
+    "a title is missing": ('+++\nsummary = "S"\n+++\n', 'minutes, input, got summary; for example title = "3'),
+    "minutes are no number": (FRONT.replace("5", '"5"'), "line 4: The field minutes is a whole number from 1, got '5'; for"),
+    "no model": (FRONT.replace('checkpoint = "reverse-small"\n', ""), "names a checkpoint or a preset to train, got title"),
+    "an unknown field": (FRONT.replace("checkpoint", "summary2"), "line 5: The front matter may have title, summary, minutes"),
     "two models": (FRONT.replace("input", 'preset = "reverse"\ninput'), "names a checkpoint or a preset to train"),
-    "steps of a checkpoint": (
-        FRONT.replace("input", "steps = 5\ninput"),
-        "Only the training of a preset has settings, got steps",
-    ),
+    "steps of a checkpoint": (FRONT.replace("input", "steps = 5\ninput"), "Only the training of a preset has settings, got"),
     "no steps": (FRONT, "line 8: A lesson has at least one step, got none; for example ## A step."),
     "text before the first step": (FRONT + "Text.\n", "line 8: The text begins with the title of a step"),
-    "a title in the text": (
-        STEP + "# Two\n",
-        "line 9: The title stands in the front matter, got # Two; for example ## A step.",
-    ),
-    "two exercises": (
-        block("exercise", *EXERCISE) + block("exercise", *EXERCISE).removeprefix(STEP),
-        "line 8: A step has at most one",
-    ),
-    "an unknown state": (block("show", "masks = 1"), "line 10: The state may have input, replace"),
-    "an unknown mask": (
-        block("show", "", 'mask = "none"'),
-        "line 11: The field mask is one of trained, causal, full, drawn, got 'none'; f",
-    ),
-    "a head without number": (
-        block("show", 'ablate = ["encoder.0.attn"]'),
-        "line 10: The field ablate is a list of heads, got",
-    ),
-    "a cell without key": (
-        block("show", 'cut = ["encoder.0.attn.0.1"]'),
-        'for example cut = ["encoder.1.attn.2.0.3"].',
-    ),
-    "positions as a word": (
-        block("show", 'positions = "off"'),
-        "line 10: The field positions is true or false, got 'off'; for example",
-    ),
+    "a title in the text": (STEP + "# Two\n", "line 9: The title stands in the front matter, got # Two; for example ## A"),
+    "two exercises": (block("exercise", *EXERCISE, "```", "```exercise", *EXERCISE), "line 8: A step has at most one"),
+    "an unknown mask": (block("show", "", 'mask = "none"'), "line 11: The field mask is one of trained, causal, full, drawn,"),
+    "a head without number": (block("show", 'ablate = ["encoder.0.attn"]'), "line 10: The field ablate is a list of heads,"),
     "TOML of a block": (block("show", 'mask = "full"', "layer = = 1"), "line 11: The state is TOML"),
-    "an unknown goal": (
-        block("exercise", 'goal = "brakes"', *EXERCISE[1:]),
-        "line 10: The field goal is one of breaks, wrong_input",
-    ),
-    "no limit": (
-        block("exercise", *EXERCISE[:3]),
-        "line 10: The exercise breaks needs goal, task, hint, at_most, got goal, task, hint",
-    ),
-    "a limit of 0": (
-        block("exercise", *EXERCISE[:3], "at_most = 0"),
-        "line 13: The field at_most is a whole number from 1, got 0",
-    ),
+    "no limit": (block("exercise", *EXERCISE[:3]), "line 10: The exercise breaks needs goal, task, hint, at_most, got goal,"),
     "another goal's field": (block("exercise", *EXERCISE, 'token = "3"'), "line 14: The exercise breaks may have goal"),
     "a start that is not allowed": (
         block("exercise", *EXERCISE, "start = { positions = false }"),
         "An exercise starts with changes that it allows or keeps, got positions; for example keep = ['positions'].",
     ),
-    "an unknown change": (
-        block("exercise", *EXERCISE, 'allow = ["training"]'),
-        "line 14: The field allow is a list of changes",
-    ),
-    "a layer that is none": (
-        block("predict", *PREDICT[:3], 'site = "layer 1"', *PREDICT[4:]),
-        "line 13: The field site is the path of",
-    ),
-    "no query": (
-        block("predict", *PREDICT[:5]),
-        "The prediction of a cell needs ask, question, reveal, site, head, query, got",
-    ),
-    "one choice": (
-        block("predict", *CHOICE, 'choices = [{ text = "a" }]'),
-        "line 14: The field choices is a list of at least two tables",
-    ),
-    "a choice without bound": (
-        block("predict", *CHOICE, 'choices = [{ text = "a" }, { text = "b" }]'),
-        "The choice needs text, at_least",
-    ),
-    "bounds that fall": (
-        block("predict", *CHOICE, 'choices = [{ text = "a", at_least = 1 }, { text = "b", at_least = 0 }]'),
-        "The at_least of the choices rise, got [1, 0]; for example [0, 0.5, 1].",
-    ),
-    "an unknown measure": (
-        block("predict", *CHOICE[:3], 'measure = { of = "loss" }', 'choices = [{ text = "a" }, { text = "b" }]'),
-        "The field of is one of right, same, anti_diagonal, previous, weight, got 'loss'",
-    ),
-}
+    "a layer that is none": (block("predict", *PREDICT[:3], 'site = "layer 1"'), "line 13: The field site is the path of"),
+    "no query": (block("predict", *PREDICT[:5]), "The prediction of a cell needs ask, question, reveal, site, head, query,"),
+    "a choice without bound": (block("predict", *CHOICE, CHOICES.replace(", at_least = 0", "")), "The choice needs text, at_"),
+    "bounds that fall": (block("predict", *CHOICE, CHOICES), "The at_least of the choices rise, got [1, 0]; for example [0, "),
+    "an unknown measure": (block("predict", *CHOICE, CHOICES).replace('"right"', '"loss"'), "The field of is one of right, "),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "sentence"), WRONG.values(), ids=WRONG)
@@ -161,58 +89,35 @@ def test_a_lesson_is_parsed_into_its_parts() -> None:
     assert text.html.startswith("<p>Some <em>text</em>.</p>\n<pre><code")
     asked = lesson.predictions[0]
     assert asked == Predict("cell", "Where?", "<p>There.</p>\n", {}, {"site": "encoder.0.attn", "head": 0, "query": 1})
-    page = lesson.to_json()
-    assert page["steps"][1]["parts"][0] == {
-        "kind": "predict",
-        "ask": "cell",
-        "question": "Where?",
-        "reveal": "<p>There.</p>\n",
-        "state": {},
-        "site": "encoder.0.attn",
-        "head": 0,
-        "query": 1,
-    }
+    part = {"kind": "predict", "ask": "cell", "question": "Where?", "reveal": "<p>There.</p>\n", "state": {}}
+    assert lesson.to_json()["steps"][1]["parts"][0] == part | dict(asked.details)
 
 
-@pytest.mark.parametrize(
-    "markdown",
-    [
+def test_no_html_of_the_text_and_no_image_reaches_the_page() -> None:
+    markup = [
         "<script>alert(1)</script>",
         "<img src=x onerror=alert(1)>",
         "[a](javascript:alert(1))",
-        "![a](http://elsewhere.test/a.png)",
-    ],
+        "![a](http://b.test/a)",
+    ]
+    for markdown in markup:
+        [part] = lessons.parse(f"{STEP}Before {markdown} after.\n\n{markdown}\n").steps[0].parts
+        assert isinstance(part, lessons.Text)
+        assert not re.search(r"<(script|img)|href=\"javascript", part.html)
+
+
+MODELS = (
+    (block("show", 'ablate = ["encoder.7.attn.0"]'), "line 8: The model has the heads {'encoder.0.attn': 1, 'encod"),
+    (block("predict", *PREDICT).replace("head = 0", "head = 3"), "got encoder.0.attn, head 3; for example encoder.0"),
+    (block("exercise", 'goal = "predicts"', *EXERCISE[1:], "output = 0", 'token = "99"'), "of the model's, got 99"),
+    (block("show", 'input = "3 99"'), "The model reads the input of each state, got '3 99' ("),
 )
-def test_no_html_of_the_text_and_no_image_reaches_the_page(markdown: str) -> None:
-    [part] = lessons.parse(f"{STEP}Before {markdown} after.\n\n{markdown}\n").steps[0].parts
-    assert isinstance(part, lessons.Text)
-    assert not re.search(r"<(script|img)|href=\"javascript", part.html)
 
 
-MODELS = {
-    "no such layer": (
-        block("show", 'ablate = ["encoder.7.attn.0"]'),
-        "line 8: The model has the heads {'encoder.0.attn': 1, 'encod",
-    ),
-    "no such head": (
-        block("predict", *PREDICT).replace("head = 0", "head = 3"),
-        "got encoder.0.attn, head 3; for example encoder.0",
-    ),
-    "no such token": (
-        block("exercise", 'goal = "predicts"', *EXERCISE[1:], "output = 0", 'token = "99"'),
-        "A token is one of the model's, got 99",
-    ),
-    "an input that it cannot read": (
-        block("show", 'input = "3 99"'),
-        "The model reads the input of each state, got '3 99' (",
-    ),
-}
-
-
-@pytest.mark.parametrize(("text", "sentence"), MODELS.values(), ids=MODELS)
-def test_a_lesson_names_only_what_its_model_has(text: str, sentence: str) -> None:
-    with pytest.raises(InputError, match=re.escape(sentence)):
-        lessons.check(lessons.parse(text), "checkpoints/reverse-small")
+def test_a_lesson_names_only_what_its_model_has() -> None:
+    for text, sentence in MODELS:
+        with pytest.raises(InputError, match=re.escape(sentence)):
+            lessons.check(lessons.parse(text), "checkpoints/reverse-small")
 
 
 # ── the shipped lessons
@@ -224,15 +129,17 @@ def shipped(name: str) -> Lesson:
 
 
 @pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Oracle]:
-    """The lessons' models, by lesson; the one that is trained in seconds is trained here."""
-    made: dict[str, Oracle] = {}
-    for name in NAMES:
-        lesson = shipped(name)
-        made[name] = Oracle(lesson, lessons.model_of(lesson, Path("docs/lessons"), tmp_path_factory.mktemp(name)))
-    return made
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folder of each lesson's model; the one that is trained in seconds is trained here."""
+    docs = Path("docs/lessons")
+    return {name: lessons.model_of(shipped(name), docs, tmp_path_factory.mktemp(name)) for name in NAMES}
 
 
+State = dict[str, Any]
+NONE: State = {
+    "replace": {}, "mask": "trained", "drawn": [], "ablate": [], "cut": [], "positions": True, "step": None,
+    "layer": 0, "head": 0, "query": None, "key": None, "tab": "attention",
+}  # fmt: skip
 CUT = "encoder.0.attn.0"
 CROSS = "decoder.0.cross_attn"
 SOLUTIONS: dict[str, list[State]] = {
@@ -261,19 +168,20 @@ SOLUTIONS: dict[str, list[State]] = {
     "scores": [{"cut": [f"{CUT}.0.3", f"{CUT}.0.1"]}, {"input": "9 12 12"}],
     "training": [{}, {}],
 }
-EXERCISES = [(name, number) for name in NAMES for number in range(len(shipped(name).exercises))]
 
 
 def begun(lesson: Lesson, exercise: Exercise) -> State:
     return NONE | {"input": lesson.input} | dict(exercise.start)
 
 
-def solution(name: str, number: int, oracle: Oracle) -> State:
-    exercise = shipped(name).exercises[number]
-    state = begun(shipped(name), exercise) | SOLUTIONS[name][number]
-    if exercise.goal == "first_step":
-        state["step"] = next(step for step in oracle.steps if oracle.solved(exercise, {**state, "step": step}))
-    return state
+def wrong(exercise: Exercise, state: State, solved: State) -> list[State]:
+    """States near a solution that are none: the start, a change too few or too many, or one that is not allowed."""
+    found = [state, solved | {"mask": "full" if solved["mask"] == "causal" else "causal"}]
+    found += [solved | {"positions": not solved["positions"]}, solved | {"input": "99"}, solved | {"step": 5}]
+    if "at_most" in exercise.details:
+        path = exercise.details.get("site", CROSS if CROSS in str(solved) else "encoder.0.attn")
+        found.append(solved | {"cut": [*solved["cut"], *(f"{path}.0.{q}.{k}" for q in (0, 1) for k in (0, 1))]})
+    return found + [solved | {kind: solved[kind][:-1]} for kind in ("cut", "ablate") if solved[kind] != state[kind]]
 
 
 def test_there_are_eight_lessons_and_each_asks_and_has_exercises() -> None:
@@ -285,73 +193,42 @@ def test_there_are_eight_lessons_and_each_asks_and_has_exercises() -> None:
         assert len(lesson.exercises) >= 2, name
 
 
-@pytest.mark.parametrize(("name", "number"), EXERCISES)
-def test_an_exercise_is_open_at_first_and_can_be_solved(name: str, number: int, models: dict[str, Oracle]) -> None:
-    oracle, exercise = models[name], shipped(name).exercises[number]
-    assert not oracle.solved(exercise, begun(shipped(name), exercise))
-    assert oracle.solved(exercise, solution(name, number, oracle))
-
-
 TRUTHS = {
-    "attention": [3, 2],
-    "cross-attention": [2, 1],
-    "heads": [2, 1],
-    "induction": [1, 1, 1],
-    "masks": [1, 0],
-    "positions": [3, 1],
-    "scores": [2, 1, 1],
-    "training": [1, 1],
-}
+    "attention": [3, 2], "cross-attention": [2, 1], "heads": [2, 1], "induction": [1, 1, 1], "masks": [1, 0],
+    "positions": [3, 1], "scores": [2, 1, 1], "training": [1, 1],
+}  # fmt: skip
 """What the text after each prediction says."""
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_what_a_lesson_says_after_a_prediction_is_so(name: str, models: dict[str, Oracle]) -> None:
-    assert [models[name].truth(asked) for asked in shipped(name).predictions] == TRUTHS[name]
+def test_the_numbers_in_the_texts_are_those_of_the_models(folders: dict[str, Path]) -> None:
+    def run(name: str, text: str, *changes: Any) -> xformer.Reading:
+        return xformer.read(f"checkpoints/{name}", text, edits=list(changes))
 
+    def says(reading: xformer.Reading) -> list[str]:
+        return [reading.subject.labels[token] for token in reading.predicted]
 
-def test_the_numbers_in_the_texts_are_those_of_the_models(models: dict[str, Oracle]) -> None:
-    mirror, small, whole = models["scores"], models["positions"], models["heads"]
-    from xformer.reading import read
-
-    reading = read("checkpoints/reverse-mirror", "3 7 12 9")
-    assert [round(float(score), 2) for score in reading["encoder.0.attn.scores"][0, 0, 0]] == [
-        -3.48,
-        -2.55,
-        -3.32,
-        9.86,
-    ]
-    plain = {**NONE, "input": "3 7 12 9"}
-    assert mirror.run({**plain, "cut": [f"{CUT}.0.3"]}).patterns["encoder.0.attn"][0, 0, 1] == pytest.approx(
-        0.54, abs=0.01
-    )
-    assert [small.labels[token] for token in small.run({**plain, "positions": False}).predicted] == [
-        "12",
-        "9",
-        "12",
-        "9",
-        "end",
-    ]
-    turned = small.run({**plain, "input": "9 12 7 3", "positions": False}).predicted
-    assert turned == (*reversed(small.run({**plain, "positions": False}).predicted[:4]), small.labels.index("end"))
-    six = {**NONE, "input": "5 1 8 2 9 4"}
+    plain, nowhere = "3 7 12 9", edits.zero_positions()
+    scores = run("reverse-mirror", plain)["encoder.0.attn.scores"][0, 0, 0].tolist()
+    assert scores == pytest.approx([-3.48, -2.55, -3.32, 9.86], abs=0.005)
+    cut = run("reverse-mirror", plain, edits.mask_edges("encoder.0.attn", [(0, 3)]))
+    assert float(cut["encoder.0.attn.pattern"][0, 0, 0, 1]) == pytest.approx(0.54, abs=0.01)
+    assert says(run("reverse-small", plain, nowhere)) == ["12", "9", "12", "9", "end"]
+    assert says(run("reverse-small", "9 12 7 3", nowhere)) == ["9", "12", "9", "12", "end"]
     for head in range(4):
-        assert whole.run(six).patterns["encoder.2.attn"][head, ::-1].diagonal().mean() > 0.95
-        assert whole.run({**six, "ablate": [f"encoder.2.attn.{head}"]}).is_right == (head != 0)
-    lost = models["cross-attention"].run({**plain, "ablate": ["decoder.0.self_attn.0", "decoder.0.self_attn.1"]})
-    assert {models["cross-attention"].labels[token] for token in lost.predicted} == {"end"}
-    assert not small.run({**plain, "input": " ".join(map(str, range(1, 17)))}).is_right
-    early = models["training"].run({**plain, "step": 60})
-    assert [a == b for a, b in zip(early.predicted, early.right or (), strict=True)] == [False] * 4 + [True]
+        six = run("reverse", "5 1 8 2 9 4", edits.ablate_head("encoder.2.attn", head))
+        assert six["encoder.2.attn.pattern"][0, head].flip(0).diagonal().mean() > 0.95
+        assert all(six.right) == (head != 0)
+    lost = [edits.ablate_head("decoder.0.self_attn", head) for head in (0, 1)]
+    assert set(says(run("reverse-seq2seq", plain, *lost))) == {"end"}
+    assert not all(run("reverse-small", " ".join(map(str, range(1, 17)))).right)
+    early = xformer.read(snapshot_file(folders["training"], 60), plain)
+    assert list(early.right) == [False] * 4 + [True]
 
 
-@pytest.mark.parametrize("name", ["masks", "attention"])
-def test_a_lesson_becomes_one_page_by_the_command_line(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lesson_becomes_one_page_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from xformer.__main__ import main
 
-    out = tmp_path / "page.html"
+    name, out = "masks", tmp_path / "page.html"
     assert main(["lesson", "build", f"docs/lessons/{name}.md", "--out", str(out)]) == 0
     assert f"written to {out}" in capsys.readouterr().out
     page = out.read_text("utf-8")
@@ -381,99 +258,35 @@ def engine(browser: Browser) -> Iterator[Engine]:
     tab.browser.close()
 
 
-def answers(name: str, number: int, oracle: Oracle, n: int) -> list[State]:
-    """Generated answers to an exercise: the solution and what is near it, and changes of every kind anywhere."""
-    lesson, exercise, draw = shipped(name), shipped(name).exercises[number], random.Random(f"{name} {number}")
-    start, solved = begun(lesson, exercise), solution(name, number, oracle)
-    heads = [f"{path}.{head}" for path, heads in oracle.heads.items() for head in range(heads)]
-    symbols = list(oracle.labels[1:20])
-    states = [start, solved]
-
-    def cell(state: State) -> str:
-        path, head = draw.choice(heads).rsplit(".", 1)
-        pattern = oracle.run({**NONE, "input": lesson.input}).patterns[path][int(head)]
-        query = draw.randrange(len(pattern) + (draw.random() < 0.02))
-        row = pattern[min(query, len(pattern) - 1)]
-        key = int(row.argmax()) if draw.random() < 0.5 else draw.randrange(len(row))
-        return f"{path}.{'*' if draw.random() < 0.1 else head}.{query}.{key}"
-
-    def typed() -> str:
-        n = draw.choice([1, 2, 3, 3, 4, 5, 6, 8, 11, 15, 16, 20])
-        few = draw.sample(symbols, draw.choice([1, 2, len(symbols)]))
-        return " ".join(draw.choice(few) for _ in range(n)) if draw.random() < 0.97 else draw.choice(["", "99", "a b"])
-
-    def changed(state: State) -> State:
-        kind = draw.choice(
-            [*exercise.allow] * 4 + ["ablate", "cut", "cut", "mask", "positions", "replace", "input", "step", "undo"]
-        )
-        if kind in ("ablate", "cut"):
-            more = [
-                draw.choice(heads) if kind == "ablate" else cell(state) for _ in range(draw.choice([1, 1, 2, 4, 6]))
-            ]
-            return {**state, kind: [*state[kind], *more]}
-        if kind == "mask":
-            drawn = [f"{draw.randrange(5)}.{draw.randrange(5)}" for _ in range(3)]
-            mask = draw.choice(["trained", "causal", "full", "drawn"])
-            return {**state, "mask": mask, "drawn": drawn if mask == "drawn" else []}
-        if kind == "positions":
-            return {**state, "positions": not state["positions"]}
-        if kind == "replace":
-            return {**state, "replace": {**state["replace"], str(draw.randrange(9)): draw.choice(symbols)}}
-        if kind == "step":
-            return {**state, "step": draw.choice([None, *oracle.steps, 5] if oracle.steps else [None, None, 5])}
-        if kind == "undo":
-            return {**state, "ablate": [], "cut": state["cut"][1:]}
-        return {**state, "input": typed()}
-
-    while len(states) < n:
-        state = draw.choice([start, solved, draw.choice(states[-20:])])
-        for _ in range(draw.choice([1, 1, 2])):
-            state = changed(state)
-        states.append(state)
-    return states
-
-
-def judged(name: str, oracle: Oracle, engine: Engine, n: int) -> list[tuple[Exercise, State, dict[str, Any], bool]]:
-    """Each answer to each exercise of a lesson, with the page's verdict and the oracle's."""
-    lesson = shipped(name)
-    page = lesson.to_json()
-    parts = [{**part, "input": lesson.input} for step in page["steps"] for part in step["parts"]]
-    asked = [part for part in parts if part["kind"] == "predict"]
-    states = [answers(name, number, oracle, n) for number in range(len(lesson.exercises))]
-    exercises = [part for part in parts if part["kind"] == "exercise"]
-    found = engine.page.evaluate(
-        JUDGE, [base64.b64encode(oracle.packed).decode(), asked, list(zip(exercises, states, strict=True))]
-    )
-    for prediction, truth in zip(lesson.predictions, found["truths"], strict=True):
-        assert truth["truth"] == oracle.truth(prediction)
-        assert [one["right"] for one in truth["judged"]] == [guess == truth["truth"] for guess in (0, 1)]
-    return [
-        (exercise, state, verdict, oracle.solved(exercise, state))
-        for exercise, own, verdicts in zip(lesson.exercises, states, found["verdicts"], strict=True)
-        for state, verdict in zip(own, verdicts, strict=True)
-    ]
-
-
 @pytest.mark.browser
 @pytest.mark.parametrize("name", NAMES)
-def test_each_verdict_in_the_browser_is_what_python_computes(
-    name: str, models: dict[str, Oracle], engine: Engine
+def test_an_exercise_is_solved_by_its_solution_alone_and_a_lesson_says_what_is_so(
+    name: str, folders: dict[str, Path], engine: Engine
 ) -> None:
-    found = judged(name, models[name], engine, 60)
-    wrong = [
-        (exercise.goal, state, verdict) for exercise, state, verdict, solved in found if verdict["solved"] != solved
-    ]
-    assert not wrong, f"{len(wrong)} of {len(found)}: {wrong[:3]}"
-    for exercise in shipped(name).exercises:
-        assert {solved for one, _, _, solved in found if one is exercise} == {True, False}
-    for _, _, verdict, _ in found:
-        assert re.fullmatch(r"\S.*[.]", verdict["sentence"]), verdict
-        assert not re.search(r"undefined|NaN|null|\[object|TypeError|Infinity", verdict["sentence"]), verdict
-
-
-def test_the_oracle_refuses_what_the_model_cannot_read(models: dict[str, Oracle]) -> None:
-    with pytest.raises(XformerError):
-        models["masks"].run({**NONE, "input": "99"})
+    lesson = shipped(name)
+    _, model, snapshots = opened_model(folders[name])
+    parts = [part | {"input": lesson.input} for step in lesson.to_json()["steps"] for part in step["parts"]]
+    asked, exercises = ([part for part in parts if part["kind"] == kind] for kind in ("predict", "exercise"))
+    steps, states = [step for step, _ in snapshots], []
+    for exercise, changes in zip(lesson.exercises, SOLUTIONS[name], strict=True):
+        start = begun(lesson, exercise)
+        solved = start | changes
+        is_step = exercise.goal == "first_step"
+        states.append(
+            [start | {"step": step} for step in steps] if is_step else [solved, *wrong(exercise, start, solved)]
+        )
+    packed = base64.b64encode(pack_model(model, snapshots, lesson.input)).decode()
+    found = engine.page.evaluate(JUDGE, [packed, asked, list(zip(exercises, states, strict=True))])
+    for exercise, own, verdicts in zip(lesson.exercises, states, found["verdicts"], strict=True):
+        right = [state for state, verdict in zip(own, verdicts, strict=True) if verdict["solved"]]
+        assert len(right) == 1, exercise.task
+        assert exercise.goal == "first_step" or right == own[:1]
+        for verdict in verdicts:
+            assert re.fullmatch(r"\S.*[.]", verdict["sentence"]), verdict
+            assert not re.search(r"undefined|NaN|null|\[object|TypeError|Infinity", verdict["sentence"]), verdict
+    for truth, expected in zip(found["truths"], TRUTHS[name], strict=True):
+        assert truth["truth"] == expected
+        assert [one["right"] for one in truth["judged"]] == [guess == expected for guess in (0, 1)]
 
 
 # ── the panel
