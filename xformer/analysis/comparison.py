@@ -113,22 +113,9 @@ class Variant:
         return torch.Generator(self.model.device).manual_seed(self.seed)
 
 
-@dataclass(frozen=True)
-class ClippedEdges(SetEdges):
-    """`SetEdges` during decoding: edges of positions that are not yet generated are left out."""
-
-    def apply(self, name: str, value: Tensor) -> Tensor:
-        n_query, n_key = value.shape[-2:]
-        there = tuple((query, key) for query, key in self.edges if query < n_query and key < n_key)
-        return SetEdges(self.name, there, self.allowed, self.heads).apply(name, value)
-
-
 def clip_edges_to_length(edits: Iterable[AnyEdit]) -> tuple[AnyEdit, ...]:
     """The same edits for a run over the beginning of an answer, which may be shorter than some edges need."""
-    return tuple(
-        ClippedEdges(edit.name, edit.edges, edit.allowed, edit.heads) if isinstance(edit, SetEdges) else edit
-        for edit in edits
-    )
+    return tuple(replace(edit, grows=True) if isinstance(edit, SetEdges) else edit for edit in edits)
 
 
 def check_names(variants: Sequence[Variant]) -> None:
