@@ -145,7 +145,7 @@ def test_variants_of_other_tokens_or_equal_names_are_refused() -> None:
 def test_long_inputs_are_counted_in_portions_and_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     variants = [random_variant("a", "encoder"), random_variant("b", "encoder", seed=1)]
     whole = final(*variants)
-    monkeypatch.setattr(predicting, "CELLS_AT_ONCE", 100)
+    monkeypatch.setattr(predicting, "CELLS_AT_ONCE", 50)
     reports = list(count_agreement(variants, samples=11, seed=3))
     assert len(reports) > 3
     assert [report.done for report in reports] == sorted({report.done for report in reports})
@@ -196,15 +196,12 @@ def test_lengths_compared_are_the_shares_of_inputs_of_one_length() -> None:
     models = [variant("reverse-small", "A"), variant("reverse-mirror", "B")]
     models.append(variant("reverse-small", "C", changes="ablate:encoder.0.attn.0"))
     table = lengths_compared(models, lengths=[5, 16], samples=40, seed=3).set_index(["model", "length"])
-    for one, length in ((models[0], 5), (models[1], 16)):
-        task = Task(one.task.config.replace(min_len=length, max_len=length))
-        found = evaluate(one.model, task, samples=40, seed=3)
-        row = table.loc[(one.name, length)]
-        assert (row["exact_match"], row["low"], row["high"]) == (
-            found.exact_match,
-            *wilson(round(found.exact_match * 40), 40),
-        )
-        assert row["token_accuracy"] == pytest.approx(found.token_accuracy, abs=1e-12)
+    one, row = models[1], table.loc[("B", 16)]
+    found = evaluate(one.model, Task(one.task.config.replace(min_len=16, max_len=16)), samples=40, seed=3)
+    assert (row["exact_match"], row["token_accuracy"]) == pytest.approx(
+        (found.exact_match, found.token_accuracy), abs=1e-12
+    )
+    assert (row["low"], row["high"]) == wilson(round(found.exact_match * 40), 40)
     assert table.loc[("A", 5), "exact_match"] == 1.0
     assert table.loc[("C", 5), "exact_match"] < 0.5  # its own change counts
     assert table["trained"].tolist() == [True, True, True, False, False, False]
