@@ -12,17 +12,15 @@ import torch
 from torch import Tensor
 
 from tests.training.crib import Crib
-from tests.training.tiny import ONE_IN_A_MILLION, chance, random_model, tiny_model, tiny_preset, tiny_task
+from tests.training.tiny import ONE_IN_A_MILLION, chance, random_model, tiny_model, tiny_task
 from xformer import edits
 from xformer.decoding import Sampling, Step, decode, greedy, is_right, questions, reads_ahead
-from xformer.errors import EditError, InputError
+from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.tasks import score
 from xformer.trace import record
 from xformer.training.evaluate import evaluate
-from xformer.training.loop import Run
 
-POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "none")
 PROMPT = [3, 7, 1, 4]
 MAX_LEN = 12
 # One forward pass of these models adds up fewer than 100 products a number, in 2 layers (float64: 1.1e-16 each), and the
@@ -58,18 +56,19 @@ def tokens_of(steps: Sequence[Step]) -> list[int]:
     return [step.token for step in steps]
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize(
     ("architecture", "changes"),
     [
-        *(("decoder", {}), ("decoder", {"see_self": False, "norm": "pre"})),
-        *(("encoder-decoder", {"tied_output": True}), ("encoder-decoder", {"see_self": False})),
+        ("decoder", {"positions": "sinusoidal"}),
+        ("decoder", {"positions": "rotary", "see_self": False, "norm": "pre"}),
+        ("encoder-decoder", {"positions": "learned", "tied_output": True}),
+        ("encoder-decoder", {"positions": "alibi", "see_self": False}),
     ],
 )
 def test_greedy_decoding_is_argmax_of_whole_forward_passes(
-    float64: None, architecture: str, positions: str, changes: dict[str, Any]
+    float64: None, architecture: str, changes: dict[str, Any]
 ) -> None:
-    model = random_model(architecture, positions=positions, **changes)
+    model = random_model(architecture, **changes)
     steps = list(decode(model, PROMPT))
     assert tokens_of(steps) == greedy_by_hand(model, PROMPT)
     read = begin(model, PROMPT)
@@ -83,26 +82,13 @@ def test_greedy_decoding_is_argmax_of_whole_forward_passes(
     assert not torch.allclose(steps[0].probabilities, steps[-1].probabilities, atol=1e-3)
 
 
-@pytest.mark.parametrize("positions", [*POSITIONS, "mirror"])
-def test_an_encoder_says_every_position_at_once(float64: None, positions: str) -> None:
-    model = random_model("encoder", positions=positions)
-    with torch.no_grad():
-        logits = model(torch.tensor([PROMPT]))[0]
-    steps = list(decode(model, PROMPT))
-    assert [step.position for step in steps] == [0, 1, 2, 3]
-    assert tokens_of(steps) == logits.argmax(dim=-1).tolist()
-    for step, row in zip(steps, logits, strict=True):
-        torch.testing.assert_close(step.probabilities, row.softmax(dim=-1), rtol=0, atol=ROUNDING)
-
-
 # --- where it stops
 
 
-@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
-def test_it_stops_at_the_end_token(architecture: str) -> None:
-    endless = tokens_of(list(decode(random_model(architecture), PROMPT)))
+def test_it_stops_at_the_end_token() -> None:
+    endless = tokens_of(list(decode(random_model("encoder-decoder"), PROMPT)))
     for end in set(endless):
-        model = random_model(architecture, end_token=end)
+        model = random_model("encoder-decoder", end_token=end)
         assert tokens_of(list(decode(model, PROMPT))) == endless[: endless.index(end) + 1]
 
 
@@ -113,7 +99,7 @@ def test_without_an_end_it_stops_at_the_longest_sequence() -> None:
     assert len(list(decode(random_model("encoder-decoder"), PROMPT))) == MAX_LEN
 
 
-@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
+@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
 def test_it_stops_after_max_steps(architecture: str) -> None:
     model = random_model(architecture)
     whole = tokens_of(list(decode(model, PROMPT)))
@@ -124,8 +110,7 @@ def test_it_stops_after_max_steps(architecture: str) -> None:
 # --- forced mode
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
-@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
+@pytest.mark.parametrize(("architecture", "positions"), [("decoder", "rotary"), ("encoder-decoder", "sinusoidal")])
 def test_forced_decoding_follows_the_given_answer(float64: None, architecture: str, positions: str) -> None:
     answer = [5, 2, 2, 9, 1]
     model = random_model(architecture, positions=positions, end_token=2)
@@ -160,20 +145,12 @@ LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64).log()
         ({"temperature": 1.0}, [0.5, 0.3, 0.15, 0.05]),
         # T = 1/2 squares: 0.25, 0.09, 0.0225, 0.0025, together 0.365
         ({"temperature": 0.5}, [0.25 / 0.365, 0.09 / 0.365, 0.0225 / 0.365, 0.0025 / 0.365]),
-        ({"temperature": 0.001}, [1, 0, 0, 0]),  # (3/5)^1000 is 10^-222
-        ({"temperature": 1.0, "top_k": 1}, [1, 0, 0, 0]),
         ({"temperature": 1.0, "top_k": 2}, [5 / 8, 3 / 8, 0, 0]),
-        ({"temperature": 1.0, "top_k": 3}, [50 / 95, 30 / 95, 15 / 95, 0]),
-        ({"temperature": 1.0, "top_k": 4}, [0.5, 0.3, 0.15, 0.05]),
         ({"temperature": 1.0, "top_k": 99}, [0.5, 0.3, 0.15, 0.05]),
         ({"temperature": 1.0, "top_p": 0.01}, [1, 0, 0, 0]),
-        ({"temperature": 1.0, "top_p": 0.49}, [1, 0, 0, 0]),
         ({"temperature": 1.0, "top_p": 0.51}, [5 / 8, 3 / 8, 0, 0]),
         ({"temperature": 1.0, "top_p": 0.79}, [5 / 8, 3 / 8, 0, 0]),
-        ({"temperature": 1.0, "top_p": 0.81}, [50 / 95, 30 / 95, 15 / 95, 0]),
         ({"temperature": 1.0, "top_p": 0.96}, [0.5, 0.3, 0.15, 0.05]),
-        ({"temperature": 1.0, "top_p": 1.0}, [0.5, 0.3, 0.15, 0.05]),
-        ({"temperature": 1.0, "top_k": 2, "top_p": 0.99}, [5 / 8, 3 / 8, 0, 0]),  # both must let a token pass
         ({"temperature": 1.0, "top_k": 3, "top_p": 0.6}, [5 / 8, 3 / 8, 0, 0]),
         # after the temperature 0.685 is on the first token
         ({"temperature": 0.5, "top_p": 0.65}, [1, 0, 0, 0]),
@@ -190,26 +167,12 @@ def test_decoding_draws_from_the_distribution_of_its_step() -> None:
     model = random_model("decoder", std=0.25)
     sampling = Sampling(temperature=0.8, top_k=5)
     draw = torch.Generator().manual_seed(1)
-    firsts = [next(decode(model, PROMPT, sampling=sampling, generator=draw)) for _ in range(400)]
+    firsts = [next(decode(model, PROMPT, sampling=sampling, generator=draw)) for _ in range(200)]
     q = firsts[0].drawn_from
     torch.testing.assert_close(q, sampling.distribution(uncached(model, PROMPT, PROMPT)), rtol=0, atol=1e-5)
     kept, counts = q.nonzero().flatten().tolist(), Counter(step.token for step in firsts)
     assert set(counts) == set(kept)
-    assert chance([counts[t] for t in kept], [400 * q[t].item() for t in kept]) > ONE_IN_A_MILLION
-
-
-@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
-def test_a_seeded_generator_repeats_and_the_global_one_is_left_alone(architecture: str) -> None:
-    model = random_model(architecture, std=0.2)
-    before = torch.get_rng_state()
-
-    def sample(seed: int) -> list[int]:
-        draw = torch.Generator().manual_seed(seed)
-        return tokens_of(list(decode(model, PROMPT, sampling=Sampling(temperature=1.5), generator=draw)))
-
-    assert sample(1) == sample(1)
-    assert len({tuple(sample(seed)) for seed in range(8)}) > 1
-    assert torch.equal(torch.get_rng_state(), before)
+    assert chance([counts[t] for t in kept], [200 * q[t].item() for t in kept]) > ONE_IN_A_MILLION
 
 
 # --- under edits, and traces
@@ -221,11 +184,9 @@ EDITS = {
 }
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
-@pytest.mark.parametrize("is_edited", [True, False])
-@pytest.mark.parametrize("architecture", EDITS)
-def test_each_step_is_a_recorded_run(float64: None, architecture: str, is_edited: bool, positions: str) -> None:
-    model, chosen = random_model(architecture, positions=positions), EDITS[architecture] if is_edited else []
+@pytest.mark.parametrize(("architecture", "is_edited"), [*((name, True) for name in EDITS), ("decoder", False)])
+def test_each_step_is_a_recorded_run(float64: None, architecture: str, is_edited: bool) -> None:
+    model, chosen = random_model(architecture, positions="rotary"), EDITS[architecture] if is_edited else []
     steps = list(decode(model, PROMPT, edits=chosen))  # all of them before the first trace: each keeps what it had read
     read = begin(model, PROMPT)
     for position, step in enumerate(steps):
@@ -247,31 +208,17 @@ def test_each_step_is_a_recorded_run(float64: None, architecture: str, is_edited
     )  # the edits must matter
 
 
-@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
-def test_dropout_never_touches_decoding(architecture: str, positions: str) -> None:
-    model = random_model(architecture, positions=positions, dropout=0.5)
-    expected = [step.probabilities for step in decode(model, PROMPT)]
-    for chosen in ((), (edits.scale("*.ffn.out", 1.0),)):
-        found = [step.probabilities for step in decode(model.train(), PROMPT, edits=chosen)]
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)  # float32, another order of sums
-    assert model.training
-
-
 # --- what is refused
 
 
-@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
+@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
 @pytest.mark.parametrize(
     ("prompt", "words"),
     [
         ([], "at least one of them"),
         ([3] * (MAX_LEN + 1), f"reads at most {MAX_LEN} tokens, got {MAX_LEN + 1}."),
-        ([3] * 1000, f"reads at most {MAX_LEN} tokens, got 1000."),
-        ([3, 11], "tokens are 0 to 10, got 11."),
         ([3, -1], "tokens are 0 to 10, got -1."),
         (torch.tensor([[1, 2], [3, 4]]), "one prompt at a time, shaped [1, pos], got [2, 2]"),
-        (torch.tensor([1, 2]), "one prompt at a time, shaped [1, pos], got [2]"),
         (torch.tensor([[1.0, 2.0]]), "Tokens must be integers"),
     ],
 )
@@ -282,21 +229,12 @@ def test_a_prompt_that_does_not_fit(unchecked: None, architecture: str, prompt: 
         assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
-def test_an_edit_that_never_fires(architecture: str) -> None:
-    with pytest.raises(EditError, match=r"Nothing in this run is called 'encoder\.7\.attn\.z'; its names are "):
-        list(decode(random_model(architecture), PROMPT, edits=[edits.ablate_head("encoder.7.attn", 0)]))
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        *(
-            ({"temperature": value}, f"got {value}; for example 1.0.")
-            for value in (-1.0, 1e-40, 101.0, math.nan, math.inf)
-        ),
+        *(({"temperature": value}, f"got {value}; for example 1.0.") for value in (1e-40, 101.0, math.nan)),
         ({"top_k": -1}, "top_k must be 0 (all tokens) or more, got -1; for example 5."),
-        *(({"top_p": value}, f"got {value}; for example 0.9.") for value in (0.0, -0.5, 1.5, math.nan)),
+        *(({"top_p": value}, f"got {value}; for example 0.9.") for value in (0.0, 1.5)),
     ],
 )
 def test_sampling_settings_that_make_no_sense(settings: dict[str, float], words: str) -> None:
@@ -318,12 +256,10 @@ def test_what_cannot_be_decoded(architecture: str, options: dict[str, Any], word
         list(decode(random_model(architecture, start_token=None), PROMPT, **options))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_logits_that_are_no_numbers_choose_no_token(temperature: float) -> None:
+def test_logits_that_are_no_numbers_choose_no_token() -> None:
     too_far = [edits.scale("decoder.1.ffn.out", 1e38), edits.scale("final_norm", 1e38)]
-    sampling = Sampling(temperature=temperature)
     with pytest.raises(InputError, match="NaN or infinity"):
-        list(decode(random_model("decoder", norm="pre"), PROMPT, edits=too_far, sampling=sampling))
+        list(decode(random_model("decoder", norm="pre"), PROMPT, edits=too_far))
 
 
 PAIRS = ("decoder", "encoder-decoder")
@@ -331,10 +267,9 @@ PAIRS = ("decoder", "encoder-decoder")
 PROMPTS = torch.tensor([[3, 7, 1], [2, 2, 9], [5, 1, 4]])
 
 
-@pytest.mark.parametrize("architecture", PAIRS)
-@pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "norm": "pre"}, {"positions": "alibi"}])
-def test_many_prompts_are_answered_as_each_alone(float64: None, architecture: str, changes: dict[str, Any]) -> None:
-    model = random_model(architecture, **changes)
+@pytest.mark.parametrize(("architecture", "positions"), [("decoder", "rotary"), ("encoder-decoder", "alibi")])
+def test_many_prompts_are_answered_as_each_alone(float64: None, architecture: str, positions: str) -> None:
+    model = random_model(architecture, positions=positions)
     found = []
     for chosen in ([], [edits.scale("decoder.1.ffn.out", -3.0)]):
         alone = [tokens_of(list(decode(model, row.tolist(), max_steps=5, edits=chosen))) for row in PROMPTS]
@@ -367,37 +302,18 @@ def test_a_model_that_copies_the_answer_fails_when_it_decodes(architecture: str)
     batch = task.sample(50, seed=2)
     assert score(batch.logits(crib), batch).exact_match == 1.0
     assert reads_ahead(crib, batch)
+    assert reads_ahead(crib, batch, places=1)  # one place of each answer is enough to see it
     assert not any(is_right(crib, question).any() for question in questions(batch))
     found = evaluate(crib, task, samples=50, seed=2)
     assert (found.exact_match, found.token_accuracy, found.samples) == (0.0, 1.0, 50)
 
 
 @pytest.mark.parametrize("architecture", ["encoder", *PAIRS])
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi"])
-def test_a_sound_model_does_not_read_ahead(architecture: str, positions: str) -> None:
+def test_a_sound_model_does_not_read_ahead(architecture: str) -> None:
     task = tiny_task(architecture)
-    model = Transformer(tiny_model(task, positions=positions), torch.Generator().manual_seed(0)).eval()
+    model = Transformer(tiny_model(task, positions="alibi"), torch.Generator().manual_seed(0)).eval()
     for options in ({}, {"places": 2}):
         assert not reads_ahead(model, task.sample(6, seed=1), **options)
-
-
-def test_a_few_places_are_enough_to_see_that_the_answer_is_copied() -> None:
-    task = tiny_task("decoder")
-    for places in (1, 2, 100):
-        assert reads_ahead(Crib(tiny_model(task)).eval(), task.sample(4, seed=0), places=places)
-
-
-@pytest.mark.parametrize("architecture", PAIRS)
-def test_a_training_report_is_not_taken_in(architecture: str) -> None:
-    preset = tiny_preset(architecture)
-    run = Run(preset, tiny_task(architecture), torch.device("cpu"), None)
-    crib = Crib(preset.model)
-    crib.load_state_dict(run.model.state_dict())
-    run.model = crib
-    run.probe_scores = dict  # its attention leaves no trace
-    report = run.report()
-    assert (report.held_out.exact_match, report.held_out.token_accuracy) == (0.0, 1.0)
-    assert report.held_out.samples == preset.train.held_out
 
 
 def test_an_encoder_has_nothing_to_decode() -> None:

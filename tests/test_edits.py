@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from tests.layers.reference import (
-    ARCHITECTURES,
     FITTING,
     WHOLE_MODEL,
     assert_close,
@@ -27,12 +26,12 @@ from xformer.trace import Trace, record
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-ATTENTION = {
-    "encoder": ["encoder.0.attn"],
-    "decoder": ["decoder.0.attn"],
-    "encoder-decoder": ["encoder.0.attn", "decoder.0.self_attn", "decoder.0.cross_attn"],
-}
-LAYERS = [(architecture, path) for architecture in ARCHITECTURES for path in ATTENTION[architecture]]
+LAYERS = [
+    ("encoder", "encoder.0.attn", [1]),
+    ("decoder", "decoder.0.attn", [0, 2]),
+    ("encoder-decoder", "decoder.0.cross_attn", None),
+]
+every_kind = pytest.mark.parametrize(("architecture", "path", "heads"), LAYERS)
 
 
 def twin(model: Transformer, **changes: object) -> Transformer:
@@ -67,7 +66,7 @@ def pattern_by_hand(trace: Trace, path: str, allowed: Tensor) -> Tensor:
     return softmax_by_hand(scores.masked_fill(~allowed, float("-inf")))
 
 
-@pytest.mark.parametrize(("architecture", "path"), LAYERS)
+@pytest.mark.parametrize(("architecture", "path"), [of[:2] for of in LAYERS])
 def test_ablating_a_head_is_zeroing_its_output_matrix(architecture: str, path: str) -> None:
     head = 2
     model = build(architecture=architecture)
@@ -81,8 +80,8 @@ def test_ablating_a_head_is_zeroing_its_output_matrix(architecture: str, path: s
     assert not torch.allclose(trace.logits, record(model, *arguments).logits)
 
 
-@pytest.mark.parametrize(("heads", "allowed"), [(None, True), ([1], False), ([0, 2], True)])
-@pytest.mark.parametrize(("architecture", "path"), LAYERS)
+@pytest.mark.parametrize("allowed", [False, True])
+@every_kind
 def test_edges_open_and_close_in_the_heads_named(
     architecture: str, path: str, heads: list[int] | None, allowed: bool
 ) -> None:
@@ -107,24 +106,7 @@ def test_edges_open_and_close_in_the_heads_named(
         assert torch.equal(trace[f"{path}.pattern"][:, head], plain[f"{path}.pattern"][:, head]) == (head not in heads)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_edges_closed_in_every_layer_are_a_drawn_mask(architecture: str) -> None:
-    model = build(architecture=architecture)
-    arguments, edges = inputs(model), [(5, 0), (5, 5), (2, 1)]
-    drawn = torch.ones(11, 11, dtype=torch.bool)
-    for query, key in edges:
-        drawn[query, key] = False
-    self_attention = "decoder.*.self_attn" if architecture == "encoder-decoder" else "*.attn"
-    logits = record(model, *arguments, mask=drawn).logits
-    assert torch.equal(record(model, *arguments, edits=[edits.mask_edges(self_attention, edges)]).logits, logits)
-    whole = drawn if architecture == "encoder" else drawn.tril()
-    assert torch.equal(record(model, *arguments, edits=[edits.set_mask(self_attention, whole)]).logits, logits)
-    assert not torch.allclose(record(model, *arguments).logits, logits)
-
-
-@pytest.mark.parametrize(
-    ("architecture", "path", "heads"), [(*layer, (None, [1])[number % 2]) for number, layer in enumerate(LAYERS)]
-)
+@every_kind
 def test_a_drawn_mask_takes_the_place_of_the_whole_one(architecture: str, path: str, heads: list[int] | None) -> None:
     model = build(architecture=architecture)
     arguments = inputs(model)
@@ -139,11 +121,7 @@ def test_a_drawn_mask_takes_the_place_of_the_whole_one(architecture: str, path: 
     assert trace.logits.isfinite().all()
 
 
-CAUSAL = [positions for architecture, positions in FITTING if architecture == "decoder" and positions != "t5"]
-"""Without T5's, whose bias is another one under a causal mask."""
-
-
-@pytest.mark.parametrize(("positions", "padded"), [(one, number % 2 > 0) for number, one in enumerate(CAUSAL)])
+@pytest.mark.parametrize(("positions", "padded"), [("rotary", True), ("alibi", False)])
 def test_the_causal_mask_is_lifted_and_imposed(positions: str, padded: bool) -> None:
     encoder = build(positions=positions)
     decoder = twin(encoder, architecture="decoder", causal=True)
@@ -180,9 +158,7 @@ def test_lifting_causality_leaves_cross_attention_alone() -> None:
         record(model, *arguments, edits=[edits.set_causal(True, "decoder.0.cross_attn")])
 
 
-@pytest.mark.parametrize(
-    ("architecture", "path", "heads"), [(*layer, (None, [1])[number % 2]) for number, layer in enumerate(LAYERS)]
-)
+@every_kind
 def test_a_replaced_pattern_mixes_the_values(architecture: str, path: str, heads: list[int] | None) -> None:
     model = build(architecture=architecture)
     arguments = inputs(model)
@@ -196,7 +172,7 @@ def test_a_replaced_pattern_mixes_the_values(architecture: str, path: str, heads
         assert_close(trace.logits, rest_by_hand(model, arguments, path, expected), WHOLE_MODEL)
 
 
-@pytest.mark.parametrize("factor", [0.0, 0.5, -2.0])
+@pytest.mark.parametrize("factor", [0.0, -2.0])
 def test_scaling_a_feed_forward_is_scaling_its_last_matrix(factor: float) -> None:
     model = build()
     arguments, other = inputs(model), twin(model)
@@ -206,7 +182,7 @@ def test_scaling_a_feed_forward_is_scaling_its_last_matrix(factor: float) -> Non
     assert_close(trace.logits, record(other, *arguments).logits, WHOLE_MODEL)
 
 
-@pytest.mark.parametrize("factor", [0.0, 0.5, -2.0])
+@pytest.mark.parametrize("factor", [0.0, -2.0])
 def test_scaling_scores_leaves_masked_ones_masked(factor: float) -> None:
     model = build(architecture="decoder")
     arguments, path = inputs(model), "decoder.0.attn"
@@ -218,9 +194,8 @@ def test_scaling_scores_leaves_masked_ones_masked(factor: float) -> None:
     assert_close(trace[f"{path}.pattern"], softmax_by_hand(scores.masked_fill(~causal, float("-inf"))))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_patching_everything_restores_the_other_run(architecture: str) -> None:
-    model = build(architecture=architecture, norm="pre")
+def test_patching_everything_restores_the_other_run() -> None:
+    model = build(architecture="encoder-decoder", norm="pre")
     a, there = record(model, *inputs(model, seed=0)), inputs(model, seed=50)
     assert not torch.equal(a.logits, record(model, *there).logits)
     inner = [name for name in a if name != "logits"]
@@ -233,8 +208,10 @@ def test_patching_everything_restores_the_other_run(architecture: str) -> None:
 @pytest.mark.parametrize(
     ("name", "heads", "positions"),
     [
-        *(("q", [1], None), ("k", None, [0, 3]), ("v", [0, 2], [5]), ("scores", None, None)),
-        *(("pattern", [0, 2], None), ("z", [1], [0, 3])),
+        ("k", None, [0, 3]),
+        ("scores", None, None),
+        ("pattern", [0, 2], None),
+        ("z", [1], [0, 3]),
     ],
 )
 def test_patching_some_heads_at_some_positions(name: str, heads: list[int] | None, positions: list[int] | None) -> None:
@@ -250,7 +227,7 @@ def test_patching_some_heads_at_some_positions(name: str, heads: list[int] | Non
     assert not torch.equal(trace.logits, b.logits)
 
 
-@pytest.mark.parametrize(("architecture", "positions"), FITTING)
+@pytest.mark.parametrize(("architecture", "positions"), [one for one in FITTING if one[0] == "decoder"])
 def test_without_positions_a_model_is_one_that_never_had_any(architecture: str, positions: str) -> None:
     model = build(architecture=architecture, positions=positions)
     arguments = inputs(model)
@@ -297,7 +274,6 @@ def test_edits_change_no_weight_and_no_other_run() -> None:
     [
         (edits.ablate_head("encoder.0.attn", 3), r"encoder\.0\.attn\.z has heads 0 to 2, got 3"),
         (edits.ablate_head("encoder.0.attn", -1), r"has heads 0 to 2, got -1"),
-        (edits.scale("encoder.0.attn.q", 2.0, heads=[0, 9]), r"has heads 0 to 2, got 9"),
         (edits.scale("encoder.0.ffn.out", 2.0, heads=[0]), r"ffn\.out has the shape \[2, 11, 13\] and no heads"),
         (edits.scale("encoder.0.attn.mask", 0.5), r"must keep the shape and type"),
         (edits.mask_edges("encoder.0.attn", [(11, 0)]), r"queries 0 to 10 and keys 0 to 10, .* \(11, 0\)"),
@@ -305,16 +281,10 @@ def test_edits_change_no_weight_and_no_other_run() -> None:
         (edits.set_mask("encoder.0.attn", torch.ones(7, 11) > 0), r"\[2, 3, 11, 11\], which \[7, 11\] does not fit"),
         (edits.replace("encoder.0.resid_post", torch.ones(3, 11, 13)), r"\[2, 11, 13\], which \[3, 11, 13\] does not"),
         (edits.replace("encoder.0.resid_post", torch.ones(13)), r"which \[13\] does not fit"),
-        (edits.replace("encoder.0.resid_post", torch.ones(1, 1, 13)), r"which \[1, 1, 13\] does not fit"),
-        (edits.replace("encoder.0.attn.z", torch.ones(11, 7)), r"which \[11, 7\] does not fit"),
         (edits.replace("pos_embed", torch.ones(13)), r"\[11, 13\], which \[13\] does not fit"),
-        (edits.replace("embed", torch.ones(2, 11, 13) > 0), r"torch\.bool cannot stand for it"),
         (edits.replace("encoder.0.attn.mask", torch.zeros(11, 11)), r"type torch\.bool, and torch\.float32 cannot"),
         (edits.replace("embed", torch.full((2, 11, 13), math.nan)), r"embed holds NaN"),
         (edits.replace("encoder.0.attn.zz", torch.ones(1)), r"called 'encoder\.0\.attn\.zz'; its names are embed, "),
-        (edits.ablate_head("decoder.0.attn", 0), r"called 'decoder\.0\.attn\.z'; its names are embed, .*logits\."),
-        (edits.mask_edges("encoder.2.attn", [(0, 0)]), r"called 'encoder\.2\.attn\.mask'"),
-        (edits.replace_pattern("encoder", torch.ones(11, 11)), r"called 'encoder\.pattern'"),
     ],
 )
 def test_an_edit_that_does_not_fit_says_why(edit: AnyEdit, message: str) -> None:
@@ -344,7 +314,7 @@ def test_a_mask_of_numbers_is_refused_before_it_is_turned_round() -> None:
 def test_one_tokens_run_does_not_stand_for_eleven() -> None:
     model = build()
     short = record(model, torch.tensor([[3]]))
-    for name in ("embed", "encoder.0.attn.z", "encoder.0.attn.pattern", "encoder.1.resid_mid", "logits"):
+    for name in ("embed", "encoder.0.attn.pattern"):
         with pytest.raises(EditError, match="does not fit"):
             record(model, *inputs(model), edits=[edits.patch_from(short, name)])
     whole = record(model, *inputs(model))

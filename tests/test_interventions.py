@@ -45,29 +45,21 @@ def test_each_text_is_its_edit(text: str, same: list[edits.AnyEdit]) -> None:
     assert not torch.equal(changed, xformer.record(model, tokens).logits)
 
 
-@pytest.mark.parametrize(
-    ("text", "single", "pair"),
-    [
-        ("ablate:encoder.1.attn.2", "layer 2 · head 3 ablated", "encoder 2 · head 3 ablated"),
-        ("solo:encoder.0.attn.0", "layer 1 · head 1 alone", "encoder 1 · head 1 alone"),
-        ("cut:encoder.0.attn.*.3-5", "layer 1 · all heads: 3 may not look at 5", None),
-        ("ablate:encoder.1.ffn", "layer 2 · feed-forward ablated", "encoder 2 · feed-forward ablated"),
-        ("ablate:decoder.1.cross_attn.0", None, "decoder 2 · cross · head 1 ablated"),
-    ],
-)
-def test_a_label_names_a_layer_and_a_head_as_every_picture_does(
-    text: str, single: str | None, pair: str | None
-) -> None:
-    for architecture, label in (("encoder", single), ("encoder-decoder", pair)):
-        if label is not None:
-            assert parse(text, shape_of(model_of(architecture)))[0].label == label
+def test_a_label_names_a_layer_and_a_head_as_every_picture_does() -> None:
+    single, pair = shape_of(model_of()), shape_of(model_of("encoder-decoder"))
+    for text, shape, label in (
+        ("cut:encoder.0.attn.*.3-5", single, "layer 1 · all heads: 3 may not look at 5"),
+        ("ablate:encoder.1.ffn", single, "layer 2 · feed-forward ablated"),
+        ("solo:encoder.1.attn.2", pair, "encoder 2 · head 3 alone"),
+        ("ablate:decoder.1.cross_attn.0", pair, "decoder 2 · cross · head 1 ablated"),
+    ):
+        assert parse(text, shape)[0].label == label
 
 
-@pytest.mark.parametrize("rest", ["encoder.1.attn.2", "encoder.1.ffn", "encoder.0.ffn.7"])
-@pytest.mark.parametrize("old", ["silence", "mute", "neuron"])
-def test_older_links_still_ablate(old: str, rest: str) -> None:
-    assert parse(f"{old}:{rest}", shape_of(model_of())) == parse(f"ablate:{rest}", shape_of(model_of()))
-    assert len(parse(f"{old}:{rest},ablate:{rest}", shape_of(model_of()))) == 1
+@pytest.mark.parametrize("old", ["silence:encoder.1.attn.2", "mute:encoder.1.ffn", "neuron:encoder.0.ffn.7"])
+def test_older_links_still_ablate(old: str) -> None:
+    new, shape = f"ablate:{old.split(':')[1]}", shape_of(model_of())
+    assert parse(old, shape) == parse(f"{old},{new}", shape) == parse(new, shape)
 
 
 def test_an_opened_edge_lets_a_causal_model_look_ahead() -> None:
@@ -97,7 +89,6 @@ def test_several_keep_their_order_and_each_comes_once() -> None:
         ("ablate:encoder.0.attn", "no intervention"),
         ("ablate:encoder.0.attn.٣", "no intervention"),
         ("ablate:encoder.2.attn.0", "no attention layer encoder.2.attn"),
-        ("ablate:decoder.0.attn.0", "no attention layer decoder.0.attn"),
         ("ablate:encoder.0.attn.3", "heads 0 to 2, got 3"),
         ("cut:encoder.0.attn.0.3-17", "positions are 0 to 16, got 17"),
         ("ablate:encoder.0.ffn.11", "neurons 0 to 10 in encoder.0.ffn, got 11"),
@@ -118,15 +109,6 @@ def test_models_without_positions_or_feed_forward_say_so() -> None:
         parse("positions:off", shape_of(model_of(positions="none")))
     with pytest.raises(EditError, match="it has none"):
         parse("ablate:encoder.0.ffn", shape_of(model_of(d_ff=0)))
-
-
-def test_the_paths_are_those_of_a_trace() -> None:
-    tokens = torch.arange(1, 8)[None]
-    for architecture in ("encoder", "decoder", "encoder-decoder"):
-        model = model_of(architecture)
-        trace = xformer.record(model, *([tokens] * (1 + (architecture == "encoder-decoder"))))
-        assert tuple(shape_of(model).heads) == trace.attention_layers()
-        assert all(f"{path}.post" in trace for path in shape_of(model).neurons)
 
 
 def test_layers_of_another_kind_of_model_may_differ() -> None:

@@ -18,16 +18,14 @@ from PIL import Image
 
 import xformer
 from xformer import edits
-from xformer.adapters import BareModel, ModelAdapter, TaskModel
+from xformer.adapters import BareModel, TaskModel
 from xformer.errors import CheckpointError, EditError, InputError
 from xformer.notebook_html import head_overview
 from xformer.reading import read
 from xformer.tasks.batch import IGNORED
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
-TYPED = {"parity": "1011", "characters": "import os"} | dict.fromkeys(
-    ("reverse", "reverse-seq2seq", "reverse-decoder"), "5 3 9 1"
-)
+TYPED = {"parity": "1011", "characters": "import os", "reverse": "5 3 9 1", "reverse-seq2seq": "5 3 9 1"}
 
 
 @pytest.mark.parametrize("name", TYPED)
@@ -57,21 +55,6 @@ def test_streams_of_an_encoder_decoder_are_named_apart() -> None:
     for site in reading.sites:
         queries, keys = (len(reading.tokens_of(stack)) for stack in (site.query_stack, site.key_stack))
         assert reading[f"{site.path}.pattern"].shape[-2:] == (queries, keys)
-
-
-@pytest.mark.parametrize("name", ["reverse", "reverse-seq2seq", "induction", "digits"])
-def test_the_sites_of_a_subject_are_those_that_leave_a_trace(name: str) -> None:
-    subject = read(CHECKPOINTS / name, list(xformer.load(CHECKPOINTS / name).task.draw(3))).subject  # type: ignore[union-attr]
-    assert isinstance(subject, ModelAdapter)
-    reading = read(subject, list(subject.task.draw(3)))  # type: ignore[attr-defined]
-    left = [name.removesuffix(".out") for name in reading if name.endswith((".attn.out", "_attn.out", ".ffn.out"))]
-    assert [site.path for site in subject.shape.sites] == left
-
-
-def test_globs_reach_the_run() -> None:
-    plain = read(CHECKPOINTS / "reverse", "3 7 12 9", keep=["*.pattern"])
-    assert all(name.endswith(".pattern") or name == "logits" for name in plain)
-    assert (len(plain), plain.edits) == (5, ())
 
 
 def test_a_model_without_a_task_is_read_by_numbers() -> None:
@@ -191,17 +174,6 @@ def test_gradients_are_those_of_autograd_on_the_model() -> None:
         xformer.gradients(reading, measure, ["*.nothing"])
     with pytest.raises(InputError, match="one number"):
         xformer.gradients(reading, lambda logits: logits[0], ["*.z"])
-
-
-@pytest.mark.parametrize("name", ["reverse", "reverse-seq2seq", "reverse-decoder"])
-def test_a_function_changes_an_activation(name: str) -> None:
-    plain = read(CHECKPOINTS / name, "5 3 9 1")
-    path = plain.attention[-1].path
-    scaled = read(CHECKPOINTS / name, "5 3 9 1", edits=[edits.scale(f"{path}.z", 0.5)])
-    applied = read(CHECKPOINTS / name, "5 3 9 1", edits=[edits.apply(f"{path}.z", lambda z: z.mul_(0.5))])
-    assert not torch.allclose(plain.logits, scaled.logits, atol=1e-3)
-    torch.testing.assert_close(applied.logits, scaled.logits)
-    torch.testing.assert_close(applied[f"{path}.z"], plain[f"{path}.z"] / 2)
 
 
 def test_a_function_that_writes_into_its_argument_changes_no_other_activation() -> None:

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 import xformer
-from tests.layers.reference import ARCHITECTURES, build, inputs, random_tokens
+from tests.layers.reference import build, inputs, random_tokens
 from xformer import edits
 from xformer import trace as trace_file
 from xformer.errors import EditError, InputError
-from xformer.tape import Tape
 from xformer.trace import Trace, is_trace, load_trace, record, save_trace
 
 B, H, P, S, M = 2, 3, 11, 5, 13  # batch, heads, positions, source, d_model
@@ -45,14 +44,6 @@ def attention(path: str, query: int = P, key: int = P, ordered: bool = True) -> 
     return {f"{path}.{name}": shape for name, shape in shapes.items()}
 
 
-def single(stack: str) -> dict[str, tuple[int, ...]]:
-    names = {"embed": (B, P, M), "pos_embed": (P, M), "final_norm": (B, P, M), "logits": (B, P, 23)}
-    for n in range(2):
-        layer = attention("attn") | FFN | STREAM
-        names |= {f"{stack}.{n}.{name}": shape for name, shape in layer.items()}
-    return names
-
-
 def double() -> dict[str, tuple[int, ...]]:
     names: dict[str, tuple[int, ...]] = {"logits": (B, P, 23)}
     for stack, length in (("encoder", S), ("decoder", P)):
@@ -69,14 +60,10 @@ def double() -> dict[str, tuple[int, ...]]:
     return names
 
 
-@pytest.mark.parametrize(
-    ("architecture", "expected"),
-    [("encoder", single("encoder")), ("decoder", single("decoder")), ("encoder-decoder", double())],
-)
-def test_names_and_shapes(architecture: str, expected: dict[str, tuple[int, ...]]) -> None:
-    model = build(architecture=architecture, norm="pre")
+def test_names_and_shapes() -> None:
+    model = build(architecture="encoder-decoder", norm="pre")
     trace = record(model, *inputs(model))
-    assert {name: tuple(trace[name].shape) for name in trace} == expected
+    assert {name: tuple(trace[name].shape) for name in trace} == double()
 
 
 def test_a_trace_is_read_like_a_dictionary() -> None:
@@ -113,36 +100,10 @@ def test_a_run_keeps_only_what_was_asked_for_and_no_graph() -> None:
         record(model, *arguments, keep=["*.patern"])
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_record_is_the_taped_run(architecture: str) -> None:
-    model = build(architecture=architecture)
-    arguments = inputs(model)
-    drawn = torch.rand(11, 11, generator=torch.Generator().manual_seed(0)) < 0.5
-    valid = torch.arange(arguments[0].shape[1]) < 4
-    options = {"valid": valid.expand(arguments[0].shape), "mask": drawn}
-    tape = Tape()
-    model(*arguments, **options, tape=tape)
-    trace = record(model, *arguments, **options)
-    assert list(trace) == list(tape.activations)
-    assert all(torch.equal(trace[name], tape.activations[name]) for name in trace)
-    assert torch.equal(record(model, *arguments, pad=0).logits, model(*arguments, pad=0, tape=Tape()))
-
-
 def test_bytes_count_shared_storage_once() -> None:
-    model = build()
-    shared = torch.zeros(7, 11)
-    config, tokens = model.config, random_tokens(1, 1)
-
-    def n_bytes(**activations: torch.Tensor) -> int:
-        return Trace(config, tokens, None, (), activations).n_bytes
-
-    assert n_bytes() == 0
-    assert n_bytes(a=shared) == 7 * 11 * 4
-    assert n_bytes(a=shared, b=shared[:3], c=shared.T, d=shared[None].expand(5, 7, 11)) == 7 * 11 * 4
-    assert n_bytes(a=shared, b=torch.zeros(13, dtype=torch.bool)) == 7 * 11 * 4 + 13
-    trace = record(model, *inputs(model))
-    one_each = {trace[name].untyped_storage().data_ptr(): trace[name].untyped_storage().nbytes() for name in trace}
-    assert trace.n_bytes == sum(one_each.values()) < sum(trace[name].nbytes for name in trace)
+    shared, other = torch.zeros(7, 11), torch.zeros(13, dtype=torch.bool)
+    kept = {"a": shared, "b": shared[:3], "c": shared.T, "d": shared[None].expand(5, 7, 11), "e": other}
+    assert Trace(build().config, random_tokens(1, 1), None, (), kept).n_bytes == 7 * 11 * 4 + 13
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -167,7 +128,7 @@ def test_eight_threads_on_one_model_never_mix() -> None:
     def mixed(n: int) -> int:
         start.wait()
         count = 0
-        for _ in range(20):
+        for _ in range(6):
             trace = record(model, jobs[n][0], edits=jobs[n][1])
             count += list(trace) != list(serial[n])
             count += any(not torch.equal(trace[name], serial[n][name]) for name in trace)
@@ -178,9 +139,8 @@ def test_eight_threads_on_one_model_never_mix() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_fused_run_that_keeps_little_says_the_same_and_still_knows_all_names(architecture: str) -> None:
-    model = build(architecture=architecture)
+def test_a_fused_run_that_keeps_little_says_the_same_and_still_knows_all_names() -> None:
+    model = build(architecture="encoder-decoder")
     whole, brief = record(model, *inputs(model)), record(model, *inputs(model), keep=["logits"], fused=True)
     torch.testing.assert_close(brief.logits, whole.logits, rtol=1e-4, atol=1e-4)
     with pytest.raises(EditError, match=r"0\.(cross_)?attn\.pattern") as error:
@@ -202,7 +162,7 @@ def test_a_trace_of_another_kind_of_model_has_no_configuration_and_says_so(tmp_p
         assert set(arrays) == {"tokens", *trace}
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
 def test_a_saved_trace_is_loaded_unchanged(architecture: str, tmp_path: Path) -> None:
     trace = record(build(architecture=architecture), *inputs(build(architecture=architecture)))
     save_trace(trace, tmp_path / "x.safetensors")

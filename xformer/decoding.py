@@ -158,19 +158,19 @@ def decode(
     if wrong := [token for token in forced or () if not 0 <= token < n_tokens]:
         raise InputError(f"This model's tokens are 0 to {n_tokens - 1}, got {wrong[0]} in forced.")
     tokens = tokens.to(model.device)
-    choose = _Choice(sampling, forced, max_steps, generator)
+    choose = Choice(sampling, generator, forced, max_steps)
     work = _positions if model.config.architecture == "encoder" else _tokens
     return work(model, tokens, choose, tuple(edits))
 
 
 @dataclass(frozen=True, eq=False)
-class _Choice:
-    """How tokens are chosen, and how many."""
+class Choice:
+    """How tokens are chosen, and how many; `forced` are given in place of the chosen ones."""
 
     sampling: Sampling
-    forced: Sequence[int] | None
-    max_steps: int | None
-    generator: torch.Generator | None
+    generator: torch.Generator | None = None
+    forced: Sequence[int] | None = None
+    max_steps: int | None = None
 
     def n_steps(self, limit: int) -> int:
         """As many as are asked for, and no more than `limit`."""
@@ -186,12 +186,7 @@ class _Choice:
         return Step(position, token, predicted, logits.softmax(dim=-1), q, run)
 
 
-def choice_of(sampling: Sampling, generator: torch.Generator | None = None) -> _Choice:
-    """How a model that is not ours chooses its tokens: as many as it is asked for, none of them given."""
-    return _Choice(sampling, None, None, generator)
-
-
-def _positions(model: Transformer, tokens: Tensor, choose: _Choice, edits: tuple[AnyEdit, ...]) -> Iterator[Step]:
+def _positions(model: Transformer, tokens: Tensor, choose: Choice, edits: tuple[AnyEdit, ...]) -> Iterator[Step]:
     def run() -> Trace:
         return record(model, tokens, edits=edits)
 
@@ -201,7 +196,7 @@ def _positions(model: Transformer, tokens: Tensor, choose: _Choice, edits: tuple
         yield choose.step(logits[0, position], position, run)
 
 
-def _tokens(model: Transformer, prompt: Tensor, choose: _Choice, edits: tuple[AnyEdit, ...]) -> Iterator[Step]:
+def _tokens(model: Transformer, prompt: Tensor, choose: Choice, edits: tuple[AnyEdit, ...]) -> Iterator[Step]:
     read = first_read(model, prompt)
     limit = model.config.max_len - read.shape[1] + 1
     if limit < 1:

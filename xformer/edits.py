@@ -64,17 +64,20 @@ class SetEdges:
     edges: tuple[tuple[int, int], ...]
     allowed: bool
     heads: tuple[int, ...] | None = None
+    grows: bool = False
+    """Leave out the edges of positions that are not there, as in the steps of decoding; else they are an error."""
 
     def apply(self, name: str, value: Tensor) -> Tensor:
         n_query, n_key = value.shape[-2:]
         chosen = torch.zeros(n_query, n_key, dtype=torch.bool, device=value.device)  # [query, key]
         for query, key in self.edges:
-            if not (0 <= query < n_query and 0 <= key < n_key):
+            if 0 <= query < n_query and 0 <= key < n_key:
+                chosen[query, key] = True
+            elif not self.grows:
                 raise EditError(
                     f"{name} has queries 0 to {n_query - 1} and keys 0 to {n_key - 1}, so there is no edge "
                     f"({query}, {key}); for example (0, 0)."
                 )
-            chosen[query, key] = True
         changed = value | chosen if self.allowed else value & ~chosen
         return _at_heads(name, value, self.heads, changed)
 

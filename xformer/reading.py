@@ -446,11 +446,10 @@ def labelled(reading: Reading, tokens: Sequence[str]) -> Reading:
     return replace(reading, token_labels=tuple(map(str, tokens)))
 
 
-def rerun(reading: Reading, more: Sequence[AnyEdit], keep: Sequence[str] = ("*",)) -> Reading:
+def rerun(reading: Reading, more: Sequence[AnyEdit]) -> Reading:
     """Run the same input again under the reading's edits and then `more`."""
-    shape = reading.subject.shape
-    run = [*reading.edits, *(own_edit(edit, shape) for edit in more)]
-    trace = reading.subject.record(reading.example, edits=run, keep=own_names(keep, shape))
+    run = [*reading.edits, *(own_edit(edit, reading.subject.shape) for edit in more)]
+    trace = reading.subject.record(reading.example, edits=run)
     return Reading(reading.subject, reading.example, trace, reading.has_right_answer)
 
 

@@ -358,6 +358,6 @@ def _find_difference(comparison: Comparison) -> None:
         for report in work:
             step(report.looked, report.within)
             if report.found is not None:
-                state().found_input = comparison.input.text(report.found.source)
+                state().found_input = comparison.input.text(report.found)
                 st.rerun()
     st.caption(f":material/search_off: All models predict the same on {WITHIN:,} new inputs.")

@@ -6,24 +6,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
-import torch
 
 import xformer
 from pages.attention.head_scores import effect_summary
-from tests.analysis.duel import module_reading, of_family
-from tests.real_models import real_model
+from tests.analysis.duel import of_family
 from xformer import analysis, edits, viz
 from xformer.analysis.ablation import NOTHING, Agreement, agreement, order_to_measure, silenced_heads
 from xformer.errors import EditError, InputError, UnavailableError
-from xformer.reading import from_trace, rerun
-from xformer.trace import record
+from xformer.reading import rerun
 
 
-@pytest.mark.parametrize(
-    ("model", "typed"), [("reverse", "3 7 12 9"), ("reverse-seq2seq", "3 7 12"), ("digits", "test 3")]
-)
-def test_each_measurement_is_the_run_without_that_head(model: str, typed: str) -> None:
-    reading = xformer.read(f"checkpoints/{model}", typed)
+def test_each_measurement_is_the_run_without_that_head() -> None:
+    reading = xformer.read("checkpoints/reverse-seq2seq", "3 7 12")
     frame = analysis.head_effects(reading)
     assert len(frame) == sum(reading.subject.shape.heads.values())
     for path, head, measured in zip(frame["layer"], frame["head"], frame["measured"], strict=True):
@@ -31,9 +25,8 @@ def test_each_measurement_is_the_run_without_that_head(model: str, typed: str) -
         assert measured == pytest.approx(by_hand, abs=1e-5)
 
 
-@pytest.mark.parametrize("family", ["Llama", "BART"])
-def test_measurements_of_external_models_are_runs_without_the_head(family: str) -> None:
-    read = of_family(family)
+def test_measurements_of_external_models_are_runs_without_the_head() -> None:
+    read = of_family("BART")
     path = read.attention[-1].path
     reading = rerun(read, [edits.ablate_head(path, 1)])
     token, second = reading.logits[0, 2].topk(2).indices.tolist()
@@ -49,22 +42,11 @@ def test_measurements_of_external_models_are_runs_without_the_head(family: str) 
 def test_an_estimate_is_the_first_step_towards_silence() -> None:
     """Taking a little of a head away does that little of its estimate."""
     reading, share = of_family("Llama"), 1e-2
-    for row in analysis.head_effects(reading, exact=False).to_dict("records"):
+    for row in analysis.head_effects(reading, exact=False).to_dict("records")[::3]:
         assert pd.isna(row["measured"])
         name = f"{row['layer']}.z"
         both = [rerun(reading, [edits.scale(name, 1 + sign * share, heads=[row["head"]])]).loss for sign in (-1, 1)]
         assert row["estimated"] == pytest.approx((both[0] - both[1]) / (2 * share), abs=2e-4)
-
-
-def test_padding_and_mask_of_a_run_stay_on_while_a_head_is_silent() -> None:
-    model = xformer.load("checkpoints/reverse-small").model
-    how = {"valid": torch.tensor([[True, True, True, True, False, False]]), "mask": torch.ones(6, 6).tril(2).bool()}
-    tokens, right = torch.tensor([[3, 7, 12, 9, 0, 0]]), [9, 12, 7, 3, -100, -100]
-    reading = from_trace(model, record(model, tokens, **how), right)  # pyright: ignore[reportArgumentType]
-    for row in analysis.head_effects(reading).to_dict("records"):
-        silent = [edits.ablate_head(row["layer"], row["head"])]
-        without = from_trace(model, record(model, tokens, edits=silent, **how), right)  # pyright: ignore
-        assert row["measured"] == pytest.approx(without.loss - reading.loss, abs=1e-5)
 
 
 def test_the_largest_estimate_is_measured_first_and_measuring_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,13 +60,6 @@ def test_the_largest_estimate_is_measured_first_and_measuring_can_be_stopped(mon
     assert seen[:2] == [(0, False, False, 0), (1, False, True, 1)]  # first only estimated
     assert seen[-1] == (16, True, True, 16)
     assert found.to_do == len(found.frame()) == 16
-
-
-def test_a_module_that_reads_only_its_own_inputs_is_silenced_head_by_head() -> None:
-    reading = module_reading(torch.randn(1, 5, 12, generator=torch.Generator().manual_seed(0)))
-    frame = analysis.head_effects(reading, position=1, token=3)
-    by_hand = rerun(reading, [edits.ablate_head("encoder.1.attn", 2)]).logits[0, 1, 3] - reading.logits[0, 1, 3]
-    assert frame["measured"].iloc[-1] == pytest.approx(float(by_hand), abs=1e-5)
 
 
 def test_what_cannot_be_measured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,20 +108,6 @@ def test_the_summary_does_not_name_heads_without_a_clear_score_or_measurement() 
         assert "head 1" not in effect_summary(effects(*heads), "induction", "loss", 1.0).lower()
 
 
-def test_on_a_trained_model_the_estimates_rank_the_heads_as_runs_do() -> None:
-    """SmolLM2 on an indirect object; over all 270 heads Spearman's ρ was 0.94 of the loss and 0.92 of the lead."""
-    reading = xformer.read(
-        real_model("SmolLM2-135M-Instruct"), "When Mary and John went to the store, John gave a drink to"
-    )
-    found = silenced_heads(reading)
-    for layer in (0, 1, 11, 24):
-        found.silence(*[(layer, head) for head in range(9)])
-    ranks = agreement(found.frame())
-    assert ranks is not None
-    assert ranks.n == 36
-    assert ranks.rho > 0.8
-
-
 def table(estimated: list[float], measured: list[float]) -> pd.DataFrame:
     return pd.DataFrame({"estimated": estimated, "measured": measured})
 
@@ -180,10 +141,9 @@ def test_a_turned_or_random_order_is_near_chance() -> None:
     turned = agreement(table(values, [-value for value in values]))
     assert turned is not None
     assert (turned.rho, turned.is_near_chance) == (pytest.approx(-1.0), True)
-    random = np.random.default_rng(1)
-    tries = [agreement(table(values, random.permutation(values).tolist())) for _ in range(200)]
-    share = sum(found is not None and found.is_near_chance for found in tries) / len(tries)
-    assert 0.95 < share < 1.0
+    shuffled = agreement(table(values, np.random.default_rng(1).permutation(values).tolist()))
+    assert shuffled is not None
+    assert shuffled.is_near_chance
 
 
 def test_a_good_order_that_misses_the_largest_effects_is_poor() -> None:
@@ -216,14 +176,3 @@ def test_the_head_worth_seeing_first_has_a_pattern_and_matters() -> None:
         without = xformer.read("checkpoints/reverse-small", "3 7 12 9 4 11", changes=f"ablate:{row['layer']}.0")
         assert row["right"] == without.n_correct < reading.n_correct
         assert row["effect"] == pytest.approx(without.loss - reading.loss, rel=1e-4)
-
-
-def test_a_head_with_a_pattern_that_does_nothing_comes_after_one_that_matters() -> None:
-    table = xformer.analysis.heads_worth_seeing(xformer.read("checkpoints/sort", "3 7 2"), n=100)
-    assert table["effect"].iloc[0] > 0.1 > table["effect"].abs().iloc[-1]
-
-
-def test_heads_of_a_large_run_are_not_ablated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xformer.analysis.ablation.MOST_MEASURED", 1)
-    table = xformer.analysis.heads_worth_seeing(xformer.read("checkpoints/reverse", "3 7 12 9 4 11"))
-    assert (table["effect"].count(), table["pattern"].iloc[0]) == (0, "task_pattern")

@@ -45,7 +45,7 @@ from xformer.analysis.minimal_pairs import (
     usual_answers,
 )
 from xformer.edits import AnyEdit
-from xformer.errors import InputError, UnavailableError
+from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.reading import Reading, adapter_of, read, rerun
 from xformer.trace import record
@@ -81,18 +81,15 @@ def test_everything_copied_is_the_other_run_bit_for_bit(architecture: str, norm:
             whole = patched_logits(into, [part.patch(source, everywhere=True) for part in some])
             assert torch.equal(whole, deciding_logits(source))
         assert not torch.allclose(deciding_logits(into), deciding_logits(source), atol=0.1)
-    for everywhere in (True, False):
-        frame = patching([one, other], everywhere=everywhere)
-        last = frame.query("component == 'residual' and layer == 2 and not part.str.contains('encoder')")
-        assert (
-            last[["restored", "turns"]].to_numpy().tolist() == [[1.0, True]] * 2
-        )  # the stream after the last layer is all
+    frame = patching([one, other], everywhere=True)
+    last = frame.query("component == 'residual' and layer == 2 and not part.str.contains('encoder')")
+    assert last[["restored", "turns"]].to_numpy().tolist() == [[1.0, True]] * 2  # the last layer's stream is all
+    assert frame["into"].tolist() == ["changed"] * (len(frame) // 2) + ["whole"] * (len(frame) // 2)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_one_row_worked_out_by_hand(architecture: str) -> None:
+def test_one_row_worked_out_by_hand() -> None:
     """The logit differences of every row from tensors put together here, without `patch_from`."""
-    source, into = duel(architecture)
+    source, into = duel("encoder-decoder", norm="post")
     a, b = int(deciding_logits(source).argmax()), int(deciding_logits(into).argmax())
 
     def difference(logits: Tensor) -> float:
@@ -120,38 +117,19 @@ def test_one_row_worked_out_by_hand(architecture: str) -> None:
     assert frame["restored"].abs().is_monotonic_decreasing
 
 
-def test_both_ways_are_the_two_ways() -> None:
-    one, other = duel("encoder")
-    both = patching([one, other])
-    n = len(both) // 2
-    assert both["into"].tolist() == ["changed"] * n + ["whole"] * n
-    assert both.iloc[n:].reset_index(drop=True).equals(one_way(other, one))
-
-
-def test_an_encoders_own_stream_counts_only_where_all_positions_are_copied() -> None:
-    source, _ = duel("encoder-decoder")
-    assert not any(part.name.startswith("encoder.") for part in parts(source))
-    names = [part.title for part in parts(source, everywhere=True)]
-    assert len(set(names)) == len(names)
-    some = ("encoder embedding", "encoder 2 · residual", "decoder 1 · cross · head 3", "decoder 2 · feed-forward")
-    assert set(some) <= set(names)
-
-
 def test_incompatible_runs_are_refused_with_the_reason() -> None:
-    one, other = duel("encoder")
-    decoder, _ = duel("decoder")
+    one, other = duel("encoder", norm="none")
+    decoder, _ = duel("decoder", norm="pre")
     [step] = one.target_positions
     wide = random_variant("wide", "encoder", model={"d_model": 19})
-    deep = random_variant("deep", "encoder", model={"n_layers": 3})
     assert isinstance(one.subject, TaskModel)
     twin = variant_of("twin", one.subject.model, one.subject.task)
-    broad, deeper, same = (decode_steps(variant, SOURCE)[step] for variant in (wide, deep, twin))
+    broad, same = (decode_steps(variant, SOURCE)[step] for variant in (wide, twin))
     longer = decode_steps(variant_of("whole", twin.model, twin.task), [1, 2, 3, 4, 5, 6])[step]
     assert patching_incompatibility(one, other) is None
     for into, reason in (
         (decoder, "different tokens"),
         (broad, "whole and wide have different activations"),
-        (deeper, "different activations"),
         (longer, "different activations"),
         (same, "Both runs predict"),
     ):
@@ -161,7 +139,7 @@ def test_incompatible_runs_are_refused_with_the_reason() -> None:
 
 def test_of_a_difference_of_less_than_a_tenth_of_a_logit_no_share_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A share of it would be a number without a bound; the two answers differ all the same."""
-    one, other = duel("decoder")
+    one, other = duel("decoder", norm="pre")
     a, b = one.predicted[-1], other.predicted[-1]
     logits = [deciding_logits(run) for run in (one, other)]
     gap = abs(sum(sign * (of[a] - of[b]).item() for sign, of in zip((1, -1), logits, strict=True)))
@@ -206,7 +184,7 @@ def by_hand(pair: MinimalPair, changes: list[AnyEdit]) -> float:
 
 @pytest.mark.parametrize(
     ("architecture", "part"),
-    [*((architecture, "stream") for architecture in ARCHITECTURES), *(("encoder-decoder", part) for part in PARTS[1:])],
+    [("decoder", "stream"), *(("encoder-decoder", part) for part in PARTS)],
 )
 def test_each_cell_is_the_same_replacement_made_by_hand(architecture: str, part: PartKind) -> None:
     pair = pair_of(architecture)
@@ -228,14 +206,14 @@ def test_each_cell_is_the_same_replacement_made_by_hand(architecture: str, part:
     assert (table["measured"].abs() > 0.01).sum() >= 3
 
 
-@pytest.mark.parametrize("family", ["Llama", "GPT-J", "T5"])
+@pytest.mark.parametrize("family", ["GPT-J", "T5"])
 def test_external_models_are_patched_as_one_edit_at_a_time_does_it(family: str) -> None:
     subject = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer())
     target = " >> the mat sat" if subject.shape.is_pair else ""
     a, b = (read(subject, text + target) for text in TEXTS)
     pair = MinimalPair.of(a, b)
     for part in PARTS:
-        some = cells(pair, part)[::5]
+        some = cells(pair, part)[1::17]
         shares = measured(pair, some)
         for cell, share in zip(some, shares, strict=True):
             value = a[cell.name].clone()
@@ -271,25 +249,16 @@ def test_measuring_reports_what_is_done_so_far(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 30)
     pair = pair_of("encoder")
     of = cells(pair, "stream")
-    first, *others = measuring(pair, of)
+    first, *others = measuring(pair, of, [float(at) for at in range(len(of))])
     n_equal = sum(cell.columns["layer"] == 0 and cell.columns["position"] != 2 for cell in of)  # one symbol differs
-    assert (first.done, first.n_equal) == (0, n_equal)
+    assert (first.done, len(first.shares)) == (0, n_equal)
     n, last = len(of) - n_equal, others[-1]
     assert [(report.done, report.to_do, report.is_final) for report in others] == [
         (done, n, done == n) for done in range(1, n + 1)
     ]
     assert all(report.shares.items() <= last.shares.items() for report in others)
-
-
-def test_cells_are_measured_in_turn_by_estimate_and_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 1)
-    pair = pair_of("decoder")
-    of = cells(pair, "stream")
-    *_, last = measuring(pair, of, [float(at) for at in range(len(of))])
-    assert [last.shares[at] for at in range(len(of))] == pytest.approx(measured(pair, of), abs=1e-5)
-    assert last.n_equal
-    moved = list(last.shares)[last.n_equal :]  # first those that need no run
-    assert [sorted(moved).index(at) for at in moved] == order_to_measure([float(at) for at in range(len(moved))])
+    moved = list(last.shares)[n_equal:]  # first those that need no run
+    assert [sorted(moved).index(at) for at in moved] == order_to_measure([float(at) for at in range(n)])
 
 
 def test_the_estimate_is_the_mean_slope_towards_the_other_input() -> None:
@@ -298,7 +267,7 @@ def test_the_estimate_is_the_mean_slope_towards_the_other_input() -> None:
     pair = pair_of("encoder-decoder")
     for part in PARTS:
         run, stacks = pair.reading, stacks_of(pair.reading)
-        of = cells(pair, part)[2::13]
+        of = cells(pair, part)[2::31]
         for cell, found in zip(of, estimated(pair, of), strict=True):
             slopes = []
             for point in (0.0, 0.25, 0.5):
@@ -314,26 +283,15 @@ def test_the_estimate_is_the_mean_slope_towards_the_other_input() -> None:
             assert found == pytest.approx(sum(slopes) / 3, abs=5e-3, rel=2e-2)
 
 
-def test_only_the_cells_that_are_asked_for_are_measured() -> None:
-    pair = pair_of("encoder")
-    whole, some = (patching_map(pair.reading, pair.source, part="head", exact=exact) for exact in (True, [3, 1]))
-    assert some["measured"].notna().tolist() == [at in (1, 3) for at in range(len(some))]
-    assert some["measured"].dropna().tolist() == pytest.approx(whole["measured"][[1, 3]].tolist(), abs=1e-5)
-    assert "measured" not in patching_map(pair.reading, pair.source, part="head")
-
-
 @pytest.mark.parametrize(
     ("one", "other", "options", "why"),
     [
         ("3 7 1 4", "3 7 1 4 2", {}, "4 tokens and the second 5.*at position 4: nothing against “2”. Take 1 from"),
-        ("3 7 1 4 2", "3 7 1", {}, "Add 2 to the second"),
         ("3 7 1 4", "3 7 1 4", {}, "Both inputs are the same"),
         ("3 7 1 4", "3 7 2 4", {"answers": ("3", "3")}, "Two different answers"),
         ("3 7 1 4", "3 7 2 4", {"answers": ("3", "x")}, "No token is written “x”"),
-        ("3 7 1 4", "3 7 2 4", {"answers": (3, 999)}, "got 999"),
         ("3 7 1 4", "3 7 2 4", {"position": 9}, "positions 0 to 3, got 9"),
         ("3 7 1 4", "3 7 2 4", {"part": "gas"}, "part is one of stream, head, neurons"),
-        ("3 7 1 4", "3 7 2 4", {"part": "neurons", "groups": 0}, "groups must be at least 1"),
     ],
 )
 def test_what_is_no_pair_is_refused_with_the_reason(one: str, other: str, options: dict[str, Any], why: str) -> None:
@@ -352,12 +310,6 @@ def test_where_both_runs_measure_alike_there_is_nothing_to_explain() -> None:
         patching_map(a, b, answers=near, position=3)
 
 
-def test_a_model_without_neurons_says_so() -> None:
-    a, b = (read("checkpoints/induction", text) for text in ("3 7 12 5", "3 7 13 5"))
-    with pytest.raises(UnavailableError, match="has no neurons"):
-        patching_map(a, b, part="neurons")
-
-
 def test_the_usual_answers_are_what_the_two_runs_say() -> None:
     a, b = (read("checkpoints/reverse", text) for text in ("3 7 12 5", "3 7 13 5"))
     pair = MinimalPair.of(a, b)
@@ -370,9 +322,7 @@ def test_the_usual_answers_are_what_the_two_runs_say() -> None:
     assert labels[same[0]] == "5" != labels[same[1]]
 
 
-@pytest.mark.parametrize(
-    "name", ["addition", "brackets", "characters", "induction", "modular", "parity", "reverse-seq2seq", "sort"]
-)
+@pytest.mark.parametrize("name", ["brackets", "characters", "modular", "reverse-seq2seq"])
 def test_a_second_input_is_found_that_differs_in_one_token_that_matters(name: str) -> None:
     subject = adapter_of(f"checkpoints/{name}")
     one = subject.input.read(subject.input.default)
@@ -383,26 +333,9 @@ def test_a_second_input_is_found_that_differs_in_one_token_that_matters(name: st
     assert abs(pair.gap) > LEAST
     if pair.reading.has_right_answer:
         assert pair.reading.answer != pair.source.answer
-
-
-def test_no_second_image_is_made_up() -> None:
-    subject = adapter_of("checkpoints/digits")
-    assert one_token_changed(subject, subject.input.read(subject.input.default)) is None
-    assert pairs(subject) == {}
-
-
-def test_the_picture_shows_the_table_and_frames_the_chosen_cell() -> None:
-    a, b = (read("checkpoints/reverse-seq2seq", text) for text in ("3 7 12 5", "3 7 13 5"))
-    for part, exact, show in (("stream", True, None), ("head", [0, 2], None), ("neurons", True, "estimated")):
-        table = patching_map(a, b, part=part, exact=exact)
-        spec = viz.patching_map(a, b, part=part, exact=exact, show=show, chosen=2).to_dict()
-        shown = next(iter(spec["datasets"].values()))
-        wanted = table[show or "measured"]
-        assert [row["value"] is None for row in shown] == wanted.isna().tolist()
-        values = [row["value"] for row in shown if row["value"] is not None]
-        assert values == pytest.approx(wanted.dropna().tolist(), abs=1e-5)
-        assert len({(row["where"], row["column"]) for row in shown}) == len(shown)  # no two in one cell
-        assert "cell == 2" in str(spec).replace("datum.", "").replace("===", "==")
+    digits = adapter_of("checkpoints/digits")
+    assert one_token_changed(digits, digits.input.read(digits.input.default)) is None  # no image is made up
+    assert pairs(digits) == {}
 
 
 def test_a_reading_that_kept_only_its_logits_is_enough() -> None:
@@ -411,3 +344,18 @@ def test_a_reading_that_kept_only_its_logits_is_enough() -> None:
     one, other = (patching_map(*runs, part="head", exact=True) for runs in (whole, bare))
     pd.testing.assert_frame_equal(one, other, atol=1e-5)
     assert torch.equal(whole[0].logits, bare[0].logits)
+
+
+@pytest.mark.parametrize(("part", "exact", "show"), [("head", [0, 2], None), ("stream", True, "estimated")])
+def test_the_picture_shows_the_table_and_frames_the_chosen_cell(part: PartKind, exact: Any, show: Any) -> None:
+    pair = pair_of("encoder-decoder")
+    a, b = pair.reading, pair.source
+    wanted = patching_map(a, b, part=part, exact=exact)[show or "measured"]
+    spec = viz.patching_map(a, b, part=part, exact=exact, show=show, chosen=2).to_dict()
+    shown = next(iter(spec["datasets"].values()))
+    missing = [exact is not True and at not in exact for at in range(len(shown))]
+    assert [row["value"] is None for row in shown] == wanted.isna().tolist() == missing
+    values = [row["value"] for row in shown if row["value"] is not None]
+    assert values == pytest.approx(wanted.dropna().tolist(), abs=1e-5)
+    assert len({(row["where"], row["column"]) for row in shown}) == len(shown)  # no two in one cell
+    assert "cell == 2" in str(spec).replace("datum.", "").replace("===", "==")

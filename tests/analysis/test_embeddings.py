@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,7 +16,6 @@ from xformer.analysis.embeddings import (
     cosine_matrix,
     cosines,
     input_vectors,
-    is_the_sum,
     kinds_together,
     most_alike,
     neighbours,
@@ -40,8 +38,7 @@ def reading() -> Reading:
     return xformer.read(random_model("encoder"), TOKENS)
 
 
-@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
-@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize(("architecture", "scale"), [("encoder", False), ("decoder", True)])
 def test_the_parts_add_up_to_what_layer_1_received(architecture: str, scale: bool) -> None:
     model = random_model(architecture, positions="learned", scale_embeddings=scale)
     reading = xformer.read(model, TOKENS)
@@ -91,14 +88,6 @@ def test_tables_hold_every_number_once(reading: Reading) -> None:
         assert (token, other_token) == (str(TOKENS[position]), str(TOKENS[other]))
 
 
-def test_some_positions_are_those_rows_of_all(reading: Reading) -> None:
-    wanted = [1, 4]
-    for tabulate, columns in ((vectors, ["position"]), (cosines, ["position", "other_position"])):
-        every = tabulate(reading)
-        kept = every[every[columns].isin(wanted).all(axis=1)].reset_index(drop=True)
-        pd.testing.assert_frame_equal(tabulate(reading, positions=wanted), kept)
-
-
 def test_projection_says_where_a_token_stands(reading: Reading) -> None:
     table, found = projection(reading), pca(vocabulary_vectors(reading), 3)
     assert table["positions"].tolist() == ["", "2", "4", "0", "", "", "", "1, 3", "", "", ""]
@@ -127,15 +116,7 @@ def points(n: int, d: int, seed: int = 0) -> Tensor:
     return torch.randn(n, d, generator=draw, dtype=torch.float64) * torch.arange(1, d + 1) + 3.0
 
 
-def test_cosines_are_those_of_pytorch() -> None:
-    a, b = points(7, 13), points(5, 13, seed=1)
-    expected = torch.stack([F.cosine_similarity(a, row[None], dim=-1) for row in b], dim=1)
-    torch.testing.assert_close(cosine_matrix(a, b), expected, rtol=0, atol=1e-14)
-    torch.testing.assert_close(cosine_matrix(a).diagonal(), torch.ones(7, dtype=torch.float64), rtol=0, atol=1e-14)
-    assert cosine_matrix(a.float()).dtype == torch.float64
-
-
-@pytest.mark.parametrize(("n", "d"), [(11, 5), (5, 11), (7, 7)])
+@pytest.mark.parametrize(("n", "d"), [(11, 5), (5, 11)])
 def test_pca_is_the_eigen_decomposition_of_the_covariance(n: int, d: int) -> None:
     x = points(n, d)
     found = pca(x)
@@ -163,10 +144,6 @@ def test_pca_has_one_sign_only() -> None:
     torch.testing.assert_close(mirrored.points, -pca(x).points, rtol=0, atol=1e-11)
 
 
-def test_pca_of_points_that_are_all_the_same_explains_nothing() -> None:
-    assert pca(torch.ones(5, 3)).explained.tolist() == [0.0, 0.0, 0.0]
-
-
 def test_the_axes_of_many_points_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = points(31, 5).float()
     few = pca(vectors, 2)
@@ -190,14 +167,6 @@ def test_most_alike_names_a_pair_only_where_random_tokens_would_not_be_as_simila
     assert most_alike(xformer.read(model, [3, 3])) is None
 
 
-def test_is_the_sum_only_where_nothing_else_is_done() -> None:
-    x = torch.ones(2, 3)
-    assert is_the_sum({"tokens": x, "positions": x, "sum": 2 * x})
-    assert not is_the_sum({"tokens": x, "positions": x, "sum": 3 * x})
-    assert not is_the_sum({"tokens": torch.ones(2, 2), "positions": x, "sum": 2 * x})
-    assert not is_the_sum({"tokens": x})
-
-
 def arc(n: int) -> Tensor:
     angle = torch.linspace(0, 2, n, dtype=torch.float64)
     return torch.stack([angle.cos(), angle.sin()], dim=1)
@@ -214,7 +183,7 @@ def test_numbers_along_an_arc_are_in_order_and_shuffled_ones_are_not() -> None:
     assert found.chance == pytest.approx(2 / 11, abs=0.02)
     order = torch.tensor([0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9])  # neighbours along the arc are two apart
     assert not numbers_in_order(arc(11)[order.argsort()]).is_above_chance
-    assert not any(numbers_in_order(random(19, 16, seed)).is_above_chance for seed in range(5))
+    assert not any(numbers_in_order(random(19, 16, seed)).is_above_chance for seed in range(2))
     assert not numbers_in_order(arc(1)).is_above_chance
 
 
@@ -240,23 +209,7 @@ def test_places_of_a_map_are_found_and_random_ones_are_not() -> None:
 
 
 def test_the_size_of_a_block_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = random(40, 6, 3)
-    names = torch.rand(999, 40, generator=torch.Generator().manual_seed(0)).argsort(dim=-1)
-    nearest = cosine_matrix(x).fill_diagonal_(-2.0).argmax(dim=1)
-    by_chance = ((names[:, nearest] - names).abs() == 1).double().mean(dim=1)  # [shuffle]
-    even = names % 2 == 0
-    kind_by_chance = (even & even[:, nearest]).sum(dim=1) / even.sum(dim=1)
-    kinds = {"even": list(range(0, 40, 2))}
-    for block in (1, 2_000, 10**8):
-        monkeypatch.setattr(embeddings, "BLOCK_BYTES", block)
-        found = numbers_in_order(x)
-        assert found.share == pytest.approx(((nearest - torch.arange(40)).abs() == 1).double().mean().item())
-        assert (found.chance, found.most_by_chance) == pytest.approx((by_chance.mean().item(), by_chance.max().item()))
-        assert kinds_together(x, kinds)["even"].chance == pytest.approx(kind_by_chance.mean().item())
-
-
-def test_of_very_many_tokens_some_are_compared() -> None:
-    found = numbers_in_order(random(3_000, 4, 0))
-    assert found.n_compared == embeddings.MOST_COMPARED
-    assert not found.is_above_chance
-    assert numbers_in_order(arc(3_000)).share == 1.0
+    x, kinds = random(40, 6, 3), {"even": list(range(0, 40, 2))}
+    whole = numbers_in_order(x), kinds_together(x, kinds)
+    monkeypatch.setattr(embeddings, "BLOCK_BYTES", 2_000)
+    assert (numbers_in_order(x), kinds_together(x, kinds)) == whole

@@ -16,8 +16,6 @@ import xformer
 from tests.adapters.families import FAMILIES
 from tests.analysis.duel import (
     CHECKPOINTS,
-    LAST,
-    SHIPPED,
     SOURCE,
     greedy,
     of_family,
@@ -27,7 +25,7 @@ from tests.analysis.duel import (
 )
 from tests.training.tiny import ARCHITECTURES
 from xformer import analysis, edits
-from xformer.analysis.comparison import ClippedEdges, Variant, joint_labels, sees_ahead, to_joint
+from xformer.analysis.comparison import Variant
 from xformer.analysis.generation import (
     CONTINUATION_LENGTH,
     DecodedSteps,
@@ -39,7 +37,6 @@ from xformer.analysis.generation import (
     likeliest_tokens,
     predictions_by_step,
     same_context,
-    steering_steps,
     total_variation,
 )
 from xformer.decoding import Sampling
@@ -53,9 +50,8 @@ ROUNDING = 2e-5
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("seed", range(2))
-def test_greedy_steps_are_argmax_after_argmax(architecture: str, seed: int) -> None:
-    variant = random_variant("random", architecture, seed=seed)
+def test_greedy_steps_are_argmax_after_argmax(architecture: str) -> None:
+    variant = random_variant("random", architecture, seed=1)
     example = variant.frame(SOURCE)
     for answer in (None, [token for token in example.labels[0].tolist() if token >= 0]):
         predicted, beliefs = greedy(variant, SOURCE, answer)
@@ -63,39 +59,19 @@ def test_greedy_steps_are_argmax_after_argmax(architecture: str, seed: int) -> N
         assert list(result.predicted) == result.drawn_from.argmax(-1).tolist() == predicted
         assert list(result.read) == (predicted if answer is None else answer)
         torch.testing.assert_close(result.probabilities, torch.stack(beliefs), rtol=0, atol=ROUNDING)
-        assert result.probability(0) == result.probabilities[0, predicted[0]].item()
         p = result.probabilities.double()  # float32: their sum is off by some 1e-6
         entropy = Categorical(p / p.sum(dim=-1, keepdim=True)).entropy() / math.log(2)
         torch.testing.assert_close(result.entropy(), entropy, rtol=0, atol=1e-5)
-        top = result.probabilities[-1].sort(descending=True)
-        assert result.top(len(result) - 1, 3) == list(zip(top.indices.tolist(), top.values.tolist(), strict=True))[:3]
-        assert len(result.top(0, 99)) == result.probabilities.shape[1]
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_trained_model_is_right_and_says_how_it_ended(name: str) -> None:
-    variant = shipped(name)
-    for source in ([1, 2, 3], [5, 5, 5, 5], list(range(1, 16))):
-        for forced in (False, True):
-            result = decode_steps(variant, source, forced=forced)
-            expected = source[::-1] + ([] if variant.task.vocabulary.special.end is None else [20])
-            assert list(result.predicted) == expected == list(result.answer)
-            assert (result.right, result.is_exact) == ((True,) * len(expected), True)
-            stops = not forced and variant.model.config.architecture != "encoder"
-            assert result.ended == ("end token" if stops else "length of the right answer")
-    cut = variant_of("cut", variant.model, variant.task, (edits.ablate_head(LAST[name], 0),))
-    assert not decode_steps(cut, [3, 7, 12, 9, 1, 5]).is_exact
 
 
 def test_it_ends_early_at_its_own_end_token_but_never_runs_past_the_right_answer() -> None:
     found = set()
-    for seed in range(20):
+    for seed in range(8):
         result = decode_steps(variant := random_variant("random", "decoder", seed=seed), SOURCE)
-        assert (result.ended == "end token") == (result.predicted[-1] == variant.model.config.end_token)
         assert variant.model.config.end_token not in result.predicted[:-1]
-        found.add((len(result), result.ended))
-    assert max(found) == (len(SOURCE) + 1, "length of the right answer")
-    assert min(found) < (len(SOURCE), "end token")
+        found.add((len(result), result.predicted[-1] == variant.model.config.end_token))
+    assert max(found) == (len(SOURCE) + 1, False)
+    assert any(n <= len(SOURCE) and ended for n, ended in found)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -116,26 +92,16 @@ def test_the_trace_of_a_step_ends_in_what_was_believed(architecture: str) -> Non
                 assert read[0, len(read[0]) - step :].tolist() == list(result.read[:step])
 
 
-def test_certainty_has_no_entropy() -> None:
-    variant = random_variant("random", "encoder")
-    with torch.no_grad():
-        variant.model.unembedding.bias[3] = 1000.0  # pyright: ignore[reportOptionalSubscript]
-    assert decode_steps(variant, SOURCE).entropy().tolist() == [0.0] * 5
-
-
 def test_the_same_seed_draws_the_same_tokens_beside_other_draws() -> None:
-    hot = Sampling(temperature=2.0)
-    runs = {}
-    plain = random_variant("random", "encoder-decoder")
-    for seed in range(10):
-        variant = variant_of("random", plain.model, plain.task, sampling=hot, seed=seed)
-        before = torch.get_rng_state()
-        first, second = (decode_steps(variant, SOURCE) for _ in range(2))
-        assert torch.equal(before, torch.get_rng_state())
+    plain, before, found = random_variant("random", "encoder-decoder"), torch.get_rng_state(), set()
+    for seed in range(4):
+        options = {"sampling": Sampling(temperature=2.0), "seed": seed}
+        first, second = (decode_steps(variant_of("one", plain.model, plain.task, **options), SOURCE) for _ in range(2))
         assert first.predicted == second.predicted
         assert all(first.drawn_from[step, token] > 0 for step, token in enumerate(first.predicted))
-        runs[first.predicted] = seed
-    assert len(runs) > 3
+        found.add(first.predicted)
+    assert len(found) > 1
+    assert torch.equal(before, torch.get_rng_state())
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
@@ -157,21 +123,6 @@ def test_an_edge_of_a_position_that_is_still_to_come_waits_for_it(architecture: 
     beyond = variant_of("beyond", variant.model, variant.task, (edits.mask_edges(layer, [(16, 0)]),))
     with pytest.raises(EditError, match="no edge"):
         decode_steps(beyond, SOURCE)
-
-
-def test_edges_that_are_there_are_cut_as_ever() -> None:
-    mask = torch.ones(1, 3, 5, 5, dtype=torch.bool)
-    growing = ClippedEdges("x", ((1, 2), (4, 4), (7, 0)), False, (2,))
-    fixed = edits.SetEdges("x", ((1, 2), (4, 4)), False, (2,))
-    assert torch.equal(growing.apply("x", mask), fixed.apply("x", mask))
-
-
-def test_variants_of_every_architecture_share_labels() -> None:
-    variants = [random_variant(a, a) for a in ARCHITECTURES]
-    labels = joint_labels(variants)
-    assert sorted(labels) == sorted({"pad", "end", "start", *"1234567"})
-    for variant in variants:
-        assert tuple(labels[i] for i in to_joint(variant, labels)) == variant.task.vocabulary.labels
 
 
 def test_a_variant_is_loaded_with_its_changes_and_its_recipe() -> None:
@@ -203,23 +154,14 @@ def test_what_cannot_be_decoded_is_told_why() -> None:
             call()
 
 
-@pytest.mark.parametrize(
-    ("edit", "expected"),
-    [(edits.set_causal(False), True), (edits.unmask_edges("*", [(0, 1)]), True), (edits.set_causal(True), False)],
-)
-def test_a_lifted_mask_lets_a_decoder_see_ahead(edit: edits.AnyEdit, expected: bool) -> None:
-    variant = random_variant("changed", "decoder", edits=(edit,))
-    assert sees_ahead(variant, variant.task) == expected
-
-
 def test_the_continuation_of_a_text_is_neither_right_nor_wrong() -> None:
     variant = shipped("characters")
     text = variant.task.vocabulary.read("The list of ")
     after, along = decode_steps(variant, text), decode_steps(variant, text, forced=True)
-    assert (len(after), after.answer, after.ended) == (CONTINUATION_LENGTH, (), "tokens that were asked for")
+    assert (len(after), after.answer) == (CONTINUATION_LENGTH, ())
     assert [after[step].target_positions for step in (0, 1)] == [(11,), (12,)]
     assert (len(along), len(along.answer)) == (11, 11)
-    assert {(one.has_right_answer, one.is_exact, one.right) for one in (after, along)} == {(False, False, ())}
+    assert {(one.has_right_answer, one.right) for one in (after, along)} == {(False, ())}
     torch.testing.assert_close(after[3].probabilities[0], after.probabilities[3], rtol=0, atol=ROUNDING)
 
 
@@ -241,30 +183,6 @@ def test_divergences_are_those_of_torch() -> None:
     assert kl(torch.tensor([1.0, 0.0, 0.0]), p).item() == pytest.approx(math.log(2), abs=1e-15)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_variant_never_differs_from_itself(architecture: str) -> None:
-    variant = random_variant("one", architecture)
-    twin = variant_of("other", variant.model, variant.task)
-    runs = [decode_steps(one, SOURCE) for one in (variant, twin)]
-    assert first_divergence(runs) is None
-    found = divergence_by_step(runs)[["kl", "kl_back", "total_variation", "same_token", "same_context"]]
-    assert found.to_numpy().tolist() == [[0.0, 0.0, 0.0, True, True]] * len(runs[0])  # exactly
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("forced", [False, True])
-def test_the_first_divergence_is_that_of_two_plain_loops(architecture: str, forced: bool) -> None:
-    partings = set()
-    for seeds in ((0, 1), (2, 3), (4, 5)):
-        runs = two_of(architecture, forced=forced, seeds=seeds)
-        answer = list(runs[0].answer) if forced else None
-        one, other = (greedy(one.variant, SOURCE, answer)[0] for one in runs)
-        expected = next((step for step, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
-        assert first_divergence(runs) == expected
-        partings.add(expected)
-    assert partings != {None}
-
-
 def test_the_first_divergence_may_be_late_and_of_three_runs() -> None:
     a, b = two_of("encoder")
     *before, last = a.steps
@@ -275,9 +193,8 @@ def test_the_first_divergence_may_be_late_and_of_three_runs() -> None:
     assert first_divergence([a, late, b]) == first_divergence([a, b])
 
 
-@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
-def test_after_a_divergence_free_runs_read_different_tokens_and_forced_ones_do_not(architecture: str) -> None:
-    free, forced = two_of(architecture, seeds=(2, 3)), two_of(architecture, forced=True, seeds=(2, 3))
+def test_after_a_divergence_free_runs_read_different_tokens_and_forced_ones_do_not() -> None:
+    free, forced = two_of("decoder", seeds=(2, 3)), two_of("decoder", forced=True, seeds=(2, 3))
     step = first_divergence(free)
     assert step is not None
     frame = divergence_by_step(free)
@@ -333,9 +250,12 @@ def test_the_tables_hold_the_values_of_the_runs() -> None:
 
 def test_likeliest_tokens_are_those_of_every_run_and_the_right_one() -> None:
     runs = two_of("decoder", forced=True)
-    for step in range(6):
+    for step in (0, 5):
         at, right = likeliest_tokens(runs, step, 2), runs[0].labels[runs[0].answer[step]]
-        expected = {right, *(one.labels[token] for one in runs for token, _ in one.top(step, 2))}
+        expected = {
+            right,
+            *(one.labels[token] for one in runs for token in one.probabilities[step].topk(2).indices.tolist()),
+        }
         assert (set(at["token"]), len(at), set(at["step"])) == (expected, 2 * len(expected), {step})
         assert max(at["probability"].iloc[:2]) == max(at["probability"])  # the likeliest token comes first
         assert set(at[at["right"]]["token"]) == {right}
@@ -352,36 +272,10 @@ def test_variants_need_different_names() -> None:
             frame([one, one])
 
 
-def test_four_runs_of_thirty_two_steps_are_one_small_message() -> None:
-    options = {"model": {"max_len": 80}, "sampling": Sampling(temperature=1.0)}
-    variants = [random_variant(f"model {seed}", "decoder", seed=seed, **options) for seed in range(4)]
-    runs = [decode_steps(variant, [1 + step % 7 for step in range(31)], forced=True) for variant in variants]
-    message = pack_steps(runs)
-    assert len(json.dumps(message, allow_nan=False, separators=(",", ":"))) < 1_000_000
-    assert (len(message["models"]), len(message["pairs"])) == (4, 6)
-    for one, sent in zip(runs, message["models"], strict=True):
-        assert len(one) == 32
-        assert [message["labels"][token] for token in sent["predicted"]] == [one.labels[at] for at in one.predicted]
-        assert sent["top_probability"][7][0] == pytest.approx(one.probabilities[7].max().item(), abs=1e-6)
-
-
 @pytest.fixture(scope="module")
 def three() -> list[Reading]:
     """A text, and the two between whose streams the direction is."""
     return [xformer.read("checkpoints/characters", text) for text in ("The list of ", "THE CLASS", "the class")]
-
-
-def test_each_step_is_the_run_with_the_difference_added_to_its_stream(three: list[Reading]) -> None:
-    reading, towards, away = three
-    vector = towards["decoder.1.resid_post"][0, -1] - away["decoder.1.resid_post"][0, -1]
-    torch.testing.assert_close(direction(towards, away, layer=1), vector)
-    tokens = reading.ids()
-    for step in steering_steps(reading, towards, away, layer=1, scale=2.0, n=3):
-        plain = xformer.read("checkpoints/characters", tokens)
-        stream = plain["decoder.1.resid_post"] + 2.0 * vector
-        by_hand = rerun(plain, [edits.replace("decoder.1.resid_post", stream)]).logits[0, -1]
-        torch.testing.assert_close(step.probabilities, by_hand.softmax(-1), rtol=0, atol=1e-5)
-        tokens = [*tokens, step.token]
 
 
 def test_steering_is_a_hook_on_a_stock_model() -> None:
@@ -419,12 +313,3 @@ def test_what_cannot_be_added_is_refused(three: list[Reading]) -> None:
         rerun(reading, [edits.steer("decoder.1.resid_post", torch.ones(3))])
     with pytest.raises(EditError, match="must be finite numbers"):
         edits.steer("decoder.1.resid_post", torch.ones(3), float("inf"))
-
-
-def test_an_addition_may_be_at_some_positions_only(three: list[Reading]) -> None:
-    reading = three[0]
-    vector = torch.ones(reading["decoder.1.resid_post"].shape[-1])
-    changed = rerun(reading, [edits.steer("decoder.1.resid_post", vector, 0.5, positions=[2])])
-    moved = changed["decoder.1.resid_post"] - reading["decoder.1.resid_post"]
-    torch.testing.assert_close(moved[0, 2], 0.5 * vector, rtol=0, atol=1e-5)
-    assert not moved[0, 3].any()

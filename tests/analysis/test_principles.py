@@ -31,7 +31,6 @@ from xformer.analysis.principles import (
     softmax_of_cell,
     softmax_row,
     softmax_saturation,
-    word_vectors,
 )
 from xformer.components import FEED_FORWARDS, KEY_VALUE_HEADS, MASKS, NORMS
 from xformer.config import ModelConfig
@@ -45,22 +44,7 @@ TEXT = " ".join(WORDS)
 EPS = torch.finfo(torch.float32).eps
 
 
-def two_words() -> Sentence:
-    return Sentence("a b", d=2, own=("b", (0.0, 2.0)))
-
-
-def test_the_average_of_two_words_by_hand() -> None:
-    a, b = two_words().x
-    mixed = two_words().average()
-    assert b.tolist() == [0.0, 2.0]
-    torch.testing.assert_close(mixed.scores, torch.stack([torch.stack([a @ a, a @ b]), torch.stack([a @ b, b @ b])]))
-    e = math.exp((a @ b).item() - 4)  # the row of b
-    assert mixed.weights[1].tolist() == pytest.approx([e / (1 + e), 1 / (1 + e)], rel=1e-5)
-    assert mixed.out[1].tolist() == pytest.approx(((e * a + b) / (1 + e)).tolist(), rel=1e-5)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("d", [2, 3, 8])
+@pytest.mark.parametrize(("d", "causal"), [(3, False), (8, True)])
 def test_q_k_v_and_the_mask_are_those_of_torch(d: int, causal: bool) -> None:
     sentence = Sentence(TEXT, d, seed=5)
     mixed = sentence.attention(mask=BEFORE if causal else NO_MASK)
@@ -71,9 +55,8 @@ def test_q_k_v_and_the_mask_are_those_of_torch(d: int, causal: bool) -> None:
     assert bool((mixed.weights.triu(1) == 0).all()) == causal
 
 
-@pytest.mark.parametrize("n_heads", [1, 2, 4])
-def test_heads_are_those_of_the_layer_that_models_run(n_heads: int) -> None:
-    d = 8
+def test_heads_are_those_of_the_layer_that_models_run() -> None:
+    d, n_heads = 8, 2
     sizes = {"vocab_size": 5, "d_model": d, "n_layers": 1, "n_heads": n_heads, "d_ff": 0, "max_len": 7}
     config = ModelConfig(architecture="encoder", attention_bias=False, **sizes)
     layer, sentence = Attention(config), Sentence(TEXT, d, seed=3)
@@ -104,9 +87,8 @@ def test_the_ways_to_mask_by_hand() -> None:
     assert all(weights[1].tolist() == [0.5, 0.5] for weights in ways.values())
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_order_matters_with_positions_alone(seed: int) -> None:
-    order = torch.randperm(7, generator=torch.Generator().manual_seed(seed)).tolist()
+def test_order_matters_with_positions_alone() -> None:
+    order = [3, 0, 6, 1, 5, 2, 4]
     sentence = Sentence(TEXT, 8, seed=1)
     assert sentence.in_order(order).x.equal(sentence.x[order])
     # Sums of seven products of size about 1, in another order.
@@ -114,28 +96,15 @@ def test_order_matters_with_positions_alone(seed: int) -> None:
     assert order_error(sentence, order, add_positions=True) > 1e-3
 
 
-def test_words_have_the_same_vector_wherever_they_stand_and_another_for_another_seed() -> None:
-    x = word_vectors(WORDS, 5, seed=1)
-    assert torch.equal(x[0], x[4])
-    assert not torch.equal(x[0], x[1])
-    assert torch.equal(word_vectors(["be"], 5, seed=1)[0], x[1])
-    assert not torch.equal(word_vectors(["be"], 5, seed=2)[0], x[1])
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [("", "has 0"), ("one", "has 1"), ("a b c d e f g h i", "has 9"), ("a " + "x" * 15, "at most 14 letters")],
-)
-def test_a_sentence_that_cannot_be_shown_says_why(text: str, problem: str) -> None:
-    with pytest.raises(InputError, match=problem):
-        Sentence(text)
+def test_a_sentence_that_cannot_be_shown_says_why() -> None:
+    for text, problem in (("one", "has 1"), ("a b c d e f g h i", "has 9"), ("a " + "x" * 15, "at most 14 letters")):
+        with pytest.raises(InputError, match=problem):
+            Sentence(text)
     assert Sentence("  a\tb ").words == ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    "sentence", [Sentence("a <b> 'c'"), Sentence("a b", 2, 9, ("b", (0.1, -2.0))), Sentence("x y z", d=8, seed=1)]
-)
-def test_what_prints_itself_is_made_again_by_what_it_prints(sentence: Sentence) -> None:
+def test_what_prints_itself_is_made_again_by_what_it_prints() -> None:
+    sentence = Sentence("a 'c'", 2, 9, ("a", (0.1, -2.0)))
     changed = sentence.attention(mask=ZERO, n_heads=2, head=1, add_positions=True)
     for mixed in (sentence.average(), sentence.attention(), changed):
         again = eval(mixed.recipe, {"xformer": xformer})
@@ -151,7 +120,7 @@ def test_a_matrix_has_a_row_for_each_cell() -> None:
         assert table["row"].tolist() == [name for name in mixed.names for _ in columns]
 
 
-KINDS = ["sinusoidal", "rotary", "alibi", "none"]
+KINDS = ["rotary", "alibi"]
 
 
 @pytest.fixture
@@ -185,18 +154,15 @@ def test_each_stage_follows_from_the_one_before(run: tuple[xformer.Transformer, 
     torch.testing.assert_close(sum(heads), trace["decoder.1.attn.out"][0, 7], rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("run", ["none"], indirect=True)
-@pytest.mark.parametrize("cell", [(3, 0, 0), (0, 11, 0), (0, 0, -1)])
-def test_a_cell_that_is_not_there_is_an_error(
-    run: tuple[xformer.Transformer, xformer.Trace], cell: tuple[int, int, int]
-) -> None:
-    head, query, key = cell
-    with pytest.raises(EditError, match="got"):
-        attention_cell(from_trace(*run), layer=0, head=head, query=query, key=key)
+def test_a_cell_that_is_not_there_is_an_error() -> None:
+    reading = xformer.read(random_model("decoder"), [3, 7, 1, 7])
+    for head, query, key in ((3, 0, 0), (0, 4, 0), (0, 0, -1)):
+        with pytest.raises(EditError, match="got"):
+            attention_cell(reading, layer=0, head=head, query=query, key=key)
 
 
-@pytest.mark.parametrize(("n", "d", "h"), [(5, 4, 2), (7, 12, 3), (64, 512, 8)])
-def test_multiplications_from_shapes_are_those_that_torch_counts(n: int, d: int, h: int) -> None:
+def test_multiplications_from_shapes_are_those_that_torch_counts() -> None:
+    n, d, h = 7, 12, 3
     frame = attention_costs(n_tokens=n, d_model=d, n_heads=h)
     sums = frame.groupby("heads", sort=False)["count"].sum()
     assert sums.tolist() == frame.drop_duplicates("heads")["measured"].tolist()
@@ -205,10 +171,10 @@ def test_multiplications_from_shapes_are_those_that_torch_counts(n: int, d: int,
 
 
 def test_the_error_of_a_variance_is_how_far_many_of_them_scatter() -> None:
-    frames = [product_variances(widths=[1, 5], samples=200, seed=seed) for seed in range(400)]
+    frames = [product_variances(widths=[1, 5], samples=200, seed=seed) for seed in range(150)]
     scatter = torch.tensor([frame["variance"].tolist() for frame in frames]).std(dim=0).tolist()
-    # The scatter of a scatter: heavy tails (the products' eighth moment) leave it within a fifth or so at 400 draws.
-    assert scatter == pytest.approx(frames[0]["error"].tolist(), rel=0.3)
+    # The scatter of a scatter: heavy tails (the products' eighth moment) leave it within a fifth or so at 150 draws.
+    assert scatter == pytest.approx(frames[0]["error"].tolist(), rel=0.35)
 
 
 def test_the_variance_is_measured_on_products_of_the_same_draws() -> None:

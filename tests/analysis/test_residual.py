@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,26 +13,24 @@ from torch import Tensor
 
 import xformer
 from tests.adapters.families import FAMILIES
-from tests.real_models import real_model
-from tests.training.tiny import ARCHITECTURES, random_model
+from tests.training.tiny import random_model
 from xformer import edits
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.huggingface_opening import example_inputs
 from xformer.analysis.residual import answer_path, attribution, decided, lens, lens_logits, norms, stream, stream_steps
 from xformer.errors import EditError, UnavailableError
 from xformer.model import Transformer
-from xformer.reading import Reading, from_trace, read
+from xformer.reading import Reading, from_trace
 from xformer.tasks.task import Example
 from xformer.trace import Trace, record
 
-VARIANTS = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "post": {"norm": "post"},
     "post, norm at the end": {"norm": "post", "final_norm": True},
     "pre": {"norm": "pre"},
     "pre, biases": {"norm": "pre", "attention_bias": True},
     "post, biases": {"norm": "post", "attention_bias": True},
     "no norm": {"norm": "none"},
-    "no norm, norm at the end": {"norm": "none", "final_norm": True},
     "no feed-forward": {"norm": "pre", "d_ff": 0, "positions": "learned"},
     "rotary, tied": {
         "norm": "post",
@@ -40,11 +39,15 @@ VARIANTS = {
         "output_bias": False,
         "ffn_bias": False,
     },
-    "scaled, gelu": {"norm": "post", "scale_embeddings": True, "activation": "gelu", "positions": "learned"},
+    "scaled, gelu": {"norm": "none", "final_norm": True, "scale_embeddings": True, "activation": "gelu"},
 }
-CASES = [("decoder", name) for name in VARIANTS]
-CASES += [
-    (architecture, name) for architecture in ("encoder", "encoder-decoder") for name in ("post, biases", "pre, biases")
+CASES = [
+    ("encoder", "post, biases"),
+    ("decoder", "post, norm at the end"),
+    ("decoder", "no feed-forward"),
+    ("decoder", "rotary, tied"),
+    ("decoder", "scaled, gelu"),
+    ("encoder-decoder", "pre, biases"),
 ]
 every_case = pytest.mark.parametrize(("architecture", "variant"), CASES)
 N, N_TARGET = 7, 5
@@ -68,10 +71,9 @@ def test_the_lens_ends_in_the_models_own_logits(architecture: str, variant: str)
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("norm", ["pre", "no norm", "post"])
-def test_the_lens_in_the_middle_is_a_model_that_stops_there(norm: str) -> None:
+def test_the_lens_in_the_middle_is_a_model_that_stops_there() -> None:
     """After layer 1, the lens says what the model does with layer 2 taken out, for which `record` knows nothing of lenses."""
-    model, trace = ran("encoder", norm)
+    model, trace = ran("encoder", "pre")
     middle = lens_logits(from_trace(model, trace))["layer 1 · feed-forward"]
     del model.encoder.blocks[1]  # pyright: ignore
     torch.testing.assert_close(middle, model(trace.tokens), rtol=1e-10, atol=1e-10)
@@ -110,11 +112,10 @@ def rounding(parts: pd.DataFrame) -> float:
 @pytest.mark.usefixtures("float64")
 def test_the_parts_sum_to_the_logit(architecture: str, variant: str) -> None:
     model, trace = ran(architecture, variant)
-    for position in (0, 2, 4):
-        logits = trace.logits[0, position]
-        for lead, wanted in ((False, logits[4]), (True, logits[4] - logits[[*range(4), *range(5, 11)]].max())):
-            parts = attribution(from_trace(model, trace), position=position, token=4, lead=lead)
-            assert parts["contribution"].sum() == pytest.approx(wanted.item(), abs=rounding(parts))
+    logits = trace.logits[0, 2]
+    for lead, wanted in ((False, logits[4]), (True, logits[4] - logits[[*range(4), *range(5, 11)]].max())):
+        parts = attribution(from_trace(model, trace), position=2, token=4, lead=lead)
+        assert parts["contribution"].sum() == pytest.approx(wanted.item(), abs=rounding(parts))
 
 
 def test_what_a_sublayer_that_was_not_found_adds_is_unattributed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,8 +134,8 @@ def test_what_a_sublayer_that_was_not_found_adds_is_unattributed(monkeypatch: py
     assert abs(wanted) > 0.01
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_in_low_precision_the_last_part_of_a_logit_is_the_rounding(dtype: torch.dtype) -> None:
+def test_in_low_precision_the_last_part_of_a_logit_is_the_rounding() -> None:
+    dtype = torch.bfloat16
     exact = attribution(from_trace(*ran("decoder", "pre")), position=3, token=4)
     model = random_model("decoder", **VARIANTS["pre"]).to(dtype)
     trace = record(model, torch.randint(1, 10, (2, N), generator=torch.Generator().manual_seed(5)))
@@ -147,14 +148,12 @@ def test_in_low_precision_the_last_part_of_a_logit_is_the_rounding(dtype: torch.
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_without_norms_a_part_of_the_last_layer_is_what_its_absence_costs(architecture: str) -> None:
+def test_without_norms_a_part_of_the_last_layer_is_what_its_absence_costs() -> None:
     """Silence it in the running model: nothing comes after it but the sum, so the logit falls by just its part."""
-    model, trace = ran(architecture, "no norm")
+    model, trace = ran("encoder-decoder", "no norm")
     last = stream_steps(from_trace(model, trace))[-1].site.path
     parts = attribution(from_trace(model, trace), position=2, token=4)
-    kind = "cross_attn" if architecture == "encoder-decoder" else "attn"
-    attention = last.replace("ffn", kind)
+    attention = last.replace("ffn", "cross_attn")
     # the feed-forward layer is the last word: muted, its part and its bias go
     muted = record(model, trace.tokens, trace.target, edits=[edits.scale(f"{last}.out", 0.0)])
     bias = _bias(model, last) @ model.unembedding.weight[4]  # pyright: ignore
@@ -206,8 +205,7 @@ def test_post_norm_parts_are_gradients_times_inputs_with_the_scales_detached() -
             assert rows["contribution"].sum() + bias == pytest.approx(expected[f"{index}.{kind}"], abs=1e-11)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("variant", ["pre, biases", "post, biases"])
+@pytest.mark.parametrize(("architecture", "variant"), [CASES[0], CASES[-1]])
 @pytest.mark.usefixtures("float64")
 def test_the_parts_of_a_changed_run_sum_to_its_logit(architecture: str, variant: str) -> None:
     first, *others = (step.site for step in stream_steps(from_trace(*ran(architecture, variant))))
@@ -221,11 +219,10 @@ def test_the_parts_of_a_changed_run_sum_to_its_logit(architecture: str, variant:
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", ["decoder.1.resid_post", "logits", "decoder.*_mid", "decoder.?.resid_mid", "log*"])
+@pytest.mark.parametrize("name", ["decoder.1.resid_post", "log*", "decoder.?.resid_mid"])
 def test_a_stream_that_an_edit_changed_is_refused(name: str) -> None:
-    for architecture in ("decoder", "encoder-decoder"):
-        with pytest.raises(EditError, match="the stream itself"):
-            attribution(from_trace(*ran(architecture, "pre", edits=[edits.scale(name, 1.0)])), position=2, token=4)
+    with pytest.raises(EditError, match="the stream itself"):
+        attribution(from_trace(*ran("encoder-decoder", "pre", edits=[edits.scale(name, 1.0)])), position=2, token=4)
     model, trace = ran("encoder-decoder", "pre", edits=[edits.scale("encoder.0.resid_mid", 2.0)])  # not its stream
     parts = attribution(from_trace(model, trace), position=2, token=4)
     assert parts["contribution"].sum() == pytest.approx(trace.logits[0, 2, 4].item(), abs=rounding(parts))
@@ -241,9 +238,8 @@ def test_padding_is_left_out_of_lens_and_norms() -> None:
         assert ours.iloc[:, -1].tolist() == pytest.approx(own.iloc[:, -1].tolist(), rel=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_norms_are_lengths_of_the_stream_and_of_what_is_added(architecture: str) -> None:
-    model, trace = ran(architecture, "pre")
+def test_norms_are_lengths_of_the_stream_and_of_what_is_added() -> None:
+    model, trace = ran("encoder-decoder", "pre")
     frame = norms(from_trace(model, trace))
     points = list(stream(from_trace(model, trace)).values())
     zero = torch.zeros_like(points[0])
@@ -253,20 +249,6 @@ def test_norms_are_lengths_of_the_stream_and_of_what_is_added(architecture: str)
         assert rows["length"].tolist() == pytest.approx(wanted, rel=1e-4)
 
 
-BY_HEADS = [
-    "GPT-2",
-    "GPT-NeoX",
-    "OPT",
-    "Llama",
-    "Qwen3",
-    "Gemma2",
-    "Mixtral",
-    "Granite",
-    "T5",
-    "BART",
-    "BLOOM",
-    "GPT-J",
-]
 POSITION, TOKEN = 3, 5
 
 
@@ -284,7 +266,7 @@ def reading_of(family: str, *changes: object) -> Reading:
     return from_trace(subject, subject.record(example, edits=changes))  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("family", BY_HEADS)
+@pytest.mark.parametrize("family", ["BART", "BLOOM", "Gemma2", "GPT-NeoX", "Granite", "OPT", "T5"])
 def test_the_parts_of_external_models_sum_to_the_logit(family: str) -> None:
     reading = reading_of(family)
     logits = reading.logits[0, POSITION]
@@ -297,17 +279,15 @@ def test_the_parts_of_external_models_sum_to_the_logit(family: str) -> None:
     assert lead["contribution"].sum() == pytest.approx(float(logits[TOKEN] - others.max()), abs=2 * near)
 
 
-@pytest.mark.parametrize("family", ["GPT-NeoX", "Gemma2"])
-def test_a_head_that_says_nothing_adds_nothing(family: str) -> None:
-    parts = attribution(reading_of(family, edits.ablate_head("decoder.1.attn", 2)), position=POSITION, token=TOKEN)
+def test_a_head_that_says_nothing_adds_nothing() -> None:
+    parts = attribution(reading_of("Gemma2", edits.ablate_head("decoder.1.attn", 2)), position=POSITION, token=TOKEN)
     nothing = parts[(parts["head"] >= 0) & (parts["contribution"] == 0)]
     assert nothing[["layer", "head"]].to_numpy().tolist() == [[1, 2]]
 
 
-@pytest.mark.parametrize("family", ["BERT", "DistilBERT"])
-def test_where_a_logit_is_no_sum_it_says_so(family: str) -> None:
+def test_where_a_logit_is_no_sum_it_says_so() -> None:
     with pytest.raises(UnavailableError, match="no sum"):
-        attribution(reading_of(family), position=POSITION, token=TOKEN)
+        attribution(reading_of("BERT"), position=POSITION, token=TOKEN)
 
 
 def test_a_parallel_block_has_one_point_of_the_stream() -> None:
@@ -318,17 +298,6 @@ def test_a_parallel_block_has_one_point_of_the_stream() -> None:
     before, after = list(points.values())[1:]
     assert added == pytest.approx(float((after - before)[0, 1].norm()), rel=1e-4)
     torch.testing.assert_close(list(lens_logits(reading).values())[-1], reading.logits, rtol=1e-4, atol=1e-4)
-
-
-def test_the_parts_of_a_real_model_sum_to_its_logit() -> None:
-    reading = read(real_model("SmolLM2-135M-Instruct"), "The capital of France is")
-    position = reading.open_output
-    assert position is not None
-    token = reading.explained(position)
-    assert reading.subject.labels[token] == "·Paris"
-    parts = attribution(reading, position=position)
-    assert parts["contribution"].sum() == pytest.approx(float(reading.logits[0, position, token]), abs=1e-3)
-    assert len(parts) == 30 * (9 + 1) + 1 + 3  # heads and feed-forward layers, the token, output bias, norms and biases
 
 
 def test_the_lens_does_not_judge_the_token_after_a_text() -> None:

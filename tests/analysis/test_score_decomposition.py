@@ -13,7 +13,6 @@ import torch
 import xformer
 from tests.adapters.families import FAMILIES
 from tests.analysis.duel import of_family
-from tests.real_models import real_model
 from xformer import edits
 from xformer.analysis.residual import attribution
 from xformer.analysis.score_decomposition import (
@@ -33,11 +32,11 @@ from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
 
 SHIPPED = {
-    "reverse": "3 7 12 5", "reverse-small": "3 7 12 5", "reverse-seq2seq": "3 7 12 5", "reverse-decoder": "3 7 12 5",
+    "reverse-seq2seq": "3 7 12 5",
     "reverse-modern": "3 7 12 5",
-    "reverse-mirror": "3 7 12 5", "sort": "3 7 12 5", "induction": "3 7 12 5 3 7 12", "addition": "27+58", "parity": "1 0 1 1",
-    "brackets": "( ( ) )", "modular": "3 5", "characters": "The list of", "digits": "test 3",
-}  # fmt: skip
+    "reverse-mirror": "3 7 12 5",
+    "digits": "test 3",
+}
 
 
 def cells(reading: Reading) -> list[tuple[int, int, int, int]]:
@@ -66,28 +65,16 @@ def check_sums(reading: Reading) -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_the_parts_sum_to_the_score_of_every_shipped_model(name: str) -> None:
+def test_the_parts_sum_to_the_score_of_our_models(name: str) -> None:
     check_sums(xformer.read(f"checkpoints/{name}", SHIPPED[name]))
 
 
-INPUTS = {
-    "ViT": {"pixel_values": torch.rand(1, 3, 12, 12, generator=torch.Generator().manual_seed(0))},
-    "Whisper": {
-        "input_features": torch.rand(1, 8, 26, generator=torch.Generator().manual_seed(0)),
-        "decoder_input_ids": torch.tensor([[1, 5, 6, 7]]),
-        "use_cache": False,
-    },
-}
-SUMS = [
-    name
-    for name, family in FAMILIES.items()
-    if family.backend == "attention_function" and name not in ("Qwen3", *INPUTS)
-]
+IMAGE = {"pixel_values": torch.rand(1, 3, 12, 12, generator=torch.Generator().manual_seed(0))}
 
 
-@pytest.mark.parametrize("name", [*SUMS, *INPUTS])
+@pytest.mark.parametrize("name", ["ALBERT", "BART", "Gemma2", "GPT-NeoX", "GPT-OSS", "Granite", "T5", "ViT"])
 def test_the_parts_sum_to_the_score_of_external_models(name: str) -> None:
-    check_sums(xformer.read(FAMILIES[name].make(), INPUTS[name]) if name in INPUTS else of_family(name))
+    check_sums(xformer.read(FAMILIES[name].make(), IMAGE) if name == "ViT" else of_family(name))
 
 
 @pytest.mark.parametrize(
@@ -108,32 +95,6 @@ def test_the_first_layers_parts_are_what_anyone_computes_by_hand() -> None:
         product = (place[0] @ attention.W_Q[0]) @ (token[3] @ attention.W_K[0]) / attention.d_head**0.5
     frame = why(reading, layer=0, head=0, query=0, key=3).set_index(["query_source", "key_source"])
     assert frame.loc[("position", "token"), "score"] == pytest.approx(product.item(), abs=1e-5)
-
-
-def test_on_induction_the_head_before_carries_the_choice_and_taking_it_out_moves_the_pattern() -> None:
-    """Over 60 cells: where a token stood before, the key after it is preferred for what layer 1's head wrote there."""
-    through, whole, kept, weights, n = 0.0, 0.0, 0.0, 0.0, 0
-    for seed in range(8):
-        task = xformer.load("checkpoints/induction").task
-        assert task is not None
-        source = task.draw(seed)
-        reading = xformer.read("checkpoints/induction", source)
-        pattern = reading["decoder.1.attn.pattern"][0, 0]
-        ids = reading.ids()
-        without = xformer.read("checkpoints/induction", source, edits=[edits.ablate_head("decoder.0.attn", 0)])
-        for query in range(3, len(ids)):
-            earlier = [key for key in range(1, query) if ids[key - 1] == ids[query]]
-            if not earlier or int(pattern[query].argmax()) != earlier[-1]:
-                continue
-            frame = why(reading, layer=1, head=0, query=query, key=earlier[-1])
-            through += frame[(frame["key_layer"] == 0) & (frame["key_head"] == 0)]["advantage"].sum()
-            whole += frame["advantage"].sum()
-            weights += float(pattern[query, earlier[-1]])
-            kept += float(without["decoder.1.attn.pattern"][0, 0][query, earlier[-1]])
-            n += 1
-    assert n >= 60
-    assert through >= 0.8 * whole
-    assert kept <= 0.2 * weights
 
 
 def test_the_check_on_a_model_of_others_is_the_same_change_made_in_it() -> None:
@@ -176,17 +137,11 @@ def test_against_another_key_it_is_the_difference_of_two_scores() -> None:
     assert float(found.advantage.sum()) == pytest.approx((row[1] - row[2]).item(), abs=1e-4)
 
 
-REFUSED_CELLS = [((0, 1, 3), "may not look at"), ((0, 9, 0), "query 0 to"), ((5, 1, 0), "head 0 to")]
-
-
-CELLS = {"induction": "3 7 12 5 9 3 7 12", "reverse-small": "3 7 12 9 1 4", "characters": "The list of"}
-
-
-@pytest.mark.parametrize(("cell", "sentence"), REFUSED_CELLS)
-def test_a_cell_that_is_not_there_is_refused(cell: tuple[int, int, int], sentence: str) -> None:
+def test_a_cell_that_is_not_there_is_refused() -> None:
     reading = xformer.read("checkpoints/induction", "3 7 12 5")
-    with pytest.raises(InputError, match=sentence):
-        why(reading, layer=1, head=cell[0], query=cell[1], key=cell[2])
+    for head, query, key, sentence in ((0, 1, 3, "may not look at"), (0, 9, 0, "query 0 to"), (5, 1, 0, "head 0 to")):
+        with pytest.raises(InputError, match=sentence):
+            why(reading, layer=1, head=head, query=query, key=key)
 
 
 def test_what_an_edit_adds_to_the_stream_is_a_source_of_its_own() -> None:
@@ -200,23 +155,6 @@ def test_what_an_edit_adds_to_the_stream_is_a_source_of_its_own() -> None:
     assert "unattributed" not in [writer.name for writer in stream_parts(unchanged, "decoder", None).writers]
 
 
-LOW = [torch.bfloat16, torch.float16]
-
-
-@pytest.mark.parametrize(("name", "dtype"), [("Llama", LOW[0]), ("GPT-2", LOW[1]), ("BERT", LOW[0]), ("BART", LOW[0])])
-def test_in_low_precision_the_parts_are_those_of_float32_but_for_rounding(name: str, dtype: torch.dtype) -> None:
-    exact, low = of_family(name), of_family(name, to=dtype)
-    eps = torch.finfo(dtype).eps
-    for layer, head, query, key in cells(exact):
-        cell = {"layer": layer, "head": head, "query": query, "key": key}
-        tables = [why(run, **cell).groupby(["query_source", "key_source"])["advantage"].sum() for run in (exact, low)]
-        row = low[f"{low.attention[layer].path}.scores"][0, head, query].double()
-        near = 8 * eps * row[row.isfinite()].abs().max().item()
-        assert tables[1].sum() == pytest.approx(score_parts(low, **cell).total_advantage, abs=near)
-        together = tables[1].reindex(tables[0].index, fill_value=0.0)
-        assert (together - tables[0]).abs().max() <= 8 * eps * max(tables[0].abs().sum(), 1.0)
-
-
 def test_what_rounding_does_to_the_stream_in_bfloat16_is_a_source_that_is_never_named() -> None:
     reading = of_family("Llama", to=torch.bfloat16)
     parts = stream_parts(reading, "decoder", reading.attention[1])
@@ -226,25 +164,18 @@ def test_what_rounding_does_to_the_stream_in_bfloat16_is_a_source_that_is_never_
     assert 0 < float(parts.vectors[-1].abs().max()) <= 2 * torch.finfo(torch.bfloat16).eps * float(recorded.abs().max())
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_edited_queries_are_refused(dtype: torch.dtype) -> None:
-    changed = of_family("Llama", to=dtype, edits=[edits.scale("decoder.1.attn.q", 2.0)])
+def test_edited_queries_are_refused() -> None:
+    changed = of_family("Llama", edits=[edits.scale("decoder.1.attn.q", 2.0)])
     with pytest.raises(UnavailableError, match=r"they miss \d+\.\d% of its largest number.*or an edit changed them"):
         why(changed, layer=1, head=0, query=4, key=2)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_sublayers_that_rounding_hides_are_no_sources(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sublayers_that_rounding_hides_are_no_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block in which only the attention was found: in bfloat16 its output may be that of the feed-forward layer."""
-    reading = of_family("Llama", to=dtype)
+    reading = of_family("Llama", to=torch.bfloat16)
     shape = reading.subject.shape
     less = dataclasses.replace(shape, sites=tuple(site for site in shape.sites if site.path != "decoder.0.ffn"))
     monkeypatch.setitem(vars(reading.subject), "shape", less)
-    assert reading.subject.shape.sites == less.sites
-    if dtype == torch.float32:
-        assert stream_parts(reading, "decoder", reading.attention[1]).writers[-1].name == "unattributed"
-        assert attribution(reading, position=3)["part"].iloc[-1] == "unattributed"
-        return
     reason = "In layer 1 attention and feed-forward could not be separated: what they add is rounded to bfloat16"
     with pytest.raises(UnavailableError, match=reason):
         why(reading, layer=1, head=0, query=4, key=2)
@@ -311,10 +242,10 @@ def test_one_source_of_each_side_may_be_comparable_as_the_score_is_their_product
     assert named(made(query=[5.0, 2.0], key=[3.5, 3.5])) == ["query 0 at the query"]
 
 
-@pytest.mark.parametrize("name", CELLS)
-def test_every_source_that_is_named_lowers_the_advantage_most_when_a_run_goes_without_it(name: str) -> None:
+def test_every_source_that_is_named_lowers_the_advantage_most_when_a_run_goes_without_it() -> None:
     """Random cells: each source of each side is removed in a run of its own, wherever one is named."""
-    reading, draw, n_named = xformer.read(f"checkpoints/{name}", CELLS[name]), np.random.default_rng(1), 0
+    reading = xformer.read("checkpoints/induction", "3 7 12 5 9 3 7 12")
+    draw, n_named = np.random.default_rng(1), 0
     for _ in range(12):
         layer = int(draw.integers(len(reading.attention)))
         pattern = reading[f"{reading.attention[layer].path}.pattern"][0]  # [head, query, key]
@@ -349,16 +280,3 @@ def test_removing_the_bias_by_distance_leaves_the_score_without_it() -> None:
     [distance] = [one for one in contributions(score_parts(reading, **cell)) if one.side is None]
     was, now = check(reading, without, **cell).set_index("what").loc["advantage"]
     assert was - now == pytest.approx(distance.removal, abs=1e-4)
-
-
-def test_a_trained_models_induction_head_finds_its_key_through_the_head_that_looks_one_back() -> None:
-    """SmolLM2's layer 18 head 6, from 0: what a head that looks one back wrote at the key adds most."""
-    text = "The cat sat on the mat. The dog ran in the park. The cat sat on the"
-    reading = xformer.read(real_model("SmolLM2-135M-Instruct"), text)
-    frame = why(reading, layer=18, head=6, query=15, key=2)
-    by_key = frame.groupby(["key_layer", "key_head"])["advantage"].sum()
-    layer, head = by_key.idxmax()
-    assert head >= 0
-    assert by_key.max() > 0.5 * frame["advantage"].sum()
-    before = reading[f"decoder.{layer}.attn.pattern"][0, head]
-    assert float(before.diagonal(-1).mean()) > 0.5

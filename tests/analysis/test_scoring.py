@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 from scipy import stats
 
 import xformer
-from tests.analysis.duel import SHIPPED, random_variant, shipped, variant_of
-from tests.training.crib import Crib
-from tests.training.tiny import ARCHITECTURES, tiny_model, tiny_task
+from tests.analysis.duel import random_variant, shipped, variant_of
+from tests.training.tiny import ARCHITECTURES
 from xformer import edits
 from xformer.analysis import comparison as predicting
 from xformer.analysis import scoring as module
@@ -24,23 +21,20 @@ from xformer.analysis.scoring import (
     Agreement,
     accuracy,
     accuracy_by_length,
-    asking_lengths,
     confusion,
     count_agreement,
     has_mastered_its_training,
     how_far,
     lengths_compared,
-    lengths_of_all,
     same_answers,
     wilson,
 )
-from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.tasks import Task
-from xformer.training.evaluate import evaluate, lengths_of
+from xformer.training.evaluate import evaluate
 
 
-def final(*variants: Variant, samples: int = 23, seed: int = 3) -> Agreement:
+def final(*variants: Variant, samples: int = 11, seed: int = 3) -> Agreement:
     *_, last = count_agreement(variants, samples=samples, seed=seed)
     assert last.is_final
     return last
@@ -81,7 +75,7 @@ def test_the_counts_are_those_of_one_run_after_another(architecture: str) -> Non
         hits[key] += right
         trials[key] += 1
 
-    for source in sources_of(one, 23, 3):
+    for source in sources_of(one, 11, 3):
         runs: list[DecodedSteps] = [decode_steps(variant, source, forced=True) for variant in variants]
         for this in runs:
             name = this.name
@@ -91,8 +85,8 @@ def test_the_counts_are_those_of_one_run_after_another(architecture: str) -> Non
                 count(("length", name, "token", len(source)), right)
                 count(("all", name, "token"), right)
                 predicted[name, this.labels[this.answer[place]], this.labels[this.predicted[place]]] += 1
-            count(("length", name, "exact", len(source)), this.is_exact)
-            count(("all", name, "exact"), this.is_exact)
+            count(("length", name, "exact", len(source)), all(this.right))
+            count(("all", name, "exact"), all(this.right))
         for a, b in ((0, 1), (0, 2), (1, 2)):
             said = [[run.labels[token] for token in run.predicted] for run in (runs[a], runs[b])]
             same = [x == y for x, y in zip(*said, strict=False)]
@@ -120,50 +114,16 @@ def test_the_counts_are_those_of_one_run_after_another(architecture: str) -> Non
     assert shares.tolist() == pytest.approx([1.0] * len(shares))
 
 
-@pytest.mark.parametrize(
-    ("architecture", "lifted"),
-    [
-        ("decoder", edits.set_causal(False)),
-        ("encoder-decoder", edits.set_causal(False)),
-        ("decoder", edits.unmask_edges("decoder.*", [(2, 4)])),
-    ],
-)
-def test_a_leak_of_the_answer_is_not_counted_as_knowing_it(architecture: str, lifted: AnyEdit) -> None:
+def test_a_leak_of_the_answer_is_not_counted_as_knowing_it() -> None:
     """Under changes that let a decoder see ahead, what is counted is what it says step by step."""
-    variant = random_variant("lifted", architecture, seed=3, edits=(lifted,))
-    result = final(variant, random_variant("untouched", architecture, seed=3))
+    variant = random_variant("lifted", "decoder", seed=3, edits=(edits.unmask_edges("decoder.*", [(2, 4)]),))
+    result = final(variant, random_variant("untouched", "decoder", seed=3))
     right = exact = 0
-    for source in sources_of(variant, 23, 3):
+    for source in sources_of(variant, 11, 3):
         one = decode_steps(variant, source, forced=True)
-        right, exact = right + sum(one.right), exact + one.is_exact
+        right, exact = right + sum(one.right), exact + all(one.right)
     figures = accuracy(result).query("model == 'lifted'").set_index("measure")["hits"]
     assert (figures["token"], figures["exact"]) == (right, exact)
-
-
-@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
-def test_a_model_that_copies_the_answer_gets_nothing_right(architecture: str) -> None:
-    task = tiny_task(architecture)
-    result = final(variant_of("crib", Crib(tiny_model(task)).eval(), task), samples=50)
-    figures = accuracy(result).set_index("measure")
-    assert figures.loc["exact", "hits"] == 0
-    assert figures.loc["token", "share"] < 0.5
-
-
-@pytest.mark.parametrize("name", SHIPPED[:3])
-def test_the_figures_are_those_of_evaluate(name: str) -> None:
-    """A shipped model with noise in its weights, so that it is wrong now and then: 700 inputs, in chunks of 500 and 200."""
-    variant = shipped(name)
-    noisy = copy.deepcopy(variant.model)
-    draw = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in noisy.parameters():
-            parameter.add_(parameter.std() * 0.25 * torch.randn(parameter.shape, generator=draw))
-    noisy_player = variant_of("noisy", noisy, variant.task)
-    result = accuracy(final(noisy_player, samples=700, seed=9)).set_index("measure")["share"]
-    expected = evaluate(noisy, variant.task, samples=700, seed=9)
-    assert 0 < expected.token_accuracy < 1
-    assert result["exact"] == expected.exact_match
-    assert result["token"] == pytest.approx(expected.token_accuracy, rel=1e-12)  # a weighted mean of chunks there
 
 
 def test_reports_come_chunk_by_chunk_and_grow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,8 +138,6 @@ def test_variants_of_other_tokens_or_equal_names_are_refused() -> None:
     one = random_variant("one", "encoder")
     with pytest.raises(InputError, match="different names"):
         next(count_agreement([one, one]))
-    with pytest.raises(InputError, match="At least one input"):
-        next(count_agreement([one], samples=0))
     with pytest.raises(InputError, match="compare models of one task"):
         next(count_agreement([one, shipped("reverse-small")]))
 
@@ -187,8 +145,8 @@ def test_variants_of_other_tokens_or_equal_names_are_refused() -> None:
 def test_long_inputs_are_counted_in_portions_and_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     variants = [random_variant("a", "encoder"), random_variant("b", "encoder", seed=1)]
     whole = final(*variants)
-    monkeypatch.setattr(predicting, "CELLS_AT_ONCE", 100)
-    reports = list(count_agreement(variants, samples=23, seed=3))
+    monkeypatch.setattr(predicting, "CELLS_AT_ONCE", 50)
+    reports = list(count_agreement(variants, samples=11, seed=3))
     assert len(reports) > 3
     assert [report.done for report in reports] == sorted({report.done for report in reports})
     for name in ("hits", "trials", "confusions"):
@@ -205,32 +163,14 @@ def reading(name: str, text: str = "3 7 12 9") -> xformer.Reading:
 def test_a_row_is_the_score_of_that_length_alone() -> None:
     checkpoint = xformer.load(CHECKPOINTS / "reverse-mirror")
     assert checkpoint.task is not None
-    table = accuracy_by_length(reading("reverse-mirror"), lengths=[15, 16, 20], samples=60, seed=3)
+    table = accuracy_by_length(reading("reverse-mirror"), lengths=[15, 20], samples=30, seed=3)
     for row in table.to_dict("records"):
         config = checkpoint.task.config.replace(min_len=int(row["length"]), max_len=int(row["length"]))
-        found = evaluate(checkpoint.model, Task(config), samples=60, seed=3)
+        found = evaluate(checkpoint.model, Task(config), samples=30, seed=3)
         assert row["exact_match"] == found.exact_match
-        assert (row["low"], row["high"]) == wilson(round(found.exact_match * 60), 60)
-    assert table["trained"].tolist() == [True, False, False]
-    assert table["exact_match"][0] > 0.95 > 0.5 > table["exact_match"][2]
-
-
-def test_all_lengths_are_asked_one_after_the_other() -> None:
-    made = list(asking_lengths(reading("addition", "12+34"), samples=3))
-    assert [(len(one.table), one.is_final) for one in made] == [(n, n == 18) for n in range(1, 19)]
-
-
-@pytest.mark.parametrize(("name", "text"), [("modular", "3+5"), ("digits", "test 3"), ("characters", "the ")])
-def test_a_task_of_one_length_has_none_to_go_beyond(name: str, text: str) -> None:
-    run = reading(name, text)
-    assert lengths_of(run.subject.model.config, run.subject.task) == ()  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(UnavailableError, match="one length"):
-        accuracy_by_length(run)
-
-
-def test_a_length_out_of_reach_is_said() -> None:
-    with pytest.raises(InputError, match="from 1 to 40, got 41"):
-        accuracy_by_length(reading("reverse-mirror"), lengths=[41])
+        assert (row["low"], row["high"]) == wilson(round(found.exact_match * 30), 30)
+    assert table["trained"].tolist() == [True, False]
+    assert table["exact_match"][0] > 0.9 > 0.5 > table["exact_match"][1]
 
 
 def rows(trained: list[float], beyond: list[float]) -> pd.DataFrame:
@@ -256,30 +196,25 @@ def test_lengths_compared_are_the_shares_of_inputs_of_one_length() -> None:
     models = [variant("reverse-small", "A"), variant("reverse-mirror", "B")]
     models.append(variant("reverse-small", "C", changes="ablate:encoder.0.attn.0"))
     table = lengths_compared(models, lengths=[5, 16], samples=40, seed=3).set_index(["model", "length"])
-    for one, length in ((models[0], 5), (models[1], 16)):
-        task = Task(one.task.config.replace(min_len=length, max_len=length))
-        found = evaluate(one.model, task, samples=40, seed=3)
-        row = table.loc[(one.name, length)]
-        assert (row["exact_match"], row["low"], row["high"]) == (
-            found.exact_match,
-            *wilson(round(found.exact_match * 40), 40),
-        )
-        assert row["token_accuracy"] == pytest.approx(found.token_accuracy, abs=1e-12)
+    one, row = models[1], table.loc[("B", 16)]
+    found = evaluate(one.model, Task(one.task.config.replace(min_len=16, max_len=16)), samples=40, seed=3)
+    assert (row["exact_match"], row["token_accuracy"]) == pytest.approx(
+        (found.exact_match, found.token_accuracy), abs=1e-12
+    )
+    assert (row["low"], row["high"]) == wilson(round(found.exact_match * 40), 40)
     assert table.loc[("A", 5), "exact_match"] == 1.0
     assert table.loc[("C", 5), "exact_match"] < 0.5  # its own change counts
     assert table["trained"].tolist() == [True, True, True, False, False, False]
 
 
-def test_variants_are_compared_at_the_lengths_that_all_read() -> None:
-    both = [variant("reverse-mirror", "A"), variant("reverse-long", "B")]
-    assert lengths_of_all(both) == tuple(range(1, 41))
-    assert max(lengths_of_all(both[1:])) == 64
-    with pytest.raises(InputError, match="from 1 to 40, got 41"):
-        lengths_compared(both, lengths=[41])
-
-
-def test_variants_of_other_tasks_or_of_one_length_are_refused() -> None:
+def test_lengths_that_cannot_be_asked_are_refused() -> None:
     with pytest.raises(InputError, match="one task"):
         lengths_compared([variant("reverse-small", "A"), variant("addition", "B")], samples=2)
     with pytest.raises(UnavailableError, match="one length"):
         lengths_compared([variant("modular", "A"), variant("modular", "B")], samples=2)
+    with pytest.raises(UnavailableError, match="one length"):
+        accuracy_by_length(reading("digits", "test 3"))
+    with pytest.raises(InputError, match="from 1 to 40, got 41"):  # the second reads 64
+        lengths_compared([variant("reverse-mirror", "A"), variant("reverse-long", "B")], lengths=[41])
+    with pytest.raises(InputError, match="from 1 to 40, got 41"):
+        accuracy_by_length(reading("reverse-mirror"), lengths=[41])

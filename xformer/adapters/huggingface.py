@@ -38,7 +38,7 @@ from xformer.adapters.on_demand import (
     reduced,
 )
 from xformer.adapters.opening import Inputs, OpenedModel, shape_of
-from xformer.decoding import GREEDY, Sampling, Step, choice_of
+from xformer.decoding import GREEDY, Choice, Sampling, Step
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
@@ -130,7 +130,7 @@ class HuggingFaceModel(HuggingFaceInputs):
             raise InputError(f"{self.name} reads at most {self.shape.max_len} tokens; take some away.")
         wanted = n if n is not None else N_WRITTEN if is_pair else self.input.continues
         end = getattr(self.tokenizer, "eos_token_id", None) if is_pair else None
-        choose = choice_of(sampling, generator)
+        choose = Choice(sampling, generator)
         cache: dict[str, Any] = {"past_key_values": None, "length": 0}
         for position in range(min(wanted, room)):
 

@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from xformer.analysis.images import patch_places as patch_places
     from xformer.analysis.number_waves import circle as circle
     from xformer.analysis.number_waves import spectrum as spectrum
-    from xformer.analysis.positions import position_counts as position_counts
     from xformer.analysis.positions import position_curves as position_curves
     from xformer.analysis.positions import position_offsets as position_offsets
     from xformer.analysis.positions import position_values as position_values

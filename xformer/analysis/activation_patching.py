@@ -357,52 +357,36 @@ def measured(pair: MinimalPair, of: Sequence[Cell]) -> list[float]:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The cells that have been measured so far."""
+    """The shares that are known so far, by the number of the cell, and for how many cells the model ran and is to run."""
 
     shares: dict[int, float]
-    """By the number of the cell."""
-    total: int
-    """The number of cells."""
-    n_equal: int
-    """The number of cells that are equal in both runs: they carry nothing and need no run."""
-
-    @property
-    def done(self) -> int:
-        """The number of cells for which the model ran."""
-        return len(self.shares) - self.n_equal
-
-    @property
-    def to_do(self) -> int:
-        """The number of cells for which it runs in all."""
-        return self.total - self.n_equal
+    done: int
+    to_do: int
 
     @property
     def is_final(self) -> bool:
-        return len(self.shares) == self.total
+        return self.done == self.to_do
 
 
 def measuring(pair: MinimalPair, of: Sequence[Cell], estimates: Sequence[float] | None = None) -> Iterator[Measured]:
     """Measure cells, with a report before the first one and after each.
 
-    With `estimates` the cells are measured in the order of `order_to_measure`.
+    A cell that is equal in both runs carries nothing and needs no run. With `estimates` the cells are measured in the order of
+    `order_to_measure`.
     """
     gap, start = pair.gap, pair.start
     names = list(dict.fromkeys(cell.name for cell in of))
     here, there = (activations(run, names) for run in (pair.reading, pair.source))
-    shares = {
-        at: 0.0
-        for at, cell in enumerate(of)
-        if torch.equal(here[cell.name][0][cell.where], there[cell.name][0][cell.where])
-    }
-    n_equal = len(shares)
-    yield Measured(dict(shares), len(of), n_equal)
-    left = [at for at in range(len(of)) if at not in shares]
+    moved = [not torch.equal(here[cell.name][0][cell.where], there[cell.name][0][cell.where]) for cell in of]
+    shares = {at: 0.0 for at in range(len(of)) if not moved[at]}
+    left = [at for at in range(len(of)) if moved[at]]
     if estimates is not None:
         left = [left[at] for at in order_to_measure([estimates[at] for at in left])]
+    yield Measured(dict(shares), 0, len(left))
     runs = each_logits_with(pair.reading, [(of[at].name, of[at].where) for at in left], there)
-    for at, logits in zip(left, runs, strict=True):
+    for done, (at, logits) in enumerate(zip(left, runs, strict=True), start=1):
         shares[at] = (pair.measure(logits[None]).item() - start) / gap
-        yield Measured(dict(shares), len(of), n_equal)
+        yield Measured(dict(shares), done, len(left))
 
 
 def activations(reading: Reading, names: Sequence[str]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -113,22 +113,9 @@ class Variant:
         return torch.Generator(self.model.device).manual_seed(self.seed)
 
 
-@dataclass(frozen=True)
-class ClippedEdges(SetEdges):
-    """`SetEdges` during decoding: edges of positions that are not yet generated are left out."""
-
-    def apply(self, name: str, value: Tensor) -> Tensor:
-        n_query, n_key = value.shape[-2:]
-        there = tuple((query, key) for query, key in self.edges if query < n_query and key < n_key)
-        return SetEdges(self.name, there, self.allowed, self.heads).apply(name, value)
-
-
 def clip_edges_to_length(edits: Iterable[AnyEdit]) -> tuple[AnyEdit, ...]:
     """The same edits for a run over the beginning of an answer, which may be shorter than some edges need."""
-    return tuple(
-        ClippedEdges(edit.name, edit.edges, edit.allowed, edit.heads) if isinstance(edit, SetEdges) else edit
-        for edit in edits
-    )
+    return tuple(replace(edit, grows=True) if isinstance(edit, SetEdges) else edit for edit in edits)
 
 
 def check_names(variants: Sequence[Variant]) -> None:
@@ -160,14 +147,12 @@ TRIED = 4
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """One variant's answers to one batch of inputs."""
+    """One variant's answers to one batch of inputs, as indices of the joint labels; `NO_TOKEN` beyond an answer."""
 
     sources: Int[Tensor, "input pos"]
     """The tokens read, padding and special tokens included (this variant's own numbers)."""
     right: Int[Tensor, "input place"]
     predicted: Int[Tensor, "input place"]
-    probability: Float[Tensor, "input place"]
-    """What the model gives the token that it predicts; 0 beyond the answer."""
 
 
 def predictions(
@@ -210,17 +195,16 @@ def inputs_for(variant: Variant, task: Task) -> Task:
     return laid_out
 
 
-def portions(task: Task, n: int, variants: Sequence[Variant] = (), *, one_by_one: bool = False) -> list[range]:
+def portions(task: Task, n: int, variants: Sequence[Variant], *, one_by_one: bool = False) -> list[range]:
     """The rows of a batch of n inputs, in portions that one forward pass can take, or one for every token of an answer.
 
     So few at once that also the widest of the models stays within bounds (see `rows_that_fit`).
     """
     longest = max(task.longest)
-    cells = longest**3 // 3 if one_by_one else longest**2
-    size = max(1, CELLS_AT_ONCE // max(1, cells))
+    cells = max(1, longest**3 // 3) if one_by_one else longest**2
     copies = longest if one_by_one else 1  # an input is read once for each token of its answer
-    for variant in variants:
-        size = min(size, max(1, rows_that_fit(variant.model.config, longest) // copies))
+    sizes = [CELLS_AT_ONCE // cells, *(rows_that_fit(one.model.config, longest) // copies for one in variants)]
+    size = max(1, min(sizes))
     return [range(start, min(start + size, n)) for start in range(0, n, size)]
 
 
@@ -246,23 +230,18 @@ def sees_ahead(variant: Variant, task: Task) -> bool:
 @torch.no_grad()
 def _predictions(variant: Variant, batch: Batch, labels: tuple[str, ...], one_by_one: bool) -> Predictions:
     """One forward pass; `one_by_one` as many as an answer has tokens."""
-    logits = _logits_one_by_one(variant, batch) if one_by_one else _logits(variant, batch)
-    likeliest = logits.softmax(dim=-1).max(dim=-1)  # [input, out]
+    likeliest = (_logits_one_by_one(variant, batch) if one_by_one else _logits(variant, batch)).argmax(dim=-1)
     sources, labels_typed = variant.task.rule.as_typed(batch.tokens, batch.labels, is_pair=batch.target is not None)
     labelled = labels_typed != IGNORED  # [input, out]
     width = int(labelled.sum(dim=1).max())  # unlabelled ones go to a spare column
     place = (labelled.cumsum(dim=1) - 1).masked_fill(~labelled, width)
     joint = to_joint(variant, labels).to(batch.labels.device)
 
-    def gathered(cells: Tensor, nothing: int) -> Tensor:
-        return cells.new_full((len(cells), width + 1), nothing).scatter(1, place, cells)[:, :width].cpu()
+    def gathered(tokens: Tensor) -> Tensor:
+        cells = joint[tokens]  # [input, out]
+        return cells.new_full((len(cells), width + 1), NO_TOKEN).scatter(1, place, cells)[:, :width].cpu()
 
-    return Predictions(
-        sources=sources.cpu(),
-        right=gathered(joint[batch.labels.clamp(min=0)], NO_TOKEN),
-        predicted=gathered(joint[likeliest.indices], NO_TOKEN),
-        probability=gathered(likeliest.values, 0),
-    )
+    return Predictions(sources.cpu(), gathered(batch.labels.clamp(min=0)), gathered(likeliest))
 
 
 def _logits(variant: Variant, batch: Batch) -> Float[Tensor, "input out vocab"]:
@@ -283,103 +262,36 @@ def _logits_one_by_one(variant: Variant, batch: Batch) -> Float[Tensor, "input o
     return logits
 
 
-Want = Literal["first", "shortest", "most confident"]
-
 CHUNK = 250
 """Inputs between two reports."""
 
 
 @dataclass(frozen=True)
-class Disagreement:
-    """An input on which variants differ: `Task.example(list(source))` puts it before any of them."""
-
-    source: tuple[int, ...]
-    step: int
-    """The first step at which they say different tokens."""
-    predicted: tuple[str, ...]
-    """What each one says there …"""
-    probability: tuple[float, ...]
-    """… and how likely it finds that."""
-    right: str
-    confidence: float
-    in_free_running: bool
-    """Whether all were right before that step, so that they part there in free-running mode as well."""
-
-
-@dataclass(frozen=True)
 class Search:
-    """How far a search has come, with the best found so far."""
+    """How far a search has come, and the input that it found: `Task.example(list(found))` puts it before any variant."""
 
     looked: int
     within: int
-    found: Disagreement | None
-    n_found: int
-    is_final: bool
-
-    @property
-    def sentence(self) -> str:
-        """The state in plain words."""
-        if self.found is None:
-            return f"None found in {self.looked:,} inputs{'.' if self.is_final else ' so far.'}"
-        return f"They differ on {self.n_found:,} of {self.looked:,} inputs{'.' if self.is_final else ' so far.'}"
+    found: tuple[int, ...] | None
 
 
-def search(variants: Sequence[Variant], want: Want = "first", *, within: int = 5000, seed: int = 0) -> Iterator[Search]:
-    """Look through at most `within` inputs of the first one's task; the last report is final.
+def search(variants: Sequence[Variant], *, within: int = 5000, seed: int = 0) -> Iterator[Search]:
+    """Look through at most `within` inputs of the first one's task for one on which two variants say different tokens.
 
-    Raises `InputError` for fewer than two variants, variants of different tokens, or a wish that is not known.
+    The last report has the first such input, or None. Raises `InputError` for fewer than two variants, or variants of
+    different tokens.
     """
     if len(variants) < 2:
         raise InputError(f"It takes two models to differ, got {len(variants)}; add another one.")
-    if want not in get_args(Want):
-        raise InputError(f"The search can look for {', '.join(get_args(Want))}, got {want!r:.40}.")
-    if within < 1:
-        raise InputError(f"At least one input must be looked at, got {within}; for example 5000.")
-    labels = joint_labels(variants)
-    rank = {
-        "first": lambda one: 0,
-        "shortest": lambda one: -len(one.source),
-        "most confident": lambda one: one.confidence,
-    }[want]
-    best: Disagreement | None = None
-    n_found = 0
     for done, chunk in predictions(variants, within, seed=seed, chunk=CHUNK):
-        for found in _differing(variants, chunk, labels):
-            n_found += 1
-            if best is None or rank(found) > rank(best):
-                best = found
-        # inputs are no shorter than min_len, so nothing shorter can follow
-        enough = best is not None and (
-            want == "first" or (want == "shortest" and len(best.source) <= variants[0].task.config.min_len)
-        )
-        yield Search(done, within, best, n_found, enough or done == within)
-        if enough:
+        width = min(one.predicted.shape[1] for one in chunk)
+        tokens = torch.stack([one.predicted[:, :width] for one in chunk])  # [variant, input, place]
+        differs = (tokens != tokens[:1]).any(dim=0) & (tokens != NO_TOKEN).all(dim=0)  # [input, place]
+        rows = differs.any(dim=1).nonzero()[:, 0].tolist()
+        found = _source(variants[0], chunk[0].sources[rows[0]].tolist()) if rows else None
+        yield Search(done, within, found)
+        if found is not None:
             return
-
-
-def _differing(
-    variants: Sequence[Variant], chunk: Sequence[Predictions], labels: tuple[str, ...]
-) -> Iterator[Disagreement]:
-    """The inputs of a chunk on which some two variants differ, in order."""
-    width = min(one.predicted.shape[1] for one in chunk)
-    tokens = torch.stack([one.predicted[:, :width] for one in chunk])  # [variant, input, place]
-    right = torch.stack([one.right[:, :width] for one in chunk])
-    there = (tokens != NO_TOKEN).all(dim=0)  # [input, place]: where all of them say something
-    differs = (tokens != tokens[:1]).any(dim=0) & there
-    for index in differs.any(dim=1).nonzero()[:, 0].tolist():
-        step = int(differs[index].long().argmax())
-        here = tokens[:, index, step].tolist()
-        p = [one.probability[index, step].item() for one in chunk]
-        surest = dict(sorted(zip(here, p, strict=True), key=lambda pair: pair[1]))  # of each token
-        yield Disagreement(
-            source=_source(variants[0], chunk[0].sources[index].tolist()),
-            step=step,
-            predicted=tuple(labels[token] for token in here),
-            probability=tuple(p),
-            right=labels[int(right[0, index, step])],
-            confidence=sorted(surest.values())[-2],
-            in_free_running=bool((tokens[:, index, :step] == right[:, index, :step]).all()),
-        )
 
 
 def _source(variant: Variant, tokens: list[int]) -> tuple[int, ...]:

@@ -213,13 +213,10 @@ MOST_IN_DOUBLE = 2**22
 """Of more numbers than these no copy in double precision is made: a vocabulary of 49,152 tokens takes seconds then."""
 
 
-def cosine_matrix(
-    vectors: Float[Tensor, "a d_model"], others: Float[Tensor, "b d_model"] | None = None
-) -> Float[Tensor, "a b"]:
-    """The cosine of every vector with every other (with every one of `others`); 0 where one has no length."""
-    a = torch.nn.functional.normalize(vectors.double(), dim=-1)
-    b = a if others is None else torch.nn.functional.normalize(others.double(), dim=-1)
-    return a @ b.T
+def cosine_matrix(vectors: Float[Tensor, "a d_model"]) -> Float[Tensor, "a a"]:
+    """The cosine of every vector with every other; 0 where one has no length."""
+    unit = torch.nn.functional.normalize(vectors.double(), dim=-1)
+    return unit @ unit.T
 
 
 def evenly(n: int, most: int) -> Int[Tensor, " chosen"]:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, islice
 from math import log, nan
-from typing import Literal
 
 import pandas as pd
 import torch
@@ -34,7 +33,6 @@ from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import record
 
-Ending = Literal["end token", "length of the right answer", "tokens that were asked for"]
 SCALES = tuple(range(-5, 6))
 """The scales of steering that are tried."""
 CONTINUATION_LENGTH = 32
@@ -111,13 +109,6 @@ class DecodedSteps:
         return torch.stack([step.drawn_from for step in self.steps])
 
     @property
-    def ended(self) -> Ending:
-        """Why it ended."""
-        if self.variant.writes and not self.forced and self.predicted[-1] == self.variant.model.config.end_token:
-            return "end token"
-        return "length of the right answer" if self.answer else "tokens that were asked for"
-
-    @property
     def has_right_answer(self) -> bool:
         """Whether the input has a right answer; a text has none."""
         return self.variant.subject.has_right_answer(self.example)
@@ -128,11 +119,6 @@ class DecodedSteps:
         if not self.has_right_answer:
             return ()
         return tuple(token == right for token, right in zip(self.predicted, self.answer, strict=False))
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the whole answer is right."""
-        return self.has_right_answer and self.predicted == self.answer
 
     def probability(self, step: int) -> float:
         """The model's probability of the token that it chose."""

@@ -182,28 +182,6 @@ def position_offsets(
     return by_offset(dot_products(added_positions(reading, n, kind=kind, stack=stack)))
 
 
-def position_counts(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
-    """How the tokens of an input are counted from both its ends: token, from_start, from_end.
-
-    Args:
-        reading: The run.
-        stack: "encoder" or "decoder", where a model has both.
-
-    Returns:
-        A table; the example shows its columns.
-
-    Example:
-        >>> import xformer
-        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
-        >>> table = xformer.analysis.position_counts(reading)
-        >>> list(table.columns)
-        ['token', 'from_start', 'from_end']
-    """
-    tokens = reading.tokens_of(stack)
-    n = len(tokens)
-    return pd.DataFrame({"token": tokens, "from_start": range(n), "from_end": range(n - 1, -1, -1)})
-
-
 def dot_products(vectors: Float[Tensor, "pos d_model"]) -> Float[Tensor, "query key"]:
     """Each position's vector times each other's, in double precision."""
     vectors = vectors.double()

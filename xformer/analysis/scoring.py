@@ -325,7 +325,7 @@ def _chosen(every: Sequence[int], lengths: Sequence[int] | None) -> Sequence[int
     """The `lengths`, or every length. Raises `UnavailableError` for a task of one length alone."""
     if not every:
         raise UnavailableError("The inputs of this task all have one length, so there is none to go beyond.")
-    return every if lengths is None else list(lengths)
+    return every if lengths is None else lengths
 
 
 def has_mastered_its_training(table: pd.DataFrame) -> bool:
@@ -345,13 +345,6 @@ def how_far(table: pd.DataFrame) -> int | None:
 
 COMPARED_SAMPLES = 100
 """Inputs of each length where several models are compared."""
-
-
-def lengths_of_all(variants: Sequence[Variant]) -> tuple[int, ...]:
-    """The lengths of input that every variant reads, in order. Raises `InputError` where one was made for other tokens."""
-    task = variants[0].task
-    each = [set(lengths_of(one.model.config, inputs_for(one, task))) for one in variants]
-    return tuple(sorted(set.intersection(*each)))
 
 
 def lengths_compared(
@@ -392,7 +385,8 @@ def comparing_lengths(
 ) -> Iterator[TableSoFar]:
     """The same with a report every length."""
     check_names(variants)
-    every = lengths_of_all(variants)
+    each = [set(lengths_of(one.model.config, inputs_for(one, variants[0].task))) for one in variants]
+    every = sorted(set.intersection(*each))
     chosen = _chosen(every, lengths)
     rows = []
     for done, length in enumerate(chosen, start=1):

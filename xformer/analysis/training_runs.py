@@ -76,10 +76,11 @@ def settled(steps: Sequence[float], values: Sequence[float], threshold: float) -
     return steps[below + 1] if below + 2 < len(values) else None
 
 
-def dip(
-    steps: Sequence[int], values: Sequence[float], high: float = 0.95, depth: float = 0.03
-) -> tuple[int, float] | None:
-    """Where a curve that had been at `high` falls by `depth` or more below its best so far and comes back up to it.
+HIGH, DEPTH = 0.95, 0.03
+
+
+def dip(steps: Sequence[int], values: Sequence[float]) -> tuple[int, float] | None:
+    """Where a curve that had been at `HIGH` falls by `DEPTH` or more below its best so far and comes back up to it.
 
     The step and the value of the lowest such point; None where there is none.
     """
@@ -88,7 +89,7 @@ def dip(
         return None
     before = np.maximum.accumulate(curve)  # the best so far
     after = np.maximum.accumulate(curve[::-1])[::-1]  # the best from here on
-    fallen = (before >= high) & (before - curve >= depth) & (after >= before)
+    fallen = (before >= HIGH) & (before - curve >= DEPTH) & (after >= before)
     if not fallen.any():
         return None
     lowest = int(np.where(fallen, curve, np.inf).argmin())
