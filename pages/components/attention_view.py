@@ -72,8 +72,8 @@ def choose_attention(key: str, selection: Selection) -> None:
     _send(key, selection)
 
 
-def attention_view(packed: bytes, *, key: str, height: int | None = None) -> Selection:
-    """Draw packed patterns and return the selection; `height` caps the enlarged picture, in CSS pixels.
+def attention_view(packed: bytes, *, key: str) -> Selection:
+    """Draw packed patterns and return the selection.
 
     Raises ValueError when the bytes do not come from `xformer.viz.packing.pack`.
     """
@@ -92,7 +92,7 @@ def attention_view(packed: bytes, *, key: str, height: int | None = None) -> Sel
     look = (SCALES.index(shown.scale), SHOWN.index(shown.shown), shown.arcs)
     original, planes = apart(planes)
     cell = (selection.query, selection.key)
-    planes += rider((selection.layer, selection.head), cell, look, order=order, height=height or 0)
+    planes += rider((selection.layer, selection.head), cell, look, order=order)
     _message(key=f"original_of_{key}", data=original)
     _message(key=f"exact_of_{key}", data=head)
     _component(key=key, data=planes, on_choice_change=remember)

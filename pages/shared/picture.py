@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,30 +48,22 @@ def picture(view: Shown, name: str, draw: Draw, *readings: Source, key: str = ""
     return event
 
 
-def of_each_run(
-    view: View,
-    name: str,
-    draw: Draw,
-    *,
-    places: Sequence[DeltaGenerator] = (),
-    look: Callable[[int], Mapping[str, Any]] = lambda index: {},
-    **options: Any,
-) -> None:
+def of_each_run(view: View, name: str, draw: Draw, **options: Any) -> None:
     """Show the picture of the original and, where there is one, of the changed run, with one “⋯” for both.
 
-    A changed run is drawn with `before=` the original where the picture knows that. `places` are containers for them,
-    `look` gives what each of them has of its own.
+    A changed run is drawn with `before=` the original, and each of two with its name as `title=`, where the picture knows that.
     """
-    original, changed = view.original(), view.changed()
-    calls = [Call(draw, (original,), {**options, **look(0), **_title(draw, view, ORIGINAL)})]
+    known, original, changed = inspect.signature(draw).parameters, view.original(), view.changed()
+    calls = [Call(draw, (original,), options)]
     if changed is not None:
-        before = {"before": original} if "before" in inspect.signature(draw).parameters else {}
-        calls.append(Call(draw, (changed,), {**options, **look(1), **before, **_title(draw, view, view.shown)}))
-    for index, call in enumerate(calls):
-        with places[index] if places else st.container():
-            if changed is not None and "title" not in call.options:
-                st.markdown(f"**{run_title(view.shown if index else ORIGINAL)}**")
-            shown(view, call, f"{name}_{index}")
+        calls.append(Call(draw, (changed,), options | ({"before": original} if "before" in known else {})))
+    for index, (call, run) in enumerate(zip(calls, (ORIGINAL, view.shown), strict=False)):
+        title = run_title(run)
+        if changed is not None and "title" in known:
+            calls[index] = call = replace(call, options={**call.options, "title": title})
+        elif changed is not None:
+            st.markdown(f"**{title}**")
+        shown(view, call, f"{name}_{index}")
     footer(view, name, calls)
 
 
@@ -149,10 +141,6 @@ def table(view: Shown, tabulate: Callable[..., pd.DataFrame], *readings: Any, **
     """A table of `xformer.analysis`, cached for all visitors; it must not be changed."""
     call = Call(tabulate, readings, options)
     return shared.get(("table", *call.key(view)), call.make)
-
-
-def _title(draw: Draw, view: View, name: str) -> dict[str, str]:
-    return {"title": run_title(name)} if view.is_changed and "title" in inspect.signature(draw).parameters else {}
 
 
 Table = pd.DataFrame | Callable[[], pd.DataFrame]

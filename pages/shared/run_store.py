@@ -18,10 +18,10 @@ import streamlit as st
 from pages.shared.byte_cache import shared
 from pages.shared.serving import access
 from pages.shared.serving.access import is_forwarded, is_local_only
+from pages.shared.serving.classroom import rooms
 from pages.shared.streamlit_compat import is_script_thread
 from pages.shared.text import escape_markdown
 from xformer.checkpoints import FILE
-from xformer.classroom.rooms import Rooms
 from xformer.disk_quota import runs_folder
 from xformer.errors import ConfigError, RunStoreError, XformerError
 from xformer.files import snapshot_steps
@@ -142,7 +142,7 @@ def _reconcile_for_ever() -> None:
         try:
             if is_time:
                 emptied = time.monotonic()
-                Rooms(runs_folder()).delete_expired()
+                rooms().delete_expired()
             if store().database.file.exists():
                 jobs.reconcile(store())
                 if is_time:

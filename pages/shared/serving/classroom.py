@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from html import escape
@@ -24,7 +23,7 @@ from urllib.parse import quote, urlsplit
 
 import streamlit as st
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -66,10 +65,10 @@ def routes() -> list[BaseRoute]:
     """The routes for `st.App`."""
     return [
         Route("/join", _join),
-        Route("/join/{code}", _join),
-        Route("/room/{code}/model", _model),
-        Route("/room/{code}/lesson", _lesson),
-        Route("/room/{code}/picture", _picture),
+        Route("/join/{code}", _of_a_room(_students_page)),
+        Route("/room/{code}/model", _of_a_room(_model)),
+        Route("/room/{code}/lesson", _of_a_room(_lesson)),
+        Route("/room/{code}/picture", _of_a_room(_picture)),
         WebSocketRoute("/room/{code}", _student),
         WebSocketRoute("/room/{code}/host", _host),
     ]
@@ -165,9 +164,8 @@ def for_host(room: Room, of: Rooms) -> dict[str, Any]:
             for one in of.members(room.id)
         }
         for row in of.results(room.id, room.lesson["name"]):
-            found[row["member"]]["work"][row["step"]] = {
-                key: row[key] for key in ("tries", "seconds", "solved", "stuck")
-            }
+            shown = {key: row[key] for key in ("tries", "seconds", "solved", "stuck")}
+            found[row["member"]]["work"][row["step"]] = shown
         message["work"] = {"lesson": room.lesson, "students": list(found.values())}
     return message
 
@@ -202,31 +200,41 @@ guesses = Guesses()
 
 async def _find(connection: HTTPConnection) -> Room | Response:
     """The room of a code, or the refusal; a student who has joined it before is not refused for what neighbours guess."""
-    address, code = client_address(connection.scope), connection.path_params.get("code", "")
+    address, code = client_address(connection.scope), connection.path_params["code"]
     found = rooms().find(code)
-    if not guesses.are_left(address) and not (
-        found is not None and rooms().is_member(found.id, visitor_id_in(connection.cookies))
-    ):
-        await asyncio.sleep(WRONG_SECONDS)
-        why = "Too many wrong codes came from your address. Try again in a minute."
-        return _form(why, status=429) if connection.url.path.startswith("/join") else PlainTextResponse(why, 429)
-    if found is not None:
+    if guesses.are_left(address):
+        if found is not None:
+            return found
+        guesses.wrong(address)
+        why, status = f"There is no room {normalised(code)[:12]}. Check the six letters; a room ends after a day.", 404
+    elif found is not None and rooms().is_member(found.id, visitor_id_in(connection.cookies)):
         return found
-    guesses.wrong(address)
+    else:
+        why, status = "Too many wrong codes came from your address. Try again in a minute.", 429
     await asyncio.sleep(WRONG_SECONDS)
-    why = f"There is no room {normalised(code)[:12]}. Check the six letters; a room ends after a day."
-    return _form(why, status=404) if connection.url.path.startswith("/join") else PlainTextResponse(why, 404)
+    return _form(why, status) if connection.url.path.startswith("/join") else PlainTextResponse(why, status)
+
+
+def _of_a_room(answer: Callable[[Request, Room], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """What answers requests with the code of a room; others get the refusal."""
+
+    async def route(request: Request) -> Response:
+        found = await _find(request)
+        return found if isinstance(found, Response) else await answer(request, found)
+
+    return route
 
 
 # ── pages ──
 
 
 async def _join(request: Request) -> Response:
-    if "code" not in request.path_params:
-        code = normalised(request.query_params.get("code", ""))
-        return RedirectResponse(f"{base_path()}/join/{quote(code, safe='')}", 303) if code else _form("")
-    found = await _find(request)
-    return found if isinstance(found, Response) else HTMLResponse(await asyncio.to_thread(_page))
+    code = normalised(request.query_params.get("code", ""))
+    return RedirectResponse(f"{base_path()}/join/{quote(code, safe='')}", 303) if code else _form("")
+
+
+async def _students_page(request: Request, room: Room) -> Response:
+    return HTMLResponse(await asyncio.to_thread(_page))
 
 
 @cache
@@ -269,45 +277,32 @@ def base_path() -> str:
     return f"/{path}" if path else ""
 
 
-async def _model(request: Request) -> Response:
-    found = await _find(request)
-    if isinstance(found, Response):
-        return found
+async def _model(request: Request, room: Room) -> Response:
     name = request.query_params.get("name", "")
-    shown = found.shown if found.asked is None else found.asked.question.shown
+    shown = room.shown if room.asked is None else room.asked.question.shown
+    if room.lesson is not None and name == f"lesson:{room.lesson['name']}":
+        name = lessons()[room.lesson["name"]].checkpoint
+    elif not name or name not in (room.shown.get("model"), shown.get("model")):
+        return PlainTextResponse("This room does not show that model.", 404)
     try:
-        if found.lesson is not None and name == f"lesson:{found.lesson['name']}":
-            packed = await asyncio.to_thread(_packed_lesson, found.lesson["name"])
-        elif name and name in (found.shown.get("model"), shown.get("model")):
-            packed = await asyncio.to_thread(_packed, name)
-        else:
-            return PlainTextResponse("This room does not show that model.", 404)
+        packed = await asyncio.to_thread(_packed, name)
     except XformerError as error:
         return PlainTextResponse(str(error), 409)
     headers = {"Cache-Control": "private, max-age=3600"}
     return Response(packed, media_type="application/octet-stream", headers=headers)
 
 
-_kept: OrderedDict[str, bytes] = OrderedDict()
-_packing = threading.Lock()
-
-
 def _packed(name: str) -> bytes:
-    """A model as `xformer.live` packs it; the last eight are kept."""
+    """A model as `xformer.live` packs it, once for all students."""
+    from pages.shared.byte_cache import shared
     from pages.shared.models import path_of
     from xformer.live.export import opened, pack_model
 
-    with _packing:  # a class asks for it all at once
-        if name not in _kept:
-            title, checkpoint, _ = opened(path_of(name))
-            _kept[name] = pack_model(checkpoint, name=title if "@" in name else name)
-            while len(_kept) > 8:
-                _kept.popitem(last=False)
-        return _kept[name]
+    def make() -> bytes:
+        title, checkpoint, _ = opened(path_of(name))
+        return pack_model(checkpoint, name=title if "@" in name else name)
 
-
-def _packed_lesson(name: str) -> bytes:
-    return _packed(lessons()[name].checkpoint)
+    return shared.get(("packed", name), make)
 
 
 @cache
@@ -320,21 +315,16 @@ def lessons() -> dict[str, Any]:
     return {name: one for name, one in found.items() if one.checkpoint}
 
 
-async def _lesson(request: Request) -> Response:
-    found = await _find(request)
-    if isinstance(found, Response):
-        return found
-    if found.lesson is None:
+async def _lesson(request: Request, room: Room) -> Response:
+    if room.lesson is None:
         return PlainTextResponse("This room has no lesson.", 404)
-    lesson = await asyncio.to_thread(lambda: lessons()[found.lesson["name"]].to_json())  # type: ignore[index]
-    return Response(json.dumps(lesson), media_type="application/json")
+    given = await asyncio.to_thread(lessons)
+    return JSONResponse(given[room.lesson["name"]].to_json())
 
 
-async def _picture(request: Request) -> Response:
-    found = await _find(request)
-    if isinstance(found, Response):
-        return found
-    picture = None if found.asked is not None and not found.asked.is_revealed else rooms().picture(found.id)
+async def _picture(request: Request, room: Room) -> Response:
+    is_hidden = room.asked is not None and not room.asked.is_revealed
+    picture = None if is_hidden else rooms().picture(room.id)
     return Response(picture or b"", 200 if picture else 404, media_type="application/octet-stream")
 
 
@@ -422,9 +412,7 @@ async def _student(websocket: WebSocket) -> None:
     async def follow() -> None:
         asked = rooms().room(room.id).asked
         if asked is not None and (mine := rooms().vote_of(member, asked.id, asked.round)) is not None:
-            await websocket.send_text(
-                _voted(asked.id, asked.round, mine)
-            )  # before a reload, or a restart of the server
+            await websocket.send_text(_voted(asked.id, asked.round, mine))  # before a reload or a restart
         sent = ""
         while True:
             event.clear()
@@ -475,14 +463,11 @@ async def _taken(room: str, member: str, text: str) -> str | None:
             raise ClassroomError(NOT_UNDERSTOOD)
         kind, of = message.get("type"), rooms()
         if kind == "vote":
-            question, round, answer = (
-                _whole(message.get("question")),
-                _whole(message.get("round"), 1, 2),
-                message.get("answer"),
-            )
-            await _write(partial(of.vote, member, question, round, str(answer)))
+            question, round = _whole(message.get("question")), _whole(message.get("round"), 1, 2)
+            answer = str(message.get("answer"))
+            await _write(partial(of.vote, member, question, round, answer))
             hub.changed(room, only_hosts=True)
-            return _voted(question, round, str(answer))
+            return _voted(question, round, answer)
         if kind == "work":
             step, tries = _whole(message.get("step"), 0, 999), _whole(message.get("tries"), 0, 10**6)
             if (lesson := str(message.get("lesson"))) not in lessons():
