@@ -35,7 +35,6 @@ HERE = "here"
 """Who everybody is in open mode."""
 RECONCILE_SECONDS = 1.0
 EMPTY_BIN_SECONDS = 60.0
-_one_reconciler = threading.Lock()
 
 
 def store() -> RunStore:
@@ -129,9 +128,8 @@ def cluster() -> Status | None:
 
 
 def start_reconciler() -> None:
-    """Look after the queue for as long as the server runs; only the first call does something."""
-    if _one_reconciler.acquire(blocking=False):  # held for good: one a server
-        threading.Thread(target=_reconcile_for_ever, name="reconciler", daemon=True).start()
+    """Look after the queue for as long as the server runs; to be called once."""
+    threading.Thread(target=_reconcile_for_ever, name="reconciler", daemon=True).start()
 
 
 def _reconcile_for_ever() -> None:

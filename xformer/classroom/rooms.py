@@ -131,7 +131,6 @@ class Room:
 
     id: str
     code: str
-    opened: float
     shown: Mapping[str, Any]
     lesson: Mapping[str, Any] | None
     is_paused: bool
@@ -254,7 +253,7 @@ class Rooms:
             asked = self._run("SELECT * FROM questions WHERE room = ? AND phase != 'over'", row["id"])
             lesson = json.loads(row["lesson"]) if row["lesson"] else None
             shown, question = json.loads(row["shown"]), _asked(asked[0]) if asked else None
-            return Room(row["id"], row["code"], row["opened"], shown, lesson, bool(row["is_paused"]), question)
+            return Room(row["id"], row["code"], shown, lesson, bool(row["is_paused"]), question)
         return None
 
     def show(self, room: str, shown: Mapping[str, Any], picture: bytes | None = None) -> None:

@@ -82,9 +82,8 @@ class Hub:
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.students: dict[str, dict[asyncio.Event, str]] = {}
-        """By room: the events that wake up the students' connections, with the student's id."""
-        self.hosts: dict[str, set[asyncio.Event]] = {}
+        self.connections: dict[str, dict[asyncio.Event, str | None]] = {}
+        """By room: the events that wake up its connections, each with the student's id; None for a lecturer."""
         self._texts: dict[str, str] = {}
 
     def changed(self, room: str, *, only_hosts: bool = False) -> None:
@@ -93,11 +92,10 @@ class Hub:
             self.loop.call_soon_threadsafe(self._wake, room, only_hosts)
 
     def _wake(self, room: str, only_hosts: bool) -> None:
-        for event in self.hosts.get(room, ()):
-            event.set()
         if not only_hosts:
             self._texts.pop(room, None)
-            for event in self.students.get(room, ()):
+        for event, member in self.connections.get(room, {}).items():
+            if member is None or not only_hosts:
                 event.set()
 
     def text(self, room: str) -> str:
@@ -109,28 +107,23 @@ class Hub:
     def add(self, room: str, member: str | None, event: asyncio.Event) -> None:
         """Count a connection. Raises `ClassroomError` where a student has too many."""
         self.loop = asyncio.get_running_loop()
-        if member is None:
-            self.hosts.setdefault(room, set()).add(event)
-            return
-        if sum(one == member for one in self.students.get(room, {}).values()) >= TABS_EACH:
+        of_room = self.connections.setdefault(room, {})
+        if member is not None and list(of_room.values()).count(member) >= TABS_EACH:
             raise ClassroomError(f"This room is open in {TABS_EACH} tabs of this browser already; close one.")
-        self.students.setdefault(room, {})[event] = member
+        of_room[event] = member
         self._wake(room, only_hosts=True)
 
     def remove(self, room: str, event: asyncio.Event) -> None:
         """A connection has ended."""
-        self.hosts.get(room, set()).discard(event)
-        if self.students.get(room, {}).pop(event, None) is not None:
-            self._wake(room, only_hosts=True)
-        for of in (self.hosts, self.students):
-            if not of.get(room, True):
-                del of[room]
-        if room not in self.students:
+        self.connections[room].pop(event)
+        self._wake(room, only_hosts=True)
+        if not self.connections[room]:
+            del self.connections[room]
             self._texts.pop(room, None)
 
     def present(self, room: str) -> set[str]:
         """The students who are connected."""
-        return set(self.students.get(room, {}).values())
+        return {member for member in self.connections.get(room, {}).values() if member is not None}
 
 
 hub = Hub()
@@ -351,9 +344,17 @@ async def _admitted(websocket: WebSocket) -> tuple[Room, str] | None:
     return found, secret
 
 
-async def _both(websocket: WebSocket, send: Coroutine[Any, Any, None], take: Coroutine[Any, Any, None]) -> None:
-    """Send and receive until one of them ends."""
-    tasks = {asyncio.create_task(send), asyncio.create_task(take)}
+async def _connected(
+    websocket: WebSocket,
+    room: str,
+    member: str | None,
+    send: Callable[[asyncio.Event], Coroutine[Any, Any, None]],
+    take: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    """Send and receive until one of them ends. Raises `ClassroomError` where a student has too many connections."""
+    event = asyncio.Event()
+    hub.add(room, member, event)
+    tasks = {asyncio.create_task(send(event)), asyncio.create_task(take())}
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -362,6 +363,7 @@ async def _both(websocket: WebSocket, send: Coroutine[Any, Any, None], take: Cor
             elif error is not None and not isinstance(error, WebSocketDisconnect | RuntimeError):
                 raise error
     finally:
+        hub.remove(room, event)
         for task in tasks:
             task.cancel()
 
@@ -374,10 +376,8 @@ async def _host(websocket: WebSocket) -> None:
     if not rooms().is_owner(room.id, secret):
         await websocket.close(REFUSED)
         return
-    event = asyncio.Event()
-    hub.add(room.id, None, event)
 
-    async def report() -> None:
+    async def report(event: asyncio.Event) -> None:
         while True:
             event.clear()
             await websocket.send_text(json.dumps(for_host(rooms().room(room.id), rooms())))
@@ -389,10 +389,7 @@ async def _host(websocket: WebSocket) -> None:
             await websocket.receive()
             await asyncio.sleep(1 / MESSAGES_A_SECOND)
 
-    try:
-        await _both(websocket, report(), wait_for_the_end())
-    finally:
-        hub.remove(room.id, event)
+    await _connected(websocket, room.id, None, report, wait_for_the_end)
 
 
 async def _student(websocket: WebSocket) -> None:
@@ -400,16 +397,8 @@ async def _student(websocket: WebSocket) -> None:
     if admitted is None:
         return
     room, secret = admitted
-    event = asyncio.Event()
-    try:
-        member = (await _write(partial(rooms().join, room.id, secret))).id
-        hub.add(room.id, member, event)
-    except ClassroomError as error:
-        await websocket.send_text(json.dumps({"type": "problem", "text": str(error)}))
-        await websocket.close(REFUSED)
-        return
 
-    async def follow() -> None:
+    async def follow(event: asyncio.Event) -> None:
         asked = rooms().room(room.id).asked
         if asked is not None and (mine := rooms().vote_of(member, asked.id, asked.round)) is not None:
             await websocket.send_text(_voted(asked.id, asked.round, mine))  # before a reload or a restart
@@ -422,10 +411,7 @@ async def _student(websocket: WebSocket) -> None:
             await event.wait()
 
     async def take() -> None:
-        while True:
-            received = await websocket.receive()
-            if received["type"] == "websocket.disconnect":
-                return
+        while (received := await websocket.receive())["type"] != "websocket.disconnect":
             text = received.get("text") or ""
             if len(text) > MOST_CHARACTERS:
                 await websocket.close(1009)
@@ -435,9 +421,11 @@ async def _student(websocket: WebSocket) -> None:
             await asyncio.sleep(1 / MESSAGES_A_SECOND)
 
     try:
-        await _both(websocket, follow(), take())
-    finally:
-        hub.remove(room.id, event)
+        member = (await _write(partial(rooms().join, room.id, secret))).id
+        await _connected(websocket, room.id, member, follow, take)
+    except ClassroomError as error:
+        await websocket.send_text(json.dumps({"type": "problem", "text": str(error)}))
+        await websocket.close(REFUSED)
 
 
 def _voted(question: int, round: int, answer: str) -> str:
