@@ -77,16 +77,8 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_server_is_answered_under_its_own_names_and_an_open_one_by_address(address: Any) -> None:
     good = ["localhost", "LOCALHOST:8501", "127.0.0.1:8501", "[::1]:8501", "localhost.:80"]
-    bad = [
-        "evil.example",
-        "evil.example:8501",
-        "localhost.evil.example",
-        "",
-        "localhost:x",
-        "a@localhost",
-        "localhost/x",
-    ]
-    assert [name for name in [*good, *bad, "192.168.1.7", None] if is_own(name)] == good
+    bad = ["evil.example", "evil.example:85", "localhost.evil.example", "localhost:x", "a@localhost", "localhost/x"]
+    assert [name for name in [*good, *bad, "192.168.1.7", "", None] if is_own(name)] == good
     address("0.0.0.0")
     assert is_own("192.168.1.7:8501")
     assert is_own(access.socket.gethostname())
