@@ -15,6 +15,7 @@ from pages.shared import link
 from pages.shared.serving.access import visitor_id
 from pages.shared.serving.classroom import hub, lessons, rooms
 from pages.shared.text import escape_markdown
+from pages.shared.widgets import download
 from xformer.classroom.rooms import Asked, Member, Room
 from xformer.live.lesson import Exercise
 from xformer.training.tables import to_csv
@@ -86,15 +87,7 @@ def _exercises(room: Room, lesson: Mapping[str, Any]) -> None:
         st.session_state["room_step"] = step
         st.selectbox("Step that the students are at", range(len(titles)), format_func=titles.__getitem__,
                      key="room_step", on_change=_go, args=(room, lesson["name"]))  # fmt: skip
-        st.download_button(
-            "Results as CSV",
-            lambda: results_csv(room.id),
-            "xformer-exercises.csv",
-            "text/csv",
-            on_click="ignore",
-            icon=":material/download:",
-            key="room_results",
-        )
+        download("Results as CSV", lambda: results_csv(room.id), "xformer-exercises.csv", key="room_results")
         st.button("End the lesson", on_click=_act, args=(rooms().teach, room, room.id, None), key="end_lesson")
     _students_who_allow_it(room, given.checkpoint)
 

@@ -327,7 +327,7 @@ def look() -> LookedAt:
 
     On a first visit they are those of the link, else of its first variant, else the defaults.
     """
-    follow_the_link({"mask": MASKS})
+    follow_the_link()
     visit = st.session_state
     known = [*models.shipped(), *models.external_titles(), *run_store.trained()]
     if visit.get("model") not in known and not _look_at_first(st.query_params.get("a", "")):

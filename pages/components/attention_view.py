@@ -72,8 +72,8 @@ def choose_attention(key: str, selection: Selection) -> None:
     _send(key, selection)
 
 
-def attention_view(packed: Packed, *, key: str, height: int | None = None) -> Selection:
-    """Draw packed patterns and return the selection; `height` caps the enlarged picture, in CSS pixels."""
+def attention_view(packed: Packed, *, key: str) -> Selection:
+    """Draw packed patterns and return the selection."""
     shapes = [(item["heads"], item["queries"], item["keys"]) for item in packed.layers]
 
     def remember() -> None:
@@ -88,7 +88,7 @@ def attention_view(packed: Packed, *, key: str, height: int | None = None) -> Se
     look = (SCALES.index(shown.scale), SHOWN.index(shown.shown), shown.arcs)
     original, planes = packed.apart(key)
     cell = (selection.query, selection.key)
-    planes += rider((selection.layer, selection.head), cell, look, order=order, height=height or 0)
+    planes += rider((selection.layer, selection.head), cell, look, order=order)
     _message(key=f"original_of_{key}", data=original)
     _message(key=f"exact_of_{key}", data=packed.head(key))
     _component(key=key, data=planes, on_choice_change=remember)

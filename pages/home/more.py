@@ -11,8 +11,6 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from pages.components.attention_view import attention_choice, attention_view
 from pages.shared.background_job import Job, follow, progress
@@ -24,7 +22,6 @@ from pages.shared.text import escape_markdown
 from pages.shared.view import View
 from pages.shared.widgets import choose
 from xformer import ModelConfig, Transformer, record, viz
-from xformer.analysis.attention_patterns import SCORES, pattern_scores
 from xformer.analysis.scoring import HIGH, asking_lengths, has_mastered_its_training, how_far
 from xformer.analysis.tables import TableSoFar
 from xformer.counting import Part, count_with_projections_to, n_parameters, parameters_by_part
@@ -197,18 +194,7 @@ def _forward(config: ModelConfig) -> None:
     )
     chosen = attention_choice(KEY, done.layers)
     attention_view(pack(done.layers, selected=(chosen.layer, chosen.head)), key=KEY)
-    first, last = (evenness(done.trace[f"encoder.{index}.attn.pattern"][0]) for index in (0, config.n_layers - 1))
-    st.caption(
-        f"All layers and heads, untrained. In the first encoder layer the rows have {percent(first, 0)} of the entropy of "
-        f"uniform attention, in the last {percent(last, 0)}. The patterns of the trained models on the other screens were "
-        "learned."
-    )
-
-
-def evenness(pattern: Float[Tensor, "head query key"]) -> float:
-    """The mean entropy of the rows as a share of that of uniform attention: 1 for uniform rows, 0 for one key per row."""
-    bits = pattern_scores(pattern)[:, SCORES.index("entropy")]  # [head]
-    return float(bits.mean()) / math.log2(pattern.shape[-1])
+    st.caption("All layers and heads, untrained. The patterns of the trained models on the other screens were learned.")
 
 
 def _overcount() -> None:

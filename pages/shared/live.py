@@ -7,6 +7,7 @@ from typing import Any
 
 import streamlit as st
 
+from pages.shared import widgets
 from pages.shared.models import card_of_model
 from pages.shared.resources import MASKS
 from pages.shared.text import escape_markdown
@@ -18,16 +19,10 @@ from xformer.live.export import check_exportable, live_page
 
 def download(make: Callable[[], bytes], name: str, file: str) -> None:
     """The button; `make` is called when the file is requested."""
-    st.download_button(
-        "Live page",
-        make,
-        f"{file}-live.html",
-        "text/html",
-        icon=":material/download:",
-        on_click="ignore",
-        key=f"live_{name}",
-        help="One file in which the model runs, with the network off: type, change its mask, ablate heads, follow one head.",
+    about = (
+        "One file in which the model runs, with the network off: type, change its mask, ablate heads, follow one head."
     )
+    widgets.download("Live page", make, f"{file}-live.html", key=f"live_{name}", help=about)
 
 
 def live_menu(view: View, name: str, at: Mapping[str, Any] | None = None) -> None:

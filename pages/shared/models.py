@@ -73,10 +73,6 @@ def not_shown(model: HuggingFaceModel) -> str:
     )
 
 
-def _needed(id: str) -> int:
-    return catalogue().entry(id).needed
-
-
 def _free() -> int:
     """The free bytes, after the answers of closed models are evicted: they keep the models in memory."""
     open_now = set(external_store.open_ids())
@@ -84,7 +80,9 @@ def _free() -> int:
     return free_bytes()
 
 
-external_store: ModelStore[ModelAdapter] = ModelStore(_load, _needed, free=_free, check=_check)
+external_store: ModelStore[ModelAdapter] = ModelStore(
+    _load, lambda id: catalogue().entry(id).needed, free=_free, check=_check
+)
 """The open external models of this server."""
 
 
@@ -121,18 +119,39 @@ def run_and_step(name: str) -> tuple[str, int | None] | None:
 
 def resolved(name: str) -> str | None:
     """The name with its step written out, or None where there is no such model."""
+    return _looked_up(name)[0]
+
+
+def why_not(name: str) -> str | None:
+    """Why the run or external model of a link cannot be opened; None where the link names neither."""
+    return _looked_up(name)[1]
+
+
+def _looked_up(name: str) -> tuple[str | None, str | None]:
+    """The name with its step written out, or None and why there is no such model; None twice where it names nothing."""
     asked = run_and_step(name)
     if asked is None:
         exact, similar = _guesses(name)
-        return exact or (similar[0] if len(similar) == 1 else None)
+        if exact or len(similar) == 1:
+            return exact or similar[0], None
+        titles = [title_of(one) for one in similar]
+        titles = titles or get_close_matches(name, [*shipped(), *external_titles().values()], cutoff=0.8)
+        if titles:
+            return None, f"There is no model “{name[:100]}”; did you mean {', '.join(titles)}?"
+        return None, _why_not_external(name)
     run, step = asked
     try:
-        steps = [] if run_store.entry(run).deleted is not None else steps_of(run)
-    except RunStoreError:
-        return None
-    if not steps or step not in (None, *steps):
-        return None
-    return f"{run}@{steps[-1] if step is None else step}"
+        entry, steps = run_store.entry(run), steps_of(run)
+    except RunStoreError as error:
+        return None, str(error)
+    if entry.deleted is not None:
+        return None, f"The run “{entry.name}” was deleted."
+    if not steps:
+        return None, f"The run “{entry.name}” is {entry.state} and has no weights to look at yet."
+    if step not in (None, *steps):
+        others = f"of {len(steps)} others, up to step {steps[-1]:,}"
+        return None, f"The run “{entry.name}” keeps no weights of step {step:,}, but {others}."
+    return f"{run}@{steps[-1] if step is None else step}", None
 
 
 def _guesses(name: str) -> tuple[str | None, list[str]]:
@@ -150,27 +169,6 @@ def _guesses(name: str) -> tuple[str | None, list[str]]:
     wanted = plain(name)
     exact = next((one for one, title in there.items() if plain(title) == wanted), None)
     return exact, [one for one, title in there.items() if wanted and plain(title).startswith(wanted)]
-
-
-def why_not(name: str) -> str | None:
-    """Why the run or external model of a link cannot be opened; None where the link names neither."""
-    asked = run_and_step(name)
-    if asked is None:
-        similar = [title_of(one) for one in _guesses(name)[1]]
-        similar = similar or get_close_matches(name, [*shipped(), *external_titles().values()], cutoff=0.8)
-        if similar and not resolved(name):
-            return f"There is no model “{name[:100]}”; did you mean {', '.join(similar)}?"
-        return _why_not_external(name)
-    run, step = asked
-    try:
-        entry, steps = run_store.entry(run), steps_of(run)
-    except RunStoreError as error:
-        return str(error)
-    if entry.deleted is not None:
-        return f"The run “{entry.name}” was deleted."
-    if not steps or step is None:
-        return f"The run “{entry.name}” is {entry.state} and has no weights to look at yet."
-    return f"The run “{entry.name}” keeps no weights of step {step:,}, but of {len(steps)} others, up to step {steps[-1]:,}."
 
 
 def _why_not_external(name: str) -> str | None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from pages.shared.layout import chart_spec, is_dark, run_title
 from pages.shared.link import address
 from pages.shared.text import escape_markdown
 from pages.shared.view import ORIGINAL, View
+from pages.shared.widgets import download
 from xformer.errors import UnavailableError
 from xformer.reading import Reading, Recipe
 from xformer.site import Site, head_title, layer_title
@@ -48,30 +49,21 @@ def picture(view: Shown, name: str, draw: Draw, *readings: Source, key: str = ""
     return event
 
 
-def of_each_run(
-    view: View,
-    name: str,
-    draw: Draw,
-    *,
-    places: Sequence[DeltaGenerator] = (),
-    look: Callable[[int], Mapping[str, Any]] = lambda index: {},
-    **options: Any,
-) -> None:
+def of_each_run(view: View, name: str, draw: Draw, **options: Any) -> None:
     """Show the picture of the original and, where there is one, of the changed run, with one “⋯” for both.
 
-    A changed run is drawn with `before=` the original where the picture knows that. `places` are containers for them,
-    `look` gives what each of them has of its own.
+    A changed run is drawn with `before=` the original, and each of two with its name as `title=`, where the picture knows that.
     """
-    original, changed = view.original(), view.changed()
-    calls = [Call(draw, (original,), {**options, **look(0), **_title(draw, view, ORIGINAL)})]
+    known, original, changed = inspect.signature(draw).parameters, view.original(), view.changed()
+    calls = [Call(draw, (original,), options)]
     if changed is not None:
-        before = {"before": original} if "before" in inspect.signature(draw).parameters else {}
-        calls.append(Call(draw, (changed,), {**options, **look(1), **before, **_title(draw, view, view.shown)}))
-    for index, call in enumerate(calls):
-        with places[index] if places else st.container():
-            if changed is not None and "title" not in call.options:
-                st.markdown(f"**{run_title(view.shown if index else ORIGINAL)}**")
-            shown(view, call, f"{name}_{index}")
+        calls.append(Call(draw, (changed,), options | ({"before": original} if "before" in known else {})))
+    for index, (call, run) in enumerate(zip(calls, (ORIGINAL, view.shown), strict=False)):
+        if changed is not None and "title" in known:
+            calls[index] = call = replace(call, options={**call.options, "title": run_title(run)})
+        elif changed is not None:
+            st.markdown(f"**{run_title(run)}**")
+        shown(view, call, f"{name}_{index}")
     footer(view, name, calls)
 
 
@@ -151,10 +143,6 @@ def table(view: Shown, tabulate: Callable[..., pd.DataFrame], *readings: Any, **
     return shared.get(("table", *call.key(view)), call.make)
 
 
-def _title(draw: Draw, view: View, name: str) -> dict[str, str]:
-    return {"title": run_title(name)} if view.is_changed and "title" in inspect.signature(draw).parameters else {}
-
-
 Table = pd.DataFrame | Callable[[], pd.DataFrame]
 """The numbers of a picture, or what makes them once they are asked for."""
 
@@ -199,36 +187,17 @@ def menu(name: str) -> DeltaGenerator:
 
 def csv(table: Table, name: str, file: str, words: str = "Data as CSV") -> None:
     """A button for the table as a CSV file; a function is called when the file is requested."""
-    numbers = "The numbers of this picture."
-    _download(words, lambda: to_csv(table() if callable(table) else table), name, file, "csv", numbers)
+
+    def make() -> bytes:
+        return to_csv(table() if callable(table) else table)
+
+    download(words, make, f"{file}-{name}.csv", key=f"csv_{name}", help="The numbers of this picture.")
 
 
 def html(page: Callable[[], str], name: str, file: str) -> None:
     """A button for the picture as a self-contained page."""
     about = "One file that opens anywhere, with the network off: everything here can still be pointed at."
-    _download("This view as HTML", lambda: page().encode(), name, file, "html", about)
-
-
-def _download(label: str, make: Callable[[], str | bytes], name: str, file: str, kind: str, help: str) -> None:
-    st.download_button(
-        label,
-        make,
-        f"{file}-{name}.{kind}",
-        _MIME[kind],
-        icon=":material/download:",
-        on_click="ignore",
-        key=f"{kind}_{name}",
-        help=help,
-    )
-
-
-_MIME = {
-    "csv": "text/csv",
-    "html": "text/html",
-    "svg": "image/svg+xml",
-    "pdf": "application/pdf",
-    "png": "image/png",
-}
+    download("This view as HTML", lambda: page().encode(), f"{file}-{name}.html", key=f"html_{name}", help=about)
 
 
 @dataclass(frozen=True)
@@ -274,5 +243,7 @@ def figure_files(figures: Figures, name: str, file: str) -> None:
 
         made: dict[str, Callable[[str], bytes]] = {"SVG": str.encode, "PDF": pdf_of, "PNG": png_of}
         for kind, convert in made.items():
-            about = "This picture for a paper or a slide."
-            _download(kind, lambda convert=convert: convert(drawn()), name, file, kind.lower(), about)
+            about, end = "This picture for a paper or a slide.", kind.lower()
+            download(
+                kind, lambda convert=convert: convert(drawn()), f"{file}-{name}.{end}", key=f"{end}_{name}", help=about
+            )

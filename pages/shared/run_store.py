@@ -18,10 +18,10 @@ import streamlit as st
 from pages.shared.byte_cache import shared
 from pages.shared.serving import access
 from pages.shared.serving.access import is_forwarded, is_local_only
+from pages.shared.serving.classroom import rooms
 from pages.shared.streamlit_compat import is_script_thread
 from pages.shared.text import escape_markdown
 from xformer.checkpoints import FILE
-from xformer.classroom.rooms import Rooms
 from xformer.disk_quota import runs_folder
 from xformer.errors import ConfigError, RunStoreError, XformerError
 from xformer.files import snapshot_steps
@@ -35,7 +35,6 @@ HERE = "here"
 """Who everybody is in open mode."""
 RECONCILE_SECONDS = 1.0
 EMPTY_BIN_SECONDS = 60.0
-_one_reconciler = threading.Lock()
 
 
 def store() -> RunStore:
@@ -129,9 +128,8 @@ def cluster() -> Status | None:
 
 
 def start_reconciler() -> None:
-    """Look after the queue for as long as the server runs; only the first call does something."""
-    if _one_reconciler.acquire(blocking=False):  # held for good: one a server
-        threading.Thread(target=_reconcile_for_ever, name="reconciler", daemon=True).start()
+    """Look after the queue for as long as the server runs; to be called once."""
+    threading.Thread(target=_reconcile_for_ever, name="reconciler", daemon=True).start()
 
 
 def _reconcile_for_ever() -> None:
@@ -142,7 +140,7 @@ def _reconcile_for_ever() -> None:
         try:
             if is_time:
                 emptied = time.monotonic()
-                Rooms(runs_folder()).delete_expired()
+                rooms().delete_expired()
             if store().database.file.exists():
                 jobs.reconcile(store())
                 if is_time:

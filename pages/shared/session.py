@@ -46,7 +46,7 @@ def open_sidebar(title: str, question: str) -> Opened:
     if not (models.shipped() or models.external_titles() or run_store.trained()):
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         st.stop()
-    follow_the_link({"mask": resources.MASKS})
+    follow_the_link()
     with st.sidebar:
         model = ask_model()
     if problem := wait_until_open(model):  # the sidebar stands already, so that another can be chosen
@@ -119,7 +119,7 @@ def looked_at() -> LookedAt | None:
     return LookedAt(model + step, str(state.get("input", "")), str(state["mask"]), str(state.get("edits", "")))
 
 
-def follow_the_link(options: dict[str, tuple[str, ...]]) -> None:
+def follow_the_link() -> None:
     """Apply the link; warn about unknown values. A link with a model and no edits clears the edits."""
     if (model := asked("model")) is not None:
         st.session_state["edits"] = ""
@@ -130,14 +130,13 @@ def follow_the_link(options: dict[str, tuple[str, ...]]) -> None:
                 not_here("model", models.shipped())
     for name in LINKED:
         wanted = asked(name)
-        if wanted is None or (
-            name == "input" and wanted == st.session_state.get("window")
-        ):  # more was typed than is shown
+        is_known = name == "input" and wanted == st.session_state.get("window")  # more was typed than is shown
+        if wanted is None or is_known:
             continue
-        if wanted in options.get(name, (wanted,)):
-            st.session_state[name] = wanted
+        if name == "mask" and wanted not in resources.MASKS:
+            not_here(name, resources.MASKS)
         else:
-            not_here(name, options[name])
+            st.session_state[name] = wanted
 
 
 @dataclass(frozen=True)

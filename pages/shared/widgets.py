@@ -6,6 +6,7 @@ view.share(side=side)
 
 from __future__ import annotations
 
+import mimetypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -232,3 +233,10 @@ def file_box(label: str, types: Sequence[str], megabytes: int, take: Callable[[b
     if box.success:
         st.success(escape_markdown(box.success), icon=":material/check:")
     box.problem = box.success = ""
+
+
+def download(label: str, make: Callable[[], str | bytes], file: str, *, key: str, help: str | None = None) -> None:
+    """A button for a file that is made when it is requested."""
+    kind = mimetypes.guess_type(file)[0] or "application/octet-stream"
+    icon = ":material/download:"
+    st.download_button(label, make, file, kind, icon=icon, on_click="ignore", key=key, help=help)

@@ -138,34 +138,6 @@ def test_on_a_phone_the_controls_are_a_sheet_and_pictures_keep_their_size(app: s
     assert page.evaluate(OVERFLOW) <= 390
 
 
-WAITS = "main => getComputedStyle(main, '::after').content"
-
-
-def test_at_a_large_zoom_the_title_is_clear_and_a_grey_field_stands_for_a_picture_that_is_computed(
-    app: str, visit: Visiting
-) -> None:
-    page = visit(app, "/residual?model=reverse-small&mask=causal", width=853).page
-    expect(page.locator(".st-key-chip_mask")).to_be_visible()
-    quiet(page)
-    parts = ("h1 > span", ".st-key-chip_mask", ".st-key-share button")
-    places = [page.locator(one).first.bounding_box() for one in parts]
-    lefts = [place["x"] for place in places if place is not None]
-    rights = [place["x"] + place["width"] for place in places if place is not None]
-    assert len(lefts) == 3
-    assert all(right <= left for right, left in zip(rights[:-1], lefts[1:], strict=True))
-    page.emulate_media(reduced_motion="reduce")
-    expect(page.get_by_test_id("stVegaLiteChart").first).to_be_visible()
-    state = "(app, state) => { app.dataset.testScriptState = state }"
-    main, shown = page.get_by_test_id("stMainBlockContainer"), page.get_by_test_id("stApp")
-    shown.evaluate(state, "running")
-    assert main.evaluate(WAITS) == "none"  # its picture is there
-    page.evaluate("document.querySelectorAll('[data-testid=stVegaLiteChart]').forEach(chart => chart.remove())")
-    assert main.evaluate(WAITS) == '""'
-    assert main.evaluate("main => parseFloat(getComputedStyle(main, '::after').animationDuration)") < 0.001
-    shown.evaluate(state, "notRunning")
-    assert main.evaluate(WAITS) == "none"
-
-
 def test_a_late_word_from_a_screen_that_was_left_by_back_cuts_off_no_forward(app: str, visit: Visiting) -> None:
     """As it comes when Back is pressed twice, and the screen between has begun to answer."""
     page = visit(app, LINK).page

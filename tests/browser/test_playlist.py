@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
@@ -60,10 +59,6 @@ def test_views_are_collected_ordered_saved_opened_and_played(app: str, visit: Vi
     quiet(page)
     share(page, "Add this view")
     see(page, "View 2 of the playlist.")
-    page.reload()
-    expect(page.locator(".playlist .count")).to_be_hidden()
-    expect(page.get_by_role("button", name="Share")).to_be_visible()
-    quiet(page)
     share(page, "Open the playlist")
     page.get_by_label("Title of the playlist").fill("My <b>talk</b>")
     first, second = titles(page)
@@ -81,9 +76,8 @@ def test_views_are_collected_ordered_saved_opened_and_played(app: str, visit: Vi
     ordered(page, [first, "Where it is decided"])
     page.keyboard.press("Enter")  # it is at the end: the focus went to its number, which shows it
     shown(page, "2 / 2", "/residual", "mask=causal")
-    view(page, 0).locator(".grip").drag_to(page.get_by_label("Speaker note of view 2"))
+    page.get_by_role("button", name="Move view 1 down").press("Enter")
     ordered(page, ["Where it is decided", first])
-    expect(page.locator(".playlist .count")).to_have_text("1 / 2")  # still the view on the screen
     page.get_by_role("button", name="Remove view 2").click()
     ordered(page, ["Where it is decided"])
     page.get_by_role("button", name="Undo").click()
@@ -107,11 +101,6 @@ def test_views_are_collected_ordered_saved_opened_and_played(app: str, visit: Vi
     see(page, "No views yet.")
     page.get_by_label("A playlist file").set_input_files(file)
     expect(page.get_by_label("Title of view 1")).to_have_value("Where it is decided")
-    bad = tmp_path / "bad.json"
-    bad.write_text(json.dumps({"title": "x", "items": [{"link": "//example.org", "title": "x"}]}))
-    page.get_by_label("A playlist file").set_input_files(bad)
-    see(page, "The file was not opened. Item 1: link must be a screen of the app")
-    ordered(page, ["Where it is decided", first])
 
     # Played by keys; Back and Forward of the browser move along.
     page.get_by_role("button", name="▶ Play").click()

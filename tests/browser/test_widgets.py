@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 import xformer
-from xformer.widgets.scripts import script
 
 pytestmark = pytest.mark.browser
 INPUT = "3 7 12 9"
@@ -63,49 +61,4 @@ def test_the_file_of_a_view_follows_the_theme_of_the_browser(offline: tuple[Page
         pictures.append(page.evaluate(corner))
     assert grounds == ["rgb(255, 255, 255)", "rgb(16, 20, 28)"]
     assert pictures[0] != pictures[1], "the canvas was not drawn anew"
-    assert not wrong
-
-
-NOTEBOOK = """
-<body style="background: #111"><div id="cell"></div><div class="page">the page of an export</div>
-<script type="module">
-const bytes = (text) => new DataView(Uint8Array.from(atob(text), (one) => one.charCodeAt(0)).buffer);
-const state = { layer: 0, head: 0, query: null, key: null, _style: "", _page_class: "page" };
-Object.assign(state, { _planes: bytes("PLANES"), _exact: bytes("EXACT") });
-const heard = {};
-globalThis.model = {
-  get: (name) => state[name], set: (name, value) => { state[name] = value; },
-  save_changes() { globalThis.saved = { ...state }; },
-  on: (event, does) => { heard[event] = does; }, off: (event) => { delete heard[event]; },
-  tell(name, value) { state[name] = value; heard[`change:${name}`](); },
-};
-const { default: widget } = await import("data:text/javascript;base64,SCRIPT");
-globalThis.leave = widget.render({ model, el: document.getElementById("cell") });
-globalThis.heard = heard;
-</script>
-"""
-
-
-def test_the_view_in_a_notebook_tells_python_and_is_told(offline: tuple[Page, list[str]]) -> None:
-    page, wrong = offline
-    view = xformer.attention_view(xformer.read("checkpoints/reverse", INPUT))
-    parts = {"PLANES": view._planes, "EXACT": view._exact, "SCRIPT": script("attention_view", "notebook").encode()}
-    content = NOTEBOOK
-    for name, value in parts.items():
-        content = content.replace(name, base64.b64encode(value).decode())
-    page.set_content(content)
-    expect(page.locator(".av .head .name")).to_have_text("layer 1 · head 1")
-    expect(page.locator(".page")).to_be_hidden()
-    assert page.locator("#cell").evaluate("(el) => el.shadowRoot.querySelector('.ground').className") == "ground dark"
-    page.evaluate("model.tell('layer', 2)")
-    expect(page.locator(".av .head .name")).to_have_text("layer 3 · head 1")
-    page.locator(".av .grid .base").focus()
-    page.keyboard.press("]")
-    page.wait_for_function("globalThis.saved?.head === 1")
-    assert page.evaluate("[saved.layer, saved.head, saved.query, saved.key]") == [2, 1, None, None]
-    page.locator(".av .stage .pane.matrix .base").first.click(position={"x": 100, "y": 120})
-    page.wait_for_function("saved.query !== null && saved.key !== null")
-    page.evaluate("leave()")
-    assert page.evaluate("Object.keys(heard)") == []
-    expect(page.locator(".page")).to_be_visible()
     assert not wrong

@@ -42,12 +42,6 @@ def test_room_is_found_by_its_code_however_it_is_typed(rooms: Rooms, room: Room)
     assert rooms.find(room.id) is None, "the id is no code"
 
 
-def test_second_room_of_a_lecturer_replaces_the_first(rooms: Rooms, room: Room) -> None:
-    second = rooms.open("lecturer")
-    assert rooms.find(room.code) is None
-    assert rooms.of("lecturer") == second
-
-
 def test_only_the_lecturer_owns_the_room(rooms: Rooms, room: Room) -> None:
     rooms.join(room.id, "student")
     assert rooms.is_owner(room.id, "lecturer")
@@ -80,6 +74,8 @@ def test_later_vote_of_a_round_replaces_the_earlier_one(rooms: Rooms, room: Room
         rooms.vote(one, question, 1, answer)
     rooms.vote(two, question, 1, "0")
     assert rooms.tally(question) == {1: {"0": 1, "1": 1}}
+    with pytest.raises(ClassroomError, match="got '2'"):
+        rooms.ask(room.id, YES_NO, ["2"])  # the right answer is one of the answers
     rooms.ask_again(question)
     rooms.vote(two, question, 2, "1")
     assert rooms.tally(question) == {1: {"0": 1, "1": 1}, 2: {"1": 1}}
@@ -87,22 +83,16 @@ def test_later_vote_of_a_round_replaces_the_earlier_one(rooms: Rooms, room: Room
     assert rooms.vote_of(two, question, 2) == "1"
 
 
-@pytest.mark.parametrize(("round", "answer"), [(2, "0"), (1, "2"), (1, "x"), (1, "")])
-def test_vote_must_be_an_answer_of_the_current_round(rooms: Rooms, room: Room, round: int, answer: str) -> None:
-    question = rooms.ask(room.id, YES_NO, [])
-    with pytest.raises(ClassroomError):
-        rooms.vote(rooms.join(room.id, "one").id, question, round, answer)
-    assert rooms.tally(question) == {}
-
-
-def test_vote_is_refused_after_the_reveal_and_from_another_room(rooms: Rooms, room: Room) -> None:
+def test_vote_is_refused_from_another_room_for_another_answer_and_after_the_reveal(rooms: Rooms, room: Room) -> None:
     question = rooms.ask(room.id, YES_NO, ["0"])
-    stranger = rooms.join(rooms.open("another").id, "stranger").id
-    with pytest.raises(ClassroomError):
-        rooms.vote(stranger, question, 1, "0")
+    one, stranger = rooms.join(room.id, "one").id, rooms.join(rooms.open("another").id, "stranger").id
+    for member, round, answer in ((stranger, 1, "0"), (one, 2, "0"), (one, 1, "2"), (one, 1, "x"), (one, 1, "")):
+        with pytest.raises(ClassroomError):
+            rooms.vote(member, question, round, answer)
     rooms.reveal(question)
     with pytest.raises(ClassroomError, match="ended"):
-        rooms.vote(rooms.join(room.id, "one").id, question, 1, "0")
+        rooms.vote(one, question, 1, "0")
+    assert rooms.tally(question) == {}
     rooms.ask_again(question)
     asked = rooms.room(room.id).asked
     assert asked is not None
@@ -117,27 +107,11 @@ def test_votes_of_many_threads_are_all_counted(rooms: Rooms, room: Room) -> None
     assert rooms.tally(question) == {1: {"0": 24}}
 
 
-@pytest.mark.parametrize(
-    ("answer", "is_one"),
-    [
-        ("1.2", True),
-        ("0.0", True),
-        ("2.0", False),
-        ("0.3", False),
-        ("1", False),
-        ("1.2.0", False),
-        (None, False),
-        ("٣.1", False),
-    ],
-)
-def test_cell_lies_on_the_map(answer: object, is_one: bool) -> None:
-    assert CELL.accepts(answer) == is_one
-
-
-def test_cell_of_another_row_is_no_answer_where_a_row_is_asked_for() -> None:
+def test_cell_lies_on_the_map_and_in_the_row_that_is_asked_for() -> None:
+    answers = ("1.2", "0.0", "2.0", "0.3", "1", "1.2.0", None, "٣.1")
+    assert [answer for answer in answers if CELL.accepts(answer)] == ["1.2", "0.0"]
     row = Question("cell", "Where?", queries=("a", "b"), keys=("a", "b"), query=1)
-    assert row.accepts("1.0")
-    assert not row.accepts("0.0")
+    assert [answer for answer in ("1.0", "0.0") if row.accepts(answer)] == ["1.0"]
 
 
 @pytest.mark.parametrize(
@@ -155,11 +129,6 @@ def test_question_breaks_a_rule(wrong: dict) -> None:
         Question(**wrong)
 
 
-def test_right_answer_must_be_one_of_the_answers(rooms: Rooms, room: Room) -> None:
-    with pytest.raises(ClassroomError, match="got '2'"):
-        rooms.ask(room.id, YES_NO, ["2"])
-
-
 def test_solved_exercise_stays_solved(rooms: Rooms, room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     member = rooms.join(room.id, "one").id
     rooms.rename(member, "  Mia \n\x00 the second, of a very long name ")
@@ -168,12 +137,8 @@ def test_solved_exercise_stays_solved(rooms: Rooms, room: Room, monkeypatch: pyt
     rooms.work(member, "masks", 3, 2, False)
     rooms.work(member, "heads", 1, 1, False)
     masks, heads = rooms.results(room.id)[::-1]
-    assert (masks["student"], masks["step"], masks["tries"], masks["solved"]) == (
-        "Mia the second, of a ver",
-        4,
-        5,
-        True,
-    )
+    found = [masks[name] for name in ("student", "step", "tries", "solved")]
+    assert found == ["Mia the second, of a ver", 4, 5, True]
     assert (heads["solved"], heads["stuck"]) == (False, False)
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + module.STUCK_SECONDS + 1)
@@ -212,18 +177,14 @@ def test_student_is_forgotten_with_all_votes(rooms: Rooms, room: Room) -> None:
     rooms.vote(one, question, 1, "0")
     rooms.vote(two, question, 1, "1")
     rooms.work(one, "masks", 3, 1, True)
+    rooms.offer(one, {"input": "3 7"})
+    rooms.offer(two, {"input": "3 7"})
+    assert rooms.members(room.id)[1].state == {"input": "3 7"}
+    rooms.offer(two, None)
     rooms.forget(one)
     assert rooms.tally(question) == {1: {"1": 1}}
     assert rooms.results(room.id) == []
-    assert [member.id for member in rooms.members(room.id)] == [two]
-
-
-def test_state_is_kept_only_with_consent(rooms: Rooms, room: Room) -> None:
-    member = rooms.join(room.id, "one").id
-    rooms.offer(member, {"input": "3 7"})
-    assert [one.state for one in rooms.members(room.id)] == [{"input": "3 7"}]
-    rooms.offer(member, None)
-    assert [one.state for one in rooms.members(room.id)] == [None]
+    assert [(member.id, member.state) for member in rooms.members(room.id)] == [(two, None)]
 
 
 def test_another_process_reads_the_same_rooms(rooms: Rooms, room: Room) -> None:
@@ -240,6 +201,8 @@ def test_server_holds_so_many_rooms(rooms: Rooms, room: Room, monkeypatch: pytes
     monkeypatch.setattr(module, "MOST_ROOMS", 1)
     with pytest.raises(ClassroomError, match="1 are allowed"):
         rooms.open("another")
-    rooms.open("lecturer")
+    second = rooms.open("lecturer")  # in place of the first
+    assert rooms.find(room.code) is None
+    assert rooms.of("lecturer") == second
     with pytest.raises(ClassroomError, match="cookies"):
         rooms.open("")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,6 +67,12 @@ def open_page(monkeypatch: pytest.MonkeyPatch, runs: Path, tmp_path: Path) -> Op
     return open_page
 
 
+@cache
+def parsed(file: Path) -> ast.Module:
+    """A file of the app as a syntax tree, for the tests that read all of them."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def arrive(app: AppTest, page: str) -> None:
     """Make that page the first one: before a run `switch_page` goes by the name of a file, and all are page.py."""
     app._page_hash = calc_hash(Path(page).parent.name)
@@ -100,3 +108,13 @@ def strip_lanes(app: AppTest) -> list[dict[str, Any]]:
 def plain(message: object) -> str:
     """What a person reads of a message: without what keeps its words from being read as Markdown."""
     return str(message).replace("\\", "").replace(WORD_JOINER, "")
+
+
+def everything(app: AppTest) -> str:
+    """All sentences of a screen."""
+    return plain(" ".join(one.value for kind in ("caption", "markdown", "info") for one in getattr(app, kind)))
+
+
+def n_charts(app: AppTest) -> int:
+    """The number of charts of a screen."""
+    return sum(len(app.get(kind)) for kind in ("vega_lite_chart", "arrow_vega_lite_chart", "plotly_chart"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,21 +47,16 @@ def test_what_was_not_asked_for_longest_goes_first() -> None:
     assert cache.total == 400_000
 
 
-def test_what_was_worked_out_in_portions_is_kept_too() -> None:
-    cache = ByteCache(lambda: 1_000_000)
-    assert cache.peek("a") is None
-    cache.put("a", torch.ones(3))
-    assert cache.peek("a") is cache.get("a", lambda: None)
-    assert cache.total == 12
-
-
-def test_unused_bytes_are_returned() -> None:
-    cache = ByteCache(lambda: 1_000_000)
-    cache.get("a", lambda: torch.zeros(1000))
+def test_unused_bytes_are_returned_and_kept_ones_give_way_to_a_computation() -> None:
+    cache = ByteCache(lambda: 5_000)
+    cache.put("a", torch.zeros(1000))
     time.sleep(0.01)
     cache.sweep(unused=60)
-    assert cache.total == 4000
-    cache.sweep(unused=0.005)
+    assert cache.peek("a") is not None
+    cache.put("newest", 1)
+    cache.sweep(more=2_000)
+    assert cache.total < 100
+    cache.sweep(unused=-1.0)
     assert cache.total == 0
 
 
@@ -78,25 +73,15 @@ def test_what_an_answer_remembers_is_counted_anew() -> None:
 
 
 def test_simultaneous_requests_wait_for_one_answer() -> None:
-    cache, made, start = ByteCache(), [], threading.Barrier(6)
+    cache, made = ByteCache(), []
 
     def make() -> int:
         made.append(1)
         time.sleep(0.05)
         return 7
 
-    answers: list[int] = []
-
-    def visitor() -> None:
-        start.wait()
-        answers.append(cache.get("key", make))
-
-    visitors = [threading.Thread(target=visitor) for _ in range(6)]
-    for one in visitors:
-        one.start()
-    for one in visitors:
-        one.join()
-    assert answers == [7] * 6
+    with ThreadPoolExecutor(6) as visitors:
+        assert list(visitors.map(lambda _: cache.get("key", make), range(6))) == [7] * 6
     assert len(made) == 1
 
 
@@ -107,29 +92,10 @@ def test_a_failure_is_not_kept() -> None:
     assert cache.get("key", lambda: 5) == 5
 
 
-def test_the_budget_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_budget_is_read_from_the_environment_or_a_share_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "3")
     assert budget() == 3 * 1024**2
-    monkeypatch.setattr("pages.shared.byte_cache.machine_bytes", lambda: 2 * 1024**3)
-    for nonsense in ("", "-1", "much", "١"):
+    for machine, nonsense, allowed in ((4, "", 1), (12, "much", 1.5), (512, "-1", 2), (4, "١", 1)):  # GiB
+        monkeypatch.setattr("pages.shared.byte_cache.machine_bytes", lambda machine=machine: machine * 1024**3)
         monkeypatch.setenv("XFORMER_MAX_MEMORY", nonsense)
-        assert budget() == 1024 * 1024**2
-
-
-@pytest.mark.parametrize(("machine", "allowed"), [(4, 1), (12, 1.5), (512, 2)])  # GiB
-def test_the_default_budget_is_a_share_of_the_machine(
-    monkeypatch: pytest.MonkeyPatch, machine: int, allowed: float
-) -> None:
-    monkeypatch.delenv("XFORMER_MAX_MEMORY", raising=False)
-    monkeypatch.setattr("pages.shared.byte_cache.machine_bytes", lambda: machine * 1024**3)
-    assert budget() == allowed * 1024**3
-
-
-def test_kept_answers_give_way_to_a_computation_before_it_begins() -> None:
-    cache = ByteCache(lambda: 1_000)
-    cache.put("kept", torch.zeros(150))
-    cache.put("newest", 1)
-    cache.sweep(more=300)
-    assert cache.total >= 600
-    cache.sweep(more=600)
-    assert cache.total < 600
+        assert budget() == allowed * 1024**3

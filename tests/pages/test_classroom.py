@@ -71,13 +71,6 @@ def test_visitor_without_a_cookie_is_offered_nothing(open_page: Open, monkeypatc
     assert not [button for button in app.button if button.key == "open_room"]
 
 
-def test_new_session_finds_its_room_again(open_page: Open, rooms: Rooms, room: Room) -> None:
-    """As after a restart of the server."""
-    app = open_page(ATTENTION, **REVERSE)
-    assert room_of(rooms).shown["state"]["mask"] == "causal"
-    assert not app.exception
-
-
 def test_question_hides_the_screen_until_the_reveal(open_page: Open, rooms: Rooms, room: Room) -> None:
     question = rooms.ask(room.id, Question("choice", "Which?", options=("a", "b")), ["1"])
     app = open_page(ATTENTION, **REVERSE | {"mask": "as trained"})
@@ -109,37 +102,32 @@ def test_lesson_stands_in_place_of_the_screen(open_page: Open, rooms: Rooms, roo
     assert not app.exception
 
 
-def test_every_screen_has_the_menu(open_page: Open, rooms: Rooms, room: Room) -> None:
-    for name in ("home", "train", "compare", "first_principles"):
-        app = open_page(f"pages/{name}/page.py")
-        assert any(present.spaced(room.code) in text.value for text in app.markdown), name
-        assert not app.exception, name
-    assert room_of(rooms).shown.get("note", "").startswith("The lecturer shows “"), "a screen without one model"
-
-
-def shown_in(open_page: Open, screen: str, link: dict[str, str]) -> tuple[dict, bytes | None]:
-    """What is shown of a link; screens are known once the app has run."""
+@pytest.fixture
+def known(open_page: Open) -> None:
+    """The screens, which are known once the app has run."""
     open_page("pages/home/page.py")
-    return shown(screen, link)
 
 
 EDITS = "ablate:encoder.0.attn.1,cut:encoder.2.attn.0.1-3,cut:encoder.2.attn.*.0-0,positions:off"
 
 
-def test_state_of_a_page_leads_back_to_the_link(open_page: Open) -> None:
+@pytest.mark.usefixtures("known")
+def test_state_of_a_page_leads_back_to_the_link() -> None:
     link = REVERSE | {"edits": EDITS, "head": "3.1"}
-    message, picture = shown_in(open_page, "attention", link)
+    message, picture = shown("attention", link)
     assert picture is None
     assert link_of_state(message["state"], "reverse") == link
+    state = shown("attention", REVERSE | {"head": "3.2.0-3"})[0]["state"]  # counted from 1
+    assert [state[name] for name in ("layer", "head", "query", "key", "tab")] == [2, 1, 0, 3, "attention"]
+    assert "layer" not in shown("residual", REVERSE)[0]["state"], "the page chooses a head"
+    assert shown("train", {})[0]["note"].startswith("The lecturer shows “"), "a screen without one model"
+    with pytest.raises(XformerError):
+        shown("attention", REVERSE | {"edits": "ablate:encoder.9.attn.1"})
 
 
 @pytest.mark.parametrize(
     "state",
-    [
-        {},
-        {"ablate": "x", "cut": [1], "mask": ["causal"], "layer": "1", "input": None},
-        {"cut": [""], "ablate": ["<b>"]},
-    ],
+    [{"ablate": "x", "cut": [1], "mask": ["causal"], "layer": "1", "input": None}, {"cut": [""], "ablate": ["<b>"]}],
 )
 def test_state_that_a_student_forged_is_a_link_that_can_be_refused(open_page: Open, state: dict) -> None:
     link = link_of_state(state, "reverse-small")
@@ -147,15 +135,9 @@ def test_state_that_a_student_forged_is_a_link_that_can_be_refused(open_page: Op
     assert not open_page(ATTENTION, **link).exception
 
 
-def test_head_and_cell_are_counted_from_0(open_page: Open) -> None:
-    state = shown_in(open_page, "attention", REVERSE | {"head": "3.2.0-3"})[0]["state"]
-    assert [state[name] for name in ("layer", "head", "query", "key", "tab")] == [2, 1, 0, 3, "attention"]
-    assert "layer" not in shown_in(open_page, "residual", REVERSE)[0]["state"], "the page chooses a head"
-
-
-@pytest.mark.parametrize("edits", ["ablate:encoder.0.ffn", "open:encoder.1.attn.0.0-1"])
-def test_change_that_a_page_cannot_make_follows_as_a_picture(open_page: Open, edits: str) -> None:
-    message, picture = shown_in(open_page, "attention", REVERSE | {"edits": edits, "head": "3.2"})
+@pytest.mark.usefixtures("known")
+def test_what_a_page_cannot_run_follows_as_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    message, picture = shown("attention", REVERSE | {"edits": "ablate:encoder.0.ffn", "head": "3.2"})
     assert picture is not None
     length = struct.unpack("<I", picture[:4])[0]
     planes, head = picture[4 : 4 + length], picture[4 + length :]
@@ -164,18 +146,8 @@ def test_change_that_a_page_cannot_make_follows_as_a_picture(open_page: Open, ed
     assert header_of(head, b"XATH")["selected"] == [0, 1]
     assert message["lanes"][0] == ["reads", ["3", "7", "12", "9"]]
     assert "model" not in message
-
-
-def test_large_model_follows_as_a_picture(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "MOST_PARAMETERS", 1000)
-    message, picture = shown_in(open_page, "attention", REVERSE)
-    assert picture
-    assert "picture" in message
-
-
-def test_link_that_does_not_fit_is_refused(open_page: Open) -> None:
-    with pytest.raises(XformerError):
-        shown_in(open_page, "attention", REVERSE | {"edits": "ablate:encoder.9.attn.1"})
+    assert shown("attention", REVERSE)[1]
 
 
 def test_results_are_a_table_that_no_spreadsheet_runs(rooms: Rooms, room: Room) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 
 import pandas as pd
 import pytest
@@ -28,14 +27,13 @@ def test_heads_are_counted_from_1_and_the_header_says_so(first: int, heads: list
     assert table[HEAD].tolist() == written
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_downloaded_picture_has_the_theme_of_the_visitor(dark: bool) -> None:
+def test_a_downloaded_picture_has_the_theme_of_the_visitor() -> None:
     """It is drawn outside of the visit, where no theme is known."""
-    call = Call(viz.norms, (xformer.read(str(ROOT / "checkpoints/reverse-small"), "3 7 12"),)).in_theme(dark)
-    colours = json.dumps(call.make().to_dict())
-    assert (pick(theme.BACKGROUND, True) in svg([call.make()], dark=dark)) == dark
-    assert colours == json.dumps(viz.norms(*call.readings, dark=dark).to_dict())
-    assert colours != json.dumps(viz.norms(*call.readings, dark=not dark).to_dict())
+    reading = xformer.read(str(ROOT / "checkpoints/reverse-small"), "3 7 12")
+    for dark in (False, True):
+        chart = Call(viz.norms, (reading,)).in_theme(dark).make()
+        assert (pick(theme.BACKGROUND, True) in svg([chart], dark=dark)) == dark
+        assert chart.to_dict() == viz.norms(reading, dark=dark).to_dict() != viz.norms(reading, dark=not dark).to_dict()
 
 
 def test_the_map_of_neurons_is_offered_as_vectors_and_what_is_no_picture_is_not() -> None:
@@ -44,20 +42,15 @@ def test_the_map_of_neurons_is_offered_as_vectors_and_what_is_no_picture_is_not(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "text", ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "＝1+1", "=1", "--"]
-)
-def test_no_heading_and_no_cell_is_a_formula(text: str) -> None:
-    table = pd.DataFrame({text: [text], "n": [-1.5]})
-    for content in (to_csv(table), metrics_csv({text: [{"step": 1, text: 2.0, "scores": {text: [0.5]}}]})):
-        for line in csv.reader(io.StringIO(content.decode(), newline="")):
-            assert not [cell for cell in line if cell.startswith(text)]
-    assert list(csv.reader(io.StringIO(to_csv(table).decode(), newline="")))[1][1] == "-1.5"
-
-
-@pytest.mark.parametrize("cell", ["-0.5", "+1e-3", "-", "=", "-inf", "a=b", "", "3:+"])
-def test_numbers_signs_and_words_are_written_as_they_are(cell: str) -> None:
-    assert to_csv(pd.DataFrame({"a": [cell]})).decode().splitlines()[1].strip('"') == cell
+def test_no_heading_and_no_cell_is_a_formula_and_numbers_stay() -> None:
+    for text in ("=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "＝1+1", "--"):
+        table = pd.DataFrame({text: [text], "n": [-1.5]})
+        for content in (to_csv(table), metrics_csv({text: [{"step": 1, text: 2.0, "scores": {text: [0.5]}}]})):
+            for line in csv.reader(io.StringIO(content.decode(), newline="")):
+                assert not [cell for cell in line if cell.startswith(text)]
+        assert list(csv.reader(io.StringIO(to_csv(table).decode(), newline="")))[1][1] == "-1.5"
+    for cell in ("-0.5", "+1e-3", "-", "=", "-inf", "a=b", "", "3:+"):
+        assert to_csv(pd.DataFrame({"a": [cell]})).decode().splitlines()[1].strip('"') == cell
 
 
 def test_columns_of_one_name_are_both_made_harmless() -> None:

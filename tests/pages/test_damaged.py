@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,8 @@ def hurt(store: RunStore, run: str, statement: str) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE runs SET train = '{}' WHERE id = RUN",
         "UPDATE runs SET model = '[', state = 'banana', step = 'many', figures = '{\"samples\": \"all\"}' WHERE id = RUN",
         "UPDATE metrics SET row = '{' WHERE run = RUN",
-        "ALTER TABLE runs ADD COLUMN colour TEXT DEFAULT 'red'",
     ],
 )
 def test_runs_shows_the_others(open_page: Open, runs: Path, statement: str) -> None:
@@ -61,17 +60,7 @@ def test_train_says_it_and_leads_on(open_page: Open, runs: Path) -> None:
     assert app.button(key="start_reverse-small")
 
 
-@pytest.mark.parametrize("figures", ['{"exact_match": "much", "samples": 3}', "{", '{"loss": 1.0}'])
-def test_home_ignores_figures_that_are_no_numbers(open_page: Open, runs: Path, figures: str) -> None:
-    store = RunStore(runs)
-    run = with_weights(store, "hurt")
-    store.change(run, figures=figures)
-    app = open_page("pages/home/page.py", model=run, more="training")
-    assert not app.exception
-    assert not any("much" in str(metric.value) for metric in app.metric)
-
-
-@pytest.mark.parametrize("page", [RUNS, TRAIN, "pages/home/page.py", "pages/compare/page.py"])
+@pytest.mark.parametrize("page", [RUNS, TRAIN, "pages/home/page.py"])
 def test_an_unreadable_run_store_breaks_no_other_screen(open_page: Open, runs: Path, page: str) -> None:
     runs.mkdir(parents=True)
     (runs / "runs.sqlite").write_bytes(b"no database at all, but long enough to be looked at" * 20)
@@ -88,25 +77,19 @@ GOOD: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", GOOD)
-@pytest.mark.parametrize("value", [None, "x", [], {}, -1, 1e999, {"exact_match": "x"}, {"steps": "x"}])
-def test_a_damaged_card_shows_what_is_left_of_it(name: str, value: object) -> None:
+def test_a_damaged_card_shows_what_is_left_of_it() -> None:
     """What Home writes of a model with this card."""
-    card = believed(GOOD | {name: value})
-    assert isinstance(card["about"], str)
-    assert f"{card['step']:,} {card['seconds']:.1f} {card['device'].upper()}"
-    if "figures" in card:
-        assert f"{card['figures']['samples']:,} {card['figures']['exact_match']:.0%} {card['figures']['loss']:.3f}"
-    if "train" in card:
-        assert f"{card['train']['peak_lr']:g} {card['seed']:,}"
-    assert ("train" in card) == (name != "train")
-    assert ("figures" in card) == (name != "figures")
-
-
-def test_a_whole_card_is_shown_completely() -> None:
-    card = believed(GOOD)
-    assert {name: card[name] for name in GOOD if name != "train"} == {n: v for n, v in GOOD.items() if n != "train"}
-    assert card["train"]["steps"] == 5
+    assert believed(GOOD) | {"train": GOOD["train"]} == GOOD
+    for name, value in itertools.product(GOOD, [None, "x", [], {}, -1, 1e999, {"exact_match": "x"}, {"steps": "x"}]):
+        card = believed(GOOD | {name: value})
+        assert isinstance(card["about"], str)
+        assert f"{card['step']:,} {card['seconds']:.1f} {card['device'].upper()}"
+        assert ("train" in card) == (name != "train")
+        assert ("figures" in card) == (name != "figures")
+        if "figures" in card:
+            assert f"{card['figures']['samples']:,} {card['figures']['exact_match']:.0%} {card['figures']['loss']:.3f}"
+        if "train" in card:
+            assert f"{card['train']['peak_lr']:g} {card['seed']:,}"
 
 
 def test_the_edge_cases_of_a_card_are_believed_no_more_than_its_figures() -> None:

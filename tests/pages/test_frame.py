@@ -37,21 +37,9 @@ def test_a_link_that_cannot_be_read_is_said_above_the_picture(open_page: Open, m
     assert part in message
 
 
-def test_outside_of_a_frame_the_sidebar_says_it_once(open_page: Open) -> None:
-    app = open_page(ATTENTION, model="reverse", input="3 7 oops")
-    assert (len(app.main.error), len(app.sidebar.error)) == (0, 1)
-
-
 @pytest.mark.usefixtures("framed")
 def test_a_frame_without_a_run_says_how_to_show_one(open_page: Open) -> None:
     assert "&run=" in open_page(TRAIN).info[0].value
-
-
-def test_outside_of_a_frame_nothing_is_hidden(open_page: Open) -> None:
-    app = open_page(ATTENTION, **LINK)
-    assert app.query_params["panel"] == screens()["attention"].usual_panel
-    assert not any("--in-frame" in html.proto.body for html in app.get("html"))
-    assert not open_page(TRAIN).info
 
 
 def test_every_screen_says_what_its_picture_is() -> None:

@@ -59,13 +59,6 @@ def test_an_early_visitor_is_told_what_is_loaded(fresh: list[str], monkeypatch: 
     assert len(seen) == 1
 
 
-def test_without_a_server_the_first_visit_loads(fresh: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_import", lambda: fresh.append("imports"))
-    app = AppTest.from_function(page, default_timeout=DEADLINE).run()
-    assert [text.value for text in app.text] == ["drawn"]
-    assert fresh == ["imports", "frozen"]
-
-
 def test_a_missing_library_is_shown_to_every_visitor(fresh: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise ImportError("no torch")

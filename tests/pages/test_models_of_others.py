@@ -8,8 +8,7 @@ import pytest
 
 from pages.shared import models
 from tests.adapters.test_huggingface import folder_of
-from tests.pages.conftest import Open
-from tests.pages.test_stranger import everything, n_charts
+from tests.pages.conftest import Open, everything, n_charts
 from xformer.adapters import ModelAdapter, opening
 from xformer.adapters.load import open_model
 

@@ -37,24 +37,21 @@ def test_a_server_behind_a_proxy_is_not_local(context: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("is_open", ["0", "1"])
-def test_what_says_that_it_is_a_frame_only_looks_on(
+def test_a_frame_and_a_connection_without_the_cookie_only_look_on(
     context: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, is_open: str
 ) -> None:
     monkeypatch.setenv("XFORMER_OPEN", is_open)
-    context.is_embedded = True
-    assert not run_store.is_open()
-    assert run_store.who() == ""
-
-
-@pytest.mark.parametrize("is_open", ["0", "1"])
-@pytest.mark.parametrize("number", ["", "A" * 32, "a" * 31, "a" * 32 + "\n"])
-def test_a_connection_without_the_cookie_can_only_look_on(
-    context: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, number: str, is_open: str
-) -> None:
-    monkeypatch.setenv("XFORMER_OPEN", is_open)
-    context.cookies["xformer_visitor"] = number
-    assert not run_store.is_open()
-    assert run_store.who() == ""
+    assert run_store.is_open() == (is_open == "1")
+    for embedded, number in (
+        (True, "a" * 32),
+        (False, ""),
+        (False, "A" * 32),
+        (False, "a" * 31),
+        (False, "a" * 32 + "\n"),
+    ):
+        context.is_embedded, context.cookies["xformer_visitor"] = embedded, number
+        assert not run_store.is_open()
+        assert run_store.who() == ""
 
 
 def test_who_has_gone_while_the_script_runs_orders_nothing_any_more(context: SimpleNamespace) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pages.shared.call import script
-from tests.pages.conftest import ROOT, Open
+from tests.pages.conftest import Open
 from tests.pages.test_runs import with_weights
 from xformer.training.run_store import RunStore
 
@@ -25,24 +23,14 @@ def test_the_last_expression_is_shown_and_what_prints_is_left_alone() -> None:
         assert script(alone) == "\n".join(alone)
 
 
-def test_the_code_of_a_screen_shows_something_when_it_is_run(open_page: Open, tmp_path: Path) -> None:
-    code = open_page("pages/residual/page.py", model="reverse-small", input="4 9 2", picture="norms").code[0].value
-    (tmp_path / "picture.py").write_text(code, encoding="utf-8")
-    found = subprocess.run([sys.executable, tmp_path / "picture.py"], cwd=ROOT, capture_output=True, text=True, check=True,
-                           env={"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"})  # fmt: skip
-    pages = [Path(line.removeprefix("The picture is in ")) for line in found.stdout.splitlines()]
-    assert pages
-    for page in pages:
-        assert page.parent == tmp_path
-        assert "vega" in page.read_text(encoding="utf-8")
-
-
 def test_the_code_of_a_run_names_no_folder_of_the_server_and_runs_beside_the_runs(
-    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = with_weights(RunStore(runs), "mine")
-    [code, *_] = [element.value for element in open_page("pages/residual/page.py", model=f"{run}@8").code]
+    code = open_page("pages/residual/page.py", model=f"{run}@8", input="4 9 2", picture="norms").code[0].value
     assert str(runs.parent) not in code
     assert "folder of runs" in code
     monkeypatch.chdir(runs.parent)
     exec(code, {})
+    page = capsys.readouterr().out.strip().removeprefix("The picture is in ")
+    assert "vega" in Path(page).read_text(encoding="utf-8")

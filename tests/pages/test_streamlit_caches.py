@@ -7,19 +7,15 @@ from one visitor what another is reading.
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
-import pytest
-
-from tests.pages.conftest import ROOT
+from tests.pages.conftest import ROOT, parsed
 
 DECORATORS = {"cache_resource", "cache_data"}
 FILES = sorted([ROOT / "app.py", *(ROOT / "pages").rglob("*.py")])
 
 
-def faults(source: str) -> list[str]:
+def faults(tree: ast.Module) -> list[str]:
     """Each use of `ttl` with a cache of Streamlit's, each `.clear()` of one or of a function that has one."""
-    tree = ast.parse(source)
     cached = {
         function.name
         for function in ast.walk(tree)
@@ -42,31 +38,18 @@ def _is_cache(node: ast.expr) -> bool:
     return name in DECORATORS
 
 
-@pytest.mark.parametrize(
-    ("source", "n"),
-    [
+def test_a_timed_or_cleared_cache_is_seen() -> None:
+    cached = "@st.cache_data(max_entries=1)\ndef f(): ...\n"
+    for source, n in (
         ("@st.cache_data(ttl=10)\ndef f(): ...", 1),
-        ("@st.cache_data(max_entries=1)\ndef f(): ...\nf.clear()", 1),
+        (f"{cached}f.clear()", 1),
         ("from streamlit import cache_resource\ncache_resource.clear()", 1),
-        ("st.cache_data.clear()", 1),
-        ("@st.cache_data(max_entries=1)\ndef f(): ...\nst.query_params.clear()", 0),
-    ],
-)
-def test_a_timed_or_cleared_cache_is_seen(source: str, n: int) -> None:
-    assert len(faults(source)) == n
+        (f"{cached}st.query_params.clear()", 0),
+    ):
+        assert len(faults(ast.parse(source))) == n, source
 
 
 def test_no_cache_under_a_screen_is_timed_or_cleared() -> None:
     assert len(FILES) > 50
-    found = {str(file.relative_to(ROOT)): faults(file.read_text("utf-8")) for file in FILES}
+    found = {str(file.relative_to(ROOT)): faults(parsed(file)) for file in FILES}
     assert not {file: lines for file, lines in found.items() if lines}
-
-
-def test_a_model_that_arrives_is_listed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pages.shared import models
-
-    monkeypatch.setattr(models, "FOLDER", tmp_path / "models")
-    (tmp_path / "models" / "sort").mkdir(parents=True)
-    assert models.shipped() == ()
-    (tmp_path / "models" / "sort" / "model.safetensors").touch()
-    assert models.shipped() == ("sort",)

@@ -18,7 +18,7 @@ from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import streamlit_compat as compat
-from tests.pages.conftest import ROOT
+from tests.pages.conftest import ROOT, parsed
 
 
 def changed(item: str) -> str:
@@ -119,14 +119,15 @@ def test_the_kind_of_a_message_is_read() -> None:
     assert compat.message_kind(b"") is None
 
 
-@pytest.mark.parametrize("style", ["page.css", "frame.css"])
-def test_every_class_and_test_id_of_a_style_is_in_the_frontend(style: str) -> None:
-    text = (ROOT / "pages" / "shared" / style).read_text(encoding="utf-8")
-    names = set(re.findall(r"data-testid=\"(\w+)\"|\.(st[A-Z]\w+)", text))
+def test_every_class_and_test_id_of_our_styles_is_in_the_frontend() -> None:
+    styles = [(ROOT / "pages" / "shared" / name).read_text(encoding="utf-8") for name in ("page.css", "frame.css")]
+    names = {
+        name for pair in re.findall(r"data-testid=\"(\w+)\"|\.(st[A-Z]\w+)", "".join(styles)) for name in pair if name
+    }
     frontend = "".join(file.read_text(encoding="utf-8") for file in (Path(st.__file__).parent / "static").rglob("*.js"))
-    missing = sorted(name for pair in names for name in pair if name and name not in frontend)
     assert len(names) > 5
-    assert not missing, changed(f"{style}: {missing}")
+    missing = [name for name in sorted(names) if name not in frontend]
+    assert not missing, changed(f"the styles: {missing}")
 
 
 def test_no_other_module_uses_private_parts() -> None:
@@ -135,7 +136,7 @@ def test_no_other_module_uses_private_parts() -> None:
     for file in [ROOT / "app.py", *sorted((ROOT / "pages").rglob("*.py"))]:
         if file.name == "streamlit_compat.py":
             continue
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(file)):
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             private = [name for name in modules if name.startswith("streamlit.") and name not in documented]

@@ -15,9 +15,8 @@ from PIL import Image
 import xformer
 from pages.shared import models
 from tests.adapters.zoo import ZOO
-from tests.pages.conftest import Open, plain, strip_lanes
+from tests.pages.conftest import Open, everything, n_charts, plain, strip_lanes
 from tests.pages.test_digits import tables
-from tests.pages.test_stranger import everything, n_charts
 from xformer.adapters import ModelAdapter
 from xformer.adapters.inputs import keep_upload
 from xformer.adapters.load import open_model

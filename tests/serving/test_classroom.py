@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,9 @@ from starlette.middleware import Middleware
 from starlette.testclient import TestClient, WebSocketTestSession
 from starlette.websockets import WebSocketDisconnect
 
-from pages.shared.serving import classroom, limits
+from pages.shared.serving import classroom
 from pages.shared.serving.access import COOKIE, HostGuard, MessageGuard, SecurityHeaders, VisitorCookie
-from pages.shared.serving.classroom import ENDED, MOST_CHARACTERS, REFUSED, TABS_EACH, Guesses, Hub, hub
+from pages.shared.serving.classroom import ENDED, MOST_CHARACTERS, REFUSED, TABS_EACH, Guesses, hub
 from pages.shared.serving.limits import ConnectionGuard
 from xformer.classroom.rooms import Question, Room, Rooms
 
@@ -71,14 +69,6 @@ def closing_code(socket: WebSocketTestSession) -> int:
         return closed.code
 
 
-def test_student_gets_what_the_lecturer_shows(client: TestClient, rooms: Rooms, room: Room) -> None:
-    with join(client, room) as student:
-        assert receive(student)["shown"] == {}
-        rooms.show(room.id, {"model": "reverse", "state": {"input": "3 7"}})
-        hub.changed(room.id)
-        assert receive(student)["shown"]["state"] == {"input": "3 7"}
-
-
 def test_code_is_needed_for_everything(client: TestClient, rooms: Rooms, room: Room) -> None:
     rooms.show(room.id, {"model": "reverse"}, b"picture")
     wrong = "ZZZZZZ"
@@ -106,14 +96,11 @@ def test_page_has_the_code_in_its_address_and_a_form_without_it(client: TestClie
     assert b"<script>alert" not in hostile.content.lower()
 
 
-def test_only_models_that_are_shown_are_sent(client: TestClient, rooms: Rooms, room: Room) -> None:
+def test_only_models_and_lessons_that_are_shown_are_sent(client: TestClient, rooms: Rooms, room: Room) -> None:
     rooms.show(room.id, {"model": "reverse-mirror"})
     assert client.get(f"/room/{room.code}/model?name=reverse-mirror").content[:4] == b"XLIV"
     for name in ("reverse-small", "../reverse-mirror", ""):
         assert client.get(f"/room/{room.code}/model", params={"name": name}).status_code == 404
-
-
-def test_lesson_and_its_model_are_sent_while_it_is_given(client: TestClient, rooms: Rooms, room: Room) -> None:
     lesson, model = f"/room/{room.code}/lesson", f"/room/{room.code}/model?name=lesson:masks"
     assert [client.get(path).status_code for path in (lesson, model)] == [404, 404]
     rooms.teach(room.id, "masks")
@@ -142,9 +129,10 @@ def test_nothing_of_the_result_is_sent_before_the_reveal(client: TestClient, roo
         assert (shown["truth"], shown["votes"], shown["shown"]["model"]) == (["1"], {"1": {"1": 1}}, "reverse")
 
 
-def test_vote_reaches_the_lecturer_and_counts_once(client: TestClient, rooms: Rooms, room: Room) -> None:
+def test_vote_reaches_the_lecturer_counts_once_and_is_known_later(client: TestClient, rooms: Rooms, room: Room) -> None:
     question = rooms.ask(room.id, TRUTH, ["1"])
-    with join(client, room, LECTURER, "/host") as host, join(client, room) as student:
+    visitor = "2" * 32
+    with join(client, room, LECTURER, "/host") as host, join(client, room, visitor) as student:
         vote = {"type": "vote", "question": question, "round": 1, "answer": "0"}
         for answer in ("0", "1", "1"):
             student.send_text(json.dumps(vote | {"answer": answer}))
@@ -153,42 +141,20 @@ def test_vote_reaches_the_lecturer_and_counts_once(client: TestClient, rooms: Ro
             pass
         assert seen["present"] == 1
         assert seen["question"]["truth"] is None, "the lecturer's projector shows no result either"
-
-
-def test_student_who_returns_is_told_the_own_vote(client: TestClient, rooms: Rooms, room: Room) -> None:
-    question, visitor = rooms.ask(room.id, TRUTH, ["1"]), "2" * 32
     with join(client, room, visitor) as student:
-        student.send_text(json.dumps({"type": "vote", "question": question, "round": 1, "answer": "0"}))
-        receive(student, "voted")
-    with join(client, room, visitor) as student:
-        assert receive(student, "voted")["answer"] == "0"
+        assert receive(student, "voted")["answer"] == "1"
 
 
 def test_student_cannot_act_as_the_lecturer(client: TestClient, rooms: Rooms, room: Room) -> None:
     question = rooms.ask(room.id, TRUTH, ["1"])
     with join(client, room, path="/host") as socket:
         assert closing_code(socket) == REFUSED
-    orders = (
-        "reveal",
-        "ask",
-        "ask_again",
-        "finish",
-        "end",
-        "show",
-        "teach",
-        "pause",
-        "room",
-        "host",
-        None,
-        ["vote"],
-        {},
-    )
+    orders = ("reveal", "ask", "ask_again", "finish", "end", "show", "teach", "pause", "host", None, ["vote"], {})
     with join(client, room) as student:
         receive(student)
         for order in orders:
-            student.send_text(
-                json.dumps({"type": order, "question": question, "room": room.id, "shown": {"model": "x"}})
-            )
+            message = {"type": order, "question": question, "room": room.id, "shown": {"model": "x"}}
+            student.send_text(json.dumps(message))
             assert receive(student, "problem")
     assert rooms.room(room.id) == rooms.find(room.code)
     asked = rooms.room(room.id).asked
@@ -206,32 +172,23 @@ def test_page_of_another_site_or_without_a_cookie_is_refused(client: TestClient,
 
 
 MALFORMED = [
-    "",
-    "{",
-    "[]",
-    "null",
-    "1e999",
-    "\ud800".encode("utf-8", "replace").decode(),
-    '{"type": "vote"}',
+    "", "{", "[]", "null", "1e999", "\ufffd", '{"type": "vote"}', "[" * 4000,
     '{"type": "vote", "question": true, "round": 1, "answer": "0"}',
     '{"type": "vote", "question": 1e400, "round": 1, "answer": "0"}',
     '{"type": "vote", "question": 99999999999999999999, "round": 1, "answer": "0"}',
     '{"type": "vote", "question": 1, "round": 1, "answer": {"a": 1}}',
     '{"type": "work", "lesson": "masks", "step": -1, "tries": 1}',
     '{"type": "work", "lesson": ["masks"], "step": 1, "tries": 1}',
-    "[" * 4000,
-]
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", MALFORMED)
-def test_malformed_message_is_answered_and_changes_nothing(
-    client: TestClient, rooms: Rooms, room: Room, text: str
-) -> None:
+def test_malformed_message_is_answered_and_changes_nothing(client: TestClient, rooms: Rooms, room: Room) -> None:
     question = rooms.ask(room.id, TRUTH, ["1"])
     with join(client, room) as student:
         receive(student)
-        student.send_text(text)
-        assert receive(student, "problem")["text"]
+        for text in MALFORMED:
+            student.send_text(text)
+            assert receive(student, "problem")["text"], text
         student.send_text(json.dumps({"type": "vote", "question": question, "round": 1, "answer": "0"}))
         assert receive(student, "voted")
     assert rooms.tally(question) == {1: {"0": 1}}
@@ -269,14 +226,11 @@ def test_guesses_come_back_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classroom.time, "monotonic", lambda: now)
     guesses = Guesses()
     for _ in range(classroom.GUESSES):
-        assert guesses.are_left("a")
         guesses.wrong("a")
     assert not guesses.are_left("a")
     assert guesses.are_left("b")
     now += 60 / classroom.GUESSES_A_MINUTE + 0.01
     assert guesses.are_left("a")
-    guesses.wrong("a")
-    assert not guesses.are_left("a")
 
 
 def test_class_behind_one_address_is_not_locked_out(
@@ -286,7 +240,6 @@ def test_class_behind_one_address_is_not_locked_out(
     with join(client, room) as one, join(client, room) as two, join(client, room) as three:
         for student in (one, two, three):
             receive(student)
-    assert limits.ConnectionGuard, "the limit itself: tests/serving/test_guards.py"
 
 
 def test_one_student_has_a_few_tabs(client: TestClient, room: Room) -> None:
@@ -309,8 +262,7 @@ def test_ended_room_closes_its_connections(client: TestClient, rooms: Rooms, roo
         hub.changed(room.id)
         assert closing_code(student) == ENDED
         assert closing_code(host) == ENDED
-    assert room.id not in hub.students
-    assert room.id not in hub.hosts
+    assert room.id not in hub.connections
 
 
 def test_student_can_be_forgotten_and_named(client: TestClient, rooms: Rooms, room: Room) -> None:
@@ -326,19 +278,3 @@ def test_student_can_be_forgotten_and_named(client: TestClient, rooms: Rooms, ro
         student.send_text(json.dumps({"type": "forget"}))
         receive(student, "forgotten")
     assert rooms.members(room.id) == []
-
-
-def test_missed_changes_are_sent_as_one(rooms: Rooms, room: Room) -> None:
-    async def slow_student() -> int:
-        of, event = Hub(), asyncio.Event()
-        of.add(room.id, "student", event)
-        for n in range(50):
-            rooms.show(room.id, {"n": n})
-            of.changed(room.id)
-            await asyncio.sleep(0)
-        assert event.is_set()
-        assert json.loads(of.text(room.id))["shown"] == {"n": 49}
-        return sum(len(events) for events in of.students.values())
-
-    with ThreadPoolExecutor(1) as apart:  # a browser of other tests may have this thread's event loop
-        assert apart.submit(asyncio.run, slow_student()).result() == 1

@@ -17,6 +17,7 @@ import json
 import re
 import secrets
 import sqlite3
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -130,7 +131,6 @@ class Room:
 
     id: str
     code: str
-    opened: float
     shown: Mapping[str, Any]
     lesson: Mapping[str, Any] | None
     is_paused: bool
@@ -162,58 +162,51 @@ def _hash(*parts: str) -> str:
 
 
 class Rooms:
-    """All rooms of a server. Each call opens its own connection, so that any thread may call it."""
+    """All rooms of a server, over one connection that any thread may use."""
 
     def __init__(self, folder: str | Path) -> None:
         self.file = Path(folder) / FILE
-        self._kept: sqlite3.Connection | None = None
-        """Stays open after the first write: the last connection to close would write the log back into the file each time."""
+        self._db: sqlite3.Connection | None = None
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for one thread at a time."""
+        with self._lock:
+            try:
+                if self._db is None:
+                    self._db = self._connected()
+                yield self._db
+            except (sqlite3.Error, OSError) as error:
+                raise ClassroomError(f"The rooms ({FILE}) cannot be used: {error}.") from error
+
+    def _connected(self) -> sqlite3.Connection:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        db = sqlite3.connect(self.file, timeout=10, isolation_level=None, check_same_thread=False)
+        db.row_factory = sqlite3.Row
+        db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;")
+        db.execute("PRAGMA secure_delete = ON")
+        db.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT")
+        return db
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            db = sqlite3.connect(self.file, timeout=10, isolation_level=None)
-        except (sqlite3.Error, OSError) as error:
-            raise ClassroomError(f"The rooms ({FILE}) cannot be stored: {error}.") from error
-        try:
-            db.row_factory = sqlite3.Row
-            db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;")
-            db.execute("PRAGMA secure_delete = ON")
-            if db.execute("PRAGMA user_version").fetchone()[0] == 0:
-                db.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = 1; COMMIT")
-            if self._kept is None:
-                self._kept = sqlite3.connect(self.file, check_same_thread=False)
-                self._kept.execute("SELECT 1 FROM rooms").fetchone()  # opens the log
+        """A transaction; an error takes it back."""
+        with self._connection() as db:
             db.execute("BEGIN IMMEDIATE")
-            yield db
+            try:
+                yield db
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
             db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise ClassroomError(f"The rooms ({FILE}) cannot be used: {error}.") from error
-        finally:
-            db.close()  # rolls back what is not committed
 
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection | None]:
-        """A connection that writes nothing; None where there is no room yet."""
-        if not self.file.exists():
-            yield None
-            return
-        try:
-            db = sqlite3.connect(self.file, timeout=10, isolation_level=None)
-        except sqlite3.Error as error:
-            raise ClassroomError(f"The rooms ({FILE}) cannot be read: {error}.") from error
-        try:
-            db.row_factory = sqlite3.Row
-            if db.execute("PRAGMA user_version").fetchone()[0] == 0:
-                yield None
-                return
-            db.execute("BEGIN")
-            yield db
-        except sqlite3.Error as error:
-            raise ClassroomError(f"The rooms ({FILE}) cannot be read: {error}.") from error
-        finally:
-            db.close()
+    def _run(self, query: str, *values: object) -> list[sqlite3.Row]:
+        """The rows of one statement; nothing where there has been no room yet."""
+        if self._db is None and not self.file.exists():
+            return []
+        with self._connection() as db:
+            return db.execute(query, values).fetchall()
 
     # ── rooms ──
 
@@ -255,20 +248,13 @@ class Rooms:
         return found
 
     def _room(self, where: str, value: str) -> Room | None:
-        with self._reading() as db:
-            if db is None:
-                return None
-            query = f"SELECT * FROM rooms WHERE {where} AND opened > ?"
-            row = db.execute(query, (value, time.time() - LIFETIME)).fetchone()
-            if row is None:
-                return None
-            asked = db.execute(
-                "SELECT * FROM questions WHERE room = ? AND phase != 'over' ORDER BY id DESC LIMIT 1", (row["id"],)
-            ).fetchone()
-        lesson = json.loads(row["lesson"]) if row["lesson"] else None
-        shown = json.loads(row["shown"])
-        question = None if asked is None else _asked(asked)
-        return Room(row["id"], row["code"], row["opened"], shown, lesson, bool(row["is_paused"]), question)
+        found = self._run(f"SELECT * FROM rooms WHERE {where} AND opened > ?", value, time.time() - LIFETIME)
+        for row in found:
+            asked = self._run("SELECT * FROM questions WHERE room = ? AND phase != 'over'", row["id"])
+            lesson = json.loads(row["lesson"]) if row["lesson"] else None
+            shown, question = json.loads(row["shown"]), _asked(asked[0]) if asked else None
+            return Room(row["id"], row["code"], shown, lesson, bool(row["is_paused"]), question)
+        return None
 
     def show(self, room: str, shown: Mapping[str, Any], picture: bytes | None = None) -> None:
         """Set what the students of a room follow; `picture` is what they draw where the model cannot run in their pages."""
@@ -276,9 +262,7 @@ class Rooms:
 
     def picture(self, room: str) -> bytes | None:
         """The picture of what is shown."""
-        with self._reading() as db:
-            row = None if db is None else db.execute("SELECT picture FROM rooms WHERE id = ?", (room,)).fetchone()
-        return None if row is None else row["picture"]
+        return next((row["picture"] for row in self._run("SELECT picture FROM rooms WHERE id = ?", room)), None)
 
     def pause(self, room: str, is_paused: bool) -> None:
         """Stop or go on to show changes to the students."""
@@ -289,32 +273,25 @@ class Rooms:
         self._set(room, lesson=None if lesson is None else json.dumps({"name": lesson, "step": step}))
 
     def _set(self, room: str, **values: Any) -> None:
-        with self._writing() as db:
-            names = ", ".join(f"{name} = ?" for name in values)
-            db.execute(f"UPDATE rooms SET {names} WHERE id = ?", (*values.values(), room))
+        names = ", ".join(f"{name} = ?" for name in values)
+        self._run(f"UPDATE rooms SET {names} WHERE id = ?", *values.values(), room)
 
     def end(self, room: str) -> None:
         """Delete a room and all that belongs to it."""
-        with self._writing() as db:
-            db.execute("DELETE FROM rooms WHERE id = ?", (room,))
+        self._run("DELETE FROM rooms WHERE id = ?", room)
         self._empty_log()
 
     def delete_expired(self) -> int:
         """Delete the rooms whose time is over; returns how many there were."""
-        over = time.time() - LIFETIME
-        with self._reading() as db:
-            n = 0 if db is None else db.execute("SELECT count(*) FROM rooms WHERE opened <= ?", (over,)).fetchone()[0]
-        if n:
-            with self._writing() as db:
-                db.execute("DELETE FROM rooms WHERE opened <= ?", (over,))
-            self._empty_log()
-        return n
+        expired = self._run("SELECT id FROM rooms WHERE opened <= ?", time.time() - LIFETIME)
+        for row in expired:
+            self.end(row["id"])
+        return len(expired)
 
     def _empty_log(self) -> None:
         """Write the log back into the file, so that nothing deleted stays in it."""
-        with sqlite3.connect(self.file, timeout=1) as db:
+        with self._connection() as db:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        db.close()
 
     # ── students ──
 
@@ -334,33 +311,24 @@ class Rooms:
 
     def is_member(self, room: str, secret: str) -> bool:
         """Whether this browser has joined the room before."""
-        with self._reading() as db:
-            return db is not None and bool(
-                db.execute("SELECT 1 FROM members WHERE id = ?", (_hash(room, secret),)).fetchone()
-            )
+        return bool(self._run("SELECT 1 FROM members WHERE id = ?", _hash(room, secret)))
 
     def members(self, room: str) -> list[Member]:
         """The students of a room, in the order in which they came."""
-        with self._reading() as db:
-            rows = [] if db is None else db.execute("SELECT * FROM members WHERE room = ? ORDER BY number", (room,))
-            return [_member(row) for row in rows]
+        return [_member(row) for row in self._run("SELECT * FROM members WHERE room = ? ORDER BY number", room)]
 
     def rename(self, member: str, nickname: str) -> None:
         """Set the nickname that the lecturer sees, of at most 24 characters."""
         shown = " ".join("".join(letter for letter in nickname if letter.isprintable()).split())[:24]
-        with self._writing() as db:
-            db.execute("UPDATE members SET nickname = ? WHERE id = ?", (shown, member))
+        self._run("UPDATE members SET nickname = ? WHERE id = ?", shown, member)
 
     def offer(self, member: str, state: Mapping[str, Any] | None) -> None:
         """Keep what a student's page shows, with the student's consent that the lecturer shows it; None withdraws it."""
-        with self._writing() as db:
-            kept = None if state is None else json.dumps(state)
-            db.execute("UPDATE members SET state = ? WHERE id = ?", (kept, member))
+        self._run("UPDATE members SET state = ? WHERE id = ?", None if state is None else json.dumps(state), member)
 
     def forget(self, member: str) -> None:
         """Delete a student, with all votes and solved exercises."""
-        with self._writing() as db:
-            db.execute("DELETE FROM members WHERE id = ?", (member,))
+        self._run("DELETE FROM members WHERE id = ?", member)
         self._empty_log()
 
     # ── questions ──
@@ -390,8 +358,7 @@ class Rooms:
         self._move(question, "phase = 'over'", "phase != 'over'")
 
     def _move(self, question: int, change: str, where: str) -> None:
-        with self._writing() as db:
-            db.execute(f"UPDATE questions SET {change} WHERE id = ? AND {where}", (question,))
+        self._run(f"UPDATE questions SET {change} WHERE id = ? AND {where}", question)
 
     def vote(self, member: str, question: int, round: int, answer: str) -> None:
         """Count a vote; a later one of the round takes its place. Raises `ClassroomError` when it is too late."""
@@ -414,17 +381,14 @@ class Rooms:
     def vote_of(self, member: str, question: int, round: int) -> str | None:
         """What a student has voted for in a round."""
         query = "SELECT answer FROM votes WHERE question = ? AND round = ? AND member = ?"
-        with self._reading() as db:
-            row = None if db is None else db.execute(query, (question, round, member)).fetchone()
-        return None if row is None else row["answer"]
+        return next((row["answer"] for row in self._run(query, question, round, member)), None)
 
     def tally(self, question: int) -> dict[int, dict[str, int]]:
         """The number of votes for each answer, by round."""
         found: dict[int, dict[str, int]] = {}
-        with self._reading() as db:
-            query = "SELECT round, answer, count(*) AS n FROM votes WHERE question = ? GROUP BY round, answer"
-            for row in [] if db is None else db.execute(query, (question,)):
-                found.setdefault(row["round"], {})[row["answer"]] = row["n"]
+        query = "SELECT round, answer, count(*) AS n FROM votes WHERE question = ? GROUP BY round, answer"
+        for row in self._run(query, question):
+            found.setdefault(row["round"], {})[row["answer"]] = row["n"]
         return found
 
     # ── exercises ──
@@ -432,13 +396,12 @@ class Rooms:
     def work(self, member: str, lesson: str, exercise: int, tries: int, is_solved: bool) -> None:
         """Record that a student works on an exercise of a lesson, by its step; once solved it stays so."""
         now = time.time()
-        with self._writing() as db:
-            db.execute(
-                "INSERT INTO work (member, lesson, exercise, tries, begun, solved) VALUES (?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT (member, lesson, exercise) DO UPDATE SET tries = max(tries, excluded.tries), "
-                "solved = coalesce(solved, excluded.solved)",
-                (member, lesson, exercise, tries, now, now if is_solved else None),
-            )
+        query = (
+            "INSERT INTO work (member, lesson, exercise, tries, begun, solved) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (member, lesson, exercise) DO UPDATE SET tries = max(tries, excluded.tries), "
+            "solved = coalesce(solved, excluded.solved)"
+        )
+        self._run(query, member, lesson, exercise, tries, now, now if is_solved else None)
 
     def results(self, room: str, lesson: str | None = None) -> list[dict[str, Any]]:
         """A row for each student and exercise: student, lesson, step, tries, seconds, solved, stuck."""
@@ -447,14 +410,13 @@ class Rooms:
             "AND coalesce(?, lesson) = lesson ORDER BY number, lesson, exercise"
         )
         now, rows = time.time(), []
-        with self._reading() as db:
-            for row in [] if db is None else db.execute(query, (room, lesson)):
-                seconds = (row["solved"] or now) - row["begun"]
-                rows.append({
-                    "student": _member(row).name, "lesson": row["lesson"], "step": row["exercise"] + 1,
-                    "tries": row["tries"], "seconds": round(seconds), "solved": row["solved"] is not None,
-                    "stuck": row["solved"] is None and seconds > STUCK_SECONDS, "member": row["member"],
-                })  # fmt: skip
+        for row in self._run(query, room, lesson):
+            seconds = (row["solved"] or now) - row["begun"]
+            rows.append({
+                "student": _member(row).name, "lesson": row["lesson"], "step": row["exercise"] + 1,
+                "tries": row["tries"], "seconds": round(seconds), "solved": row["solved"] is not None,
+                "stuck": row["solved"] is None and seconds > STUCK_SECONDS, "member": row["member"],
+            })  # fmt: skip
         return rows
 
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from html import escape
@@ -24,7 +23,7 @@ from urllib.parse import quote, urlsplit
 
 import streamlit as st
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -66,10 +65,10 @@ def routes() -> list[BaseRoute]:
     """The routes for `st.App`."""
     return [
         Route("/join", _join),
-        Route("/join/{code}", _join),
-        Route("/room/{code}/model", _model),
-        Route("/room/{code}/lesson", _lesson),
-        Route("/room/{code}/picture", _picture),
+        Route("/join/{code}", _of_a_room(_students_page)),
+        Route("/room/{code}/model", _of_a_room(_model)),
+        Route("/room/{code}/lesson", _of_a_room(_lesson)),
+        Route("/room/{code}/picture", _of_a_room(_picture)),
         WebSocketRoute("/room/{code}", _student),
         WebSocketRoute("/room/{code}/host", _host),
     ]
@@ -83,9 +82,8 @@ class Hub:
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.students: dict[str, dict[asyncio.Event, str]] = {}
-        """By room: the events that wake up the students' connections, with the student's id."""
-        self.hosts: dict[str, set[asyncio.Event]] = {}
+        self.connections: dict[str, dict[asyncio.Event, str | None]] = {}
+        """By room: the events that wake up its connections, each with the student's id; None for a lecturer."""
         self._texts: dict[str, str] = {}
 
     def changed(self, room: str, *, only_hosts: bool = False) -> None:
@@ -94,11 +92,10 @@ class Hub:
             self.loop.call_soon_threadsafe(self._wake, room, only_hosts)
 
     def _wake(self, room: str, only_hosts: bool) -> None:
-        for event in self.hosts.get(room, ()):
-            event.set()
         if not only_hosts:
             self._texts.pop(room, None)
-            for event in self.students.get(room, ()):
+        for event, member in self.connections.get(room, {}).items():
+            if member is None or not only_hosts:
                 event.set()
 
     def text(self, room: str) -> str:
@@ -110,28 +107,23 @@ class Hub:
     def add(self, room: str, member: str | None, event: asyncio.Event) -> None:
         """Count a connection. Raises `ClassroomError` where a student has too many."""
         self.loop = asyncio.get_running_loop()
-        if member is None:
-            self.hosts.setdefault(room, set()).add(event)
-            return
-        if sum(one == member for one in self.students.get(room, {}).values()) >= TABS_EACH:
+        of_room = self.connections.setdefault(room, {})
+        if member is not None and list(of_room.values()).count(member) >= TABS_EACH:
             raise ClassroomError(f"This room is open in {TABS_EACH} tabs of this browser already; close one.")
-        self.students.setdefault(room, {})[event] = member
+        of_room[event] = member
         self._wake(room, only_hosts=True)
 
     def remove(self, room: str, event: asyncio.Event) -> None:
         """A connection has ended."""
-        self.hosts.get(room, set()).discard(event)
-        if self.students.get(room, {}).pop(event, None) is not None:
-            self._wake(room, only_hosts=True)
-        for of in (self.hosts, self.students):
-            if not of.get(room, True):
-                del of[room]
-        if room not in self.students:
+        self.connections[room].pop(event)
+        self._wake(room, only_hosts=True)
+        if not self.connections[room]:
+            del self.connections[room]
             self._texts.pop(room, None)
 
     def present(self, room: str) -> set[str]:
         """The students who are connected."""
-        return set(self.students.get(room, {}).values())
+        return {member for member in self.connections.get(room, {}).values() if member is not None}
 
 
 hub = Hub()
@@ -165,9 +157,8 @@ def for_host(room: Room, of: Rooms) -> dict[str, Any]:
             for one in of.members(room.id)
         }
         for row in of.results(room.id, room.lesson["name"]):
-            found[row["member"]]["work"][row["step"]] = {
-                key: row[key] for key in ("tries", "seconds", "solved", "stuck")
-            }
+            shown = {key: row[key] for key in ("tries", "seconds", "solved", "stuck")}
+            found[row["member"]]["work"][row["step"]] = shown
         message["work"] = {"lesson": room.lesson, "students": list(found.values())}
     return message
 
@@ -202,31 +193,41 @@ guesses = Guesses()
 
 async def _find(connection: HTTPConnection) -> Room | Response:
     """The room of a code, or the refusal; a student who has joined it before is not refused for what neighbours guess."""
-    address, code = client_address(connection.scope), connection.path_params.get("code", "")
+    address, code = client_address(connection.scope), connection.path_params["code"]
     found = rooms().find(code)
-    if not guesses.are_left(address) and not (
-        found is not None and rooms().is_member(found.id, visitor_id_in(connection.cookies))
-    ):
-        await asyncio.sleep(WRONG_SECONDS)
-        why = "Too many wrong codes came from your address. Try again in a minute."
-        return _form(why, status=429) if connection.url.path.startswith("/join") else PlainTextResponse(why, 429)
-    if found is not None:
+    if guesses.are_left(address):
+        if found is not None:
+            return found
+        guesses.wrong(address)
+        why, status = f"There is no room {normalised(code)[:12]}. Check the six letters; a room ends after a day.", 404
+    elif found is not None and rooms().is_member(found.id, visitor_id_in(connection.cookies)):
         return found
-    guesses.wrong(address)
+    else:
+        why, status = "Too many wrong codes came from your address. Try again in a minute.", 429
     await asyncio.sleep(WRONG_SECONDS)
-    why = f"There is no room {normalised(code)[:12]}. Check the six letters; a room ends after a day."
-    return _form(why, status=404) if connection.url.path.startswith("/join") else PlainTextResponse(why, 404)
+    return _form(why, status) if connection.url.path.startswith("/join") else PlainTextResponse(why, status)
+
+
+def _of_a_room(answer: Callable[[Request, Room], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """What answers requests with the code of a room; others get the refusal."""
+
+    async def route(request: Request) -> Response:
+        found = await _find(request)
+        return found if isinstance(found, Response) else await answer(request, found)
+
+    return route
 
 
 # ── pages ──
 
 
 async def _join(request: Request) -> Response:
-    if "code" not in request.path_params:
-        code = normalised(request.query_params.get("code", ""))
-        return RedirectResponse(f"{base_path()}/join/{quote(code, safe='')}", 303) if code else _form("")
-    found = await _find(request)
-    return found if isinstance(found, Response) else HTMLResponse(await asyncio.to_thread(_page))
+    code = normalised(request.query_params.get("code", ""))
+    return RedirectResponse(f"{base_path()}/join/{quote(code, safe='')}", 303) if code else _form("")
+
+
+async def _students_page(request: Request, room: Room) -> Response:
+    return HTMLResponse(await asyncio.to_thread(_page))
 
 
 @cache
@@ -269,45 +270,32 @@ def base_path() -> str:
     return f"/{path}" if path else ""
 
 
-async def _model(request: Request) -> Response:
-    found = await _find(request)
-    if isinstance(found, Response):
-        return found
+async def _model(request: Request, room: Room) -> Response:
     name = request.query_params.get("name", "")
-    shown = found.shown if found.asked is None else found.asked.question.shown
+    shown = room.shown if room.asked is None else room.asked.question.shown
+    if room.lesson is not None and name == f"lesson:{room.lesson['name']}":
+        name = lessons()[room.lesson["name"]].checkpoint
+    elif not name or name not in (room.shown.get("model"), shown.get("model")):
+        return PlainTextResponse("This room does not show that model.", 404)
     try:
-        if found.lesson is not None and name == f"lesson:{found.lesson['name']}":
-            packed = await asyncio.to_thread(_packed_lesson, found.lesson["name"])
-        elif name and name in (found.shown.get("model"), shown.get("model")):
-            packed = await asyncio.to_thread(_packed, name)
-        else:
-            return PlainTextResponse("This room does not show that model.", 404)
+        packed = await asyncio.to_thread(_packed, name)
     except XformerError as error:
         return PlainTextResponse(str(error), 409)
     headers = {"Cache-Control": "private, max-age=3600"}
     return Response(packed, media_type="application/octet-stream", headers=headers)
 
 
-_kept: OrderedDict[str, bytes] = OrderedDict()
-_packing = threading.Lock()
-
-
 def _packed(name: str) -> bytes:
-    """A model as `xformer.live` packs it; the last eight are kept."""
+    """A model as `xformer.live` packs it, once for all students."""
+    from pages.shared.byte_cache import shared
     from pages.shared.models import path_of
     from xformer.live.export import opened, pack_model
 
-    with _packing:  # a class asks for it all at once
-        if name not in _kept:
-            title, checkpoint, _ = opened(path_of(name))
-            _kept[name] = pack_model(checkpoint, name=title if "@" in name else name)
-            while len(_kept) > 8:
-                _kept.popitem(last=False)
-        return _kept[name]
+    def make() -> bytes:
+        title, checkpoint, _ = opened(path_of(name))
+        return pack_model(checkpoint, name=title if "@" in name else name)
 
-
-def _packed_lesson(name: str) -> bytes:
-    return _packed(lessons()[name].checkpoint)
+    return shared.get(("packed", name), make)
 
 
 @cache
@@ -320,21 +308,16 @@ def lessons() -> dict[str, Any]:
     return {name: one for name, one in found.items() if one.checkpoint}
 
 
-async def _lesson(request: Request) -> Response:
-    found = await _find(request)
-    if isinstance(found, Response):
-        return found
-    if found.lesson is None:
+async def _lesson(request: Request, room: Room) -> Response:
+    if room.lesson is None:
         return PlainTextResponse("This room has no lesson.", 404)
-    lesson = await asyncio.to_thread(lambda: lessons()[found.lesson["name"]].to_json())  # type: ignore[index]
-    return Response(json.dumps(lesson), media_type="application/json")
+    given = await asyncio.to_thread(lessons)
+    return JSONResponse(given[room.lesson["name"]].to_json())
 
 
-async def _picture(request: Request) -> Response:
-    found = await _find(request)
-    if isinstance(found, Response):
-        return found
-    picture = None if found.asked is not None and not found.asked.is_revealed else rooms().picture(found.id)
+async def _picture(request: Request, room: Room) -> Response:
+    is_hidden = room.asked is not None and not room.asked.is_revealed
+    picture = None if is_hidden else rooms().picture(room.id)
     return Response(picture or b"", 200 if picture else 404, media_type="application/octet-stream")
 
 
@@ -361,9 +344,17 @@ async def _admitted(websocket: WebSocket) -> tuple[Room, str] | None:
     return found, secret
 
 
-async def _both(websocket: WebSocket, send: Coroutine[Any, Any, None], take: Coroutine[Any, Any, None]) -> None:
-    """Send and receive until one of them ends."""
-    tasks = {asyncio.create_task(send), asyncio.create_task(take)}
+async def _connected(
+    websocket: WebSocket,
+    room: str,
+    member: str | None,
+    send: Callable[[asyncio.Event], Coroutine[Any, Any, None]],
+    take: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    """Send and receive until one of them ends. Raises `ClassroomError` where a student has too many connections."""
+    event = asyncio.Event()
+    hub.add(room, member, event)
+    tasks = {asyncio.create_task(send(event)), asyncio.create_task(take())}
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -372,6 +363,7 @@ async def _both(websocket: WebSocket, send: Coroutine[Any, Any, None], take: Cor
             elif error is not None and not isinstance(error, WebSocketDisconnect | RuntimeError):
                 raise error
     finally:
+        hub.remove(room, event)
         for task in tasks:
             task.cancel()
 
@@ -384,10 +376,8 @@ async def _host(websocket: WebSocket) -> None:
     if not rooms().is_owner(room.id, secret):
         await websocket.close(REFUSED)
         return
-    event = asyncio.Event()
-    hub.add(room.id, None, event)
 
-    async def report() -> None:
+    async def report(event: asyncio.Event) -> None:
         while True:
             event.clear()
             await websocket.send_text(json.dumps(for_host(rooms().room(room.id), rooms())))
@@ -399,10 +389,7 @@ async def _host(websocket: WebSocket) -> None:
             await websocket.receive()
             await asyncio.sleep(1 / MESSAGES_A_SECOND)
 
-    try:
-        await _both(websocket, report(), wait_for_the_end())
-    finally:
-        hub.remove(room.id, event)
+    await _connected(websocket, room.id, None, report, wait_for_the_end)
 
 
 async def _student(websocket: WebSocket) -> None:
@@ -410,21 +397,11 @@ async def _student(websocket: WebSocket) -> None:
     if admitted is None:
         return
     room, secret = admitted
-    event = asyncio.Event()
-    try:
-        member = (await _write(partial(rooms().join, room.id, secret))).id
-        hub.add(room.id, member, event)
-    except ClassroomError as error:
-        await websocket.send_text(json.dumps({"type": "problem", "text": str(error)}))
-        await websocket.close(REFUSED)
-        return
 
-    async def follow() -> None:
+    async def follow(event: asyncio.Event) -> None:
         asked = rooms().room(room.id).asked
         if asked is not None and (mine := rooms().vote_of(member, asked.id, asked.round)) is not None:
-            await websocket.send_text(
-                _voted(asked.id, asked.round, mine)
-            )  # before a reload, or a restart of the server
+            await websocket.send_text(_voted(asked.id, asked.round, mine))  # before a reload or a restart
         sent = ""
         while True:
             event.clear()
@@ -434,10 +411,7 @@ async def _student(websocket: WebSocket) -> None:
             await event.wait()
 
     async def take() -> None:
-        while True:
-            received = await websocket.receive()
-            if received["type"] == "websocket.disconnect":
-                return
+        while (received := await websocket.receive())["type"] != "websocket.disconnect":
             text = received.get("text") or ""
             if len(text) > MOST_CHARACTERS:
                 await websocket.close(1009)
@@ -447,9 +421,11 @@ async def _student(websocket: WebSocket) -> None:
             await asyncio.sleep(1 / MESSAGES_A_SECOND)
 
     try:
-        await _both(websocket, follow(), take())
-    finally:
-        hub.remove(room.id, event)
+        member = (await _write(partial(rooms().join, room.id, secret))).id
+        await _connected(websocket, room.id, member, follow, take)
+    except ClassroomError as error:
+        await websocket.send_text(json.dumps({"type": "problem", "text": str(error)}))
+        await websocket.close(REFUSED)
 
 
 def _voted(question: int, round: int, answer: str) -> str:
@@ -475,14 +451,11 @@ async def _taken(room: str, member: str, text: str) -> str | None:
             raise ClassroomError(NOT_UNDERSTOOD)
         kind, of = message.get("type"), rooms()
         if kind == "vote":
-            question, round, answer = (
-                _whole(message.get("question")),
-                _whole(message.get("round"), 1, 2),
-                message.get("answer"),
-            )
-            await _write(partial(of.vote, member, question, round, str(answer)))
+            question, round = _whole(message.get("question")), _whole(message.get("round"), 1, 2)
+            answer = str(message.get("answer"))
+            await _write(partial(of.vote, member, question, round, answer))
             hub.changed(room, only_hosts=True)
-            return _voted(question, round, str(answer))
+            return _voted(question, round, answer)
         if kind == "work":
             step, tries = _whole(message.get("step"), 0, 999), _whole(message.get("tries"), 0, 10**6)
             if (lesson := str(message.get("lesson"))) not in lessons():

@@ -16,7 +16,7 @@ import ipaddress
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,7 +38,8 @@ FILES_EACH = 16
 EVERY_SECONDS, GRACE_SECONDS = 60.0, 30.0
 """Between two looks at the memory while there are visitors, and after the last has left: a reloading browser is back soon."""
 log = logging.getLogger("xformer.memory")
-_SizesBySession = dict[str, list[int]]
+_File = tuple[str, int]
+"""The session that owns an uploaded file, and its size in bytes."""
 _runs: dict[str, str] = {}
 """The address from which each run was started, since the server was started."""
 
@@ -118,31 +119,6 @@ class ConnectionGuard(Guard):
             self.open += Counter()  # drops addresses without connections
 
 
-def _upload_refusal(session: str, length: int, sizes: _SizesBySession, addresses: Mapping[str, str]) -> str | None:
-    """The reason to refuse an upload, or None.
-
-    Args:
-        session: The session that uploads.
-        length: The size of the file in bytes, as the request states it.
-        sizes: The sizes in bytes of the files in memory, by session.
-        addresses: The address of each session. One address gets at most half of the total, however many sessions it has.
-    """
-    own, most = sizes.get(session, []), _number_in("XFORMER_MAX_UPLOADS", 512) * MB
-    totals = {name: sum(files) for name, files in sizes.items()}
-    for whose, held, allowed in (
-        ("of one visitor", sum(own), max_upload_bytes_each()),
-        (
-            "from your address",
-            sum(n for name, n in totals.items() if addresses.get(name) == addresses[session]),
-            most // 2,
-        ),
-        ("of all visitors", sum(totals.values()), most),
-    ):
-        if held + length > allowed:
-            return f"The uploads {whose} may take {allowed // MB} MB here; close some first, or try again in a while."
-    return f"At most {FILES_EACH} files of one visitor are kept; close some first." if len(own) >= FILES_EACH else None
-
-
 class UploadGuard(Guard):
     """Refuses an upload that would take more memory than allowed, before it is read.
 
@@ -154,42 +130,53 @@ class UploadGuard(Guard):
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(app)
-        self.arriving: _SizesBySession = {}
-        """Bytes of the uploads that are being read, by session."""
+        self.arriving: list[_File] = []
+        """The uploads that are being read."""
         self.addresses: dict[str, str] = {}
         """The address of each session that has files."""
 
     async def guard(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
-        if scope["method"] != "PUT" or UPLOAD_PATH not in path:
+        _, is_upload, name = scope.get("path", "").partition(UPLOAD_PATH)
+        if scope["method"] != "PUT" or not is_upload:
             await self.app(scope, receive, send)
             return
-        session = path.partition(UPLOAD_PATH)[2].partition("/")[0]
-        stated = Headers(scope=scope).get("content-length", "")
-        length = int(stated) if stated.isdecimal() else None
-        sizes = self._sizes()
-        self.addresses = {name: address for name, address in self.addresses.items() if name in sizes}
-        self.addresses[session] = client_address(scope)
-        if length is None:
-            refusal = "An upload must say how long it is (Content-Length)."
-        else:
-            refusal = _upload_refusal(session, length, sizes, self.addresses)
-        if length is None or refusal is not None:
-            await PlainTextResponse(refusal or "", status_code=413)(scope, receive, send)
+        length = Headers(scope=scope).get("content-length", "")
+        file = (name.partition("/")[0], int(length) if length.isdecimal() else -1)
+        if refusal := self._refusal(file, client_address(scope)):
+            await PlainTextResponse(refusal, status_code=413)(scope, receive, send)
             return
-        self.arriving.setdefault(session, []).append(length)
+        self.arriving.append(file)
         try:
             await self.app(scope, receive, send)
         finally:
-            self.arriving[session].remove(length)
-            if not self.arriving[session]:
-                del self.arriving[session]
+            self.arriving.remove(file)
 
-    def _sizes(self) -> _SizesBySession:
-        sizes = dict(uploaded_sizes())
-        for name, arriving in self.arriving.items():
-            sizes[name] = sizes.get(name, []) + arriving
-        return sizes
+    def _refusal(self, file: _File, address: str) -> str:
+        """The reason to refuse a file, or "". One address gets at most half of the total, however many sessions it has."""
+        session, length = file
+        if length < 0:
+            return "An upload must say how long it is (Content-Length)."
+        files, most = self._files(), _number_in("XFORMER_MAX_UPLOADS", 512) * MB
+        sessions = {name for name, _ in files}
+        self.addresses = {name: one for name, one in self.addresses.items() if name in sessions} | {session: address}
+        own = [size for name, size in files if name == session]
+        near = [size for name, size in files if self.addresses.get(name) == address]
+        for whose, held, allowed in (
+            ("of one visitor", own, max_upload_bytes_each()),
+            ("from your address", near, most // 2),
+            ("of all visitors", [size for _, size in files], most),
+        ):
+            if sum(held) + length > allowed:
+                return (
+                    f"The uploads {whose} may take {allowed // MB} MB here; close some first, or try again in a while."
+                )
+        return (
+            f"At most {FILES_EACH} files of one visitor are kept; close some first." if len(own) >= FILES_EACH else ""
+        )
+
+    def _files(self) -> list[_File]:
+        """The files in memory, and those that arrive."""
+        return [*self.arriving, *((name, size) for name, sizes in uploaded_sizes().items() for size in sizes)]
 
 
 def client_address(scope: Scope) -> str:
