@@ -58,9 +58,8 @@ class Cell:
 
 def trail_to(run: Reading) -> list[Cell]:
     """The cells that the visitor came from; cells that this model does not have are dropped."""
-    text = asked("trail")
-    if text is not None and re.fullmatch(rf"{_STEP}(_{_STEP})*", text, re.ASCII):
-        steps = [[int(number) for number in step] for step in re.findall(_STEP, text, re.ASCII)]
+    if (text := asked("trail")) is not None:
+        steps = [map(int, step) for step in re.findall(_STEP, text, re.ASCII)]
         st.session_state[_KEY] = [Cell(layer - 1, head - 1, query, key) for layer, head, query, key in steps]
     found: list[Cell] = st.session_state.get(_KEY, [])
     return [cell for cell in found if _is_there(run, cell)]
@@ -132,11 +131,9 @@ def attribute(run: Reading, options: dict[str, Any]) -> Attribution:
         removed = found[0]
         head = {"layer": options["layer"], "head": options["head"]}
         without = without_source(run, **head, side=removed.side, source=removed.writer.name, parts=parts)
-        table = check(run, without, **options)
+        table, is_moved = check(run, without, **options).dropna(), None
         if run.has_logits:
-            is_moved = not bool((run.logits.argmax(dim=-1) == without.logits.argmax(dim=-1)).all())
-        else:
-            table, is_moved = table.dropna(), None
+            is_moved = not run.logits.argmax(dim=-1).equal(without.logits.argmax(dim=-1))
     return Attribution(
         options, table_of(parts), parts.total, parts.residue, parts.total_advantage, parts.weight, parts.n_allowed, found,
         deciding(parts), opposing(parts), removed, table, is_moved,
@@ -163,12 +160,6 @@ def sentence(found: Attribution, over: str) -> str:
     if found.opposing is not None:
         text += f"; the largest opposing one is {found.opposing.title} ({nats(found.opposing.adds)})"
     return f"{text}."
-
-
-def removal(one: Contribution) -> str:
-    """For example "layer 1 · head 2 from this head’s keys"."""
-    of = "scores" if one.side is None else "queries" if one.side == "query" else "keys"
-    return f"{one.writer.name} from this head’s {of}"
 
 
 def nats(value: float) -> str:
@@ -235,9 +226,9 @@ def _opened(cell: Cell, found: Attribution, *, is_pair: bool) -> list[str] | Non
 def _cell(run: Reading, chosen: Selection) -> Cell:
     """The locked cell, else the last query and its key with the largest weight."""
     pattern = run[f"{run.attention_site(chosen.layer).path}.pattern"][0, chosen.head]  # [query, key]
-    query = len(pattern) - 1 if chosen.query is None else chosen.query
-    if chosen.query is None and chosen.key is not None:
-        query = int(pattern[:, chosen.key].argmax())
+    query = chosen.query
+    if query is None:
+        query = len(pattern) - 1 if chosen.key is None else int(pattern[:, chosen.key].argmax())
     key = int(pattern[query].argmax()) if chosen.key is None else chosen.key
     return Cell(chosen.layer, chosen.head, query, key)
 
@@ -258,30 +249,28 @@ def _against(run: Reading, cell: Cell, keys: tuple[str, ...]) -> int | None:
 
 def _way_back(run: Reading, cell: Cell, found: Attribution, trail: list[Cell], view_key: str) -> None:
     """A button for each head among the largest contributions, which opens that head at the position where it wrote."""
-    strongest = sorted(found.contributions, key=lambda one: -abs(one.adds))
-    heads = [one for one in strongest if one.writer.kind != "bias"][:LISTED]
-    heads = [one for one in heads if one.writer.head is not None]
-    if not heads:
+    named = [one for one in found.contributions if one.writer.kind != "bias"]
+    named.sort(key=lambda one: -abs(one.adds))
+    heads = [(one, one.writer.site, one.writer.head) for one in named[:LISTED]]
+    if all(head is None for *_, head in heads):
         return
     st.markdown("**Walk back:** open a head that contributed, at the position where it wrote.")
     with st.container(horizontal=True, gap="small"):
-        for one in heads:
-            assert one.writer.site is not None
-            assert one.writer.head is not None
-            layer = run.attention.index(one.writer.site)
-            at = cell.key if one.side == "key" else cell.query
-            pattern = run[f"{one.writer.site.path}.pattern"][0, one.writer.head]
-            there = Cell(layer, one.writer.head, at, int(pattern[at].argmax()))
+        for one, site, head in heads:
+            if site is None or head is None:
+                continue
+            layer, at = run.attention.index(site), cell.key if one.side == "key" else cell.query
+            there = Cell(layer, head, at, int(run[f"{site.path}.pattern"][0, head, at].argmax()))
             step: dict[str, Any] = {"on_click": open_cell, "args": (there, [*trail, cell], view_key)}
-            key = f"why_back_{one.side}_{layer}_{one.writer.head}"
-            st.button(f"{one.title}: {nats(one.adds)}", key=key, **step)
+            st.button(f"{one.title}: {nats(one.adds)}", key=f"why_back_{one.side}_{layer}_{head}", **step)
 
 
 def _check(found: Attribution) -> None:
     """The cell in a run without the largest contribution."""
     if found.removed is None:
         return
-    st.markdown(f"**Measured** by removing {removal(found.removed)}:")
+    of = {None: "scores", "query": "queries", "key": "keys"}[found.removed.side]
+    st.markdown(f"**Measured** by removing {found.removed.writer.name} from this head’s {of}:")
     st.dataframe(found.check, hide_index=True, width="content", key="why_check")
     moved = {None: "This model makes no predictions.", True: "A prediction changes.", False: "No prediction changes."}
     st.caption(f"Advantage, score and loss in nats. {moved[found.is_moved]}")

@@ -90,6 +90,12 @@ class View:
         """The run under the chosen mask and interventions; None when there are none."""
         return resources.run(*self.key(self.what_changed())) if self.is_changed else None
 
+    @property
+    def compared(self) -> tuple[Reading, dict[str, Reading]]:
+        """The run of a picture, the changed one if any, and `before=` the original where the picture shows both."""
+        changed = self.changed()
+        return (self.original(), {}) if changed is None else (changed, {"before": self.original()})
+
     def runs(self) -> dict[str, Reading]:
         """The original and, if any, the changed run, by name."""
         return {name: resources.run(*self.key(name)) for name in dict.fromkeys((ORIGINAL, self.shown))}

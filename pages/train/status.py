@@ -19,6 +19,7 @@ from pages.shared.call import Call
 from pages.shared.layout import chart_spec
 from pages.shared.text import escape_markdown
 from pages.shared.widgets import not_here
+from xformer.analysis.training_runs import thinned
 from xformer.errors import RunStoreError, XformerError
 from xformer.files import snapshot_steps
 from xformer.formatting import duration, percent
@@ -154,14 +155,10 @@ def shown_run(who: str) -> Entry | None:
 
 def _follow_the_link(run: str) -> None:
     try:
-        if run != NEW:
-            if not re.fullmatch(r"[0-9a-f]{8}", run, re.ASCII):
-                raise RunStoreError
-            run_store.entry(run)
+        train_state().run = run if run == NEW else run_store.entry(run).id
     except RunStoreError:
         not_here("run")
         return
-    train_state().run = run
     step = link.asked("step")
     if run == NEW or step is None:
         return
@@ -182,12 +179,15 @@ def rows_so_far(entry: Entry) -> list[dict[str, Any]]:
     return rows
 
 
+def row_at(rows: Sequence[dict[str, Any]], step: int | None) -> dict[str, Any]:
+    """The last report at or before a step, or of all for None; empty where there is none."""
+    return next((row for row in reversed(rows) if step is None or row["step"] <= step), {})
+
+
 def thinned_curve(frame: pd.DataFrame, column: str, most: int = 200) -> list[tuple[int, float]]:
     """A column by step in about `most` points, the last one among them."""
-    clean = frame[["step", column]].dropna()
-    stride = max(1, -(-len(clean) // most))
-    chosen = clean.iloc[sorted({*range(0, len(clean), stride), len(clean) - 1})] if len(clean) else clean
-    return [(int(step), round(float(value), 4)) for step, value in chosen.itertuples(index=False, name=None)]
+    curve = frame[["step", column]].dropna().itertuples(index=False, name=None)
+    return thinned([(int(step), round(float(value), 4)) for step, value in curve], most)
 
 
 ACTIVE = ("queued", "running", "paused")
@@ -243,9 +243,10 @@ def _status(entry: Entry, settings: Preset) -> str:
     if entry.state == "running" and entry.pid is None:
         waits = "Starting on the Ray cluster, as soon as a processor is free there."
         return "Starting its process." if entry.node is None else waits
-    if entry.state == "running" and (done := _scored(entry)) is not None:
-        left = f", about {duration(done[2] * (done[1] - done[0]) / done[0])} left" if done[0] else ""
-        return f"Trained. Scoring it on unseen examples: {done[0]:,} of {done[1]:,}{left}."
+    if (scored := _scored(entry)) is not None:
+        done, total, seconds = scored
+        left = f", about {duration(seconds * (total - done) / done)} left" if done else ""
+        return f"Trained. Scoring it on unseen examples: {done:,} of {total:,}{left}."
     if entry.state == "running":
         rate = entry.step / entry.seconds if entry.seconds > 0 else 0.0  # of the whole run: the latest rate fluctuates
         left = f", about {duration((steps - entry.step) / rate)} left" if rate > 0 and entry.step < steps else ""
@@ -303,16 +304,19 @@ def _progress(run: str, settings: Preset, who: str, rests_at: int | None, drawn:
         return
     if entry.state != drawn or has_picture != _has_picture(run):  # other buttons, or the first picture
         st.rerun()
-    is_text = RULES[settings.task.name].is_open_ended
-    rows = rows_so_far(entry)
-    earlier = rests_at if rests_at is not None and rests_at < entry.step else None
+    is_text, earlier = RULES[settings.task.name].is_open_ended, earlier_step(entry, rests_at)
     done = _scored(entry)
     share = done[0] / done[1] if done else min(1.0, entry.step / settings.train.steps)
     shown = "" if earlier is None else f"The figures are of step {earlier:,}. The run itself: "
     words = shown + status_sentence(entry, settings, who)
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="run_progress"):
         st.progress(share, text=escape_markdown(words))
-        tiles(figures(entry, rows, earlier, is_text)[:FIRST], width=330)
+        tiles(figures(entry, rows_so_far(entry), earlier, is_text)[:FIRST], width=330)
+
+
+def earlier_step(entry: Entry, rests_at: int | None) -> int | None:
+    """The step that the player shows where it is before the latest one; else None."""
+    return rests_at if rests_at is not None and rests_at < entry.step else None
 
 
 def tiles(found: Sequence[tuple[str, str]], width: int | Literal["stretch"] = "stretch") -> None:
@@ -325,11 +329,6 @@ def _has_picture(run: str) -> bool:
     return bool(snapshot_steps(run_store.store().folder_of(run)))
 
 
-def _report_at(rows: Sequence[dict[str, Any]], step: int) -> dict[str, Any] | None:
-    """The last report at or before a step; None before the first."""
-    return next((row for row in reversed(rows) if row["step"] <= step), None)
-
-
 def figures(entry: Entry, rows: Sequence[dict[str, Any]], shown: int | None, is_text: bool) -> list[tuple[str, str]]:
     """The names and values of the figures, the step first; a missing value is a dash.
 
@@ -339,23 +338,24 @@ def figures(entry: Entry, rows: Sequence[dict[str, Any]], shown: int | None, is_
         shown: The earlier step that is shown; None for the latest.
         is_text: Whether the task is a text, which has bits per character and no exact match.
     """
-    live = entry.live if shown is None else {}
-    last = (rows[-1] if rows else {}) if shown is None else _report_at(rows, shown) or {}
-    loss = last.get("held_out_loss")
-    bits = loss / math.log(2) if is_text and isinstance(loss, float) else None
-    speed = ("Tokens/s", _number(last.get("tokens_per_second") or None, ",.0f"))
-    if shown is None and entry.state == "running":
-        speed = ("Steps/s", _number(live.get("steps_per_second"), ",.0f"))
-    step, exact = last.get("step"), ("Exact match", _number(last.get("held_out_exact_match"), "%"))
-    step = entry.step if shown is None else step
+    last = row_at(rows, shown)
+    loss, speed = last.get("held_out_loss"), ("Tokens/s", _number(last.get("tokens_per_second") or None, ",.0f"))
+    if is_text:
+        score = ("Bits per character", _number(loss / math.log(2) if isinstance(loss, float) else None, ".3f"))
+    else:
+        score = ("Exact match", _number(last.get("held_out_exact_match"), "%"))
+    if shown is None:
+        last = {**last, **entry.live, "step": entry.step}
+        if entry.state == "running":
+            speed = ("Steps/s", _number(last.get("steps_per_second"), ",.0f"))
     return [
-        ("Step", f"{_number(step, ',.0f')} / {entry.train.get('steps', 0):,}"),
-        ("Bits per character", _number(bits, ".3f")) if is_text else exact,
-        ("Loss", _number(live.get("loss", last.get("loss")), ".4f")),
+        ("Step", f"{_number(last.get('step'), ',.0f')} / {entry.train.get('steps', 0):,}"),
+        score,
+        ("Loss", _number(last.get("loss"), ".4f")),
         ("Held-out loss", _number(loss, ".4f")),
         ("Tokens right", _number(last.get("held_out_token_accuracy"), "%")),
-        ("Gradient", _number(live.get("gradient_norm", last.get("gradient_norm")), ".3f")),
-        ("Learning rate", _number(live.get("learning_rate", last.get("learning_rate")), ".2e")),
+        ("Gradient", _number(last.get("gradient_norm"), ".3f")),
+        ("Learning rate", _number(last.get("learning_rate"), ".2e")),
         speed,
     ]
 

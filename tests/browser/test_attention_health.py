@@ -13,8 +13,6 @@ from benchmarks.health import GPT
 from tests.browser.conftest import Visit, see, until
 from tests.browser.serving import launch, stop
 from xformer.integrations import AttentionHealth
-from xformer.integrations.health_archive import to_archive
-from xformer.training.run_store import RunStore
 
 pytestmark = pytest.mark.browser
 Visiting = Callable[..., Visit]
@@ -60,41 +58,6 @@ def test_runs_shows_its_picture_and_an_alarm_leads_to_its_frame(
     page.get_by_role("link", name="Step 0: leak").click()
     page.wait_for_function("() => location.pathname === '/train' && new URL(location).searchParams.get('step') === '0'")
     see(page, "step 0 of 6")
-    assert visitor.problems == []
-
-
-def test_train_draws_the_map_and_goes_to_the_frame_of_an_alarm(
-    recorded: AttentionHealth, served: str, visit: Visiting
-) -> None:
-    visitor = visit(served, f"/train?run={recorded.run}", "dark")
-    page = visitor.page
-    see(page, "of its attention is on later tokens")
-    see(page, "step 6 of 6")
-    page.get_by_role("button", name="Step 0", exact=True).click()
-    see(page, "step 0 of 6")
-    chart = page.get_by_test_id("stVegaLiteChart").last
-    expect(chart).to_contain_text("entropy_p50: ")
-    assert visitor.problems == []
-
-
-def test_an_archive_is_imported_and_a_damaged_one_refused(
-    recorded: AttentionHealth, served: str, visit: Visiting, tmp_path: Path
-) -> None:
-    store = RunStore(str(recorded.out))
-    before = len(store.entries())
-    good, bad = tmp_path / "theirs.zip", tmp_path / "bad.zip"
-    good.write_bytes(to_archive(store, recorded.run))
-    bad.write_bytes(good.read_bytes()[:900])
-    visitor = visit(served, "/runs")
-    page = visitor.page
-    page.get_by_text("Import", exact=True).click()
-    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(bad)
-    see(page, "The archive is not a readable zip file")
-    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(good)
-    until(lambda: len(store.entries()) == before + 1, page)
-    run = store.entries()[0].id
-    expect(page.locator(f".st-key-card_{run}").get_by_role("img", name="Attention of layer")).to_be_visible()
-    store.delete(run)
     assert visitor.problems == []
 
 

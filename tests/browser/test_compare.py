@@ -95,23 +95,6 @@ def test_it_opens_at_the_first_difference_and_the_keyboard_steps_without_the_ser
     assert visitor.problems == []
 
 
-def test_a_deep_link_restores_step_panel_models_and_mode(app: str, visit: Visiting) -> None:
-    link = f"{LINK}&a=reverse-seq2seq&b=reverse-seq2seq~ablate:decoder.0.cross_attn.0~temperature-0.5~seed-3&c=reverse-decoder"
-    visitor = visit(app, f"{link}&mode=forced&step=4&panel=lens&pair=AC", "dark")
-    page = visitor.page
-    at(page, 4)
-    see(page, "the likeliest token after each layer")
-    expect(page.locator(".sr .name .dot")).to_have_count(3)
-    in_link(page, "pair", "AC")
-    link = page.url
-    visitor.leave()
-    other = visit(app, link.removeprefix(app), "dark")
-    at(other.page, 4)
-    in_link(other.page, "mode", "forced")
-    see(other.page, "the likeliest token after each layer")
-    assert visitor.problems == other.problems == []
-
-
 def test_a_model_is_changed_in_its_drawer(app: str, visit: Visiting) -> None:
     visitor = visit(app, f"{LINK}&a=reverse-small&b=reverse-small~causal")
     page = visitor.page

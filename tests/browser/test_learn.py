@@ -74,17 +74,3 @@ def test_a_bug_is_found_and_named(app: str, visit: Visiting) -> None:
     page.wait_for_function("() => location.search === '?round=3'")
     see(page, "Which one?")
     assert visitor.problems == []
-
-
-def test_any_bug_is_seen_and_named_and_training_it_can_be_cancelled(app: str, visit: Visiting) -> None:
-    visitor = visit(app, "/bug_lab?model=reverse-mirror&bug=no-scale&show=diagnosis&own=1")
-    page = visitor.page
-    see(page, "named from its trace and its weights")
-    page.locator(".st-key-bug_name input").click()
-    page.get_by_role("option", name="Scaling after the softmax").click()
-    see(page, "A = softmax(Q Kᵀ) / √d_head", exact=True)
-    page.get_by_text("Train both", exact=True).first.click()
-    page.get_by_test_id("stBaseButton-primary").filter(has_text="Train both").click()
-    page.get_by_role("button", name="Cancel").click()
-    expect(page.get_by_test_id("stBaseButton-primary").filter(has_text="Train both")).to_be_visible()
-    assert visitor.problems == []
