@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from pages.attention.heads import KEY
 from pages.components.attention_view import Selection, choose_attention
-from pages.shared.background_job import Job, begin_measuring, follow, how_far_to_trust, measuring_bar
+from pages.shared.background_job import Job, begin_measuring, follow, how_far_to_trust, kept_job, measuring_bar
 from pages.shared.call import Call, heads_from_1
 from pages.shared.picture import footer, shown, table
 from pages.shared.text import escape_markdown
@@ -57,7 +58,7 @@ def _ranked(found: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(both[first + [name for name in both if name not in first]]).reset_index(drop=True)
 
 
-def scores_panel(view: View, run: Reading, chosen: Selection, attention: str) -> None:
+def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
     """The scores of every head of `run` and the effects of ablating them; a click on a row selects its head."""
     of = view.input
     options: dict[str, Any] = {}
@@ -109,7 +110,7 @@ def scores_panel(view: View, run: Reading, chosen: Selection, attention: str) ->
         st.session_state["scores_followed"] = followed
         row = found.iloc[rows[0]]
         layer = [site.path for site in run.sites].index(row["layer"])
-        choose_attention(attention, Selection(layer, int(row["head"])))
+        choose_attention(KEY, Selection(layer, int(row["head"])))
         st.rerun()
     footer(view, "scores", [Call(analysis.head_scores, (run,), options)])
 
@@ -139,22 +140,18 @@ def ask_effects(run: Reading) -> dict[str, Any] | None:
 
 def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Selection) -> Job[SilencedHeads]:
     """The job that measures the effects; the effect of the enlarged head is always measured."""
+
+    def work() -> Iterator[SilencedHeads]:  # a generator: what it raises ends the job with its reason
+        yield from silenced_heads(run, **options).silence_all()
+
     about = f"{view.model}|{run.recipe}|{options}"
-    job: Job[SilencedHeads] | None = st.session_state.get("head_effects")
-    if job is None or job.about != about:
-        job = st.session_state["head_effects"] = Job(_measuring(run, options), about)
-        begin_measuring(job, AT_ONCE)
+    job = kept_job("head_effects_job", about, work, lambda job: begin_measuring(job, AT_ONCE))
     found, head = job.latest, (chosen.layer, chosen.head)
     if found is not None and head in found.estimated:
         found.silence(head)
     if job.problem:
         st.info(escape_markdown(job.problem), icon=":material/info:")
     return job
-
-
-def _measuring(run: Reading, options: dict[str, Any]) -> Iterator[SilencedHeads]:
-    """Measure; what it raises ends the job with its reason."""
-    yield from silenced_heads(run, **options).silence_all()
 
 
 def effects_part(

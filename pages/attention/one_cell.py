@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
+from pages.attention.heads import KEY
 from pages.components.attention_view import Selection, choose_attention
 from pages.components.players import matrices
 from pages.shared.byte_cache import shared
@@ -77,21 +78,21 @@ def _is_there(run: Reading, cell: Cell) -> bool:
     return 0 <= cell.head < n_heads and cell.query < n_query and cell.key < n_key
 
 
-def breadcrumbs(run: Reading, trail: list[Cell], view_key: str) -> None:
+def breadcrumbs(run: Reading, trail: list[Cell]) -> None:
     """The buttons that lead back to earlier cells."""
     if not trail:
         return
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.markdown("From:", width="content")
         for index, cell in enumerate(trail):
-            back: dict[str, Any] = {"on_click": open_cell, "args": (cell, trail[:index], view_key), "type": "tertiary"}
+            back: dict[str, Any] = {"on_click": open_cell, "args": (cell, trail[:index]), "type": "tertiary"}
             st.button(f"{title_of(run, cell)}, {cell.query} → {cell.key}", key=f"why_step_{index}", **back)
 
 
-def open_cell(cell: Cell, trail: list[Cell], view_key: str) -> None:
+def open_cell(cell: Cell, trail: list[Cell]) -> None:
     """Enlarge a head and lock a cell of it. A callback."""
     st.session_state[_KEY] = trail
-    choose_attention(view_key, replace(Selection(), layer=cell.layer, head=cell.head, query=cell.query, key=cell.key))
+    choose_attention(KEY, Selection(cell.layer, cell.head, cell.query, cell.key))
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,11 +176,11 @@ MEAN = -1
 """The option that compares a key with the mean of all others."""
 
 
-def score_attribution_panel(view: View, run: Reading, chosen: Selection, view_key: str) -> dict[str, str]:
+def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict[str, str]:
     """The sentence, the picture, the way back and the measurement; returns the parts for the link."""
     cell = _cell(run, chosen)
     trail = trail_to(run)
-    breadcrumbs(run, trail, view_key)
+    breadcrumbs(run, trail)
     site = run.attention_site(cell.layer)
     queries, keys = run.tokens_of(site.query_stack), run.tokens_of(site.key_stack)
     against = _against(run, cell, keys)
@@ -199,7 +200,7 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection, view_ke
         f"The sum is the score {found.total:.4f} up to rounding ({abs(found.residue):.0e}). One nat more makes the weight "
         "of a key 2.7 times larger relative to the others. Computed from this run with its norms frozen, not measured."
     )
-    _way_back(run, cell, found, trail, view_key)
+    _way_back(run, cell, found, trail)
     _check(found)
     return {
         "trail": "_".join(map(str, trail)),
@@ -247,7 +248,7 @@ def _against(run: Reading, cell: Cell, keys: tuple[str, ...]) -> int | None:
     return None if chosen == MEAN else chosen
 
 
-def _way_back(run: Reading, cell: Cell, found: Attribution, trail: list[Cell], view_key: str) -> None:
+def _way_back(run: Reading, cell: Cell, found: Attribution, trail: list[Cell]) -> None:
     """A button for each head among the largest contributions, which opens that head at the position where it wrote."""
     named = [one for one in found.contributions if one.writer.kind != "bias"]
     named.sort(key=lambda one: -abs(one.adds))
@@ -261,7 +262,7 @@ def _way_back(run: Reading, cell: Cell, found: Attribution, trail: list[Cell], v
                 continue
             layer, at = run.attention.index(site), cell.key if one.side == "key" else cell.query
             there = Cell(layer, head, at, int(run[f"{site.path}.pattern"][0, head, at].argmax()))
-            step: dict[str, Any] = {"on_click": open_cell, "args": (there, [*trail, cell], view_key)}
+            step: dict[str, Any] = {"on_click": open_cell, "args": (there, [*trail, cell])}
             st.button(f"{one.title}: {nats(one.adds)}", key=f"why_back_{one.side}_{layer}_{head}", **step)
 
 

@@ -8,7 +8,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import combinations
@@ -17,7 +17,7 @@ from typing import Any
 import streamlit as st
 
 from pages.shared import models, run_store
-from pages.shared.background_job import Job, Report, Step
+from pages.shared.background_job import Step
 from pages.shared.byte_cache import shared
 from pages.shared.models import shown_path
 from pages.shared.resources import MASKS, mask_words
@@ -414,30 +414,11 @@ class State:
     """The model of the minimal pair."""
     pair_proposed: str = ""
     """The proposed second input of the pair: it follows the first one until the visitor types another."""
-    jobs: dict[str, Job[Any]] = field(default_factory=dict)
-    """Background jobs by kind."""
 
     def put(self, index: int, variant: ModelSettings) -> None:
         """Replace a variant, or add one at the end."""
         self.variants[index : index + 1] = [variant]
         self.is_chosen = True
-
-    def begin_once(
-        self, kind: str, about: str, work: Callable[[], Iterator[Report]], begin: Callable[[Job[Any]], None]
-    ) -> Job[Any]:
-        """Continue the job of a kind, or replace it by a new one where it is about something else.
-
-        Args:
-            kind: At most one job of each kind is kept.
-            about: What the job is about.
-            work: Makes the generator of a new job.
-            begin: Called with a new job, to work for a moment before the page is drawn.
-        """
-        job = self.jobs.get(kind)
-        if job is None or job.about != about:
-            job = self.jobs[kind] = Job(work(), about)
-            begin(job)
-        return job
 
 
 def state() -> State:

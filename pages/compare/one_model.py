@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -15,7 +15,15 @@ from pages.compare.comparison import PictureContext, state
 from pages.components.controls import Lane, prediction_strip
 from pages.shared import link as link_of_screen
 from pages.shared import models, resources
-from pages.shared.background_job import Job, Step, begin_measuring, follow, how_far_to_trust, measuring_bar, patience
+from pages.shared.background_job import (
+    Step,
+    begin_measuring,
+    follow,
+    how_far_to_trust,
+    kept_job,
+    measuring_bar,
+    patience,
+)
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.inputs import MOST_TYPED
@@ -270,12 +278,11 @@ def _map(
     estimated = table(context, analysis.patching_map, pair.reading, pair.source, **options)
     about = "|".join([context.model, str(pair.reading.recipe), str(pair.source.recipe), str(options)])
     known: Measured | None = shared.peek(("exact map", about))
-    job: Job[Measured] = state().begin_once(
-        "pair_map",
-        about,
-        lambda: measuring(pair, of, estimated["estimated"].tolist()) if known is None else iter([known]),
-        lambda job: begin_measuring(job, AT_ONCE),
-    )
+
+    def work() -> Iterator[Measured]:
+        return measuring(pair, of, estimated["estimated"].tolist()) if known is None else iter([known])
+
+    job = kept_job("pair_job", about, work, lambda job: begin_measuring(job, AT_ONCE))
     shares = {} if job.latest is None else job.latest.shares
     both = estimated.assign(measured=pd.Series(shares, dtype=float))
     with finding:

@@ -215,10 +215,7 @@ def compare_headline(comparison: Comparison) -> str:
     """How many tokens each model predicts right, where that differs, and the first step with different predictions."""
     runs, unit, at = comparison.runs(), comparison.unit, comparison.divergence()
     if at is None:
-        shortest = min(map(len, runs))
-        if shortest < max(map(len, runs)):
-            return f"All models predict the same tokens up to {unit} {shortest - 1}, where the first of them ends."
-        return f"All models predict the same tokens here, at every {unit}."
+        return f"All models predict the same tokens here, at every {unit} that they all take."
     first = f"They first differ at {unit} **{at}**."
     if not comparison.has_right_answer:
         return first
@@ -230,8 +227,10 @@ def compare_notes(comparison: Comparison) -> Iterator[str]:
     """What to notice: where the predictions differ first, and by how much."""
     runs = comparison.runs()
     pairs = table(comparison, analysis.divergence_by_step, runs)
-    yield from _first_difference(comparison, table(comparison, analysis.predictions_by_step, runs))
-    yield from _divergence(comparison, pairs)
+    if (at := comparison.divergence()) is not None:
+        yield _first_difference(comparison, at)
+    if len(pairs):
+        yield _divergence(comparison, pairs)
     if len(pairs) and not bool(pairs["same_context"].all()):
         first = pairs.loc[~pairs["same_context"], "step"].min()
         yield (
@@ -241,31 +240,27 @@ def compare_notes(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _first_difference(comparison: Comparison, steps: pd.DataFrame) -> Iterator[str]:
+def _first_difference(comparison: Comparison, at: int) -> str:
     """The predictions at the first step where they differ."""
-    divergence = comparison.divergence()
-    if divergence is None:
-        return
-    found = []
-    for row in steps.loc[steps["step"] == divergence].to_dict("records"):
+    found, steps = [], table(comparison, analysis.predictions_by_step, comparison.runs())
+    for row in steps.loc[steps["step"] == at].to_dict("records"):
         verdict = "" if row["right"] is None else f"{RIGHT.mark} right, " if row["right"] else f"{WRONG.mark} wrong, "
         found.append(
             f"{letter_in(row['model'])} predicts **{escape_markdown(row['token'])}** with probability "
             f"{row['probability']:.3f} ({verdict}entropy {row['entropy']:.2f} bits)"
         )
-    yield f"At {comparison.unit} {divergence} {'; '.join(found)}."
+    return f"At {comparison.unit} {at} {'; '.join(found)}."
 
 
-def _divergence(comparison: Comparison, pairs: pd.DataFrame) -> Iterator[str]:
+def _divergence(comparison: Comparison, pairs: pd.DataFrame) -> str:
     """The largest divergence of two predicted distributions."""
-    if pairs.empty:
-        return
     most = pairs.loc[pairs["kl"].idxmax()]
     if most["kl"] <= ROUNDING:
-        yield f"Their probabilities are equal to within {ROUNDING:g} nats at every {comparison.unit} that two of them take."
-        return
+        return f"Their probabilities are equal to within {ROUNDING:g} nats at every {comparison.unit} that two of them take."
     pair = f"{letter_in(most['one'])} and {letter_in(most['other'])}"
-    yield f"The distributions of {pair} differ most at {comparison.unit} {most['step']}, by {most['kl']:.3g} nats (KL)."
+    return (
+        f"The distributions of {pair} differ most at {comparison.unit} {most['step']}, by {most['kl']:.3g} nats (KL)."
+    )
 
 
 page()

@@ -9,8 +9,8 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.compare.comparison import Comparison, PictureContext, letter_in, state
-from pages.shared.background_job import Job, Report, follow, progress
+from pages.compare.comparison import Comparison, PictureContext, letter_in
+from pages.shared.background_job import Job, Report, follow, kept_job, progress
 from pages.shared.call import Call, heads_from_1
 from pages.shared.picture import footer, shown, side_by_side, table
 from pages.shared.text import escape_markdown
@@ -156,7 +156,7 @@ def _lens_divergence(context: Context, step: int, two: Sequence[Reading]) -> tup
 
 def _job(kind: str, about: str, work: Callable[[], Iterator[Report]], what: str) -> Job[Any]:
     """The job of a panel; while it runs, the page shows how far it is. `what` is what it counts, in the plural."""
-    job = state().begin_once(kind, about, work, lambda job: job.advance(AT_ONCE))
+    job = kept_job(f"compare_{kind}_job", about, work, lambda job: job.advance(AT_ONCE))
 
     def bar() -> None:
         if (found := job.latest) is not None and not found.is_final:

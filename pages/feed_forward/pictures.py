@@ -319,12 +319,9 @@ def activations_panel(view: View, choice: Choice, _: DeltaGenerator) -> None:
         neuron=choice.neuron,
         limit=limit if len(runs) > 1 else None,
     )
-    if is_gated:
-        what = _OF_A_GATE[stage]
-    elif relu:
-        what = "Blue fires, orange is what ReLU cuts off." if stage == "pre" else "What ReLU lets through."
-    else:
-        what = f"What {'comes out of' if stage == 'post' else 'goes into'} {function}: blue is above 0, orange below."
+    of_relu = {"pre": "Blue fires, orange is what ReLU cuts off.", "post": "What ReLU lets through."}
+    what = f"What {'comes out of' if stage == 'post' else 'goes into'} {function}: blue is above 0, orange below."
+    what = _OF_A_GATE[stage] if is_gated else of_relu[stage] if relu else what
     drawn = ranking_of(view.original(), layer=choice.layer, order=order)[columns]
     mark = f" ▲ is neuron #{choice.neuron}." if choice.neuron in drawn else ""
     beyond = f" Colours end at {limit:.3g}; the largest activation is {largest:.3g}." if limit < largest else ""

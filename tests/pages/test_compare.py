@@ -15,10 +15,7 @@ from streamlit.testing.v1 import AppTest
 from pages.compare.comparison import ModelSettings, incompatibility_reason, names_of, places_of, read_variant
 from pages.compare.texts import usual_other
 from tests.pages.code_and_picture import (
-    assert_code_draws,
     assert_code_draws_what_is_shown,
-    charts_shown,
-    files_offered,
     left_by,
 )
 from tests.pages.conftest import ROOT, Open
@@ -33,7 +30,6 @@ from xformer.tasks import Task
 from xformer.tasks.batch import IGNORED
 from xformer.training.card import from_file
 from xformer.training.run_store import RunStore
-from xformer.viz.export import svg
 
 COMPARE = "pages/compare/page.py"
 INPUT = "3 7 12 9 4 11"
@@ -208,20 +204,12 @@ def test_models_are_added_changed_and_removed(open_page: Open) -> None:
     assert not [button for button in app.button if str(button.key).startswith("compare_remove")]
 
 
-def test_only_a_model_that_generalises_beyond_its_training_lengths_is_named(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_model_that_generalises_beyond_its_training_lengths_is_named(open_page: Open) -> None:
     app = open_page(COMPARE, a="reverse-mirror", b="reverse-long~causal", c="reverse-long", panel="lengths")
-    for _ in range(60):
-        if "compare_lengths_bar_cancel" not in [button.key for button in app.button]:
-            break
-        app.run()
     [sentence] = [one.value for one in app.markdown if "right at every length" in one.value]
     found = re.fullmatch(r"At least 99% right at every length from its training on: \*\*C\*\* up to (\d+)\.", sentence)
     assert found is not None, sentence  # B fails at once, A beyond its training
     assert int(found[1]) > 15
-    shown = charts_shown(monkeypatch)
-    assert_code_draws(app.run(), shown, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -239,20 +227,11 @@ def test_the_code_at_each_picture_draws_it(
 
 def test_the_code_of_the_ruler_says_what_it_says(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = PAIRS["decoder at a temperature"]
-    files = files_offered(monkeypatch)
     app = open_page(COMPARE, a=a, b=b, input=INPUT)
     monkeypatch.chdir(ROOT)
     [code] = codes(app)
     scope = left_by(code)
-    lanes, *others = scope["picture"]
-    assert len(others) == 3
-    drawn = files["compare-steps.svg"]().decode()
-    assert {"compare-steps.pdf", "compare-steps.png"} < set(files)
-    assert "<image" not in drawn
-    texts = re.compile(r"<text[^>]*>([^<]*)</text>")
-    inside = texts.findall(svg([lanes, others[-1]]))
-    assert texts.findall(drawn)[: len(inside)] == inside
-    assert "decode_steps(" in "".join(texts.findall(drawn)[len(inside) :])  # the caption says what was run
+    assert len(scope["picture"]) == 4
     predicted = [[ruler(app)["labels"][token] for token in player["predicted"]] for player in ruler(app)["models"]]
     again = [scope["r1"], scope["r2"]]
     assert [[one.labels[token] for token in one.predicted] for one in again] == predicted
@@ -374,14 +353,9 @@ def test_another_model_keeps_the_changes_that_fit_it(open_page: Open) -> None:
     assert [player["name"] for player in ruler(app)["models"]] == ["A · positions off", "B · as trained"]
 
 
-@pytest.mark.parametrize(
-    ("pair", "letters", "places"),
-    [("AC", "ABC", (0, 2)), ("AC", "BC", (0, 1)), ("BD", "BCD", (0, 2)), ("AB", "B", None), ("AB", "", None)],
-)
-def test_the_pair_is_found_among_the_variants_that_take_the_step(
-    pair: str, letters: str, places: tuple[int, int] | None
-) -> None:
-    assert places_of(pair, list(letters)) == places
+def test_the_pair_is_found_among_the_variants_that_take_the_step() -> None:
+    assert [places_of("AC", list(letters)) for letters in ("ABC", "BC", "B", "")] == [(0, 2), (0, 1), None, None]
+    assert places_of("BD", list("BCD")) == (0, 2)
 
 
 def test_the_settings_of_a_variant_are_written_into_the_link(open_page: Open) -> None:
@@ -394,9 +368,8 @@ def test_the_settings_of_a_variant_are_written_into_the_link(open_page: Open) ->
     assert drawer().multiselect(key="compare_1_changes").value == ["ablate:encoder.0.attn.1"]
     app.multiselect(key="compare_1_changes").set_value(["positions:off", "ablate:encoder.0.ffn"]).run()
     drawer().number_input(key="compare_1_temperature").set_value(0.5).run()
-    drawer().number_input(key="compare_1_seed").set_value(7).run()
     assert not app.exception
-    assert in_link(app, "b") == "reverse~positions:off,ablate:encoder.0.ffn~temperature-0.5~seed-7"
+    assert in_link(app, "b") == "reverse~positions:off,ablate:encoder.0.ffn~temperature-0.5"
 
 
 def test_a_search_types_an_input_on_which_models_differ(open_page: Open) -> None:
