@@ -322,12 +322,10 @@ def who_adds(parts: pd.DataFrame, position: int) -> list[str]:
     named = parts.loc[parts["kind"] != "bias"]
     best, worst = named.nlargest(1, "contribution").iloc[0], named.nsmallest(1, "contribution").iloc[0]
     found = []
-    for part, verb, is_news in (
-        (best, "adds", best["contribution"] > 0),
-        (worst, "takes away", worst["contribution"] < 0),
-    ):
-        if is_news:
-            found.append(f"**{part['part']}** {verb} the most ({_number(part['contribution'], '+')})")
+    if best["contribution"] > 0:
+        found.append(f"**{best['part']}** adds the most ({_number(best['contribution'], '+')})")
+    if worst["contribution"] < 0:
+        found.append(f"**{worst['part']}** takes away the most ({_number(worst['contribution'], '+')})")
     notes = [f"At position {position}, {' and '.join(found) or 'no part adds or takes away anything'}."]
     if best["contribution"] > 0 and best["kind"] in ("attention", "feed_forward"):
         what = "head" if best["head"] >= 0 else "layer"

@@ -202,6 +202,6 @@ def test_the_code_compares_both_runs_as_the_screen_does(open_page: Open, monkeyp
     scope = left_by(code)
     drawn = scope["picture"].to_dict()
     sets = [drawn["datasets"][one["data"]["name"]] for one in drawn["hconcat"]]
-    for found, causal in zip(sets[:2], (None, True), strict=True):
-        expected = xformer.read("checkpoints/reverse", "4 9 2", causal=causal)["encoder.2.attn.pattern"][0, 1]
+    for found, edits in zip(sets[:2], ([], [xformer.edits.set_causal(True)]), strict=True):
+        expected = xformer.read("checkpoints/reverse", "4 9 2", edits=edits)["encoder.2.attn.pattern"][0, 1]
         assert [cell["weight"] or 0.0 for cell in found] == expected.flatten().tolist()

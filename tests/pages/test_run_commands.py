@@ -231,20 +231,19 @@ def test_on_a_local_server_an_imported_file_belongs_to_everyone(runs: Path, tmp_
 def test_throwing_the_cookie_away_brings_no_more_runs(be: Be, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MAX_WAITING", "2")
     monkeypatch.setenv("XFORMER_MAX_WAITING_BY_ADDRESS", "3")
+    started = []
     monkeypatch.setattr(limits, "visitor_address", lambda: "203.0.113.9")
     for number in range(3):
         be(f"{number:032x}")
-        run_commands.start(tiny_preset())
+        started.append(run_commands.start(tiny_preset()))
     be(f"{9:032x}")
     with pytest.raises(RunStoreError, match="3 runs from your address are waiting or in training, and 3 are allowed"):
         run_commands.start(tiny_preset())
-    monkeypatch.setattr(limits, "visitor_address", lambda: "203.0.113.10")
-    stopped = run_commands.start(tiny_preset())
-    monkeypatch.setattr(limits, "visitor_address", lambda: "203.0.113.9")
     be(f"{0:032x}")
-    run_commands.stop(next(entry.id for entry in RunStore(runs).entries() if entry.owner == f"{0:032x}"))
-    assert stopped
+    run_commands.stop(started[0])
     run_commands.start(tiny_preset())  # one has ended, so there is room
+    monkeypatch.setattr(limits, "visitor_address", lambda: "203.0.113.10")
+    run_commands.start(tiny_preset())
 
 
 @pytest.mark.parametrize(

@@ -105,17 +105,6 @@ def test_a_sweep_over_two_settings_and_what_is_wrong_with_one(open_page: Open, r
     assert entry.sweep["settings"] == {"peak_lr": [0.001, 0.003], "warmup": [0.1, 0.2]}
 
 
-def test_more_models_than_this_server_allows_are_refused_in_a_sentence(
-    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XFORMER_MAX_MODELS", "15")
-    app = open_page(PAGE)
-    app.segmented_control(key="train_group").set_value("sweep").run()
-    app.button(key="start_sweep_seeds").click().run()
-    assert "This run trains 16 models at once, and this server allows 15; choose fewer values." in words(app)
-    assert RunStore(runs).entries() == []
-
-
 def test_values_are_read_as_they_are_typed() -> None:
     assert read_values("seed", "0 .. 2, 7") == [0, 1, 2, 7]
     assert read_values("seed", "4,4;5 8-9") == [4, 5, 8, 9]
@@ -227,10 +216,9 @@ def test_a_running_sweep_is_stopped_and_resumed(open_page: Open, runs: Path, mon
 
 
 def test_sweep_notes_hold() -> None:
-    class Sweep:
-        is_judged = True
-        members = (type("Member", (), {"values": {"weight_decay": 0.0, "seed": 0}})(),)
-        entry = type("Entry", (), {"train": {"held_out": 8, "target": 1.0}})()
+    member = SimpleNamespace(values={"weight_decay": 0.0, "seed": 0})
+    entry = SimpleNamespace(train={"held_out": 8, "target": 1.0})
+    sweep: Any = SimpleNamespace(is_judged=True, members=(member,), entry=entry)
 
     def notes(solved: list[bool | None], steps: list[float]) -> str:
         table = {
@@ -239,9 +227,8 @@ def test_sweep_notes_hold() -> None:
             "steps_to_solve": steps,
             "member": list("abcd"),
         }
-        one: Any = Sweep()
         outcomes = pd.DataFrame(table).astype({"solved": object})
-        return "\n".join([sweep_finding(one, outcomes), *sweep_notes(one, outcomes)])
+        return "\n".join([sweep_finding(sweep, outcomes), *sweep_notes(sweep, outcomes)])
 
     none = float("nan")
     assert "none has done so or ended yet" in notes([None] * 4, [none] * 4)
@@ -249,7 +236,6 @@ def test_sweep_notes_hold() -> None:
     assert "**2 of 4 models** got 100% of 8 held-out inputs right." in found
     assert "**a** at step 100, the last of them **b** at step 300: 3.0 × as many" in found
     assert "With a weight decay of 0 all decided models solved the task, with 1 none." in found
-    assert "With a" not in notes([True, False, False, False], [100, none, none, none])
     undecided = notes([True, None, False, None], [100, none, none, none])
     assert "With a" not in undecided  # one of each is no pattern
     assert "1 of 4 models** got 100% of 8 held-out inputs right, 2 are not decided." in undecided

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import altair as alt
 import pytest
-import torch
 from streamlit.testing.v1 import AppTest
 
 import xformer
@@ -15,7 +13,6 @@ from pages.attention.one_cell import Attribution, attribute, sentence
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open
 from xformer import viz
-from xformer.analysis.score_decomposition import check, without_source
 
 PAGE = "pages/attention/page.py"
 LINK = {"model": "induction", "input": "3 7 12 5 3 7 12", "head": "2.1.4-1", "panel": "why here?"}
@@ -96,46 +93,19 @@ def test_where_no_source_decides_the_sentence_names_none(
     assert "**layer" not in text
 
 
-def test_removing_a_source_is_the_same_edit_made_by_hand() -> None:
-    reading = xformer.read("checkpoints/reverse-small", "3 7 12 5")
-    without = without_source(reading, layer=0, head=0, side="key", source="position")
-    model = xformer.load("checkpoints/reverse-small").model
-    attention = model.encoder.blocks[0].attn
-    keys = reading["encoder.0.attn.k"].clone()
-    keys[0, 0] -= (reading["pos_embed"] @ attention.W_K[0]).detach()
-    edit = xformer.edits.replace("encoder.0.attn.k", keys, heads=[0])
-    by_hand = xformer.read("checkpoints/reverse-small", "3 7 12 5", edits=[edit])
-    assert without.logits.sub(by_hand.logits).abs().max().item() < 1e-4
-    table = check(reading, without, layer=0, head=0, query=0, key=3)
-    row = by_hand["encoder.0.attn.scores"][0, 0, 0]
-    after = table.set_index("what")["after"]
-    assert after["advantage"] == pytest.approx((row[3] - torch.cat([row[:3], row[4:]]).mean()).item(), abs=1e-4)
-    assert after["weight"] == pytest.approx(row.softmax(-1)[3].item(), abs=1e-4)
-    compared = check(reading, without, layer=0, head=0, query=0, key=3, against=1).set_index("what")["after"]
-    assert compared["advantage"] == pytest.approx((row[3] - row[1]).item(), abs=1e-4)
-
-
 def test_the_matrix_opens_a_layer_to_its_heads_and_sums_to_the_same(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reading = xformer.read("checkpoints/reverse", "3 7 12 9")
-    cell = {"layer": 3, "head": 1, "query": 0, "key": 2}
-    closed, opened, whole = (viz.why(reading, **cell, opened=layers) for layers in ([], ["layer 2"], None))
-    names = [{row["key_source"] for row in _cells(chart)} for chart in (closed, opened, whole)]
-    assert "layer 2 · all heads" in names[0]
-    assert "layer 2 · all heads" not in names[1]
+    reading, names, sums = xformer.read("checkpoints/reverse", "3 7 12 9"), [], []
+    for opened in ([], ["layer 2"], None):
+        spec = viz.why(reading, layer=3, head=1, query=0, key=2, opened=opened).to_dict()
+        cells = spec["datasets"][spec["hconcat"][1]["data"]["name"]]
+        names.append({row["key_source"] for row in cells})
+        sums.append(sum(row["advantage"] for row in cells))
+    assert ["layer 2 · all heads" in one for one in names] == [True, False, False]
     assert any(name.startswith("layer 2 · head") for name in names[1])
-    sums = [sum(row["advantage"] for row in _cells(chart)) for chart in (closed, opened, whole)]
-    assert sums[0] == pytest.approx(sums[2], abs=1e-5)
-    assert sums[1] == pytest.approx(sums[2], abs=1e-5)
+    assert sums[:2] == pytest.approx([sums[2]] * 2, abs=1e-5)
     monkeypatch.setattr("pages.attention.one_cell.FEW", 1)
     link = {"model": "reverse", "input": "3 7 12 9", "head": "4.2.0-2", "panel": "why here?"}
-    app = open_page(PAGE, **link)
-    assert len(app.button_group(key="why_opened_4.2.0-2").value) == 1
+    assert len(open_page(PAGE, **link).button_group(key="why_opened_4.2.0-2").value) == 1
     assert open_page(PAGE, **link, opened="layer 2_layer 3").query_params["opened"] == "layer 2_layer 3"
-
-
-def _cells(chart: alt.HConcatChart) -> list[dict[str, Any]]:
-    """The rows of the matrix."""
-    spec = chart.to_dict()
-    return spec["datasets"][spec["hconcat"][1]["data"]["name"]]
