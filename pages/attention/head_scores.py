@@ -75,7 +75,7 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
         first = "and the first one " if options.get("without_first") else ""
         st.caption(f"Shares are averaged over the {of.many} of this input; special tokens {first}are left out.")
     found = table(view, analysis.head_scores, run, **options)
-    if (found["induction"] >= CLEAR).any():
+    if bool((found["induction"] >= CLEAR).any()):
         best = found.loc[found["induction"].idxmax()]
         name, share = head_title(best["layer"], best["head"], is_pair=view.is_pair), percent(best["induction"], 0)
         st.markdown(

@@ -91,7 +91,7 @@ def patterns_panel(context: Context, step: int, two: Sequence[Reading], bar: Del
 
 def _span(row: pd.Series, at: str) -> str:
     """A position, or the first and last position of a block."""
-    first, last = row[at], row[f"{at}_end"]
+    first, last = row.to_dict()[at], row.to_dict()[f"{at}_end"]
     return str(first) if first == last else f"{first}–{last}"
 
 
@@ -156,7 +156,7 @@ def _lens_divergence(context: Context, step: int, two: Sequence[Reading]) -> tup
 
 def _job(kind: str, about: str, work: Callable[[], Iterator[Report]], what: str) -> Job[Any]:
     """The job of a panel; while it runs, the page shows how far it is. `what` is what it counts, in the plural."""
-    job = kept_job(f"compare_{kind}_job", about, work, lambda job: job.advance(AT_ONCE))
+    job: Job[Any] = kept_job(f"compare_{kind}_job", about, work, lambda job: job.advance(AT_ONCE))
 
     def bar() -> None:
         if (found := job.latest) is not None and not found.is_final:

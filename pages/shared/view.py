@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import streamlit as st
 import torch
@@ -91,7 +92,7 @@ class View:
         return resources.run(*self.key(self.what_changed())) if self.is_changed else None
 
     @property
-    def compared(self) -> tuple[Reading, dict[str, Reading]]:
+    def compared(self) -> tuple[Reading, dict[str, Any]]:
         """The run of a picture, the changed one if any, and `before=` the original where the picture shows both."""
         changed = self.changed()
         return (self.original(), {}) if changed is None else (changed, {"before": self.original()})

@@ -331,11 +331,11 @@ def _chosen_member(sweep: StoredSweep) -> int | None:
 def _open(outcomes: pd.DataFrame, row: int | None) -> None:
     """Offer to open a model on other screens: the chosen one, else the first that has solved its task."""
     models: list[dict[Any, Any]] = outcomes.to_dict("records")
+    ended = sorted((one for one in models if one["run"]), key=lambda one: one["solved"] is not True)
+    if row is None and not ended:
+        st.caption("Each model can be opened on every screen as soon as it has ended.")
+        return
     if row is None:
-        ended = sorted((one for one in models if one["run"]), key=lambda one: one["solved"] is not True)
-        if not ended:
-            st.caption("Each model can be opened on every screen as soon as it has ended.")
-            return
         st.caption("Click a map, a cell or a row to open another model.")
     model = ended[0] if row is None else models[row]
     run = model["run"]
