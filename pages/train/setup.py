@@ -53,7 +53,6 @@ class Plan:
     settings: Settings = None
     """The swept settings; None for one model."""
     is_valid: bool = True
-    kind: str = ONE
 
     @property
     def n(self) -> int:
@@ -198,7 +197,7 @@ def _ask_plan(kind: str) -> Plan:
     most = max(2, run_store.limits().models)
     look: dict[str, Any] = {"persist_state": "session", "width": 130}
     n = st.number_input("Seeds", 2, most, min(16, most), key="train_seeds", label_visibility="collapsed", **look)
-    return Plan({"seed": range(int(n))}, kind=SEEDS)
+    return Plan({"seed": range(int(n))})
 
 
 def _ask_sweep() -> Plan:
@@ -224,7 +223,7 @@ def _ask_sweep() -> Plan:
             problems.append(str(error))
     if problems:
         st.error(escape_markdown(problems[0]), icon=":material/edit:")
-    return Plan(found, not problems, SWEEP)
+    return Plan(found, not problems)
 
 
 def _fill(name: str) -> None:

@@ -315,7 +315,7 @@ def earlier_step(entry: Entry, rests_at: int | None) -> int | None:
 def tiles(found: Sequence[tuple[str, str]], width: int | Literal["stretch"] = "stretch") -> None:
     """Draw figures side by side."""
     cells = "".join(f"<div><span>{name}</span><b>{value}</b></div>" for name, value in found)
-    st.html(f"{_CSS}<div class='train-tiles'>{cells}</div>", width=width)
+    st.html(f"<div class='train-tiles'>{cells}</div>", width=width)
 
 
 def _has_picture(run: str) -> bool:
@@ -357,22 +357,6 @@ def _number(value: Any, look: str) -> str:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return "–"
     return percent(float(value), 1) if look == "%" else format(float(value), look)
-
-
-_CSS = """<style>
-.train-tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(92px, 1fr)); gap: 6px; }
-.train-tiles div {
-  border: 1px solid color-mix(in srgb, currentColor 18%, transparent); border-radius: 9px; padding: 0 8px 1px; }
-.train-tiles span { display: block; font-size: 0.75rem; opacity: 0.8; white-space: nowrap; }
-.train-tiles b { font-size: 1rem; font-weight: 650; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.st-key-run_headline { margin-bottom: -0.6rem; }
-@media (max-width: 640px) {
-  .st-key-run_progress > :has(.train-tiles) { display: none; }
-  .st-key-run_headline p { font-size: 1rem; }
-  .st-key-run_new button [data-testid="stMarkdownContainer"] { position: absolute; clip-path: inset(50%); }
-}
-.st-key-run_name * { white-space: nowrap !important; overflow: hidden; text-overflow: ellipsis; }
-</style>"""
 
 
 def heading(entry: Entry) -> None:
