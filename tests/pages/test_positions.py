@@ -23,7 +23,7 @@ from xformer.reading import rerun
 
 PAGE = "pages/positions/page.py"
 KINDS = [
-    *(("encoder", kind) for kind in ("sinusoidal", "mirror", "none")),
+    *(("encoder", kind) for kind in ("sinusoidal", "none")),
     *(("decoder", kind) for kind in ("rotary", "t5")),
     *(("encoder-decoder", kind) for kind in ("learned", "alibi")),
 ]
