@@ -107,5 +107,9 @@ def test_the_matrix_opens_a_layer_to_its_heads_and_sums_to_the_same(
     assert sums[:2] == pytest.approx([sums[2]] * 2, abs=1e-5)
     monkeypatch.setattr("pages.attention.one_cell.FEW", 1)
     link = {"model": "reverse", "input": "3 7 12 9", "head": "4.2.0-2", "panel": "why here?"}
-    assert len(open_page(PAGE, **link).button_group(key="why_opened_4.2.0-2").value) == 1
+    app = open_page(PAGE, **link)
+    assert len(app.button_group(key="why_opened_4.2.0-2").value) == 1
+    ways = [button.label.rpartition(": ")[2] for button in app.button if str(button.key).startswith("why_back")]
+    adds = [abs(float(number.replace("−", "-"))) for number in ways]
+    assert adds == sorted(adds, reverse=True) != []
     assert open_page(PAGE, **link, opened="layer 2_layer 3").query_params["opened"] == "layer 2_layer 3"
