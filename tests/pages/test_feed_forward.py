@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import xformer
-from pages.feed_forward.pictures import ablation_note, layer_headline
+from pages.feed_forward.pictures import ablation_note, framed, layer_headline
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_explore import messages, text
@@ -138,3 +139,12 @@ def test_ablation_is_told_only_where_it_is_known() -> None:
     assert "and 1 answer on" in note(0.5, 1)
     assert "and 2 predictions on" in note(0.001, 2, judged=False)
     assert note(float("nan"), 0) == ""
+
+
+def test_a_patch_is_framed_and_its_inside_stays() -> None:
+    image = (np.arange(12 * 12 * 3) % 251).astype(np.uint8).reshape(12, 12, 3)
+    out = framed(image, 2, 6)  # the first patch of the second row
+    assert (out[6:8, :6] == (214, 94, 0)).all()
+    assert (out[8:10, 2:4] == image[8:10, 2:4]).all()
+    assert (out[:6] == image[:6]).all()
+    assert (out[:, 6:] == image[:, 6:]).all()

@@ -255,6 +255,7 @@ def test_only_what_is_new_is_read_again(runs: Path, monkeypatch: pytest.MonkeyPa
 def test_the_models_of_a_sweep_stand_below_it_in_the_table_of_runs(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    RunStore(runs).add(PRESET, owner="here", name="earlier")
     store, run = submit(runs)
     train(store, run, monkeypatch)
     store.add(PRESET, owner="here", name="later")
@@ -263,7 +264,7 @@ def test_the_models_of_a_sweep_stand_below_it_in_the_table_of_runs(
     assert len(app.image) == 1
     app.button_group(key="runs_view").set_value("table").run()
     assert app.query_params["runs"] == run  # no other run has a curve
-    assert list(app.dataframe[0].value["name"]) == ["later", "Many", "↳ seed 1", "↳ seed 0"]
+    assert list(app.dataframe[0].value["name"]) == ["later", "Many", "↳ seed 1", "↳ seed 0", "earlier"]
     app.session_state["runs_text"] = "seed"
     assert list(app.run().dataframe[0].value["name"]) == ["Many · seed 1", "Many · seed 0"]
     app.session_state["runs_text"] = ""
@@ -273,6 +274,6 @@ def test_the_models_of_a_sweep_stand_below_it_in_the_table_of_runs(
     assert not app.exception
     assert set(app.query_params["runs"].split(",")) == {run, *(one.id for one in members(store, run))}
     app.button(key=f"runs_delete_{run}").click().run()
-    assert list(app.dataframe[0].value["name"]) == ["later"]
+    assert list(app.dataframe[0].value["name"]) == ["later", "earlier"]
     app.button(key="runs_undo").click().run()
-    assert len(store.entries()) == 4
+    assert len(store.entries()) == 5
