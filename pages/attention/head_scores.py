@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from pages.attention.heads import KEY
 from pages.components.attention_view import Selection, choose_attention
-from pages.shared.background_job import Job, begin_measuring, follow, how_far_to_trust, measuring_bar
+from pages.shared.background_job import Job, begin_measuring, follow, how_far_to_trust, kept_job, measuring_bar
 from pages.shared.call import Call, heads_from_1
 from pages.shared.picture import footer, shown, table
 from pages.shared.text import escape_markdown
@@ -49,18 +50,6 @@ def _repeat_random(of: Input) -> None:
     st.session_state["input"] = of.random(random.getrandbits(32))
 
 
-def _strongest(run: Reading, found: pd.DataFrame, view: View) -> None:
-    """Name the head with the most induction, where it clearly has some."""
-    if not bool((found["induction"] >= CLEAR).any()):
-        return
-    best = found.loc[found["induction"].idxmax()]
-    name = head_title(str(best["layer"]), int(best["head"]), is_pair=view.is_pair)
-    share = percent(float(best["induction"]), 0)
-    st.markdown(
-        f"Induction: **{name}** has the most, {share} of its attention is on what followed the same token earlier."
-    )
-
-
 def _ranked(found: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
     """The scores with the effect of ablating each head: measured effects first, the largest first."""
     both = found.merge(effects, on=["layer", "head"])
@@ -69,7 +58,7 @@ def _ranked(found: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(both[first + [name for name in both if name not in first]]).reset_index(drop=True)
 
 
-def scores_panel(view: View, run: Reading, chosen: Selection, attention: str) -> None:
+def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
     """The scores of every head of `run` and the effects of ablating them; a click on a row selects its head."""
     of = view.input
     options: dict[str, Any] = {}
@@ -86,18 +75,21 @@ def scores_panel(view: View, run: Reading, chosen: Selection, attention: str) ->
         first = "and the first one " if options.get("without_first") else ""
         st.caption(f"Shares are averaged over the {of.many} of this input; special tokens {first}are left out.")
     found = table(view, analysis.head_scores, run, **options)
-    _strongest(run, found, view)
+    if bool((found["induction"] >= CLEAR).any()):
+        best = found.loc[found["induction"].idxmax()]
+        name, share = head_title(best["layer"], best["head"], is_pair=view.is_pair), percent(best["induction"], 0)
+        st.markdown(
+            f"Induction: **{name}** has the most, {share} of its attention is on what followed the same token earlier."
+        )
     if asked is not None and (job := effects_of(view, run, asked, chosen)).latest is not None:
         found = _ranked(found, effects_part(view, run, job, found, asked, options))
     shown = found.assign(head=found["head"] + 1).drop(columns="layer")
     shown.insert(0, "where", [layer_title(path, is_pair=view.is_pair) for path in found["layer"]])
     shown = shown.dropna(axis="columns", how="all")
     helps = dict(_HELP)
-    if view.task is not None:
-        rule = view.task.rule
-        helps[TASK] = (
-            f"{rule.score_name.capitalize()}: how much of its attention {rule.score_says}. The task needs this."
-        )
+    if (task := view.task) is not None:
+        name, says = task.rule.score_name.capitalize(), task.rule.score_says
+        helps[TASK] = f"{name}: how much of its attention {says}. The task needs this."
     look: dict[str, Any] = {"width": 95, "min_value": 0.0, "max_value": 1.0, "format": "%.3f"}
     share = {
         name: st.column_config.ProgressColumn(score_title(name), help=text, **look) for name, text in helps.items()
@@ -118,7 +110,7 @@ def scores_panel(view: View, run: Reading, chosen: Selection, attention: str) ->
         st.session_state["scores_followed"] = followed
         row = found.iloc[rows[0]]
         layer = [site.path for site in run.sites].index(row["layer"])
-        choose_attention(attention, Selection(layer, int(row["head"])))
+        choose_attention(KEY, Selection(layer, int(row["head"])))
         st.rerun()
     footer(view, "scores", [Call(analysis.head_scores, (run,), options)])
 
@@ -126,8 +118,6 @@ def scores_panel(view: View, run: Reading, chosen: Selection, attention: str) ->
 MEASURES = {"no": "not shown", "loss": "on the loss", "lead": "on one answer’s margin"}
 AT_ONCE = 1.2
 """Seconds of measuring before the page shows a progress bar."""
-OLD_SCORES = {"the task’s": TASK, "anti-diagonal": "anti_diagonal"}
-"""What older links call a score."""
 BUDGET = 0.6
 """Seconds of measuring in one run of the page."""
 
@@ -150,22 +140,18 @@ def ask_effects(run: Reading) -> dict[str, Any] | None:
 
 def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Selection) -> Job[SilencedHeads]:
     """The job that measures the effects; the effect of the enlarged head is always measured."""
+
+    def work() -> Iterator[SilencedHeads]:  # a generator: what it raises ends the job with its reason
+        yield from silenced_heads(run, **options).silence_all()
+
     about = f"{view.model}|{run.recipe}|{options}"
-    job: Job[SilencedHeads] | None = st.session_state.get("head_effects")
-    if job is None or job.about != about:
-        job = st.session_state["head_effects"] = Job(_measuring(run, options), about)
-        begin_measuring(job, AT_ONCE)
+    job = kept_job("head_effects_job", about, work, lambda job: begin_measuring(job, AT_ONCE))
     found, head = job.latest, (chosen.layer, chosen.head)
     if found is not None and head in found.estimated:
         found.silence(head)
     if job.problem:
         st.info(escape_markdown(job.problem), icon=":material/info:")
     return job
-
-
-def _measuring(run: Reading, options: dict[str, Any]) -> Iterator[SilencedHeads]:
-    """Measure; what it raises ends the job with its reason."""
-    yield from silenced_heads(run, **options).silence_all()
 
 
 def effects_part(
@@ -194,7 +180,7 @@ def effects_part(
     names = (TASK, "induction", *SCORES[:-1])
     kinds = {name: score_title(name) for name in names if bool(scores[name].notna().any())}
     first = next(iter(kinds))
-    kind = choose("score", kinds, first, "Compared with the score", widget=st.selectbox, width=200, old=OLD_SCORES)
+    kind = choose("score", kinds, first, "Compared with the score", widget=st.selectbox, width=200)
     best = scores.loc[scores[kind].astype(float).idxmax()]
     found.silence(([site.path for site in run.attention].index(str(best["layer"])), int(best["head"])))
     goal = minimal_pairs.title(run, found.measure)

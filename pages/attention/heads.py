@@ -43,9 +43,8 @@ def zoom(view: View, chosen: Selection, pooled: int) -> None:
 
 def call_of(view: View, chosen: Selection) -> tuple[tuple[Reading], dict[str, Any]]:
     """The reading and the options of `viz.attention` for the enlarged head, with the original before a changed run."""
-    original, changed = view.original(), view.changed()
-    before = {} if changed is None else {"before": original}
-    return (changed or original,), {"layer": chosen.layer, "head": chosen.head, "scale": chosen.looks.scale, **before}
+    run, before = view.compared
+    return (run,), {"layer": chosen.layer, "head": chosen.head, "scale": chosen.looks.scale, **before}
 
 
 def standalone(view: View, chosen: Selection) -> Callable[[Sequence[str]], str]:
@@ -89,15 +88,17 @@ def finding(view: View, run: Reading, found: pd.DataFrame, layer: AnyLayer, head
     """What the enlarged head attends to and what the model loses without it, as Markdown."""
     name = f"**{layer.title} · head {head + 1}**"
     if head in layer.silenced:
-        before, after = (one.logits[0].argmax(dim=-1) for one in (view.original(), run)) if run.has_logits else ((), ())
-        differ = sum(int(one != other) for one, other in zip(before, after, strict=True))
-        return f"{name} is ablated{f': {differ} of {len(before)} predictions differ' if run.has_logits else ''}."
-    for row in found.to_dict("records"):
-        if (row["layer"], row["head"]) == (layer.name, head):
-            says = pattern_words(view, row["pattern"])[1]
-            looks = f"{name}: {percent(row['share'], 0)} of attention {says} (even: {percent(row['even'], 0)})"
-            return (looks if says else f"{name} follows no simple pattern") + _cost(run, row)
-    return f"{name} follows no simple pattern on this input."
+        if not run.has_logits:
+            return f"{name} is ablated."
+        before, after = (one.logits[0].argmax(dim=-1) for one in (view.original(), run))
+        return f"{name} is ablated: {int((before != after).sum())} of {len(before)} predictions differ."
+    own = found[(found["layer"] == layer.name) & (found["head"] == head)]
+    if own.empty:
+        return f"{name} follows no simple pattern on this input."
+    row = own.iloc[0].to_dict()
+    says = pattern_words(view, row["pattern"])[1]
+    looks = f"{name}: {percent(row['share'], 0)} of attention {says} (even: {percent(row['even'], 0)})"
+    return (looks if says else f"{name} follows no simple pattern") + _cost(run, row)
 
 
 def _cost(run: Reading, row: dict[str, Any]) -> str:
@@ -137,12 +138,12 @@ def first_head(found: pd.DataFrame, paths: Sequence[str]) -> Selection:
 
 def attention_notes(view: View, layers: Sequence[AnyLayer], run: Reading, *, all_seen: bool = True) -> None:
     """What to notice: what to look for, and the mask; `all_seen`: the picture leaves out no key."""
-    notes = [] if view.task is None else [view.task.rule.look_for]
+    notes, causal = [], "a position then sees only itself and earlier ones."
+    if view.task is not None:
+        notes, causal = [view.task.rule.look_for], view.task.rule.about_causal_mask(run.example.source)
     if view.mask != "as trained":
         notes.append(f"The mask is **{view.mask}** now; with **as trained** the model runs as it was trained.")
     elif run.trace.tokens.shape[1] > 1 and not view.shape.is_read_only:
-        causal = "a position then sees only itself and earlier ones."
-        causal = causal if view.task is None else view.task.rule.about_causal_mask(run.example.source)
         full = "Set the mask to **Full**: every position then also sees later ones, which it never did in training."
         notes.append(full if view.shape.is_causal else f"Set the mask to **Causal**: {causal}")
     if all_seen and any(layer.is_masked for layer in layers):
@@ -244,7 +245,9 @@ def follow_cutting_click(layer: AnyLayer, chosen: Selection) -> None:
     st.session_state["last_cell"] = cell
     is_new = before is not None and cell != before and chosen.query is not None and chosen.key is not None
     if st.session_state.get("click_cuts") and is_new:
-        _toggle_edge("cut", f"{layer.name}.{chosen.head}.{chosen.query}-{chosen.key}")
+        at = f"{layer.name}.{chosen.head}.{chosen.query}-{chosen.key}"
+        opened = f"open:{at}"
+        toggle_intervention(opened if opened in switched_on() else f"cut:{at}")
         st.rerun()
 
 
@@ -256,24 +259,14 @@ def edge_button(layer: AnyLayer, chosen: Selection, heads: str, on: frozenset[st
     edge = f"{query} “{escape_markdown(layer.query_labels[query])}” → {key} “{escape_markdown(layer.key_labels[key])}”"
     masked = not bool(layer.allowed[min(chosen.head, layer.allowed.shape[0] - 1), query, key])
     at = f"{layer.name}.{heads}.{query}-{key}"
-    is_cut, is_open = f"cut:{at}" in on, f"open:{at}" in on
-    kind = "cut" if is_cut else "open" if is_open or masked else "cut"
-    verb = "Restore" if is_cut else "Close again" if is_open else "Open" if masked else "Cut"
-    st.button(
-        f"{verb} {edge}{' in all heads' if heads == '*' else ''}",
-        on_click=_toggle_edge,
-        args=(kind, at),
-        type="primary" if is_cut or is_open else "secondary",
-        width=width,
-        help="In every head of this layer." if heads == "*" else "In this head only.",
-        key=f"switch_{kind}:{at}",
-    )
-
-
-def _toggle_edge(kind: str, at: str) -> None:
-    """Cut or open an edge; if it was changed before, restore it instead."""
-    there = [text for text in (f"cut:{at}", f"open:{at}") if text in switched_on()]
-    toggle_intervention(*(there or [f"{kind}:{at}"]))
+    if f"cut:{at}" in on:
+        kind, verb = "cut", "Restore"
+    elif f"open:{at}" in on:
+        kind, verb = "open", "Close again"
+    else:
+        kind, verb = ("open", "Open") if masked else ("cut", "Cut")
+    which, help = (" in all heads", "In every head of this layer.") if heads == "*" else ("", "In this head only.")
+    switch(f"{verb} {edge}{which}", f"{kind}:{at}", on, help, width=width)
 
 
 def switch(

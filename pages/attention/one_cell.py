@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
+from pages.attention.heads import KEY
 from pages.components.attention_view import Selection, choose_attention
 from pages.components.players import matrices
 from pages.shared.byte_cache import shared
@@ -58,9 +59,8 @@ class Cell:
 
 def trail_to(run: Reading) -> list[Cell]:
     """The cells that the visitor came from; cells that this model does not have are dropped."""
-    text = asked("trail")
-    if text is not None and re.fullmatch(rf"{_STEP}(_{_STEP})*", text, re.ASCII):
-        steps = [[int(number) for number in step] for step in re.findall(_STEP, text, re.ASCII)]
+    if (text := asked("trail")) is not None:
+        steps = [map(int, step) for step in re.findall(_STEP, text, re.ASCII)]
         st.session_state[_KEY] = [Cell(layer - 1, head - 1, query, key) for layer, head, query, key in steps]
     found: list[Cell] = st.session_state.get(_KEY, [])
     return [cell for cell in found if _is_there(run, cell)]
@@ -78,21 +78,21 @@ def _is_there(run: Reading, cell: Cell) -> bool:
     return 0 <= cell.head < n_heads and cell.query < n_query and cell.key < n_key
 
 
-def breadcrumbs(run: Reading, trail: list[Cell], view_key: str) -> None:
+def breadcrumbs(run: Reading, trail: list[Cell]) -> None:
     """The buttons that lead back to earlier cells."""
     if not trail:
         return
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.markdown("From:", width="content")
         for index, cell in enumerate(trail):
-            back: dict[str, Any] = {"on_click": open_cell, "args": (cell, trail[:index], view_key), "type": "tertiary"}
+            back: dict[str, Any] = {"on_click": open_cell, "args": (cell, trail[:index]), "type": "tertiary"}
             st.button(f"{title_of(run, cell)}, {cell.query} → {cell.key}", key=f"why_step_{index}", **back)
 
 
-def open_cell(cell: Cell, trail: list[Cell], view_key: str) -> None:
+def open_cell(cell: Cell, trail: list[Cell]) -> None:
     """Enlarge a head and lock a cell of it. A callback."""
     st.session_state[_KEY] = trail
-    choose_attention(view_key, replace(Selection(), layer=cell.layer, head=cell.head, query=cell.query, key=cell.key))
+    choose_attention(KEY, Selection(cell.layer, cell.head, cell.query, cell.key))
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,11 +132,9 @@ def attribute(run: Reading, options: dict[str, Any]) -> Attribution:
         removed = found[0]
         head = {"layer": options["layer"], "head": options["head"]}
         without = without_source(run, **head, side=removed.side, source=removed.writer.name, parts=parts)
-        table = check(run, without, **options)
+        table, is_moved = check(run, without, **options).dropna(), None
         if run.has_logits:
-            is_moved = not bool((run.logits.argmax(dim=-1) == without.logits.argmax(dim=-1)).all())
-        else:
-            table, is_moved = table.dropna(), None
+            is_moved = not run.logits.argmax(dim=-1).equal(without.logits.argmax(dim=-1))
     return Attribution(
         options, table_of(parts), parts.total, parts.residue, parts.total_advantage, parts.weight, parts.n_allowed, found,
         deciding(parts), opposing(parts), removed, table, is_moved,
@@ -165,12 +163,6 @@ def sentence(found: Attribution, over: str) -> str:
     return f"{text}."
 
 
-def removal(one: Contribution) -> str:
-    """For example "layer 1 · head 2 from this head’s keys"."""
-    of = "scores" if one.side is None else "queries" if one.side == "query" else "keys"
-    return f"{one.writer.name} from this head’s {of}"
-
-
 def nats(value: float) -> str:
     """A number with its sign."""
     return f"{value:+.2f}".replace("-", "−")
@@ -184,11 +176,11 @@ MEAN = -1
 """The option that compares a key with the mean of all others."""
 
 
-def score_attribution_panel(view: View, run: Reading, chosen: Selection, view_key: str) -> dict[str, str]:
+def score_attribution_panel(view: View, run: Reading, chosen: Selection) -> dict[str, str]:
     """The sentence, the picture, the way back and the measurement; returns the parts for the link."""
     cell = _cell(run, chosen)
     trail = trail_to(run)
-    breadcrumbs(run, trail, view_key)
+    breadcrumbs(run, trail)
     site = run.attention_site(cell.layer)
     queries, keys = run.tokens_of(site.query_stack), run.tokens_of(site.key_stack)
     against = _against(run, cell, keys)
@@ -208,7 +200,7 @@ def score_attribution_panel(view: View, run: Reading, chosen: Selection, view_ke
         f"The sum is the score {found.total:.4f} up to rounding ({abs(found.residue):.0e}). One nat more makes the weight "
         "of a key 2.7 times larger relative to the others. Computed from this run with its norms frozen, not measured."
     )
-    _way_back(run, cell, found, trail, view_key)
+    _way_back(run, cell, found, trail)
     _check(found)
     return {
         "trail": "_".join(map(str, trail)),
@@ -235,9 +227,9 @@ def _opened(cell: Cell, found: Attribution, *, is_pair: bool) -> list[str] | Non
 def _cell(run: Reading, chosen: Selection) -> Cell:
     """The locked cell, else the last query and its key with the largest weight."""
     pattern = run[f"{run.attention_site(chosen.layer).path}.pattern"][0, chosen.head]  # [query, key]
-    query = len(pattern) - 1 if chosen.query is None else chosen.query
-    if chosen.query is None and chosen.key is not None:
-        query = int(pattern[:, chosen.key].argmax())
+    query = chosen.query
+    if query is None:
+        query = len(pattern) - 1 if chosen.key is None else int(pattern[:, chosen.key].argmax())
     key = int(pattern[query].argmax()) if chosen.key is None else chosen.key
     return Cell(chosen.layer, chosen.head, query, key)
 
@@ -256,32 +248,30 @@ def _against(run: Reading, cell: Cell, keys: tuple[str, ...]) -> int | None:
     return None if chosen == MEAN else chosen
 
 
-def _way_back(run: Reading, cell: Cell, found: Attribution, trail: list[Cell], view_key: str) -> None:
+def _way_back(run: Reading, cell: Cell, found: Attribution, trail: list[Cell]) -> None:
     """A button for each head among the largest contributions, which opens that head at the position where it wrote."""
-    strongest = sorted(found.contributions, key=lambda one: -abs(one.adds))
-    heads = [one for one in strongest if one.writer.kind != "bias"][:LISTED]
-    heads = [one for one in heads if one.writer.head is not None]
-    if not heads:
+    named = [one for one in found.contributions if one.writer.kind != "bias"]
+    named.sort(key=lambda one: -abs(one.adds))
+    heads = [(one, one.writer.site, one.writer.head) for one in named[:LISTED]]
+    if all(head is None for *_, head in heads):
         return
     st.markdown("**Walk back:** open a head that contributed, at the position where it wrote.")
     with st.container(horizontal=True, gap="small"):
-        for one in heads:
-            assert one.writer.site is not None
-            assert one.writer.head is not None
-            layer = run.attention.index(one.writer.site)
-            at = cell.key if one.side == "key" else cell.query
-            pattern = run[f"{one.writer.site.path}.pattern"][0, one.writer.head]
-            there = Cell(layer, one.writer.head, at, int(pattern[at].argmax()))
-            step: dict[str, Any] = {"on_click": open_cell, "args": (there, [*trail, cell], view_key)}
-            key = f"why_back_{one.side}_{layer}_{one.writer.head}"
-            st.button(f"{one.title}: {nats(one.adds)}", key=key, **step)
+        for one, site, head in heads:
+            if site is None or head is None:
+                continue
+            layer, at = run.attention.index(site), cell.key if one.side == "key" else cell.query
+            there = Cell(layer, head, at, int(run[f"{site.path}.pattern"][0, head, at].argmax()))
+            step: dict[str, Any] = {"on_click": open_cell, "args": (there, [*trail, cell])}
+            st.button(f"{one.title}: {nats(one.adds)}", key=f"why_back_{one.side}_{layer}_{head}", **step)
 
 
 def _check(found: Attribution) -> None:
     """The cell in a run without the largest contribution."""
     if found.removed is None:
         return
-    st.markdown(f"**Measured** by removing {removal(found.removed)}:")
+    of = {None: "scores", "query": "queries", "key": "keys"}[found.removed.side]
+    st.markdown(f"**Measured** by removing {found.removed.writer.name} from this head’s {of}:")
     st.dataframe(found.check, hide_index=True, width="content", key="why_check")
     moved = {None: "This model makes no predictions.", True: "A prediction changes.", False: "No prediction changes."}
     st.caption(f"Advantage, score and loss in nats. {moved[found.is_moved]}")

@@ -105,10 +105,10 @@ def _attention(view: View) -> None:
     below = choose("panel", panels, next(iter(panels)), "Panel", old=OLD_PANELS, label_visibility="collapsed")
     more: dict[str, str] = {}
     draw: dict[str, Callable[[], None]] = {  # only the chosen panel is computed
-        "scores": lambda: scores_panel(view, run, chosen, KEY),
+        "scores": lambda: scores_panel(view, run, chosen),
         "steps": lambda: steps_panel(view, run, layer, chosen),
         "change": lambda: change_panel(view, layer, chosen),
-        "score_attribution": lambda: more.update(score_attribution_panel(view, run, chosen, KEY)),
+        "score_attribution": lambda: more.update(score_attribution_panel(view, run, chosen)),
         "atom_mapping": lambda: atom_mapping_panel(view, run, chosen),
         "rollout": lambda: rollout_panel(view, run),
     }

@@ -8,7 +8,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import combinations
@@ -17,7 +17,7 @@ from typing import Any
 import streamlit as st
 
 from pages.shared import models, run_store
-from pages.shared.background_job import Job, Report, Step
+from pages.shared.background_job import Step
 from pages.shared.byte_cache import shared
 from pages.shared.models import shown_path
 from pages.shared.resources import MASKS, mask_words
@@ -117,13 +117,11 @@ class ModelSettings:
             number = _NUMBERS[name](text)
         except ValueError:
             raise InputError(f"{name} must be a number, got “{text[:40]}”; for example {name}-1.") from None
-        if abs(number) > LARGEST_NUMBER:
-            raise InputError(f"{name} must be at most {LARGEST_NUMBER:,}; for example {name}-1.")
-        if name != "seed":
-            return replace(self, sampling=replace(self.sampling, **{name: number}))
-        if number < 0:
-            raise InputError(f"seed must be from 0 to {LARGEST_NUMBER:,}, got {number:,}; for example seed-1.")
-        return replace(self, seed=int(number))
+        if not 0 <= number <= LARGEST_NUMBER:
+            raise InputError(f"{name} must be from 0 to {LARGEST_NUMBER:,}, got {text[:40]}; for example {name}-1.")
+        if name == "seed":
+            return replace(self, seed=int(number))
+        return replace(self, sampling=replace(self.sampling, **{name: number}))
 
 
 def read_variant(text: str) -> ModelSettings:
@@ -193,10 +191,6 @@ class Comparison:
     @property
     def letters(self) -> tuple[str, ...]:
         return LETTERS[: len(self.variants)]
-
-    @property
-    def letter_by_name(self) -> dict[str, str]:
-        return dict(zip(self.names, self.letters, strict=True))
 
     @property
     def input(self) -> TaskInput:
@@ -291,9 +285,9 @@ def places_of(pair: str, letters: Sequence[str]) -> tuple[int, int] | None:
     return (0, 1) if len(letters) > 1 else None
 
 
-def letter_of(reading: Reading) -> str:
-    """The letter of the variant of a reading, for a sentence."""
-    return reading.subject.name.partition(" · ")[0]
+def letter_in(name: str) -> str:
+    """The letter at the beginning of a variant's display name."""
+    return name.partition(" · ")[0]
 
 
 def incompatibility_reason(variants: Sequence[ModelSettings]) -> str | None:
@@ -357,13 +351,10 @@ def first_variant(looked: LookedAt) -> ModelSettings | None:
     """The model of the other screens as a variant; None where it cannot be compared."""
     if incomparable_reason(looked.model) is not None:
         return None
-    words = [looked.model, *([looked.mask] if looked.mask != MASKS[0] else []), *filter(None, [looked.edits])]
-    for n in (len(words), 1):  # edits that do not fit the model are left out, as on its own screen
-        try:
-            return read_variant("~".join(words[:n]))
-        except InputError:
-            continue
-    return None
+    try:
+        return read_variant(ModelSettings(looked.model, looked.mask, tuple(filter(None, [looked.edits]))).text)
+    except InputError:  # edits that do not fit the model are left out, as on its own screen
+        return read_variant(looked.model)
 
 
 def contrast_to(variant: ModelSettings) -> ModelSettings:
@@ -423,30 +414,11 @@ class State:
     """The model of the minimal pair."""
     pair_proposed: str = ""
     """The proposed second input of the pair: it follows the first one until the visitor types another."""
-    jobs: dict[str, Job[Any]] = field(default_factory=dict)
-    """Background jobs by kind."""
 
     def put(self, index: int, variant: ModelSettings) -> None:
         """Replace a variant, or add one at the end."""
         self.variants[index : index + 1] = [variant]
         self.is_chosen = True
-
-    def begin_once(
-        self, kind: str, about: str, work: Callable[[], Iterator[Report]], begin: Callable[[Job[Any]], None]
-    ) -> Job[Any]:
-        """Continue the job of a kind, or replace it by a new one where it is about something else.
-
-        Args:
-            kind: At most one job of each kind is kept.
-            about: What the job is about.
-            work: Makes the generator of a new job.
-            begin: Called with a new job, to work for a moment before the page is drawn.
-        """
-        job = self.jobs.get(kind)
-        if job is None or job.about != about:
-            job = self.jobs[kind] = Job(work(), about)
-            begin(job)
-        return job
 
 
 def state() -> State:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -15,7 +15,15 @@ from pages.compare.comparison import PictureContext, state
 from pages.components.controls import Lane, prediction_strip
 from pages.shared import link as link_of_screen
 from pages.shared import models, resources
-from pages.shared.background_job import Job, Step, begin_measuring, follow, how_far_to_trust, measuring_bar, patience
+from pages.shared.background_job import (
+    Step,
+    begin_measuring,
+    follow,
+    how_far_to_trust,
+    kept_job,
+    measuring_bar,
+    patience,
+)
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.inputs import MOST_TYPED
@@ -76,12 +84,11 @@ Continuation = tuple[tuple[int, float], ...]
 """Tokens with their probabilities."""
 
 
-def one_model(looked: LookedAt, icon: str, draw: Callable[[ModelAdapter, str, dict[str, str]], None]) -> None:
+def one_model(looked: LookedAt, draw: Callable[[ModelAdapter, str, dict[str, str]], None]) -> None:
     """Draw a panel about one model, chosen in the sidebar.
 
     Args:
         looked: The state of the other screens.
-        icon: The icon of a message where the panel cannot be drawn.
         draw: Called with the model, its name, and a dict for what the link keeps.
     """
     with st.sidebar:
@@ -93,14 +100,14 @@ def one_model(looked: LookedAt, icon: str, draw: Callable[[ModelAdapter, str, di
     try:
         draw(models.subject(model), model, link)
     except XformerError as error:
-        st.info(escape_markdown(str(error)), icon=icon)
+        st.info(escape_markdown(str(error)), icon=":material/info:")
     text = str(st.session_state.get(FIRST, looked.input))
     link_of_screen.share(replace(looked, model=model, input=text).link | link)
 
 
 def pairs_panel(looked: LookedAt) -> None:
     """Ask for the pair and draw its patching map."""
-    one_model(looked, ":material/compare_arrows:", partial(_pair, looked))
+    one_model(looked, partial(_pair, looked))
 
 
 def _pair(looked: LookedAt, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
@@ -133,23 +140,19 @@ def _ask_inputs(subject: ModelAdapter, model: str) -> tuple[tuple[int, ...], tup
     with st.sidebar.container(horizontal=True, gap="small"):
         st.button("", icon=":material/swap_horiz:", key="pair_swap", help="Swap the two inputs", on_click=_swap)
         _examples(subject, model)
-    return _read(subject, FIRST, "first"), _read(subject, SECOND, "second")
+    return _read(subject, FIRST), _read(subject, SECOND)
 
 
 def _begin(subject: ModelAdapter, model: str) -> None:
     """Fill the text fields: from the link, else as typed, else with a second input proposed for the first."""
     visit, wanted, ours = st.session_state, asked("other"), state()
-    is_other_model, ours.pair_model = model != ours.pair_model, model
-
-    def is_outdated(key: str) -> bool:
-        text = str(visit.get(key, ""))
-        return not text or (is_other_model and not _fits(subject, text))
-
-    if is_outdated(FIRST):
-        visit[FIRST] = subject.input.default
+    if model != ours.pair_model:  # it may not read what was typed for another
+        visit.update({key: "" for key in (FIRST, SECOND) if not _fits(subject, str(visit.get(key, "")))})
+        ours.pair_model = model
+    visit[FIRST] = visit.get(FIRST) or subject.input.default
     if wanted is not None:
         visit[SECOND] = wanted
-    elif visit.get(SECOND, "") == ours.pair_proposed or is_outdated(SECOND):
+    elif visit.get(SECOND, "") in ("", ours.pair_proposed):
         visit[SECOND] = ours.pair_proposed = propose(subject, model, str(visit[FIRST]))
     carry(FIRST)
     carry(SECOND)
@@ -159,22 +162,16 @@ def propose(subject: ModelAdapter, model: str, text: str) -> str:
     """A second input for a first one; the same where no change of one token is known to matter."""
 
     def make() -> str:
-        try:
-            other = one_token_changed(subject, subject.input.read(text))
-        except InputError:
+        if not _fits(subject, text):
             return text
-        if other is None and subject.shape.image:
-            return _another_image(subject, text)
+        source = subject.input.read(text)
+        if subject.shape.image and not subject.input.missing:  # no single patch makes another digit
+            answer, drawn = subject.frame(source).answer, map(subject.input.random, range(IMAGES_TRIED))
+            return next((one for one in drawn if subject.frame(subject.input.read(one)).answer != answer), text)
+        other = one_token_changed(subject, source)
         return text if other is None else subject.input.text(other)
 
     return shared.get(("second input", model, text), make)
-
-
-def _another_image(subject: ModelAdapter, text: str) -> str:
-    """An image with another answer: no single patch makes another digit."""
-    answer = subject.frame(subject.input.read(text)).answer
-    drawn = (subject.input.random(seed) for seed in range(IMAGES_TRIED if not subject.input.missing else 0))
-    return next((other for other in drawn if subject.frame(subject.input.read(other)).answer != answer), text)
 
 
 def _examples(subject: ModelAdapter, model: str) -> None:
@@ -190,11 +187,11 @@ def _examples(subject: ModelAdapter, model: str) -> None:
             st.button(purpose, on_click=_type, args=texts, key=f"pair_example_{purpose}", **look)
 
 
-def _read(subject: ModelAdapter, key: str, which: str) -> tuple[int, ...]:
+def _read(subject: ModelAdapter, key: str) -> tuple[int, ...]:
     try:
         return subject.input.read(typed(st.session_state[key], MOST_TYPED))
     except InputError as error:
-        raise InputError(f"The {which} input: {error}") from None
+        raise InputError(f"The {'first' if key == FIRST else 'second'} input: {error}") from None
 
 
 def _fits(subject: ModelAdapter, text: str) -> bool:
@@ -247,25 +244,21 @@ def _ask_measure(one: Reading, other: Reading) -> MinimalPair:
 
 def _both_values(pair: MinimalPair) -> str:
     """The logit difference and both probabilities in both runs, as Markdown."""
-    names, runs = _names(pair), []
+    runs, labels = [], pair.reading.subject.labels
     for which, run, value in (("First", pair.reading, pair.start), ("Second", pair.source, pair.goal)):
         p = run.logits[0, pair.position].softmax(dim=-1)  # [vocab]
-        shares = [f"{name} {percent(float(p[token]), 0)}" for name, token in zip(names, pair.answers, strict=True)]
+        shares = (f"{escape_markdown(labels[token])} {percent(float(p[token]), 0)}" for token in pair.answers)
         runs.append(f"{which} **{signed(value)}** :small[:gray[{', '.join(shares)}]]")
     return f"{_logit_difference(pair)}: {' · '.join(runs)}"
 
 
 def _logit_difference(pair: MinimalPair) -> str:
-    return " − ".join(f"logit({name})" for name in _names(pair))
+    return " − ".join(f"logit({escape_markdown(pair.reading.subject.labels[token])})" for token in pair.answers)
 
 
 def signed(value: float, digits: int = 2) -> str:
     """A number with its sign and a true minus."""
     return f"{value:+.{digits}f}".replace("-", "−")
-
-
-def _names(pair: MinimalPair) -> list[str]:
-    return [escape_markdown(pair.reading.subject.labels[token]) for token in pair.answers]
 
 
 def _map(
@@ -285,12 +278,11 @@ def _map(
     estimated = table(context, analysis.patching_map, pair.reading, pair.source, **options)
     about = "|".join([context.model, str(pair.reading.recipe), str(pair.source.recipe), str(options)])
     known: Measured | None = shared.peek(("exact map", about))
-    job: Job[Measured] = state().begin_once(
-        "pair_map",
-        about,
-        lambda: measuring(pair, of, estimated["estimated"].tolist()) if known is None else iter([known]),
-        lambda job: begin_measuring(job, AT_ONCE),
-    )
+
+    def work() -> Iterator[Measured]:
+        return measuring(pair, of, estimated["estimated"].tolist()) if known is None else iter([known])
+
+    job = kept_job("pair_job", about, work, lambda job: begin_measuring(job, AT_ONCE))
     shares = {} if job.latest is None else job.latest.shares
     both = estimated.assign(measured=pd.Series(shares, dtype=float))
     with finding:
@@ -362,11 +354,10 @@ def map_headline(pair: MinimalPair, table: pd.DataFrame, part: PartKind) -> str:
 
 def _largest(table: pd.DataFrame, part: PartKind) -> str:
     """The component that carries most, where it stands out; else that none does. Only of measured components."""
-    there = table.dropna(subset="measured").to_dict("records")
+    there = sorted(table.dropna(subset="measured").to_dict("records"), key=lambda row: -abs(row["measured"]))
     if len(there) < 2:
         return ""
-    first, second = sorted(there, key=lambda row: -abs(row["measured"]))[:2]
-    (name, share), (next_name, rest) = ((cell_name(row, part), row["measured"]) for row in (first, second))
+    (name, share), (next_name, rest) = ((cell_name(row, part), row["measured"]) for row in there[:2])
     kind = "head" if part == "head" else "group of neurons"
     among = "" if len(there) == len(table) else f" of the {len(there)} that are measured"
     if abs(share) < SMALLEST_SHARE:
@@ -392,21 +383,19 @@ def _moves(pair: MinimalPair, table: pd.DataFrame) -> str:
 
 def _carrying(table: pd.DataFrame, position: int, *, first: bool) -> list[str]:
     """The layers after which a position carries half or more, where they are the first or the last ones; else none."""
-    column = [row for row in table.to_dict("records") if row["position"] == position]
-    carries = [row["measured"] >= HALF for row in column]
-    is_one_stretch = carries == sorted(carries, reverse=first)
-    return [row["where"] for row in column if row["measured"] >= HALF] if is_one_stretch else []
+    column = table[table["position"] == position]
+    carries = (column["measured"] >= HALF).tolist()
+    return column["where"][carries].tolist() if carries == sorted(carries, reverse=first) else []
 
 
 def steering_panel(looked: LookedAt) -> None:
     """Ask for the text, the two texts of the direction, layer and scale; show both continuations."""
-    one_model(looked, ":material/edit:", _steered)
+    one_model(looked, _steered)
 
 
 def _steered(subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
     if not subject.input.goes_on or subject.shape.is_pair:
-        st.info("This model does not continue texts; choose one that does, like characters.", icon=":material/info:")
-        return
+        raise InputError("This model does not continue texts; choose one that does, like characters.")
     texts = {name: _ask_text(subject, name) for name in LABELS}
     readings = tuple(resources.run(model, subject.input.read(typed(text, MOST_TYPED))) for text in texts.values())
     finding = st.container()

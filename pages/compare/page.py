@@ -14,6 +14,7 @@ from pages.compare.comparison import (
     in_link,
     incomparable_reason,
     incompatibility_reason,
+    letter_in,
     look,
     places_of,
     state,
@@ -28,7 +29,7 @@ from pages.shared import link as link_of_screen
 from pages.shared.background_job import patience
 from pages.shared.call import Call
 from pages.shared.layout import headline, what_to_notice
-from pages.shared.link import asked, chose
+from pages.shared.link import asked
 from pages.shared.picture import footer, table, toolbar
 from pages.shared.session import LookedAt
 from pages.shared.text import escape_markdown
@@ -52,6 +53,8 @@ TABS = ("steps", "attention")
 """The panels beside “More”, which has the others."""
 OF_ALL_STEPS = {"many": many_panel, "lengths": lengths_panel}
 """Panels that do not show one step."""
+OF_ONE_MODEL = {"pairs": pairs_panel, "steering": steering_panel, "texts": texts_panel}
+"""What is compared beside variants on one input."""
 OF_A_PAIR = {"attention": patterns_panel, "patching": patching_panel}
 """Panels of two models at one step; the others show all models."""
 RULER = "compare_ruler"
@@ -70,15 +73,14 @@ def page() -> None:
         link_of_screen.share(in_link(looked))
         return
     with st.sidebar:
-        what = choose("compare", MODES, "models", "Compare", key="compare_what", old={"players": "models"})
-    draw = {"pairs": pairs_panel, "steering": steering_panel}.get(what)
-    if draw is None and "a" not in st.query_params and compares_texts(looked.model):
-        draw = texts_panel
-    if draw is None:
+        what = choose("compare", MODES, "models", "Compare", key="compare_what")
+    if what == "models" and "a" not in st.query_params and compares_texts(looked.model):
+        what = "texts"
+    if what == "models":
         _variants(looked)
         return
     with frame.picture():
-        draw(looked)
+        OF_ONE_MODEL[what](looked)
 
 
 def _variants(looked: LookedAt) -> None:
@@ -146,14 +148,13 @@ def _ask_panel() -> str:
     """Ask for the panel: a few beside each other, the others behind “More”, which adds the chosen one to them."""
     key = "compare_panel"
     seed("panel", list(PANELS), "steps", key=key)
-    tabs = [*TABS, *({st.session_state[key]} - {*TABS})]
-    look: dict[str, Any] = {"persist_state": "session", "required": True, "label_visibility": "collapsed"}
-    chosen = str(st.segmented_control("Panel", tabs, format_func=PANELS.__getitem__, key=key, width="content", **look))
+    tabs = {name: PANELS[name] for name in (*TABS, st.session_state[key])}
+    look: dict[str, Any] = {"label_visibility": "collapsed", "width": "content"}
+    chosen = choose("panel", tabs, "steps", "Panel", key=key, **look)
     with st.popover("More", key="compare_more"):
         for name in [name for name in PANELS if name not in tabs]:
             look = {"type": "tertiary", "width": "stretch", "key": f"compare_open_{name}"}
             st.button(PANELS[name], on_click=st.session_state.update, args=({key: name},), **look)
-    chose("panel", chosen)
     return chosen
 
 
@@ -170,9 +171,9 @@ def _take_step_of_link(comparison: Comparison) -> None:
     """Have the ruler start at the step that the link asks for."""
     if (wanted := asked("step")) is None:
         return
-    last = max(map(len, comparison.runs())) - 1
-    if wanted.isascii() and wanted.isdecimal() and len(wanted) < 6 and int(wanted) <= last:
-        state().linked_step = (comparison.about, int(wanted))
+    steps = [str(step) for step in range(max(map(len, comparison.runs())))]
+    if wanted in steps:
+        state().linked_step = (comparison.about, steps.index(wanted))
     else:
         not_here("step")
 
@@ -214,10 +215,7 @@ def compare_headline(comparison: Comparison) -> str:
     """How many tokens each model predicts right, where that differs, and the first step with different predictions."""
     runs, unit, at = comparison.runs(), comparison.unit, comparison.divergence()
     if at is None:
-        shortest = min(map(len, runs))
-        if shortest < max(map(len, runs)):
-            return f"All models predict the same tokens up to {unit} {shortest - 1}, where the first of them ends."
-        return f"All models predict the same tokens here, at every {unit}."
+        return f"All models predict the same tokens here, at every {unit} that they all take."
     first = f"They first differ at {unit} **{at}**."
     if not comparison.has_right_answer:
         return first
@@ -229,8 +227,10 @@ def compare_notes(comparison: Comparison) -> Iterator[str]:
     """What to notice: where the predictions differ first, and by how much."""
     runs = comparison.runs()
     pairs = table(comparison, analysis.divergence_by_step, runs)
-    yield from _first_difference(comparison, table(comparison, analysis.predictions_by_step, runs))
-    yield from _divergence(comparison, pairs)
+    if (at := comparison.divergence()) is not None:
+        yield _first_difference(comparison, at)
+    if len(pairs):
+        yield _divergence(comparison, pairs)
     if len(pairs) and not bool(pairs["same_context"].all()):
         first = pairs.loc[~pairs["same_context"], "step"].min()
         yield (
@@ -240,31 +240,27 @@ def compare_notes(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _first_difference(comparison: Comparison, steps: pd.DataFrame) -> Iterator[str]:
+def _first_difference(comparison: Comparison, at: int) -> str:
     """The predictions at the first step where they differ."""
-    divergence = comparison.divergence()
-    if divergence is None:
-        return
-    letters, found = comparison.letter_by_name, []
-    for row in steps.loc[steps["step"] == divergence].to_dict("records"):
+    found, steps = [], table(comparison, analysis.predictions_by_step, comparison.runs())
+    for row in steps.loc[steps["step"] == at].to_dict("records"):
         verdict = "" if row["right"] is None else f"{RIGHT.mark} right, " if row["right"] else f"{WRONG.mark} wrong, "
         found.append(
-            f"{letters[row['model']]} predicts **{escape_markdown(row['token'])}** with probability "
+            f"{letter_in(row['model'])} predicts **{escape_markdown(row['token'])}** with probability "
             f"{row['probability']:.3f} ({verdict}entropy {row['entropy']:.2f} bits)"
         )
-    yield f"At {comparison.unit} {divergence} {'; '.join(found)}."
+    return f"At {comparison.unit} {at} {'; '.join(found)}."
 
 
-def _divergence(comparison: Comparison, pairs: pd.DataFrame) -> Iterator[str]:
+def _divergence(comparison: Comparison, pairs: pd.DataFrame) -> str:
     """The largest divergence of two predicted distributions."""
-    if pairs.empty:
-        return
-    letters, most = comparison.letter_by_name, pairs.loc[pairs["kl"].idxmax()]
+    most = pairs.loc[pairs["kl"].idxmax()]
     if most["kl"] <= ROUNDING:
-        yield f"Their probabilities are equal to within {ROUNDING:g} nats at every {comparison.unit} that two of them take."
-        return
-    pair = f"{letters[most['one']]} and {letters[most['other']]}"
-    yield f"The distributions of {pair} differ most at {comparison.unit} {most['step']}, by {most['kl']:.3g} nats (KL)."
+        return f"Their probabilities are equal to within {ROUNDING:g} nats at every {comparison.unit} that two of them take."
+    pair = f"{letter_in(most['one'])} and {letter_in(most['other'])}"
+    return (
+        f"The distributions of {pair} differ most at {comparison.unit} {most['step']}, by {most['kl']:.3g} nats (KL)."
+    )
 
 
 page()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.compare.comparison import Comparison, PictureContext, letter_of, state
-from pages.shared.background_job import Job, Report, follow, progress
+from pages.compare.comparison import Comparison, PictureContext, letter_in
+from pages.shared.background_job import Job, Report, follow, kept_job, progress
 from pages.shared.call import Call, heads_from_1
-from pages.shared.picture import footer, shown, table
+from pages.shared.picture import footer, shown, side_by_side, table
 from pages.shared.text import escape_markdown
 from pages.shared.widgets import choose
 from xformer import analysis, viz
@@ -70,15 +69,13 @@ def patterns_panel(context: Context, step: int, two: Sequence[Reading], bar: Del
     head = MEAN if chosen == "mean" else int(chosen) - 1
     layer = [site.path for site in one.attention].index(path)
     options = {"layer": layer, "head": head, "max_blocks": MAX_BLOCKS}
-    names, letters = [reading.subject.name for reading in two], [letter_of(reading) for reading in two]
+    names = [reading.subject.name for reading in two]
+    letters = [letter_in(name) for name in names]
     short = [name if len(name) <= ONE_LINE else letter for name, letter in zip(names, letters, strict=True)]
     titles = {"one": short[0], "other": short[1], "difference": f"Difference: {letters[1]} − {letters[0]}"}
     frame = table(context, analysis.pattern_difference, two, **options)
     calls = [Call(viz.pattern_difference, (two,), {**options, "show": show, "table": frame}) for show in titles]
-    for place, call, title in zip(st.columns(3, gap="small"), calls, titles.values(), strict=True):
-        with place:
-            st.markdown(f"**{escape_markdown(title)}**")
-            shown(context, call, f"compare_cells_{call.options['show']}")
+    side_by_side(context, calls, "compare_cells", titles=list(titles.values()), gap="small")
     largest = frame.loc[frame["difference"].abs().idxmax()]
     if abs(largest["difference"]) < ROUNDING:
         st.markdown(f"The patterns of {letters[0]} and {letters[1]} are equal here to within {ROUNDING:g}.")
@@ -133,18 +130,17 @@ def lens_panel(context: Context, step: int, readings: Sequence[Reading], two: tu
         points = tuple(table(context, analysis.decision_lens, [reading])["point"])
         shapes.setdefault(points, []).append(reading)
     calls = []
-    widths = [len(group) + 1 for group in shapes.values()]  # the names of the points are as wide as one model
-    for place, group in zip(st.columns(widths, gap="medium"), shapes.values(), strict=True):
+    for group in shapes.values():
         pair = tuple(group.index(readings[at]) for at in two if readings[at] in group)
         calls.append(Call(viz.decision_lens, (group,), {"pair": pair} if parts and len(pair) == 2 else {}))
-        with place:
-            shown(context, calls[-1], f"compare_lens_{len(calls) - 1}")
+    widths = [len(group) + 1 for group in shapes.values()]  # the names of the points are as wide as one model
+    side_by_side(context, calls, "compare_lens", widths=widths)
     footer(context, "lens", calls, lambda: table(context, analysis.decision_lens, readings))
 
 
 def _lens_divergence(context: Context, step: int, two: Sequence[Reading]) -> tuple[str, bool]:
     """A sentence on where the two diverge in the lens, and whether they do."""
-    a, b = map(letter_of, two)
+    a, b = (letter_in(reading.subject.name) for reading in two)
     both = table(context, analysis.decision_lens, two)
     try:
         divergence = lens_divergence(both)
@@ -160,19 +156,19 @@ def _lens_divergence(context: Context, step: int, two: Sequence[Reading]) -> tup
 
 def _job(kind: str, about: str, work: Callable[[], Iterator[Report]], what: str) -> Job[Any]:
     """The job of a panel; while it runs, the page shows how far it is. `what` is what it counts, in the plural."""
-    job = state().begin_once(kind, about, work, lambda job: job.advance(AT_ONCE))
+    job: Job[Any] = kept_job(f"compare_{kind}_job", about, work, lambda job: job.advance(AT_ONCE))
+
+    def bar() -> None:
+        if (found := job.latest) is not None and not found.is_final:
+            total = found.samples if isinstance(found, Agreement) else found.total
+            words = f"{found.done:,} of {total:,} {what}"
+            progress(job, f"compare_{kind}_bar", found.done / total, words, f"{words} are done.")
+
     if job.problem:
         st.info(escape_markdown(job.problem), icon=":material/info:")
     elif job.is_running or job.cancelled:
-        follow(job, partial(_bar, job, kind, what))
+        follow(job, bar)
     return job
-
-
-def _bar(job: Job[Any], kind: str, what: str) -> None:
-    if (found := job.latest) is not None and not found.is_final:
-        total = found.samples if isinstance(found, Agreement) else found.total
-        words = f"{found.done:,} of {total:,} {what}"
-        progress(job, f"compare_{kind}_bar", found.done / total, words, f"{words} are done.")
 
 
 def patching_panel(comparison: Comparison, step: int, two: Sequence[Reading], bar: DeltaGenerator) -> dict[str, str]:
@@ -184,14 +180,10 @@ def patching_panel(comparison: Comparison, step: int, two: Sequence[Reading], ba
     report = _job("patching", about, lambda: copying(two, everywhere=everywhere), "copies").latest
     if report is None or not report.is_final:
         return {"copied": where}
-    st.markdown(_patching_result(report.table, two))
-    calls = [
-        Call(viz.patching, (two,), {"everywhere": everywhere, "table": report.table, "out_of": out_of})
-        for out_of in (0, 1)
-    ]
-    for place, call in zip(st.columns(2, gap="medium"), calls, strict=True):
-        with place:
-            shown(comparison, call, f"compare_patch_{call.options['out_of']}")
+    st.markdown(_patching_result(report.table))
+    options = {"everywhere": everywhere, "table": report.table}
+    calls = [Call(viz.patching, (two,), {**options, "out_of": out_of}) for out_of in (0, 1)]
+    side_by_side(comparison, calls, "compare_patch")
     st.caption(
         "The restored share of the logit difference: 0 changes nothing, 1 gives the other model’s. ⇒ changes the prediction."
     )
@@ -199,13 +191,13 @@ def patching_panel(comparison: Comparison, step: int, two: Sequence[Reading], ba
     return {"copied": where}
 
 
-def _patching_result(frame: pd.DataFrame, two: Sequence[Reading]) -> str:
+def _patching_result(frame: pd.DataFrame) -> str:
     """The component that restores most in each direction, where it restores enough to be named."""
-    letters, sentences = {reading.subject.name: letter_of(reading) for reading in two}, []
+    sentences = []
     for _, part in frame.groupby(["source", "into"], sort=False):
         heads = part[part["component"] != "residual"]
         best = (heads if len(heads) else part).iloc[0]
-        a, b = letters[best["source"]], letters[best["into"]]
+        a, b = (letter_in(best[name]) for name in ("source", "into"))
         if abs(best["restored"]) < SMALLEST_SHARE:
             sentences.append(f"No component of {a} restores as much as {SMALLEST_SHARE:g} of the difference in {b}.")
             continue
@@ -226,16 +218,13 @@ def many_panel(comparison: Comparison) -> dict[str, str]:
 
 def _show_counts(comparison: Comparison, counted: Agreement) -> None:
     st.markdown(_accuracies(comparison, counted))
-    calls = [Call(viz.accuracy, (counted,), {"by": by, "measure": measure}) for by, measure in ACCURACIES]
-    calls += [Call(viz.confusion, (counted,), {"model": name}) for name in comparison.names]
-    places = [*st.columns(len(ACCURACIES), gap="medium"), *st.columns(len(comparison.names), gap="small")]
-    for index, (place, call) in enumerate(zip(places, calls, strict=True)):
-        with place:
-            if "model" in call.options:
-                st.markdown(f"**{escape_markdown(call.options['model'])}: predicted against right tokens**")
-            shown(comparison, call, f"compare_share_{index}")
+    accuracies = [Call(viz.accuracy, (counted,), {"by": by, "measure": measure}) for by, measure in ACCURACIES]
+    side_by_side(comparison, accuracies, "compare_accuracy")
+    confusions = [Call(viz.confusion, (counted,), {"model": name}) for name in comparison.names]
+    titles = [f"{name}: predicted against right tokens" for name in comparison.names]
+    side_by_side(comparison, confusions, "compare_confusion", titles=titles, gap="small")
     st.caption("The likeliest token counts, under teacher forcing. Bands are 95 % intervals (Wilson 1927).")
-    footer(comparison, "accuracy", calls, lambda: _every_accuracy(counted))
+    footer(comparison, "accuracy", [*accuracies, *confusions], lambda: _every_accuracy(counted))
 
 
 def _every_accuracy(counted: Agreement) -> pd.DataFrame:
@@ -247,16 +236,16 @@ def _every_accuracy(counted: Agreement) -> pd.DataFrame:
 
 def _accuracies(comparison: Comparison, counted: Agreement) -> str:
     """Accuracies and agreement; for a text how often the next token is the likeliest one."""
-    letters, is_judged = comparison.letter_by_name, comparison.has_right_answer
+    is_judged = comparison.has_right_answer
     figures, pairs = (
         frame.loc[frame["measure"] == ("exact" if is_judged else "token")].to_dict("records")
         for frame in (analysis.accuracy(counted), analysis.same_answers(counted))
     )
     shares = [
-        f"**{letters[row['model']]}** {percent(row['share'], 1)} ({percent(row['low'], 1)} to {percent(row['high'], 1)})"
+        f"**{letter_in(row['model'])}** {percent(row['share'], 1)} ({percent(row['low'], 1)} to {percent(row['high'], 1)})"
         for row in figures
     ]
-    agree = [f"{letters[row['one']]} and {letters[row['other']]} {percent(row['share'], 1)}" for row in pairs]
+    agree = [f"{letter_in(row['one'])} and {letter_in(row['other'])} {percent(row['share'], 1)}" for row in pairs]
     what = "Whole answers right of" if is_judged else "The next token of the text is the likeliest one, in windows:"
     same = "The same answer" if is_judged else "The same token"
     return f"{what} {counted.done:,}: {', '.join(shares)}. {same}: {', '.join(agree)}."
@@ -270,7 +259,7 @@ def lengths_panel(comparison: Comparison) -> dict[str, str]:
         return {}
     frame = job.latest.table
     if job.latest.is_final:
-        st.markdown(_longest_lengths(comparison, frame))
+        st.markdown(_longest_lengths(frame))
     call = Call(viz.lengths_compared, (loaded,), {"unit": comparison.input.task.rule.unit, "table": frame})
     shown(comparison, call, "compare_lengths")
     st.caption(
@@ -280,12 +269,12 @@ def lengths_panel(comparison: Comparison) -> dict[str, str]:
     return {}
 
 
-def _longest_lengths(comparison: Comparison, frame: pd.DataFrame) -> str:
+def _longest_lengths(frame: pd.DataFrame) -> str:
     """The length up to which each model generalises; silent about a model that is not good at its training lengths."""
-    letters, words = comparison.letter_by_name, []
+    words = []
     for name, own in frame.groupby("model", sort=False):
         far = how_far(own) if has_mastered_its_training(own) else None
         if far is not None:
-            words.append(f"**{letters[str(name)]}** up to {far}")
+            words.append(f"**{letter_in(str(name))}** up to {far}")
     least = percent(HIGH, 0)
     return f"At least {least} right at every length from its training on: {', '.join(words)}." if words else ""

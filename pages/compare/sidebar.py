@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -68,8 +69,9 @@ def ask_variants(looked: LookedAt) -> tuple[ModelSettings, ...]:
         ours.refused = ""
     for index, variant in enumerate(ours.variants):
         _card(index, variant, len(ours.variants))
-    if len(ours.variants) < len(LETTERS):
-        st.button("Add a model", icon=":material/add:", on_click=_add, key="compare_add", width="stretch")
+    if (n := len(ours.variants)) < len(LETTERS):
+        add: dict[str, Any] = {"on_click": ours.put, "args": (n, ModelSettings(ours.variants[0].model))}
+        st.button("Add a model", icon=":material/add:", key="compare_add", width="stretch", **add)
     return tuple(ours.variants)
 
 
@@ -82,17 +84,12 @@ def _begin_variants(looked: LookedAt) -> list[ModelSettings]:
     ours = state()
     wanted = [text for letter in LETTERS if (text := asked(letter.lower())) is not None]
     before = [] if wanted else [variant.text for variant in ours.variants]
-    if wanted:
-        ours.is_chosen = True
-    elif not before or replace(looked, input="") != replace(ours.looked_at or looked, input=""):
-        return _anew(looked, before)
-    return _read(wanted or before) or _anew(looked, [])
-
-
-def _anew(looked: LookedAt, before: list[str]) -> list[ModelSettings]:
-    """Start with the model of the other screens; keep the other variants where the visitor chose them and they fit."""
-    ours, own = state(), first_variant(looked)
-    others = _read(before)[1:] if ours.is_chosen else []
+    ours.is_chosen = ours.is_chosen or bool(wanted)
+    is_elsewhere_changed = replace(looked, input="") != replace(ours.looked_at or looked, input="")
+    if (wanted or not is_elsewhere_changed) and (found := _read(wanted or before)):
+        return found
+    # Start with the model of the other screens; keep the other variants where the visitor chose them and they fit.
+    own, others = first_variant(looked), _read(before)[1:] if ours.is_chosen else []
     if own is not None and others and incompatibility_reason([own, *others]) is None:
         return [own, *others]
     ours.is_chosen = False
@@ -109,11 +106,6 @@ def _read(texts: Sequence[str]) -> list[ModelSettings]:
             words = f"The model {escape_markdown(text[:80])} was left out. {escape_markdown(str(error))}"
             st.warning(words, icon=":material/link_off:")
     return [found[0], contrast_to(found[0])] if len(found) == 1 else found
-
-
-def _add() -> None:
-    """Add the first variant's model as it was trained."""
-    state().put(len(state().variants), ModelSettings(state().variants[0].model))
 
 
 def _remove(index: int) -> None:
@@ -139,7 +131,7 @@ def _card(index: int, variant: ModelSettings, n: int) -> None:
     """Draw the card of one of n variants."""
     runs, of_run = run_store.trained(), models.run_and_step(variant.model)
     chosen = variant.model if of_run is None else of_run[0]
-    shipped = [name for name in models.shipped() if incomparable_reason(name) is None]
+    options = [*filter(lambda name: incomparable_reason(name) is None, models.shipped()), *runs, chosen]
     line: dict[str, Any] = {"horizontal": True, "wrap": False, "gap": "xsmall", "vertical_alignment": "center"}
     key = f"compare_model_{index}"
     with st.container(border=True, key=f"compare_seat_{index}", gap="xsmall"):
@@ -148,7 +140,7 @@ def _card(index: int, variant: ModelSettings, n: int) -> None:
         _show(key, chosen)
         row.selectbox(
             f"Model {LETTERS[index]}",
-            list(dict.fromkeys([*shipped, *runs, chosen])),
+            list(dict.fromkeys(options)),
             format_func=lambda name: f"▸ {runs[name]}" if name in runs else name,
             key=key,
             on_change=_change,
@@ -193,12 +185,10 @@ def _with_model(before: ModelSettings, name: str) -> ModelSettings:
         raise InputError(reason)
     variant = replace(before, model=str(model), changes=())
     for text in before.changes:
-        more = replace(variant, changes=(*variant.changes, text))
-        try:
+        with suppress(XformerError):
+            more = replace(variant, changes=(*variant.changes, text))
             more.interventions()
-        except XformerError:
-            continue
-        variant = more
+            variant = more
     return variant
 
 
@@ -259,8 +249,8 @@ def ask_input(variants: Sequence[ModelSettings], looked: LookedAt) -> Comparison
     row = st.container(horizontal=True, gap="small")
     with row.popover("Examples", key="compare_examples"):
         for purpose, text in of.examples().items():
-            key = f"compare_ex_{purpose}"
-            st.button(purpose, on_click=_type, args=(text,), width="stretch", type="tertiary", key=key)
+            look: dict[str, Any] = {"width": "stretch", "type": "tertiary", "key": f"compare_ex_{purpose}"}
+            st.button(purpose, on_click=_type, args=(text,), **look)
     row.button("Random", on_click=lambda: _type(of.random(random.getrandbits(32))), key="compare_random")
     find = st.button("Find a difference", icon=":material/search:", key="compare_find", width="stretch")
     forced = _ask_forced(variants)
@@ -295,8 +285,7 @@ def _ask_forced(variants: Sequence[ModelSettings]) -> bool:
     if all(variant.shape.architecture == "encoder" for variant in variants):
         return False
     help = "Free-running: each step is given the model’s own tokens. Teacher-forced: each step is given the right ones."
-    look: dict[str, Any] = {"help": help}
-    return choose("mode", DECODING, "free", "Decoding", key="compare_mode", **look) == "forced"
+    return choose("mode", DECODING, "free", "Decoding", key="compare_mode", help=help) == "forced"
 
 
 def _source(variants: Sequence[ModelSettings], of: Input) -> tuple[tuple[int, ...], bool]:
@@ -312,12 +301,10 @@ def _source(variants: Sequence[ModelSettings], of: Input) -> tuple[tuple[int, ..
     except InputError as error:
         st.error(escape_markdown(str(error)), icon=":material/edit:")
         for text in (state().good_input, of.default):
-            try:
+            with suppress(InputError):
                 source = read(text)
-            except InputError:
-                continue
-            st.caption(f"Still showing {escape_markdown(text)}.")
-            return source, False
+                st.caption(f"Still showing {escape_markdown(text)}.")
+                return source, False
         st.stop()
     state().good_input = of.text(source)
     return source, True

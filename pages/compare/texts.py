@@ -40,7 +40,7 @@ from xformer.analysis.differences import (
     relabel,
 )
 from xformer.analysis.residual import WHOLE
-from xformer.errors import XformerError
+from xformer.errors import InputError, XformerError
 from xformer.interventions import parse
 from xformer.reading import Reading
 
@@ -120,9 +120,7 @@ def texts_panel(looked: LookedAt) -> None:
     a, link, others = TextVariant("A", looked.model), in_link(looked), _others(looked)
     st.sidebar.markdown(f"**A** · {escape_markdown(models.title_of(a.model))}")
     if not others:
-        st.info(
-            "There is no second model here with this kind of output. Change something on another screen and come back."
-        )
+        st.info("There is no second model here with this kind of output. Change something on another screen.")
         link_of_screen.share(link)
         return
     with st.sidebar:
@@ -132,22 +130,19 @@ def texts_panel(looked: LookedAt) -> None:
     st.sidebar.text_input("Text", key="input", persist_state="session")
     link |= {"with": other, "input": str(st.session_state["input"])}
     link_of_screen.share(link)
-    if reason := models.usable(b.model):
-        st.error(escape_markdown(reason))
-        return
-    if _output(b.model) != _output(a.model):
-        title = escape_markdown(models.title_of(b.model))
-        st.info(f"{title} has another kind of output; choose another model.", icon=":material/info:")
-        return
     both = (a, b)
     try:
+        if reason := models.usable(b.model):
+            raise InputError(reason)
+        if _output(b.model) != _output(a.model):
+            raise InputError(f"{models.title_of(b.model)} has another kind of output; choose another model.")
         text = typed(st.session_state["input"], MOST_TYPED)
         sources = [variant.subject.input.read(variant.with_own_gaps(text, a)) for variant in both]
         below = (_continuations if a.subject.input.goes_on else _gaps)(both, sources)
         link |= _runs(both, sources)
         below()
     except XformerError as error:
-        st.error(escape_markdown(str(error)), icon=":material/edit:")
+        st.info(escape_markdown(str(error)), icon=":material/info:")
         return
     link_of_screen.share(link)
 
@@ -191,12 +186,10 @@ def _continuations(both: Pair, sources: Sources) -> Callable[[], None]:
     one, other = (GeneratedText.of(variant.subject.input.plain, run) for variant, run in zip(both, runs, strict=True))
     at = first_difference(one, other)
     if at is None:
-        headline(
-            f"The continuations are the same, as far as both go: {min(len(one.text), len(other.text))} characters."
-        )
+        n = min(len(one.text), len(other.text))
+        headline(f"The continuations are the same, as far as both go: {n} characters.")
     else:
-        same = f"after {at} equal character{'s' if at != 1 else ''}" if at else "at the first character"
-        headline(f"The continuations differ {same}.")
+        headline(f"The continuations differ from character **{at + 1}** on.")
 
     def draw() -> None:
         lanes = [lane_of(one.subject, f"{one.letter} predicts", run) for one, run in zip(both, runs, strict=True)]
@@ -225,12 +218,11 @@ def _runs(both: Pair, sources: Sources) -> dict[str, str]:
         del panels["apart"]
     if not runs[0].subject.input.goes_on:
         del panels["surprise"]
-    has_divergence = "apart" in panels
-    usual = "apart" if has_divergence else "surprise" if "surprise" in panels else "rows"
+    usual = next(name for name in ("apart", "surprise", "rows") if name in panels)
     bar = toolbar()
     with bar:
         chosen = choose("panel", panels, usual, "Panel", key="texts_panel", label_visibility="collapsed")
-        at = -1 if chosen == "surprise" else _ask_position(runs, has_divergence=has_divergence)
+        at = -1 if chosen == "surprise" else _ask_position(runs, has_divergence="apart" in panels)
     if chosen == "surprise":
         named = [one.named(run) for one, run in zip(both, runs, strict=True)]
         picture(CONTEXT, "surprise", viz.surprise_by_character, named, key="compare_surprise")  # type: ignore[arg-type]
@@ -278,7 +270,7 @@ def _aligned(runs: Sequence[Reading], at: int) -> int:
 
 
 def _largest_divergence(runs: Sequence[Reading]) -> str:
-    row = max(table(CONTEXT, analysis.prediction_difference, runs).to_dict("records"), key=lambda row: row["kl"])
+    row = table(CONTEXT, analysis.prediction_difference, runs).nlargest(1, "kl").to_dict("records")[0]
     if row["kl"] <= ROUNDING:
         return f"The predicted distributions are equal to within {ROUNDING:g} nats at every position of this text."
     likeliest = ", ".join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import streamlit as st
@@ -29,7 +30,6 @@ from xformer.analysis.embeddings import (
     vocabulary_vectors,
 )
 from xformer.analysis.number_waves import FEWEST_NUMBERS, Spectrum, circle_of, number_spectrum, number_vectors
-from xformer.analysis.number_waves import N_SHUFFLES as WAVE_SHUFFLES
 from xformer.analysis.positions import found_positions
 from xformer.errors import UnavailableError
 from xformer.formatting import percent, percent_at_most
@@ -188,22 +188,16 @@ def _spectrum(view: View, stack: str | None) -> Spectrum:
 
 def _verdict(found: Spectrum) -> str:
     orders = f"in {found.n_shuffles} random orders of the same vectors"
-    few = f" Only {found.n_shuffles} orders are tried for so many numbers." if found.n_shuffles < WAVE_SHUFFLES else ""
     if found.peaks:
-        words = _peaks_in_words(found)
-        return f"{words[0].upper()}{words[1:]}; {orders} no frequency holds more than {percent_at_most(found.chance, 1)}.{few}"
-    best = found.shares.max().item()
-    chance = percent(found.chance, 1)
-    return (
-        f"No frequency stands out clearly: the strongest holds {percent(best, 1)}, and {orders} one held {chance}.{few}"
-    )
+        return f"{_peaks_in_words(found)}; {orders} no frequency holds more than {percent_at_most(found.chance, 1)}."
+    best = percent(found.shares.max().item(), 1)
+    return f"No frequency stands out clearly: the strongest holds {best}, and {orders} one held {percent(found.chance, 1)}."
 
 
 def _peaks_in_words(found: Spectrum) -> str:
     """ "2 of the 29 frequencies, 1 and 17, hold 79 % of the variance"; only where there are peaks."""
     names = [str(k) for k in found.peaks]
-    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    hold = "holds" if len(names) == 1 else "hold"
+    listed, hold = (names[0], "holds") if len(names) == 1 else (f"{', '.join(names[:-1])} and {names[-1]}", "hold")
     share = percent(found.share_of_peaks, 0)
     return f"{len(names)} of the {len(found.shares)} frequencies, {listed}, {hold} {share} of the variance"
 
@@ -213,9 +207,8 @@ def about_waves(view: View, stack: str | None, show: str) -> str:
     if not has_waves(view) or not (found := _spectrum(view, stack)).peaks:
         return ""
     vectors = once_a_model(view, stack, number_vectors)
-    makes = "each makes" if len(found.peaks) > 1 else "it makes"
     is_round = all(circle_of(vectors, k).uneven < ROUND_WITHIN for k in found.peaks)
-    drawn = f": {makes} the numbers stand on a **circle**" if is_round else ""
+    drawn = "; in each, the numbers stand on a **circle**" if is_round else ""
     see = "" if show == "waves" else " See **numbers as waves**."
     return (
         f"Read in their order, the vectors of the {found.n} numbers are waves: {_peaks_in_words(found)} (shuffled, none holds "
@@ -264,23 +257,21 @@ def about_lengths(parts: Mapping[str, Tensor], one: str) -> str:
     token, position = (parts[name].double().norm(dim=-1).mean().item() for name in ("tokens", "positions"))
     if min(token, position) <= 0 or max(token, position) < CLEAR_RATIO * min(token, position):
         return ""
-    long, short = ("position", one) if position > token else (one, "position")
-    ratio = max(token, position) / min(token, position)
-    return f"A {long}’s vector is {ratio:.1f} times as long as a {short}’s, so the sum is mostly {long}."
+    (least, short), (most, long) = sorted([(token, one), (position, "position")])
+    return f"A {long}’s vector is {most / least:.1f} times as long as a {short}’s, so the sum is mostly {long}."
 
 
 def adds_none(view: View, parts: Mapping[str, Tensor], stack: str | None) -> str:
     """That a model adds no positions, and what it does instead, as far as that is known."""
     if "positions" in parts:
         return ""
+    why = ""
     if view.task is not None:
         is_causal = view.shape.is_causal or stack == "decoder"
         without = "only its causal mask encodes the order" if is_causal else "nothing encodes the order"
         why = view.config.position_kind.instead or without
     else:
         kinds = {"turned": "it turns queries and keys instead", "biased": "it adds to the scores instead"}
-        try:
+        with suppress(UnavailableError):
             why = kinds.get(found_positions(view.original(), stack)[0], "")
-        except UnavailableError:
-            why = ""
     return f"This model adds no positions to its tokens{f': {why}' if why else ''}."

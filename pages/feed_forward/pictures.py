@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,13 +27,13 @@ from xformer import analysis, viz
 from xformer.adapters import TaskModel
 from xformer.analysis.feed_forward import Survey, activity, fitting
 from xformer.formatting import percent
+from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz.feed_forward import MOST_NEURONS_DRAWN, clear_limit, ranking_of, trigger_words
 from xformer.viz.images import picture as image_of
 from xformer.viz.theme import signed_limit
 
 PICTURES = {"ranked": "By name", "neuron": "One neuron", "map": "All neurons", "firing": "How many fire"}
-OLD_PICTURES = {"token": "ranked"}
 _PICTURE, NEURON, MAP = "ff_picture", "ff_neuron", "ff_ranked"
 
 
@@ -57,18 +56,17 @@ def ask_choice(view: View) -> tuple[str, Choice]:
     run = view.original()
     titles = {site.path.removesuffix(".ffn"): layer_title(site.path, is_pair=view.is_pair) for site in run.feed_forward}
     hidden: dict[str, Any] = {"label_visibility": "collapsed"}
-    picture = choose("picture", PICTURES, "ranked", "Picture", key=_PICTURE, old=OLD_PICTURES, **hidden)
+    picture = choose("picture", PICTURES, "ranked", "Picture", key=_PICTURE, **hidden)
     look: dict[str, Any] = {"widget": st.selectbox, "width": 130, **hidden}
     name = choose("layer", titles, list(titles)[-1], "Layer", key="ff_layer", **look)
-    layer = list(titles).index(name)
-    path, title = run.feed_forward[layer].path, titles[name]
-    more = st.popover("More")
+    layer, title = list(titles).index(name), titles[name]
+    site, more = run.feed_forward[layer], st.popover("More")
     with more:
-        _ablate_button(view, f"ablate:{path}", title, "ablate_layer")
+        _ablate_button(view, f"ablate:{site.path}", title, "ablate_layer")
     mean = activity(run, layer=layer).mean(dim=0)  # [d_ff]
     seed("neuron", range(len(mean)), int(mean.argmax()), key=NEURON)
     chose("neuron", str(st.session_state[NEURON]))
-    return picture, Choice(layer, run.feed_forward[layer], title, int(st.session_state[NEURON]), more)
+    return picture, Choice(layer, site, title, int(st.session_state[NEURON]), more)
 
 
 def _ablate_button(view: View, change: str, title: str, key: str) -> None:
@@ -194,18 +192,18 @@ def one_neuron_panel(view: View, choice: Choice, says: DeltaGenerator) -> None:
         _ablate_button(view, f"ablate:{path}.{choice.neuron}", f"#{choice.neuron}", "ablate_neuron")
         positions = range(len(view.original().tokens_of(choice.site.stack)))
         window = ask_window(positions, "ff_from")
-    original, changed = view.original(), view.changed()
-    before: dict[str, Any] = {} if changed is None else {"before": original}
+    original, (run, before) = view.original(), view.compared
     one: dict[str, Any] = {"layer": choice.layer, "only": [choice.neuron]}
     row = table(view, analysis.neurons, original, **one, ablate=True, survey=found).iloc[0].to_dict()
     with says:
         if row["trigger"] != "none":
-            words = escape_markdown(trigger_words(row["trigger"], row["on"]))
-            share, even = percent(row["share"], 0), percent(row["even"], 0)
-            headline(f"**#{choice.neuron}** {words}: {share} of its activation, {even} if it were even.")
+            words, share = escape_markdown(trigger_words(row["trigger"], row["on"])), percent(row["share"], 0)
+            headline(
+                f"**#{choice.neuron}** {words}: {share} of its activation, {percent(row['even'], 0)} if it were even."
+            )
     left, right = st.columns([3, 4]) if len(window) <= MOST_POSITIONS_BESIDE else (st.container(), st.container())
     of = {"positions": window if len(window) < len(positions) else None, **before}
-    calls = [Call(viz.neuron, (changed or original,), {"layer": choice.layer, "neuron": choice.neuron, **of})]
+    calls = [Call(viz.neuron, (run,), {"layer": choice.layer, "neuron": choice.neuron, **of})]
     with left:
         st.markdown(f"**#{choice.neuron} on this input**{shown_of(positions, window)}")
         shown(view, calls[0], "neuron")
@@ -261,24 +259,23 @@ def _texts(choice: Choice, found: Survey, rows: list[dict[str, Any]]) -> None:
 
 def _images(view: View, found: Survey, rows: list[dict[str, Any]]) -> None:
     size = view.shape.patch * 12
-    for start in range(0, len(rows), IMAGES_IN_A_ROW):
-        columns = st.columns(IMAGES_IN_A_ROW)
-        for column, row in zip(columns, rows[start : start + IMAGES_IN_A_ROW], strict=False):
-            with column:
-                image = image_of(np.array(found.inputs[row["input"]]), dark=is_dark(), scale=12)
-                st.image(framed(image, row["position"] - 1, size) if row["position"] else image, width=96)
-                st.caption(f"{row['activation']:.3f} at {row['token']}")
+    places = [place for _ in range(0, len(rows), IMAGES_IN_A_ROW) for place in st.columns(IMAGES_IN_A_ROW)]
+    for place, row in zip(places, rows, strict=False):
+        with place:
+            image = image_of(np.array(found.inputs[row["input"]]), dark=is_dark(), scale=12)
+            st.image(framed(image, row["position"] - 1, size) if row["position"] else image, width=96)
+            st.caption(f"{row['activation']:.3f} at {row['token']}")
     st.caption(f"Searched {found.n_inputs:,} test images; each counts once. “class” is the class token.")
 
 
 def framed(image: np.ndarray, number: int, size: int) -> np.ndarray:
     """A copy of the image with a frame around one patch."""
     row, column = divmod(number, image.shape[1] // size)
-    top, left = row * size, column * size
     out = image.copy()
-    inside = out[top + 2 : top + size - 2, left + 2 : left + size - 2].copy()
-    out[top : top + size, left : left + size] = (214, 94, 0)
-    out[top + 2 : top + size - 2, left + 2 : left + size - 2] = inside
+    patch = out[row * size : (row + 1) * size, column * size : (column + 1) * size]
+    inside = patch[2:-2, 2:-2].copy()
+    patch[:] = (214, 94, 0)
+    patch[2:-2, 2:-2] = inside
     return out
 
 
@@ -322,12 +319,9 @@ def activations_panel(view: View, choice: Choice, _: DeltaGenerator) -> None:
         neuron=choice.neuron,
         limit=limit if len(runs) > 1 else None,
     )
-    if is_gated:
-        what = _OF_A_GATE[stage]
-    elif relu:
-        what = "Blue fires, orange is what ReLU cuts off." if stage == "pre" else "What ReLU lets through."
-    else:
-        what = f"What {'comes out of' if stage == 'post' else 'goes into'} {function}: blue is above 0, orange below."
+    of_relu = {"pre": "Blue fires, orange is what ReLU cuts off.", "post": "What ReLU lets through."}
+    what = f"What {'comes out of' if stage == 'post' else 'goes into'} {function}: blue is above 0, orange below."
+    what = _OF_A_GATE[stage] if is_gated else of_relu[stage] if relu else what
     drawn = ranking_of(view.original(), layer=choice.layer, order=order)[columns]
     mark = f" ▲ is neuron #{choice.neuron}." if choice.neuron in drawn else ""
     beyond = f" Colours end at {limit:.3g}; the largest activation is {largest:.3g}." if limit < largest else ""
@@ -358,9 +352,8 @@ def firing_panel(view: View, choice: Choice, says: DeltaGenerator) -> None:
     options = {name: words for name, words in OVER.items() if name == "input" or found is not None}
     with choice.more:
         over = choose("over", options, next(iter(options)), "Counted over", key="ff_over")
-    original, changed = view.original(), view.changed()
-    counted, over_what = changed or original, "this input alone"
-    before: dict[str, Any] = {} if changed is None else {"before": original}
+    counted: Reading | Survey
+    (counted, before), over_what = view.compared, "this input alone"
     if over == "sample" and found is not None:
         kind = "test images" if view.shape.image else "inputs sampled from the task"
         counted, before, over_what = found, {}, f"{found.n_inputs:,} {kind}, the model as trained"
@@ -400,8 +393,8 @@ def experts_panel(view: View) -> None:
     of_each_run(view, "experts", viz.expert_weights, layer=layer)
     found = table(view, analysis.expert_weights, view.changed() or view.original(), layer=layer)
     n, n_experts = len(set(found["position"])), view.shape.experts[sites[layer].path]
-    counts = Counter(found.loc[found["weight"] != 0, "expert"].tolist())
-    k, [(expert, times)] = counts.total() / n, counts.most_common(1)
+    counts = found.loc[found["weight"] != 0, "expert"].value_counts()
+    k, expert, times = counts.sum() / n, counts.index[0], counts.iloc[0]
     never = n_experts - len(counts)
     st.caption(
         f"{n_experts} experts, {k:.3g} of them for a token; the colour is the weight with which an expert’s output is added. "
@@ -411,7 +404,7 @@ def experts_panel(view: View) -> None:
 
 
 def without_neurons(view: View) -> None:
-    """For a model without feed-forward layers: shipped models that have some, and how well this one does."""
+    """For a model without feed-forward layers: shipped models that have some."""
     n = view.shape.n_layers
     st.info(
         f"This model has no feed-forward layers: its {n} layer{'s are' if n > 1 else ' is'} attention only.",
@@ -425,13 +418,3 @@ def without_neurons(view: View) -> None:
             for name, d_ff in others.items():
                 words = f"{name} · {d_ff} neurons per layer"
                 st.button(words, on_click=st.session_state.__setitem__, args=("model", name), key=f"use_{name}")
-    original = view.original()
-    if notes := attention_alone(original.n_correct, len(original.answer), judged=original.has_right_answer):
-        what_to_notice(notes)
-
-
-def attention_alone(n_correct: int, n: int, *, judged: bool) -> list[str]:
-    """How much a model gets right without neurons; nothing below one half, or without right answers."""
-    if not judged or 2 * n_correct < n:
-        return []
-    return [f"The model as trained gets {n_correct} of {n} right on this input without a single neuron."]

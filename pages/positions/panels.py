@@ -18,7 +18,7 @@ from pages.shared.models import card_of_model
 from pages.shared.picture import footer, heading, picture, shown, table
 from pages.shared.text import escape_markdown
 from pages.shared.view import ORIGINAL, View, toggle_intervention
-from pages.shared.widgets import ask_window, choose, every_nth, window_words
+from pages.shared.widgets import ask_window, choose, every_nth, not_here, window_words
 from xformer import analysis, viz
 from xformer.analysis.attention_patterns import looks_back_only
 from xformer.analysis.embeddings import places_side_by_side
@@ -50,34 +50,29 @@ def positions_off_panel(view: View, says: DeltaGenerator, controls: DeltaGenerat
     with controls:
         layer, head = _ask_head(view, moved)
     at, of = {"layer": layer, "head": head, "height": HEIGHT}, (view.model, view.source, layer, head)
-    with_positions = {"title": "With positions", "legend": False}
-    calls = [Call(viz.attention, (on,), at | with_positions)]
-    if OFF in view.on:
-        grid = {"before": on, "chosen": (layer, head), "title": "Attention moved (click)"}
-        calls += [
-            Call(viz.attention, (off,), at | {"title": "Without positions"}),
-            Call(viz.attention_moved, (off,), grid),
-        ]
-        finding = _verdict(of, off) or what_happened(on, off, moved, layer, head)
-    else:
-        query, one = question(on, off, layer, head)
-        calls.append(Call(attention_guess, (on,), at | {"query": query, "title": "Without positions: your guess"}))
-        finding = one and f"Where will **{escape_markdown(one)}** look without positions? Click a cell in its row."
-    with says:
-        headline(finding)
+    calls = [Call(viz.attention, (on,), {**at, "title": "With positions", "legend": False})]
     with st.container(horizontal=True, gap="medium"):
         shown(view, calls[0], "pattern_0")
         if OFF in view.on:
+            finding = _verdict(of, off) or what_happened(on, off, moved, layer, head)
+            calls.append(Call(viz.attention, (off,), {**at, "title": "Without positions"}))
             shown(view, calls[1], "pattern_1")
+            grid = {"before": on, "chosen": (layer, head), "title": "Attention moved (click)"}
+            calls.append(Call(viz.attention_moved, (off,), grid))
             with st.container(width=190):
                 shown(view, calls[2], HEAD_MAP, on_select=_take_head, selection_mode="head")
         else:
-            shown(view, calls[1], GUESS_MAP, on_select=lambda: _take_guess(of), selection_mode="cell")
+            query, one = question(on, off, layer, head)
+            finding = one and f"Where will **{escape_markdown(one)}** look without positions? Click a cell in its row."
+            empty = Call(attention_guess, (on,), {**at, "query": query, "title": "Without positions: your guess"})
+            shown(view, empty, GUESS_MAP, on_select=lambda: _take_guess(of), selection_mode="cell")
+    with says:
+        headline(finding)
     longest = max(on[f"{on.attention[layer].path}.pattern"].shape[-2:])
     if longest > MOST_CELLS:
         block = -(-longest // MOST_CELLS)
         st.caption(f"{longest} positions in blocks of {block}: a cell is the largest weight of its block.")
-    footer(view, "pattern", calls[:1] if OFF not in view.on else calls)
+    footer(view, "pattern", calls)
 
 
 def with_and_without(view: View) -> tuple[Reading, Reading]:
@@ -90,13 +85,10 @@ def with_and_without(view: View) -> tuple[Reading, Reading]:
 
 def question(on: Reading, off: Reading, layer: int, head: int) -> tuple[int, str]:
     """The query whose attention moves most in a head, and its name; "" where none moves."""
-    path = on.attention[layer].path
-    before, after = (run[f"{path}.pattern"][0, head].double() for run in (on, off))
-    if before.shape != after.shape:
-        return 0, ""
+    before, after = (run[f"{on.attention[layer].path}.pattern"][0, head].double() for run in (on, off))
     moved = (after - before).abs().sum(dim=-1) / 2  # [query]
     query = int(moved.argmax())
-    names = list(dict.fromkeys(analysis.attention(on, layer=layer, head=head)["query"]))
+    names = analysis.attention(on, layer=layer, head=head)["query"].unique()
     return query, names[query] if moved[query] > LEAST_MOVED else ""
 
 
@@ -106,10 +98,9 @@ def what_happened(on: Reading, off: Reading, moved: pd.DataFrame, layer: int, he
     [share] = moved.loc[(moved["layer"] == path) & (moved["head"] == head), "moved"]
     if share < LEAST_MOVED:
         return ""
-    sentence = f"**{percent(share, 0)}** of {head_title(path, head, is_pair=on.is_pair)}’s attention moves"
-    if n > 1 and on.has_right_answer and on.n_correct != off.n_correct:
-        return f"{sentence}, and **{off.n_correct}** of {n} answers are right instead of {on.n_correct}."
-    return f"{sentence}."
+    is_news = n > 1 and on.has_right_answer and on.n_correct != off.n_correct
+    right = f", and **{off.n_correct}** of {n} answers are right instead of {on.n_correct}" if is_news else ""
+    return f"**{percent(share, 0)}** of {head_title(path, head, is_pair=on.is_pair)}’s attention moves{right}."
 
 
 def _take_guess(of: tuple[Any, ...]) -> None:
@@ -142,17 +133,15 @@ def _verdict(of: tuple[Any, ...], off: Reading) -> str:
 
 def _ask_head(view: View, moved: pd.DataFrame) -> tuple[int, int]:
     """Ask for a head, at first the one that moves most; returns layer and head."""
-    paths = list(dict.fromkeys(moved["layer"]))
-    cells = list(zip(moved["layer"].tolist(), moved["head"].tolist(), strict=True))
-    names = {
-        f"{paths.index(path) + 1}.{head + 1}": head_title(path, head, is_pair=view.is_pair) for path, head in cells
-    }
-    most = int(moved["moved"].to_numpy().argmax())
+    paths, names, cells = list(moved["layer"].unique()), {}, {}
+    for path, head in zip(moved["layer"], moved["head"], strict=True):
+        name = f"{paths.index(path) + 1}.{head + 1}"
+        names[name], cells[name] = head_title(path, head, is_pair=view.is_pair), (paths.index(path), int(head))
+    most = list(names)[int(moved["moved"].to_numpy().argmax())]
     look: dict[str, Any] = {"widget": st.selectbox, "width": 205, "label_visibility": "collapsed"}
-    options = {FURTHEST: f"{list(names.values())[most]} (most)", **names}
+    options = {FURTHEST: f"{names[most]} (most)", **names}
     chosen = choose("watch", options, FURTHEST, "Attention of", **look)
-    path, head = cells[most if chosen == FURTHEST else list(names).index(chosen)]
-    return paths.index(path), head
+    return cells[most if chosen == FURTHEST else chosen]
 
 
 MOST_ROWS_DRAWN = 128
@@ -223,10 +212,10 @@ def ask_waves(d_model: int) -> list[int]:
     """Ask for dimensions; at first the fastest sine and cosine and a few slower ones."""
     kept = st.session_state.get("waves")
     if (wanted := asked("waves")) is not None:
-        words = [word for word in wanted.split("-") if word.isascii() and word.isdecimal() and int(word) < d_model]
-        kept = list(dict.fromkeys(map(int, words)))[:MOST_WAVES]
+        there = {str(dimension): dimension for dimension in range(d_model)}
+        kept = list(dict.fromkeys(there[word] for word in wanted.split("-") if word in there))[:MOST_WAVES]
         if len(kept) != len(wanted.split("-")):
-            st.warning("The link asks for dimensions that this model does not have.", icon=":material/link_off:")
+            not_here("dimension")
     if not kept or max(kept) >= d_model:
         kept = sorted({0, 1, *(share * d_model // 8 * 2 for share in (1, 2, 3))} & set(range(d_model)))
     st.session_state["waves"] = kept
@@ -243,11 +232,10 @@ CARDS_IN_A_ROW = 3
 def position_kinds_panel(view: View, side: str | None) -> None:
     """A card for each kind of positions; a learned kind is drawn only if the model has learned it."""
     kinds = list(POSITION_KINDS.values())
-    for first in range(0, len(kinds), CARDS_IN_A_ROW):
-        row = kinds[first : first + CARDS_IN_A_ROW]
-        for column, kind in zip(st.columns(CARDS_IN_A_ROW, gap="small"), row, strict=False):
-            with column, st.container(border=True, height="stretch", gap="small"):
-                _card(view, kind, side)
+    places = [place for _ in kinds[::CARDS_IN_A_ROW] for place in st.columns(CARDS_IN_A_ROW, gap="small")]
+    for place, kind in zip(places, kinds, strict=False):
+        with place, st.container(border=True, height="stretch", gap="small"):
+            _card(view, kind, side)
 
 
 def _card(view: View, kind: PositionKind, side: str | None) -> None:

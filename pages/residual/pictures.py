@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -15,7 +14,7 @@ from pages.shared.call import Call
 from pages.shared.inputs import MOST_TYPED, InputKind
 from pages.shared.layout import WIDE, caption, headline, run_title, what_to_notice
 from pages.shared.link import asked, carry, chose
-from pages.shared.picture import footer, of_each_run, picture, shown, table
+from pages.shared.picture import footer, of_each_run, picture, shown, side_by_side, table
 from pages.shared.text import escape_markdown
 from pages.shared.view import ORIGINAL, View
 from pages.shared.widgets import ask_token, ask_window, choose, shown_of, typed
@@ -38,14 +37,13 @@ SURE_OF = 0.9
 
 def lens_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator) -> None:
     """The logit lens of the run, and one answer followed up through it; a click on a cell chooses its position."""
-    original, changed = view.original(), view.changed()
-    run, positions = changed or original, looked_at(original)
+    original, (run, before) = view.original(), view.compared
+    positions = looked_at(original)
     with controls:
         position = _ask_position(view)
         with st.popover("More"):
             shown_positions = ask_window(positions, "residual_from")
             st.caption("Click a cell to follow the answer of its position.")
-    before: dict[str, Any] = {} if changed is None else {"before": original}
     some = {"positions": shown_positions} if len(shown_positions) < len(positions) else {}
     is_followed = position in original.target_positions or position == original.open_output
     path = table(view, analysis.answer_path, run, position=position) if is_followed else None
@@ -113,11 +111,9 @@ def _outline(view: View) -> str:
         return "no right answer is known here"
     if view.input.goes_on or view.input.kind != "text":
         return view.kind.outline.format(one=view.input.one)
-    if view.is_pair or run.answer == tuple(
-        run.ids("decoder")[at] for at in run.target_positions
-    ):  # a text without gaps
-        return "the outline marks where the likeliest token is the actual one"
-    return InputKind.outline
+    actual = tuple(run.ids("decoder")[at] for at in run.target_positions)
+    has_no_gap = view.is_pair or run.answer == actual
+    return "the outline marks where the likeliest token is the actual one" if has_no_gap else InputKind.outline
 
 
 def _what(view: View, frame: pd.DataFrame, positions: Sequence[int], shown: Sequence[int]) -> str:
@@ -148,21 +144,20 @@ def attribution_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator
         position = _ask_position(view)
         with st.popover("More"):
             goal, typed = _ask_goal(view, position)
-    original, changed = view.original(), view.changed()
+    original, (shown_run, before) = view.original(), view.compared
     is_lead, label = goal == "lead", view.subject.labels
     # Without a known token, a changed run is explained for the token that the original predicts.
     known = int(original.example.labels[0, position]) != IGNORED
-    token = typed if typed is not None or known or changed is None else original.explained(position)
+    token = typed if typed is not None or known or not before else original.explained(position)
     of = {"position": position, "token": token, "lead": is_lead}
-    before = {} if changed is None else {"before": original}
-    picture(view, "attribution", viz.attribution, changed or original, **before, **of)
+    picture(view, "attribution", viz.attribution, shown_run, **before, **of)
     frames = {name: table(view, analysis.attribution, run, **of) for name, run in view.runs().items()}
     for name, run in view.runs().items():
         wanted, rival = explained_pair(run, position, token)
         figure = (run.logits[0, position, wanted] - (run.logits[0, position, rival] if is_lead else 0.0)).item()
         what = f"logit of {escape_markdown(label[wanted])}"
         what += f" − logit of {escape_markdown(label[rival])}" if is_lead else ""
-        which = "" if changed is None else "Outlined, the original: " if name == ORIGINAL else f"Filled, {name}: "
+        which = "" if not before else "Outlined, the original: " if name == ORIGINAL else f"Filled, {name}: "
         total = frames[name]["contribution"].sum()
         caption(
             f"{which}{what} = {figure:.4f} in the model; the parts sum to {total:.4f} "
@@ -313,9 +308,9 @@ def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: boo
     if total == 1:
         verb = "is permanently correct" if judged else "stays what it ends as"
         return f"{prefix}The output {verb} after **{settled.iloc[0]['point']}**."
-    counts = Counter(settled["point"])
-    order = list(dict.fromkeys(frame.sort_values("depth")["point"]))
-    found = ", ".join(f"{counts[point]} after **{point}**" for point in order if counts[point])
+    counts = settled["point"].value_counts()
+    order = [point for point in dict.fromkeys(frame.sort_values("depth")["point"]) if point in counts]
+    found = ", ".join(f"{counts[point]} after **{point}**" for point in order)
     wrong = total - n_correct
     rest = f"; {unsure} more, but with less than {least:.0%} in the end" if unsure else ""
     rest += f"; {wrong} end{'s' if wrong == 1 else ''} wrong" if wrong else ""
@@ -369,17 +364,13 @@ _MEANS = {
 def similarity_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator) -> None:
     """The cosines of whole texts, with a choice of pooling and layer."""
     names = stream_names(view.subject)  # raises before any widget is drawn
-    texts = _ask_texts(view)
-    usual = default_pooling(view.subject)
+    texts, usual, last = _ask_texts(view), default_pooling(view.subject), len(names) - 1
     poolings = {name: name for name in _MEANS if name != "own" or "pooled" in view.original()}
     left, right = st.columns(2, gap="medium", vertical_alignment="bottom")
     with left:
         pooling = cast(Pooling, choose("pooling", poolings, usual, "Pooling", key="similar_pooling"))
-    last = len(names) - 1
-    layer = last
-    if pooling != "own":
-        with right:
-            layer = _ask_layer(last)
+    with right:
+        layer = last if pooling == "own" else _ask_layer(last)
     if not texts:
         return
     options: dict[str, Any] = {"texts": texts} | ({} if pooling == usual else {"pooling": pooling})
@@ -388,9 +379,7 @@ def similarity_panel(view: View, controls: DeltaGenerator, says: DeltaGenerator)
     calls = [Call(viz.similarity, (view.original(),), look)]
     if pooling != "own" and len(texts) <= MOST_LINES:
         calls.append(Call(viz.similarity, (view.original(),), {**look, "what": "layers"}))
-    for index, (place, call) in enumerate(zip(st.columns([3, 2][: len(calls)], gap="medium"), calls, strict=True)):
-        with place:
-            shown(view, call, f"similarity_{index}")
+    side_by_side(view, calls, "similarity", widths=[3, 2][: len(calls)])
     footer(view, "similarity", calls, frame)
     where = "at the output" if layer == last else "of the embeddings" if layer == 0 else f"after layer {layer}"
     left_out = " Active changes are ignored here." if view.is_changed else ""
@@ -438,19 +427,16 @@ def similarity_notes(frame: pd.DataFrame, texts: Sequence[str]) -> list[str]:
 
     `frame` has one layer of `analysis.similarity`.
     """
-    pairs = frame.loc[frame["first"] < frame["second"]].sort_values("cosine", ascending=False).to_dict("records")
-    notes = []
-    if len(pairs) > 1 and pairs[0]["cosine"] - pairs[1]["cosine"] > CLEAR:
-        first, second = pairs[0]["first"], pairs[0]["second"]
-        best, after = (_number(pair["cosine"]) for pair in pairs[:2])
-        if texts[first] != texts[second]:
-            notes.append(
-                f"Texts **{first + 1}** and **{second + 1}** are most alike: {best}. The next pair has {after}."
-            )
-    if len(pairs) > 1 and pairs[-1]["cosine"] > ALL_ALIKE and pairs[0]["cosine"] - pairs[-1]["cosine"] > CLEAR:
-        notes.append(
-            f"Even the least alike two have {_number(pairs[-1]['cosine'])}: compare the cosines with each other, not with 1."
-        )
+    pairs = frame.loc[frame["first"] < frame["second"]].sort_values("cosine", ascending=False)
+    if len(pairs) < 2:
+        return []
+    notes, cosines, (first, second) = [], pairs["cosine"].tolist(), pairs[["first", "second"]].iloc[0]
+    if cosines[0] - cosines[1] > CLEAR and texts[first] != texts[second]:
+        best, after = map(_number, cosines[:2])
+        notes.append(f"Texts **{first + 1}** and **{second + 1}** are most alike: {best}. The next pair has {after}.")
+    if cosines[-1] > ALL_ALIKE and cosines[0] - cosines[-1] > CLEAR:
+        least = _number(cosines[-1])
+        notes.append(f"Even the least alike two have {least}: compare the cosines with each other, not with 1.")
     return notes
 
 

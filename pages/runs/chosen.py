@@ -106,9 +106,7 @@ def runs_state() -> RunsState:
 def labels(entries: Sequence[Entry]) -> dict[str, str]:
     """The display name of each run: its name, with the start of its id where another run has the same name."""
     names = [entry.name for entry in entries]
-    return {
-        entry.id: entry.name if names.count(entry.name) == 1 else f"{entry.name} · {entry.id[:4]}" for entry in entries
-    }
+    return {one.id: one.name if names.count(one.name) == 1 else f"{one.name} · {one.id[:4]}" for one in entries}
 
 
 def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Rows]) -> dict[str, str]:
@@ -251,20 +249,13 @@ def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], mine
             _downloads(entry, entries, names)
         return
     again_at, files_at = st.columns(2, gap="small")
-    with again_at:
-        if mine and entry.state in RESUMABLE and not entry.is_active:
-            resume: dict[str, Any] = {"on_click": _command, "args": (run_commands.resume, run)}
-            st.button("Resume", width="stretch", key=f"runs_resume_{run}", **resume)
-        else:
-            st.button(
-                "Train again",
-                width="stretch",
-                help="A new run with the same settings: on a CPU it gives the same bits.",
-                on_click=_again,
-                args=(entry,),
-                disabled=not who or entry.state == DAMAGED,
-                key=f"runs_again_{run}",
-            )
+    if mine and entry.state in RESUMABLE and not entry.is_active:
+        resume: dict[str, Any] = {"on_click": _command, "args": (run_commands.resume, run)}
+        again_at.button("Resume", width="stretch", key=f"runs_resume_{run}", **resume)
+    else:
+        help = "A new run with the same settings: on a CPU it gives the same bits."
+        again: dict[str, Any] = {"on_click": _again, "args": (entry,), "disabled": not who or entry.state == DAMAGED}
+        again_at.button("Train again", width="stretch", key=f"runs_again_{run}", help=help, **again)
     with files_at, st.popover("Download", width="stretch"):
         _downloads(entry, entries, names)
 
@@ -361,26 +352,21 @@ def _downloads(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) ->
     def events() -> bytes:
         return event_files(rows(), {name: one.created for name, one in by_name.items()})
 
-    files: list[tuple[str, str, str, Callable[[], Any], str | None]] = [
-        ("csv", f"Metrics, CSV{which}", f"{prefix}.csv", lambda: metrics_csv(rows()), None),
-        (
-            "events",
-            f"Metrics for TensorBoard{which}",
-            f"{prefix}-tensorboard.zip",
-            events,
-            "tensorboard --logdir FOLDER",
-        ),
-    ]
-    if steps := run_store.steps_of(entry.id):
-        help = "One safetensors file with settings, curve and figures, which Import reads."
-        weights = (f"Weights of step {steps[-1]:,}", f"{file}.safetensors", lambda: to_file(store, entry.id), help)
-        files.insert(0, ("weights", *weights))
+    def offer(kind: str, title: str, file_name: str, make: Callable[[], Any], help: str | None = None) -> None:
+        look: dict[str, Any] = {"help": help, "on_click": "ignore", "width": "stretch"}
+        st.download_button(title, make, file_name, key=f"runs_{kind}_{entry.id}", **look)
+
     if HealthRecord.is_in(store.folder_of(entry.id)):
         help = "Patterns, measures, alarms and curve as one zip file, which Import reads; no weights."
-        files.insert(0, ("record", "Recorded attention", f"{file}.zip", lambda: to_archive(store, entry.id), help))
-    for kind, title, file_name, make, help in files:
-        key = f"runs_{kind}_{entry.id}"
-        st.download_button(title, make, file_name, key=key, help=help, on_click="ignore", width="stretch")
+        offer("record", "Recorded attention", f"{file}.zip", lambda: to_archive(store, entry.id), help)
+    if steps := run_store.steps_of(entry.id):
+        help = "One safetensors file with settings, curve and figures, which Import reads."
+        offer(
+            "weights", f"Weights of step {steps[-1]:,}", f"{file}.safetensors", lambda: to_file(store, entry.id), help
+        )
+    offer("csv", f"Metrics, CSV{which}", f"{prefix}.csv", lambda: metrics_csv(rows()))
+    help = "tensorboard --logdir FOLDER"
+    offer("events", f"Metrics for TensorBoard{which}", f"{prefix}-tensorboard.zip", events, help)
 
 
 def run_notes(entries: Sequence[Entry], rows: Mapping[str, Rows], settings: pd.DataFrame) -> Iterator[str]:
@@ -432,8 +418,8 @@ def _difference(
 
 
 def _first_at(rows: Rows, share: float) -> Mapping[str, Any] | None:
-    """The first report with at least this exact match; None where there is none."""
-    return next((row for row in rows if (value := _share(row)) is not None and value >= share), None)
+    """The first report with at least this exact match, which one of another program may lack; None where there is none."""
+    return next((row for row in rows if (row.get("held_out_exact_match") or 0.0) >= share), None)
 
 
 def _equal_reports(one: Rows, other: Rows) -> int:
@@ -441,12 +427,6 @@ def _equal_reports(one: Rows, other: Rows) -> int:
     mine, theirs = ({row["step"]: row.get("loss") for row in rows} for rows in (one, other))
     shared = mine.keys() & theirs.keys()
     return len(shared) if all(mine[step] is not None and mine[step] == theirs[step] for step in shared) else 0
-
-
-def _share(row: Mapping[str, Any]) -> float | None:
-    """The exact match of a report; a report of another program may have none."""
-    value = row.get("held_out_exact_match")
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -93,6 +93,22 @@ class Job(Generic[R]):
         self.cancelled = False
 
 
+def kept_job(key: str, about: str, work: Callable[[], Iterator[R]], begin: Callable[[Job[R]], None]) -> Job[R]:
+    """The visitor's job under a key; a new one where there is none or it is about something else.
+
+    Args:
+        key: The key of the session state.
+        about: What the job is about.
+        work: Makes the generator of a new job.
+        begin: Called with a new job, to work for a moment before the page is drawn.
+    """
+    job: Job[R] | None = st.session_state.get(key)
+    if job is None or job.about != about:
+        job = st.session_state[key] = Job(work(), about)
+        begin(job)
+    return job
+
+
 def follow(job: Job[Any], tell: Callable[[], None], budget: float = BUDGET) -> None:
     """Work on and draw how far it is, again and again for as long as it runs; the page runs again when that ends or begins."""
     st.fragment(_follow, run_every=TICK if job.is_running else None)(job, job.is_running, tell, budget)

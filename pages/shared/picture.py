@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import streamlit as st
@@ -77,6 +77,23 @@ def shown(view: Shown, call: Call, key: str, **more: Any) -> Any:
     has_own_size = isinstance(spec.get("width"), int | float) or not {"facet", "hconcat"}.isdisjoint(spec)
     width = "content" if has_own_size else "stretch"
     return st.vega_lite_chart(spec, **{"theme": "streamlit", "width": width, "key": key, **more})
+
+
+def side_by_side(
+    view: Shown,
+    calls: Sequence[Call],
+    name: str,
+    *,
+    titles: Sequence[str] = (),
+    widths: Sequence[float] = (),
+    gap: Literal["small", "medium"] = "medium",
+) -> None:
+    """Show charts in columns, each below its title where there are titles; `widths` are relative."""
+    for index, (place, call) in enumerate(zip(st.columns(widths or len(calls), gap=gap), calls, strict=True)):
+        with place:
+            if titles:
+                st.markdown(f"**{escape_markdown(titles[index])}**")
+            shown(view, call, f"{name}_{index}")
 
 
 def footer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import streamlit as st
 import torch
@@ -89,6 +90,12 @@ class View:
     def changed(self) -> Reading | None:
         """The run under the chosen mask and interventions; None when there are none."""
         return resources.run(*self.key(self.what_changed())) if self.is_changed else None
+
+    @property
+    def compared(self) -> tuple[Reading, dict[str, Any]]:
+        """The run of a picture, the changed one if any, and `before=` the original where the picture shows both."""
+        changed = self.changed()
+        return (self.original(), {}) if changed is None else (changed, {"before": self.original()})
 
     def runs(self) -> dict[str, Reading]:
         """The original and, if any, the changed run, by name."""

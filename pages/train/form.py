@@ -207,29 +207,20 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
     options = list(dict.fromkeys((PYTHON, SHAKESPEARE, *given, preset.task.text)))
     st.session_state["text"] = preset.task.text
 
-    def follow(name: str) -> None:
+    def follow(name: str, *, fetch: Callable[[], None] = lambda: None) -> None:
         try:
+            fetch()
             then(with_text(preset, name))
-        except XformerError as error:
+        except (XformerError, OSError) as error:
             st.session_state[PROBLEM] = str(error)
 
     def take(content: bytes, _: str) -> str:
         name = run_commands.keep_text(content)
         if name not in given:
             given.append(name)
-        follow(name)
-        if PROBLEM in st.session_state:  # shown in place of the description
-            return ""
+        then(with_text(preset, name))
         text = texts.read(name)
         return f"{len(text):,} characters, {len(set(text)):,} of them different."
-
-    def download() -> None:
-        try:
-            run_commands.download_shakespeare()
-        except (XformerError, OSError) as error:
-            st.session_state[PROBLEM] = str(error)
-        else:
-            follow(SHAKESPEARE)
 
     st.selectbox(
         "Text",
@@ -248,7 +239,8 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
     kinds = ["txt", "md", "csv", "py", "json", "html", "xml"]
     file_box(f"A text of your own: UTF-8, up to {most} MB", kinds, most, take, key="text_file")
     if not texts.is_here(SHAKESPEARE):
+        download: dict[str, Any] = {"args": (SHAKESPEARE,), "kwargs": {"fetch": run_commands.download_shakespeare}}
         words = "Download tiny Shakespeare (1.1 MB)"
-        st.button(words, icon=":material/download:", on_click=download, key="text_download")
+        st.button(words, icon=":material/download:", on_click=follow, key="text_download", **download)
     if problem := st.session_state.pop(PROBLEM, ""):
         st.error(escape_markdown(problem), icon=":material/error:")

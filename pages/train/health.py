@@ -133,9 +133,8 @@ def _headline(alarms: Sequence[Alarm]) -> str:
     """The first alarm in one line; the picture has a mark for each, and all stand below it."""
     if not alarms:
         return "No alarm so far."
-    first = alarms[0]
-    what = f"**{first.rule.replace('_', ' ')}** at step {first.frame:,}"
-    return f"One alarm: {what}." if len(alarms) == 1 else f"{len(alarms)} alarms, the first: {what}."
+    n = "One alarm:" if len(alarms) == 1 else f"{len(alarms)} alarms, the first:"
+    return f"{n} **{alarms[0].rule.replace('_', ' ')}** at step {alarms[0].frame:,}."
 
 
 def _alarms(run: str, alarms: Sequence[Alarm]) -> None:

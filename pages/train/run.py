@@ -36,6 +36,7 @@ from pages.train.status import (
     again_button,
     change_rate,
     controls,
+    earlier_step,
     figures,
     heading,
     live_chart,
@@ -47,7 +48,6 @@ from pages.train.status import (
     share,
     show_problem,
     start_once,
-    thinned_curve,
     tiles,
     train_state,
 )
@@ -96,6 +96,8 @@ from xformer.widgets.page import film_page
 HEIGHT = 230
 """CSS pixels: the height of a chart, with axes."""
 MOST_FRAMES = 120
+MOST_POINTS = 200
+"""About the most points of the exact match that the player gets."""
 MOST_BYTES = 1_200_000
 """Maximum size of a timeline that is sent to the browser."""
 BUDGET = 0.25
@@ -169,11 +171,9 @@ class RunView:
         """The steps at which a head appears and at which the task is learned."""
         appears = appearance(self.timeline.best)
         learned = first_passing([step for step, _ in self.exact], [share for _, share in self.exact], LEARNED)
-        marks: dict[int, str] = {}
-        if appears is not None:
-            marks[appears] = f"a head passes {APPEARS:g}"
+        marks = {} if appears is None else {appears: f"a head passes {APPEARS:g}"}
         if learned is not None:
-            marks[learned] = ", ".join([*filter(None, [marks.get(learned)]), f"{LEARNED:.0%} right"])
+            marks[learned] = ", ".join(filter(None, [marks.get(learned), f"{LEARNED:.0%} right"]))
         return marks
 
     def packed(self, *, live: bool, target: tuple[int, int | None]) -> bytes:
@@ -339,37 +339,16 @@ def notes(view: RunView) -> list[str]:
     task, frame, timeline = view.task, view.frame, view.timeline
     steps = [int(step) for step in frame["step"].dropna()]
     exact = [] if task.rule.is_open_ended else frame["held_out_exact_match"].fillna(0.0).tolist()
-    is_learned = first_passing(steps, exact, LEARNED) is not None if exact else False
-    is_learned = is_learned or (bool(timeline.head_names) and appearance(timeline.best) is not None)
     look_for = task.rule.look_for
-    found = [look_for if is_learned else f"In a trained model: {look_for[0].lower()}{look_for[1:]}"]
-    if timeline.head_names:
-        found += _head_notes(view)
+    found = [look_for if view.marks else f"In a trained model: {look_for[0].lower()}{look_for[1:]}"]
+    if timeline.head_names and (best := timeline.best["score"]).iloc[-1] < APPEARS:
+        step = timeline.frames[-1].step
+        found.append(
+            f"Up to step {step:,} no head has half of its attention where the task needs it: the best "
+            f"{task.rule.score_name} score is {best.iloc[-1]:.2f}."
+        )
     if exact and (fallen := dip(steps, exact)) is not None:
-        rate = dict(zip(steps, frame["learning_rate"], strict=False)).get(fallen[0], 0.0)
-        words = f"Exact match dips to {percent(fallen[1], 1)} at step {fallen[0]:,} and comes back."
-        if rate >= 0.25 * view.settings.train.peak_lr > 0:
-            words += f" The learning rate was still {rate:.2g} there."
-        found.append(words)
-    return found
-
-
-def _head_notes(view: RunView) -> list[str]:
-    """Where no head has the task’s pattern, or one had it before training."""
-    best, score_name = view.timeline.best, f"{view.task.rule.score_name} score"
-    first, last = best.iloc[0], best.iloc[-1]
-    step = int(last["step"])
-    found = []
-    if first["score"] >= APPEARS:
-        found.append(
-            f"At step {int(first['step']):,} a head already scores {first['score']:.2f} on this input ({score_name}): with so "
-            "few tokens, chance can give that much."
-        )
-    elif last["score"] < APPEARS:
-        found.append(
-            f"Up to step {step:,} no head has half of its attention where the task needs it: the best {score_name} is "
-            f"{last['score']:.2f}."
-        )
+        found.append(f"Exact match dips to {percent(fallen[1], 1)} at step {fallen[0]:,} and comes back.")
     return found
 
 
@@ -381,10 +360,7 @@ SAMPLE_LENGTH, TEMPERATURE = 120, 0.8
 def run_view(entry: Entry, who: str) -> None:
     """Show a run, in a fragment that updates while the run is active."""
     try:
-        if entry.state == DAMAGED:
-            raise RunStoreError(entry.message)
-        settings = entry.settings()
-        Task(settings.task).check_fits(settings.model)
+        _readable(entry)
     except (RunStoreError, ConfigError) as error:
         st.title("Train :small[:gray[Can I watch it learn?]]", anchor=False)
         st.error(f"This run cannot be read. {escape_markdown(str(error))}", icon=":material/broken_image:")
@@ -394,12 +370,19 @@ def run_view(entry: Entry, who: str) -> None:
     st.fragment(run_every=TICK if moves else None, key="train_live")(_live)(entry.id, who, moves)
 
 
+def _readable(entry: Entry) -> Preset:
+    """The settings of a run. Raises `RunStoreError` or `ConfigError` where its entry is damaged."""
+    if entry.state == DAMAGED:
+        raise RunStoreError(entry.message)
+    settings = entry.settings()
+    Task(settings.task).check_fits(settings.model)
+    return settings
+
+
 def _live(run: str, who: str, moves: bool) -> None:
     try:
         entry = run_store.entry(run)
-        settings = entry.settings()
-        if entry.state == DAMAGED:
-            raise RunStoreError(entry.message)
+        settings = _readable(entry)
     except (RunStoreError, ConfigError) as error:
         st.error(escape_markdown(str(error)))
         return
@@ -412,7 +395,9 @@ def _live(run: str, who: str, moves: bool) -> None:
         progress(entry, settings, who, rests_at)
         found_at = st.container(key="run_headline")
     frame = metrics_frame(rows_so_far(entry))
-    exact = [] if task.rule.is_open_ended else thinned_curve(frame, "held_out_exact_match")
+    shares = [] if task.rule.is_open_ended else frame[["step", "held_out_exact_match"]].dropna().to_numpy().tolist()
+    drawn = {*thinned([int(step) for step, _ in shares], MOST_POINTS)}
+    exact = [(int(step), round(share, 4)) for step, share in shares if step in drawn]
     with toolbar():
         example = _ask_probe(entry, task, settings.model.max_len)
         controls(entry, who)
@@ -483,10 +468,8 @@ def _below_player(view: RunView) -> None:
     more = st.expander("More figures", key="train_more", on_change="rerun")
     if more.open:
         with more:
-            rests_at = resting(view.key).step
-            earlier = rests_at if rests_at is not None and rests_at < view.entry.step else None
-            rows = rows_so_far(view.entry)
-            tiles(figures(view.entry, rows, earlier, view.task.rule.is_open_ended)[FIRST:])
+            earlier, is_text = earlier_step(view.entry, resting(view.key).step), view.task.rule.is_open_ended
+            tiles(figures(view.entry, rows_so_far(view.entry), earlier, is_text)[FIRST:])
             head_panel(view)
             for place, what in zip(st.columns(2, gap="medium"), ("gradient", "rate"), strict=True):
                 calls.append(Call(viz.metric_curves, (view.frame,), {"what": what, **look, "marks": None}))

@@ -53,7 +53,6 @@ class Plan:
     settings: Settings = None
     """The swept settings; None for one model."""
     is_valid: bool = True
-    kind: str = ONE
 
     @property
     def n(self) -> int:
@@ -136,8 +135,8 @@ def _group(task: str) -> str:
 
 
 def _card(
-    key: str, title: str, size: str, settings: Preset, about: str, do: tuple[int, Settings], *, name: str = "",
-    shipped: str = "", is_first: bool = False, is_possible: bool = True,
+    key: str, title: str, size: str, settings: Preset, about: str, do: tuple[int, Settings], *, is_first: bool,
+    is_possible: bool, name: str = "", shipped: str = "",
 ) -> None:  # fmt: skip
     """A preset or a sweep: what its shipped model ends with, its size and expected time, and Start.
 
@@ -198,35 +197,33 @@ def _ask_plan(kind: str) -> Plan:
     most = max(2, run_store.limits().models)
     look: dict[str, Any] = {"persist_state": "session", "width": 130}
     n = st.number_input("Seeds", 2, most, min(16, most), key="train_seeds", label_visibility="collapsed", **look)
-    return Plan({"seed": range(int(n))}, kind=SEEDS)
+    return Plan({"seed": range(int(n))})
 
 
 def _ask_sweep() -> Plan:
     found: dict[str, list[Any]] = {}
-    problem = ""
-    for number, first in enumerate(("peak_lr", "seed")):
-        options = [*([""] if number else []), *SWEPT]
+    problems: list[str] = []
+    for number, (label, first) in enumerate((("Sweep", "peak_lr"), ("and", "seed"))):
+        options = [*SWEPT, *[""] * number]
         name = st.selectbox(
-            "and" if number else "Sweep", options, index=options.index(first), key=f"sweep_name_{number}",
+            label, options, index=options.index(first), key=f"sweep_name_{number}",
             format_func=lambda name: words(name) if name else "nothing else", persist_state="session", width=170,
         )  # fmt: skip
         if not name:
             continue
+        if name in found:
+            problems.append(f"A sweep over two settings needs two different ones, got {words(name)} twice.")
         text = st.text_input(
             "over", USUAL[name], key=f"sweep_values_{number}_{name}", persist_state="session", width=250,
             help="Numbers with commas between them; 0-15 for whole numbers.",
         )  # fmt: skip
         try:
-            values = read_values(name, typed(text, 400))
+            found[name] = read_values(name, typed(text, 400))
         except XformerError as error:
-            problem = problem or str(error)
-            continue
-        if name in found:
-            problem = problem or f"A sweep over two settings needs two different ones, got {words(name)} twice."
-        found[name] = values
-    if problem:
-        st.error(escape_markdown(problem), icon=":material/edit:")
-    return Plan(found, not problem, SWEEP)
+            problems.append(str(error))
+    if problems:
+        st.error(escape_markdown(problems[0]), icon=":material/edit:")
+    return Plan(found, not problems)
 
 
 def _fill(name: str) -> None:
@@ -379,10 +376,6 @@ def _is_like(entry: Entry, settings: Preset, gpu: bool) -> bool:
     """Whether a run was trained here, on that kind of device, in steps of the same size."""
     is_elsewhere = ELSEWHERE in (entry.wanted, entry.device) or TAG in entry.tags
     is_stacked = entry.sweep is not None or bool(entry.sweep_of)  # a step of stacked models takes another time
-    return (
-        not (entry.private or is_elsewhere or is_stacked)
-        and (entry.device or "cpu").startswith("cuda") == gpu
-        and entry.model == settings.model.to_json()
-        and entry.task == settings.task.to_json()
-        and entry.train.get("batch_size") == settings.train.batch_size
-    )
+    own = (entry.model, entry.task, entry.train.get("batch_size"), (entry.device or "cpu").startswith("cuda"))
+    same = own == (settings.model.to_json(), settings.task.to_json(), settings.train.batch_size, gpu)
+    return same and not (entry.private or is_elsewhere or is_stacked)

@@ -145,14 +145,10 @@ def shown_run(who: str) -> Entry | None:
 
 def _follow_the_link(run: str) -> None:
     try:
-        if run != NEW:
-            if not re.fullmatch(r"[0-9a-f]{8}", run, re.ASCII):
-                raise RunStoreError
-            run_store.entry(run)
+        train_state().run = run if run == NEW else run_store.entry(run).id
     except RunStoreError:
         not_here("run")
         return
-    train_state().run = run
     step = link.asked("step")
     if run == NEW or step is None:
         return
@@ -173,12 +169,9 @@ def rows_so_far(entry: Entry) -> list[dict[str, Any]]:
     return rows
 
 
-def thinned_curve(frame: pd.DataFrame, column: str, most: int = 200) -> list[tuple[int, float]]:
-    """A column by step in about `most` points, the last one among them."""
-    clean = frame[["step", column]].dropna()
-    stride = max(1, -(-len(clean) // most))
-    chosen = clean.iloc[sorted({*range(0, len(clean), stride), len(clean) - 1})] if len(clean) else clean
-    return [(int(step), round(float(value), 4)) for step, value in chosen.itertuples(index=False, name=None)]
+def row_at(rows: Sequence[dict[str, Any]], step: int | None) -> dict[str, Any]:
+    """The last report at or before a step, or of all for None; empty where there is none."""
+    return next((row for row in reversed(rows) if step is None or row["step"] <= step), {})
 
 
 ACTIVE = ("queued", "running", "paused")
@@ -234,9 +227,10 @@ def _status(entry: Entry, settings: Preset) -> str:
     if entry.state == "running" and entry.pid is None:
         waits = "Starting on the Ray cluster, as soon as a processor is free there."
         return "Starting its process." if entry.node is None else waits
-    if entry.state == "running" and (done := _scored(entry)) is not None:
-        left = f", about {duration(done[2] * (done[1] - done[0]) / done[0])} left" if done[0] else ""
-        return f"Trained. Scoring it on unseen examples: {done[0]:,} of {done[1]:,}{left}."
+    if (scored := _scored(entry)) is not None:
+        done, total, seconds = scored
+        left = f", about {duration(seconds * (total - done) / done)} left" if done else ""
+        return f"Trained. Scoring it on unseen examples: {done:,} of {total:,}{left}."
     if entry.state == "running":
         rate = entry.step / entry.seconds if entry.seconds > 0 else 0.0  # of the whole run: the latest rate fluctuates
         left = f", about {duration((steps - entry.step) / rate)} left" if rate > 0 and entry.step < steps else ""
@@ -294,31 +288,29 @@ def _progress(run: str, settings: Preset, who: str, rests_at: int | None, drawn:
         return
     if entry.state != drawn or has_picture != _has_picture(run):  # other buttons, or the first picture
         st.rerun()
-    is_text = RULES[settings.task.name].is_open_ended
-    rows = rows_so_far(entry)
-    earlier = rests_at if rests_at is not None and rests_at < entry.step else None
+    is_text, earlier = RULES[settings.task.name].is_open_ended, earlier_step(entry, rests_at)
     done = _scored(entry)
     share = done[0] / done[1] if done else min(1.0, entry.step / settings.train.steps)
     shown = "" if earlier is None else f"The figures are of step {earlier:,}. The run itself: "
     words = shown + status_sentence(entry, settings, who)
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="run_progress"):
         st.progress(share, text=escape_markdown(words))
-        tiles(figures(entry, rows, earlier, is_text)[:FIRST], width=330)
+        tiles(figures(entry, rows_so_far(entry), earlier, is_text)[:FIRST], width=330)
+
+
+def earlier_step(entry: Entry, rests_at: int | None) -> int | None:
+    """The step that the player shows where it is before the latest one; else None."""
+    return rests_at if rests_at is not None and rests_at < entry.step else None
 
 
 def tiles(found: Sequence[tuple[str, str]], width: int | Literal["stretch"] = "stretch") -> None:
     """Draw figures side by side."""
     cells = "".join(f"<div><span>{name}</span><b>{value}</b></div>" for name, value in found)
-    st.html(f"{_CSS}<div class='train-tiles'>{cells}</div>", width=width)
+    st.html(f"<div class='train-tiles'>{cells}</div>", width=width)
 
 
 def _has_picture(run: str) -> bool:
     return bool(snapshot_steps(run_store.store().folder_of(run)))
-
-
-def _report_at(rows: Sequence[dict[str, Any]], step: int) -> dict[str, Any] | None:
-    """The last report at or before a step; None before the first."""
-    return next((row for row in reversed(rows) if row["step"] <= step), None)
 
 
 def figures(entry: Entry, rows: Sequence[dict[str, Any]], shown: int | None, is_text: bool) -> list[tuple[str, str]]:
@@ -330,23 +322,24 @@ def figures(entry: Entry, rows: Sequence[dict[str, Any]], shown: int | None, is_
         shown: The earlier step that is shown; None for the latest.
         is_text: Whether the task is a text, which has bits per character and no exact match.
     """
-    live = entry.live if shown is None else {}
-    last = (rows[-1] if rows else {}) if shown is None else _report_at(rows, shown) or {}
-    loss = last.get("held_out_loss")
-    bits = loss / math.log(2) if is_text and isinstance(loss, float) else None
-    speed = ("Tokens/s", _number(last.get("tokens_per_second") or None, ",.0f"))
-    if shown is None and entry.state == "running":
-        speed = ("Steps/s", _number(live.get("steps_per_second"), ",.0f"))
-    step, exact = last.get("step"), ("Exact match", _number(last.get("held_out_exact_match"), "%"))
-    step = entry.step if shown is None else step
+    last = row_at(rows, shown)
+    loss, speed = last.get("held_out_loss"), ("Tokens/s", _number(last.get("tokens_per_second") or None, ",.0f"))
+    if is_text:
+        score = ("Bits per character", _number(loss / math.log(2) if isinstance(loss, float) else None, ".3f"))
+    else:
+        score = ("Exact match", _number(last.get("held_out_exact_match"), "%"))
+    if shown is None:
+        last = {**last, **entry.live, "step": entry.step}
+        if entry.state == "running":
+            speed = ("Steps/s", _number(last.get("steps_per_second"), ",.0f"))
     return [
-        ("Step", f"{_number(step, ',.0f')} / {entry.train.get('steps', 0):,}"),
-        ("Bits per character", _number(bits, ".3f")) if is_text else exact,
-        ("Loss", _number(live.get("loss", last.get("loss")), ".4f")),
+        ("Step", f"{_number(last.get('step'), ',.0f')} / {entry.train.get('steps', 0):,}"),
+        score,
+        ("Loss", _number(last.get("loss"), ".4f")),
         ("Held-out loss", _number(loss, ".4f")),
         ("Tokens right", _number(last.get("held_out_token_accuracy"), "%")),
-        ("Gradient", _number(live.get("gradient_norm", last.get("gradient_norm")), ".3f")),
-        ("Learning rate", _number(live.get("learning_rate", last.get("learning_rate")), ".2e")),
+        ("Gradient", _number(last.get("gradient_norm"), ".3f")),
+        ("Learning rate", _number(last.get("learning_rate"), ".2e")),
         speed,
     ]
 
@@ -355,22 +348,6 @@ def _number(value: Any, look: str) -> str:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return "–"
     return percent(float(value), 1) if look == "%" else format(float(value), look)
-
-
-_CSS = """<style>
-.train-tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(92px, 1fr)); gap: 6px; }
-.train-tiles div {
-  border: 1px solid color-mix(in srgb, currentColor 18%, transparent); border-radius: 9px; padding: 0 8px 1px; }
-.train-tiles span { display: block; font-size: 0.75rem; opacity: 0.8; white-space: nowrap; }
-.train-tiles b { font-size: 1rem; font-weight: 650; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.st-key-run_headline { margin-bottom: -0.6rem; }
-@media (max-width: 640px) {
-  .st-key-run_progress > :has(.train-tiles) { display: none; }
-  .st-key-run_headline p { font-size: 1rem; }
-  .st-key-run_new button [data-testid="stMarkdownContainer"] { position: absolute; clip-path: inset(50%); }
-}
-.st-key-run_name * { white-space: nowrap !important; overflow: hidden; text-overflow: ellipsis; }
-</style>"""
 
 
 def heading(entry: Entry) -> None:

@@ -112,10 +112,10 @@ def _controls(entry: Entry, who: str) -> None:
 
 def _status(sweep: StoredSweep, entry: Entry, outcomes: pd.DataFrame) -> str:
     """The status of a sweep in one or two sentences."""
-    words, ends = _state(sweep, entry, outcomes), outcomes["state"].tolist()
+    words = _state(sweep, entry, outcomes)
     if entry.message and entry.state != "failed":
         return f"{words} {entry.message}"
-    if entry.state == "stopped" and "stopped" in ends:
+    if entry.state == "stopped" and "stopped" in outcomes["state"].tolist():
         return f"{words} Resume continues all stopped models; each of them can also be resumed by itself."
     return words
 
@@ -130,8 +130,8 @@ def _state(sweep: StoredSweep, entry: Entry, outcomes: pd.DataFrame) -> str:
     if entry.state == "running":
         ended = len(sweep.runs)
         left = f", {ended} {'has' if ended == 1 else 'have'} ended" if ended else ""
-        where = device_name(entry)
-        return f"Training {n - ended} of {n} models together on {where}: {far}{left}.{time_left(sweep, entry)}"
+        together = f"Training {n - ended} of {n} models together on {device_name(entry)}"
+        return f"{together}: {far}{left}.{time_left(sweep, entry)}"
     if entry.state == "finished":
         return f"Finished: {n} models, {duration(entry.seconds)} of training in all on {device_name(entry)}."
     over = outcomes["state"].tolist().count("finished")
@@ -182,9 +182,8 @@ def _about_maps(sweep: StoredSweep) -> str:
     """What the maps show, as Markdown."""
     source = Task(sweep.members[0].preset.task).vocabulary.text(list(probe(sweep.members).source))
     return (
-        f"Above each map: {' · '.join(map(words, sweep.members[0].values))}. Each map is the head with the best score for "
-        f"this task, on the input {escape_markdown(source)}. Rows are queries, columns keys. A check mark: the model has "
-        "solved its task."
+        f"Above each map: {' · '.join(map(words, sweep.members[0].values))}. A map is the head with the best score on the "
+        f"input {escape_markdown(source)}: rows are queries, columns keys. A check mark: the model has solved its task."
     )
 
 
@@ -332,19 +331,16 @@ def _chosen_member(sweep: StoredSweep) -> int | None:
 def _open(outcomes: pd.DataFrame, row: int | None) -> None:
     """Offer to open a model on other screens: the chosen one, else the first that has solved its task."""
     models: list[dict[Any, Any]] = outcomes.to_dict("records")
+    ended = sorted((one for one in models if one["run"]), key=lambda one: one["solved"] is not True)
+    if row is None and not ended:
+        st.caption("Each model can be opened on every screen as soon as it has ended.")
+        return
     if row is None:
-        ended = [one for one in models if one["run"]]
-        if not ended:
-            st.caption("Each model can be opened on every screen as soon as it has ended.")
-            return
-        model = next((one for one in ended if one["solved"] is True), ended[0])
         st.caption("Click a map, a cell or a row to open another model.")
-    else:
-        model = models[row]
+    model = ended[0] if row is None else models[row]
     run = model["run"]
     st.text(model["member"])
-    steps = run_store.steps_of(run) if run else []
-    if not steps:
+    if not (steps := run_store.steps_of(run) if run else []):
         st.caption("It has no weights." if run else "It is still being trained.")
         return
     st.button("Its own timeline", icon=":material/movie:", on_click=show_run, args=(run,), key="sweep_open_film")
@@ -396,9 +392,7 @@ def _by_setting(known: Sequence[dict[Any, Any]], name: str) -> Iterator[str]:
     groups: dict[float, list[bool]] = defaultdict(list)
     for one in known:
         groups[one[name]].append(one["solved"])
-    all_of = [f"{value:g}" for value, solved in groups.items() if len(solved) > 1 and all(solved)]
-    none_of = [f"{value:g}" for value, solved in groups.items() if len(solved) > 1 and not any(solved)]
+    several = {f"{value:g}": sum(solved) / len(solved) for value, solved in groups.items() if len(solved) > 1}
+    all_of, none_of = (", ".join(value for value, share in several.items() if share == wanted) for wanted in (1, 0))
     if all_of and none_of:
-        yield (
-            f"With a {words(name)} of {', '.join(all_of)} all decided models solved the task, with {', '.join(none_of)} none."
-        )
+        yield f"With a {words(name)} of {all_of} all decided models solved the task, with {none_of} none."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -108,17 +108,9 @@ def test_the_scene_runs_what_is_typed_into_it_and_its_heads_lead_to_attention(ap
     assert visitor.problems == []
 
 
-PICTURES = {"": "scene", "attention": "attention"}
-"""Where a picture of ours, drawn by the browser, is."""
-
-
-@pytest.mark.parametrize(
-    ("model", "screens"),
-    [("reverse", SCREENS), ("reverse-seq2seq", PICTURES)],
-)
-def test_every_screen_is_quiet_in_both_themes(app: str, visit: Visiting, model: str, screens: Iterable[str]) -> None:
+def test_every_screen_is_quiet_in_both_themes(app: str, visit: Visiting) -> None:
     """Each in the theme that it is opened in, then in the other one, which follows the system's at once."""
-    visitor = visit(app, f"/?model={model}" + "&mask=causal" * (model == "reverse"))
+    visitor = visit(app, "/?model=reverse&mask=causal")
     page, theme, light = visitor.page, "light", "rgb(255, 255, 255)"
 
     def look(screen: str) -> None:
@@ -126,13 +118,11 @@ def test_every_screen_is_quiet_in_both_themes(app: str, visit: Visiting, model: 
         (background.to_have_css if theme == "light" else background.not_to_have_css)("background-color", light)
         ends_with = {"": "How it was trained", "positions": "look without positions"}  # a guess first, notes later
         see(page, ends_with.get(screen, "What to notice"))
-        if screen in PICTURES:
-            expect(page.locator(f".st-key-{PICTURES[screen]}").locator("svg, canvas").first).to_be_visible()
         expect(page.get_by_test_id("stException")).to_have_count(0)
         expect(page.get_by_test_id("stAlertContentError")).to_have_count(0)
         assert visitor.problems == []
 
-    for screen in dict.fromkeys(("", *screens)):
+    for screen in ("", *SCREENS):
         if screen:
             click(page, screen)
             quiet(page)
@@ -177,9 +167,7 @@ def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link
     attention_ready(visitor)
     click_cell(visitor, query=0, key=4)
     expect(page.locator(".st-key-attention")).to_contain_text("locked")
-    cut = page.get_by_role("button", name="Cut 0 “4” → 4 “5”", exact=True)
-    expect(cut).to_be_visible()
-    cut.click()
+    page.get_by_role("button", name="Cut 0 “4” → 4 “5”", exact=True).click()
     see(page, "4 of 5 right instead of 5")
     expect(page.locator(".st-key-chips")).to_contain_text("0 may not look at 4")
     page.wait_for_function("() => location.search.includes('cut')")
@@ -188,11 +176,6 @@ def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link
     other = visit(app, link.removeprefix(app))  # as good as a fresh browser
     see(other.page, "4 of 5 right instead of 5")
     expect(other.page.locator(".st-key-attention")).to_contain_text("locked")
-    expect(
-        other.page.get_by_role("button", name="Cut 0 “4” → 4 “5”", exact=True).or_(
-            other.page.get_by_text("may not look at")
-        )
-    ).to_be_visible()
     other.page.locator(".st-key-chips button").first.click()
     see(other.page, "5 of 5 right")
     assert visitor.problems == other.problems == []
@@ -216,26 +199,9 @@ def test_tokens_are_edited_where_they_are_shown(app: str, visit: Visiting) -> No
     page.keyboard.type("99")
     page.keyboard.press("Enter")
     expect(strip.get_by_role("alert")).to_contain_text("“99” is not one")
-    expect(strip.locator("input")).to_have_value("99")
-    expect(typed).to_have_value("5 12")
     page.keyboard.press("Escape")
-    expect(strip.get_by_role("alert")).to_have_count(0)
     expect(cells).to_have_text(["5", "12", "+"])
     assert visitor.problems == []
-
-
-def test_the_steps_of_a_cell_play_and_without_motion_are_all_there(app: str, visit: Visiting) -> None:
-    page = visit(app, "/attention?model=reverse-small&input=3+7+12&panel=steps&head=2.1.1-2").page
-    blank, says = page.locator(".matrices .blank"), page.locator(".matrices .says")
-    expect(blank.first).to_be_attached()
-    page.emulate_media(reduced_motion="reduce")
-    page.reload()
-    expect(says).to_contain_text("S[1 7, 2 12] = row “1 7” of q · row “2 12” of K ÷ 5.66")
-    expect(page.locator(".matrices .sum")).to_contain_text("+ 24 smaller products")
-    expect(blank).to_have_count(0)
-    page.locator(".matrices .next").click()
-    expect(says).to_contain_text("S[1 7, 1 7]")
-    expect(blank.first).to_be_attached()
 
 
 COLOURS = """(picture) => {
@@ -263,24 +229,19 @@ def test_a_map_whose_numbers_go_to_the_browser_in_another_way_has_its_colours_th
     assert visitor.problems == []
 
 
-def test_a_click_chooses_a_head_and_another_picture_brings_no_heading_and_takes_that_choice_out_of_the_link(
+def test_a_click_chooses_a_head_and_another_picture_takes_that_choice_out_of_the_link(
     app: str, visit: Visiting
 ) -> None:
-    visitor = visit(app)
-    page, came = visitor.page, list[str]()
-    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: came.append(str(frame))))
-    visitor.open("/positions?model=reverse&edits=positions:off")
+    visitor = visit(app, "/positions?model=reverse&edits=positions:off")
+    page = visitor.page
     page.wait_for_function("() => new URL(location).searchParams.get('watch') === 'most'")
     quiet(page)
-    assert any("How does the model know" in frame for frame in came)
     page.get_by_test_id("stVegaLiteChart").nth(2).get_by_text("6%", exact=True).first.click()
     page.wait_for_function("() => new URL(location).searchParams.get('watch') === '1.2'")
     quiet(page)
-    came.clear()
     page.get_by_test_id("stMain").get_by_text("Sinusoidal", exact=True).click()
     page.wait_for_function("() => new URL(location).searchParams.get('show') === 'own'")
     quiet(page)
     assert "watch=" not in page.url
     assert "edits=positions" in page.url
-    assert not [frame for frame in came if "How does the model know" in frame]
     assert visitor.problems == []

@@ -1,4 +1,4 @@
-"""A training that another program recorded, in a real Chromium: seen in Runs and Train, imported, and followed live."""
+"""A training that another program records, in a real Chromium: followed live in Train, and found again in Runs."""
 
 from __future__ import annotations
 
@@ -7,99 +7,36 @@ from pathlib import Path
 
 import pytest
 import torch
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser
 
 from benchmarks.health import GPT
 from tests.browser.conftest import Visit, see, until
 from tests.browser.serving import launch, stop
 from xformer.integrations import AttentionHealth
-from xformer.integrations.health_archive import to_archive
-from xformer.training.run_store import RunStore
 
 pytestmark = pytest.mark.browser
 Visiting = Callable[..., Visit]
 
 
-def health_of(runs: Path, name: str) -> tuple[AttentionHealth, GPT]:
-    torch.manual_seed(0)
-    model = GPT(19, d_model=12, n_heads=3, max_len=11, fault="leaking mask")
-    probe = torch.arange(14).reshape(2, 7)
-    return AttentionHealth(probe, every=2, out=runs, causal=True, steps=6, name=name), model
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("recorded") / "runs"
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> AttentionHealth:
-    """A model with a leaking mask, recorded at four steps in a folder of its own."""
-    health, model = health_of(tmp_path_factory.mktemp("recorded") / "runs", "theirs")
-    for step in (0, 2, 4, 6):
-        health.step(model, step, loss=3.0 - step / 4)
-        with torch.no_grad():
-            model.token.weight.mul_(3.0)
-    health.close()
-    return health
-
-
-@pytest.fixture(scope="module")
-def served(browser: Browser, recorded: AttentionHealth) -> Iterator[str]:
-    """The app on the folder of the recorded training."""
-    server, address = launch(XFORMER_RUNS=str(recorded.out))
+def served(browser: Browser, runs: Path) -> Iterator[str]:
+    """The app on a folder of runs of its own."""
+    server, address = launch(XFORMER_RUNS=str(runs))
     yield address
     stop(server)
 
 
-def test_runs_shows_its_picture_and_an_alarm_leads_to_its_frame(
-    recorded: AttentionHealth, served: str, visit: Visiting
+def test_a_training_in_progress_is_followed_and_an_alarm_leads_to_its_frame(
+    runs: Path, served: str, visit: Visiting
 ) -> None:
-    visitor = visit(served, "/runs")
-    page = visitor.page
-    card = page.locator(f".st-key-card_{recorded.run}")
-    expect(card.get_by_role("img", name="Attention of layer")).to_be_visible()
-    expect(card).to_contain_text("1 alarm")
-    page.locator(f".st-key-runs_menu_{recorded.run} button").first.click()
-    see(page, "Its weights are not here")
-    page.get_by_role("link", name="Step 0: leak").click()
-    page.wait_for_function("() => location.pathname === '/train' && new URL(location).searchParams.get('step') === '0'")
-    see(page, "step 0 of 6")
-    assert visitor.problems == []
-
-
-def test_train_draws_the_map_and_goes_to_the_frame_of_an_alarm(
-    recorded: AttentionHealth, served: str, visit: Visiting
-) -> None:
-    visitor = visit(served, f"/train?run={recorded.run}", "dark")
-    page = visitor.page
-    see(page, "of its attention is on later tokens")
-    see(page, "step 6 of 6")
-    page.get_by_role("button", name="Step 0", exact=True).click()
-    see(page, "step 0 of 6")
-    chart = page.get_by_test_id("stVegaLiteChart").last
-    expect(chart).to_contain_text("entropy_p50: ")
-    assert visitor.problems == []
-
-
-def test_an_archive_is_imported_and_a_damaged_one_refused(
-    recorded: AttentionHealth, served: str, visit: Visiting, tmp_path: Path
-) -> None:
-    store = RunStore(str(recorded.out))
-    before = len(store.entries())
-    good, bad = tmp_path / "theirs.zip", tmp_path / "bad.zip"
-    good.write_bytes(to_archive(store, recorded.run))
-    bad.write_bytes(good.read_bytes()[:900])
-    visitor = visit(served, "/runs")
-    page = visitor.page
-    page.get_by_text("Import", exact=True).click()
-    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(bad)
-    see(page, "The archive is not a readable zip file")
-    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(good)
-    until(lambda: len(store.entries()) == before + 1, page)
-    run = store.entries()[0].id
-    expect(page.locator(f".st-key-card_{run}").get_by_role("img", name="Attention of layer")).to_be_visible()
-    store.delete(run)
-    assert visitor.problems == []
-
-
-def test_a_training_in_progress_is_followed(recorded: AttentionHealth, served: str, visit: Visiting) -> None:
-    health, model = health_of(Path(str(recorded.out)), "in progress")
+    torch.manual_seed(0)
+    model = GPT(19, d_model=12, n_heads=3, max_len=11, fault="leaking mask")
+    health = AttentionHealth(torch.arange(14).reshape(2, 7), every=2, out=runs, causal=True, steps=6, name="theirs")
     health.step(model, 0, loss=3.0)
     visitor = visit(served, f"/train?run={health.run}")
     page = visitor.page
@@ -112,4 +49,10 @@ def test_a_training_in_progress_is_followed(recorded: AttentionHealth, served: s
     finally:
         health.close()
     see(page, "Finished after")
+    visitor.open("/runs")
+    page.locator(f".st-key-runs_menu_{health.run} button").first.click()
+    see(page, "Its weights are not here")
+    page.get_by_role("link", name="Step 0: leak").click()
+    page.wait_for_function("() => location.pathname === '/train' && new URL(location).searchParams.get('step') === '0'")
+    see(page, "step 0 of 6")
     assert visitor.problems == []

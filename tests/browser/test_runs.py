@@ -1,8 +1,7 @@
-"""The Runs screen in a real Chromium: tick, read the curves, delete and undo, take a file away and bring it back."""
+"""The Runs screen in a real Chromium: a ticked row lays its curve over, and the link brings it to others."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import Visit, drawn, see, until
-from tests.pages.test_runs import add, with_weights
+from tests.pages.test_runs import add
 from xformer.training import jobs
 from xformer.training.run_store import RunStore
 
@@ -76,58 +75,3 @@ def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
     other = visit(app, link.removeprefix(app), "dark")
     see(other.page, "2 chosen")
     assert visitor.problems == other.problems == []
-
-
-def test_a_card_deletes_its_run_takes_it_back_and_opens_it_on_another_screen(
-    store: RunStore, app: str, visit: Visiting
-) -> None:
-    run = with_weights(store, "mine")
-    visitor = visit(app, "/runs")
-    page = visitor.page
-    card, menu = page.locator(f".st-key-card_{run}"), page.locator(f".st-key-runs_menu_{run} button").first
-    expect(card.get_by_role("img", name="Attention of")).to_be_visible()
-    menu.click()
-    page.get_by_role("button", name="Delete").click()
-    see(page, "Nothing has been trained here yet")
-    page.get_by_role("button", name="Undo").click()
-    expect(card).to_contain_text("mine")
-    menu.click()
-    page.get_by_role("button", name="Attention", exact=True).click()
-    see(page, "Who looks at whom")
-    page.wait_for_function("(model) => new URL(location).searchParams.get('model') === model", arg=f"{run}@12")
-    expect(page.locator(".st-key-model input")).to_have_value("▸ mine")
-    assert visitor.problems == []
-
-
-def test_a_downloaded_file_comes_back_through_import_and_a_bad_one_is_refused(
-    store: RunStore, app: str, visit: Visiting, tmp_path: Path
-) -> None:
-    run = with_weights(store, "mine")
-    visitor = visit(app, f"/runs?runs={run}")
-    page = visitor.page
-    menu = page.locator(f".st-key-runs_menu_{run} button").first
-    menu.click()
-    page.get_by_text("Download", exact=True).click()
-    with page.expect_download() as download:
-        page.get_by_role("button", name=re.compile("Weights of step 12")).click()
-    file = tmp_path / download.value.suggested_filename
-    download.value.save_as(file)
-    assert file.name == "mine.safetensors"
-    page.keyboard.press("Escape")
-    menu.click()
-    page.get_by_role("button", name="Delete").click()
-    see(page, "Nothing has been trained here yet")
-    page.get_by_text("Import", exact=True).click()
-    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(file)
-    page.wait_for_function("() => new URL(location).searchParams.get('runs')")
-    [entry] = store.entries()
-    assert (entry.name, entry.tags, entry.id == run) == ("mine", ("imported",), False)
-    see(page, "1 run · 1 chosen")
-    bad = tmp_path / "bad.safetensors"
-    bad.write_bytes(b"no such thing")
-    if not page.get_by_test_id("stFileUploaderDropzoneInput").count():
-        page.get_by_text("Import", exact=True).click()
-    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(bad)
-    see(page, "The file was not taken.")
-    expect(page.get_by_test_id("stException")).to_have_count(0)
-    assert visitor.problems == []

@@ -62,7 +62,8 @@ def open_page(monkeypatch: pytest.MonkeyPatch, runs: Path, tmp_path: Path) -> Op
             arrive(app, page)
         for name, value in link.items():
             app.query_params[name] = value
-        return app.run()
+        assert not app.run().exception
+        return app
 
     return open_page
 

@@ -17,10 +17,6 @@ ONE_OF_EACH_KIND = [
     *("parity", "characters", "digits"),
 ]
 """Shipped models of every architecture and kind of input; the others differ from one of them in weights and task alone."""
-WANTED = {
-    *("reverse", "reverse-small", "reverse-seq2seq", "reverse-decoder", "reverse-mirror", "sort"),
-    *("induction", "addition", "parity", "brackets", "modular", "characters", "digits"),
-}
 
 
 def messages(app: object) -> list[str]:
@@ -31,20 +27,10 @@ def text(app: object) -> str:
     return " ".join(element.value for kind in ("caption", "markdown", "info") for element in getattr(app, kind))
 
 
-def test_the_listed_models_are_shipped() -> None:
-    assert set(MODELS) >= WANTED
-
-
-@pytest.mark.parametrize(
-    ("model", "page"),
-    [
-        *((model, None) for model in MODELS if model not in ONE_OF_EACH_KIND[3:]),
-        *((model, ATTENTION) for model in ONE_OF_EACH_KIND),
-    ],
-)
-def test_every_model_opens(open_page: Open, model: str, page: str | None) -> None:
-    app = open_page(page, model=model)
-    assert not app.exception
+@pytest.mark.parametrize("model", ONE_OF_EACH_KIND)
+def test_every_kind_of_model_opens(open_page: Open, model: str) -> None:
+    assert set(MODELS) > set(ONE_OF_EACH_KIND)
+    app = open_page(ATTENTION, model=model)
     assert messages(app) == []
     assert app.sidebar.selectbox(key="model").value == model
     verdict = {
@@ -54,69 +40,48 @@ def test_every_model_opens(open_page: Open, model: str, page: str | None) -> Non
     assert re.search(verdict.get(model, r"of \d+ right|Every token is right"), text(app))
 
 
-def test_home_says_what_the_model_says(open_page: Open) -> None:
-    app = open_page(input="4 9 2")
-    assert "Every token is right" in text(app)
-    app.sidebar.text_input(key="input").set_value("4 9 2 2 1").run()
-    assert "Every token is right" in text(app)
-    assert not app.exception
-
-
-def test_a_causal_mask_spoils_reversal_and_says_so(open_page: Open) -> None:
-    app = open_page(ATTENTION, model="reverse")
-    assert "6 of 6 right" in text(app)
-    app.sidebar.segmented_control(key="mask").set_value("causal").run()
-    assert "right** instead of 6" in text(app)
-    assert not app.exception
-
-
-def test_a_mask_that_the_model_has_anyway_changes_nothing_and_says_so(open_page: Open) -> None:
+def test_a_mask_is_said_to_spoil_the_answers_or_to_change_nothing(open_page: Open) -> None:
     app = open_page(ATTENTION, model="reverse", mask="full")
     assert "nothing changes" in text(app)
-    app = open_page(ATTENTION, model="reverse-decoder", mask="causal")
-    assert "nothing changes" in text(app)
+    app.sidebar.segmented_control(key="mask").set_value("causal").run()
+    assert "right** instead of 6" in text(app)
+    assert "nothing changes" not in text(app)
 
 
-@pytest.mark.parametrize(
-    ("page", "typed", "sentence"),
-    [
-        (None, "3 7 99", "“99” is not one"),
-        (ATTENTION, "<b>bold</b>", "“<b>bold</b>” is not one"),
-        (None, "", "Type some numbers from 1 to 19"),
-        (ATTENTION, "1 " * 70, "This model reads at most 64 tokens"),
-    ],
-)
-def test_bad_input_gets_one_sentence_and_the_last_picture_stays(
-    open_page: Open, page: str | None, typed: str, sentence: str
-) -> None:
-    app = open_page(page, model="reverse")
-    app.sidebar.text_input(key="input").set_value(typed).run()
-    assert not app.exception
-    [shown_text] = [plain(element.value) for element in app.error]
-    assert sentence in shown_text
-    assert "Still showing the last input" in text(app)
-    app.sidebar.text_input(key="input").set_value("5 6 7").run()
+def test_bad_input_gets_one_sentence_and_the_last_picture_stays(open_page: Open) -> None:
+    app = open_page(model="reverse", input="4 9 2")
+    assert "Every token is right" in text(app)
+    for typed, sentence in (
+        ("<b>bold</b>", "“<b>bold</b>” is not one"),
+        ("", "Type some numbers from 1 to 19"),
+        ("1 " * 70, "This model reads at most 64 tokens"),
+    ):
+        app.sidebar.text_input(key="input").set_value(typed).run()
+        assert not app.exception
+        [shown_text] = [plain(element.value) for element in app.error]
+        assert sentence in shown_text
+        assert "Still showing the last input" in text(app)
+    next(button for button in app.sidebar.button if "equal numbers" in button.label).click().run()
+    assert app.sidebar.text_input(key="input").value == "5 5 5 5 9 9 9 9"
+    assert messages(app) == []
+    app.sidebar.button(key="random_input").click().run()
+    assert app.sidebar.text_input(key="input").value != "5 5 5 5 9 9 9 9"
     assert messages(app) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("model", "gpt-5"), ("mask", "gas"), ("model", "../../etc"), ("model", "")]
-)
+@pytest.mark.parametrize(("name", "value"), [("mask", "gas"), ("model", "../../etc"), ("model", "")])
 def test_a_link_to_what_is_not_here_says_so(open_page: Open, name: str, value: str) -> None:
     app = open_page(**{name: value})
-    assert not app.exception
     assert [f"a {name} that is not here" in element.value for element in app.warning] == [True]
 
 
 def test_more_than_it_was_trained_on_is_allowed_and_announced(open_page: Open) -> None:
     app = open_page(ATTENTION, model="reverse", input=" ".join(["3"] * 20))
-    assert not app.exception
     assert "trained on 3 to 15" in text(app)
 
 
 def test_interventions_of_a_link_are_on_and_can_be_taken_back(open_page: Open) -> None:
     app = open_page(ATTENTION, model="reverse", edits="ablate:encoder.2.attn.1,positions:off")
-    assert not app.exception
     assert strip_lanes(app)[-1]["name"] == "with 2 changes"
     app.button(key="chip_positions:off").click().run()
     assert strip_lanes(app)[-1]["name"] == "with 1 change"
@@ -127,20 +92,8 @@ def test_interventions_of_a_link_are_on_and_can_be_taken_back(open_page: Open) -
 
 def test_an_intervention_that_does_not_fit_is_ignored_with_a_warning(open_page: Open) -> None:
     app = open_page(ATTENTION, model="reverse", edits="ablate:encoder.7.attn.1,nonsense,ablate:encoder.2.attn.1")
-    assert not app.exception
     assert len(app.warning) == 2
     assert strip_lanes(app)[-1]["name"] == "with 1 change"
-
-
-def test_examples_and_random_fill_the_input(open_page: Open) -> None:
-    app = open_page(ATTENTION, model="reverse")
-    before = app.sidebar.text_input(key="input").value
-    next(button for button in app.sidebar.button if "equal numbers" in button.label).click().run()
-    assert app.sidebar.text_input(key="input").value == "5 5 5 5 9 9 9 9" != before
-    app.sidebar.button(key="random_input").click().run()
-    assert app.sidebar.text_input(key="input").value != "5 5 5 5 9 9 9 9"
-    assert not app.exception
-    assert messages(app) == []
 
 
 def test_the_scores_on_screen_are_those_of_the_library(open_page: Open) -> None:
@@ -152,15 +105,13 @@ def test_the_scores_on_screen_are_those_of_the_library(open_page: Open) -> None:
         assert shown[column].tolist() == expected[column].tolist()
 
 
-def test_the_papers_sizes_are_counted_by_part_and_run(open_page: Open) -> None:
+def test_the_papers_sizes_are_counted_by_part_and_the_model_runs(open_page: Open) -> None:
     app = open_page(more="paper")
     assert "**63,045,632** by formula; **65 M** printed in Vaswani et al. 2017, Table 3" in text(app)
-    assert "a difference of **-1,954,368**" in text(app)
     assert app.dataframe[0].value["numbers"].sum() == 63_045_632
     app.segmented_control(key="paper").set_value("base, over-counted").run()
     assert not app.exception
     assert "**79,465,728**" in text(app)
-    assert "18 attentions × 4 projections × (512 × 512 + 512)" in text(app)
     assert app.dataframe[0].value["numbers"].sum() == 79_465_728
 
 

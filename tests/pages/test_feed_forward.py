@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import xformer
-from pages.feed_forward.pictures import ablation_note, attention_alone, layer_headline
+from pages.feed_forward.pictures import ablation_note, framed, layer_headline
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
-from tests.pages.test_explore import ONE_OF_EACH_KIND, messages, text
+from tests.pages.test_explore import messages, text
 from xformer.adapters import TaskModel
 from xformer.analysis.feed_forward import fitting
 from xformer.errors import UnavailableError
@@ -19,43 +20,29 @@ from xformer.errors import UnavailableError
 PAGE = "pages/feed_forward/page.py"
 
 
-WITH_NEURONS = [model for model in ONE_OF_EACH_KIND if xformer.load(ROOT / "checkpoints" / model).config.d_ff]
-
-
-@pytest.mark.parametrize("model", WITH_NEURONS)
+@pytest.mark.parametrize("model", ["reverse", "digits", "characters", "parity"])
 def test_every_model_shows_its_neurons(open_page: Open, model: str) -> None:
     app = open_page(PAGE, model=model)
-    assert not app.exception
     assert messages(app) == []
     assert len(app.get("vega_lite_chart")) == 1
     assert not app.get("plotly_chart")  # its script is larger than all others, and nothing here needs it
     assert "have no clear trigger" in text(app)
-
-
-@pytest.mark.parametrize("model", ["reverse-small", "digits", "characters"])
-def test_how_many_fire_is_counted_over_a_sample(open_page: Open, model: str) -> None:
-    app = open_page(PAGE, model=model, picture="firing")
+    if model == "reverse":
+        assert re.search(r"Layer 4: \*\*\d+ of 512\*\* neurons fire to \*\*say\*\* a token", text(app))
+    app.segmented_control(key="ff_picture").set_value("neuron").run()
     assert not app.exception
+    assert "fires most in sampled inputs" in text(app)
+
+
+@pytest.mark.parametrize(("model", "one"), [("reverse-small", "token"), ("digits", "patch")])
+def test_how_many_fire_is_counted_over_a_sample(open_page: Open, model: str, one: str) -> None:
+    app = open_page(PAGE, model=model, picture="firing")
     checkpoint = xformer.load(ROOT / "checkpoints" / model)
     assert checkpoint.task is not None
     n = 360 if model == "digits" else fitting(TaskModel(checkpoint.model, checkpoint.task))
-    one = {"digits": "patch", "characters": "character"}.get(model, "token")
     assert f"on {n:,} inputs, and at an average {one} **" in text(app)
     app.segmented_control(key="ff_over").set_value("input").run()
     assert f"on this input, and at an average {one} **" in text(app)
-
-
-@pytest.mark.parametrize("model", ["reverse-seq2seq", "digits", "characters", "parity"])
-@pytest.mark.parametrize("picture", ["token", "neuron"])
-def test_named_neurons_and_one_of_every_kind_of_model(open_page: Open, model: str, picture: str) -> None:
-    app = open_page(PAGE, model=model, picture=picture, layer="" if model == "digits" else "encoder.0")
-    assert not app.exception
-    assert ("fires most in sampled inputs" in text(app)) == (picture == "neuron")
-
-
-def test_the_last_layer_fires_to_say_its_answer(open_page: Open) -> None:
-    shown = text(open_page(PAGE, model="reverse"))
-    assert re.search(r"Layer 4: \*\*\d+ of 512\*\* neurons fire to \*\*say\*\* a token", shown), shown
 
 
 def test_layer_headline_is_silent_where_nothing_is_clear() -> None:
@@ -71,38 +58,34 @@ def test_layer_headline_is_silent_where_nothing_is_clear() -> None:
 
 def test_of_many_positions_a_window_is_shown(open_page: Open) -> None:
     numbers = " ".join(str(1 + index % 19) for index in range(60))
+    app = open_page(PAGE, model="reverse", input=numbers, picture="map", **{"from": "48"})
     for picture in ("map", "neuron"):
-        app = open_page(PAGE, model="reverse", input=numbers, picture=picture, **{"from": "48"})
-        assert not app.exception
+        app.segmented_control(key="ff_picture").set_value(picture).run()
         assert messages(app) == []
         assert "Shown are 12 of 60 positions, 48 to 59" in text(app)
 
 
 def test_a_model_without_neurons_says_so_and_offers_another(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-mirror")
-    assert not app.exception
     assert "has no feed-forward layer" in text(app)
     app.button(key="use_reverse-small").click().run()
     assert not app.exception
     assert app.sidebar.selectbox(key="model").value == "reverse-small"
     assert len(app.get("vega_lite_chart")) == 1
-    assert not app.get("plotly_chart")  # its script is larger than all others, and nothing here needs it
 
 
-def test_a_neuron_is_ablated_and_restored(open_page: Open) -> None:
+def test_a_neuron_and_a_layer_are_ablated_and_restored(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", layer="encoder.1", neuron="17", picture="neuron")
-    app.button(key="ablate_neuron").click().run()
-    assert not app.exception
-    assert " right** instead of " in text(app)
-    app.button(key="ablate_neuron").click().run()
-    assert " right** instead of " not in text(app)
-
-
-def test_ablating_a_layer_changes_the_prediction(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse-seq2seq", layer="decoder.0")
-    app.button(key="ablate_layer").click().run()
-    assert not app.exception
-    assert "right** instead of 7" in text(app)
+    for key in ("ablate_neuron", "ablate_layer"):
+        app.button(key=key).click().run()
+        assert not app.exception
+        assert " right** instead of " in text(app)
+        app.button(key=key).click().run()
+        assert " right** instead of " not in text(app)
+    app.sidebar.selectbox(key="model").set_value(
+        "reverse-seq2seq"
+    ).run()  # which has neither that layer nor that neuron
+    assert messages(app) == []
 
 
 @pytest.mark.parametrize("out_of_reach", [False, True])
@@ -114,7 +97,6 @@ def test_how_activity_is_measured_is_said(open_page: Open, monkeypatch: pytest.M
         weights = type(xformer.read(ROOT / "checkpoints/reverse", "3 7").subject.weights)
         monkeypatch.setattr(weights, "projection", unavailable)
     app = open_page(PAGE, model="reverse", picture="firing", over="input")
-    assert not app.exception
     assert ("so activity is |activation|." in text(app)) == out_of_reach
     assert ("× the norm of the vector" in text(app)) != out_of_reach
     assert "The 0 of a ReLU writes nothing" in text(app)
@@ -123,29 +105,20 @@ def test_how_activity_is_measured_is_said(open_page: Open, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("link", "n"),
     [
-        ({"layer": "encoder.9"}, 1),
-        ({"neuron": "512", "picture": "token"}, 1),
+        ({"layer": "encoder.9", "neuron": "512", "picture": "ranked"}, 2),
         ({"stage": "x", "order": "y", "picture": "map"}, 2),
         ({"layer": "encoder.0", "stage": "pre", "order": "plain", "neuron": "511", "picture": "map"}, 0),
     ],
 )
 def test_a_link_to_what_is_not_here_says_so(open_page: Open, link: dict[str, str], n: int) -> None:
     app = open_page(PAGE, model="reverse", **link)
-    assert not app.exception
     assert len(app.warning) == n
     if n == 0:
         assert app.query_params["neuron"] in ("511", ["511"])
         assert app.segmented_control(key="ff_stage").value == "pre"
 
 
-def test_the_choice_survives_a_model_that_does_not_have_it(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse", layer="encoder.3", neuron="400")
-    app.sidebar.selectbox(key="model").set_value("reverse-seq2seq").run()
-    assert not app.exception
-    assert messages(app) == []
-
-
-CODE = [("map", {"order": "plain", "stage": "pre"}), ("ranked", {}), ("neuron", {}), ("firing", {"over": "input"})]
+CODE = [("map", {"order": "plain", "stage": "pre"}), ("neuron", {}), ("firing", {"over": "input"})]
 
 
 @pytest.mark.parametrize(("picture", "more"), CODE)
@@ -168,8 +141,10 @@ def test_ablation_is_told_only_where_it_is_known() -> None:
     assert note(float("nan"), 0) == ""
 
 
-def test_a_model_without_neurons_is_praised_only_where_it_is_right() -> None:
-    assert attention_alone(5, 6, judged=True) == [
-        "The model as trained gets 5 of 6 right on this input without a single neuron."
-    ]
-    assert attention_alone(1, 6, judged=True) == attention_alone(6, 6, judged=False) == []
+def test_a_patch_is_framed_and_its_inside_stays() -> None:
+    image = (np.arange(12 * 12 * 3) % 251).astype(np.uint8).reshape(12, 12, 3)
+    out = framed(image, 2, 6)  # the first patch of the second row
+    assert (out[6:8, :6] == (214, 94, 0)).all()
+    assert (out[8:10, 2:4] == image[8:10, 2:4]).all()
+    assert (out[:6] == image[:6]).all()
+    assert (out[:, 6:] == image[:, 6:]).all()

@@ -73,42 +73,42 @@ def test_every_command_is_listed_in_this_test() -> None:
     assert {name for name in public if not name.startswith("_")} == {*ON_A_RUN, *NEW} - {"pause", "step"} | {"send"}
 
 
-@pytest.mark.parametrize("order", [*ON_A_RUN, *NEW])
 def test_a_visitor_without_identity_can_give_no_command(
-    order: str, be: Be, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    be: Be, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))
     store = RunStore(runs)
     run = add(store, "one", owner="", state="stopped")
     before = of(store)
     be("")
-    with pytest.raises(RunStoreError, match="Nothing can belong to you here"):
-        (ON_A_RUN | NEW)[order](run)
+    for command in (ON_A_RUN | NEW).values():
+        with pytest.raises(RunStoreError, match="Nothing can belong to you here"):
+            command(run)
     assert of(store) == before
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("order", ON_A_RUN)
-def test_a_visitor_cannot_command_the_run_of_another(order: str, be: Be, runs: Path) -> None:
+def test_a_visitor_cannot_command_the_run_of_another(be: Be, runs: Path) -> None:
     store = RunStore(runs)
     run = add(store, "one", owner=THEIRS, state="stopped")
     before = of(store)
     be(MINE)
-    with pytest.raises(RunStoreError, match="“one” was started by someone else"):
-        ON_A_RUN[order](run)
+    for command in ON_A_RUN.values():
+        with pytest.raises(RunStoreError, match="“one” was started by someone else"):
+            command(run)
     assert of(store) == before
 
 
-@pytest.mark.parametrize("order", [*ON_A_RUN, "again", "fork"])
-def test_a_private_run_of_another_visitor_does_not_exist_for_others(order: str, be: Be, runs: Path) -> None:
+def test_a_private_run_of_another_visitor_does_not_exist_for_others(be: Be, runs: Path) -> None:
     store = RunStore(runs)
     run = with_weights(store, "secret")
     store.change(run, owner=THEIRS, private=1)
     be(MINE)
-    for name in (run, "0123abcd"):
-        with pytest.raises(RunStoreError) as refused:
-            (ON_A_RUN | NEW)[order](name)
-        assert str(refused.value) == f"There is no run '{name}'; it may have been deleted."
+    for command in [*ON_A_RUN.values(), NEW["again"], NEW["fork"]]:
+        for name in (run, "0123abcd"):
+            with pytest.raises(RunStoreError) as refused:
+                command(name)
+            assert str(refused.value) == f"There is no run '{name}'; it may have been deleted."
     assert [entry.name for entry in of(store)] == ["secret"]
 
 
@@ -123,42 +123,25 @@ def press(app: AppTest, key: str) -> AppTest:
     return button.click().run()
 
 
-@pytest.mark.parametrize(
-    ("page", "key", "link"),
-    [
-        (TRAIN, "start_reverse-small", False),
-        (TRAIN, "fork_start", True),
-        (RUNS, "runs_delete_", True),
-    ],
-)
-def test_a_forged_press_without_a_cookie_starts_and_deletes_nothing(
-    open_page: Open, be: Be, runs: Path, page: str, key: str, link: bool
-) -> None:
+def test_a_forged_press_without_a_cookie_starts_and_deletes_nothing(open_page: Open, be: Be, runs: Path) -> None:
     store = RunStore(runs)
     run = with_weights(store, "one")
     be("")
-    app = open_page(page, **({("run" if page == TRAIN else "runs"): run} if link else {}))
-    app = with_menu(app, run) if page == RUNS else app
-    assert not app.exception
-    assert app.button(key=f"{key}{run}" if key.endswith("_") else key).disabled
     before = of(store)
-    app = press(app, f"{key}{run}" if key.endswith("_") else key)
-    assert not app.exception
-    assert of(store) == before
-
-
-def test_forged_words_in_a_disabled_box_change_nothing(open_page: Open, be: Be, runs: Path) -> None:
-    store = RunStore(runs)
-    run = add(store, "theirs", owner=THEIRS)
-    be(MINE)
-    app = with_menu(open_page(RUNS, runs=run), run)
-    name = app.text_input(key=f"runs_name_{run}")
+    for page, key, link in (
+        (TRAIN, "start_reverse-small", {}),
+        (TRAIN, "fork_start", {"run": run}),
+        (RUNS, f"runs_delete_{run}", {"runs": run}),
+    ):
+        app = with_menu(open_page(page, **link), run)
+        assert app.button(key=key).disabled
+        assert not press(app, key).exception
+        assert of(store) == before
+    name = with_menu(open_page(RUNS, runs=run), run).text_input(key=f"runs_name_{run}")
     assert name.disabled
     name.proto.disabled = False
-    name.set_value("mine now").run()
-    assert not app.exception
-    press(app, f"runs_delete_{run}")
-    assert [entry.name for entry in store.entries()] == ["theirs"]
+    assert not name.set_value("mine now").run().exception
+    assert of(store) == before
 
 
 def test_a_run_belongs_to_the_number_that_the_browser_sent(
@@ -186,22 +169,17 @@ def test_an_imported_run_is_its_owners_alone_until_it_is_shared(
     assert any("**a gift**" in element.value for element in app.markdown)
 
     be(THEIRS)
-    other = open_page(RUNS, runs=entry.id)
-    assert any("Nothing has been trained here yet" in element.value for element in other.markdown)
-    for page, link in (
-        (RUNS, {"runs": "{}"}),
-        (TRAIN, {"run": "{}"}),
-        (None, {"model": "{}@12"}),
-        ("pages/compare/page.py", {"a": "{}@12"}),
-        ("pages/compare/page.py", {"model": "{}"}),
+    for page, name, value in (
+        (RUNS, "runs", "{}"),
+        (TRAIN, "run", "{}"),
+        (None, "model", "{}@12"),
+        ("pages/compare/page.py", "a", "{}@12"),
     ):
-        shown_text = []
-        for run in (entry.id, "0123abcd"):
-            app = open_page(page, **{name: value.format(run) for name, value in link.items()})
-            shown_text.append(warned(app).replace(run, "X"))
-            assert "a gift" not in str(app)
-        assert shown_text[0] == shown_text[1]
-    other.file_uploader(key="runs_import_0").upload("gift.safetensors", content, "application/octet-stream").run()
+        apps = {run: open_page(page, **{name: value.format(run)}) for run in (entry.id, "0123abcd")}
+        assert "a gift" not in str(apps[entry.id])
+        assert len({warned(app).replace(run, "X") for run, app in apps.items()}) == 1
+    app = open_page(RUNS)
+    app.file_uploader(key="runs_import_0").upload("gift.safetensors", content, "application/octet-stream").run()
     assert len(RunStore(runs).entries()) == 2  # not: “these weights are here already”
 
     be(MINE)
@@ -253,20 +231,19 @@ def test_on_a_local_server_an_imported_file_belongs_to_everyone(runs: Path, tmp_
 def test_throwing_the_cookie_away_brings_no_more_runs(be: Be, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MAX_WAITING", "2")
     monkeypatch.setenv("XFORMER_MAX_WAITING_BY_ADDRESS", "3")
+    started = []
     monkeypatch.setattr(limits, "visitor_address", lambda: "203.0.113.9")
     for number in range(3):
         be(f"{number:032x}")
-        run_commands.start(tiny_preset())
+        started.append(run_commands.start(tiny_preset()))
     be(f"{9:032x}")
     with pytest.raises(RunStoreError, match="3 runs from your address are waiting or in training, and 3 are allowed"):
         run_commands.start(tiny_preset())
-    monkeypatch.setattr(limits, "visitor_address", lambda: "203.0.113.10")
-    stopped = run_commands.start(tiny_preset())
-    monkeypatch.setattr(limits, "visitor_address", lambda: "203.0.113.9")
     be(f"{0:032x}")
-    run_commands.stop(next(entry.id for entry in RunStore(runs).entries() if entry.owner == f"{0:032x}"))
-    assert stopped
+    run_commands.stop(started[0])
     run_commands.start(tiny_preset())  # one has ended, so there is room
+    monkeypatch.setattr(limits, "visitor_address", lambda: "203.0.113.10")
+    run_commands.start(tiny_preset())
 
 
 @pytest.mark.parametrize(
@@ -274,8 +251,6 @@ def test_throwing_the_cookie_away_brings_no_more_runs(be: Be, runs: Path, monkey
     [
         (None, limits.HERE),
         ("127.0.0.1", limits.HERE),
-        ("::1", limits.HERE),
-        ("203.0.113.9", "203.0.113.9"),
         ("::ffff:203.0.113.9", "203.0.113.9"),
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
         ("fe80::1%eth0", "fe80::/64"),

@@ -81,7 +81,6 @@ def charts(app: AppTest) -> list[dict[str, Any]]:
 
 def test_without_runs_the_screen_shows_what_one_will_look_like(open_page: Open, runs: Path) -> None:
     app = open_page(RUNS)
-    assert not app.exception
     assert "Nothing has been trained here yet" in words(app)
     assert "reverse-small, shipped" in words(app)
     assert [image.proto.imgs[0].alt[:31] for image in app.image] == ["Attention of layer 2, head 1, a"]
@@ -95,40 +94,25 @@ def test_each_run_has_a_card_with_its_picture_and_what_can_be_done(open_page: Op
     add(store, "**slow**", peak_lr=1e-4)
     run = with_weights(store, "one with weights")
     app = open_page(RUNS)
-    assert not app.exception
     assert not app.dataframe
     assert len(app.image) == 1
     assert "Its picture comes with its first weights." in words(app)
     assert f"**{escape_markdown('**slow**')}**  \n:small[finished · **50.0%** exact match]" in words(app)
     assert "`peak_lr 0.0001`" in words(app)
-    assert not app.text_input  # no filters over few runs, and what is behind “⋯” is not drawn
+    assert not app.text_input  # no filter over few runs, and what is behind “⋯” is not drawn
     with_menu(app, run)
     assert [link.proto.query_string for link in app.get("page_link")] == [f"run={run}"]
-    assert {f"runs_open_{run}_Home", f"runs_delete_{run}", f"runs_again_{run}"} <= {one.key for one in app.button}
-    app.text_input(key=f"runs_name_{run}").set_value("renamed").run()
-    assert store.entry(run).name == "renamed"
+    assert {f"runs_delete_{run}", f"runs_again_{run}"} <= {one.key for one in app.button}
     app.button_group(key="runs_view").set_value("table").run()
-    assert table(app)["name"].tolist() == ["renamed", "**slow**"]
-    assert app.query_params["view"] == "table"
-    for n in range(7):
-        add(store, f"run {n}")
-    app = open_page(RUNS)
-    assert [box.label for box in app.text_input] == ["Find"]
-
-
-def test_the_table_has_every_run_and_only_the_settings_that_differ(open_page: Open, runs: Path) -> None:
-    store = RunStore(runs)
-    add(store, "slow", peak_lr=1e-4)
-    add(store, "fast", peak_lr=1e-2, last=1.0)
-    app = open_page(RUNS, view="table")
-    assert not app.exception
     found = table(app)
-    assert found["name"].tolist() == ["fast", "slow"]  # the latest first
-    assert found["peak_lr"].tolist() == [1e-2, 1e-4]
-    assert found["exact_match"].tolist() == [1.0, 0.5]
-    assert found["state"].tolist() == ["finished", "finished"]
+    assert found["name"].tolist() == ["one with weights", "**slow**"]  # the latest first
+    assert found["exact_match"].tolist()[1] == 0.5
+    assert found["peak_lr"].tolist()[1] == 1e-4
     assert not {"seed", "batch_size", "d_model", "device", "tags", "owner"} & set(found.columns)
-    assert "2 runs · 2 chosen." in words(app)
+    assert app.query_params["view"] == "table"
+    app.button(key=f"runs_open_{run}_Home").click().run()
+    assert not app.exception
+    assert app.query_params["model"] == f"{run}@12"
 
 
 def test_a_link_restores_choice_and_words(open_page: Open, runs: Path) -> None:
@@ -136,17 +120,12 @@ def test_a_link_restores_choice_and_words(open_page: Open, runs: Path) -> None:
     low, _, other = add(store, "zz low"), add(store, "zz high"), add(store, "other")
     store.tag(low, ["lecture"])
     app = open_page(RUNS, runs=f"{low},{other}", find="ZZ", x="seconds", smooth="0.6")
-    assert not app.exception
     assert table(app)["name"].tolist() == ["zz high", "zz low"]
     assert app.query_params["runs"] == f"{low},{other}"
     assert "2 of 3 runs · 2 chosen · 1 of them hidden by the filter." in words(app)
     assert "seconds" in json.dumps(charts(app)[0])
-    for link in (
-        {"find": "lecture finished"},
-        {"find": "zz", "tag": "lecture", "state": "finished"},
-    ):  # the second is an older one
-        app = open_page(RUNS, **link, sort="exact match", order="up", view="table")
-        assert table(app)["name"].tolist() == ["zz low"]
+    app = open_page(RUNS, find="zz", tag="lecture", state="finished", view="table")  # an older link
+    assert table(app)["name"].tolist() == ["zz low"]
 
 
 def test_a_tick_keeps_the_chosen_runs_that_the_filter_hides(
@@ -161,22 +140,19 @@ def test_a_tick_keeps_the_chosen_runs_that_the_filter_hides(
 
     monkeypatch.setattr(st, "dataframe", ticked)
     app = open_page(RUNS, runs=hidden, find="zz")
-    assert not app.exception
     assert app.query_params["runs"] == f"{hidden},{shown}"
 
 
-@pytest.mark.parametrize("link", [{"runs": "ffffffff"}, {"runs": "../x"}, {"x": "gas"}])
+@pytest.mark.parametrize("link", [{"runs": "../x"}, {"x": "gas"}])
 def test_a_link_to_something_missing_gets_one_sentence(open_page: Open, runs: Path, link: dict[str, str]) -> None:
     run = add(RunStore(runs), "one")
     app = open_page(RUNS, **({"runs": run} | link))
-    assert not app.exception
     assert [element.value.count("not here") for element in app.warning] == [1]
 
 
 def test_words_that_no_run_has_leave_the_choice_and_a_way_back(open_page: Open, runs: Path) -> None:
     run = add(RunStore(runs), "only")
     app = open_page(RUNS, runs=run, find="zzz")
-    assert not app.exception
     assert "No run matches." in words(app)
     assert "0 of 1 run" in words(app)
     assert with_menu(app, run).button(key=f"runs_again_{run}").label == "Train again"
@@ -190,7 +166,6 @@ def test_the_curves_are_the_rows_of_the_chosen_runs(open_page: Open, runs: Path)
     store = RunStore(runs)
     one, two = add(store, "same name", last=0.5), add(store, "same name", last=1.0)
     app = open_page(RUNS, runs=f"{one},{two}", curves="held_out_exact_match")
-    assert not app.exception
     [spec] = charts(app)
     assert spec["layer"][0]["encoding"]["y"]["title"] == "exact match"
     lines = drawn(app, "raw")
@@ -210,35 +185,25 @@ def rewrite(store: RunStore, run: str, **values: Any) -> None:
     store.put_rows(run, [row | values for row in store.rows(run)])
 
 
-def test_equal_settings_are_no_word_where_the_curves_differ_or_the_beginnings_did(runs: Path) -> None:
+def test_what_is_noticed_is_silent_where_it_does_not_hold(runs: Path) -> None:
     store = RunStore(runs)
-    add(store, "one")
-    other = add(store, "other")
+    add(store, "one", last=1.0, log_every=5)
+    other = add(store, "other", last=1.0, log_every=5)
     assert "equal to the last digit" in noticed(store)
+    assert "needs the fewest steps" in noticed(store)
     rewrite(store, other, loss=0.26)
-    assert "same settings" not in noticed(store)
+    assert "same settings" not in noticed(store)  # their curves differ
     rewrite(store, other, loss=0.25)
     store.change(other, parent="0123abcd@5")
-    assert "same settings" not in noticed(store)
-
-
-def test_runs_of_different_tasks_are_not_compared(runs: Path) -> None:
-    store = RunStore(runs)
-    add(store, "one", last=1.0)
-    other = add(store, "other", last=1.0)
-    assert "needs the fewest steps" in noticed(store)
+    assert "same settings" not in noticed(store)  # their beginnings did
     store.change(other, task=json.dumps(PRESETS["sort"].task.to_json()))
-    assert noticed(store) == ""
-
-
-def test_a_difference_is_put_down_to_a_setting_only_where_the_setting_can_make_it(runs: Path) -> None:
-    store = RunStore(runs)
-    add(store, "one", log_every=5)
+    assert noticed(store) == ""  # steps on one task say nothing about those on another
+    store.delete(other)
     other = add(store, "other", log_every=6)
     assert "`log_every` is 6" in noticed(store)
-    assert "comes from it" not in noticed(store)
+    assert "comes from it" not in noticed(store)  # how often a run reports changes nothing
     store.delete(other)
-    faster = add(store, "faster", peak_lr=0.5)
+    faster = add(store, "faster", peak_lr=0.5, log_every=5)
     assert "comes from it" in noticed(store)
     store.change(faster, device="cuda:0")
     assert "comes from it" not in noticed(store)
@@ -250,7 +215,6 @@ def test_a_text_has_no_exact_match_in_table_curves_and_notes(open_page: Open, ru
     store.change(run, task=json.dumps(PRESETS["characters"].task.to_json()))
     assert "99%" not in noticed(store)
     app = open_page(RUNS, runs=run)
-    assert not app.exception
     assert table(app)["exact_match"].isna().all()
     assert "No chosen run has reported its exact match yet." in words(app)
 
@@ -260,12 +224,9 @@ def test_renaming_and_tags_reach_the_book(open_page: Open, runs: Path) -> None:
     run = add(store, "one")
     app = with_menu(open_page(RUNS, runs=run), run)
     app.text_input(key=f"runs_name_{run}").set_value("two\n  words").run()
-    assert store.entry(run).name == "two words"
-    assert app.text_input(key=f"runs_name_{run}").value == "two words"
+    assert store.entry(run).name == app.text_input(key=f"runs_name_{run}").value == "two words"
     app.text_input(key=f"runs_name_{run}").set_value("   ").run()
-    assert [element.value for element in app.warning] == [
-        r"A run needs a name with at least one letter\, got none\; for example “first try”\."
-    ]
+    assert ["needs a name with at least one letter" in element.value for element in app.warning] == [True]
     assert store.entry(run).name == app.text_input(key=f"runs_name_{run}").value == "two words"
     store.tag(run, ["lecture"])
     app.run()
@@ -299,16 +260,6 @@ def test_runs_of_others_cannot_be_changed(open_page: Open, runs: Path, monkeypat
     assert app.button(key=f"runs_delete_{run}").disabled
     assert not [button for button in app.button if button.key == f"runs_resume_{run}"]
     assert "you are looking on" in words(app)
-
-
-def test_the_latest_step_opens_on_another_screen(open_page: Open, runs: Path) -> None:
-    store = RunStore(runs)
-    run = with_weights(store, "one")
-    app = with_menu(open_page(RUNS, runs=run), run)
-    app.button(key=f"runs_open_{run}_Home").click().run()
-    assert not app.exception
-    assert app.title[0].value.startswith("See a transformer think")
-    assert app.query_params["model"] == f"{run}@12"
 
 
 def test_a_file_is_imported_chosen_and_not_taken_twice(open_page: Open, runs: Path, tmp_path: Path) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 import threading
 import time
-from contextlib import nullcontext
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -21,17 +19,17 @@ from streamlit.runtime.scriptrunner import StopException
 from streamlit.testing.v1 import AppTest
 
 from pages.shared.byte_cache import shared
-from pages.train import status
+from pages.train import form, status
 from pages.train.run import MOST_FRAMES, RunView, Timeline, finding
 from pages.train.setup import FIRST, OWN, expected, grouped, shipped_training, watchable
-from tests.pages.code_and_picture import files_offered, left_by, without_names
-from tests.pages.conftest import ROOT, Open, plain
-from tests.training.tiny import ARCHITECTURES, tiny_preset
+from tests.pages.code_and_picture import charts_shown, files_offered, left_by, without_names
+from tests.pages.conftest import Open, plain
+from tests.training.tiny import tiny_preset
 from xformer.files import snapshot_steps
 from xformer.formatting import duration, percent
 from xformer.presets import PRESETS
 from xformer.tasks import Task
-from xformer.training import jobs, liveness
+from xformer.training import liveness
 from xformer.training.card import TAG
 from xformer.training.entry import ELSEWHERE
 from xformer.training.loop import iter_train
@@ -40,7 +38,6 @@ from xformer.viz.timeline import FilmLayer, Frame
 from xformer.viz.training_curves import metrics_frame
 
 PAGE = "pages/train/page.py"
-UNANSWERED = "Its process ended before it had answered. Resume goes on from the last state it kept."
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +77,6 @@ def buttons(app: AppTest) -> set[str]:
 
 def test_a_visitor_without_runs_can_start_every_preset(open_page: Open) -> None:
     app = open_page(PAGE)
-    assert not app.exception
     assert {key for key in buttons(app) if key.startswith("start_")} == {f"start_{name}" for name in FIRST}
     assert len(app.image) == len(FIRST)  # each with what its shipped model ends with
     assert f"26,517 parameters  \nabout {duration(shipped_training()['reverse-small'][0])}" in words(app)
@@ -95,34 +91,25 @@ def test_a_visitor_without_runs_can_start_every_preset(open_page: Open) -> None:
     assert {f"start_{name}" for name in PRESETS} <= started
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_more_snapshots_do_not_change_what_a_preset_learns(name: str) -> None:
-    preset = PRESETS[name]
-    shown = watchable(preset)
-    assert shown.train.replace(snapshot_every=preset.train.snapshot_every) == preset.train
-    assert (shown.model, shown.task) == (preset.model, preset.task)
-    assert 10 <= shown.train.steps // shown.train.snapshot_every <= MOST_FRAMES
+def test_more_snapshots_do_not_change_what_a_preset_learns() -> None:
+    for preset in PRESETS.values():
+        shown = watchable(preset)
+        assert shown.train.replace(snapshot_every=preset.train.snapshot_every) == preset.train
+        assert (shown.model, shown.task) == (preset.model, preset.task)
+        assert 10 <= shown.train.steps // shown.train.snapshot_every <= MOST_FRAMES
 
 
-class AgainError(Exception): ...
-
-
-@pytest.mark.parametrize(
-    ("drawn", "has_picture", "asks"),
-    [("finished", True, False), ("running", True, True), ("finished", False, True)],
-    ids=["as it was", "another state", "the first picture"],
-)
 def test_the_look_at_the_figures_has_the_page_drawn_where_more_is_new(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, drawn: str, has_picture: bool, asks: bool
+    runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def again() -> None:
-        raise AgainError
-
-    run = finished(runs)
+    run, again = finished(runs), Mock(side_effect=StopException)
     monkeypatch.setattr(status.run_store, "entry", RunStore(runs).entry)
     monkeypatch.setattr(status.st, "rerun", again)
-    with pytest.raises(AgainError) if asks else nullcontext():
-        status._progress(run, RunStore(runs).entry(run).settings(), "here", None, drawn, has_picture)
+    settings = RunStore(runs).entry(run).settings()
+    status._progress(run, settings, "here", None, "finished", True)
+    for drawn, has_picture in (("running", True), ("finished", False)):  # another state, and the first picture
+        with pytest.raises(StopException):
+            status._progress(run, settings, "here", None, drawn, has_picture)
 
 
 def test_start_queues_one_run_and_shows_it(open_page: Open, runs: Path) -> None:
@@ -136,25 +123,7 @@ def test_start_queues_one_run_and_shows_it(open_page: Open, runs: Path) -> None:
     assert "Waiting for its turn: it is next." in status_of(app)
     app.run()
     assert len(RunStore(runs).entries()) == 1
-
-
-def test_a_double_click_starts_one_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def presses() -> None:
-        from pages.train.setup import start
-        from xformer.presets import PRESETS
-
-        for ticket in (7, 7, 7, 8):
-            start(PRESETS["reverse-mirror"], "auto", "", ticket)
-
-    monkeypatch.syspath_prepend(str(ROOT))
-    app = AppTest.from_function(presses).run()
-    assert not app.exception
-    assert len(RunStore(runs).entries()) == 2
-
-
-def test_a_queued_run_shows_its_position(open_page: Open, runs: Path) -> None:
-    jobs.submit(RunStore(runs), tiny_preset(), owner="here")
-    app = open_page(PAGE, run="new")
+    app.button(key="run_new").click().run()
     app.button(key="start_reverse-mirror").click().run()
     assert "1 run comes before it" in status_of(app)
 
@@ -167,11 +136,10 @@ def number(app: AppTest, label: str) -> Any:
     return next(field for field in app.number_input if field.label == label)
 
 
-def test_invalid_settings_show_an_error_and_cannot_be_started(open_page: Open) -> None:
+def test_own_settings_are_checked_and_trained_under_the_given_name(open_page: Open, runs: Path) -> None:
     app = own(open_page(PAGE))
     assert not app.exception
     assert not app.error
-    assert not app.button(key="start_own").disabled
     app = number(app, "Heads").set_value(3).run()
     assert [plain(error.value) for error in app.error] == [
         "d_head is d_model / n_heads unless it is given, and 32 is not divisible by 3; give d_head, for example d_head=10."
@@ -179,50 +147,34 @@ def test_invalid_settings_show_an_error_and_cannot_be_started(open_page: Open) -
     assert app.button(key="start_own").disabled
     app = number(app, "Heads").set_value(2).run()
     assert not app.error
-    assert not app.button(key="start_own").disabled
+    app = number(app, "Layers").set_value(3).run()
+    app = app.selectbox(key="own_device").set_value("cpu").run()
+    app = app.text_input(key="own_name").set_value("three *layers*").run()
+    app.button(key="start_own").click().run()
+    (entry,) = RunStore(runs).entries()
+    assert (entry.name, entry.preset, entry.wanted) == ("three *layers*", "own", "cpu")
+    assert (entry.settings().model.n_layers, entry.settings().model.n_heads) == (3, 2)
+    assert "three *layers*" in [text.value for text in app.text]  # as it is, no Markdown
 
 
 def test_the_form_gives_back_every_preset_that_is_put_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forms() -> None:
-        import streamlit as st
-
-        from pages.train import form as train_form
-        from pages.train.setup import watchable
-        from xformer.presets import PRESETS
-
-        for preset in map(watchable, PRESETS.values()):
-            train_form.put(preset, preset.name)
-            st.text(f"{preset.name}: {train_form.settings(preset, preset.name) == preset}")
-
-    monkeypatch.syspath_prepend(str(ROOT))
-    app = AppTest.from_function(forms).run()
-    assert not app.exception
-    assert [text.value for text in app.text] == [f"{name}: True" for name in PRESETS]
+    monkeypatch.setattr(st, "session_state", {})
+    for preset in map(watchable, PRESETS.values()):
+        form.put(preset, "own")
+        assert form.settings(preset, "own") == preset
+    form.put(PRESETS["induction"], "own")
+    assert form._options(form.ARCHITECTURE, "own") == ("decoder",)  # its task is for that one alone
 
 
-def test_a_preset_can_be_changed_in_the_form(open_page: Open, runs: Path) -> None:
-    app = own(open_page(PAGE))
-    app.selectbox(key="own_base").set_value("induction").run()
-    assert not app.exception
-    app.button(key="start_own").click().run()
-    (entry,) = RunStore(runs).entries()
-    assert (entry.preset, entry.settings().train) == ("induction", watchable(PRESETS["induction"]).train)
-
-
-def test_expected_times_come_from_runs_here_then_from_shipped_models() -> None:
-    store, preset = RunStore(tempfile.mkdtemp()), PRESETS["reverse-small"]
+def test_expected_times_come_from_runs_on_the_same_kind_of_device_then_from_shipped_models(runs: Path) -> None:
+    store, preset = RunStore(runs), PRESETS["reverse-small"]
     twice = replace(preset, name="another", train=preset.train.replace(steps=2 * preset.train.steps))
     assert expected(preset, [], gpu=False).seconds == shipped_training()["reverse-small"][0]
     of_its_size = expected(twice, [], gpu=False)
     assert of_its_size.seconds == pytest.approx(2 * shipped_training()["reverse-small"][0])
     assert "reverse-small" in of_its_size.basis
     assert expected(preset, [], gpu=True).seconds is None
-    store.change(store.add(preset, state="stopped"), device="cpu", step=70, seconds=9.0)
-    assert expected(preset, store.entries(), gpu=False).seconds == pytest.approx(90.0)
-
-
-def test_expected_times_need_a_run_on_the_same_kind_of_device() -> None:
-    store, preset = RunStore(tempfile.mkdtemp()), tiny_preset(steps=1000)
+    preset = tiny_preset(steps=1000)
     for how in ({"device": "cuda:0"}, {"wanted": ELSEWHERE}, {"tags": json.dumps([TAG])}):
         store.change(store.add(preset, state="finished"), **({"device": "cpu", "step": 100, "seconds": 9.0} | how))
     assert expected(preset, store.entries(), gpu=True).seconds == pytest.approx(90.0)
@@ -233,56 +185,37 @@ def test_expected_times_need_a_run_on_the_same_kind_of_device() -> None:
     assert here.sentence() == "about 20 s, as an earlier run of this model took on this CPU"
 
 
-def test_own_settings_are_trained_under_the_given_name(open_page: Open, runs: Path) -> None:
-    app = own(open_page(PAGE))
-    app = number(app, "Layers").set_value(3).run()
-    app = app.selectbox(key="own_device").set_value("cpu").run()
-    app = app.text_input(key="own_name").set_value("three *layers*").run()
-    app.button(key="start_own").click().run()
-    (entry,) = RunStore(runs).entries()
-    assert (entry.name, entry.preset, entry.wanted) == ("three *layers*", "own", "cpu")
-    assert entry.settings().model.n_layers == 3
-
-
-def test_a_task_for_one_architecture_alone_offers_no_other(open_page: Open) -> None:
-    app = own(open_page(PAGE))
-    task = next(box for box in app.selectbox if box.label == "Task")
-    app = task.set_value("induction").run()
-    architecture = next(box for box in app.selectbox if box.label == "Architecture")
-    assert architecture.options == ["decoder"]
-    assert not app.exception
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_finished_run_shows_its_timeline_and_curves(open_page: Open, runs: Path, architecture: str) -> None:
-    run = finished(runs, architecture, figures=json.dumps({"exact_match": 0.25, "samples": 2000}))
+def test_a_finished_run_shows_its_timeline_and_curves(open_page: Open, runs: Path) -> None:
+    run = finished(runs, "decoder", figures=json.dumps({"exact_match": 0.25, "samples": 2000}))
+    before = shared.total
     app = open_page(PAGE, run=run)
-    assert not app.exception
     assert not app.error
     assert not app.warning
     assert status_of(app) == "Finished after a second on the CPU: 25.00% exact match on 2,000 unseen examples."
-    assert figures_of(app)[:3] == ["Step 12 / 12", "Exact match 0%", figures_of(app)[2]]
+    assert figures_of(app)[:2] == ["Step 12 / 12", "Exact match 0%"]
     assert len(figures_of(app)) == 3
     assert len(app.get("vega_lite_chart")) == 2
+    [cache] = [entry for key, entry in shared._entries.items() if str(key).startswith(f"('snapshots', '{run}'")]
+    assert cache.size > 100
+    assert shared.total >= before + cache.size  # timelines count towards the memory of all visitors
     app.session_state["train_more"] = True
     app.run()
     assert len(figures_of(app)) == 8
     assert len(app.get("vega_lite_chart")) == 5
     assert {"run_new", "run_again", "open_Attention", "fork_start"} <= buttons(app)
-    assert not {"run_pause", "run_step", "run_resume", "run_stop"} & buttons(app)
     assert app.query_params["run"] == run
+    (box,) = [box for box in app.text_input if box.label == "Watch it learn on"]
+    app.button(key="open_Attention").click().run()  # with the same input
+    assert (app.query_params["model"], app.query_params["input"]) == (f"{run}@12", box.value)
+    open_page(PAGE, run=run).button(key="run_again").click().run()
+    again, first = RunStore(runs).entries()
+    assert (again.id != first.id, again.settings()) == (True, first.settings())
 
 
 def test_the_code_under_the_pictures_draws_what_is_shown(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown: list[Any] = []
-    show_chart = st.vega_lite_chart
-    monkeypatch.setattr(
-        st, "vega_lite_chart", lambda spec, **more: shown.append(copy(spec)) or show_chart(spec=spec, **more)
-    )
-    files = files_offered(monkeypatch)
-    run = finished(runs, "encoder-decoder")
+    run, files, shown = finished(runs, "encoder-decoder"), files_offered(monkeypatch), charts_shown(monkeypatch)
     app = open_page(PAGE, run=run, step="4")
     drawn = files[f"{run}-training.svg"]().decode()
     assert {f"{run}-training.pdf", f"{run}-training.png", f"{run}-training.html"} < set(files)
@@ -306,115 +239,21 @@ def test_the_code_under_the_pictures_draws_what_is_shown(
         assert without_names(drawn) == without_names(sent)
 
 
-def test_a_link_opens_a_run_at_a_step_and_warns_of_missing_ones(open_page: Open, runs: Path) -> None:
+def test_a_link_opens_a_run_at_a_step_from_which_it_is_forked_and_warns_of_missing_ones(
+    open_page: Open, runs: Path
+) -> None:
     run = finished(runs)
     assert snapshot_steps(RunStore(runs).folder_of(run)) == [0, 4, 8, 12]
+    for link in ({"run": "nonsense"}, {"run": run, "step": "x"}):
+        app = open_page(PAGE, **link)
+        assert any("not here" in warning.value for warning in app.warning)
     app = open_page(PAGE, run=run, step="8")
     assert "with the weights of step 8, with" in words(app)
     row = max((row for row in RunStore(runs).rows(run) if row["step"] <= 8), key=lambda row: row["step"])
     assert status_of(app).startswith("The figures are of step 8. The run itself: Finished after a second")
     assert f"Step {row['step']} / 12" in figures_of(app)
     assert f"Exact match {percent(row['held_out_exact_match'], 1)}" in figures_of(app)
-    app.session_state["train_more"] = True
-    assert f"Held-out loss {row['held_out_loss']:.4f}" in figures_of(app.run())
     assert app.query_params["step"] == "8"
-    for link in ({"run": "nonsense"}, {"run": "0123abcd"}, {"run": run, "step": "x"}):
-        app = open_page(PAGE, **link)
-        assert not app.exception
-        assert any("not here" in warning.value for warning in app.warning)
-
-
-def test_only_the_latest_figures_are_those_of_the_moment(runs: Path) -> None:
-    run = finished(runs, state="running", live=json.dumps({"loss": 9.0, "gradient_norm": 8.0}))
-    entry, rows = RunStore(runs).entry(run), RunStore(runs).rows(run)
-    now, earlier = (dict(status.figures(entry, rows, shown, is_text=False)) for shown in (None, 8))
-    assert (now["Loss"], now["Gradient"]) == ("9.0000", "8.000")
-    row = max((row for row in rows if row["step"] <= 8), key=lambda row: row["step"])
-    assert (earlier["Loss"], earlier["Gradient"]) == (f"{row['loss']:.4f}", f"{row['gradient_norm']:.3f}")
-
-
-def test_a_typed_input_is_used_and_an_invalid_one_shows_an_error(open_page: Open, runs: Path) -> None:
-    app = open_page(PAGE, run=finished(runs))
-    (box,) = [box for box in app.text_input if box.label == "Watch it learn on"]
-    app = box.set_value("1 2 3 4").run()
-    assert not app.exception
-    assert not app.error
-    (box,) = [box for box in app.text_input if box.label == "Watch it learn on"]
-    app = box.set_value("1 2 ninety").run()
-    assert not app.exception
-    assert len(app.error) == 1
-    app.button(key="probe_random").click().run()
-    assert not app.error
-
-
-@pytest.mark.parametrize(
-    ("state", "message", "phrase", "there"),
-    [
-        ("queued", "", "Waiting for its turn", {"run_stop"}),
-        ("finished", liveness.RESTARTED, f". {liveness.RESTARTED}", set()),
-        (
-            "paused",
-            "",
-            "its process has ended. Resume starts it again",
-            {"run_step", "run_resume", "run_stop"},
-        ),
-        ("stopped", "", "Stopped at step 12", {"run_resume"}),
-        (
-            "interrupted",
-            "Its process ended without a word.",
-            "Interrupted after step 12 of 12. Its process",
-            {"run_resume"},
-        ),
-        ("stopped", UNANSWERED, "of 12. Its process ended before it had answered. Resume", {"run_resume"}),
-        ("failed", "The loss became nan at step 7.", "Failed at step 12", {"run_resume"}),
-    ],
-)
-def test_each_state_has_its_sentence_and_buttons(
-    open_page: Open, runs: Path, state: str, message: str, phrase: str, there: set[str]
-) -> None:
-    app = open_page(PAGE, run=finished(runs, state=state, message=message))
-    assert not app.exception
-    assert phrase in status_of(app)
-    offered = {"run_pause", "run_step", "run_resume", "run_stop"} & buttons(app)
-    assert offered == there
-    if state == "failed":
-        assert [error.value.replace("\\", "") for error in app.error] == [message]
-
-
-def test_scoring_shows_progress_and_can_be_ended(open_page: Open, runs: Path) -> None:
-    how = {"live": json.dumps({"scoring": [500, 2000, 10.0]}), "worker": "x", "pid": 1}
-    run = finished(runs, state="running", **how)
-    lock = liveness.take(RunStore(runs).folder_of(run) / liveness.LOCK)  # as its process would
-    assert lock is not None
-    app = open_page(PAGE, run=run)
-    assert not app.exception
-    assert "Trained. Scoring it on unseen examples: 500 of 2,000, about 30 s left." in status_of(app)
-    assert app.button(key="run_stop").label == "End scoring"
-    assert app.button(key="run_pause").disabled
-    app.button(key="run_stop").click().run()
-    with RunStore(runs).database.reading() as db:
-        assert [row["kind"] for row in db.execute("SELECT kind FROM commands")] == ["stop"]
-    os.close(lock)
-
-
-def test_resume_puts_a_stopped_run_back_into_the_queue(open_page: Open, runs: Path) -> None:
-    run = finished(runs, state="stopped")
-    open_page(PAGE, run=run).button(key="run_resume").click().run()
-    assert RunStore(runs).entry(run).state == "queued"
-
-
-def test_a_run_of_someone_else_has_no_buttons(open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XFORMER_OPEN", "0")
-    monkeypatch.setattr("pages.shared.run_store.who", lambda: "1" * 32)
-    app = open_page(PAGE, run=finished(runs, state="stopped", owner="0" * 32))
-    assert not app.exception
-    assert "started by someone else: you are looking on" in status_of(app)
-    assert not {"run_pause", "run_step", "run_resume", "run_stop"} & buttons(app)
-
-
-def test_a_fork_begins_at_the_shown_step_with_other_settings(open_page: Open, runs: Path) -> None:
-    run = finished(runs)
-    app = open_page(PAGE, run=run, step="8")
     app = number(app, "Steps").set_value(30).run()
     app.button(key="fork_start").click().run()
     assert not app.exception
@@ -423,11 +262,68 @@ def test_a_fork_begins_at_the_shown_step_with_other_settings(open_page: Open, ru
     assert fork.settings().model == RunStore(runs).entry(run).settings().model
 
 
-def test_training_the_same_again_has_the_same_settings(open_page: Open, runs: Path) -> None:
-    run = finished(runs)
-    open_page(PAGE, run=run).button(key="run_again").click().run()
-    again, first = RunStore(runs).entries()
-    assert (again.id != first.id, again.settings()) == (True, first.settings())
+def test_only_the_latest_figures_are_those_of_the_moment(runs: Path) -> None:
+    run = finished(runs, state="running", live=json.dumps({"loss": 9.0, "gradient_norm": 8.0}))
+    entry, rows = RunStore(runs).entry(run), RunStore(runs).rows(run)
+    now, earlier = (dict(status.figures(entry, rows, shown, is_text=False)) for shown in (None, rows[-2]["step"]))
+    assert (now["Loss"], now["Gradient"]) == ("9.0000", "8.000")
+    row = rows[-2]
+    assert (earlier["Loss"], earlier["Gradient"]) == (f"{row['loss']:.4f}", f"{row['gradient_norm']:.3f}")
+
+
+def test_a_typed_input_is_used_and_an_invalid_one_shows_an_error(open_page: Open, runs: Path) -> None:
+    app = open_page(PAGE, run=finished(runs))
+    for typed, n in (("1 2 3 4", 0), ("1 2 ninety", 1)):
+        (box,) = [box for box in app.text_input if box.label == "Watch it learn on"]
+        app = box.set_value(typed).run()
+        assert not app.exception
+        assert len(app.error) == n
+    app.button(key="probe_random").click().run()
+    assert not app.error
+
+
+def test_each_state_has_its_sentence_and_buttons(open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, store = finished(runs, owner="0" * 32), RunStore(runs)
+    monkeypatch.setattr("pages.train.run.timeline_of", lambda *_: Timeline((), (), 0))  # the picture is the same in all
+    for state, message, phrase, there in (
+        ("queued", "", "Waiting for its turn", {"run_stop"}),
+        ("finished", liveness.RESTARTED, f". {liveness.RESTARTED}", set()),
+        ("paused", "", "its process has ended. Resume starts it again", {"run_step", "run_resume", "run_stop"}),
+        ("stopped", "", "Stopped at step 12", {"run_resume"}),
+        ("interrupted", "It ended.", "Interrupted after step 12 of 12. It ended.", {"run_resume"}),
+        ("failed", "The loss became nan at step 7.", "Failed at step 12", {"run_resume"}),
+    ):
+        store.change(run, state=state, message=message)
+        app = open_page(PAGE, run=run)
+        assert phrase in status_of(app)
+        assert {"run_pause", "run_step", "run_resume", "run_stop"} & buttons(app) == there
+        assert [error.value.replace("\\", "") for error in app.error] == [message] * (state == "failed")
+    with monkeypatch.context() as patch:
+        patch.setenv("XFORMER_OPEN", "0")
+        patch.setattr("pages.shared.run_store.who", lambda: "1" * 32)
+        other = open_page(PAGE, run=run)
+        assert "started by someone else: you are looking on" in status_of(other)
+        assert not {"run_pause", "run_step", "run_resume", "run_stop"} & buttons(other)
+    app.button(key="run_resume").click().run()
+    assert store.entry(run).state == "queued"
+    store.change(run, model=json.dumps({"d_model": "wide"}))
+    app = open_page(PAGE, run=run)
+    assert "cannot be read" in plain(app.error[0].value)
+
+
+def test_scoring_shows_progress_and_can_be_ended(open_page: Open, runs: Path) -> None:
+    how = {"live": json.dumps({"scoring": [500, 2000, 10.0]}), "worker": "x", "pid": 1}
+    run = finished(runs, state="running", **how)
+    lock = liveness.take(RunStore(runs).folder_of(run) / liveness.LOCK)  # as its process would
+    assert lock is not None
+    app = open_page(PAGE, run=run)
+    assert "Trained. Scoring it on unseen examples: 500 of 2,000, about 30 s left." in status_of(app)
+    assert app.button(key="run_stop").label == "End scoring"
+    assert app.button(key="run_pause").disabled
+    app.button(key="run_stop").click().run()
+    with RunStore(runs).database.reading() as db:
+        assert [row["kind"] for row in db.execute("SELECT kind FROM commands")] == ["stop"]
+    os.close(lock)
 
 
 @pytest.mark.parametrize(
@@ -440,56 +336,27 @@ def test_training_the_same_again_has_the_same_settings(open_page: Open, runs: Pa
         ([0.1, 0.6, 0.9], [0.0, 0.995, 1.0], 5, "99.5% of held-out answers right from step 10."),  # steps are still missing
     ],
 )  # fmt: skip
-def test_the_headline_is_what_the_run_shows(
-    runs: Path, scores: list[float], shares: list[float], waiting: int, found: str
-) -> None:
-    task = Task(PRESETS["reverse-small"].task)
+def test_the_headline_is_what_the_run_shows(scores: list[float], shares: list[float], waiting: int, found: str) -> None:
+    task, preset, one = Task(PRESETS["reverse-small"].task), PRESETS["reverse-small"], Mock()
     layer = FilmLayer("encoder.0.attn", "layer 1", 2, (), ())
     frames = [Frame(10 * i, {}, {layer.path: [0.05, score]}, (), (), ()) for i, score in enumerate(scores)]
     metrics = metrics_frame([{"step": 10 * i, "held_out_exact_match": share} for i, share in enumerate(shares)])
-    one: Any = None
-    view = RunView(one, PRESETS["reverse-small"], task, one, Timeline(tuple(frames), (layer,), waiting), metrics, ())
-    assert finding(view) == found
+    assert finding(RunView(one, preset, task, one, Timeline(tuple(frames), (layer,), waiting), metrics, ())) == found
 
 
-def test_a_name_that_looks_like_markdown_is_shown_as_it_is(open_page: Open, runs: Path) -> None:
-    app = open_page(PAGE, run=finished(runs, name="**bold** <b>$x$"))
-    assert "**bold** <b>$x$" in [text.value for text in app.text]
-
-
-def test_a_damaged_run_shows_an_error(open_page: Open, runs: Path) -> None:
-    run = finished(runs)
-    RunStore(runs).change(run, model=json.dumps({"d_model": "wide"}))
-    app = open_page(PAGE, run=run)
-    assert not app.exception
-    assert "cannot be read" in plain(app.error[0].value)
-
-
-@pytest.mark.parametrize(
-    ("most", "memory", "phrase"), [(10, "1024", "A timeline of 4 heads over"), (10**9, "0", "of memory")]
-)
 def test_an_input_that_is_too_large_for_a_timeline_shows_an_error(
-    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch, most: int, memory: str, phrase: str
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else an imported model with very many heads takes the memory of the server on this screen alone."""
-    looked: list[object] = []
-    monkeypatch.setattr("pages.train.run.frame_of", lambda *_: looked.append(1))
-    monkeypatch.setattr("pages.shared.run_thumbnail.MOST_CELLS", most)
-    monkeypatch.setenv("XFORMER_MAX_MEMORY", memory)
-    app = open_page(PAGE, run=finished(runs))
-    assert not app.exception
-    assert [phrase in plain(error.value) for error in app.error] == [True]
-    assert looked == []
-    assert "Finished after" in status_of(app)
-
-
-def test_timelines_count_towards_the_shared_memory(open_page: Open, runs: Path) -> None:
-    before = shared.total
-    run = finished(runs)
-    assert not open_page(PAGE, run=run).exception
-    [cache] = [entry for key, entry in shared._entries.items() if str(key).startswith(f"('snapshots', '{run}'")]
-    assert cache.size > 100
-    assert shared.total >= before + cache.size
+    run, frame_of = finished(runs), Mock()
+    monkeypatch.setattr("pages.train.run.frame_of", frame_of)
+    for most, memory, phrase in ((10, "1024", "A timeline of 4 heads over"), (10**9, "0", "of memory")):
+        monkeypatch.setattr("pages.shared.run_thumbnail.MOST_CELLS", most)
+        monkeypatch.setenv("XFORMER_MAX_MEMORY", memory)
+        app = open_page(PAGE, run=run)
+        assert [phrase in plain(error.value) for error in app.error] == [True]
+        assert not frame_of.called
+        assert "Finished after" in status_of(app)
 
 
 def test_a_worker_that_was_killed_is_not_shown_as_training(open_page: Open, runs: Path) -> None:
@@ -522,9 +389,13 @@ def test_settings_that_take_too_much_memory_cannot_be_started(open_page: Open, m
     assert RunStore(os.environ["XFORMER_RUNS"]).entries() == []
 
 
-def test_two_simultaneous_clicks_start_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_simultaneous_clicks_start_one_run_and_an_interrupted_one_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     visit, started = status.TrainState(), list[str]()
     monkeypatch.setattr(status, "train_state", lambda: visit)
+    with pytest.raises(StopException):
+        status.start_once(1, Mock(side_effect=StopException))
 
     def start() -> str:
         time.sleep(0.05)  # the other press comes meanwhile
@@ -537,17 +408,5 @@ def test_two_simultaneous_clicks_start_one_run(monkeypatch: pytest.MonkeyPatch) 
     for press in presses:
         press.join()
     assert (started, visit.run) == (["0123abcd"], "0123abcd")
-
-
-def test_an_interrupted_click_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    visit = status.TrainState()
-    monkeypatch.setattr(status, "train_state", lambda: visit)
-
-    def broken_off() -> str:
-        raise StopException
-
-    with pytest.raises(StopException):
-        status.start_once(1, broken_off)
-    status.start_once(1, lambda: "0123abcd")
-    status.start_once(1, lambda: "another")
-    assert visit.run == "0123abcd"
+    status.start_once(2, lambda: "another")  # of the next drawing of the page
+    assert visit.run == "another"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
-import altair as alt
 import pytest
-import torch
 from streamlit.testing.v1 import AppTest
 
 import xformer
@@ -16,7 +13,6 @@ from pages.attention.one_cell import Attribution, attribute, sentence
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open
 from xformer import viz
-from xformer.analysis.score_decomposition import check, without_source
 
 PAGE = "pages/attention/page.py"
 LINK = {"model": "induction", "input": "3 7 12 5 3 7 12", "head": "2.1.4-1", "panel": "why here?"}
@@ -26,9 +22,10 @@ def notes(app: AppTest) -> str:
     return " ".join(element.value for element in app.markdown)
 
 
-def test_an_induction_head_is_explained_by_the_head_before_it_in_nats(open_page: Open) -> None:
-    app = open_page(PAGE, **LINK)
-    assert not app.exception
+def test_an_induction_head_is_explained_by_the_head_before_it_in_nats(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, LINK)
     assert (
         "The two largest contributions are **layer 1 · head 1** at the key (+2.42) and **token** at the query"
         in notes(app)
@@ -40,32 +37,20 @@ def test_an_induction_head_is_explained_by_the_head_before_it_in_nats(open_page:
     assert f"Its score is **{table.loc['advantage', 'before']:.2f} nats** above the mean of the others" in notes(app)
 
 
-def test_of_a_cell_with_less_than_an_even_share_nothing_is_named_or_measured(open_page: Open) -> None:
-    app = open_page(PAGE, **{**LINK, "head": "2.1.6-0"})
-    assert "less than an even share among 7 keys, so no source is named" in notes(app)
-    assert "Measured" not in notes(app)
-
-
 def test_a_source_leads_back_to_the_head_that_wrote_it_and_back_again(open_page: Open) -> None:
-    app = open_page(PAGE, **LINK)
+    app = open_page(
+        PAGE, **LINK, trail="9.9.99-99", against="5"
+    )  # a cell that is not there, and one that is no key of this query
+    assert app.selectbox(key="why_against").value == -1
     app.button(key="why_back_key_0_0").click().run()
     assert "Layer 1 · head 1 at **1 “7”**" in notes(app)
     assert "2.1.4-1" in app.query_params["trail"]
-    app.button(key="why_step_0").click().run()
-    assert "Layer 2 · head 1 at **4 “3”**" in notes(app)
-    assert "trail" not in app.query_params
-
-
-def test_a_link_restores_the_way_and_what_a_key_is_compared_with(open_page: Open) -> None:
-    app = open_page(PAGE, **{**LINK, "head": "1.1.1-0", "trail": "2.1.4-1", "against": "1"})
-    assert app.selectbox(key="why_against").value == 1
-    assert any(button.key == "why_step_0" for button in app.button)
-    wrong = open_page(PAGE, **{**LINK, "trail": "9.9.99-99"})
-    assert not wrong.exception
-
-
-def test_the_code_draws_what_is_shown(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, LINK)
+    assert "Measured" not in notes(open_page(PAGE, **{**LINK, "head": "2.1.6-0"}))  # less than an even share
+    there = open_page(PAGE, **{**LINK, "head": "1.1.1-0", "trail": "2.1.4-1", "against": "1"})
+    assert there.selectbox(key="why_against").value == 1
+    there.button(key="why_step_0").click().run()
+    assert "Layer 2 · head 1 at **4 “3”**" in notes(there)
+    assert "trail" not in there.query_params
 
 
 WHERE = {"layer": 1, "head": 0, "query": 4, "key": 1, "against": None}
@@ -108,59 +93,23 @@ def test_where_no_source_decides_the_sentence_names_none(
     assert "**layer" not in text
 
 
-@pytest.mark.parametrize("model", ["induction", "reverse", "characters"])
-def test_no_sentence_states_a_share_of_an_advantage(model: str) -> None:
-    typed = "The list" if model == "characters" else "3 7 12 5 3 7"
-    reading = xformer.read(f"checkpoints/{model}", typed)
-    for layer, site in enumerate(reading.attention):
-        pattern = reading[f"{site.path}.pattern"][0, 0]
-        key = int(pattern[-1].argmax())
-        where = {"layer": layer, "head": 0, "query": len(pattern) - 1, "key": key, "against": None}
-        text = sentence(attribute(reading, where), "the mean of the others")
-        assert "%" not in text
-        assert re.search(r"nats|even share|no preference", text)
-
-
-def test_removing_a_source_is_the_same_edit_made_by_hand() -> None:
-    reading = xformer.read("checkpoints/reverse-small", "3 7 12 5")
-    without = without_source(reading, layer=0, head=0, side="key", source="position")
-    model = xformer.load("checkpoints/reverse-small").model
-    attention = model.encoder.blocks[0].attn
-    keys = reading["encoder.0.attn.k"].clone()
-    keys[0, 0] -= (reading["pos_embed"] @ attention.W_K[0]).detach()
-    edit = xformer.edits.replace("encoder.0.attn.k", keys, heads=[0])
-    by_hand = xformer.read("checkpoints/reverse-small", "3 7 12 5", edits=[edit])
-    assert without.logits.sub(by_hand.logits).abs().max().item() < 1e-4
-    table = check(reading, without, layer=0, head=0, query=0, key=3)
-    row = by_hand["encoder.0.attn.scores"][0, 0, 0]
-    after = table.set_index("what")["after"]
-    assert after["advantage"] == pytest.approx((row[3] - torch.cat([row[:3], row[4:]]).mean()).item(), abs=1e-4)
-    assert after["weight"] == pytest.approx(row.softmax(-1)[3].item(), abs=1e-4)
-    compared = check(reading, without, layer=0, head=0, query=0, key=3, against=1).set_index("what")["after"]
-    assert compared["advantage"] == pytest.approx((row[3] - row[1]).item(), abs=1e-4)
-
-
 def test_the_matrix_opens_a_layer_to_its_heads_and_sums_to_the_same(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reading = xformer.read("checkpoints/reverse", "3 7 12 9")
-    cell = {"layer": 3, "head": 1, "query": 0, "key": 2}
-    closed, opened, whole = (viz.why(reading, **cell, opened=layers) for layers in ([], ["layer 2"], None))
-    names = [{row["key_source"] for row in _cells(chart)} for chart in (closed, opened, whole)]
-    assert "layer 2 · all heads" in names[0]
-    assert "layer 2 · all heads" not in names[1]
+    reading, names, sums = xformer.read("checkpoints/reverse", "3 7 12 9"), [], []
+    for opened in ([], ["layer 2"], None):
+        spec = viz.why(reading, layer=3, head=1, query=0, key=2, opened=opened).to_dict()
+        cells = spec["datasets"][spec["hconcat"][1]["data"]["name"]]
+        names.append({row["key_source"] for row in cells})
+        sums.append(sum(row["advantage"] for row in cells))
+    assert ["layer 2 · all heads" in one for one in names] == [True, False, False]
     assert any(name.startswith("layer 2 · head") for name in names[1])
-    sums = [sum(row["advantage"] for row in _cells(chart)) for chart in (closed, opened, whole)]
-    assert sums[0] == pytest.approx(sums[2], abs=1e-5)
-    assert sums[1] == pytest.approx(sums[2], abs=1e-5)
+    assert sums[:2] == pytest.approx([sums[2]] * 2, abs=1e-5)
     monkeypatch.setattr("pages.attention.one_cell.FEW", 1)
     link = {"model": "reverse", "input": "3 7 12 9", "head": "4.2.0-2", "panel": "why here?"}
     app = open_page(PAGE, **link)
     assert len(app.button_group(key="why_opened_4.2.0-2").value) == 1
+    ways = [button.label.rpartition(": ")[2] for button in app.button if str(button.key).startswith("why_back")]
+    adds = [abs(float(number.replace("−", "-"))) for number in ways]
+    assert adds == sorted(adds, reverse=True) != []
     assert open_page(PAGE, **link, opened="layer 2_layer 3").query_params["opened"] == "layer 2_layer 3"
-
-
-def _cells(chart: alt.HConcatChart) -> list[dict[str, Any]]:
-    """The rows of the matrix."""
-    spec = chart.to_dict()
-    return spec["datasets"][spec["hconcat"][1]["data"]["name"]]
