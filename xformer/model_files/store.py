@@ -140,7 +140,7 @@ class ModelStore(Generic[T]):
         self._slots: dict[str, _Slot[T]] = {}
         self._lock = threading.RLock()
         self._turn = threading.Lock()
-        threading.Thread(target=self._sweep, daemon=True, name="unused models").start()
+        self._sweeper = threading.Thread(target=self._sweep, daemon=True, name="unused models")
 
     @contextmanager
     def use(self, id: str, step: Step | None = None) -> Iterator[T]:
@@ -197,6 +197,8 @@ class ModelStore(Generic[T]):
         try:
             self._make_room(id, needed, step)
             model = self._load(id, step)
+            if not self._sweeper.is_alive():
+                self._sweeper.start()
         finally:
             self._turn.release()
         slot.last_used = time.monotonic()
