@@ -74,8 +74,10 @@ def _state(value: Any, around: set[int]) -> Any:
         return id(value), _numbers(value), value.requires_grad, grad
     if isinstance(value, Mapping):
         return id(value), [(key, _state(item, around)) for key, item in value.items()]
-    if isinstance(value, list | tuple | set):
+    if isinstance(value, list | tuple):
         return id(value), [_state(item, around) for item in value]
+    if isinstance(value, set):
+        return id(value), frozenset(map(id, value))
     if type(value).__name__.endswith("Config"):
         return id(value), _state(vars(value), around)
     return id(value)
