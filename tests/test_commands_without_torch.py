@@ -17,29 +17,26 @@ from xformer.__main__ import main
 from xformer.training.run_store import RunStore
 
 ROOT = Path(__file__).parents[1]
-TEN_GB = 10 * 1024**3
 CODE = """
 import json, sys
 from xformer.__main__ import main
+HEAVY = {"torch", "pandas", "numpy", "streamlit", "jaxtyping", "transformers", "tokenizers", "gguf", "huggingface_hub"}
 for arguments in json.loads(sys.argv[1]):
     try:
         main(arguments)
     except SystemExit:
         pass
-    there = sorted({"torch", "pandas", "numpy", "streamlit", "jaxtyping"} & set(sys.modules))
+    there = sorted(HEAVY & set(sys.modules))
     assert not there, (arguments, there)
 """
 COMMANDS = [
     ["--help"],
-    ["runs", "--help"],
     ["presets"],
     ["runs", "list", "--folder", "{tmp}"],
     ["runs", "show", "{run}", "--folder", "{tmp}"],
-    ["runs", "pause", "{run}", "--folder", "{tmp}"],
     ["runs", "stop", "{run}", "--folder", "{tmp}"],
     ["runs", "delete", "{run}", "--folder", "{tmp}"],
     ["train", "--preset", "nonsense", "--out", "x"],
-    ["train", "--preset", "reverse", "--out", "x", "--score", "-5"],
     ["eval", "nowhere", "--samples", "0"],
     ["trace", "nowhere", "--input", "3", "--out", "x"],
     ["doctor", "nowhere"],
@@ -60,18 +57,6 @@ def test_these_commands_do_not_import_torch(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_text_of_ten_gigabytes_is_refused_before_it_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))
-    with (tmp_path / "text").open("wb") as file:
-        file.truncate(TEN_GB)  # takes no room: there is nothing in it
-    arguments = ["train", "--preset", "characters", "--out", str(tmp_path / "x"), "--text", str(tmp_path / "text")]
-    assert main(arguments) == 1
-    assert "has 10,737,418,240 bytes; at most 8,388,608 are read" in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["text"]
-
-
 @pytest.fixture
 def waits_at_most() -> Iterator[None]:
     """Fail after a minute of waiting for a pipe without a writer."""
@@ -90,12 +75,10 @@ def waits_at_most() -> Iterator[None]:
     "arguments",
     [
         ["train", "--preset", "characters", "--out", "{tmp}/x", "--text", "{pipe}"],
-        ["train", "--preset", "reverse", "--out", "{pipe}"],
         ["eval", "{pipe}"],
         ["doctor", "{pipe}"],
         ["trace", "{pipe}", "--input", "3", "--out", "{tmp}/x.npz"],
         ["trace", str(ROOT / "checkpoints/reverse-mirror"), "--input", "3", "--out", "{pipe}"],
-        ["runs", "--folder", "{pipe}"],
     ],
     ids=lambda arguments: " ".join(arguments[:2])[:20],
 )
@@ -109,11 +92,11 @@ def test_a_pipe_does_not_keep_a_command_waiting(
     except SystemExit as left:
         status = left.code
     output = capsys.readouterr().err
-    assert status in ((0,) if arguments[0] == "runs" else (1, 2)), output
+    assert status in (1, 2), output
     assert output.count("\n") <= 1
 
 
-@pytest.mark.parametrize("place", ["runs.sqlite", "plain/model.safetensors", "plain/state.safetensors"])
+@pytest.mark.parametrize("place", ["runs.sqlite", "plain/model.safetensors"])
 def test_a_pipe_among_the_runs_is_one_damaged_item(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,37 +25,27 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs"
 
 
-def test_runs_and_texts_count_together(runs: Path) -> None:
+def test_runs_and_texts_count_together_and_each_file_once(runs: Path) -> None:
     assert (runs_folder(), texts_folder()) == (runs, runs.parent / "data")
-    assert Room().taken() == Room(runs).taken() == 18
+    (runs / "gone").symlink_to(runs / "nowhere")
+    assert Room().taken() == Room(runs).taken() == disk_used(runs.parent) == 18
+    assert disk_used(runs.parent, runs) == disk_used(runs, runs.parent) == 18
     assert Room(runs.parent / "elsewhere").taken() == 11
 
 
-def test_all_files_are_counted_and_each_once(tmp_path: Path) -> None:
-    assert disk_used(tmp_path / "nothing") == 0
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "x").write_bytes(bytes(7))
-    (tmp_path / "y").write_bytes(bytes(11))
-    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
-    assert disk_used(tmp_path) == disk_used(tmp_path, tmp_path / "a") == disk_used(tmp_path / "a", tmp_path) == 18
-
-
-def test_what_does_not_fit_is_refused(runs: Path) -> None:
+def test_what_does_not_fit_is_refused(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Room(runs, 20).check(2, "This")
+    monkeypatch.setenv("XFORMER_MAX_DISK", "much")  # the usual limit
+    Room(runs).check(2, "This")
+    monkeypatch.setenv("XFORMER_MAX_DISK", "19")
+    with pytest.raises(QuotaExceededError):
+        Room(runs).check(2, "This")
     with pytest.raises(
         QuotaExceededError, match=r"^This takes 0\.1 MB\. .* take 0\.1 MB already, and 0\.1 MB are allowed"
     ):
         Room(runs, 20).check(3, "This")
     with pytest.raises(QuotaExceededError, match=r"already \(0\.1 MB of it runs that wait or are trained\), and"):
         Room(runs, 20).check(1, "This", promised=2)
-
-
-def test_the_limit_is_that_of_the_environment(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XFORMER_MAX_DISK", "19")
-    with pytest.raises(QuotaExceededError):
-        Room(runs).check(2, "This")
-    monkeypatch.setenv("XFORMER_MAX_DISK", "much")
-    Room(runs).check(2, "This")
 
 
 def test_the_disk_itself_has_to_have_room(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,54 +44,29 @@ def test_the_content_is_written_and_the_folder_made(tmp_path: Path) -> None:
         assert path.read_bytes() == content
         assert os.listdir(path.parent) == ["file"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    write_atomically(str(path), b"as text")
-    assert path.read_bytes() == b"as text"
 
 
-@pytest.mark.parametrize("exists", [True, False], ids=["over an old file", "a new file"])
 @pytest.mark.parametrize(
     ("name", "fake"),
     [
-        pytest.param("fdopen", fail, id="opening"),
         pytest.param("fdopen", FullFile, id="writing"),
         pytest.param("fsync", fail, id="flushing"),
-        pytest.param("chmod", fail, id="permissions"),
         pytest.param("replace", fail, id="renaming"),
         pytest.param("replace", interrupt, id="interrupted"),
     ],
 )
 def test_a_failure_is_raised_and_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fake: Callable[..., Any], exists: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fake: Callable[..., Any]
 ) -> None:
-    path = tmp_path / "file"
-    if exists:
-        path.write_bytes(b"old")
-    with monkeypatch.context() as patch:
-        patch.setattr(os, name, fake)
+    (tmp_path / "old").write_bytes(b"old")
+    n_open = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, name, fake)
+    for path in (tmp_path / "old", tmp_path / "new"):
         with pytest.raises((OSError, KeyboardInterrupt), match=r"No space left on device|^$"):
             write_atomically(path, b"new content")
-    assert os.listdir(tmp_path) == (["file"] if exists else [])
-    assert not exists or path.read_bytes() == b"old"
-    write_atomically(path, b"new content")
-    assert path.read_bytes() == b"new content"
-
-
-def test_a_folder_that_cannot_be_flushed_is_told_and_the_file_is_the_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, fsync = tmp_path / "file", os.fsync
-    path.write_bytes(b"old")
-
-    def only_files(descriptor: int) -> None:
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise NO_SPACE
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", only_files)
-    with pytest.raises(OSError, match="No space left"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"new"
-    assert os.listdir(tmp_path) == ["file"]
+    assert os.listdir(tmp_path) == ["old"]
+    assert (tmp_path / "old").read_bytes() == b"old"
+    assert len(os.listdir("/proc/self/fd")) == n_open
 
 
 def test_the_content_is_on_the_disk_before_the_name_and_the_name_before_the_return(
@@ -115,19 +90,6 @@ def test_the_content_is_on_the_disk_before_the_name_and_the_name_before_the_retu
     assert calls == ["file of 5", "rename", "folder"]
 
 
-def test_failures_leak_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def n_open() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
-    before = n_open()
-    for name in ("fsync", "chmod", "replace"):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, name, fail)
-            with pytest.raises(OSError, match="No space left"):
-                write_atomically(tmp_path / "file", b"new")
-    assert n_open() == before
-
-
 def file_of(entries: Any, n_bytes: int = 0) -> bytes:
     header = (entries if isinstance(entries, str) else json.dumps(entries)).encode()
     return len(header).to_bytes(8, "little") + header + bytes(n_bytes)
@@ -143,10 +105,7 @@ def refused(content: bytes) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool],
-)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
 def test_what_safetensors_writes_is_read(dtype: torch.dtype) -> None:
     tensors = {
         name: torch.zeros(shape, dtype=dtype) for name, shape in {"b": (2, 3), "a": (5,), "none": (0, 7)}.items()
@@ -177,62 +136,42 @@ def test_offsets_and_shapes_are_taken_over() -> None:
         pytest.param({"x": tensor(4, 8)}, 8, "leaves a gap", id="gap at the start"),
         pytest.param({"x": tensor(0, 4)}, 8, "take 4 bytes, but 8 follow", id="bytes left over"),
         pytest.param({"x": tensor(0, 8)}, 4, "take 8 bytes, but 4 follow", id="bytes missing"),
-        pytest.param({}, 1, "take 0 bytes, but 1 follow", id="extra bytes"),
         pytest.param({"x": tensor(8, 0, [2])}, 8, "does not match its number of bytes", id="reversed"),
         pytest.param({"x": tensor(8, 0, [-2])}, 8, "impossible shape", id="reversed, and negative to match"),
         pytest.param({"x": tensor(-4, 0, [1])}, 4, "two data_offsets", id="negative offset"),
-        pytest.param({"x": tensor(0, 4, [2])}, 4, "does not match its number of bytes", id="shape too large"),
         pytest.param({"x": tensor(0, 4, [1], "F64")}, 4, "does not match its number of bytes", id="dtype too wide"),
-        pytest.param({"x": tensor(0, 4, [2**40, 2**40])}, 4, "does not match", id="shape that overflows"),
         pytest.param({"x": tensor(0, 0, [2**32, 2**32])}, 0, "does not match", id="shape that overflows to 0"),
-        *(
-            (
-                {"x": tensor(0, 4, shape)},
-                4,
-                "impossible shape",
-            )  # beyond all memory, nine dimensions, no whole number, text
-            for shape in ([2**48], [1] * 9, [1.0], [True], "1", {})
-        ),
-        *(
-            ({"x": tensor(0, 4) | {"data_offsets": offsets}}, 4, "two data_offsets")
-            for offsets in ([0], [0, 4, 8], "04")
-        ),
-        *(({"x": tensor(0, 4) | {"dtype": dtype}}, 4, f"unknown dtype {dtype!r}") for dtype in ("F31", 32, ["F32"])),
+        *(({"x": tensor(0, 4, shape)}, 4, "impossible shape") for shape in ([2**48], [1] * 9, [1.0], [True], "1")),
+        ({"x": tensor(0, 4) | {"data_offsets": [0, 4, 8]}}, 4, "two data_offsets"),
+        *(({"x": tensor(0, 4) | {"dtype": dtype}}, 4, f"unknown dtype {dtype!r}") for dtype in ("F31", ["F32"])),
         pytest.param({"x": tensor(0, 4) | {"extra": 1}}, 4, "and nothing else", id="an extra key"),
-        pytest.param({"x": {"dtype": "F32", "shape": [1]}}, 4, "must have a dtype, a shape", id="a missing key"),
-        *(({"x": entry}, 4, "must have a dtype") for entry in (None, [])),
-        *(({"__metadata__": metadata}, 0, "must map names to text") for metadata in ({"n": 1}, [], None)),
-        *((header, 0, "must be a JSON object") for header in ([], "null")),
-        pytest.param('{"x": 1, "x": 1}', 0, "names a key twice", id="a key twice"),
+        pytest.param({"x": None}, 4, "must have a dtype, a shape", id="no entry"),
+        *(({"__metadata__": metadata}, 0, "must map names to text") for metadata in ({"n": 1}, [])),
+        pytest.param([], 0, "must be a JSON object", id="a list"),
         pytest.param('{"x": {"shape": [], "shape": []}}', 0, "names a key twice", id="a key twice inside"),
-        *((f'{{"x": {n}}}', 0, f"holds {n}, which is not JSON") for n in ("NaN", "-Infinity")),
+        pytest.param('{"x": NaN}', 0, "holds NaN, which is not JSON", id="NaN"),
         pytest.param('{"x": 1e999}', 0, "holds 1e999, which is too large", id="too large"),
-        *(
-            (text, 0, "not valid JSON")
-            for text in ('{"x": ' + "9" * 5000 + "}", "{", "", "[" * 100_000, '{"a":' * 100_000)
-        ),
+        *((text, 0, "not valid JSON") for text in ('{"x": ' + "9" * 5000 + "}", "", "[" * 100_000)),
+        pytest.param({"n" * 100_000: None}, 0, "must have a dtype", id="a long name"),
+        pytest.param({"x": tensor(0, 4, dtype="D" * 100_000)}, 4, "unknown dtype", id="a long dtype"),
+        pytest.param({"\ud800": None}, 0, "must have a dtype", id="half a character"),
     ],
 )
 def test_a_claim_that_does_not_hold_is_refused(entries: Any, n_bytes: int, words: str) -> None:
     message = refused(file_of(entries, n_bytes))
     assert words in message
     assert "\n" not in message
+    message.encode()  # it can be shown
     assert len(message) < 300
 
 
-def test_a_file_too_short_for_its_header() -> None:
-    for n in range(8):
-        assert refused(bytes(n)) == f"The file is no safetensors file: it has only {n} bytes."
+def test_a_file_too_short_for_its_header_or_with_one_that_is_no_text() -> None:
+    assert refused(bytes(7)) == "The file is no safetensors file: it has only 7 bytes."
     assert refused((100).to_bytes(8, "little") + b"{}") == (
         "The file is cut short: its header claims 100 bytes, 2 follow."
     )
-    for length in (MAX_HEADER + 1, 2**63, 2**64 - 1):
-        assert f"claims {length:,} bytes; at most 1,000,000" in refused(length.to_bytes(8, "little") + b"{}")
-
-
-def test_a_header_that_is_no_text() -> None:
-    for raw in (b"\xff\xfe\x00", b"\x80abc", b'{"x": "\xed\xa0\x80"}'):
-        assert "not UTF-8" in refused(len(raw).to_bytes(8, "little") + raw)
+    assert "at most 1,000,000" in refused((2**64 - 1).to_bytes(8, "little") + b"{}")
+    assert "not UTF-8" in refused((4).to_bytes(8, "little") + b"\x80abc")
 
 
 def test_too_many_tensors() -> None:
@@ -246,12 +185,6 @@ def test_a_larger_header_may_be_asked_for() -> None:
     content = file_of({"__metadata__": {"long": "x" * MAX_HEADER}})
     refused(content)
     assert len(parse_header(content, 2 * MAX_HEADER).metadata["long"]) == MAX_HEADER
-
-
-def test_a_long_name_is_cut_in_the_sentence() -> None:
-    assert len(refused(file_of({"n" * 100_000: None}))) < 300
-    assert len(refused(file_of({"x": tensor(0, 4, dtype="D" * 100_000)}, 4))) < 300
-    refused(file_of({"\ud800": None})).encode()  # half a character can be shown too
 
 
 def test_strict_json_names_what_it_reads() -> None:

@@ -28,11 +28,11 @@ def test_train_eval_trace_and_runs_hang_together(
 
     out = tmp_path / "runs" / "mine"
     output = run(
-        "train", "--preset", "reverse-mirror", "--out", str(out), "--steps", "40", "--seed", "3", "--score", "50"
+        "train", "--preset", "reverse-mirror", "--out", str(out), "--steps", "20", "--seed", "3", "--score", "50"
     )
     assert "exact match on 50 unseen inputs" in output
     card = xformer.load(out).card
-    assert (card["seed"], card["step"]) == (3, 40)
+    assert (card["seed"], card["step"]) == (3, 20)
     assert (card["figures"]["samples"], card["figures"]["seed"]) == (50, 4)
     assert json.loads((out / "card.json").read_text()) == card
     score = json.loads(run("eval", str(out), "--samples", "50", "--seed", "4", "--json"))
@@ -72,31 +72,22 @@ def test_many_models_at_once(
     ("arguments", "words"),
     [
         ("train --preset gpt-5 --out x", "There is no preset 'gpt-5'; the presets are reverse,"),
-        ("train --preset reverse --out x --steps 0", "steps must be from 1"),
         ("train --preset reverse --out {tmp} --resume", "There is no run to resume"),
         ("train --preset reverse --out x --seeds 65", "--seeds must be from 1 to 64, got 65"),
-        ("train --preset reverse --out x --sweep seed", "--sweep must be NAME=VALUES, got 'seed'"),
         ("train --preset reverse --out x --device toaster", "device must be auto, cpu, cuda"),
         ("train --preset reverse --out x.safetensors", "--out must name a folder"),
         ("train --preset reverse --out x --text {model}/card.json", "Only the task characters"),
-        ("train --preset characters --out x --text /dev/zero", "is not a regular file"),
         ("train --preset characters --out x --text {tmp}", "Is a directory"),
         ("eval {tmp}/nowhere", "There is no checkpoint at"),
         ("eval {model} --samples 0", "--samples must be from 1"),
-        ("eval {model} --seed -1", "--seed must be from 0"),
-        ("trace {model} --input 99 --out {tmp}/x.npz", "“99” is not one"),
         ("trace {model} --input 3 --out {tmp}/x", "must name a file ending in .safetensors or .npz"),
         ("trace {model} --input 3 --out {model}/card.json/x.npz", "card.json: "),
         ("trace {model} --input 3 --out {model}/model.safetensors", "would write over the model itself"),
         ("export {model} --input 99 --out {tmp}/x.html", "“99” is not one"),
         ("export {model} --input 3 --out {tmp}/x.pdf", "--out must name a file ending in .html"),
         ("export {model} --input 3 --out {tmp}/x.html --head 0.1", "must be one of the model's heads"),
-        ("export {model} --input 3 --out {tmp}/x.html --changes what", "what"),
         ("export {model} {model} --input 3 --out {tmp}/x.html", "export takes one model"),
         ("export live {model}", "export live takes a model and a file"),
-        ("export live {model} {tmp}/x.pdf", "export live must name a file ending in .html"),
-        ("export live {model} {tmp}/x.html --input 99", "“99” is not one"),
-        ("export live {tmp}/nothing {tmp}/x.html", "There is no checkpoint at"),
         ("runs stop --folder {tmp}", "runs stop needs a run of"),
         ("runs show nothing --folder {tmp}", "There is no run 'nothing'"),
     ],

@@ -109,16 +109,16 @@ def test_resume_queues_a_run_and_has_it_started(
     assert tell(tmp_path, capsys, "resume", finished)[0] == 1
 
 
-def test_a_folder_of_another_program_takes_no_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "plain" / "snapshots").mkdir(parents=True)
-    status, output = tell(tmp_path, capsys, "stop", "plain")
-    assert (status, "so it cannot stop from here; press Ctrl-C there" in output) == (1, True)
-
-
-def test_a_link_is_not_followed_to_be_deleted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_another_program_takes_no_commands_and_a_link_is_not_followed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "precious" / "snapshots").mkdir(parents=True)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "link").symlink_to(tmp_path / "precious")
-    status, output = tell(tmp_path / "runs", capsys, "delete", "link")
-    assert (status, "is a link to another folder" in output) == (1, True)
+    for order, words in (
+        ("stop", "so it cannot stop from here; press Ctrl-C there"),
+        ("delete", "is a link to another folder"),
+    ):
+        status, output = tell(tmp_path / "runs", capsys, order, "link")
+        assert (status, words in output) == (1, True)
     assert (tmp_path / "precious" / "snapshots").is_dir()

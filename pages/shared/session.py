@@ -278,7 +278,7 @@ def open_model(choose: Callable[[str], Any]) -> None:
 
 
 def _running() -> list[str]:
-    return [name for name in PACKAGES if (job := FETCHES.last(name)) and job.state == "running"]
+    return [name for name in PACKAGES if (job := FETCHES.get(name)) and job.state == "running"]
 
 
 def _fetch_part(name: str) -> None:
@@ -287,7 +287,7 @@ def _fetch_part(name: str) -> None:
 
     @st.fragment(run_every=OFTEN if is_running else None)
     def part() -> None:
-        job = FETCHES.last(name)
+        job = FETCHES.get(name)
         if job is not None and job.state == "running":
             if not is_running:  # a click in here draws this part alone, and only the page gives it a clock
                 st.rerun()

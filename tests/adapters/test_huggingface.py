@@ -62,21 +62,9 @@ def test_a_continuation_with_a_cache_is_that_of_whole_runs(tmp_path: Path) -> No
         assert step.token == ids[-1]
 
 
-def test_a_links_changes_work_on_it(tmp_path: Path) -> None:
-    where = folder_of("Llama", tmp_path / "tiny")
-    changed = xformer.read(where, "the cat sat", changes="silence:decoder.1.attn.3,neuron:decoder.0.ffn.17,token:1.10")
-    assert changed.tokens == ("the", "dog", "sat")
-    assert float(changed["decoder.1.attn.z"][0, 3].abs().max()) == 0
-    assert float(changed["decoder.0.ffn.post"][0, :, 17].abs().max()) == 0
-
-
-def test_a_loaded_model_is_read_with_its_tokenizer() -> None:
-    model = FAMILIES["Llama"].make()
+def test_a_text_is_read_with_a_tokenizer_only() -> None:
     with pytest.raises(InputError, match="is read with a tokenizer"):
-        xformer.read(model, "the cat")
-    reading = xformer.read(model, "the cat", tokenizer=tokenizer())
-    again = xformer.read(model, torch.tensor([[5, 6]]), tokenizer=tokenizer())
-    assert torch.equal(reading.logits, again.logits)
+        xformer.read(FAMILIES["Llama"].make(), "the cat")
 
 
 def test_a_masked_model_says_what_is_missing() -> None:
@@ -99,10 +87,11 @@ def test_an_encoder_decoder_writes_a_target_itself_or_reads_yours() -> None:
     assert given.tokens_of("decoder") == ("[EOS]", "a")
 
 
-@pytest.mark.parametrize(("typed", "sentence"), [("", "got none"), ("the " * 65, "reads 1 to 64 tokens, got 65")])
-def test_a_text_that_does_not_fit_is_refused(typed: str, sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        xformer.read(FAMILIES["GPT-2"].make(), typed, tokenizer=tokenizer())
+def test_a_text_that_does_not_fit_is_refused() -> None:
+    model = FAMILIES["GPT-2"].make()
+    for typed, sentence in (("", "got none"), ("the " * 65, "reads 1 to 64 tokens, got 65")):
+        with pytest.raises(InputError, match=sentence):
+            xformer.read(model, typed, tokenizer=tokenizer())
 
 
 def test_a_folder_that_cannot_be_read_is_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -117,7 +106,7 @@ def test_a_folder_that_cannot_be_read_is_refused_in_one_sentence(tmp_path: Path)
 
 
 def test_the_output_head_is_the_models_own() -> None:
-    for name in ("Llama", "Gemma2", "Granite", "BERT", "T5", "BART"):
+    for name in ("Gemma2", "Granite", "BERT", "BART"):
         model = HuggingFaceModel.open(FAMILIES[name].make(), tokenizer(), name)
         reading = xformer.read(model, "the cat sat >> a bird" if model.shape.is_pair else "the cat sat")
         last = reading.attention[-1]
@@ -135,18 +124,3 @@ def test_the_output_head_is_the_models_own() -> None:
 )
 def test_tokens_are_written_for_a_person(vocabulary: list[str], shown: tuple[str, ...]) -> None:
     assert readable(vocabulary) == shown
-
-
-@pytest.mark.cuda
-@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # PyTorch's, at the first backward pass of a thread
-def test_on_a_gpu_a_model_reads_what_it_reads_on_the_processor() -> None:
-    words, model = "the cat sat on the mat", FAMILIES["Llama"].make().to("cuda")
-    before = xformer.read(FAMILIES["Llama"].make(), words, tokenizer=tokenizer())
-    after = xformer.read(model, words, tokenizer=tokenizer())
-    assert after.predicted == before.predicted
-    for name in ("decoder.0.attn.pattern", "decoder.1.attn.pattern", "decoder.1.ffn.post"):
-        torch.testing.assert_close(after[name], before[name], rtol=1e-3, atol=1e-4)
-    assert {weight.device.type for weight in model.parameters()} == {"cuda"}
-    table = xformer.diagnose(model, words, tokenizer=tokenizer()).table
-    assert set(table.loc[table["verdict"] == "could not run", "check"]) == set()
-    assert set(table.loc[table["verdict"] == "broken", "check"]) == {"tied_weights"}  # its weights are arbitrary

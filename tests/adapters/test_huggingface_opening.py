@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from contextlib import nullcontext
@@ -27,19 +28,17 @@ TOLERANCE = {
     torch.float16: 8 * torch.finfo(torch.float16).eps,
 }
 """How far an output may be from the stock model's, as a share of the largest; never less than absolutely."""
-ONE_OF_EACH_FAMILY = list({member.family: member for member in reversed(ZOO)}.values())
-ONE_OF_EACH_HEAD = list({member.head: member for member in ZOO}.values())
-SAVED = {member.name: member for member in ONE_OF_EACH_FAMILY + ONE_OF_EACH_HEAD}
-OTHER_VARIANTS: tuple[tuple[torch.dtype, Attention], ...] = (
-    (torch.float32, "sdpa"), (torch.bfloat16, "sdpa"), (torch.float16, "eager"),
-)  # fmt: skip
+SAVED = ["BertForMaskedLM", "GPT2Model", "T5ForConditionalGeneration", "ViTForImageClassification", "CLIPModel"]
+HALF: tuple[tuple[str, torch.dtype, Attention], ...] = (
+    ("BertForMaskedLM", torch.float16, "sdpa"),
+    ("DebertaV2Model", torch.bfloat16, "eager"),
+    ("GPT2LMHeadModel", torch.bfloat16, "eager"),
+    ("LlamaForCausalLM", torch.bfloat16, "sdpa"),
+    ("T5ForConditionalGeneration", torch.float32, "sdpa"),
+    ("ViTModel", torch.float16, "sdpa"),
+)
 VARIANTS = [(member, torch.float32, "eager") for member in ZOO]
-VARIANTS += [
-    (member, dtype, attention)
-    for number, member in enumerate(ONE_OF_EACH_FAMILY)
-    for dtype, attention in [OTHER_VARIANTS[number % 3]]  # in turn, for the time it takes
-    if attention in member.attentions
-]
+VARIANTS += [(BY_NAME[name], dtype, attention) for name, dtype, attention in HALF]
 
 
 def variant_name(value: object) -> str:
@@ -83,7 +82,7 @@ def test_a_loaded_model_gives_what_the_stock_model_gives(
         name: value.to(dtype) if value.is_floating_point() else value for name, value in member.inputs(model).items()
     }
     wanted = stock_output(model, inputs)
-    with left_as_found(model, copies=False) if dtype == torch.float32 else nullcontext():
+    with left_as_found(model) if dtype == torch.float32 else nullcontext():
         reading = xformer.read(model, inputs)
     assert_output(member, reading, wanted)
     if (dtype, attention) == (torch.float32, "eager"):
@@ -119,8 +118,9 @@ def assert_patterns(member: Member, reading: Reading, output: Any) -> None:
         assert len(reading.attention) == len(returned)
 
 
-@pytest.mark.parametrize("member", SAVED.values(), ids=SAVED)
-def test_a_folder_opens_as_the_class_it_was_saved_as(member: Member, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", SAVED)
+def test_a_folder_opens_as_the_class_it_was_saved_as(name: str, tmp_path: Path) -> None:
+    member = BY_NAME[name]
     folder, model = member.save(tmp_path / member.name), member.make()
     inputs = typed_inputs(member, model) if member.text else member.inputs(model)
     assert_output(member, xformer.read(folder, member.text or inputs), stock_output(model, inputs))
@@ -137,9 +137,7 @@ def typed_inputs(member: Member, model: Any) -> dict[str, Tensor]:
     return inputs
 
 
-@pytest.mark.parametrize(
-    "name", ["BertModel", "GPT2Model", "ViTModel", "BertForSequenceClassification", "BertForPreTraining"]
-)
+@pytest.mark.parametrize("name", ["BertModel", "BertForPreTraining"])
 def test_two_loads_of_a_folder_give_the_same(name: str, tmp_path: Path) -> None:
     """So that no weight is drawn at random while it is opened."""
     member = BY_NAME[name]
@@ -153,15 +151,9 @@ def test_two_loads_of_a_folder_give_the_same(name: str, tmp_path: Path) -> None:
 
 
 MISSING = {
-    "BertForSequenceClassification": "classifier.weight",
     "BertForTokenClassification": "classifier.bias",
-    "DistilBertForQuestionAnswering": "qa_outputs.weight",
-    "GPT2ForTokenClassification": "classifier.weight",
     "GPT2Model": "h.1.mlp.c_fc.weight",
-    "LlamaForSequenceClassification": "score.weight",
     "LlamaForCausalLM": "lm_head.weight",
-    "ViTForImageClassification": "classifier.weight",
-    "Wav2Vec2ForCTC": "lm_head.weight",
     "T5Model": "decoder.block.1.layer.1.EncDecAttention.v.weight",
 }
 """A weight that each class needs and that its file lacks."""
@@ -181,8 +173,6 @@ def test_a_folder_that_lacks_a_weight_is_refused_by_the_weights_name(name: str, 
 
 
 def test_a_folder_whose_weights_have_another_shape_is_refused(tmp_path: Path) -> None:
-    import json
-
     folder = BY_NAME["BertForSequenceClassification"].save(tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     config["id2label"] = {str(index): f"LABEL_{index}" for index in range(3)}
@@ -194,42 +184,31 @@ def test_a_folder_whose_weights_have_another_shape_is_refused(tmp_path: Path) ->
 
 WRONG: dict[str, dict[str, Any]] = {
     "nothing": {},
-    "unknown": {"inputs": torch.tensor([[5, 6]])},
     "another model's": {"attention_mask": torch.tensor([[1, 1]])},
     "fractions": {"input_ids": torch.tensor([[5.0, 6.0]])},
     "image of another size": {"pixel_values": torch.rand(1, 3, 5, 5)},
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "BertForSequenceClassification", "ViTForImageClassification"])
-def test_arguments_that_the_stock_model_refuses_are_refused(name: str, wrong: str) -> None:
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "ViTForImageClassification"])
+def test_arguments_that_the_stock_model_refuses_are_refused(name: str) -> None:
     """And never replaced by an input that the caller did not give."""
     model = BY_NAME[name].make()
-    with pytest.raises(Exception) as stock:  # noqa: PT011
-        stock_output(model, WRONG[wrong])
-    with pytest.raises((XformerError, stock.type)):
-        xformer.read(model, WRONG[wrong])
+    for wrong in WRONG.values():
+        with pytest.raises(Exception) as stock:  # noqa: PT011
+            stock_output(model, wrong)
+        with pytest.raises((XformerError, stock.type)):
+            xformer.read(model, wrong)
 
 
-@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "BertForMaskedLM"])
-def test_tokens_in_a_list_and_vectors_in_the_place_of_tokens_are_read(name: str) -> None:
-    model = BY_NAME[name].make()
+def test_tokens_in_a_list_and_vectors_in_the_place_of_tokens_are_read() -> None:
+    model = BY_NAME["GPT2LMHeadModel"].make()
     assert xformer.read(model, {"input_ids": [[5, 6]]}).ids() == [5, 6]
     given = {"inputs_embeds": torch.randn(1, 7, 24, generator=torch.Generator().manual_seed(3))}
     assert distance(xformer.read(model, given).logits, stock_output(model, given).logits) <= ROUNDING
 
 
-@pytest.mark.parametrize(
-    ("name", "reads"),
-    [
-        ("Wav2Vec2ForCTC", "sounds"),
-        ("WhisperForConditionalGeneration", "sounds"),
-        ("WhisperForAudioClassification", "sounds"),
-        ("CLIPModel", "pixel_values"),
-        ("SiglipModel", "pixel_values"),
-    ],
-)
+@pytest.mark.parametrize(("name", "reads"), [("Wav2Vec2ForCTC", "sounds"), ("CLIPModel", "pixel_values")])
 def test_a_text_for_a_model_of_something_else_is_refused_by_what_it_reads(name: str, reads: str) -> None:
     with pytest.raises(XformerError, match=reads) as refused:
         xformer.read(BY_NAME[name].make(), "the cat sat", tokenizer=tokenizer())

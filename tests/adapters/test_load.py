@@ -37,33 +37,27 @@ def weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("num_hidden_layers", 1_000_000, "num_hidden_layers is 1,000,000, and the weights have 2[0-9] tensors"),
+        ("num_hidden_layers", 1_000_000, "num_hidden_layers is 1,000,000, and the weights have 20 tensors"),
         ("vocab_size", 10_000_000, "vocab_size is 10,000,000, and the weights have no dimension over 97"),
         ("num_labels", 100_000_000, "num_labels is 100,000,000"),
-        ("intermediate_size", 10**9, "intermediate_size is 1,000,000,000"),
-        ("num_attention_heads", -6, "num_attention_heads as a whole number from 1, like 12, got -6"),
-        ("num_key_value_heads", 0, "num_key_value_heads as a whole number from 1"),
-        ("hidden_size", "24", "hidden_size as a whole number from 1, like 12, got '24'"),
+        ("num_key_value_heads", 0, "num_key_value_heads as a whole number from 1, like 12, got 0"),
         ("hidden_size", True, "hidden_size as a whole number from 1, like 12, got True"),
+        ("text_config", {"hidden_size": 5_000}, "hidden_size is 5,000"),
     ],
 )
-def test_a_size_that_no_tensor_has_is_refused_before_anything_is_built(
-    folder: Path, name: str, value: object, sentence: str
-) -> None:
-    change(folder / "config.json", **{name: value})
+def test_a_size_that_no_tensor_has_is_refused(name: str, value: object, sentence: str) -> None:
     with pytest.raises(ModelFileError, match=sentence):
+        check_sizes({"vocab_size": 97, "vision_config": None, name: value}, largest=97, n_tensors=20)
+
+
+def test_sizes_are_checked_before_anything_is_built(folder: Path) -> None:
+    change(folder / "config.json", intermediate_size=10**9)
+    with pytest.raises(ModelFileError, match="intermediate_size is 1,000,000,000"):
         inspect(folder)
 
 
-def test_sizes_of_parts_are_checked_and_small_ones_pass() -> None:
-    check_sizes({"vocab_size": 97, "text_config": {"hidden_size": 24}, "vision_config": None}, largest=97, n_tensors=5)
-    with pytest.raises(ModelFileError, match="hidden_size is 5,000"):
-        check_sizes({"text_config": {"hidden_size": 5_000}}, largest=97, n_tensors=5)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_no_numbers_are_refused(folder: Path, value: float) -> None:
-    weights(folder, lambda tensors: tensors["model.norm.weight"].__setitem__(3, value))
+def test_weights_that_are_no_numbers_are_refused(folder: Path) -> None:
+    weights(folder, lambda tensors: tensors["model.norm.weight"].__setitem__(3, float("inf")))
     with pytest.raises(CheckpointError, match=r"model\.norm\.weight holds numbers that are not finite"):
         open_model(folder)
 
@@ -72,28 +66,6 @@ def test_a_file_without_tensors_is_refused(folder: Path) -> None:
     weights(folder, lambda tensors: tensors.clear())
     with pytest.raises(ModelFileError, match="no tensors"):
         inspect(folder)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"return_dict": False},
-        {"is_encoder_decoder": True},
-        {"output_attentions": True},
-        {"use_return_dict": False},
-        {"tie_word_embeddings": "yes"},
-    ],
-)
-def test_a_configuration_that_says_otherwise_still_opens_or_is_refused_in_a_sentence(
-    folder: Path, values: dict[str, Any]
-) -> None:
-    change(folder / "config.json", **values)
-    message = ""
-    try:
-        assert xformer.read(folder, "the cat sat").logits.isfinite().all()
-    except XformerError as error:
-        message = str(error)
-    assert str(folder.parent) not in message
 
 
 def test_a_class_that_does_not_fit_the_configuration_is_refused(folder: Path) -> None:
@@ -105,7 +77,7 @@ def test_a_class_that_does_not_fit_the_configuration_is_refused(folder: Path) ->
         open_model(folder)
 
 
-def test_a_circle_of_links_hurts_no_other_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_circle_of_links_hurts_no_other_model(folder: Path) -> None:
     loop = folder.parent / "loop"
     loop.mkdir()
     (loop / "model.safetensors").symlink_to(loop / "other")
@@ -151,10 +123,6 @@ def test_tables_beside_the_weights_are_counted(tmp_path: Path) -> None:
     change(gpt / "config.json", n_positions=1_000_000)
     with pytest.raises(CheckpointError, match=r"(asks for|describes)"):
         try_out(gpt)
-
-
-def test_a_whole_model_passes_the_rehearsal(folder: Path) -> None:
-    rehearse(folder)
 
 
 def test_a_sentence_says_nothing_of_this_machine() -> None:

@@ -75,3 +75,11 @@ def test_every_table_of_a_model_on_a_gpu_is_that_of_the_processor(name: str) -> 
             pd.testing.assert_frame_equal(found, wanted, rtol=1e-2, atol=1e-3)
             n_compared += 1
     assert n_compared >= 12
+
+
+def test_a_model_on_a_gpu_is_examined() -> None:
+    model = FAMILIES["Llama"].make().to("cuda")
+    table = xformer.diagnose(model, "the cat sat on the mat", tokenizer=tokenizer()).table
+    assert set(table.loc[table["verdict"] == "could not run", "check"]) == set()
+    assert set(table.loc[table["verdict"] == "broken", "check"]) == {"tied_weights"}  # its weights are arbitrary
+    assert {weight.device.type for weight in model.parameters()} == {"cuda"}

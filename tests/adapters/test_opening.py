@@ -28,7 +28,11 @@ class Opened(NamedTuple):
     run: dict[str, torch.Tensor]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+WATCHED = [name for name in FAMILIES if name not in ("Llama", "Mistral", "RoBERTa", "DistilBERT", "Marian", "GPT-J")]
+"""The families but those whose blocks are built like those of another one."""
+
+
+@pytest.fixture(scope="module", params=WATCHED)
 def family(request: pytest.FixtureRequest) -> Opened:
     stock = FAMILIES[request.param].make()
     opened, verification = open_transformers(copy.deepcopy(stock))
@@ -102,19 +106,7 @@ def test_a_stream_that_is_replaced_flows_on(family: Opened) -> None:
             assert torch.allclose(moved, family.run["logits"], **CLOSE)
 
 
-def test_an_edge_that_is_cut_gets_no_weight_and_no_other_row_moves(family: Opened) -> None:
-    path = family.opened.layout.attention[0].path
-    before = family.run[f"{path}.pattern"]
-    after = family.opened.run(family.inputs, edits=[edits.mask_edges(path, [(3, 1)], [2])])[f"{path}.pattern"]
-    assert before[0, 2, 3, 1] > 0
-    assert after[0, 2, 3, 1] == 0
-    rest = torch.ones_like(before, dtype=torch.bool)
-    rest[0, 2, 3] = False
-    assert torch.equal(before[rest], after[rest])
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["Llama", "GPT-2", "BERT"])
+@pytest.mark.parametrize(("name", "dtype"), [("Llama", torch.bfloat16), ("BERT", torch.float16)])
 def test_the_parts_found_in_half_precision_are_those_of_float32(name: str, dtype: torch.dtype) -> None:
     """One feature of the stream is far larger than all others, as in large models (Sun et al. 2024)."""
     model = FAMILIES[name].make()
@@ -146,10 +138,16 @@ def test_rotation_off_leaves_queries_and_keys_where_they_were() -> None:
     assert torch.allclose(found["decoder.0.attn.q"], q, **CLOSE)
 
 
-def test_causality_lifted_lets_every_query_see_every_key() -> None:
+def test_an_edge_is_cut_and_causality_lifted() -> None:
     opened, _ = open_transformers(FAMILIES["Mistral"].make())
-    inputs = example_inputs(opened.module, 3)
-    pattern = opened.run(inputs, edits=[edits.set_causal(False)])["decoder.0.attn.pattern"]
+    inputs, path = example_inputs(opened.module, 3), "decoder.0.attn"
+    before = opened.run(inputs)[f"{path}.pattern"]
+    after = opened.run(inputs, edits=[edits.mask_edges(path, [(3, 1)], [2])])[f"{path}.pattern"]
+    moved = (before != after)[0].nonzero()  # [cell, (head, query, key)]
+    assert before[0, 2, 3, 1] > 0
+    assert after[0, 2, 3, 1] == 0
+    assert {tuple(one) for one in moved[:, :2].tolist()} == {(2, 3)}  # no other row moves
+    pattern = opened.run(inputs, edits=[edits.set_causal(False)])[f"{path}.pattern"]
     assert (pattern.triu(1).sum(-1)[..., :-1] > 0).all()
 
 

@@ -11,6 +11,7 @@ from tests.real_models import real_model
 from xformer import edits
 from xformer.adapters import ModelAdapter
 from xformer.edits import AnyEdit
+from xformer.model_files import inspect
 from xformer.reading import Reading, adapter_of
 
 LENGTH = 48
@@ -37,14 +38,10 @@ def test_it_knows_whom_john_gave_a_drink_to_and_what_capital_france_has(smollm2:
 def test_it_is_what_its_makers_say(smollm2: ModelAdapter) -> None:
     shape = smollm2.shape
     assert (shape.n_layers, shape.n_heads, shape.d_model, shape.vocab_size) == (30, 9, 576, 49152)
-    assert sum(shape.heads.values()) == 270
     assert shape.is_causal
-
-
-def repeated(seed: int) -> torch.Tensor:
-    """Arbitrary tokens, and then the same once more [1, 2 · LENGTH]."""
-    once = torch.randint(100, 49000, (1, LENGTH), generator=torch.Generator().manual_seed(seed))
-    return torch.cat([once, once], dim=1)
+    found = inspect(real_model("SmolLM2-135M-Instruct"))
+    assert (found.model_type, found.n_parameters, found.has_tokenizer) == ("llama", 134_515_008, True)
+    assert (found.folder / "LICENSE").is_file()
 
 
 def loss_on_the_repeat(subject: ModelAdapter, ids: torch.Tensor, changes: list[AnyEdit]) -> float:
@@ -53,10 +50,10 @@ def loss_on_the_repeat(subject: ModelAdapter, ids: torch.Tensor, changes: list[A
     return F.cross_entropy(logits[0, LENGTH:-1], ids[0, LENGTH + 1 :]).item()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_its_induction_head_is_found_and_needed(smollm2: ModelAdapter, seed: int) -> None:
+def test_its_induction_head_is_found_and_needed(smollm2: ModelAdapter) -> None:
     """Layer 18, head 6, from 0: it looks at what came after the same token, and without it the repeat is harder to say."""
-    ids = repeated(seed)
+    once = torch.randint(100, 49000, (1, LENGTH), generator=torch.Generator().manual_seed(0))
+    ids = torch.cat([once, once], dim=1)
     pattern = xformer.read(smollm2, ids, keep=("logits", "decoder.18.attn.pattern"))["decoder.18.attn.pattern"]
     queries = torch.arange(LENGTH, 2 * LENGTH - 1)
     scores = pattern[0][:, queries, queries - LENGTH + 1].mean(dim=-1)  # [head]
@@ -67,11 +64,3 @@ def test_its_induction_head_is_found_and_needed(smollm2: ModelAdapter, seed: int
     another = loss_on_the_repeat(smollm2, ids, [edits.ablate_head("decoder.18.attn", 2)])
     assert without > whole + 0.5
     assert abs(another - whole) < 0.5 * (without - whole)
-
-
-def test_the_first_token_takes_much_of_its_attention(smollm2: ModelAdapter) -> None:
-    reading = xformer.read(
-        smollm2, "When Mary and John went to the store, John gave a drink to", keep=("logits", "*.pattern")
-    )
-    on_first = [reading[f"{site.path}.pattern"][0, :, 1:, 0].mean().item() for site in reading.attention]
-    assert 0.35 < sum(on_first) / len(on_first) < 0.7

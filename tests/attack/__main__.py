@@ -14,7 +14,7 @@ import traceback
 from collections import Counter
 
 from tests.attack.ground import MB, Ground
-from tests.attack.kinds import FILES, SERVER, Kind
+from tests.attack.kinds import KINDS, Kind
 from tests.attack.visitor import FindingError
 from tests.trial_options import trial_options
 
@@ -25,18 +25,19 @@ def main() -> int:
     print(f"{'attack':<36} {'tried':>7} {'findings':>9} {'seconds':>8} {'server, MB':>11}  what came of it", flush=True)
     findings = 0
     with Ground() as ground:
-        for kind in (*FILES, *SERVER):
-            if options.only in kind.name and (kind.has_short or not options.short):
-                findings += _try(kind, ground, not options.short, random.Random(options.seed))
+        for kind in KINDS:
+            if options.only in kind.name:
+                n = kind.short if options.short else kind.long
+                findings += _try(kind, ground, n, random.Random(options.seed))
     print(f"{findings} findings")
     return 1 if findings else 0
 
 
-def _try(kind: Kind, ground: Ground, is_long: bool, draw: random.Random) -> int:
+def _try(kind: Kind, ground: Ground, n: int, draw: random.Random) -> int:
     came: Counter[str] = Counter()
     began, finding = time.monotonic(), ""
     try:
-        for what in kind.attempts(ground, is_long, draw):
+        for what in kind.attempts(ground, n, draw):
             came[what] += 1
         ground.check()
     except FindingError as error:

@@ -15,9 +15,9 @@ from xformer.checkpoints import Checkpoint, from_bytes, to_bytes
 from xformer.training.run_store import RunStore
 
 
-def attempts(ground: Ground, visitors: int, rounds: int, draw: random.Random) -> Iterator[str]:
+def attempts(ground: Ground, visitors: int, draw: random.Random) -> Iterator[str]:
     """Let visitors look and type at once; then compare what each received with what each typed."""
-    crowd = [_One(ground, random.Random(draw.random()), rounds) for _ in range(visitors)]
+    crowd = [_One(ground, random.Random(draw.random())) for _ in range(visitors)]
     with ThreadPoolExecutor(visitors) as pool:
         jobs = [pool.submit(one.run) for one in crowd]
     for number, job in enumerate(jobs):
@@ -37,15 +37,15 @@ def attempts(ground: Ground, visitors: int, rounds: int, draw: random.Random) ->
 class _One:
     ground: Ground
     draw: random.Random
-    rounds: int
     secrets: set[bytes] = field(default_factory=set)
     seen: set[bytes] = field(default_factory=set)
     took: list[float] = field(default_factory=list)
 
     def run(self) -> None:
         with Visitor(self.ground.base) as visitor:
-            for number in range(self.rounds):
-                self._look(visitor, number)
+            for _ in range(2):
+                self._look(visitor)
+            self._import(visitor)
             self.seen, self.took = visitor.seen, visitor.took
 
     def _canary(self) -> str:
@@ -53,21 +53,19 @@ class _One:
         self.secrets.add(word.encode())
         return word
 
-    def _look(self, visitor: Visitor, number: int) -> None:
+    def _look(self, visitor: Visitor) -> None:
         page = self.draw.choice(("", "attention", "residual", "compare"))
         visitor.open(page, f"model=reverse&input={self._canary()}")
         visitor.open(page, f"model=reverse&input=3 7 12&edits={self._canary()}")
         visitor.open("first_principles", f"text=the {self._canary()}")
-        visitor.open("characters" if number % 2 else "", f"model=characters&input=The {self._canary()} and more")
-        visitor.open("runs")
-        if number == 0:
-            self._import(visitor)
+        visitor.open("", f"model=characters&input=The {self._canary()} and more")
         visitor.open("runs", f"find={self._canary()}")
         visitor.open("train")
         visitor.open("compare")
 
     def _import(self, visitor: Visitor) -> None:
         """A file whose name, and the name in it, are secrets; only its owner finds it, and knows its link."""
+        visitor.open("runs")
         good, canary = from_bytes(originals()["import"]), self._canary()
         card = {**good.card, "name": canary, "about": self._canary()}
         visitor.upload(

@@ -10,10 +10,8 @@ import json
 import multiprocessing
 import os
 import random
-import resource
 import shutil
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -34,9 +32,10 @@ from xformer.adapters.load import library, limit_memory, limit_time, open_model,
 from xformer.errors import XformerError
 from xformer.reading import read
 
-SECONDS, MEMORY = 5.0, 1_500 * 1024**2
+SECONDS = 5.0
+"""Seconds of the processor that opening and reading may take."""
 WALL = 60
-"""On a busy machine; what counts are seconds of the processor."""
+"""On a busy machine."""
 SIZES = (0, -1, 1, 2**31, 10**6, 10**7, 10**8, 2**62, 1e9, -7)
 GOOD = ("Llama", "GPT-2", "BERT", "T5", "ViT")
 RULES: tuple[dict[str, Any], ...] = (
@@ -69,7 +68,7 @@ def mutant(where: Path, draw: random.Random) -> str:
     """A folder with something wrong, and in a few words what."""
     name = draw.choice(GOOD)
     shutil.copytree(originals() / name, where)
-    change = draw.choice((_config, _config, _config, _tensors, _tensors, _tokenizer, _tokenizer, _bytes, _files))
+    change = draw.choice((_config, _config, _config, _tensors, _tensors, _tokenizer, _tokenizer, _bytes))
     change(where, draw)
     return f"{name} {change.__name__[1:]}"
 
@@ -144,18 +143,6 @@ def _bytes(where: Path, draw: random.Random) -> None:
     file.write_bytes(data)
 
 
-def _files(where: Path, draw: random.Random) -> None:
-    file = draw.choice(sorted(where.iterdir()))
-    file.unlink()
-    how = draw.randrange(4)
-    if how == 0:
-        file.symlink_to(file)
-    elif how == 1:
-        file.symlink_to("/etc/passwd")
-    elif how == 2:
-        file.mkdir()
-
-
 def gguf_mutant(where: Path, draw: random.Random) -> str:
     """A GGUF file with something wrong in its first part, where keys and shapes are, or in its numbers."""
     data = bytearray((originals() / "tiny.gguf").read_bytes())
@@ -188,60 +175,49 @@ def attempts(make: Callable[[Path, random.Random], str], n: int, draw: random.Ra
         for number in range(n):
             where = Path(folder) / str(number)
             what = f"{make(where, draw)} mutant {number}"
-            path = where / "tiny.gguf" if (where / "tiny.gguf").exists() else where
-            verdict = _in_a_child(what, path, _rehearsed, may_end=True)
-            yield verdict if verdict != "passed" else _in_a_child(what, path, _opened, may_end=False)
+            yield _tried(what, where / "tiny.gguf" if (where / "tiny.gguf").exists() else where)
             shutil.rmtree(where, ignore_errors=True)
 
 
-def _rehearsed(path: Path) -> str:
-    try_out(path, limit_time)
-    return "passed"
-
-
-def _opened(path: Path) -> str:
-    model = open_model(path)
-    read(model, model.input.default)
-    return "read"
-
-
-def _in_a_child(what: str, path: Path, work: Callable[[Path], str], *, may_end: bool) -> str:
-    """What came of some work on a path: "read", "refused", or "ended" by a limit where that may be."""
+def _tried(what: str, path: Path) -> str:
+    """What came of a mutant: "read", "refused", or "ended" by a limit of the rehearsal."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_work, args=(work, path, sender))
+    child = context.Process(target=_try, args=(path, sender))
     child.start()
     sender.close()
-    began = time.monotonic()
-    verdict, seconds, memory = ("ended", "", ""), 0.0, 0
-    if receiver.poll(WALL):
-        with suppress(EOFError):
-            verdict, seconds, memory = receiver.recv()
+    came: list[str] = []
+    with suppress(EOFError):
+        while receiver.poll(WALL):
+            came.append(receiver.recv())
     child.kill()
     child.join()
-    if verdict[0] == "raw" or (verdict[0] == "ended" and not may_end):
-        raise FindingError(f"{what}: {' '.join(verdict)} after {time.monotonic() - began:.1f} s, exit {child.exitcode}")
-    if seconds > SECONDS or memory > MEMORY:
-        raise FindingError(f"{what}: {seconds:.1f} s of the processor, {memory / 1024**2:.0f} MB")
-    return verdict[0]
+    if "passed" not in came:
+        return came[-1] if came else "ended"
+    if came[-1] not in ("read", "refused"):
+        raise FindingError(f"{what}: {came[-1]}, exit {child.exitcode}")
+    return came[-1]
 
 
-def _work(work: Callable[[Path], str], path: Path, sender: Any) -> None:
+def _try(path: Path, sender: Any) -> None:
+    """Rehearse, where anything may be raised and the limits may end the process; then open and read."""
     os.close(2)
     os.open(os.devnull, os.O_WRONLY)
+    warnings.simplefilter("ignore")
     limit_memory()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            verdict = (work(path), "", "")
-        except XformerError as error:
-            sentence = str(error)
-            is_plain = (
-                sentence.strip() and sentence.isprintable() and len(sentence) < 1_000 and str(path) not in sentence
-            )
-            verdict = ("refused", "", "") if is_plain else ("raw", "sentence", sentence[:300])
-        except BaseException as error:
-            # The process that runs a rehearsal makes a sentence of anything that is raised in it.
-            verdict = ("refused", "", "") if work is _rehearsed else ("raw", type(error).__name__, str(error)[:300])
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    sender.send((verdict, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024))
+    try:
+        try_out(path, limit_time)
+    except BaseException:
+        return sender.send("refused")
+    sender.send("passed")
+    limit_time(SECONDS)
+    try:
+        model = open_model(path)
+        read(model, model.input.default)
+    except XformerError as error:
+        sentence = str(error)
+        is_plain = sentence.strip() and sentence.isprintable() and len(sentence) < 1_000 and str(path) not in sentence
+        return sender.send("refused" if is_plain else f"the sentence {sentence[:300]!r}")
+    except BaseException as error:
+        return sender.send(f"{type(error).__name__}: {str(error)[:300]}")
+    return sender.send("read")

@@ -11,15 +11,10 @@ from unittest.mock import patch
 
 from tests.attack.visitor import FindingError
 from tests.browser.serving import launch, stop
-from xformer.training.limits import disk_used
 
 MB = 1024**2
-DISK = 96 * MB
-"""What all runs and texts may take on the server under attack."""
 BY_ADDRESS = 4
 """Runs that one address may have under way there."""
-CONNECTIONS = 40
-"""Connections that one address may have open there."""
 
 
 class Ground:
@@ -33,10 +28,8 @@ class Ground:
             "XFORMER_RUNS": str(self.folder / "runs"),
             "XFORMER_DATA": str(self.folder / "data"),
             "XFORMER_OPEN": "0",
-            "XFORMER_MAX_DISK": str(DISK),
             "XFORMER_MAX_WAITING": "2",
             "XFORMER_MAX_WAITING_BY_ADDRESS": str(BY_ADDRESS),
-            "XFORMER_MAX_CONNECTIONS_BY_ADDRESS": str(CONNECTIONS),
         }
         with patch.dict(os.environ, settings):
             self.server, self.base = launch(log=self.log)
@@ -58,7 +51,3 @@ class Ground:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
         raise FindingError("the server is gone")
-
-    def disk(self) -> int:
-        """Bytes that runs and texts take on the disk."""
-        return disk_used(self.folder)

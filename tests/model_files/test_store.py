@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import pytest
 
 from xformer.errors import InputError, ModelFileError, NotEnoughMemoryError
-from xformer.model_files import ModelStore, SharedJobs
+from xformer.model_files import ModelStore
 from xformer.model_files.store import Step
 
 
@@ -71,7 +71,7 @@ def until(true: Callable[[], bool]) -> None:
     raise AssertionError("it never came about")
 
 
-def test_eight_simultaneous_visitors_share_one_model_and_its_progress(machine: Machine) -> None:
+def test_eight_visitors_share_one_model_and_its_progress_and_others_are_loaded_one_by_one(machine: Machine) -> None:
     store, seen = machine.store(), [[] for _ in range(8)]
     machine.gate.clear()
 
@@ -84,34 +84,15 @@ def test_eight_simultaneous_visitors_share_one_model_and_its_progress(machine: M
         until(lambda: all((1, 2, "reading hf:a") in one for one in seen))
         machine.gate.set()
         assert len({one.result() for one in asked}) == 1
-    assert machine.loads == ["hf:a"]
-    assert store.open_ids() == ["hf:a"]
-
-
-def test_different_models_are_loaded_one_after_the_other(machine: Machine) -> None:
-    store = machine.store()
-
-    def ask(number: int) -> str:
-        with store.use(f"hf:{number}") as model:
-            return model.id
-
-    with ThreadPoolExecutor(8) as pool:
-        assert sorted(pool.map(ask, range(8))) == [f"hf:{number}" for number in range(8)]
+    assert machine.loads == store.open_ids() == ["hf:a"]
+    jobs = [store.start(f"hf:{number}") for number in range(8)]
+    assert [job.wait().id for job in jobs] == [f"hf:{number}" for number in range(8)]
     assert machine.most_at_once == 1
 
 
-def test_the_one_unused_for_longest_makes_room(machine: Machine) -> None:
-    machine.room = 2
-    store = machine.store()
-    for id in ("hf:a", "hf:b", "hf:a", "hf:c"):
-        with store.use(id):
-            pass
-    assert store.open_ids() == ["hf:a", "hf:c"]
-    assert {model.id for model in machine.alive} == {"hf:a", "hf:c"}
-    assert store.job("hf:b") is None
-
-
-def test_what_is_used_is_never_given_up(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_used_is_never_given_up_and_the_one_unused_for_longest_makes_room(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("xformer.model_files.store.PATIENCE", 1)
     machine.room = 2
     store = machine.store()
@@ -124,6 +105,8 @@ def test_what_is_used_is_never_given_up(machine: Machine, monkeypatch: pytest.Mo
         del models
     with store.use("hf:c"):  # now one has to go
         assert store.open_ids() == ["hf:a", "hf:c"]  # b was given back first
+    assert {model.id for model in machine.alive} == {"hf:a", "hf:c"}
+    assert store.job("hf:b") is None
 
 
 def test_one_that_is_started_or_waited_for_is_loaded_once_and_not_given_up(machine: Machine) -> None:
@@ -213,29 +196,6 @@ def test_a_load_continues_for_other_visitors_when_one_leaves(machine: Machine) -
     with store.use("hf:a") as model:
         assert model.id == "hf:a"
     assert machine.loads == ["hf:a"]
-
-
-def test_jobs_are_joined_while_they_run_and_can_be_cancelled() -> None:
-    jobs: SharedJobs[int] = SharedJobs()
-    gate = threading.Event()
-
-    def work(step: Step) -> int:
-        step(0, 1, "half way")
-        assert gate.wait(20)
-        step(1, 1, "done")
-        return 3
-
-    first = jobs.run("SmolLM2", work, "Fetching SmolLM2")
-    assert jobs.run("SmolLM2", work, "Fetching SmolLM2") is first
-    first.cancel()
-    gate.set()
-    with pytest.raises(ModelFileError, match=r"Fetching SmolLM2 was cancelled\."):
-        first.wait()
-    again = jobs.run("SmolLM2", work, "Fetching SmolLM2")
-    assert again is not first
-    assert again.wait() == 3
-    assert jobs.last("SmolLM2") is again
-    assert jobs.last("another") is None
 
 
 def test_checks_run_beside_each_other_and_before_the_turn_to_load(machine: Machine) -> None:

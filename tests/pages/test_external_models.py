@@ -116,7 +116,7 @@ def test_a_fetch_that_a_click_began_makes_the_page_give_it_a_clock(monkeypatch: 
 
     running = SimpleNamespace(state="running", title="Fetching", progress=SimpleNamespace(what="starting"))
     monkeypatch.setattr(session, "_running", list)  # as it was when the page was drawn
-    monkeypatch.setattr(session, "FETCHES", SimpleNamespace(last=lambda name: running))
+    monkeypatch.setattr(session, "FETCHES", SimpleNamespace(get=lambda name: running))
     monkeypatch.setattr(session.st, "fragment", lambda **options: lambda part: part)
     monkeypatch.setattr(session.st, "rerun", rerun)
     with pytest.raises(DrawnAnewError):

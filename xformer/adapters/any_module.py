@@ -8,7 +8,7 @@ Integer inputs are its tokens; otherwise its positions are numbered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from xformer.adapters.adapter import Input
 from xformer.adapters.attachment import left_as_found, noting_draws, remembered
-from xformer.adapters.on_demand import lengths, recorded_bytes
+from xformer.adapters.on_demand import lengths, recorded_bytes, tensors_in
 from xformer.adapters.opening import ExternalAdapter, Inputs, OpenedModel, Verification, open_module, shape_of
 from xformer.adapters.own_models import numbered
 from xformer.decoding import Step
@@ -159,14 +159,14 @@ def _call(module: nn.Module, inputs: Inputs) -> Any:
     return module(*args, **{name: value for name, value in inputs.items() if not name.isdigit()})
 
 
-def _named_tensors(inputs: Inputs) -> list[tuple[str, Tensor]]:
-    """The tensors that hold streams, with their names; a boolean one is a mask."""
-    named = [(name, value) for name, value in inputs.items() if isinstance(value, Tensor)]
-    return [(name, value) for name, value in named if value.dim() >= 2 and value.dtype != torch.bool]
+def _streams(inputs: Inputs) -> dict[str, Tensor]:
+    """The tensors that hold streams, by their names; a boolean one is a mask."""
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+    return {name: value for name, value in tensors.items() if value.dim() >= 2 and value.dtype != torch.bool}
 
 
 def _tensors(inputs: Inputs) -> list[Tensor]:
-    return [value for _, value in _named_tensors(inputs)]
+    return list(_streams(inputs).values())
 
 
 def _ids_of(inputs: Inputs) -> tuple[Tensor, ...]:
@@ -177,13 +177,9 @@ def _n_batch(inputs: Inputs) -> int:
     return _tensors(inputs)[0].shape[0] if _tensors(inputs) else 1
 
 
-def _lengthened(inputs: Inputs, extra: dict[int, int]) -> Inputs:
-    """The inputs with the first position of some of their tensors repeated at the end."""
-    grown, named = dict(inputs), _named_tensors(inputs)
-    for index, n in extra.items():
-        name, value = named[index]
-        grown[name] = torch.cat([value, *[value[:, :1]] * n], dim=1)
-    return grown
+def _lengthened(inputs: Inputs, names: Iterable[str], n: int) -> Inputs:
+    """The inputs with the first position of some streams repeated n times at the end."""
+    return inputs | {name: torch.cat([inputs[name], *[inputs[name][:, :1]] * n], dim=1) for name in names}
 
 
 def _runs(module: nn.Module, inputs: Inputs) -> bool:
@@ -206,15 +202,15 @@ def _probed(module: nn.Module, inputs: Inputs) -> tuple[Inputs, int | None]:
     if not tensors:
         raise InputError("A module is read with inputs [batch, pos] or [batch, pos, features], got no such tensor.")
     if tensors[0].shape[1] < 3:
-        longer = _lengthened(inputs, dict.fromkeys(range(len(tensors)), 3))
+        longer = _lengthened(inputs, _streams(inputs), 3)
         inputs = longer if _runs(module, longer) else inputs
-    lengths = [value.shape[1] for value in _tensors(inputs)[:2]]
-    if len(lengths) < 2:
+    streams = _tensors(inputs)
+    if len(streams) < 2:
         return inputs, None
-    if lengths[0] != lengths[1]:
-        return inputs, lengths[1]
-    for extra in ({0: 1}, {1: 1}):
-        longer = _lengthened(inputs, extra)
+    if streams[0].shape[1] != streams[1].shape[1]:
+        return inputs, streams[1].shape[1]
+    for name in list(_streams(inputs))[:2]:
+        longer = _lengthened(inputs, [name], 1)
         if _runs(module, longer):
             return longer, _tensors(longer)[1].shape[1]
     return inputs, None
@@ -240,14 +236,7 @@ def _open(module: nn.Module, inputs: Inputs) -> tuple[dict[str, Any], Verificati
 
 def first_tensor(output: Any) -> Tensor:
     """The logits or the last hidden state if the output names them, else its first tensor."""
-    if isinstance(output, Tensor):
-        return output
-    for name in ("logits", "last_hidden_state"):
-        value = getattr(output, name, None)
-        if isinstance(value, Tensor):
-            return value
-    values = output if isinstance(output, tuple | list) else output.values()
-    first = next((value for value in values if isinstance(value, Tensor)), None)
-    if first is None:
+    named = [getattr(output, name, None) for name in ("logits", "last_hidden_state")]
+    if not (found := tensors_in([*named, output])):
         raise InputError("This module returns no tensor that could be shown.")
-    return first
+    return found[0]

@@ -11,7 +11,6 @@ when the last of them is done. What is cached about a model between calls (`reme
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -42,9 +41,7 @@ class _Held:
     def __init__(self, owner: Any) -> None:
         self.owner, self.n_holders = owner, 0
         self.attributes = dict(vars(owner))
-        hooks = [value for name, value in self.attributes.items() if "hooks" in name and isinstance(value, dict)]
-        self.hooks = [(value, set(value)) for value in hooks]  # Transformers adds some when attention is requested
-        self.contents = list(_containers(list(self.attributes.values()), set(map(id, hooks))))
+        self.contents = list(_containers(list(self.attributes.values()), set()))  # its hooks are among them
         buffers = owner.buffers(recurse=False) if isinstance(owner, nn.Module) else ()
         self.buffers = [(one, one.clone()) for one in buffers]
 
@@ -57,9 +54,6 @@ class _Held:
         for name, value in self.attributes.items():
             if name not in now or now[name] is not value:
                 now[name] = value
-        for hooks, before in self.hooks:
-            for key in hooks.keys() - before:
-                del hooks[key]
         for container, before in self.contents:
             if _ids(container) == _ids(before):
                 continue
@@ -106,21 +100,16 @@ def unwrapped(model: nn.Module) -> nn.Module:
         UnavailableError: It is sharded by FSDP.
         InputError: It has no weights yet.
     """
-    devices = {weight.device.type for weight in model.parameters()}
-    if devices == {"meta"}:
+    if {weight.device.type for weight in model.parameters()} == {"meta"}:
         raise InputError(
             f"{type(model).__name__} has no weights: they are all on PyTorch's meta device; load them first."
         )
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        from torch.distributed.fsdp import FullyShardedDataParallel
-        from torch.distributed.tensor import DTensor
-
-        is_wrapped = any(isinstance(part, FullyShardedDataParallel) for part in model.modules())
-        if is_wrapped or any(isinstance(weight, DTensor) for weight in model.parameters()):
-            raise UnavailableError(
-                f"Whole weight matrices are read, and FSDP shards those of {type(model).__name__}; use "
-                "DistributedDataParallel, or give a gathered copy."
-            )
+    kinds = {type(part).__name__ for part in (*model.modules(), *model.parameters())}
+    if kinds & {"FullyShardedDataParallel", "DTensor"}:  # importing the classes takes a second
+        raise UnavailableError(
+            f"Whole weight matrices are read, and FSDP shards those of {type(model).__name__}; use "
+            "DistributedDataParallel, or give a gathered copy."
+        )
     while True:
         inner = None
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
@@ -145,9 +134,7 @@ def uncompiled() -> Iterator[None]:
     """Compile nothing inside, as hooks that serve one run would be compiled in every run. Threads may overlap."""
     global _n_uncompiled
     with _LOCK:
-        if (
-            not _n_uncompiled and "torch._dynamo" in sys.modules
-        ):  # else nothing is compiled, and importing it takes a second
+        if not _n_uncompiled:
             _UNCOMPILED.enter_context(torch.compiler.set_stance("force_eager"))
         _n_uncompiled += 1
     try:
@@ -269,8 +256,6 @@ class Memory:
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Held while the model is opened, so that threads open it once."""
-    structure: tuple[Any, ...] = ()
-    """The names and classes of its modules when the cache was filled."""
     found: dict[Any, Any] = field(default_factory=dict)
     draws: bool = False
     """Whether it draws random numbers in eval mode."""
@@ -288,10 +273,8 @@ def memory_of(module: nn.Module) -> Memory:
 def remembered(module: nn.Module, key: Any, find: Callable[[], T]) -> T:
     """Cache the result of `find` until the model's modules change; concurrent threads wait for one result."""
     memory = memory_of(module)
-    structure = tuple((name, type(part)) for name, part in module.named_modules())
+    key = (key, tuple((name, type(part)) for name, part in module.named_modules()))
     with memory.lock:
-        if memory.structure != structure:
-            memory.structure, memory.found = structure, {}
         if key not in memory.found:
             memory.found[key] = find()
         return memory.found[key]

