@@ -195,7 +195,7 @@ def findings(name: str, bug: str) -> tuple[list[Finding], list[Finding]]:
     """The findings of the diagnosis for the right and for the broken model."""
     right, wrong = _models(name, bug)
     task = models.checkpoint(name).task
-    return examine(right, task), examine(wrong, task)
+    return examine(right, task).findings, examine(wrong, task).findings
 
 
 def _key(view: View, bug: Bug) -> tuple[str, tuple[int, ...], str, str, str]:

@@ -103,7 +103,7 @@ def test_an_examination_finds_a_healthy_model_healthy_and_a_silent_layer_silent(
     chosen = preset("digits")
     task = Task(chosen.task) if known else None
     fresh = Transformer(chosen.model, torch.Generator().manual_seed(0)).eval()
-    assert [finding.kind for finding in examine(fresh, task)] == []
+    assert [finding.kind for finding in examine(fresh, task).findings] == []
     inputs = examination(chosen.model, task)
     assert inputs.valid.shape == (24, 17)
     broken = record(fresh, inputs.tokens, edits=[edits.scale("encoder.1.attn.out", 0.0)])

@@ -58,7 +58,7 @@ class Attention(Right):
         if self.fault == "window_one_more":
             return scores.masked_fill((key > query) | (key <= query - 6), float("-inf"))
         if self.fault == "weak_mask":
-            return torch.where(one & hidden.isneginf(), scores - 4.0, hidden)
+            return torch.where(one & hidden.isneginf(), scores - 40.0, hidden)
         return hidden
 
     def softmax(self, scores: Scores, mask: Mask) -> Scores:

@@ -78,15 +78,10 @@ class Run:
         """The same call with other tokens at the positions of the logits."""
         return replace(self, tokens=tokens) if self.target is None else replace(self, target=tokens)
 
-    def to(self, device: torch.device) -> Run:
-        """The same call with its tensors on a device."""
+    def each(self, change: Callable[[Tensor], Tensor]) -> Run:
+        """The same call with each of its tensors changed."""
         values = {name: getattr(self, name) for name in TENSORS}
-        return replace(self, **{name: value.to(device) for name, value in values.items() if value is not None})
-
-    def rows(self, which: list[int]) -> Run:
-        """Some of the rows, in that order."""
-        values = {name: getattr(self, name) for name in TENSORS}
-        return replace(self, **{name: value[which] for name, value in values.items() if value is not None})
+        return replace(self, **{name: change(value) for name, value in values.items() if value is not None})
 
 
 TENSORS = ("tokens", "valid", "positions", "segments", "target", "target_valid")
@@ -243,17 +238,16 @@ class Subject:
 
     def call(self, named: Mapping[str, Any], seed: int = 0) -> Any:
         """Call the module with named arguments, in eval mode and with random numbers of its own."""
-        device = self.device
-        named = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in named.items()}
+        named = {name: self._here(value) if isinstance(value, Tensor) else value for name, value in named.items()}
         args = [value for name, value in named.items() if name.isdigit()]
-        with _own_randomness(device, seed):
+        with _own_randomness(self.device, seed):
             return self.module(*args, **{name: value for name, value in named.items() if not name.isdigit()})
 
     @torch.no_grad()
     def logits(self, run: Run) -> Float[Tensor, "batch out vocab"]:
         """What the model puts out for every position of `run.read`, in main memory."""
         self.tick()
-        return self._logits(run.to(self.device)).cpu()
+        return self._logits(run.each(self._here)).cpu()
 
     def _logits(self, run: Run) -> Tensor:
         if run.n_cached:
@@ -325,7 +319,7 @@ class Subject:
             XformerError: The attention of this model cannot be read.
         """
         with _own_randomness(self.device, run.seed):
-            return {name: value.cpu() for name, value in self._recorded(run.to(self.device)).items()}
+            return {name: value.cpu() for name, value in self._recorded(run.each(self._here)).items()}
 
     def _recorded(self, run: Run) -> dict[str, Tensor]:
         if run.n_cached and not isinstance(self.module, Transformer):
@@ -382,6 +376,9 @@ class Subject:
     def device(self) -> torch.device:
         """Where its weights are."""
         return next((one.device for one in self.module.parameters()), torch.device("cpu"))
+
+    def _here(self, value: Tensor) -> Tensor:
+        return value.to(self.device)
 
     @property
     def dtype(self) -> torch.dtype:
