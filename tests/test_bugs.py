@@ -12,7 +12,7 @@ from torch import Tensor
 import xformer
 from tests.layers.reference import ARCHITECTURES, assert_close, build, inputs
 from tests.training.tiny import tiny_preset
-from xformer.bugs import BUGS, CRASHES, WHOLE_RUNS
+from xformer.bugs import BUGS, WHOLE_RUNS
 from xformer.bugs.bug import replace_modules
 from xformer.bugs.lab import lab_run, read_both
 from xformer.bugs.network import redrawn
@@ -286,14 +286,6 @@ def test_a_frozen_model_in_single_precision_stays_so() -> None:
 def test_a_second_bug_is_refused() -> None:
     with pytest.raises(InputError, match="already"):
         BUGS["no-scale"].broken(BUGS["causal-ignored"].broken(build(architecture="decoder")))
-
-
-def test_every_bug_is_told_in_full() -> None:
-    for bug in BUGS.values():
-        assert all((bug.title, bug.mistake, bug.seen_in, bug.look_for, bug.rule))
-        assert bug.equation_wrong != bug.equation_right
-    assert len({bug.title for bug in BUGS.values()}) == len(BUGS)
-    assert all(crash.mistake and crash.error and crash.meant for crash in CRASHES)
 
 
 def test_decoding_with_whole_runs_is_what_a_recorded_run_says() -> None:

@@ -326,7 +326,7 @@ def _lanes(pair: Pair, model: ModelAdapter) -> list[Lane]:
 
 def _tokens(run: Run, row: int, model: ModelAdapter) -> list[str]:
     """The tokens of a row; padding is called that."""
-    names, valid = _names(model, run.read[row].tolist()), run.valid if run.target is None else run.target_valid
+    names, valid = _names(model, run.read[row].tolist()), run.valid if run.target is None else None
     there = [True] * len(names) if valid is None else valid[row].tolist()
     return [name if is_token else "pad" for name, is_token in zip(names, there, strict=True)]
 

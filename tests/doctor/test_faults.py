@@ -10,14 +10,16 @@ import torch
 from torch import nn
 
 import xformer
-from tests.doctor.llama import HERE, llama
-from tests.doctor.own import NOT_HERE, Attention, own
+from tests.doctor import llama as of_transformers
+from tests.doctor import own as ours
+from tests.doctor.llama import llama
+from tests.doctor.own import Attention, own
 from tests.doctor.plain_gpt import FAULTS, LAYER, OPTIONS, UNSEEN, PlainGPT
 from xformer.doctor.diagnosis import Diagnosis, diagnose
 
 TOKENS = torch.tensor([[5, 44, 12, 31, 7, 50, 23, 18, 39, 2, 27, 46, 9]])
 MODELS: dict[str, Callable[..., nn.Module]] = {"plain": PlainGPT, "llama": llama, "own": own}
-PLANTED = {"plain": {*FAULTS, *UNSEEN}, "llama": HERE, "own": set(FAULTS) - NOT_HERE}
+PLANTED = {"plain": {*FAULTS, *UNSEEN}, "llama": of_transformers.HERE, "own": ours.HERE}
 CASES = [(model, fault) for model in MODELS for fault in (*FAULTS, *UNSEEN) if fault in PLANTED[model]]
 QUERIES = {
     "plain": f"blocks.{LAYER}.attention.query.weight",

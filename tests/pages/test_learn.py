@@ -334,10 +334,12 @@ def test_a_round_that_is_over_leads_to_its_bug(open_page: Open, monkeypatch: pyt
     assert app.selectbox(key="bug_name").value == round_of(2).bug
 
 
-def test_a_link_to_a_model_opens_the_bugs(open_page: Open) -> None:
-    app = open_page(BUG_LAB, model="reverse")
-    assert complaints(app) == []
-    assert app.query_params["bug"] == "no-scale"
+def test_links_to_a_model_and_to_a_bug_that_is_not_here_open_the_bugs(open_page: Open) -> None:
+    for link, n_warnings in (({"model": "reverse"}, 0), ({"bug": "heisenbug"}, 1)):
+        app = open_page(BUG_LAB, **link)
+        assert not app.exception
+        assert len(app.warning) == n_warnings
+        assert app.query_params["bug"] == "no-scale"
 
 
 def test_bugs_open_and_are_named(open_page: Open) -> None:
@@ -356,16 +358,6 @@ def test_bugs_open_and_are_named(open_page: Open) -> None:
 
 def view_of(model: str) -> Any:
     return lab._view_of(model, View("parity", (), "as trained", models.subject("parity"), ()))
-
-
-@pytest.mark.parametrize("bug", ["no-scale", "forgotten-return", "no-padding-mask", "no-clipping"])
-def test_a_bug_is_shown_on_a_model_on_which_it_has_an_effect(bug: str) -> None:
-    view, why = lab.fitting(view_of("digits"), BUGS[bug])
-    assert bool(why) == (view.model != "digits")
-    if BUGS[bug].shows == "in training":
-        assert view.model == lab.FITTING[bug]
-    else:
-        assert has_effect(readings(view, BUGS[bug]), BUGS[bug])
 
 
 def test_equal_rows_have_no_note() -> None:
@@ -447,12 +439,6 @@ def test_a_model_that_shows_nothing_can_be_shown_all_the_same(open_page: Open) -
     assert complaints(app) == []
     assert app.query_params["own"] == "1"
     assert "the bug has no effect on the answer" in text(app)
-
-
-def test_a_link_to_a_bug_that_is_not_here_says_so(open_page: Open) -> None:
-    app = open_page(BUG_LAB, bug="heisenbug")
-    assert not app.exception
-    assert len(app.warning) == 1
 
 
 def test_both_train_from_the_same_weights_and_the_broken_one_may_break_off(

@@ -29,7 +29,7 @@ from xformer.diagnosis.case import (
     relative,
     warning,
 )
-from xformer.diagnosis.projections import affine, heads_joined, share_outside
+from xformer.diagnosis.projections import affine
 from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, of_norm, of_sum, unit
 
 FIT_LIMIT = 1e-3
@@ -94,10 +94,6 @@ def misfit_of_norm(made: Tensor, after: Tensor, norm: Norm, eps: float) -> float
     x = normal - normal.mean(dim=0)  # [row, d_model]
     slope = (x * y).sum(dim=0) / x.square().sum(dim=0).clamp(min=1e-30)  # [d_model]: γ
     return relative(y - slope * x, y)
-
-
-AFFINE_LIMIT = 1e-5
-"""Of an affine map float32 leaves about 1e-6 unexplained; of one with a norm between, the spread of the rows' lengths."""
 
 
 def embeddings(case: Case) -> Iterator[Measurement]:
@@ -200,7 +196,7 @@ def second(case: Case) -> Iterator[Measurement]:
 
 
 def final_norms(case: Case) -> Iterator[Measurement]:
-    """A final norm where one is configured. Without it, what comes next is affine in the bare stream, which it is not else."""
+    """A final norm where one is configured, and only there."""
     config, norm = case.trace.config, case.trace.config.norm_component
     for at in case.stacks:
         name, last = f"{at.prefix}final_norm", f"{at.stack}.{config.n_layers - 1}.resid_post"
@@ -210,21 +206,6 @@ def final_norms(case: Case) -> Iterator[Measurement]:
                 continue
             gain, shift = case.norm_weights(f"{at.stack}.norm")
             yield Measurement(name, of_norm(case[name], case[last], norm, config.norm_eps, gain, shift))
-        elif last in case and config.final_norm:
-            after = _after(case, at.stack)
-            share = None if after is None else share_outside(case[last], after)
-            if share is not None:
-                why = "What follows is made from the stream as it is: the final norm is missing."
-                yield broken(name, why) if share < AFFINE_LIMIT else Measurement(name, 0.0)
-
-
-def _after(case: Case, stack: str) -> Tensor | None:
-    """What is made of a stack's output first: the logits, or the first keys of cross-attention."""
-    is_output = stack == case.stacks[-1].stack
-    name = "logits" if is_output else "decoder.0.cross_attn.k"
-    if name not in case:
-        return None
-    return case[name] if is_output else heads_joined(case[name])
 
 
 def logits(case: Case) -> Iterator[Measurement]:
