@@ -88,7 +88,7 @@ class MaskedWith(Attention):
 
 @pytest.mark.parametrize(
     ("constant", "verdict"),
-    [(-torch.inf, "holds"), (-1e4, "holds"), (-100.0, "broken"), (0.0, "broken")],
+    [(-torch.inf, "holds"), (-1e4, "holds"), (-110.0, "broken"), (0.0, "broken")],
 )
 def test_a_mask_constant_must_be_far_below_all_scores(constant: float, verdict: str) -> None:
     model = own()

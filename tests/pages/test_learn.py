@@ -14,9 +14,8 @@ from pages.bug_lab import browse, game, lab
 from pages.bug_lab.game import PLAYED, round_of
 from pages.bug_lab.lab import example_of, has_effect, readings
 from pages.first_principles import steps
-from pages.shared import models, resources
+from pages.shared import resources
 from pages.shared.text import escape_markdown
-from pages.shared.view import View
 from tests.pages.code_and_picture import assert_code_draws, assert_code_draws_what_is_shown, charts_shown, left_by
 from tests.pages.conftest import ROOT, Open
 from tests.training.tiny import tiny_preset
@@ -356,18 +355,14 @@ def test_bugs_open_and_are_named(open_page: Open) -> None:
         assert verdict in text(app), bug.name
 
 
-def view_of(model: str) -> Any:
-    return lab._view_of(model, View("parity", (), "as trained", models.subject("parity"), ()))
-
-
 def test_equal_rows_have_no_note() -> None:
-    both = readings(view_of("reverse-small"), BUGS["init-too-large"])
+    both = readings(example_of("reverse-small"), BUGS["init-too-large"])
     assert re.search(r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", browse.rows(both))
     assert browse.rows([both[0], both[0]]) == ""
 
 
 def test_only_the_first_tokens_of_a_long_answer_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    view, bug = view_of("reverse-decoder"), BUGS["causal-ignored"]
+    view, bug = example_of("reverse-decoder"), BUGS["causal-ignored"]
     whole = lab.written(view, bug)
     lab.shared.forget(lambda key: True)
     monkeypatch.setattr(lab, "MOST_WRITTEN", 2)
@@ -380,7 +375,7 @@ def test_only_the_first_tokens_of_a_long_answer_are_decoded(monkeypatch: pytest.
 
 
 def test_the_loss_is_called_low_only_where_it_is() -> None:
-    view, bug = view_of("reverse-small"), BUGS["init-too-large"]
+    view, bug = example_of("reverse-small"), BUGS["init-too-large"]
     right, wrong = readings(view, bug)
     for loss, is_low in ((3.28, True), (9.0, False)):
         shown = replace(wrong)

@@ -10,8 +10,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from xformer.diagnosis.diagnose import examine
 from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, check, distance, share
+from xformer.doctor.localise import first_not_finite
 from xformer.doctor.subject import Subject
-from xformer.errors import XformerError
 from xformer.model import Transformer
 from xformer.site import Site
 
@@ -23,25 +23,18 @@ BACKENDS = ("eager", "sdpa", "flex_attention")
 
 @check("finite", "every activation is a finite number")
 def finite(exam: Exam) -> Finding:
-    """The first activation with NaN or infinity; scores are −∞ where a mask forbids a key."""
-    subject, base = exam.subject, exam.subject.base
+    """The outputs; where they are not finite, the first activation that is not."""
+    subject = exam.subject
     if bool(subject.base_logits.isfinite().all()):
         return Finding("holds", "Every output is a finite number.")
-    try:
-        recorded = subject.record(base)
-    except XformerError:
-        recorded = {}
-    masked = ("scores", "mask", "causal", "pos_bias")
-    wrong = (name for name, value in recorded.items() if not name.endswith(masked) and not bool(value.isfinite().all()))
-    name = next(wrong, "logits")
-    layer = re.search(r"coder\.(\d+)\.", name)
-    return broken(
-        f"Outputs are not finite numbers; the first such activation is {name}.",
+    place = first_not_finite(subject, subject.base)
+    return Finding(
+        "broken",
+        f"Outputs are not finite numbers; the first such activation is {place.name}.",
         "Look for weights that are not finite, a division by 0, and numbers too large for the type of the weights.",
         float("inf"),
         exam.floor,
-        layer=None if layer is None else int(layer[1]),
-        cause=name.rpartition(".")[2],
+        place=place,
     )
 
 

@@ -7,14 +7,12 @@ from importlib import import_module
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool
-from torch import Tensor
 
-from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, check, distance, stacked
+from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, check, distance, stacked
+from xformer.doctor.localise import first_not_finite
 from xformer.doctor.subject import Run
 from xformer.errors import XformerError
 from xformer.model import Transformer
-from xformer.site import Site
 
 N_CHANGED = 6
 """The number of positions whose token is changed, spread over the input."""
@@ -238,32 +236,16 @@ def masked_row(exam: Exam) -> Finding:
     logits = subject.logits(run)
     if bool(logits.isfinite().all()):
         return Finding("holds", "A query that may look at nothing gives finite numbers.")
-    place = _first_nan(exam, run)
     n = int((~logits[0].isfinite()).any(dim=-1).sum())
-    return broken(
+    return Finding(
+        "broken",
         f"Where a query may look at nothing (padding on the left), {n} outputs are not finite numbers.",
         "Look at the softmax of a row in which every key is masked: −∞ everywhere gives NaN, which spreads in the next layer "
         "and in every gradient. Mask with a finite number, or set such rows to 0.",
         float("inf"),
         exam.floor,
-        layer=place[0],
-        query=place[1],
-        cause="pattern",
+        place=first_not_finite(subject, run),
     )
-
-
-def _first_nan(exam: Exam, run: Run) -> tuple[int | None, int | None]:
-    """The layer of the first attention weights that are not numbers, and the first such query."""
-    try:
-        recorded = exam.subject.record(run)
-    except XformerError:
-        return None, None
-    for name, value in recorded.items():
-        site = Site.find(name)
-        if site is not None and name.endswith("pattern") and not bool(value.isfinite().all()):
-            rows: Bool[Tensor, " query"] = (~value[0].isfinite()).any(dim=-1).any(dim=0)
-            return site.layer, int(rows.nonzero()[0])
-    return None, None
 
 
 N_TOKENS = 10
