@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -51,7 +52,7 @@ def kinds(model: xformer.Transformer, task: Task | None) -> list[str]:
 
 def trained_with(bug: Bug | None) -> list[str]:
     """What is found in a tiny model that was trained with the bug for a moment."""
-    recipe = {"steps": 10, "batch_size": 16, "log_every": 10, "snapshot_every": 0}
+    recipe: dict[str, Any] = {"steps": 10, "batch_size": 16, "log_every": 10, "snapshot_every": 0}
     sizes = {"d_model": 16, "d_ff": 32, "n_layers": 2, "norm": "pre", "positions": "rotary"}
     run = lab_run(tiny_preset("decoder", model=sizes, **recipe), bug, device="cpu")
     assert list(run.reports())

@@ -1,4 +1,4 @@
-"""Checks of the whole run: finite numbers, positions, order, logits, the size of the weights, heads and neurons.
+"""Checks of the whole run: finite numbers, positions, logits, the size of the weights, heads and neurons.
 
 Positions are computed again by their registered scheme; a learned table must be known for that.
 

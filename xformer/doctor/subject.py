@@ -242,9 +242,10 @@ class Subject:
     def _logits(self, run: Run) -> Tensor:
         if run.n_cached:
             before, rest = self._halves(run)
-            is_ours, after = isinstance(self.module, Transformer), run.with_read(run.read[:, run.n_cached :])
-            output = self.module.extend(*rest) if is_ours else self.output_of(self.call(rest, run.seed), after)
-            return torch.cat([before, output], dim=1)
+            if isinstance(self.module, Transformer):
+                return torch.cat([before, self.module.extend(*rest)], dim=1)
+            after = run.with_read(run.read[:, run.n_cached :])
+            return torch.cat([before, self.output_of(self.call(rest, run.seed), after)], dim=1)
         if isinstance(self.module, Transformer):
             if run.recorded:
                 return self._recorded(run)["logits"]
