@@ -12,7 +12,7 @@ from torch import Tensor
 import xformer
 from tests.layers.reference import ARCHITECTURES, assert_close, build, inputs
 from tests.training.tiny import tiny_preset
-from xformer.bugs import BUGS, CRASHES, WHOLE_RUNS
+from xformer.bugs import BUGS, WHOLE_RUNS
 from xformer.bugs.bug import replace_modules
 from xformer.bugs.lab import lab_run, read_both
 from xformer.bugs.network import redrawn
@@ -46,40 +46,31 @@ def equal_inputs(model: xformer.Transformer) -> tuple[Tensor, ...]:
     return tuple(tokens[:, : min(7, shortest)] for tokens in inputs(model))
 
 
+SILENT = {"no-positions": "table", "lost-output": "attn.", "dead-neurons": "ffn.weight", "forgotten-return": "encoder."}
+"""Parameters that a bug cuts off from the gradient."""
+
+
 @pytest.mark.parametrize("bug", BUGS)
-def test_the_original_is_left_alone_and_the_copy_differs(bug: str) -> None:
+def test_the_copy_differs_runs_as_it_is_recorded_and_learns(bug: str) -> None:
+    """So what a lab trains is what it shows. (A NaN bug shows on padding alone, and there is none here.)"""
     model = model_for(bug)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     given = equal_inputs(model)
-    right, broken = xformer.record(model, *given), BUGS[bug].broken(model)
+    right, broken = xformer.record(model, *given).logits, BUGS[bug].broken(model).train().requires_grad_(True)
     assert not {p.data_ptr() for p in broken.parameters()} & {p.data_ptr() for p in model.parameters()}
-    wrong = xformer.record(broken, *given)
-    again = xformer.record(model, *given)
-    assert torch.equal(again.logits, right.logits)
+    logits = broken(*given)
+    wrong = xformer.record(broken, *given).logits
+    torch.testing.assert_close(wrong, logits.detach(), rtol=1e-9, atol=1e-12)
+    assert torch.equal(xformer.record(model, *given).logits, right)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     changes = BUGS[bug].shows not in ("with padding", "in training")
-    assert changes == (not torch.allclose(wrong.logits, right.logits, rtol=1e-6))
-
-
-@pytest.mark.parametrize("bug", BUGS)
-def test_recorded_and_unrecorded_runs_agree_and_gradients_flow(bug: str) -> None:
-    """So what a lab trains is what it shows. (A NaN bug shows on padding alone, and there is none here.)"""
-    broken = BUGS[bug].broken(model_for(bug)).train().requires_grad_(True)
-    given = equal_inputs(broken)
-    logits = broken(*given)
-    torch.testing.assert_close(xformer.record(broken, *given).logits, logits.detach(), rtol=1e-9, atol=1e-12)
+    assert changes == (not torch.allclose(wrong, right, rtol=1e-6))
     logits.square().sum().backward()
-    reached = {name for name, p in broken.named_parameters() if p.grad is not None and bool(p.grad.any())}
-    missing = [name for name, _ in broken.named_parameters() if name not in reached]
-    silent = {
-        "no-positions": "table",
-        "lost-output": "attn.",
-        "dead-neurons": "ffn.weight",
-        "forgotten-return": "encoder.",
-    }
-    is_silent = bug in silent
-    expected = (silent[bug], "ffn.bias", "bias_in", "source") if is_silent else ("bias_in",)  # a key's moves no softmax
-    assert bool(missing) or not is_silent
+    missing = [name for name, p in broken.named_parameters() if p.grad is None or not bool(p.grad.any())]
+    expected = (
+        (SILENT[bug], "ffn.bias", "bias_in", "source") if bug in SILENT else ("bias_in",)
+    )  # a key's moves no softmax
+    assert bool(missing) or bug not in SILENT
     assert not [name for name in missing if not any(part in name for part in expected)]
 
 
@@ -87,8 +78,10 @@ class StepByStep(Attention):
     """Every step as it should be, without the kernel: what a bug starts from."""
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi", "t5"])
+@pytest.mark.parametrize(
+    ("architecture", "positions"),
+    [("encoder", "sinusoidal"), ("decoder", "rotary"), ("encoder-decoder", "alibi"), ("encoder-decoder", "t5")],
+)
 def test_attention_step_by_step_is_attention(architecture: str, positions: str) -> None:
     model = build(architecture=architecture, positions=positions)
     copy = replace_modules(model, Attention, StepByStep)
@@ -214,7 +207,7 @@ def test_split_by_view_puts_positions_into_heads() -> None:
     assert got["q"].shape == (2, 3, 7, 10)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post", "none"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
 def test_residual_bugs_add_what_they_say(norm: str) -> None:
     def sublayer(bug: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
         model = build(architecture="encoder", norm=norm)
@@ -234,7 +227,7 @@ def test_residual_bugs_add_what_they_say(norm: str) -> None:
         torch.testing.assert_close(after, inside + out, **EXACT)
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "mirror", "rotary", "alibi", "t5"])
+@pytest.mark.parametrize("positions", ["learned", "rotary", "t5"])
 def test_without_positions_an_encoder_reads_a_set(positions: str) -> None:
     model = build(architecture="encoder", positions=positions)
     broken = BUGS["no-positions"].broken(model)
@@ -290,70 +283,9 @@ def test_a_frozen_model_in_single_precision_stays_so() -> None:
     assert all(torch.equal(a, b) for a, b in zip(broken.parameters(), model.parameters(), strict=True))
 
 
-def padded_run(model: xformer.Transformer) -> dict[str, Tensor]:
-    """All activations of a run in which the second row ends two tokens early, on both sides of a pair."""
-    given = equal_inputs(model)
-    valid = torch.arange(given[0].shape[1]).expand(2, -1) < torch.tensor([[given[0].shape[1]], [given[0].shape[1] - 2]])
-    target_valid = valid if len(given) == 2 else None
-    return dict(xformer.record(model, *given, valid=valid, target_valid=target_valid).activations)
-
-
-ONLY_PAIRS = {"cross-queries-from-memory", "cross-roles-swapped", "forgotten-return"}
-
-
-def same_run(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return list(one) == list(other) and all(
-        one[name].shape == other[name].shape and torch.allclose(one[name], other[name], rtol=1e-9, equal_nan=True)
-        for name in one
-        if one[name].is_floating_point()
-    )
-
-
-@pytest.mark.usefixtures("unchecked")  # hundreds of runs of layers that were checked with each bug alone
-@pytest.mark.parametrize(
-    ("architecture", "norm"), [("encoder", "pre"), ("decoder", "post"), ("encoder-decoder", "pre")]
-)
-def test_two_bugs_are_both_there_or_refused_with_the_reason(architecture: str, norm: str) -> None:
-    model = build(architecture=architecture, norm=norm, positions="learned", d_value=10)
-    fitting = [bug for bug in BUGS.values() if bug.applies_to(model.config) and bug.shows != "in training"]
-    broken = {bug.name: bug.broken(model) for bug in fitting}
-    runs = {name: padded_run(one) for name, one in broken.items()}
-    refused = 0
-    for first in fitting:
-        for second in fitting:
-            if architecture == "encoder-decoder" and not {first.name, second.name} & ONLY_PAIRS:
-                continue  # as in a model with one stack
-            clash = set(first.decides) & set(second.decides) or first.name in second.undoes
-            if first is second or clash:
-                refused += 1
-                with pytest.raises(InputError):
-                    second.broken(broken[first.name])
-                continue
-            both = padded_run(second.broken(broken[first.name]))
-            assert not same_run(both, runs[first.name]), f"{second.name} is lost on {first.name}"
-            assert not same_run(both, runs[second.name]), f"{second.name} drops {first.name}"
-    assert refused < len(fitting) ** 2 / 5
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "sentence"),
-    [
-        ("scaled-after-softmax", "no-scale", "both decide where the scale is"),
-        ("no-scale", "no-scale", "already"),
-        ("identical-heads", "init-too-large", "the other way round"),
-    ],
-)
-def test_two_bugs_that_decide_one_step_are_told_apart(first: str, second: str, sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        BUGS[second].broken(BUGS[first].broken(build(architecture="decoder")))
-
-
-def test_every_bug_is_told_in_full() -> None:
-    for bug in BUGS.values():
-        assert all((bug.title, bug.mistake, bug.seen_in, bug.look_for, bug.rule))
-        assert bug.equation_wrong != bug.equation_right
-    assert len({bug.title for bug in BUGS.values()}) == len(BUGS)
-    assert all(crash.mistake and crash.error and crash.meant for crash in CRASHES)
+def test_a_second_bug_is_refused() -> None:
+    with pytest.raises(InputError, match="already"):
+        BUGS["no-scale"].broken(BUGS["causal-ignored"].broken(build(architecture="decoder")))
 
 
 def test_decoding_with_whole_runs_is_what_a_recorded_run_says() -> None:

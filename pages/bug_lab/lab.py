@@ -23,7 +23,7 @@ from xformer.decoding import decode
 from xformer.diagnosis.case import Finding
 from xformer.diagnosis.diagnose import examine
 from xformer.edits import AnyEdit
-from xformer.errors import InputError, XformerError
+from xformer.errors import XformerError
 from xformer.interventions import join
 from xformer.model import Transformer
 from xformer.reading import Reading
@@ -87,20 +87,7 @@ def fitting(view: View, bug: Bug) -> tuple[View, str]:
     reason, name = no_effect_reason(view, bug), FITTING.get(bug.name, FITTING_OTHERS)
     if not reason or name == view.model or name not in models.shipped() or models.usable(name) is not None:
         return view, ""
-    other = _view_of(name, view)
-    return example_of(name) if no_effect_reason(other, bug) else other, reason
-
-
-def _view_of(name: str, view: View) -> View:
-    """Another model as trained, on the same input where it can read that, else on its example."""
-    other = example_of(name)
-    if other.input.name == view.input.name:
-        try:
-            other.subject.frame(view.source)
-        except InputError:
-            return other
-        return replace(other, source=view.source)
-    return other
+    return example_of(name), reason
 
 
 def example_of(name: str) -> View:
@@ -195,7 +182,7 @@ def findings(name: str, bug: str) -> tuple[list[Finding], list[Finding]]:
     """The findings of the diagnosis for the right and for the broken model."""
     right, wrong = _models(name, bug)
     task = models.checkpoint(name).task
-    return examine(right, task), examine(wrong, task)
+    return examine(right, task).findings, examine(wrong, task).findings
 
 
 def _key(view: View, bug: Bug) -> tuple[str, tuple[int, ...], str, str, str]:

@@ -16,7 +16,7 @@ import torch
 from pages.components.controls import Lane, prediction_strip
 from pages.shared import models, resources, screens
 from pages.shared.background_job import TICK, progress
-from pages.shared.layout import headline, is_dark
+from pages.shared.layout import headline
 from pages.shared.session import Opened
 from pages.shared.text import escape_markdown
 from pages.shared.view import View
@@ -219,7 +219,7 @@ def _finding(examination: Examination, finding: Finding, model: ModelAdapter) ->
     """One finding: what it is, the cell, where to look, and the two runs that show it."""
     place, drawn = finding.place, ""
     if place is not None:
-        drawn = cell_picture(place, _names(model, place.labels), dark=is_dark())
+        drawn = cell_picture(place, _names(model, place.labels))
     words, picture = st.columns([3, 2], gap="medium") if drawn else (st.container(), st.container())
     with words:
         st.markdown(f"**{_title(finding)}** · {_sentence(finding, model)}")
@@ -232,10 +232,9 @@ def _finding(examination: Examination, finding: Finding, model: ModelAdapter) ->
                 query_params={"model": examination.model, "input": model.input.text(examination.source), "head": head},
             )
     if place is not None and drawn:
-        where = _where(place, model).capitalize()
-        picture.image(
-            drawn, f"{where}: a row looks, a column is looked at", alt=f"{where}: the weights, with the wrong cell"
-        )
+        with picture:
+            st.html(drawn)
+            st.caption(f"{_where(place, model).capitalize()}: a row looks, a column is looked at")
     if finding.pair is not None and (lanes := _lanes(finding.pair, model)):
         prediction_strip(lanes, key=f"doctor_runs_{finding.check}")
 
@@ -327,7 +326,7 @@ def _lanes(pair: Pair, model: ModelAdapter) -> list[Lane]:
 
 def _tokens(run: Run, row: int, model: ModelAdapter) -> list[str]:
     """The tokens of a row; padding is called that."""
-    names, valid = _names(model, run.read[row].tolist()), run.valid if run.target is None else run.target_valid
+    names, valid = _names(model, run.read[row].tolist()), run.valid if run.target is None else None
     there = [True] * len(names) if valid is None else valid[row].tolist()
     return [name if is_token else "pad" for name, is_token in zip(names, there, strict=True)]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from functools import cache
 
 import pytest
 import torch
@@ -12,24 +11,20 @@ import torch
 import xformer
 from tests.diagnosis.confusion import (
     CONSEQUENCES,
-    NOT_AFTER_TRAINING,
     NOT_IN_A_TRACE,
     SHIPPED,
-    TINY,
     bugs_of,
     fresh,
     kinds,
     shipped,
-    tiny,
     trained_with,
 )
 from tests.layers.reference import FITTING
-from xformer import components, edits
-from xformer.bugs import BUGS, Bug
+from xformer import edits
+from xformer.bugs import BUGS
 from xformer.diagnosis.case import Case, tokens_that_count
 from xformer.diagnosis.diagnose import Finding, diagnose, examination, findings_frame, too_few_rows
 from xformer.diagnosis.projections import share_outside
-from xformer.diagnosis.stream import misfit_of_norm
 from xformer.diagnosis.whole_run import weight_ratios
 from xformer.errors import InputError
 from xformer.presets import PRESETS
@@ -46,46 +41,28 @@ def shows(bug: str, model: xformer.Transformer, task: Task | None) -> bool:
     return BUGS[bug].shows != "with padding" or not bool(examination(model.config, task).valid.all())
 
 
-def kind_of(model: xformer.ModelConfig) -> tuple[object, ...]:
-    """What the checks go by; the seeds and sizes of one kind are alike to them."""
-    return model.architecture, model.norm, model.norm_kind, model.mask, model.positions, model.d_ff > 0, model.image > 0
+PRESETS_TRIED = {
+    one.model.architecture: name for name, one in reversed(PRESETS.items()) if not Task(one.task).rule.missing
+}
+"""One preset of each architecture."""
+SHIPPED_TRIED = ("reverse-modern", "reverse-seq2seq", "digits")
+"""Trained weights, other components, and images."""
+TRIED_IN_SHIPPED = {
+    "no-scale", "no-residual", "residual-after-norm", "gate-and-up-swapped", "kv-heads-tiled", "cross-roles-swapped",
+    "causal-off-by-one", "dead-neurons",
+}  # fmt: skip
 
 
-@cache
-def smallest(kind: tuple[object, ...]) -> str:
-    """The shipped model of a kind that has the fewest numbers."""
-    alike = [name for name in SHIPPED if kind_of(shipped(name).config) == kind]
-    return min(alike, key=lambda name: sum(p.numel() for p in shipped(name).model.parameters()))
-
-
-def bugs_to_try(name: str) -> list[Bug]:
-    """Every bug in the smallest model of a kind; in the others those that only they can have."""
-    first = smallest(kind_of(shipped(name).config))
-    there = [] if first == name else list(bugs_of(shipped(first).config))
-    return [bug for bug in bugs_of(shipped(name).config) if bug not in there]
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_bugs_in_shipped_models(name: str) -> None:
-    checkpoint = shipped(name)
-    assert kinds(checkpoint.model, checkpoint.task) == []
-    for bug in bugs_to_try(name):
-        found = kinds(bug.broken(checkpoint.model), checkpoint.task)
-        if bug.name in NOT_IN_A_TRACE:
-            assert found == []
-        elif shows(bug.name, checkpoint.model, checkpoint.task):
-            check_named(bug.name, found)
-
-
-KINDS = {one.model.architecture: name for name, one in reversed(PRESETS.items()) if not Task(one.task).rule.missing}
-"""One preset of each architecture; trained models of all other kinds are tried above."""
-
-
-@pytest.mark.parametrize("name", KINDS.values())
-def test_bugs_in_fresh_models(name: str) -> None:
-    model, task = fresh(name, most_layers=2), Task(PRESETS[name].task)
-    assert kinds(model, task) == kinds(model, None) == []
+@pytest.mark.parametrize("name", [*PRESETS_TRIED.values(), *SHIPPED_TRIED])
+def test_each_bug_is_named(name: str) -> None:
+    if name in PRESETS_TRIED.values():
+        model, task = fresh(name, most_layers=2), Task(PRESETS[name].task)
+        assert kinds(model, task) == kinds(model, None) == []
+    else:
+        model, task = shipped(name).model, shipped(name).task
     for bug in bugs_of(model.config):
+        if name in SHIPPED_TRIED and bug.name not in TRIED_IN_SHIPPED:
+            continue
         found = kinds(bug.broken(model), task)
         if bug.name in NOT_IN_A_TRACE:
             assert found == []
@@ -93,41 +70,40 @@ def test_bugs_in_fresh_models(name: str) -> None:
             check_named(bug.name, found)
 
 
-@pytest.mark.parametrize(("architecture", "options"), TINY)
-def test_bugs_that_were_trained_with(architecture: str, options: dict[str, str]) -> None:
-    assert trained_with(None, architecture, **options) == []
-    for bug in bugs_of(tiny(architecture, **options).model):
-        if bug.name not in NOT_AFTER_TRAINING:
-            check_named(bug.name, trained_with(bug, architecture, **options))
+def test_a_bug_that_was_trained_with_is_named() -> None:
+    check_named("no-scale", trained_with(BUGS["no-scale"]))
 
 
 def test_every_bug_was_tried_somewhere() -> None:
-    configs = [fresh(name).config for name in PRESETS]
+    configs = [
+        *(fresh(name).config for name in PRESETS_TRIED.values()),
+        *(shipped(name).config for name in SHIPPED_TRIED),
+    ]
     assert {bug.name for config in configs for bug in bugs_of(config)} == set(BUGS)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_no_false_alarm_on_single_inputs_however_short(name: str) -> None:
+def test_no_false_alarm_on_an_examination_and_on_single_inputs_however_short(name: str) -> None:
     model, task = shipped(name).model, shipped(name).task
     assert task is not None
-    for seed in range(2):
-        source = task.draw(seed)
-        examples = [task.example(source)]
-        for shorter in (source[:3], source[:2], source[:1], [source[0]] * 7):
-            with suppress(InputError):  # a sum needs two numbers, a picture all its pixels
-                examples.append(task.example(shorter))
-        for example in examples:
-            assert diagnose(xformer.record(model, example.stream, example.target)).findings == []
+    assert kinds(model, task) == []
+    source = task.draw(0)
+    examples = [task.example(source)]
+    for shorter in (source[:2], source[:1], [source[0]] * 7):
+        with suppress(InputError):  # a sum needs two numbers, a picture all its pixels
+            examples.append(task.example(shorter))
+    for example in examples:
+        assert diagnose(xformer.record(model, example.stream, example.target)).findings == []
 
 
 NORMS = ("pre", "post", "none")
 
 
 @pytest.mark.parametrize(
-    ("architecture", "positions", "norm"), [(*kind, NORMS[number % 3]) for number, kind in enumerate(FITTING)]
+    ("architecture", "positions", "norm"), [(*kind, NORMS[number % 3]) for number, kind in enumerate(FITTING[::2])]
 )
 def test_no_false_alarm_on_any_fresh_architecture(architecture: str, positions: str, norm: str) -> None:
-    """Each kind of positions in each architecture; by turns with each norm, and with either set of options."""
+    """Each kind of positions; by turns in each architecture, with each norm, and with either set of options."""
     options: dict[str, object] = {"d_ff": 0, "attention_bias": True}
     if FITTING.index((architecture, positions)) % 2:
         options = {"d_ff": 37, "see_self": architecture == "encoder"}
@@ -171,15 +147,6 @@ def test_the_numbers_are_what_was_measured() -> None:
     assert of("softmax-of-nothing")[0].where == ("encoder.0.attn.pattern",)
 
 
-def test_a_wrong_axis_and_a_late_scale_together_are_two_findings() -> None:
-    model = fresh("reverse")
-    tokens = torch.arange(1, 12)[None]
-    scores = xformer.record(model, tokens)["encoder.0.attn.scores"]
-    both = edits.replace("encoder.0.attn.pattern", scores.softmax(dim=-2) / 4)  # d_head is 16
-    found = {finding.kind for finding in diagnose(xformer.record(model, tokens, edits=[both])).findings}
-    assert {"softmax-over-queries", "scaled-after-softmax"} <= found
-
-
 def test_another_factor_is_a_wrong_scale_and_other_rows_are_rows_that_do_not_sum_to_one() -> None:
     model, tokens = fresh("reverse"), torch.arange(1, 12)[None]
     found = diagnose(xformer.record(model, tokens, edits=[edits.scale("encoder.2.attn.scores", 0.5)])).findings
@@ -190,15 +157,6 @@ def test_another_factor_is_a_wrong_scale_and_other_rows_are_rows_that_do_not_sum
     assert [finding.kind for finding in found] == ["rows-not-one"]
 
 
-def test_a_mask_lifted_on_purpose_is_no_leak_when_one_says_so() -> None:
-    model, tokens = fresh("reverse-decoder"), torch.arange(1, 12)[None]
-    trace = xformer.record(model, tokens, edits=[edits.set_causal(False)])
-    assert [finding.kind for finding in diagnose(trace).findings] == ["causal-ignored"]
-    assert diagnose(trace, causal=False).findings == []
-    encoder = xformer.record(fresh("reverse"), tokens)
-    assert [finding.kind for finding in diagnose(encoder, causal=True).findings] == ["causal-ignored"]
-
-
 def test_the_first_number_that_is_none_is_named() -> None:
     model, tokens = fresh("reverse"), torch.arange(1, 12)[None]
     trace = xformer.record(model, tokens)
@@ -207,56 +165,20 @@ def test_the_first_number_that_is_none_is_named() -> None:
     assert [(finding.kind, finding.where) for finding in found] == [("not-finite", ("encoder.1.ffn.post",))]
 
 
-def test_order_blindness_is_seen_in_a_second_run() -> None:
-    config = fresh("reverse").config.replace(positions="none")
-    blind = xformer.Transformer(config, torch.Generator().manual_seed(1)).eval()
-    tokens = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
-
-    def found(model: xformer.Transformer) -> list[tuple[str, str]]:
-        rolled = xformer.record(model, tokens.roll(1, dims=1))
-        return [(f.kind, f.severity) for f in diagnose(xformer.record(model, tokens), rolled=rolled).findings]
-
-    assert found(blind) == [("no-positions", "note")]
-    assert found(fresh("reverse")) == []
-    alibi = xformer.Transformer(config.replace(positions="alibi"), torch.Generator().manual_seed(1)).eval()
-    assert found(alibi) == []
-
-
-def test_fresh_weights_are_told_from_trained_ones() -> None:
-    for name in ("reverse", "reverse-mirror"):  # post-norm, pre-norm
-        for model, expected in ((fresh(name), True), (shipped(name).model, False)):
-            inputs = examination(model.config)
-            assert Case(inputs.record(model), inputs.valid, None).is_fresh is expected
-
-
-def test_a_softmax_that_is_frozen_before_anything_is_learned() -> None:
-    """Queries and keys ten times too large alone: the other matrices are as they should be."""
-    model = fresh("reverse")
-    inputs = examination(model.config)
-    with torch.no_grad():
-        assert model.encoder is not None
-        model.encoder.blocks[1].attn.weight_in[:128].mul_(10)  # pyright: ignore[reportOptionalMemberAccess]
-    trace = inputs.record(model)
-    found = diagnose(trace, valid=inputs.valid).findings
-    assert [(finding.kind, finding.where) for finding in found] == [("saturated-at-start", ("encoder.1.attn",))]
-    assert found[0].numbers["limit"] == pytest.approx(math.sqrt(2 * math.log(13)))
-    assert diagnose(trace, valid=inputs.valid, weights_fresh=False).findings == []
-
-
 def test_weight_ratios_follow_their_distribution() -> None:
-    """Glorot's weights have r = 1 within five standard deviations, √(1/(2 n_out)) each, and twice the weights have twice r."""
+    """Glorot's weights have r = 1 within five standard deviations, √(1/(2 n)) each, and twice the weights have twice r."""
     model = fresh("reverse")
-    inputs = examination(model.config)
-    ratios = dict(weight_ratios(Case(inputs.record(model), inputs.valid, None)))
-    assert len(ratios) == 4 * 6
-    for name, ratio in ratios.items():
-        n_out = {"out": 16, "pre": 512}.get(name.rpartition(".")[2], 64)
-        assert abs(ratio - 1) < 5 / math.sqrt(2 * n_out), name
+
+    def ratios() -> dict[str, float]:
+        inputs = examination(model.config)
+        return dict(weight_ratios(Case(inputs.record(model), inputs.valid, None, model.state_dict())))
+
+    before = ratios()
+    assert len(before) == 4 * 6
+    assert all(abs(ratio - 1) < 5 / math.sqrt(2 * 64 * 64) for ratio in before.values())
     with torch.no_grad():
-        assert model.encoder is not None
-        model.encoder.blocks[0].attn.weight_in.mul_(2)  # pyright: ignore[reportOptionalMemberAccess]
-    twice = dict(weight_ratios(Case(inputs.record(model), inputs.valid, None)))
-    assert twice["encoder.0.attn.q"] == pytest.approx(2 * ratios["encoder.0.attn.q"], rel=1e-5)
+        model.get_parameter("encoder.blocks.0.attn.weight_in").mul_(2)
+    assert ratios()["encoder.0.attn.q"] == pytest.approx(2 * before["encoder.0.attn.q"], rel=1e-5)
 
 
 def test_what_is_made_from_rows_and_what_is_not() -> None:
@@ -267,15 +189,6 @@ def test_what_is_made_from_rows_and_what_is_not() -> None:
     # 33 rows of rank 13 and a mean: chance leaves a share of √(19/32) = 0.77 outside.
     assert share_outside(rows, torch.randn(3, 11, 7, generator=draw)) == pytest.approx(math.sqrt(19 / 32), abs=0.1)
     assert share_outside(rows[:1], made[:1]) is None  # 11 rows: any map would do
-
-
-def test_the_fit_of_a_norm_finds_its_gain_and_shift() -> None:
-    draw = torch.Generator().manual_seed(0)
-    x, gain, shift = (torch.randn(*shape, generator=draw) for shape in ((2, 5, 7), (7,), (7,)))
-    after = torch.nn.functional.layer_norm(x, (7,), gain, shift, 1e-5)
-    norm = components.NORMS["layer"]
-    assert misfit_of_norm(x, after, norm, 1e-5) < 1e-6
-    assert misfit_of_norm(torch.randn(2, 5, 7, generator=draw), after, norm, 1e-5) > 0.5
 
 
 @pytest.mark.parametrize("name", ["reverse", "addition"])

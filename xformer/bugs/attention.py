@@ -59,20 +59,18 @@ def _wide(config: ModelConfig) -> bool:
 
 
 SOFTMAX_BUGS = (
-    bug("softmax-over-queries", exchange(Attention, OverQueries), decides=("what the softmax runs over",)),
+    bug("softmax-over-queries", exchange(Attention, OverQueries)),
     bug(
         "softmax-over-heads",
         exchange(Attention, OverHeads),
         lambda config: config.n_heads > 1,
-        decides=("what the softmax runs over",),
     ),
-    bug("scaled-after-softmax", exchange(Attention, ScaledAfter), _wide, decides=("where the scale is",)),
-    bug("no-scale", exchange(Attention, Unscaled), _wide, decides=("where the scale is",)),
+    bug("scaled-after-softmax", exchange(Attention, ScaledAfter), _wide),
+    bug("no-scale", exchange(Attention, Unscaled), _wide),
     bug(
         "softmax-of-nothing",
         exchange(Attention, OverNothing),
         shows="with padding",
-        decides=("what the softmax runs over", "whether a row can be empty"),
     ),
 )
 
@@ -148,22 +146,19 @@ MASK_BUGS = (
         exchange(Attention, SeesPadding),
         lambda config: config.architecture != "decoder" and not (config.architecture == "encoder" and config.causal),
         shows="with padding",
-        decides=("whether a row can be empty",),
     ),
-    bug("causal-off-by-one", exchange(Attention, OffByOne), _causal, decides=("the shape of the causal mask",)),
-    bug("causal-ignored", exchange(Attention, NoTriangle), _causal, decides=("the shape of the causal mask",)),
-    bug("causal-upside-down", exchange(Attention, UpsideDown), _causal, decides=("the shape of the causal mask",)),
+    bug("causal-off-by-one", exchange(Attention, OffByOne), _causal),
+    bug("causal-ignored", exchange(Attention, NoTriangle), _causal),
+    bug("causal-upside-down", exchange(Attention, UpsideDown), _causal),
     bug(
         "masked-with-zero",
         exchange(Attention, HiddenByZero),
         _causal,
-        decides=("how the mask is applied", "what the softmax runs over"),
     ),
     bug(
         "masked-after-softmax",
         exchange(Attention, HiddenTooLate),
         _causal,
-        decides=("how the mask is applied", "what the softmax runs over"),
     ),
 )
 
@@ -242,19 +237,16 @@ ROLE_BUGS = (
         "cross-queries-from-memory",
         exchange(Attention, AskedByMemory, "cross_attn"),
         _pair,
-        decides=("who asks and who answers in cross-attention",),
     ),
     bug(
         "cross-roles-swapped",
         exchange(Attention, RolesExchanged, "cross_attn"),
         _pair,
-        decides=("who asks and who answers in cross-attention",),
     ),
     bug(
         "forgotten-return",
         exchange(Attention, MemoryLost, "cross_attn"),
         _pair,
-        decides=("who asks and who answers in cross-attention",),
     ),
     bug("split-by-view", exchange(Attention, SplitByView), lambda config: config.n_heads > 1),
 )

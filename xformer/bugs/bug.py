@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal
 
 from torch import nn
 
@@ -44,33 +44,20 @@ class Bug:
     """Fields of the `TrainConfig` that the bug changes."""
     counts_padding: bool = False
     """Whether the loss also asks for an answer where there is only padding."""
-    decides: tuple[str, ...] = ()
-    """The steps that it alone decides: of two bugs that decide one step, a model can have one."""
-    undoes: tuple[str, ...] = ()
-    """Bugs that would be gone, were this one put in after them."""
 
     def broken(self, model: Transformer) -> Transformer:
-        """A copy of `model` with the bug in it besides those that it has; the original stays as it is.
+        """A copy of `model` with the bug in it; the original stays as it is.
 
-        Raises `InputError` where it cannot have it, or where one of the two bugs would be lost.
+        Raises `InputError` where it cannot have it, and where it has a bug already.
         """
         if not self.applies_to(model.config):
             raise InputError(f"The bug “{self.title}” does not fit this model. It needs {self.rule}.")
-        there: tuple[Bug, ...] = getattr(model, "bugs", ())
-        if self in there:
-            raise InputError(f"This model has the bug “{self.title}” already; put it into a model without it.")
-        for other in there:
-            if both := [step for step in self.decides if step in other.decides]:
-                raise InputError(
-                    f"“{self.title}” and “{other.title}” both decide {both[0]}, so a model can have one of them alone; put it "
-                    "into the model without the other."
-                )
-            if other.name in self.undoes:
-                raise InputError(
-                    f"“{self.title}” would undo “{other.title}”, which this model has; put them in the other way round."
-                )
+        if (there := getattr(model, "bug", None)) is not None:
+            raise InputError(
+                f"This model has the bug “{there}” already; put “{self.title}” into a model without a bug."
+            )
         changed = self.put_into(model)
-        changed.__dict__["bugs"] = (*there, self)
+        changed.__dict__["bug"] = self.title
         return changed
 
 
@@ -87,36 +74,22 @@ def bug(
     return Bug(name=name, put_into=put_into, applies_to=applies_to, **_TEXTS[name], **settings)
 
 
-Layer = TypeVar("Layer", bound=nn.Module)
-
-
-def exchange(old: type[Layer], new: type[Layer], path_ends: str = "") -> Callable[[Transformer], Transformer]:
+def exchange(old: type[nn.Module], new: type[nn.Module], path_ends: str = "") -> Callable[[Transformer], Transformer]:
     """`replace_modules` of these layers, for any model."""
     return lambda model: replace_modules(model, old, new, path_ends)
 
 
-def replace_modules(model: Transformer, old: type[Layer], new: type[Layer], path_ends: str = "") -> Transformer:
-    """A copy of `model` in which every layer of class `old` whose path ends in `path_ends` is one of class `new`.
+def replace_modules(model: Transformer, old: type[nn.Module], new: type[nn.Module], path_ends: str = "") -> Transformer:
+    """A copy of `model` in which every layer of class `old` whose path ends in `path_ends` is one of its subclass `new`.
 
-    The new layer takes over the weights, the mode, and whether gradients are wanted. Where an earlier exchange has been, the
-    layer becomes both: a class that is `new` first and the earlier one behind it, so that no bug drops another.
+    The layer keeps all that it holds: weights, mode, device and hooks; so `new` must hold the same. A layer of another subclass
+    of `old` becomes both.
     """
     changed = copy.deepcopy(model)
-    for path, layer in list(changed.named_modules()):
-        if not isinstance(layer, old) or isinstance(layer, new) or not path.endswith(path_ends):
-            continue
-        kind = new if type(layer) is old else type(f"{new.__name__}On{type(layer).__name__}", (new, type(layer)), {})
-        replacement = cast(Layer, kind(changed.config))  # pyright: ignore[reportCallIssue]
-        replacement.load_state_dict(layer.state_dict())
-        replacement.to(
-            next((p.device for p in layer.parameters()), None), next((p.dtype for p in layer.parameters()), None)
-        )
-        replacement.load_state_dict(layer.state_dict())  # again: what is not a float32 was rounded on the way
-        replacement.train(layer.training)
-        for mine, theirs in zip(replacement.parameters(), layer.parameters(), strict=True):
-            mine.requires_grad_(theirs.requires_grad)
-        parent, _, name = path.rpartition(".")
-        setattr(changed.get_submodule(parent), name, replacement)
+    for path, layer in changed.named_modules():
+        if isinstance(layer, old) and path.endswith(path_ends):
+            kind = type(layer)
+            layer.__class__ = new if kind is old else type(f"{new.__name__}On{kind.__name__}", (new, kind), {})
     return changed
 
 

@@ -43,13 +43,12 @@ class NormalisedStream(PreNorm):
 
 
 RESIDUAL_BUGS = (
-    bug("no-residual", exchange(Residual, NoResidual), decides=("what the residual adds up",)),
-    bug("lost-output", exchange(Residual, Lost, "attn_residual"), decides=("what the residual adds up",)),
+    bug("no-residual", exchange(Residual, NoResidual)),
+    bug("lost-output", exchange(Residual, Lost, "attn_residual")),
     bug(
         "residual-after-norm",
         exchange(PreNorm, NormalisedStream),
         lambda config: config.norm == "pre",
-        decides=("what the residual adds up",),
     ),
 )
 
@@ -145,15 +144,11 @@ WEIGHT_BUGS = (
         "init-too-large",
         lambda model: redrawn(model, 1.0),
         shows="when fresh",
-        decides=("how the weights are drawn",),
-        undoes=("identical-heads", "cloned-layers"),
     ),
     bug(
         "init-too-small",
         lambda model: redrawn(model, 0.001),
         shows="when fresh",
-        decides=("how the weights are drawn",),
-        undoes=("identical-heads", "cloned-layers"),
     ),
     bug("identical-heads", with_equal_heads, lambda config: config.n_heads > 1),
     bug("cloned-layers", with_cloned_layers, lambda config: config.n_layers > 1, shows="when fresh"),

@@ -14,16 +14,12 @@ import math
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool
 from torch import Tensor
 
 from xformer.diagnosis.case import Case, Finding, Layer, Measurement, broken, cells, error, relative
 from xformer.diagnosis.projections import affine, heads_joined
 from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, of_product, unit
 from xformer.formatting import percent, percent_at_most
-
-SAME_NUMBERS = 1e-5
 
 
 def projections(case: Case) -> Iterator[Measurement]:
@@ -50,18 +46,6 @@ def unturned(case: Case, layer: Layer, made: Tensor) -> Tensor:
     """q or k as it was before its pairs were turned by the angles of the trace."""
     angles = case[f"{layer.path}.pos_angles"]
     return case.trace.config.position_kind.turn(made.double(), -angles.double()).to(made.dtype)
-
-
-def roles(case: Case) -> Iterator[Measurement]:
-    """No two of q, k and v are one and the same: then one matrix does the work of two."""
-    for layer, activations in case.attention("q", "k", "v"):
-        q, k, v = (activation.double() for activation in activations)
-        twice = [
-            f"{a} and {b} are the same numbers: one projection plays both roles."
-            for a, one, b, two in (("q", q, "k", k), ("q", q, "v", v), ("k", k, "v", v))
-            if one.shape == two.shape and bool(one.any()) and relative(one - two, one) < SAME_NUMBERS
-        ]
-        yield broken(layer.path, twice[0]) if twice else Measurement(layer.path, 0.0)
 
 
 def scores(case: Case) -> Iterator[Measurement]:
@@ -156,19 +140,17 @@ def _layer(case: Case, layer: Layer, pattern: Tensor, allowed: Tensor) -> Iterat
     sums = {"row_sum": rows.mean().item(), "row_sum_least": rows.min().item(), "row_sum_most": rows.max().item()}
     scale = 1 / math.sqrt(case.trace.config.d_head)
     columns = pattern.sum(dim=-2)[allowed.any(dim=-2)].double()
-    columns_are_one = _all(columns, 1.0, pattern, pattern.shape[-2])
-    if not columns_are_one and _all(rows, scale, pattern, pattern.shape[-1]):
-        yield _scaled_after(layer, rows.mean().item(), scale)
+    if _all(rows, scale, pattern, pattern.shape[-1]):
+        sentence = f"The weights sum to {sums['row_sum']:.3g} = 1/√d_head instead of 1: the scale is applied after the softmax."
+        numbers = {"sum": sums["row_sum"], "one_over_root_d_head": scale}
+        yield error("scaled-after-softmax", layer.path, sentence, numbers)
         return
-    if columns_are_one or _all(columns, scale, pattern, pattern.shape[-2]):
-        found = columns.mean().item()
+    if _all(columns, 1.0, pattern, pattern.shape[-2]):
         sentence = (
-            f"The weights of a key over all queries sum to {found:.3g}, and a query's weights do not sum to 1: the "
+            "The weights of a key over all queries sum to 1, and a query's weights do not: the softmax runs along the queries "
+            "instead of the keys."
         )
-        sentence += "softmax runs along the queries instead of the keys."
-        yield error("softmax-over-queries", layer.path, sentence, {**sums, "column_sum": found})
-        if not columns_are_one:
-            yield _scaled_after(layer, found, scale)
+        yield error("softmax-over-queries", layer.path, sentence, sums)
         return
     over_heads = pattern.sum(dim=1)[allowed.any(dim=1)].double()
     if pattern.shape[1] > 1 and _all(over_heads, 1.0, pattern, pattern.shape[1]):
@@ -189,11 +171,6 @@ def _layer(case: Case, layer: Layer, pattern: Tensor, allowed: Tensor) -> Iterat
             return
     sentence = f"A query's weights sum to {sums['row_sum_least']:.3g} to {sums['row_sum_most']:.3g} instead of 1."
     yield error("rows-not-one", layer.path, sentence, sums)
-
-
-def _scaled_after(layer: Layer, found: float, scale: float) -> Finding:
-    sentence = f"The weights sum to {found:.3g} = 1/√d_head instead of 1: the scale is applied after the softmax."
-    return error("scaled-after-softmax", layer.path, sentence, {"sum": found, "one_over_root_d_head": scale})
 
 
 def _all(sums: Tensor, value: float, pattern: Tensor, n: int) -> bool:
@@ -236,7 +213,7 @@ def _scores_layer(
         return
     numbers = {"factor": factor, "one_over_root_d_head": right, "score_std": measured.std().item()}
     if abs(factor - 1) <= FIT_LIMIT:
-        if not _scores_scaled_after(layer, pattern, right):
+        if not _scores_scaled_after(pattern, right):
             times = f"{math.sqrt(config.d_head):.3g} times what they should be"
             sentence = f"The scores are q·k as it is, {times}: they are not divided by √d_head."
             yield error("no-scale", layer.path, sentence, numbers)
@@ -252,14 +229,11 @@ def _mixes_keys(
     return fits and relative(z - pattern @ k, z) <= FIT_LIMIT
 
 
-def _scores_scaled_after(layer: Layer, pattern: Tensor, scale: float) -> bool:
+def _scores_scaled_after(pattern: Tensor, scale: float) -> bool:
     """Whether the missing factor turns up after the softmax; then `check_softmax` says so."""
-    for axis in (-1, -2):
-        sums = pattern.sum(dim=axis)
-        sums = sums[sums > 0]
-        if len(sums) and torch.allclose(sums, torch.full_like(sums, scale), rtol=1e-4):
-            return True
-    return False
+    sums = pattern.sum(dim=-1)
+    sums = sums[sums > 0]
+    return len(sums) > 0 and torch.allclose(sums, torch.full_like(sums, scale), rtol=1e-4)
 
 
 ZEROS = "all those scores are exactly 0: they were masked with 0 instead of −∞"
@@ -268,7 +242,7 @@ LEAK = 1e-8
 
 
 def check_future(case: Case) -> Iterator[Finding]:
-    """causal-off-by-one · causal-upside-down · masked-with-zero · causal-ignored · sees-itself."""
+    """causal-off-by-one · causal-upside-down · masked-with-zero · causal-ignored."""
     for layer in case.layers:
         pattern = case[f"{layer.path}.pattern"]
         if not layer.causal or pattern.shape[-2] != pattern.shape[-1] or cells(layer, pattern) is None:
@@ -283,9 +257,6 @@ def check_future(case: Case) -> Iterator[Finding]:
         }
         if later > LEAK:
             yield _leak(case, layer, weight, offset, numbers)
-        elif not case.trace.config.see_self and _total(weight, offset == 0) > LEAK:
-            sentence = "The configuration says see_self=False, and tokens look at themselves."
-            yield error("sees-itself", layer.path, sentence, numbers)
 
 
 def _leak(case: Case, layer: Layer, weight: Tensor, offset: Tensor, numbers: dict[str, float]) -> Finding:
@@ -301,48 +272,11 @@ def _leak(case: Case, layer: Layer, weight: Tensor, offset: Tensor, numbers: dic
     return error(kind, layer.path, f"{share} goes to later tokens in a causal layer; {why}.", numbers)
 
 
-def check_window(case: Case) -> Iterator[Finding]:
-    """window-off-by-one · window-ignored · masked-with-zero: weight on keys that the registered mask forbids."""
-    config = case.trace.config
-    for layer in case.layers:
-        pattern = case[f"{layer.path}.pattern"]
-        n_query, n_key = pattern.shape[-2:]
-        allowed = config.mask_component.allowed(config, n_query, n_key, pattern.device)
-        if layer.is_cross or allowed is None or cells(layer, pattern) is None:
-            continue
-        weight = pattern.masked_fill(~layer.queries[:, None, :, None], 0.0)
-        lost = _total(weight, ~allowed)
-        if lost <= LEAK:
-            continue
-        distance = (torch.arange(n_key)[None, :] - torch.arange(n_query)[:, None]).abs().to(pattern.device)
-        share = lost / max(1.0, float(layer.queries.sum()) * pattern.shape[1])
-        if _scores_are_zero(case, layer, ~allowed[None, None]):
-            kind, why = "masked-with-zero", ZEROS
-        elif lost - _total(weight, ~allowed & (distance == config.window)) <= LEAK:
-            kind, why = "window-off-by-one", "all of it to the first key outside"
-        else:
-            kind, why = "window-ignored", "no window is in force"
-        sentence = f"{percent(share, 1)} of the attention goes to keys outside the window of {config.window}; {why}."
-        yield error(kind, layer.path, sentence, {"weight_outside": share})
-
-
 def check_padding(case: Case) -> Iterator[Finding]:
-    """no-padding-mask · masked-with-zero · cross-mask-of-target."""
+    """no-padding-mask · masked-with-zero."""
     for layer in case.layers:
         pattern = case[f"{layer.path}.pattern"]
-        if cells(layer, pattern) is None:
-            continue
-        if layer.is_cross and _is_masked_by_the_target(case, layer):
-            sentence = (
-                "Cross-attention sees as many tokens of the source as the target has: it is masked by the target’s "
-            )
-            sentence += "padding."
-            wrong = _like_the_target(layer)
-            seen, lost = ((~layer.keys & wrong).sum(), (layer.keys & ~wrong).sum())
-            numbers = {"padded_cells_seen": float(seen), "tokens_hidden": float(lost)}
-            yield error("cross-mask-of-target", layer.path, sentence, numbers)
-            continue
-        if bool(layer.keys.all()):
+        if cells(layer, pattern) is None or bool(layer.keys.all()):
             continue
         padded = ~layer.keys[:, None, None, :] & layer.queries[:, None, :, None]  # [batch, 1, query, key]
         weight = pattern.masked_fill(~padded, 0.0).sum(dim=-1)  # [batch, head, query]
@@ -354,24 +288,6 @@ def check_padding(case: Case) -> Iterator[Finding]:
             kind, why = "masked-with-zero", f"; {ZEROS}."
         sentence = f"Tokens give up to {percent_at_most(lost, 1)} of their attention to padding{why}"
         yield error(kind, layer.path, sentence, {"most_weight_on_padding": lost})
-
-
-def _is_masked_by_the_target(case: Case, layer: Layer) -> bool:
-    """Whether the target's tokens see exactly those cells of the source where the target has tokens itself."""
-    wrong = _like_the_target(layer)  # [batch, key]
-    if bool(layer.queries.all()) or bool((wrong == layer.keys).all()):
-        return False  # it forbids nothing, or it is the right one
-    scores = f"{layer.path}.scores"
-    # [batch, head, query, key]
-    seen = ~case[scores].isneginf() if scores in case else case[f"{layer.path}.pattern"] > 0
-    asked = layer.queries[:, None, :, None].expand_as(seen)
-    return bool((seen == wrong[:, None, None, :])[asked].all())
-
-
-def _like_the_target(layer: Layer) -> Bool[Tensor, "batch key"]:
-    """Which keys a mask made of the queries' padding allows; where there are more keys than queries, all of those."""
-    n_key = layer.keys.shape[1]
-    return F.pad(layer.queries, (0, max(0, n_key - layer.queries.shape[1])), value=True)[:, :n_key]
 
 
 def _scores_are_zero(case: Case, layer: Layer, where: Tensor) -> bool:

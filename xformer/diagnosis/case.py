@@ -16,8 +16,6 @@ from torch.linalg import vector_norm
 from xformer.trace import Trace
 
 Severity = Literal["error", "warning", "note"]
-Spans = dict[Tensor, tuple[Float[Tensor, "row rank"], int] | None]
-"""For a stream an orthonormal basis of what its rows span, and the rank; None for one whose rows are all alike."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +86,8 @@ class Case:
     trace: Trace
     valid: Bool[Tensor, "batch pos"]
     target_valid: Bool[Tensor, "batch target"] | None
-    causal: bool | None = None
-    """Overrules the configuration for the stack whose output is read, e.g. False where the mask has been lifted on purpose."""
-    fresh: bool | None = None
     weights: Mapping[str, Tensor] | None = None
     """The model's own, by their names in it, where the model is at hand."""
-    spans: Spans = field(default_factory=dict)
-    """What `share_outside` knows of each stream already."""
 
     def __contains__(self, name: str) -> bool:
         return name in self.trace
@@ -145,7 +138,7 @@ class Case:
         valid = {"encoder": self.valid, "decoder": self.valid if self.target_valid is None else self.target_valid}
         for site in self.trace.sites():
             is_output = site.stack == "decoder" or config.architecture == "encoder"
-            causal = not site.is_cross and is_output and bool(config.causal if self.causal is None else self.causal)
+            causal = not site.is_cross and is_output and bool(config.causal)
             found.append(Layer(site.path, site.is_cross, causal, valid[site.query_stack], valid[site.key_stack]))
         return found
 
@@ -190,23 +183,6 @@ class Case:
         x = self[f"{layer.path}.in"] if self.has(layer.path, "in") else None
         other = self.memory if layer.is_cross else x
         yield from (("q", x), ("k", other), ("v", other))
-
-    @cached_property
-    def is_fresh(self) -> bool:
-        """Whether the weights are as drawn: given by the caller, or read off the first norm.
-
-        A fresh norm has γ = 1 and β = 0, so every row that it puts out has mean square 1, and mean 0 where the norm subtracts
-        the mean; the first step of training moves both.
-        """
-        if self.fresh is not None:
-            return self.fresh
-        name = {"post": "resid_mid", "pre": "attn.in"}.get(self.trace.config.norm, "")
-        if not self.blocks or f"{self.blocks[0]}.{name}" not in self.trace:
-            return False
-        rows = self[f"{self.blocks[0]}.{name}"].double()  # [batch, pos, d_model]
-        mean, square = rows.mean(dim=-1), rows.square().mean(dim=-1)
-        is_centred = not self.trace.config.norm_component.is_centred or bool(mean.abs().max() < 1e-5)
-        return is_centred and bool((square - 1).abs().max() < 1e-2)
 
 
 def tokens_that_count(tokens: Int[Tensor, "batch pos"], pad: int) -> Bool[Tensor, "batch pos"]:

@@ -2,10 +2,10 @@
 
     diagnose(record(model, tokens)).findings            [] for a right model, fresh or trained
     diagnose(record(broken, tokens)).findings[0].kind   the bug's name in `xformer.bugs`, where it has one
-    check_up(model).findings                            the same on inputs that reveal most, and other runs beside
+    examine(model).findings                             the same for a run on inputs that reveal most
 
-Named mistakes are checked first, then every step is computed again (`IDENTITIES`). A right run fulfils an identity up to
-rounding, with any weights. The size of fresh weights has no identity; its limit follows from their distribution (`weights`).
+Every step is computed again (`IDENTITIES`): a right run fulfils an identity up to rounding, with any weights. Where one is
+broken, the mistakes that have a name are tried (`STEPS`).
 """
 
 from __future__ import annotations
@@ -24,23 +24,19 @@ from xformer.diagnosis.attention import (
     check_padding,
     check_scores,
     check_softmax,
-    check_window,
     masks,
     mixes,
     outputs,
     patterns,
     projections,
-    roles,
     scores,
 )
-from xformer.diagnosis.behaviour import BEHAVIOURS, Examination, check_behaviours
 from xformer.diagnosis.case import Case, Finding, Measurement, error, tokens_that_count
 from xformer.diagnosis.projections import check_clones, check_projections
 from xformer.diagnosis.stream import (
     activations,
     between_layers,
     check_additions,
-    check_norms,
     check_residual,
     embeddings,
     final_norms,
@@ -58,9 +54,7 @@ from xformer.diagnosis.whole_run import (
     check_init,
     check_logits,
     check_neurons,
-    check_order,
     check_positions,
-    check_start,
     positions,
     turns,
 )
@@ -68,34 +62,25 @@ from xformer.errors import InputError
 from xformer.layers.masks import Layout
 from xformer.model import Transformer
 from xformer.tasks import Task
-from xformer.trace import Trace
+from xformer.trace import Trace, record
 
-__all__ = ["Examination", "Finding", "check_up", "diagnose", "examination", "examine", "findings_frame", "too_few_rows"]
-
-CHECKS = (
+STEPS = (
     check_softmax,
     check_projections,
     check_scores,
     check_future,
-    check_window,
     check_padding,
     check_residual,
-    check_norms,
     check_gate,
-    check_positions,
     check_logits,
-    check_neurons,
-    check_init,
-    check_start,
-    check_heads,
-    check_clones,
-    check_additions,
 )
-"""In the order in which a cause comes before what follows from it."""
+"""Names for broken steps, in the order in which a cause comes before what follows from it."""
+OTHERS = (check_positions, check_neurons, check_init, check_heads, check_clones, check_additions)
+"""Mistakes with which every step is right."""
 
 OF_THE_WEIGHTS = {
-    "init-too-large", "init-too-small", "saturated-at-start", "identical-heads", "uniform-heads", "dead-neurons",
-    "cloned-layers", "adds-nothing", "constant-stream",
+    "init-too-large", "init-too-small", "identical-heads", "uniform-heads", "dead-neurons",
+    "cloned-layers", "adds-nothing",
 }  # fmt: skip
 """Findings that explain no broken step: right code with such weights does every step rightly."""
 
@@ -108,20 +93,14 @@ def diagnose(
     *,
     valid: Bool[Tensor, "batch pos"] | None = None,
     target_valid: Bool[Tensor, "batch target"] | None = None,
-    causal: bool | None = None,
-    weights_fresh: bool | None = None,
-    rolled: Trace | None = None,
     model: Transformer | None = None,
 ) -> Report:
     """What is wrong with the run, errors first, one finding for each kind with all the places it was found at; and what was
     looked at, and what was not.
 
     `valid` says which tokens are no padding; without it the trace says so, and where that does not, runs of the
-    configuration's padding token at the ends of a row are padding. `causal` overrules the configuration where a mask was
-    lifted or imposed on purpose. `weights_fresh` says whether the weights are as drawn; without it, that is read off the
-    first norm. `rolled` is a second run, of tokens.roll(1, dims=1), for an encoder whose sense of order is in doubt. A check
-    whose activations were not kept, or whose rows are too few to tell, says nothing; a padded batch of different inputs tells
-    most.
+    configuration's padding token at the ends of a row are padding. A check whose activations were not kept, or whose rows are
+    too few to tell, says nothing; a padded batch of different inputs tells most.
 
     With `model`, each step is computed again with its weights; without it, with any weights that fit.
 
@@ -138,14 +117,13 @@ def diagnose(
         valid = _fit(trace.valid if valid is None else valid, trace.tokens, "valid", pad)
     kept = trace.target_valid if target_valid is None else target_valid
     target_valid = None if trace.target is None else _fit(kept, trace.target, "target_valid", pad)
-    case = Case(trace, valid, target_valid, causal, weights_fresh, None if model is None else model.state_dict())
+    case = Case(trace, valid, target_valid, None if model is None else model.state_dict())
     if broken := list(check_finite(case)):
         return Report(broken, {}, model is not None)
-    found = [finding for check in CHECKS for finding in check(case)]
     steps, looked = check_identities(case)
+    checks = (*STEPS, *OTHERS) if steps or model is None else OTHERS
+    found = [finding for check in checks for finding in check(case)]
     found += [finding for finding in steps if not _is_explained(finding, found)]
-    if rolled is not None:
-        found += check_order(case, rolled)
     return Report(sorted(_by_kind(found), key=lambda finding: RANK[finding.severity]), looked, model is not None)
 
 
@@ -218,7 +196,6 @@ IDENTITIES = (
     Identity("wrong-input", "a sublayer reads the stream (pre-norm: the normalised stream)", inputs),
     Identity("wrong-projection", "q, k, v = x W + b, each of its own row and stream", projections),
     Identity("wrong-turn", "what turns queries and keys, and the bias of scores, are those of the positions", turns),
-    Identity("one-role-twice", "q, k and v are three projections", roles),
     Identity("wrong-scores", "scores = q·k/√d_head (+ bias), −∞ where masked", scores),
     Identity("wrong-mask", "the mask is that of the configuration and the padding", masks),
     Identity("wrong-pattern", "pattern = softmax(scores) over the keys", patterns),
@@ -247,54 +224,40 @@ def check_identities(case: Case) -> tuple[list[Finding], dict[str, int]]:
     return found, looked
 
 
+WITHOUT_WEIGHTS = (
+    "what the weights would absorb: a constant factor, or heads in another order, where the weights are not at hand",
+)
 OUT_OF_SIGHT = (
+    "what it does unrecorded or on other inputs: padding, later tokens, its neighbours in a batch, the cache, its gradient",
     "how it is trained: the loss, the labels, the batches, clipping, dropout, the learning rate",
     "whether the weights are good ones: score them with eval",
     "a term that its own weights make vanish (a bias of 0, a gain of 1), and what only other inputs would reach",
 )
 
-FROM_A_TRACE = (
-    "what the weights would absorb: a constant factor, or heads in another order, where the weights are not at hand",
-    "what it does unrecorded or on other inputs: padding, later tokens, its neighbours in a batch, the cache, its gradient",
-)
-
 
 @dataclass(frozen=True)
 class Report:
-    """The findings, errors first, and in how many places each equation and each behaviour was looked at."""
+    """The findings, errors first, and in how many places each equation was looked at."""
 
     findings: list[Finding]
     looked: dict[str, int]
     has_weights: bool
-    pairs: dict[str, int] | None = None
-    """For each behaviour, how many pairs of runs were compared; None where no model was run."""
 
     @property
     def checked(self) -> list[str]:
-        """One line for each thing that was looked at somewhere."""
-        looked, pairs = self.looked, self.pairs or {}
-        lines = [f"{one.equation} ({_n(looked[one.kind], 'place')})" for one in IDENTITIES if looked.get(one.kind)]
-        return lines + [
-            f"{one.rule} ({_n(pairs[one.kind], 'pair')} of runs)" for one in BEHAVIOURS if pairs.get(one.kind)
-        ]
+        """One line for each equation that was looked at somewhere."""
+        looked = [(one.equation, n) for one in IDENTITIES if (n := self.looked.get(one.kind))]
+        return [f"{equation} ({n} place{'s' * (n != 1)})" for equation, n in looked]
 
     @property
     def left_open(self) -> list[str]:
         """What there was nothing to see of: not part of this model, not kept, or too few tokens to tell."""
-        lines = [one.equation for one in IDENTITIES if not self.looked.get(one.kind)]
-        if self.pairs is not None:
-            lines += [one.rule for one in BEHAVIOURS if not self.pairs.get(one.kind)]
-        return lines
+        return [one.equation for one in IDENTITIES if not self.looked.get(one.kind)]
 
     @property
     def out_of_sight(self) -> list[str]:
         """What could be wrong all the same."""
-        unknown = [] if self.has_weights else [FROM_A_TRACE[0]]
-        return [*unknown, *([] if self.pairs is not None else [FROM_A_TRACE[1]]), *OUT_OF_SIGHT]
-
-
-def _n(n: int, what: str) -> str:
-    return f"{n} {what}{'s' * (n != 1)}"
+        return [*(() if self.has_weights else WITHOUT_WEIGHTS), *OUT_OF_SIGHT]
 
 
 N_INPUTS = 24
@@ -308,27 +271,42 @@ LONGEST_TASK = 64
 with the square of the length."""
 
 
-def examination(config: ModelConfig, task: Task | None = None, *, inputs: int = N_INPUTS, seed: int = 0) -> Examination:
+@dataclass(frozen=True, eq=False)
+class Examination:
+    """Inputs as `record` takes them. Of images `valid` is [batch, 1 + patch], true throughout."""
+
+    tokens: Int[Tensor, "batch pos"]
+    valid: Bool[Tensor, "batch pos"]
+    target: Int[Tensor, "batch target"] | None = None
+    target_valid: Bool[Tensor, "batch target"] | None = None
+
+    def record(self, model: Transformer) -> Trace:
+        """The recorded run of a model on them."""
+        valid = None if model.config.image else self.valid  # images have no padding
+        return record(model, self.tokens, self.target, valid=valid, target_valid=self.target_valid)
+
+
+def examination(config: ModelConfig, task: Task | None = None) -> Examination:
     """Different inputs of different lengths: the task's own where there is one of short inputs, random tokens where not.
 
     No two lengths agree that a mistake could take for each other: each row's source and target differ in length, and so does
     the padding of the rows.
     """
     if config.image:
-        return _of_images(config, task, inputs, seed)
+        return _of_images(config, task)
     if task is not None and max(task.longest) > LONGEST_TASK:
         task = None
     if task is not None:
-        inputs = min(inputs, -(-max(LEAST_TOKENS, 4 * config.d_model) // max(task.longest)))
-        batch = task.sample(inputs, seed=seed, purpose="test")
+        n_inputs = min(N_INPUTS, -(-max(LEAST_TOKENS, 4 * config.d_model) // max(task.longest)))
+        batch = task.sample(n_inputs, seed=0, purpose="test")
         source = batch.tokens, _tokens_of(batch.tokens, batch.layout)
         target = ()
         if batch.target is not None and batch.target_layout is not None:
             target = batch.target, _tokens_of(batch.target, batch.target_layout)
         return _uneven(Examination(*source, *target), config.pad_token)
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(0)
     n_pos = min(config.max_len, 13)
-    lengths = torch.randint(max(1, n_pos // 3), n_pos + 1, (inputs,), generator=draw)
+    lengths = torch.randint(max(1, n_pos // 3), n_pos + 1, (N_INPUTS,), generator=draw)
     lengths[0] = n_pos
     valid = torch.arange(n_pos) < lengths[:, None]  # [batch, pos]
 
@@ -342,30 +320,20 @@ def examination(config: ModelConfig, task: Task | None = None, *, inputs: int = 
     return _uneven(Examination(tokens(), valid, tokens(), valid), config.pad_token)
 
 
-def examine(model: Transformer, task: Task | None = None, *, seed: int = 0) -> list[Finding]:
-    """What is wrong with a model, from a run of it on an `examination` and from what it does on others."""
-    return check_up(model, task, seed=seed).findings
+def examine(model: Transformer, task: Task | None = None) -> Report:
+    """What is wrong with a model, from a run of it on an `examination`."""
+    inputs = examination(model.config, task)
+    return diagnose(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid, model=model)
 
 
-def check_up(model: Transformer, task: Task | None = None, *, seed: int = 0) -> Report:
-    """The same with what was looked at. Where the run itself shows an error, what the model does besides is left out: it could
-    only repeat that in other words."""
-    inputs = examination(model.config, task, seed=seed)
-    report = diagnose(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid, model=model)
-    if any(finding.severity == "error" for finding in report.findings):
-        return report
-    found, pairs = check_behaviours(model, inputs)
-    return replace(report, findings=[*found, *report.findings], pairs=pairs)
-
-
-def _of_images(config: ModelConfig, task: Task | None, inputs: int, seed: int) -> Examination:
+def _of_images(config: ModelConfig, task: Task | None) -> Examination:
     """The task's images, or random ones; every position of them counts."""
     if task is not None:
-        pixels = task.sample(inputs, seed=seed, purpose="test").tokens
+        pixels = task.sample(N_INPUTS, seed=0, purpose="test").tokens
     else:
-        draw = torch.Generator().manual_seed(seed)
-        pixels = torch.randint(0, config.n_inputs, (inputs, config.image**2), generator=draw)
-    return Examination(pixels, torch.ones(inputs, config.max_len, dtype=torch.bool))
+        draw = torch.Generator().manual_seed(0)
+        pixels = torch.randint(0, config.n_inputs, (N_INPUTS, config.image**2), generator=draw)
+    return Examination(pixels, torch.ones(N_INPUTS, config.max_len, dtype=torch.bool))
 
 
 def _tokens_of(tokens: Int[Tensor, "batch pos"], layout: Layout) -> Bool[Tensor, "batch pos"]:

@@ -6,9 +6,6 @@ The weights are not in the trace, but a linear map cannot do as it likes once th
 dimensions: with N rows of rank r, what is made from them lies in an r-dimensional subspace of Rᴺ, and the share of q outside
 it is 0 (in float32 about 10⁻⁶). Anything else has a share of about √((N − r)/N) outside: with one row to spare of 33 that is
 0.17. The limit is 10⁻². With no row to spare nothing is claimed; a batch of inputs settles it.
-
-If one map serves the rows of two layers together, the two have the same weights: where their rows span the same directions
-(at least half of them are asked for), two maps drawn apart would miss by about all.
 """
 
 from __future__ import annotations
@@ -18,15 +15,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Finding, Layer, Spans, centred, error, relative, warning
+from xformer.diagnosis.case import Case, Finding, Layer, centred, error, relative, warning
 from xformer.diagnosis.rounding import of_product
 
 BY_VIEW = "The heads are cut out across positions, as by a view without the transpose"
 MOST_OUTSIDE = 1e-2
 LEAST_DIRECTION = 1e-5
 """Directions in which the rows spread less than this, relative to the widest, count as none (float32 knows no better)."""
-SAME_WEIGHTS = 1e-5
-"""Of one and the same weights float32 leaves about 1e-7 unexplained; of different ones, on few tokens, as little as 6e-4."""
 
 
 def check_projections(case: Case) -> Iterator[Finding]:
@@ -43,7 +38,7 @@ def check_projections(case: Case) -> Iterator[Finding]:
             if case.has(layer.path, "pos_angles"):
                 angles = case[f"{layer.path}.pos_angles"].double()
                 made |= {name: case.trace.config.position_kind.turn(made[name].double(), -angles) for name in "qk"}
-            outside = {name: share_outside(stream, heads_joined(heads), case.spans) for name, heads in made.items()}
+            outside = {name: share_outside(stream, heads_joined(heads)) for name, heads in made.items()}
             wrong = [name for name, share in outside.items() if share is not None and share > MOST_OUTSIDE]
             if wrong and all(_is_cut_by_view(stream, made[name]) for name in wrong):
                 sentence = f"{BY_VIEW}: put back together in that order, queries, keys and values are made from their "
@@ -102,7 +97,7 @@ def _is_cut(heads: Tensor, target: Tensor, memory: Tensor) -> bool:
 def _source(case: Case, made: Tensor, target: Tensor, memory: Tensor) -> str | None:
     """ "target", "memory", "neither", or None where the trace does not settle it."""
     shares = {  # 1 where a stream has not even the length
-        name: share_outside(stream, made, case.spans) if stream.shape[:2] == made.shape[:2] else 1.0
+        name: share_outside(stream, made) if stream.shape[:2] == made.shape[:2] else 1.0
         for name, stream in (("target", target), ("memory", memory))
     }
     if shares["target"] is None or shares["memory"] is None:
@@ -114,36 +109,20 @@ def _source(case: Case, made: Tensor, target: Tensor, memory: Tensor) -> str | N
 
 
 def check_clones(case: Case) -> Iterator[Finding]:
-    """cloned-layers: two layers of a stack with the same weights."""
+    """cloned-layers: two layers of a stack with the same weights, where these are known."""
     stacks: dict[tuple[str, str], list[Layer]] = {}
-    for layer, _ in case.attention("in", "v"):
-        if not layer.is_cross:
-            stack, _, part = layer.path.split(".", 2)
-            stacks.setdefault((stack, part), []).append(layer)
-    for layers in stacks.values():
-        first = layers[0]
-        for other in layers[1:]:
-            pairs = [(case[f"{layer.path}.in"], heads_joined(case[f"{layer.path}.v"])) for layer in (first, other)]
-            misfit = _misfit_of_one_map(pairs)
-            if misfit is not None and misfit < SAME_WEIGHTS:
-                sentence = "Both layers make their values with the same weights: they were copied, not drawn."
-                yield warning("cloned-layers", (first.path, other.path), sentence, {"misfit": misfit})
-
-
-def _misfit_of_one_map(pairs: list[tuple[Tensor, Tensor]]) -> float | None:
-    """The worse share of what one affine map for both pairs (rows, what is made from them) leaves unexplained of either;
-    None where the rows have too little in common to tell."""
-    rows = [stream.double().flatten(0, 1) for stream, _ in pairs]
-    rows = [torch.cat((x, torch.ones_like(x[:, :1])), dim=-1) for x in rows]  # [row, d_model + 1]
-    made = [y.double().flatten(0, 1) for _, y in pairs]
-    left, both = _directions(torch.cat(rows))
-    whole = torch.cat(made)
-    missed = (whole - left @ (left.T @ whole)).split([len(x) for x in rows])
-    misfit = max(relative(apart, y) for apart, y in zip(missed, made, strict=True))
-    if misfit >= SAME_WEIGHTS:
-        return misfit
-    alone, other = (_directions(x)[1] for x in rows)
-    return None if alone + other - both < max(2, min(alone, other) / 2) else misfit
+    for layer in case.layers:
+        stack, _, part = layer.path.split(".", 2)
+        stacks.setdefault((stack, part), []).append(layer)
+    for first, *others in stacks.values():
+        weight = case.weight(f"{first.path}.weight_in")
+        for other in others:
+            same = case.weight(f"{other.path}.weight_in")
+            if weight is not None and same is not None and torch.equal(weight, same):
+                sentence = (
+                    "Both layers make queries, keys and values with the same weights: they were copied, not drawn."
+                )
+                yield warning("cloned-layers", (first.path, other.path), sentence, {})
 
 
 def _directions(rows: Tensor) -> tuple[Tensor, int]:
@@ -155,17 +134,13 @@ def _directions(rows: Tensor) -> tuple[Tensor, int]:
     return rows @ (ways / squares.sqrt()) if is_tall else ways, len(squares)
 
 
-def share_outside(stream: Tensor, made: Tensor, spans: Spans | None = None) -> float | None:
+def share_outside(stream: Tensor, made: Tensor) -> float | None:
     """The share of `made` [batch, pos, width] that no affine map of the rows of `stream` gives; None where any would do."""
-    spans = {} if spans is None else spans
-    if stream not in spans:
-        x = centred(stream)
-        spans[stream] = None if x is None else _directions(x)
-    y, span = centred(made), spans[stream]
-    if span is None or y is None or len(y) != len(span[0]) or span[1] + 1 >= len(y):
+    x, y = centred(stream), centred(made)
+    if x is None or y is None or len(x) != len(y):
         return None
-    left, _ = span
-    return relative(y - left @ (left.T @ y), y)
+    left, rank = _directions(x)
+    return None if rank + 1 >= len(y) else relative(y - left @ (left.T @ y), y)
 
 
 def heads_joined(heads: Tensor) -> Tensor:
@@ -184,7 +159,7 @@ def affine(
     before = f"{path}." if path else ""
     matrix, plus = case.weight(before + weight), case.weight(before + bias)
     if matrix is None:
-        share = share_outside(x, y, case.spans) if x.shape[:-1] == y.shape[:-1] else float("inf")
+        share = share_outside(x, y) if x.shape[:-1] == y.shape[:-1] else float("inf")
         return None if share is None else share / MOST_OUTSIDE
     if rows is not None:
         matrix, plus = matrix[rows], None if plus is None else plus[rows]

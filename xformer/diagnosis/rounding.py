@@ -59,9 +59,6 @@ def of_sum(made: Tensor, *parts: Tensor) -> float:
 def of_norm(made: Tensor, x: Tensor, norm: Norm, eps: float, gain: Tensor | None, shift: Tensor | None) -> float | None:
     """The excess of `made` over γ · n(x) + β.
 
-    Where γ and β are not known, the straight line that fits each dimension best takes their place, through the origin for a
-    norm without β: least squares leaves no more than the right line would.
-
     Args:
         made: What the norm put out [..., d_model].
         x: What it read, of the same shape.
@@ -71,28 +68,14 @@ def of_norm(made: Tensor, x: Tensor, norm: Norm, eps: float, gain: Tensor | None
         shift: β [d_model], or None where it is not known or the norm has none.
 
     Returns:
-        The excess; None where there are too few rows for a line.
+        The excess; None where γ or β are not known.
     """
     if made.shape != x.shape:
         return float("inf")
-    normal, size = norm.standardised(x, eps)
-    if gain is not None and (shift is not None or not norm.has_shift):
-        gain = gain.double()
-        shift = torch.zeros_like(gain) if shift is None else shift.double()
-        return excess(
-            made,
-            gain * normal + shift,
-            unit(made) * (size * gain.abs() * (1 + normal.abs()) + OTHER_ROUNDINGS * shift.abs()),
-        )
-    y, rows, sizes = made.double().flatten(0, -2), normal.flatten(0, -2), size.flatten(0, -2)  # [row, d_model]
-    if len(rows) < 3:
+    if gain is None or (shift is None and norm.has_shift):
         return None
-    middle = (rows.mean(dim=0), y.mean(dim=0)) if norm.has_shift else (0.0, 0.0)
-    across, up = rows - middle[0], y - middle[1]
-    slope = (across * up).sum(dim=0) / across.square().sum(dim=0).clamp(min=1e-300)  # [d_model]: γ
-    left = (up - slope * across).norm(dim=0)
-    start = middle[1] - slope * middle[0]  # β
-    bound = unit(made) * (
-        sizes * slope.abs() * (1 + rows.abs()) + OTHER_ROUNDINGS * start.abs() + OTHER_ROUNDINGS * y.abs()
-    )
-    return (left / (bound.norm(dim=0) + torch.finfo(torch.float32).tiny)).max().item()
+    normal, size = norm.standardised(x, eps)
+    gain = gain.double()
+    shift = torch.zeros_like(gain) if shift is None else shift.double()
+    bound = size * gain.abs() * (1 + normal.abs()) + OTHER_ROUNDINGS * shift.abs()
+    return excess(made, gain * normal + shift, unit(made) * bound)

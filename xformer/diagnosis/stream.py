@@ -13,11 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
-from torch.linalg import vector_norm
 
-from xformer.components import NORMS, Norm
+from xformer.components import Norm
 from xformer.config import MAX_INK
 from xformer.diagnosis.case import (
     Case,
@@ -31,17 +29,16 @@ from xformer.diagnosis.case import (
     relative,
     warning,
 )
-from xformer.diagnosis.projections import affine, heads_joined, share_outside
+from xformer.diagnosis.projections import affine
 from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, of_norm, of_sum, unit
 
 FIT_LIMIT = 1e-3
 NO_ADDITION = 1e-6
 """A sublayer whose result is a smaller share of the stream adds nothing."""
-LEAST_SPREAD = 1e-4
 
 
 def check_residual(case: Case) -> Iterator[Finding]:
-    """no-residual · lost-output · residual-after-norm · no-norm · other-norm · stream-unexplained."""
+    """no-residual · lost-output · residual-after-norm · stream-unexplained."""
     norm, eps, component = case.trace.config.norm, case.trace.config.norm_eps, case.trace.config.norm_component
     for sublayer in case.sublayers:
         if sublayer.before.shape[0] * sublayer.before.shape[1] < 3:
@@ -64,80 +61,20 @@ def check_residual(case: Case) -> Iterator[Finding]:
         elif norm == "pre" and fits(sublayer.inside + sublayer.out):
             kind = "residual-after-norm"
             what = "goes on from the normalised vectors instead of those before the norm."
-        elif norm == "post" and relative(sublayer.after - sublayer.before - sublayer.out, sublayer.after) <= FIT_LIMIT:
-            kind = "no-norm"
-            what = 'is the bare sum, though the configuration says norm="post".'
-        elif norm == "post" and (other := other_norm(case, sublayer.before + sublayer.out, sublayer.after)):
-            kind = "other-norm"
-            what = f"is what {other.title} makes of the sum, and the configuration says {component.title}."
         else:
             kind = "stream-unexplained"
             what = "is not what the configuration makes of the stream before and the sublayer's result."
         yield error(kind, sublayer.path, f"The stream after it {what}", numbers)
 
 
-def check_norms(case: Case) -> Iterator[Finding]:
-    """other-norm, where a sublayer reads (pre-norm) and at the end; `check_residual` covers post-norm."""
-    config = case.trace.config
-    places = [(one.path, one.before, one.inside) for one in case.sublayers] if config.norm == "pre" else []
-    for at in case.stacks:
-        name, last = f"{at.prefix}final_norm", f"{at.stack}.{config.n_layers - 1}.resid_post"
-        if config.final_norm and name in case and last in case:
-            places.append((name, case[last], case[name]))
-    for path, x, made in places:
-        if other := other_norm(case, x, made):
-            sentence = f"The norm is {other.title}, and the configuration says {config.norm_component.title}."
-            yield error("other-norm", path, sentence)
-
-
-def other_norm(case: Case, x: Tensor, made: Tensor) -> Norm | None:
-    """The registered norm that made `made` [..., d_model] from `x` where the configured one did not."""
-    own, eps = case.trace.config.norm_component, case.trace.config.norm_eps
-    excess = of_norm(made, x, own, eps, None, None)
-    if excess is None or excess <= 1:
-        return None
-    fits = {one: of_norm(made, x, one, eps, None, None) for one in NORMS.values() if one is not own}
-    return next((one for one, excess in fits.items() if excess is not None and excess <= 1), None)
-
-
 def check_additions(case: Case) -> Iterator[Finding]:
-    """adds-nothing (a sublayer whose result is 0) · constant-stream (all tokens have one vector: rank collapse)."""
+    """adds-nothing: a sublayer whose result is 0."""
     for sublayer in case.sublayers:
         share = relative(sublayer.out, sublayer.before)
         looks = f"{sublayer.path}.pattern" not in case or bool(case[f"{sublayer.path}.pattern"].any())
         if share < NO_ADDITION and looks:  # a token that may see nothing, itself included, adds nothing rightly
             sentence = "The sublayer puts out nothing: what it adds is below a millionth of the stream."
             yield warning("adds-nothing", (sublayer.path,), sentence, {"added_to_stream": share})
-    yield from _constant(case)
-
-
-def _constant(case: Case) -> Iterator[Finding]:
-    """Dong et al. 2021 (arXiv:2103.03404): attention without residual connections makes all tokens alike."""
-    for block in case.blocks:
-        name = f"{block}.resid_post"
-        if name not in case:
-            continue
-        is_target = block.startswith("decoder.") and case.target_valid is not None
-        tokens = case.trace.target if is_target else case.trace.tokens
-        valid = case.target_valid if is_target else case.valid
-        if tokens is None or valid is None:
-            continue
-        x = case[name].double()
-        if case.trace.config.image:  # the class token is unlike any patch
-            tokens = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
-        spreads = _spreads(x, tokens, valid)
-        if len(spreads) and spreads.max() < LEAST_SPREAD:
-            sentence = "All tokens have the same vector here, so nothing after it can tell them apart."
-            yield warning("constant-stream", (name,), sentence, {"spread": spreads.max().item()})
-
-
-def _spreads(x: Tensor, tokens: Tensor, valid: Tensor) -> Tensor:
-    """How far the vectors of each input that has two different tokens lie from their mean, as a share of their length."""
-    rows, n = x.masked_fill(~valid[..., None], 0.0), valid.sum(dim=1)[:, None, None]  # [batch, pos, d_model]
-    apart = (rows - rows.sum(dim=1, keepdim=True) / n).masked_fill(~valid[..., None], 0.0)
-    shares = vector_norm(apart, dim=(1, 2)) / vector_norm(rows, dim=(1, 2)).clamp(min=1e-300)
-    first = tokens.gather(1, valid.long().argmax(dim=1, keepdim=True))
-    return shares[((tokens != first) & valid).any(dim=1)]
 
 
 def misfit_of_norm(made: Tensor, after: Tensor, norm: Norm, eps: float) -> float:
@@ -159,14 +96,8 @@ def misfit_of_norm(made: Tensor, after: Tensor, norm: Norm, eps: float) -> float
     return relative(y - slope * x, y)
 
 
-SAME_VECTOR = 1e-6
-
-AFFINE_LIMIT = 1e-5
-"""Of an affine map float32 leaves about 1e-6 unexplained; of one with a norm between, the spread of the rows' lengths."""
-
-
 def embeddings(case: Case) -> Iterator[Measurement]:
-    """Equal tokens have equal vectors and others have others; with the weights: those of the table."""
+    """A token has its row of the table, where that is known; a patch is an affine function of its pixels."""
     for at in case.stacks:
         name = f"{at.prefix}embed"
         if name not in case:
@@ -180,8 +111,6 @@ def embeddings(case: Case) -> Iterator[Measurement]:
             scale = case.trace.config.d_model**0.5 if case.trace.config.scale_embeddings else 1.0
             expected = table.double()[at.tokens] * scale
             yield Measurement(name, excess(embed, expected, OTHER_ROUNDINGS * unit(embed) * expected.abs()))
-        else:
-            yield Measurement(name, one_vector_each(embed[at.valid], at.tokens[at.valid]))
 
 
 def _patches(case: Case, at: TraceStack, embed: Tensor) -> Iterator[Measurement]:
@@ -192,19 +121,6 @@ def _patches(case: Case, at: TraceStack, embed: Tensor) -> Iterator[Measurement]
     name, classes = f"{at.prefix}embed", embed[:, :1]
     yield Measurement(name, affine(case, "embedding", pixels.to(embed.dtype), embed[:, 1:], "weight", "bias"))
     yield Measurement(name, excess(classes, classes[:1].double().expand_as(classes), classes))
-
-
-def one_vector_each(rows: Tensor, ids: Tensor, *, differ: bool = True) -> float:
-    """0 where rows of one id are equal and rows of different ids are not (unless they may be, `differ`); ∞ otherwise."""
-    _, which = torch.unique(ids, return_inverse=True)
-    n = int(which.max()) + 1
-    first = torch.stack([rows[which == i][0] for i in range(n)]).double()  # [id, d_model]
-    if not torch.equal(rows.double(), first[which]):
-        return float("inf")
-    if not differ:
-        return 0.0
-    apart = torch.cdist(first, first) + torch.eye(n, device=rows.device) * first.abs().max().clamp(min=1.0) * 1e3
-    return float("inf") if n > 1 and bool((apart <= SAME_VECTOR * first.norm(dim=-1).max()).any()) else 0.0
 
 
 def first_streams(case: Case) -> Iterator[Measurement]:
@@ -280,7 +196,7 @@ def second(case: Case) -> Iterator[Measurement]:
 
 
 def final_norms(case: Case) -> Iterator[Measurement]:
-    """A final norm where one is configured. Without it, what comes next is affine in the bare stream, which it is not else."""
+    """A final norm where one is configured, and only there."""
     config, norm = case.trace.config, case.trace.config.norm_component
     for at in case.stacks:
         name, last = f"{at.prefix}final_norm", f"{at.stack}.{config.n_layers - 1}.resid_post"
@@ -290,21 +206,6 @@ def final_norms(case: Case) -> Iterator[Measurement]:
                 continue
             gain, shift = case.norm_weights(f"{at.stack}.norm")
             yield Measurement(name, of_norm(case[name], case[last], norm, config.norm_eps, gain, shift))
-        elif last in case and config.final_norm:
-            after = _after(case, at.stack)
-            share = None if after is None else share_outside(case[last], after, case.spans)
-            if share is not None:
-                why = "What follows is made from the stream as it is: the final norm is missing."
-                yield broken(name, why) if share < AFFINE_LIMIT else Measurement(name, 0.0)
-
-
-def _after(case: Case, stack: str) -> Tensor | None:
-    """What is made of a stack's output first: the logits, or the first keys of cross-attention."""
-    is_output = stack == case.stacks[-1].stack
-    name = "logits" if is_output else "decoder.0.cross_attn.k"
-    if name not in case:
-        return None
-    return case[name] if is_output else heads_joined(case[name])
 
 
 def logits(case: Case) -> Iterator[Measurement]:

@@ -65,9 +65,11 @@ class Pair:
         """The same with the compared rows alone, unless the others matter."""
         if self.in_batch:
             return self
-        return replace(
-            self, first=self.first.rows([self.row]), second=self.second.rows([self.row_second]), row=0, row_second=0
+        first, second = (
+            self.first.each(lambda one: one[[self.row]]),
+            self.second.each(lambda one: one[[self.row_second]]),
         )
+        return replace(self, first=first, second=second, row=0, row_second=0)
 
 
 CAUSES = {
@@ -257,10 +259,9 @@ class Exam:
         """As `compare`, for differences that are known.
 
         Raises:
-            UnavailableError: The model draws random numbers, so no two runs can be compared but one with itself.
+            UnavailableError: The model draws random numbers, so no two runs can be compared.
         """
-        if self.change_when_repeated not in sizes:
-            self.need_determinism()
+        self.need_determinism()
         worst = max(range(len(pairs)), key=lambda i: sizes[i])
         size = sizes[worst]
         if size <= self.limit:

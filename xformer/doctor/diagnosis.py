@@ -97,55 +97,39 @@ def _html_row(finding: Finding) -> str:
     )
 
 
-_COLOURS = {
-    None: ("#808080", "#3b7dd8", "#d62728"),
-    False: ("#50505a", "#3b7dd8", "#d62728"),
-    True: ("#d0d0d8", "#7db4ff", "#ff6b5e"),
-}
-"""Of the tokens, the weights and the offending cell, on a page that may be dark."""
+N_DRAWN = 16
+"""The largest number of rows and columns; of a larger pattern the part around the cell is drawn."""
 
 
-def cell_picture(place: Place, names: Sequence[str] = (), *, n_most: int = 16, dark: bool | None = None) -> str:
-    """The attention weights of the head to blame as SVG, with the offending cell outlined; empty where no cell is known.
+def cell_picture(place: Place, names: Sequence[str] = ()) -> str:
+    """The attention weights of the head to blame as an HTML table, the offending cell outlined; empty where no cell is known.
 
     Args:
         place: Where two runs part.
-        names: The tokens of the run, for the axes; their numbers where none are given.
-        n_most: The largest number of rows and columns; of a larger pattern the part around the cell is drawn.
-        dark: Whether it stands on a dark page; None takes colours that suit both.
+        names: The tokens of the run, for the rows and columns; their numbers where none are given.
     """
     if place.pattern is None or place.query is None or place.key is None:
         return ""
     n_query, n_key = place.pattern.shape
-    top, left = (max(0, min(at - n_most // 2, n - n_most)) for at, n in ((place.query, n_query), (place.key, n_key)))
-    part, side, margin = place.pattern[top : top + n_most, left : left + n_most].float().clamp(0, 1), 20, 60
-    labels = list(names) or [str(number) for number in place.labels] or [str(number) for number in range(n_key)]
+    top, left = (max(0, min(at - N_DRAWN // 2, n - N_DRAWN)) for at, n in ((place.query, n_query), (place.key, n_key)))
+    part = place.pattern[top : top + N_DRAWN, left : left + N_DRAWN].float().clamp(0, 1)
+    labels = [html.escape(str(one)[:8]) for one in names or place.labels or range(n_key)]
     first_query = n_key - n_query  # with a cache the queries are the last positions
-    ink, blue, red = _COLOURS[dark]
-    text = f"font-size='11' font-family='sans-serif' fill='{ink}'"
-    shapes = [
-        f"<rect x='{margin + side * j}' y='{margin + side * i}' width='{side - 1}' height='{side - 1}' "
-        f"fill='{blue}' fill-opacity='{0.06 + 0.94 * float(part[i, j]):.3f}'/>"
-        for i in range(part.shape[0])
-        for j in range(part.shape[1])
-    ]
-    for i in range(part.shape[0]):
-        name = html.escape(labels[top + i + first_query][:8]) if top + i + first_query < len(labels) else ""
-        shapes.append(f"<text x='{margin - 4}' y='{margin + side * i + 14}' text-anchor='end' {text}>{name}</text>")
-    for j in range(part.shape[1]):
-        name = html.escape(labels[left + j][:8]) if left + j < len(labels) else ""
-        at = f"{margin + side * j + 13} {margin - 5}"
-        shapes.append(f"<text transform='translate({at}) rotate(-60)' {text}>{name}</text>")
-    x, y = margin + side * (place.key - left) - 1, margin + side * (place.query - top) - 1
-    shapes.append(
-        f"<rect x='{x}' y='{y}' width='{side + 1}' height='{side + 1}' fill='none' stroke='{red}' stroke-width='3'/>"
-    )
+    square = "width:18px;height:18px;padding:0;border:1px solid transparent"
+    upright = "writing-mode:vertical-rl;transform:rotate(180deg)"
+    head = "".join(f"<td style='{upright}'>{one}</td>" for one in labels[left : left + N_DRAWN])
+    rows = [f"<tr style='background:none'><td></td>{head}</tr>"]
+    for i, weights in enumerate(part.tolist(), start=top):
+        cells = ""
+        for j, weight in enumerate(weights, start=left):
+            mark = ";outline:3px solid #d62728" if (i, j) == (place.query, place.key) else ""
+            colour = f"rgba(59,125,216,{0.06 + 0.94 * weight:.3f})"
+            cells += f"<td style='{square};background:{colour}{mark}'></td>"
+        name = "".join(labels[i + first_query : i + first_query + 1])
+        rows.append(f"<tr style='background:none'><td style='text-align:right;padding:0 4px'>{name}</td>{cells}</tr>")
     label = f"Layer {place.layer}, head {place.head}: query {place.query} attends to key {place.key}"
-    width, height = margin + side * part.shape[1] + 24, margin + side * part.shape[0] + 4
-    return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' role='img' aria-label='{label}' width='{width}' height='{height}'>"
-        f"<title>{label}</title>{''.join(shapes)}</svg>"
-    )
+    style = "border-collapse:separate;border-spacing:0;font:11px sans-serif;width:auto"
+    return f"<table role='img' aria-label='{label}' title='{label}' style='{style}'>{''.join(rows)}</table>"
 
 
 @torch.inference_mode(False)  # some checks need gradients

@@ -12,6 +12,7 @@ among the positions that should agree (a later token, padding, another document)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,21 @@ def localise(exam: Exam, pair: Pair) -> Place | None:
         if aligned.apart(name) > limit:
             return _place(aligned, name)
     return _by_modules(exam.subject, other, pair, limit)
+
+
+def first_not_finite(subject: Subject, run: Run) -> Place:
+    """The first activation with NaN or infinity; scores are −∞ where a mask forbids a key."""
+    try:
+        recorded = subject.record(run)
+    except XformerError:  # its attention cannot be read
+        recorded = {}
+    for name, value in recorded.items():
+        if name.endswith(("scores", "mask", "causal", "pos_bias")) or bool(value.isfinite().all()):
+            continue
+        layer, part = re.search(r"coder\.(\d+)\.", name), name.rpartition(".")[2]
+        query = int((~value[0].isfinite()).any(dim=-1).any(dim=0).nonzero()[0]) if part == "pattern" else None
+        return Place(name, part, None if layer is None else int(layer[1]), query=query)
+    return Place("logits", "logits")
 
 
 def _row(recorded: Mapping[str, Tensor], row: int, n_rows: int) -> dict[str, Tensor]:

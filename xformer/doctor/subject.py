@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,8 +28,6 @@ from xformer.layers.attention import Cache
 from xformer.model import Transformer
 from xformer.tape import Tape
 
-Kind = Literal["decoder", "encoder", "encoder-decoder"]
-
 ARGUMENTS = {
     "tokens": ("input_ids", "idx", "ids", "tokens", "x", "input"),
     "valid": ("attention_mask", "valid", "padding_mask", "key_padding_mask", "src_key_padding_mask"),
@@ -40,7 +38,6 @@ ARGUMENTS = {
     "labels": ("labels", "targets", "target"),
     "segments": ("segment_ids", "document_ids", "sequence_ids", "seq_ids"),
     "target": ("decoder_input_ids",),
-    "target_valid": ("decoder_attention_mask",),
 }
 """What a check can ask for, and the names that such an argument goes by; the first one that `forward` takes is used."""
 TRUE_IS_PADDING = ("padding_mask", "key_padding_mask", "src_key_padding_mask")
@@ -59,7 +56,6 @@ class Run:
     segments: Int[Tensor, "batch pos"] | None = None
     """The document that each token belongs to, where a row holds several."""
     target: Int[Tensor, "batch target"] | None = None
-    target_valid: Bool[Tensor, "batch target"] | None = None
     with_attention: bool = False
     """Whether the attention weights are asked for, too."""
     seed: int = 0
@@ -78,18 +74,13 @@ class Run:
         """The same call with other tokens at the positions of the logits."""
         return replace(self, tokens=tokens) if self.target is None else replace(self, target=tokens)
 
-    def to(self, device: torch.device) -> Run:
-        """The same call with its tensors on a device."""
+    def each(self, change: Callable[[Tensor], Tensor]) -> Run:
+        """The same call with each of its tensors changed."""
         values = {name: getattr(self, name) for name in TENSORS}
-        return replace(self, **{name: value.to(device) for name, value in values.items() if value is not None})
-
-    def rows(self, which: list[int]) -> Run:
-        """Some of the rows, in that order."""
-        values = {name: getattr(self, name) for name in TENSORS}
-        return replace(self, **{name: value[which] for name, value in values.items() if value is not None})
+        return replace(self, **{name: change(value) for name, value in values.items() if value is not None})
 
 
-TENSORS = ("tokens", "valid", "positions", "segments", "target", "target_valid")
+TENSORS = ("tokens", "valid", "positions", "segments", "target")
 """The fields of `Run` with a row for each input."""
 
 
@@ -98,7 +89,6 @@ class Subject:
     """A model with what is known about how it is called. `module` is a copy on the same weights."""
 
     module: nn.Module
-    kind: Kind
     base: Run
     """The inputs that the diagnosis was asked for: one row."""
     n_tokens: int
@@ -141,7 +131,6 @@ class Subject:
         model = unwrapped(model)
         module = _with_shared_weights(model)
         config: Any = getattr(model, "config", None)
-        is_pair = _is_pair(model)
         text, named = "", {}
         if isinstance(inputs, str):
             text, inputs = inputs, _encoded(inputs, tokenizer)
@@ -155,19 +144,17 @@ class Subject:
         if tokens.is_floating_point():
             raise InputError("The checks need a model of token ids [batch, pos], and these inputs are no integers.")
         target = named.pop("decoder_input_ids", None)
-        if target is None and is_pair:
+        if target is None and _is_pair(model):
             target = _arbitrary(model, n_tokens, seed=1)
         text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
-        pad = getattr(text_config, "pad_token_id", None)
-        if pad is None:
-            pad = getattr(config, "pad_token", 0) if isinstance(model, Transformer) else 0
+        pads = (getattr(text_config, name, None) for name in ("pad_token_id", "pad_token"))
+        pad = next((one for one in pads if isinstance(one, int) and 0 <= one < n_tokens), 0)
         base = Run(tokens[:1], target=None if target is None else target[:1])
         subject = cls(
             module,
-            "encoder-decoder" if is_pair else "encoder",
             base,
             n_tokens,
-            int(pad) if 0 <= int(pad) < n_tokens else 0,
+            pad,
             tokenizer=tokenizer,
             text=text,
             original=original,
@@ -184,8 +171,7 @@ class Subject:
                 f"{type(model).__name__} could not be run on tokens {list(base.tokens.shape)}: "
                 f"{' '.join(str(error).split())[:200]}"
             ) from error
-        is_causal = subject.looks_causal if causal is None else causal
-        return replace(subject, kind="decoder" if is_causal and not is_pair else subject.kind, causal=is_causal)
+        return replace(subject, causal=subject.looks_causal if causal is None else causal)
 
     # How it is called.
 
@@ -225,7 +211,6 @@ class Subject:
             "positions": run.positions,
             "segments": run.segments,
             "target": run.target,
-            "target_valid": run.target_valid,
             "attention": run.with_attention or None,
         }
         for use, value in given.items():
@@ -234,7 +219,7 @@ class Subject:
             if use not in takes:
                 raise UnavailableError(f"forward takes no {ARGUMENTS[use][0]}.")
             name = takes[use]
-            if use in ("valid", "target_valid"):
+            if use == "valid":
                 value = ~value if name in TRUE_IS_PADDING else value if name == "valid" else value.long()
             named[name] = value
         if "keep" in takes:
@@ -243,17 +228,16 @@ class Subject:
 
     def call(self, named: Mapping[str, Any], seed: int = 0) -> Any:
         """Call the module with named arguments, in eval mode and with random numbers of its own."""
-        device = self.device
-        named = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in named.items()}
+        named = {name: self._here(value) if isinstance(value, Tensor) else value for name, value in named.items()}
         args = [value for name, value in named.items() if name.isdigit()]
-        with _own_randomness(device, seed):
+        with _own_randomness(self.device, seed):
             return self.module(*args, **{name: value for name, value in named.items() if not name.isdigit()})
 
     @torch.no_grad()
     def logits(self, run: Run) -> Float[Tensor, "batch out vocab"]:
         """What the model puts out for every position of `run.read`, in main memory."""
         self.tick()
-        return self._logits(run.to(self.device)).cpu()
+        return self._logits(run.each(self._here)).cpu()
 
     def _logits(self, run: Run) -> Tensor:
         if run.n_cached:
@@ -266,9 +250,7 @@ class Subject:
             if run.recorded:
                 return self._recorded(run)["logits"]
             with _own_randomness(self.device, run.seed):
-                return self.module(
-                    run.tokens, run.target, valid=run.valid, target_valid=run.target_valid, layout=_layout(run)
-                )
+                return self.module(run.tokens, run.target, valid=run.valid, layout=_layout(run))
         return self.output_of(self.call(self.arguments(run), run.seed), run)
 
     def _halves(self, run: Run) -> tuple[Tensor, Any]:
@@ -325,19 +307,17 @@ class Subject:
             XformerError: The attention of this model cannot be read.
         """
         with _own_randomness(self.device, run.seed):
-            return {name: value.cpu() for name, value in self._recorded(run.to(self.device)).items()}
+            return {name: value.cpu() for name, value in self._recorded(run.each(self._here)).items()}
 
     def _recorded(self, run: Run) -> dict[str, Tensor]:
-        if run.n_cached and not isinstance(self.module, Transformer):
-            return self._opened.run(self._halves(run)[1], n_batch=len(run.tokens))
         if isinstance(self.module, Transformer):
             if run.n_cached:
                 raise UnavailableError("A run from a cache is not recorded.")
             tape = Tape()
-            padding = {"valid": run.valid, "target_valid": run.target_valid}
-            self.module(run.tokens, run.target, **padding, layout=_layout(run), tape=tape)
+            self.module(run.tokens, run.target, valid=run.valid, layout=_layout(run), tape=tape)
             return dict(tape.activations)
-        return self._opened.run(self.arguments(run), n_batch=len(run.tokens))
+        named = self._halves(run)[1] if run.n_cached else self.arguments(run)
+        return self._opened.run(named, n_batch=len(run.tokens))
 
     @cached_property
     def _opened(self) -> Any:
@@ -382,6 +362,9 @@ class Subject:
     def device(self) -> torch.device:
         """Where its weights are."""
         return next((one.device for one in self.module.parameters()), torch.device("cpu"))
+
+    def _here(self, value: Tensor) -> Tensor:
+        return value.to(self.device)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -484,7 +467,7 @@ def _own_randomness(device: torch.device, seed: int) -> Iterator[None]:
 
 def _past_of(returned: Any) -> Any:
     """The keys and values that a call returned; None where it returned none."""
-    for name in ("past_key_values", "past", "cache", "kv_cache"):
+    for name in ARGUMENTS["past"]:
         if getattr(returned, name, None) is not None:
             return getattr(returned, name)
     return returned[1] if isinstance(returned, tuple) and len(returned) > 1 else None

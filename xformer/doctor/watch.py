@@ -39,6 +39,7 @@ class Watched:
         entered: What the innermost module reads, [batch, pos, features]; None where that is no stream.
         q: Queries as they are multiplied; None where they could not be found.
         k: Keys, for each query head or each group.
+        v: Values, likewise; None where they could not be found.
         scores: What enters the softmax, with the mask.
         axis: The axis of the softmax; −1 is that of the keys.
         softmax: What the softmax made.
@@ -55,6 +56,7 @@ class Watched:
     axis: int
     softmax: Float[Tensor, "batch head query key"]
     weights: Float[Tensor, "batch head query key"] | None = None
+    v: Float[Tensor, "batch kv_head key d_value"] | None = None
     is_kernel: bool = False
 
     @property
@@ -84,8 +86,6 @@ class Watch(TorchFunctionMode):
     def __init__(self, module: nn.Module, n_batch: int) -> None:
         super().__init__()
         self.seen: list[Watched] = []
-        self.called: list[str] = []
-        """The paths of all modules that were called."""
         self._n_batch, self._products = n_batch, []
         self._open: Watched | None = None
         self._stack: list[tuple[str, Tensor | None]] = []
@@ -106,7 +106,6 @@ class Watch(TorchFunctionMode):
             given = [one for one in (*args, *options.values()) if isinstance(one, Tensor)]
             stream = next((one for one in given if one.dim() == 3 and one.is_floating_point()), None)
             self._stack.append((path, stream))
-            self.called.append(path)
 
         def leave(*_: Any) -> None:
             self._stack.pop()
@@ -129,34 +128,14 @@ class Watch(TorchFunctionMode):
             and (given := written_out.multi_head_arguments(args, options)) is not None
         ):
             return written_out.multi_head_attention(self._written_out, given)
-        if func is torch.addmm and args[1].dim() == 2 and len(args[1]) % self._n_batch == 0:  # GPT-2's matrices
-            (read, _), _ = self.linear_reads((args[1].unflatten(0, (self._n_batch, -1)), args[2]), {})
-            output = func(args[0], read.flatten(0, 1), args[2], **options)
-            return self.linear_gives(output.unflatten(0, (self._n_batch, -1))).flatten(0, 1)
-        is_matrix = func is F.linear or (
-            func in PRODUCTS and len(args) == 2 and (args[0].dim(), args[1].dim()) == (3, 2)
-        )
-        if is_matrix:
-            args, options = self.linear_reads(args, options)
         is_product = func is torch.einsum or func in PRODUCTS
-        if is_product and self._weights([*args, *options.values()]):
-            return func(*args, **options)
+        factors = [one for one in (*args, *options.values()) if isinstance(one, Tensor)][-2:] if is_product else []
+        is_mixing = self._open is not None and self._weights(factors, has_layout=func in PRODUCTS)
         output = func(*args, **options)
-        if is_matrix:
-            return self.linear_gives(output)
-        if is_product:
-            factors = tuple(one for one in (*args, *options.values()) if isinstance(one, Tensor))[-2:]
+        if is_product and not is_mixing:
             self._products.append((output.shape, factors if func in PRODUCTS else ()))
         elif func in SOFTMAXES:
             self._softmax(args, options, output)
-        return output
-
-    def linear_reads(self, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What a matrix is given to read; for subclasses."""
-        return args, options
-
-    def linear_gives(self, output: Tensor) -> Tensor:
-        """What a matrix gives; for subclasses."""
         return output
 
     def _heads(self, value: Tensor) -> Tensor:
@@ -187,15 +166,15 @@ class Watch(TorchFunctionMode):
         self._add(q, k, self._heads(scores), axis, self._heads(output))
         self._open = self.seen[-1]
 
-    def _weights(self, args: Sequence[Any]) -> bool:
-        """Whether this product mixes the values; its factor then is the weights."""
-        if self._open is None:
-            return False
-        wanted = tuple(self._open.key_scores.shape[-2:])
-        for one in args:
-            fits = isinstance(one, Tensor) and one.dim() in (3, 4, 5) and tuple(one.shape[-2:]) == wanted
-            if fits and one.numel() == self._open.key_scores.numel():
-                self._open.weights, self._open = self._heads(one), None
+    def _weights(self, factors: Sequence[Tensor], *, has_layout: bool) -> bool:
+        """Whether this product mixes the values; its factors then are the weights and the values."""
+        assert self._open is not None
+        scores = self._open.key_scores
+        for one in factors:
+            if one.dim() in (3, 4, 5) and one.shape[-2:] == scores.shape[-2:] and one.numel() == scores.numel():
+                self._open.weights = self._heads(one)
+                self._open.v = self._heads(factors[-1]) if has_layout else None
+                self._open = None
                 return True
         return False
 
@@ -225,20 +204,21 @@ class Watch(TorchFunctionMode):
         if attn_mask is not None:
             mask = self._heads(attn_mask) if attn_mask.dim() != 2 else attn_mask
             scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-        self._computed(q, k, scores)
+        self._computed(q, k, self._heads(value), scores)
 
-    def _computed(self, q: Tensor, k: Tensor, scores: Tensor) -> Tensor:
+    def _computed(self, q: Tensor, k: Tensor, v: Tensor, scores: Tensor) -> Tensor:
         pattern = scores.softmax(dim=-1)
         self._products = []
         self._add(q, k, scores, -1, pattern)
-        self.seen[-1].weights, self.seen[-1].is_kernel = pattern, True
+        one = self.seen[-1]
+        one.weights, one.v, one.is_kernel = pattern, v, True
         return pattern
 
     def _written_out(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float, added: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         scores = q @ k.transpose(-2, -1) * scale
-        pattern = self._computed(q, k, scores if added is None else scores + added)
+        pattern = self._computed(q, k, v, scores if added is None else scores + added)
         return pattern @ v, pattern
 
 

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from xformer.adapters.attention import for_each_head
 from xformer.doctor.check import (
@@ -71,12 +70,13 @@ def position_shift(exam: Exam) -> Finding:
     if size <= limit:
         return Finding("holds", "Moving all positions changes no output.", size=size, floor=exam.floor)
     kinds = set(getattr(subject.config, "layer_types", None) or ())
-    if not kinds <= {"full_attention", "sliding_attention", "linear_attention"}:
-        raise NotApplicableError("Some layers divide the positions into blocks, so they are not relative.")
-    if not seen or seen[0].entered is None or len(seen[0].entered) != len(outputs):
+    is_relative = kinds <= {"full_attention", "sliding_attention", "linear_attention"}
+    assume(is_relative, "Some layers divide the positions into blocks, so they are not relative.")
+    stream = seen[0].entered if seen else None
+    if stream is None or len(stream) != len(outputs):
         raise NotApplicableError("It is not known whether positions are relative in this model.")
-    if distance(seen[0].entered[0], seen[0].entered[worst]) > limit:
-        raise NotApplicableError("Positions are added to the tokens, so they are not relative.")
+    is_relative = distance(stream[0], stream[worst]) <= limit
+    assume(is_relative, "Positions are added to the tokens, so they are not relative.")
     sentence = f"With all positions moved by {shifts[worst - 1]}, the outputs change by {share(size)}."
     remedy = (
         "Turn queries and keys by the same positions, and the values by none; count a bias from the distance alone."
@@ -98,8 +98,7 @@ def rotary(exam: Exam) -> Finding:
     """One token at every position, so that queries and keys of a layer differ by their turn alone."""
     subject = exam.subject
     base = shortened(subject, N_TOKENS)
-    if base.read.shape[1] < 4 or subject.reads_images:
-        raise NotApplicableError("The input is too short; give at least four tokens.")
+    assume(base.read.shape[1] >= 4 and not subject.reads_images, "The input is too short; give at least four tokens.")
     same = replace(base.with_read(base.read[:, :1].expand_as(base.read)))
     turned, limit = [], loose(subject)
     for one in watch(subject, same):
@@ -180,18 +179,18 @@ def _unscaled(subject: Subject, same: Run) -> Finding | None:
         theta = scaling.get("rope_theta") or getattr(config, "rope_theta", None) or 10_000.0
         share_turned = scaling.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", None) or 1.0
         width = int(one.q.shape[-1] * share_turned) // 2 * 2
-        rates = float(theta) ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)  # [pair]
+        slowest = float(theta) ** (2 / width - 1)  # the rate of the last pair
         old = scaling.get("original_max_position_embeddings") or 0
         fewest = {"llama3": scaling.get("low_freq_factor", 1.0), "yarn": scaling.get("beta_slow") or 1.0}
         kind = scaling.get("rope_type", scaling.get("type", "linear"))
-        if kind in fewest and float(rates[-1]) * old / (2 * torch.pi) >= fewest[kind]:
+        if kind in fewest and slowest * old / (2 * torch.pi) >= fewest[kind]:
             continue  # all of its waves are short ones, which are not scaled
-        q, positions = one.q[0].double(), step * torch.arange(n)
-        slower = torch.cat([rates[:-1], rates[-1:] / float(scaling["factor"])])
-        for halves in (True, False):
-            as_usual, as_scaled = (_turned(q[:, :1], positions, each, halves=halves) for each in (rates, slower))
-            visible = float((as_usual - as_scaled).abs().max() / q.abs().max())
-            if visible > 10 * limit and float((as_usual - q).abs().max() / q.abs().max()) <= limit:
+        q, angles = one.q[0].double().cpu(), slowest * step * torch.arange(n, dtype=torch.float64)
+        usual, scaled = (torch.polar(torch.ones(n).double(), angles / by) for by in (1.0, float(scaling["factor"])))
+        for pair in ([width // 2 - 1, width - 1], [width - 2, width - 1]):  # halves, neighbours
+            turned = torch.view_as_complex(q[..., pair].contiguous()) / q.abs().max()  # [head, pos]
+            visible = float((turned[:, :1] * (usual - scaled)).abs().max())
+            if visible > 10 * limit and float((turned - turned[:, :1] * usual).abs().max()) <= limit:
                 return broken(
                     f"Queries are turned as if no scaling were configured ({kind}, factor {scaling['factor']:g}).",
                     "Make the angles from the configuration: rope_scaling has no effect here.",
@@ -202,22 +201,12 @@ def _unscaled(subject: Subject, same: Run) -> Finding | None:
     return None
 
 
-def _turned(x: Tensor, positions: Tensor, rates: Tensor, *, halves: bool) -> Float[Tensor, "head pos width"]:
-    """A query [head, 1, width] at position 0, turned to other positions; dimensions beyond the pairs stay."""
-    n = len(rates)
-    angles = positions[:, None] * rates  # [pos, pair]
-    first, second = (x[..., :n], x[..., n : 2 * n]) if halves else (x[..., 0 : 2 * n : 2], x[..., 1 : 2 * n : 2])
-    pair = first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()
-    turned = torch.cat(pair, dim=-1) if halves else torch.stack(pair, dim=-1).flatten(-2)
-    return torch.cat([turned, x[..., 2 * n :].expand(-1, len(positions), -1)], dim=-1)
-
-
 @check("window", "a sliding window of w reaches the query itself and exactly w − 1 keys back")
 def window(exam: Exam) -> Finding:
     """The farthest key that each layer may look at."""
     subject = exam.subject
-    if not (subject.base.target is None and (subject.causal or isinstance(subject.module, Transformer))):
-        raise NotApplicableError("Windows are checked in causal models with one stack.")
+    is_known = subject.causal or isinstance(subject.module, Transformer)
+    assume(is_known and subject.base.target is None, "Windows are checked in causal models with one stack.")
     widths = {width for one in watch(subject, shortened(subject, 3)) if (width := _window_of(subject, one)) is not None}
     assume(widths, "No layer has a sliding window.")
     width, changed = max(widths), False
@@ -235,10 +224,8 @@ def window(exam: Exam) -> Finding:
     reaches = [(one.allowed[0] * apart).flatten(1).amax(dim=1) for one in seen]  # one number for each head
     windows = [(one, w, reach) for one, w, reach in zip(seen, wanted, reaches, strict=True) if w is not None and w < n]
     assume(windows, "No attention with a window could be seen.")
-    if changed and all(bool((reach == n - 1).all()) for _, _, reach in windows):
-        raise NotApplicableError(
-            "The window is too wide for this check, and another one in the configuration has no effect."
-        )
+    has_effect = not changed or any(bool((reach < n - 1).any()) for _, _, reach in windows)
+    assume(has_effect, "The window is too wide for this check, and another one in the configuration has no effect.")
     for one, w, reach in windows:
         if bool((reach != w - 1).any()):
             head = int((reach != w - 1).nonzero()[0])
@@ -280,13 +267,9 @@ def _window_of(subject: Subject, one: Watched) -> int | None:
         is_sliding = "sliding" in kinds[one.layer] or kinds[one.layer] == "local"
         width = _width(config) if is_sliding else None
     else:
-        owners = (_part(module, parts[:end]) for end in range(len(parts), -1, -1))
+        owners = (module.get_submodule(".".join(parts[:end])) for end in range(len(parts), -1, -1))
         width = next((found for owner in (*owners, config) if (found := _width(owner)) is not None), None)
     return width if isinstance(width, int) else None
-
-
-def _part(module: nn.Module, parts: list[str]) -> nn.Module:
-    return module.get_submodule(".".join(parts))
 
 
 def _with_window(subject: Subject, old: int, new: int) -> Subject:
@@ -303,8 +286,7 @@ def _with_window(subject: Subject, old: int, new: int) -> Subject:
 def precision(exam: Exam) -> Finding:
     """A bfloat16 copy against float32 with the same rounded weights, near the start and far from it."""
     subject = exam.subject
-    if subject.reads_images:
-        raise NotApplicableError("The model reads images, which have no far positions.")
+    assume(not subject.reads_images, "The model reads images, which have no far positions.")
     half = _in_half(subject)
     whole = half.copied(torch.float32)
     base = shortened(subject, 8)

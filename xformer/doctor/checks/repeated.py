@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from xformer.diagnosis.diagnose import diagnose, examination
-from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, check, distance
+from xformer.diagnosis.diagnose import examine
+from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, check, distance, share
+from xformer.doctor.localise import first_not_finite
 from xformer.doctor.subject import Subject
-from xformer.errors import XformerError
 from xformer.model import Transformer
 from xformer.site import Site
 
@@ -23,40 +23,35 @@ BACKENDS = ("eager", "sdpa", "flex_attention")
 
 @check("finite", "every activation is a finite number")
 def finite(exam: Exam) -> Finding:
-    """The first activation with NaN or infinity; scores are −∞ where a mask forbids a key."""
-    subject, base = exam.subject, exam.subject.base
+    """The outputs; where they are not finite, the first activation that is not."""
+    subject = exam.subject
     if bool(subject.base_logits.isfinite().all()):
         return Finding("holds", "Every output is a finite number.")
-    try:
-        recorded = subject.record(base)
-    except XformerError:
-        recorded = {}
-    masked = ("scores", "mask", "causal", "pos_bias")
-    wrong = (name for name, value in recorded.items() if not name.endswith(masked) and not bool(value.isfinite().all()))
-    name = next(wrong, "logits")
-    layer = re.search(r"coder\.(\d+)\.", name)
-    return broken(
-        f"Outputs are not finite numbers; the first such activation is {name}.",
+    place = first_not_finite(subject, subject.base)
+    return Finding(
+        "broken",
+        f"Outputs are not finite numbers; the first such activation is {place.name}.",
         "Look for weights that are not finite, a division by 0, and numbers too large for the type of the weights.",
         float("inf"),
         exam.floor,
-        layer=None if layer is None else int(layer[1]),
-        cause=name.rpartition(".")[2],
+        place=place,
     )
 
 
 @check("determinism", "the same input twice gives the same output")
 def determinism(exam: Exam) -> Finding:
     """Two calls in eval mode agree, with other random numbers."""
-    base = exam.subject.base
-    again = replace(base, seed=1)
-    return exam.judged(
-        [Pair(base, again, exam.outputs)],
-        [exam.change_when_repeated],
-        "The same input twice gives the same output.",
-        "The same input twice gives outputs that differ by {size}.",
+    base, size = exam.subject.base, exam.change_when_repeated
+    if size <= exam.limit:
+        return Finding("holds", "The same input twice gives the same output.", size=size, floor=exam.floor)
+    return Finding(
+        "broken",
+        f"The same input twice gives outputs that differ by {share(size)}.",
         "Look for dropout or other random numbers that ignore eval mode (F.dropout without training=self.training), and for "
         "state that a call leaves behind.",
+        size,
+        exam.floor,
+        Pair(base, replace(base, seed=1), exam.outputs),
     )
 
 
@@ -130,8 +125,7 @@ def equations(exam: Exam) -> Finding:
     model = exam.subject.module
     if not isinstance(model, Transformer):
         raise NotApplicableError("The steps of this model are not those of xformer.")
-    inputs = examination(model.config)
-    report = diagnose(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid, model=model)
+    report = examine(model)
     wrong = [one for one in report.findings if one.severity != "note"]
     if not wrong:
         return Finding("holds", f"{len(report.checked)} equations hold at every layer.")

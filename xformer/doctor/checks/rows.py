@@ -7,19 +7,18 @@ from importlib import import_module
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool
-from torch import Tensor
 
-from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, broken, check, distance, stacked
+from xformer.doctor.check import Exam, Finding, NotApplicableError, Pair, assume, check, distance, stacked
+from xformer.doctor.localise import first_not_finite
 from xformer.doctor.subject import Run
 from xformer.errors import XformerError
 from xformer.model import Transformer
-from xformer.site import Site
 
 N_CHANGED = 6
 """The number of positions whose token is changed, spread over the input."""
 LONGEST = 32
 """Tokens of the input that are looked at."""
+FULL = "The input is as long as the model allows, so there is no room for"
 REMEDY = (
     "Look at how the mask is made and whether it reaches the scores: it must be −∞ above the diagonal (torch.triu with "
     "diagonal=1), be added before the softmax, and apply on every path."
@@ -185,7 +184,7 @@ def right_padding(exam: Exam) -> Finding:
         if n <= room
         for content in contents
     ]
-    assume(pairs, "The input is as long as the model allows, so there is no room for padding.")
+    assume(pairs, f"{FULL} padding.")
     return exam.compare(
         pairs,
         "Padding on the right changes no output, with any content.",
@@ -229,8 +228,7 @@ def masked_row(exam: Exam) -> Finding:
     """Padding on the left of a causal model, or a row of padding alone."""
     _assume_padding(exam)
     base, subject = _short(exam), exam.subject
-    if base.tokens.shape[1] + 3 > subject.max_len:
-        raise NotApplicableError("The input is as long as the model allows, so there is no room for padding.")
+    assume(base.tokens.shape[1] + 3 <= subject.max_len, f"{FULL} padding.")
     run = _padded(exam, base, 3, left=True)
     if not subject.causal or base.target is not None:
         assume(subject.has_output_by_position, "The model has one output for the whole input.")
@@ -238,32 +236,16 @@ def masked_row(exam: Exam) -> Finding:
     logits = subject.logits(run)
     if bool(logits.isfinite().all()):
         return Finding("holds", "A query that may look at nothing gives finite numbers.")
-    place = _first_nan(exam, run)
     n = int((~logits[0].isfinite()).any(dim=-1).sum())
-    return broken(
+    return Finding(
+        "broken",
         f"Where a query may look at nothing (padding on the left), {n} outputs are not finite numbers.",
         "Look at the softmax of a row in which every key is masked: −∞ everywhere gives NaN, which spreads in the next layer "
         "and in every gradient. Mask with a finite number, or set such rows to 0.",
         float("inf"),
         exam.floor,
-        layer=place[0],
-        query=place[1],
-        cause="pattern",
+        place=first_not_finite(subject, run),
     )
-
-
-def _first_nan(exam: Exam, run: Run) -> tuple[int | None, int | None]:
-    """The layer of the first attention weights that are not numbers, and the first such query."""
-    try:
-        recorded = exam.subject.record(run)
-    except XformerError:
-        return None, None
-    for name, value in recorded.items():
-        site = Site.find(name)
-        if site is not None and name.endswith("pattern") and not bool(value.isfinite().all()):
-            rows: Bool[Tensor, " query"] = (~value[0].isfinite()).any(dim=-1).any(dim=0)
-            return site.layer, int(rows.nonzero()[0])
-    return None, None
 
 
 N_TOKENS = 10
@@ -277,8 +259,8 @@ def cache(exam: Exam) -> Finding:
     subject = exam.subject
     assume(subject.causal, "The model is not causal, so it keeps no cache.")
     assume(subject.can("past"), "The model takes no cache.")
-    if isinstance(subject.module, Transformer) and not subject.module.config.position_kind.keeps_keys:
-        raise NotApplicableError("Its positions change with the length of the text, so earlier keys cannot be kept.")
+    keeps_keys = not isinstance(subject.module, Transformer) or subject.module.config.position_kind.keeps_keys
+    assume(keeps_keys, "Its positions change with the length of the text, so earlier keys cannot be kept.")
     base = subject.base.with_read(subject.base.read[:, :N_TOKENS])
     n = base.read.shape[1]
     assume(n >= 2, "The input has one token; give at least two.")
@@ -299,22 +281,20 @@ def cache(exam: Exam) -> Finding:
 def packing(exam: Exam) -> Finding:
     """A document alone, and behind another one in a row."""
     subject = exam.subject
-    if not (subject.causal and subject.base.target is None and subject.has_output_by_position):
-        raise NotApplicableError("Rows of several documents are for causal models of one stream.")
-    if not subject.can("segments") and not _reads_packed_positions(exam):
-        raise NotApplicableError("The model takes no numbers of documents.")
+    is_one_stream = subject.base.target is None and subject.has_output_by_position
+    assume(subject.causal and is_one_stream, "Rows of several documents are for causal models of one stream.")
+    assume(subject.can("segments") or _reads_packed_positions(exam), "The model takes no numbers of documents.")
     tokens = subject.base.tokens[:, :N_TOKENS]
     before = subject.other_tokens(tokens)[:, :FIRST_SEGMENT]
     n_before, n = before.shape[1], tokens.shape[1]
-    if n_before + n > subject.max_len:
-        raise NotApplicableError("The input is as long as the model allows, so there is no room for a second document.")
+    assume(n_before + n <= subject.max_len, f"{FULL} a second document.")
     segments = torch.tensor([[1] * n_before + [2] * n])
     positions = torch.tensor([[*range(n_before), *range(n)]]) if subject.can("positions") else None
     packed = Run(
         torch.cat([before, tokens], dim=1), positions=positions, segments=segments if subject.can("segments") else None
     )
-    if packed.segments is None and not _blocks(exam, packed, n_before):
-        raise NotApplicableError("The model makes no mask from positions that start again.")
+    is_told = packed.segments is not None or _blocks(exam, packed, n_before)
+    assume(is_told, "The model makes no mask from positions that start again.")
     return exam.compare(
         [Pair(Run(tokens), packed, range(n), range(n_before, n_before + n), title="another document before it")],
         "A document gives the same alone and behind another one in a row.",

@@ -60,6 +60,13 @@ def gradients(exam: Exam) -> Finding:
         if id(named[name]) in tables
         or (re.search(r"\.\d+\.", name) and (re.sub(r"\d+", "#", name) in got or re.search(USUAL, name)))
     ]
+    with torch.enable_grad():
+        is_slope = bool(wrong) or not isinstance(subject.module, Transformer) or _is_slope(subject)
+    if not is_slope:
+        return broken(
+            "The gradient of all weights is not the slope of the outputs.",
+            "Look for .detach(), .data or a backward pass of your own between the weights and the outputs.",
+        )
     if not wrong:
         rest = f" (outside the layers {len(silent)} get none: {', '.join(silent[:3])})" if silent else ""
         return Finding("holds", f"All {len(named) - len(silent)} parameters of the layers get a gradient{rest}.")
@@ -76,9 +83,25 @@ def gradients(exam: Exam) -> Finding:
     )
 
 
+def _is_slope(subject: Subject) -> bool:
+    """Whether the outputs change along a random direction of all weights as their gradient says, in double precision."""
+    module, base = subject.copied(torch.float64).module, subject.base.each(lambda one: one.to(subject.device))
+    weights, draw = dict(module.named_parameters()), torch.Generator().manual_seed(0)
+    ways = {name: torch.randn(one.shape, generator=draw, dtype=one.dtype).to(one) for name, one in weights.items()}
+    sizes = {name: float(one.detach().norm().clamp(min=1.0)) / one.numel() ** 0.5 for name, one in weights.items()}
+
+    def outputs(step: Tensor) -> Tensor:
+        moved = {name: one + step * sizes[name] * ways[name] for name, one in weights.items()}
+        return torch.func.functional_call(module, moved, (base.tokens, base.target))
+
+    start = torch.zeros((), dtype=torch.float64, device=subject.device, requires_grad=True)
+    options: dict[str, Any] = {"eps": 1e-7, "fast_mode": True, "check_undefined_grad": False, "raise_exception": False}
+    return torch.autograd.gradcheck(outputs, (start,), **options)
+
+
 def _differentiable_logits(subject: Subject, run: Run) -> Tensor:
     if isinstance(subject.module, Transformer):
-        run = run.to(subject.device)
+        run = run.each(lambda one: one.to(subject.device))
         return subject.module(run.tokens, run.target).cpu()
     return subject.output_of(subject.call(subject.arguments(run)), run).cpu()
 
@@ -94,8 +117,8 @@ def _part_of(name: str) -> str:
 def accumulation(exam: Exam) -> Finding:
     """Two rows of which one counts in part: by its own tokens, and in two steps where the model takes the number of tokens."""
     subject = exam.subject
-    if not (subject.can("labels") and subject.base.target is None and subject.has_output_by_position):
-        raise NotApplicableError("The model computes no loss over tokens.")
+    assume(subject.can("labels") and subject.base.target is None, "The model computes no loss over tokens.")
+    assume(subject.has_output_by_position, "The model has one output for the whole input.")
     tokens = torch.cat([subject.base.tokens, subject.other_tokens(subject.base.tokens)])
     n = tokens.shape[1]
     labels = tokens.clone()
@@ -207,8 +230,7 @@ def _ends_of(subject: Subject) -> tuple[Tensor, Tensor] | None:
 def special_tokens(exam: Exam) -> Finding:
     """The tokens of the input and of the chat template."""
     subject, tokenizer = exam.subject, exam.subject.tokenizer
-    if tokenizer is None or not hasattr(tokenizer, "all_special_tokens"):
-        raise NotApplicableError("There is no tokenizer.")
+    assume(hasattr(tokenizer, "all_special_tokens"), "There is no tokenizer.")
     wrong = next(_wrong_tokens(subject, tokenizer), None)
     if wrong is not None:
         return Finding("broken", *wrong)

@@ -1,0 +1,34 @@
+"""One check on one model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+import xformer
+from xformer.doctor.check import CHECKS, Exam, Finding, Place
+from xformer.doctor.diagnosis import examine, subject_of
+
+TOKENS = torch.tensor([[5, 44, 12, 31, 7, 50, 23, 18, 39, 2, 27, 46, 9]])
+
+
+def found(check: str, model: nn.Module) -> Finding:
+    return examine(Exam(subject_of(model, TOKENS)), CHECKS[check])
+
+
+def broken_place(check: str, model: nn.Module, said: str = "") -> Place:
+    """The place of a finding that must be there, and says so."""
+    finding = found(check, model)
+    assert finding.verdict == "broken", finding.sentence
+    assert said in finding.sentence
+    assert finding.place is not None
+    return finding.place
+
+
+def decoder(**choices: Any) -> xformer.Transformer:
+    """A small model of the library."""
+    shape: dict[str, Any] = {"architecture": "decoder", "vocab_size": 53, "d_model": 24, "n_layers": 2, "n_heads": 6}
+    shape |= {"d_ff": 28, "max_len": 128, "norm": "pre", "init": "normal", "init_scale": 0.3}
+    return xformer.Transformer(xformer.ModelConfig(**(shape | choices)), torch.Generator().manual_seed(0)).eval()
