@@ -83,16 +83,10 @@ class Reversed(AddPositions):
         return super().bias(queries, keys.flip(-1), *given, **how)
 
 
-WRONG = {"wrong-turn"}
-
-
 @pytest.mark.parametrize("architecture", ["encoder", "decoder"])
 def test_the_doctor_knows_what_the_bias_should_be(architecture: str) -> None:
     model = build(architecture=architecture, positions="t5").float()
-    for wrong in (OneTooFar, Reversed):
-        broken = replace_modules(model, AddPositions, wrong)
-        for subject, is_wrong in ((model, False), (broken, True)):
-            trace = xformer.record(subject, *inputs(model))
-            findings = diagnose(trace, model=subject).findings
-            found = {one.kind for one in findings if one.severity == "error"}
-            assert found == ({"wrong-turn"} if is_wrong else set()), wrong
+    broken = replace_modules(model, AddPositions, Reversed)
+    for subject, expected in ((model, set()), (broken, {"wrong-turn"})):
+        findings = diagnose(xformer.record(subject, *inputs(model)), model=subject).findings
+        assert {one.kind for one in findings if one.severity == "error"} == expected
