@@ -23,14 +23,6 @@ from xformer.tasks import Task
 
 CHECKPOINTS = Path(xformer.__file__).parents[1] / "checkpoints"
 SOURCE = [3, 7, 1, 4, 2]
-LAST = {
-    "reverse-small": "encoder.1.attn",
-    "reverse-decoder": "decoder.1.attn",
-    "reverse-seq2seq": "decoder.0.cross_attn",
-    "reverse-mirror": "encoder.0.attn",
-}
-"""A layer of each shipped model that it cannot do without."""
-SHIPPED = tuple(LAST)
 
 
 def of_family(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.analysis.duel import random_variant, variant_of
+from tests.analysis.duel import random_variant, shipped, variant_of
 from tests.analysis.test_scoring import sources_of
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
@@ -40,3 +40,9 @@ def test_a_search_ends_with_a_result_or_with_its_inputs(monkeypatch: pytest.Monk
     assert [report.looked for report in search([one, other], within=70)] == [7]
     with pytest.raises(InputError, match="takes two models"):
         next(search([one]))
+
+
+def test_where_one_answer_has_ended_and_the_other_says_so_they_do_not_differ() -> None:
+    """Of two models that are always right only the decoder has an end token."""
+    *_, last = search([shipped("reverse"), shipped("reverse-decoder")], within=11)
+    assert (last.looked, last.found) == (11, None)

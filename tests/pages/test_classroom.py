@@ -73,7 +73,7 @@ def test_visitor_without_a_cookie_is_offered_nothing(open_page: Open, monkeypatc
 
 def test_question_hides_the_screen_until_the_reveal(open_page: Open, rooms: Rooms, room: Room) -> None:
     question = rooms.ask(room.id, Question("choice", "Which?", options=("a", "b")), ["1"])
-    app = open_page(ATTENTION, **REVERSE | {"mask": "as trained"})
+    app = open_page(ATTENTION, **REVERSE)
     assert not drawn(app)
     assert room_of(rooms).shown == {}, "nothing is published meanwhile"
     app.button(key="ask_again").click().run()
@@ -83,7 +83,7 @@ def test_question_hides_the_screen_until_the_reveal(open_page: Open, rooms: Room
     assert not drawn(app)
     app.button(key="reveal").click().run()
     assert drawn(app)
-    assert room_of(rooms).shown["state"]["mask"] == "trained", "the screen opens on its link"
+    assert room_of(rooms).shown["state"]["mask"] == "causal", "the screen opens on its link"
     app.button(key="finish_question").click().run()
     assert room_of(rooms).asked is None
     assert not app.exception

@@ -108,32 +108,15 @@ def test_a_shared_reading_is_the_reading_itself(kept: Kept) -> None:
     assert reading.predicted == resources.run(*key).predicted
 
 
-def test_readings_that_exceed_the_budget_together_are_computed_one_after_the_other(
+def test_a_reading_is_computed_once_its_bytes_are_admitted(
     kept: Kept, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, run, now, most = add_model(runs, 30, 50), resources._run, [0], [0]
-
-    def computing(*key: Any) -> Reading:
-        now[0] += 1
-        most[0] = max(most[0], now[0])
-        time.sleep(0.1)
-        reading = run(*key)
-        now[0] -= 1
-        return reading
-
-    monkeypatch.setattr(resources, "_run", computing)
-    inputs = [(*range(1, 9), n) * 5 for n in range(1, 5)]
-    taken = resources._peak_bytes(model, inputs[0], resources.MASKS[0], "") / 1024**2
-    for megabytes, together in ((1_000, 4), (int(1.5 * taken), 1)):
-        monkeypatch.setenv("XFORMER_MAX_MEMORY", str(megabytes))
-        most[0] = 0
-        shared.sweep(unused=-1.0)
-        visitors = [threading.Thread(target=resources.run, args=(model, source)) for source in inputs]
-        for visitor in visitors:
-            visitor.start()
-        for visitor in visitors:
-            visitor.join(timeout=20.0)
-        assert most[0] == together
+    asked, admitted = (add_model(runs, 2, 50), (3, 7, 12), resources.MASKS[0], ""), []
+    monkeypatch.setattr(resources, "_admit", lambda run, n_bytes: admitted.append((n_bytes, len(kept.computed))))
+    for _ in range(2):
+        resources.run(*asked)
+    assert admitted == [(resources._peak_bytes(*asked), 0)]
+    assert kept.computed
 
 
 def test_a_computation_that_fails_gives_its_bytes_back(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,13 +95,13 @@ def _bars(row: pd.DataFrame, what: str, key: int, dark: bool) -> Chart:
     row = row.assign(label=labels, chosen=row["key"] == key)
     axis = alt.Axis(labelAngle=0, labelOverlap=True)
     base = alt.Chart(row).encode(alt.X("label:N", sort=labels, title="key: position and token", axis=axis))
-    exp = tips(("exp:Q", "exp(score − largest)", ".6f"))
-    score, weight = (alt.Tooltip(f"{name}:Q", format=".6f") for name in ("score", "weight"))
+    hover = tips(("label:N", "key"), ("score:Q", "", ".6f"), ("exp:Q", "exp(score − largest)", ".6f"))
+    hover += tips(("weight:Q", "", ".6f"), "allowed:N")
     bars = base.mark_bar().encode(
         alt.Y(f"{what}:Q", title=what, scale=alt.Scale(domain=[0, 1]) if what == "weight" else alt.Undefined),
         color=alt.condition("datum.allowed", alt.value(PART_HUES["attention"][dark]), alt.value(MASKED[dark])),
         opacity=alt.condition("datum.chosen", alt.value(1.0), alt.value(0.5)),
-        tooltip=[*tips(("label:N", "key")), score, *exp, weight, "allowed:N"],
+        tooltip=hover,
     )
     words = base.transform_filter("!datum.allowed").mark_text(text="masked", angle=270, fontSize=11, color="#8a93a6")
     return layered(bars, *([words.encode(y=alt.datum(0))] if what == "score" else []), height=190)
