@@ -139,6 +139,24 @@ def test_the_causal_mask_is_lifted_and_imposed(positions: str, padded: bool) -> 
     assert not one["encoder.1.attn.mask"].triu(1).any()
 
 
+def test_causality_counts_from_the_end_where_earlier_keys_are_cached() -> None:
+    cell = torch.zeros(3, 7, dtype=torch.bool)
+    imposed = edits.SetCausal("decoder.0.attn.causal", on=True).apply("decoder.0.attn.causal", cell)
+    assert imposed.sum(dim=-1).tolist() == [5, 6, 7]
+
+
+def test_an_ablated_neuron_is_zero_everywhere_and_its_neighbours_are_as_they_were() -> None:
+    model = build(architecture="encoder")
+    plain, trace = (
+        record(model, *inputs(model), edits=some) for some in ([], [edits.AblateNeuron("encoder.0.ffn.post", 5)])
+    )
+    before, after = plain["encoder.0.ffn.post"], trace["encoder.0.ffn.post"]
+    assert before[..., 5].any()
+    assert not after[..., 5].any()
+    others = [neuron for neuron in range(before.shape[-1]) if neuron != 5]
+    assert torch.equal(after[..., others], before[..., others])
+
+
 def test_a_mask_imposed_on_an_encoder_leaves_its_t5_bias_as_it_was_trained() -> None:
     encoder = build(positions="t5")
     (tokens,) = inputs(encoder)

@@ -72,7 +72,10 @@ FAMILIES = {
     "Gemma2": Family("Gemma2ForCausalLM", {**GROUPED, "head_dim": 8, "sliding_window": 4}, LLAMA),
     "Mistral": Family("MistralForCausalLM", {**GROUPED, "sliding_window": 4}, LLAMA),
     "Mixtral": Family("MixtralForCausalLM", {**GROUPED, "num_local_experts": 4}, LLAMA),
-    "Granite": Family("GraniteForCausalLM", {**GROUPED, "residual_multiplier": 0.22, "logits_scaling": 8.0}, LLAMA),
+    "Granite": Family(
+        "GraniteForCausalLM",
+        {**GROUPED, "residual_multiplier": 0.22, "logits_scaling": 8.0, "attention_bias": True, "mlp_bias": True}, LLAMA,
+    ),
     "GPT-OSS": Family(
         "GptOssForCausalLM",
         {**GROUPED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4}, LLAMA,

@@ -12,6 +12,7 @@ from tests.training.tiny import random_model
 from xformer.analysis.attention_patterns import (
     SCORES,
     TASK,
+    attention,
     head_scores,
     induction_scores,
     pattern_scores,
@@ -68,6 +69,16 @@ def test_one_row_a_head() -> None:
     for row in frame.to_dict("records"):
         pattern = trace[f"{row['layer']}.pattern"][0, row["head"]].tolist()  # the first input's
         assert [row[name] for name in SCORES] == pytest.approx(by_loops(pattern, [0, 2, 3]), abs=1e-6)
+
+
+def test_a_weight_that_a_faulty_mask_lets_through_is_a_cell_of_the_table() -> None:
+    trace = record(random_model("decoder"), torch.arange(1, 6)[None])
+    path = next(iter(trace.attention_layers()))
+    trace.activations[f"{path}.pattern"][0, 1, 2, 4] = 0.125  # query 2 on a later key
+    table = attention(from_trace(random_model("decoder"), trace), layer=0, head=1)
+    leaked = table[(table["query"] == table["query"].unique()[2]) & (table["key"] == table["key"].unique()[4])]
+    assert leaked[["allowed", "weight"]].to_numpy().tolist() == [[True, 0.125]]
+    assert table["allowed"].sum() == 5 * 6 / 2 + 1
 
 
 def test_between_two_streams_the_ith_position_is_held_against_the_ith_key() -> None:
