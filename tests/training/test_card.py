@@ -17,7 +17,7 @@ from xformer.errors import CheckpointError, RunStoreError
 from xformer.files import snapshot_file, snapshot_steps
 from xformer.model import Transformer
 from xformer.tasks import Task
-from xformer.training.card import card_of, from_file, read_card, to_file
+from xformer.training.card import from_file, read_card, to_file
 from xformer.training.limits import Limits
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
@@ -73,20 +73,6 @@ def test_a_file_of_an_earlier_step_ends_there(tmp_path: Path) -> None:
     assert_same_weights(found.model, load(snapshot_file(store.folder_of(run), 8)).model)
     with pytest.raises(RunStoreError, match="no weights of step 7"):
         to_file(store, run, 7)
-
-
-def test_a_long_curve_is_thinned_until_it_fits_and_keeps_its_last_row(tmp_path: Path) -> None:
-    store, run = trained(tmp_path)
-    entry = store.entry(run).but(step=3000)
-    thinned = card_of(entry, [row(i) for i in range(1, 1201)], 3000)["curve"]
-    assert [found["step"] for found in thinned] == list(range(3, 1201, 3))
-    heavy = [row(i, scores={"encoder.0.attn": [0.123456789] * 300}) for i in range(1, 501)]
-    store.put_rows(run, heavy)
-    store.change(run, step=12)
-    card = card_of(entry, heavy, 3000)
-    assert card["curve"][-1]["step"] == 500
-    assert 50 < len(card["curve"]) < 500
-    assert from_bytes(to_bytes(Checkpoint(load(store.folder_of(run)).model, None, card))).card["curve"] == card["curve"]
 
 
 def test_what_is_here_already_is_not_taken_twice(tmp_path: Path) -> None:

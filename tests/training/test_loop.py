@@ -19,6 +19,8 @@ from xformer.formatting import percent
 from xformer.model import Transformer
 from xformer.tasks import Task
 from xformer.tasks.batch import cross_entropy
+from xformer.tasks.framing import generator
+from xformer.training import loop
 from xformer.training.loop import iter_train, train
 from xformer.training.recipe import learning_rate
 
@@ -112,6 +114,13 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not() -> None:
     assert untimed(one.rows) == untimed(again.rows)
     assert not torch.equal(weights_of(one), weights_of(other))
     assert torch.equal(torch.get_rng_state(), before)  # the global generator is left alone
+
+
+def test_every_step_drops_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    monkeypatch.setattr(loop, "generator", lambda *key: (drawn.append(key[:3]), generator(*key))[1])
+    list(iter_train(tiny_preset(model={"dropout": 0.5}, steps=5, seed=6)))
+    assert drawn == [(6, "init", 0), *((6, "dropout", step) for step in (1, 2, 3, 4, 5))]
 
 
 def test_a_target_stops_the_run_early(tmp_path: Path) -> None:
