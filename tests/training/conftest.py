@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +9,6 @@ import pytest
 
 from tests.training.at_work import PRESET, LocalRun, NewRun
 from xformer.training.run_store import RunStore
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is flushed, and when, is tested in test_files.py."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture

@@ -29,7 +29,8 @@ from xformer.presets import Preset
 from xformer.task_limits import TASK_LIMITS
 from xformer.training import executors, liveness
 from xformer.training.entry import DAMAGED, ELSEWHERE, MOVES, RESUMABLE, Entry
-from xformer.training.executors import process
+from xformer.training.executors import Resources
+from xformer.training.executors.process import ProcessExecutor
 from xformer.training.executors.relay import start_relay, uses_ray
 from xformer.training.limits import Limits
 from xformer.training.liveness import LOCK, RESTARTED, mark_dead, with_process_state
@@ -194,11 +195,11 @@ def reconcile(store: RunStore) -> None:
 
     What a Ray cluster computes is looked after by a process of its own; see `executors.relay`.
     """
-    entries = store.entries()
+    entries, processes = store.entries(), ProcessExecutor(store)
     for entry in entries:
         if entry.is_active:
             with suppress(RunStoreError, OSError):  # an error of one run must not hold up the others
-                mark_dead(store, entry)
+                processes.poll(entry)
     if uses_ray(entries):
         start_relay(store)
     if executors.chosen() != executors.PROCESS or not any(entry.state == "queued" for entry in store.entries()):
@@ -229,7 +230,7 @@ def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
                 values |= {"unreported_starts": entry.unreported_starts + 1, "pid": None}
                 move(db, entry, "running", device=device, node=None, turn=turn, worker=token, **values)
                 db.execute("DELETE FROM commands WHERE run = ?", (entry.id,))
-                process.spawn(store, entry.id, token, lock)
+                ProcessExecutor(store, lock).submit(entry_of(db, entry.id), Resources())
             finally:
                 os.close(lock)
             return

@@ -21,7 +21,7 @@ from xformer.presets import Preset
 from xformer.tasks import texts
 from xformer.training import jobs, many, worker
 from xformer.training.entry import Entry
-from xformer.training.executors import ray
+from xformer.training.executors import Resources, ray
 from xformer.training.executors.cluster import LostError
 from xformer.training.executors.ray import RayExecutor, batches
 from xformer.training.executors.remote import Job, RemoteRun, Report
@@ -40,17 +40,17 @@ class Actors:
 
     def __init__(self, cpus: float = 2.0, gpus: float = 0.0) -> None:
         self.actors: dict[str, RemoteRun] = {}
-        self.needs: dict[str, tuple[int, int]] = {}
+        self.needs: dict[str, Resources] = {}
         """The GPUs and the bytes of memory of each."""
         self.jobs: dict[str, Job] = {}
         self.dead: set[str] = set()
         self.node = {"id": "", "name": "node-1", "CPU": cpus, "GPU": gpus, "memory": 8e9}
         self.loses_answers = False
 
-    def start(self, name: str, job: Job, gpus: int, memory: int) -> None:
+    def start(self, name: str, job: Job, needs: Resources) -> None:
         if name not in self.actors:
             self.dead.discard(name)
-            self.jobs[name], self.needs[name] = job, (gpus, memory)
+            self.jobs[name], self.needs[name] = job, needs
             self.actors[name] = RemoteRun(job)
 
     def ask(self, name: str, *question: Any) -> Report | None:
@@ -261,8 +261,8 @@ def test_only_actors_that_belong_to_nothing_here_are_ended(office: Office) -> No
     entry = office.wait(run, lambda entry: entry.is_active)
     mine, other = f"{run}-{entry.worker}", "0123abcd-token"
     job = office.cluster.jobs[mine]
-    office.cluster.start(f"{run}-earlier", job, 0, 0)
-    office.cluster.start(other, job, 0, 0)  # of another run store on this cluster
+    office.cluster.start(f"{run}-earlier", job, Resources())
+    office.cluster.start(other, job, Resources())  # of another run store on this cluster
     office.executor.round(starts=True)
     assert office.cluster.names() == [mine, other]
 
@@ -293,7 +293,7 @@ def test_a_gpu_is_requested_where_one_exists(store: RunStore, monkeypatch: pytes
     found = []
     for wanted, gpus in (("auto", 1.0), ("cuda:0", 4.0), ("cpu", 1.0), ("auto", 0.0)):
         cluster = Actors(gpus=gpus)
-        monkeypatch.setattr(cluster, "start", lambda name, job, gpus, memory: found.append((gpus, memory > 10**8)))
+        monkeypatch.setattr(cluster, "start", lambda name, job, needs: found.append((needs.gpus, needs.memory > 10**8)))
         executor = RayExecutor(store, cluster)  # pyright: ignore[reportArgumentType]
         executor.submit(store.entry(store.add(PRESET, device=wanted)))
     assert found == [(1, True), (1, True), (0, True), (0, True)]

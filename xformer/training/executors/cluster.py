@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from xformer.installed import needed
+from xformer.training.executors import Resources
 from xformer.training.executors.process import KEEP_MEMORY
 from xformer.training.executors.relay import Status
 from xformer.training.executors.remote import Job, RemoteRun, Report
@@ -40,10 +41,10 @@ class RayCluster:
         self._handles: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
 
-    def start(self, name: str, job: Job, gpus: int, memory: int) -> None:
-        """Create the actor of this name, unless it is there. It takes a processor, GPUs, and bytes of memory at its peak."""
+    def start(self, name: str, job: Job, needs: Resources) -> None:
+        """Create the actor of this name, unless it is there."""
         how = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True, "max_restarts": 0}
-        wants = {"num_cpus": 1, "num_gpus": gpus, "memory": memory}
+        wants = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "memory": needs.memory}
         actor = self.ray.remote(**wants, **how, runtime_env={"env_vars": KEEP_MEMORY})(RemoteRun)
         self._handles[name] = actor.remote(job)
 

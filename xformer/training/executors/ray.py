@@ -28,6 +28,7 @@ from xformer.training import jobs
 from xformer.training.card import read_metadata
 from xformer.training.commands import failure
 from xformer.training.entry import Entry
+from xformer.training.executors import Executor, Resources
 from xformer.training.executors.cluster import LostError, RayCluster
 from xformer.training.executors.relay import is_on_ray
 from xformer.training.executors.remote import Files, Job, Report, Stamp, stamp_of, stamps, write_copy
@@ -90,7 +91,7 @@ def batches(entry: Entry) -> list[Batch]:
     return [Batch(f"{name}-{first // size}", members[first : first + size]) for first in range(0, len(members), size)]
 
 
-class RayExecutor:
+class RayExecutor(Executor):
     """Keeps a run store and the actors of a cluster together. One process for each store; see `relay`."""
 
     def __init__(self, store: RunStore, cluster: RayCluster) -> None:
@@ -142,7 +143,7 @@ class RayExecutor:
             entry = self.store.entry(entry.id)
             if entry.sweep is not None:
                 gather(self.store, entry, members_of(entry))  # of all batches, before any is taken for over
-            self.submit(entry)
+            self.submit(entry, self.needs(entry))
             n += len(batches(entry))
 
     def _batch_size(self, entry: Entry) -> int:
@@ -156,15 +157,16 @@ class RayExecutor:
             size -= 1
         return min(n, size)
 
-    def submit(self, entry: Entry) -> None:
-        """Create the actors of a run that are not there and have something left to train.
-
-        Each gets a GPU where one exists and the run may have it.
-        """
+    def needs(self, entry: Entry) -> Resources:
+        """Return what an actor of a run needs; a GPU where one exists and the run may have it."""
+        n = max(len(batch.members) for batch in batches(entry))
         gpus = int(entry.wanted != "cpu" and self._total("GPU") >= 1)
+        return Resources(gpus=gpus, memory=memory_needed(entry.settings(), n_models=max(1, n)))
+
+    def submit(self, entry: Entry, needs: Resources) -> None:
+        """Create the actors of a run that are not there and have something left to train."""
         for batch in self._left(entry):
-            memory = memory_needed(entry.settings(), n_models=max(1, len(batch.members)))
-            self.cluster.start(batch.name, self._job(entry, batch), gpus, memory)
+            self.cluster.start(batch.name, self._job(entry, batch), needs)
 
     def _left(self, entry: Entry) -> list[Batch]:
         """Return the batches of a run that have something left to train: models that are not runs yet."""
@@ -369,7 +371,8 @@ class RayExecutor:
         if batch.members:
             with self.store.database.writing() as db:
                 set_columns(db, owned_entry(db, entry).id, message=message, unreported_starts=starts + 1)
-            self.submit(self.store.entry(entry.id))
+            now = self.store.entry(entry.id)
+            self.submit(now, self.needs(now))
         else:
             state = "paused" if entry.state == "paused" else "queued"
             self._leave(entry, state, message, unreported_starts=starts, live="{}")
