@@ -82,7 +82,9 @@ CASES = {
     "patch_filters": of("patch_filters", "filter", "pixel_x", "pixel_y", "weight", run=DIGIT),
     "filter_components": of("filter_components", "filter", "pixel_x", "pixel_y", "weight", run=DIGIT),
     "patch_places": of("patch_places", "patch", "other", "itself", "cosine", run=DIGIT, ends=(-1, 1)),
-    "patching_map": of("patching_map", "layer", "position", "estimated", run=(REVERSE, OTHER)),
+    "patching_map": of("patching_map", "layer", "position", "value", run=(REVERSE, OTHER))._replace(
+        table=lambda: analysis.patching_map(REVERSE, OTHER).rename(columns={"estimated": "value"})
+    ),
     "pattern_difference": of("pattern_difference", "one", "other", "difference", run=(READINGS, 1, 1), ends=(-1, 1)),
     "decision_lens": of("decision_lens", "depth", "token", "probability", run=(READINGS,), ends=(0, 1)),
     "decision_rows": only(of("decision_rows", "weight", run=(READINGS,), ends=(0, 1)), model=PLAYERS[0].name),
