@@ -118,6 +118,8 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
 MEASURES = {"no": "not shown", "loss": "on the loss", "lead": "on one answer’s margin"}
 AT_ONCE = 1.2
 """Seconds of measuring before the page shows a progress bar."""
+OLD_SCORES = {"the task’s": TASK, "anti-diagonal": "anti_diagonal"}
+"""What older links call a score."""
 BUDGET = 0.6
 """Seconds of measuring in one run of the page."""
 
@@ -180,7 +182,7 @@ def effects_part(
     names = (TASK, "induction", *SCORES[:-1])
     kinds = {name: score_title(name) for name in names if bool(scores[name].notna().any())}
     first = next(iter(kinds))
-    kind = choose("score", kinds, first, "Compared with the score", widget=st.selectbox, width=200)
+    kind = choose("score", kinds, first, "Compared with the score", widget=st.selectbox, width=200, old=OLD_SCORES)
     best = scores.loc[scores[kind].astype(float).idxmax()]
     found.silence(([site.path for site in run.attention].index(str(best["layer"])), int(best["head"])))
     goal = minimal_pairs.title(run, found.measure)

@@ -73,7 +73,7 @@ def page() -> None:
         link_of_screen.share(in_link(looked))
         return
     with st.sidebar:
-        what = choose("compare", MODES, "models", "Compare", key="compare_what")
+        what = choose("compare", MODES, "models", "Compare", key="compare_what", old={"players": "models"})
     if what == "models" and "a" not in st.query_params and compares_texts(looked.model):
         what = "texts"
     if what == "models":

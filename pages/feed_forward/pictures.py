@@ -56,7 +56,7 @@ def ask_choice(view: View) -> tuple[str, Choice]:
     run = view.original()
     titles = {site.path.removesuffix(".ffn"): layer_title(site.path, is_pair=view.is_pair) for site in run.feed_forward}
     hidden: dict[str, Any] = {"label_visibility": "collapsed"}
-    picture = choose("picture", PICTURES, "ranked", "Picture", key=_PICTURE, **hidden)
+    picture = choose("picture", PICTURES, "ranked", "Picture", key=_PICTURE, old={"token": "ranked"}, **hidden)
     look: dict[str, Any] = {"widget": st.selectbox, "width": 130, **hidden}
     name = choose("layer", titles, list(titles)[-1], "Layer", key="ff_layer", **look)
     layer, title = list(titles).index(name), titles[name]

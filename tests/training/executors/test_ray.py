@@ -295,7 +295,8 @@ def test_a_gpu_is_requested_where_one_exists(store: RunStore, monkeypatch: pytes
         cluster = Actors(gpus=gpus)
         monkeypatch.setattr(cluster, "start", lambda name, job, needs: found.append((needs.gpus, needs.memory > 10**8)))
         executor = RayExecutor(store, cluster)  # pyright: ignore[reportArgumentType]
-        executor.submit(store.entry(store.add(PRESET, device=wanted)))
+        entry = store.entry(store.add(PRESET, device=wanted))
+        executor.submit(entry, executor.needs(entry))
     assert found == [(1, True), (1, True), (0, True), (0, True)]
 
 
