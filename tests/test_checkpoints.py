@@ -80,6 +80,16 @@ def test_a_model_alone_can_be_saved(tmp_path: Path) -> None:
     assert (loaded.task, loaded.card) == (None, {})
 
 
+def test_saving_again_replaces_and_leaves_the_model_as_it_is(tmp_path: Path) -> None:
+    first, second = checkpoint_of(), checkpoint_of(d_ff=5)
+    second.model.train()
+    save(first, tmp_path)
+    save(second, tmp_path)
+    assert_same(load(tmp_path), second)
+    assert second.model.training
+    assert all(p.requires_grad for p in second.model.parameters())
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
 def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path, value: float) -> None:
     good = checkpoint_of()
@@ -172,6 +182,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "NaN": (lambda: with_number(float("nan")), "hold NaN or infinity"),
     "cut in its weights": (lambda: GOOD[: 3 * len(GOOD) // 4], "follow the header"),
     "a gigantic d_model": (lambda: with_config(d_model=10**9), "d_model must be from 1 to 16,384"),
+    "a large table": (lambda: with_config(max_len=65_536, d_model=16_384), "max_len × d_model must be at most"),
     "256 layers and no bytes": (
         lambda: pack({}, META | {"config": json.dumps(CONFIG | {"n_layers": 256})}, b""),
         "bytes of weights",
@@ -189,8 +200,11 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
         "how long the answer is that it has yet to write",
     ),
     "a list of lists": (lambda: with_config(dropout_sites=[["embed"]]), "breaks a rule"),
+    "a scale no float32 holds": (lambda: with_config(init_scale=1e300), "init_scale"),
+    "a base that divides by 0": (lambda: with_config(position_base=5e-324), "position_base"),
     "no config": (lambda: pack(meta={"xformer": "1"}), "no model configuration"),
     "no metadata": (lambda: pack(meta={}), "not written by xformer"),
+    "another format": (lambda: with_meta(xformer="2"), "not written by xformer"),
     "an unknown task": (lambda: with_task(name="think"), "name must be one of"),
     "a task for more symbols": (lambda: with_task(symbols=8), "The task has 9 tokens"),
     "a task for another architecture": (
@@ -199,6 +213,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "a gigantic task": (lambda: with_task(symbols=100_000, max_len=10_000), "vocab_size"),
     "a card that is a list": (lambda: with_meta(card="[]"), "card must be a JSON object"),
+    "a card that is no JSON": (lambda: with_meta(card="hello"), "card is not valid JSON"),
     "a pickle": (lambda: pickle.dumps(Exploit()), "safetensors file"),
 }
 
