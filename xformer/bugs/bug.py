@@ -86,10 +86,14 @@ def replace_modules(model: Transformer, old: type[nn.Module], new: type[nn.Modul
     of `old` becomes both.
     """
     changed = copy.deepcopy(model)
-    for path, layer in changed.named_modules():
+    for path, layer in list(changed.named_modules()):
         if isinstance(layer, old) and path.endswith(path_ends):
-            kind = type(layer)
-            layer.__class__ = new if kind is old else type(f"{new.__name__}On{kind.__name__}", (new, kind), {})
+            kind = (
+                new if type(layer) is old else type(f"{new.__name__}On{type(layer).__name__}", (new, type(layer)), {})
+            )
+            replacement = kind.__new__(kind)
+            vars(replacement).update(vars(layer))
+            changed.set_submodule(path, replacement)
     return changed
 
 
