@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -23,7 +24,7 @@ from xformer.decoding import decode
 from xformer.diagnosis.case import Finding
 from xformer.diagnosis.diagnose import examine
 from xformer.edits import AnyEdit
-from xformer.errors import XformerError
+from xformer.errors import InputError, XformerError
 from xformer.interventions import join
 from xformer.model import Transformer
 from xformer.reading import Reading
@@ -87,7 +88,18 @@ def fitting(view: View, bug: Bug) -> tuple[View, str]:
     reason, name = no_effect_reason(view, bug), FITTING.get(bug.name, FITTING_OTHERS)
     if not reason or name == view.model or name not in models.shipped() or models.usable(name) is not None:
         return view, ""
-    return example_of(name), reason
+    other = _view_of(name, view)
+    return example_of(name) if no_effect_reason(other, bug) else other, reason
+
+
+def _view_of(name: str, view: View) -> View:
+    """Another model as trained, on the same input where it can read that, else on its example."""
+    other = example_of(name)
+    if other.input.name == view.input.name:
+        with suppress(InputError):
+            other.subject.frame(view.source)
+            return replace(other, source=view.source)
+    return other
 
 
 def example_of(name: str) -> View:
