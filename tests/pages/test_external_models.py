@@ -39,7 +39,7 @@ def served(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "broken" / "config.json").write_text('{"model_type": "llama"}')
     monkeypatch.setenv("XFORMER_MODELS", str(folder))
     monkeypatch.delenv("XFORMER_MODEL", raising=False)
-    store = ModelStore(models._load, models._needed, check=models._check)
+    store = ModelStore(models._load, lambda id: models.catalogue().entry(id).needed, check=models._check)
     monkeypatch.setattr(models, "external_store", store)
     return folder
 
@@ -74,7 +74,7 @@ def test_too_little_memory_is_a_sentence_in_the_place_of_the_page(
     def load(id: str, step: object) -> object:
         raise ModelFileError("tiny-llama needs 9.0 GB of memory, 1.0 GB are free.")
 
-    monkeypatch.setattr(models, "external_store", ModelStore(load, models._needed))
+    monkeypatch.setattr(models, "external_store", ModelStore(load, lambda id: models.catalogue().entry(id).needed))
     app = open_page(PAGE, model=TINY)
     assert [plain(error.value) for error in app.error] == [
         "The model tiny-llama cannot be opened. tiny-llama needs 9.0 GB of memory, 1.0 GB are free."

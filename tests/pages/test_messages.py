@@ -33,13 +33,12 @@ SAFE = {"escape_markdown", "len", "int", "float", "duration", "percent", "megaby
 OURS = {
     "attention/head_scores.py": {"name"},
     "attention/heads.py": {"label"},
-    "attention/one_cell.py": {"layer.title", "one.title", "title_of(run, cell)"},
+    "attention/one_cell.py": {"found.removed.writer.name", "layer.title", "one.title", "title_of(run, cell)"},
     "bug_lab/browse.py": {"curves.title", "title", "why", "words"},  # escaped where it is made
     "classroom/present.py": {"label"},  # a code of letters
     "classroom/stage.py": {"words"},  # of buttons, or escaped where it is made
     "compare/panels.py": {"name"},  # escaped where it is made
     "compare/sidebar.py": {"words"},
-    "compare/texts.py": {"title"},
     "embeddings/page.py": {"name"},
     "feed_forward/pictures.py": {"choice.title", "title", "words"},  # of a layer, or escaped where it is made
     "home/more.py": {"label", "published.title"},

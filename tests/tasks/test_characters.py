@@ -311,13 +311,10 @@ def test_where_two_models_differ_is_found_again_when_its_text_is_typed() -> None
     task, one = random_characters("encoder-decoder")
     other = Transformer(one.config, torch.Generator().manual_seed(6)).eval()
     variants = [variant_of("one", one, task), variant_of("other", other, task)]
-    for found in search(variants, want="most confident", within=40, seed=2):
-        best = found.found
-        assert best is not None
-        runs = [decode_steps(variant, best.source, forced=True) for variant in variants]
-        labels = task.vocabulary.labels
-        assert tuple(labels[one.predicted[best.step]] for one in runs) == best.predicted
-        assert labels[runs[0].answer[best.step]] == best.right
+    *_, last = search(variants, within=40, seed=2)
+    assert last.found is not None
+    runs = [decode_steps(variant, last.found, forced=True) for variant in variants]
+    assert runs[0].predicted != runs[1].predicted
 
 
 def test_two_models_that_part_after_the_last_typed_character_do_not_differ() -> None:

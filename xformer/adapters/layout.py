@@ -73,7 +73,7 @@ def close(one: Tensor, other: Tensor) -> bool:
     if one.numel() != other.numel() or not other.numel() or not other.is_floating_point():
         return False
     within = max(CLOSE, 4 * torch.finfo(other.dtype).eps) * float(other.abs().max())
-    return bool(torch.allclose(one.flatten(), other.flatten(), rtol=0, atol=within))
+    return bool(torch.allclose(one.flatten().to(other.dtype), other.flatten(), rtol=0, atol=within))
 
 
 def equal(one: Tensor, other: Tensor) -> bool:

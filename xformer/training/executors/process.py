@@ -34,10 +34,8 @@ class ProcessExecutor(Executor):
         self.store, self.lock = store, lock
 
     def submit(self, entry: Entry, needs: Resources) -> None:
-        """Start the worker as a process that outlives this one. What it needs was checked when the run was asked for."""
-        arguments = [entry.id, "--folder", str(self.store.folder.resolve()), "--token", str(entry.worker)]
-        with open(self.store.folder_of(entry.id) / LOG, "ab") as log:
-            detached("xformer.training.worker", [*arguments, "--lock", str(self.lock)], log, self.lock)
+        """Start the worker. What it needs was checked when the run was asked for."""
+        spawn(self.store, entry.id, str(entry.worker), self.lock)
 
     def poll(self, entry: Entry) -> None:
         """Record a worker that has died, and kill one that does not stop or never begins."""
@@ -52,6 +50,13 @@ class ProcessExecutor(Executor):
         if liveness.is_held(file) and (pid := liveness.holder(file)):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def spawn(store: RunStore, run: str, token: str, lock: int) -> None:
+    """Start the worker of a run as a detached process, which outlives this one and inherits the lock."""
+    arguments = [run, "--folder", str(store.folder.resolve()), "--token", token, "--lock", str(lock)]
+    with open(store.folder_of(run) / LOG, "ab") as log:
+        detached("xformer.training.worker", arguments, log, lock)
 
 
 def detached(module: str, arguments: list[str], log: Any, lock: int) -> None:
