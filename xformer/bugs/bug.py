@@ -92,7 +92,7 @@ def replace_modules(model: Transformer, old: type[nn.Module], new: type[nn.Modul
                 new if type(layer) is old else type(f"{new.__name__}On{type(layer).__name__}", (new, type(layer)), {})
             )
             replacement = kind.__new__(kind)
-            vars(replacement).update(vars(layer))
+            replacement.__dict__.update(vars(layer))
             changed.set_submodule(path, replacement)
     return changed
 
