@@ -39,8 +39,10 @@ def tiny_model(class_name: str, sizes: dict[str, Any], attention: str = "eager")
         warnings.simplefilter("ignore")
         kind = getattr(transformers, class_name)
         model = kind(kind.config_class(**sizes, attn_implementation=attention)).eval()
-    for weight in model.parameters():
-        if weight.dim() > 1 and weight.requires_grad:  # sine tables stay, as a load makes them anew
+    for name, weight in model.named_parameters():
+        if (
+            weight.dim() > 1 or name.endswith("bias")
+        ) and weight.requires_grad:  # sine tables stay, as a load makes them anew
             weight.data.normal_(0, 0.2)
     return model
 
