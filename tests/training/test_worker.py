@@ -181,9 +181,9 @@ def settle(answers: Any) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux has this priority")
 def test_a_worker_process_has_one_thread_no_denormals_and_the_lowest_priority() -> None:
-    fork = multiprocessing.get_context("fork")  # in a process of its own, as these settings outlast a test
-    answers = fork.SimpleQueue()
-    process = fork.Process(target=settle, args=(answers,))
+    fresh = multiprocessing.get_context("spawn")  # these settings outlast a test, and a fork would inherit them
+    answers = fresh.SimpleQueue()
+    process = fresh.Process(target=settle, args=(answers,))
     process.start()
     assert answers.get() == (True, 1, True, 0.0, True)
     process.join()
