@@ -46,6 +46,12 @@ def test_what_is_predicted_is_what_the_fast_path_says(name: str) -> None:
     torch.testing.assert_close(reading.subject.unembed(reading[end]), reading.logits)
 
 
+def test_logits_that_are_no_numbers_are_probabilities_of_zero() -> None:
+    reading = read(CHECKPOINTS / "reverse", "5 3 9 1", edits=[edits.apply("encoder.3.ffn.out", lambda out: out * math.nan)])
+    assert reading.logits.isnan().all()
+    assert set(reading.probability) == {0.0}
+
+
 def test_streams_of_an_encoder_decoder_are_named_apart() -> None:
     reading = read(CHECKPOINTS / "reverse-seq2seq", "5 3 9 1")
     assert reading.tokens == reading.tokens_of("encoder") == ("5", "3", "9", "1", "end")
