@@ -47,7 +47,9 @@ def test_what_is_predicted_is_what_the_fast_path_says(name: str) -> None:
 
 
 def test_logits_that_are_no_numbers_are_probabilities_of_zero() -> None:
-    reading = read(CHECKPOINTS / "reverse", "5 3 9 1", edits=[edits.apply("encoder.3.ffn.out", lambda out: out * math.nan)])
+    reading = read(
+        CHECKPOINTS / "reverse", "5 3 9 1", edits=[edits.apply("encoder.3.ffn.out", lambda out: out * math.nan)]
+    )
     assert reading.logits.isnan().all()
     assert set(reading.probability) == {0.0}
 
