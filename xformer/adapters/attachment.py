@@ -59,9 +59,12 @@ class _Held:
                 continue
             if isinstance(container, list):
                 container[:] = before
-            else:
+                continue
+            for key in set(container) - set(before):  # hooks, for example; a thread may be going through the others
+                container.pop(key) if isinstance(container, dict) else container.discard(key)
+            if list(container) != list(before):
                 container.clear()
-                container.update(before)
+            container.update(before)
         for buffer, copy in self.buffers:
             if not torch.equal(buffer, copy):
                 buffer.copy_(copy)
