@@ -87,6 +87,14 @@ def test_an_encoder_decoder_writes_a_target_itself_or_reads_yours() -> None:
     assert given.tokens_of("decoder") == ("[EOS]", "a")
 
 
+@pytest.mark.parametrize("wrong", ["../../etc/passwd", -3, [2]])
+def test_a_decoder_that_starts_with_no_token_is_refused(wrong: object) -> None:
+    model = FAMILIES["T5"].make()
+    model.config.decoder_start_token_id = wrong
+    with pytest.raises(InputError, match="decoder_start_token_id must be a token, got"):
+        xformer.read(model, "the cat sat", tokenizer=tokenizer())
+
+
 def test_a_text_that_does_not_fit_is_refused() -> None:
     model = FAMILIES["GPT-2"].make()
     for typed, sentence in (("", "got none"), ("the " * 65, "reads 1 to 64 tokens, got 65")):

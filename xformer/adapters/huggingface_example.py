@@ -280,10 +280,13 @@ def _pair(model: HuggingFaceInputs, typed: Any) -> Example:
 
 
 def _start(model: HuggingFaceInputs) -> int:
-    """The token that a decoder starts with."""
+    """The token that a decoder starts with. Raises `InputError` where the configuration names none."""
     start = getattr(model.opened.module.config, "decoder_start_token_id", None)
     bos = getattr(text_config(model.opened.module), "bos_token_id", None)
-    return int((bos or 0) if start is None else start)
+    token = (bos or 0) if start is None else start
+    if not isinstance(token, int) or token < 0:
+        raise InputError(f"decoder_start_token_id must be a token, got {token!r:.40}; for example 0.")
+    return token
 
 
 def _written(model: HuggingFaceInputs, stream: Int[Tensor, "1 pos"], start: int) -> list[int]:
