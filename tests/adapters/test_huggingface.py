@@ -87,11 +87,11 @@ def test_an_encoder_decoder_writes_a_target_itself_or_reads_yours() -> None:
     assert given.tokens_of("decoder") == ("[EOS]", "a")
 
 
-@pytest.mark.parametrize("wrong", ["../../etc/passwd", -3, [2]])
+@pytest.mark.parametrize("wrong", ["../../etc/passwd", -3, 2**31, [2]])
 def test_a_decoder_that_starts_with_no_token_is_refused(wrong: object) -> None:
     model = FAMILIES["T5"].make()
     model.config.decoder_start_token_id = wrong
-    with pytest.raises(InputError, match="decoder_start_token_id must be a token, got"):
+    with pytest.raises(InputError, match="decoder_start_token_id must be a token, from 0 to 96, got"):
         xformer.read(model, "the cat sat", tokenizer=tokenizer())
 
 

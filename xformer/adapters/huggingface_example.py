@@ -10,6 +10,7 @@ without a head     none
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
@@ -19,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.adapters.adapter import Input
-from xformer.adapters.huggingface_opening import OutputKind, main_input, text_config
+from xformer.adapters.huggingface_opening import OutputKind, main_input, n_tokens_of, text_config
 from xformer.adapters.inputs import (
     BETWEEN,
     ArgumentsOnly,
@@ -284,8 +285,11 @@ def _start(model: HuggingFaceInputs) -> int:
     start = getattr(model.opened.module.config, "decoder_start_token_id", None)
     bos = getattr(text_config(model.opened.module), "bos_token_id", None)
     token = (bos or 0) if start is None else start
-    if not isinstance(token, int) or token < 0:
-        raise InputError(f"decoder_start_token_id must be a token, got {token!r:.40}; for example 0.")
+    n_tokens = n_tokens_of(cast(Any, model.opened.module).get_decoder()) or math.inf
+    if not isinstance(token, int) or not 0 <= token < n_tokens:
+        raise InputError(
+            f"decoder_start_token_id must be a token, from 0 to {n_tokens - 1}, got {token!r:.40}; for example 0."
+        )
     return token
 
 
