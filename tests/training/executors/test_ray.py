@@ -288,6 +288,19 @@ def test_a_paused_run_leaves_its_node_when_others_wait(office: Office) -> None:
     assert ray._saved_step(office.store.folder_of(run)) == step
 
 
+def test_an_answer_between_the_end_of_a_run_and_that_of_its_thread_has_its_rows(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = office.store.add(PRESET)
+    office.executor.round(starts=True)
+    (actor,) = office.cluster.actors.values()
+    actor.thread.join(PATIENCE)
+    monkeypatch.setattr(actor.thread, "is_alive", lambda: True)
+    report = actor.poll({}, {}, ())
+    assert (report.is_over, report.row["state"]) == (False, "finished")
+    assert [row["step"] for row in report.rows[run]][-1] == PRESET.train.steps
+
+
 def test_a_command_that_arrives_twice_is_obeyed_once(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     run = office.store.add(ENDLESS)
     office.wait(run, lambda entry: entry.step > 0)

@@ -146,7 +146,7 @@ class RemoteRun:
             in_metrics = [row["run"] for row in db.execute("SELECT DISTINCT run FROM metrics")]
         row = found.pop(self.run)
         models = [of for run, of in found.items() if run not in self.others]
-        has_begun = row["pid"] is not None or is_over  # before, it has not read its state
+        has_begun = row["pid"] is not None or row["state"] != "running" or is_over  # before, it has not read its state
         rows = {run: self.store.rows(run, after.get(run, -1)) for run in in_metrics} if has_begun else {}
         inside, known = stamps(self.store.folder, self.run), dict(have)
         for model in models:  # its files were those of its sweep
