@@ -13,7 +13,7 @@ import streamlit as st
 import torch
 
 from pages.components.attention_view import attention_choice, attention_view
-from pages.shared.background_job import Job, follow, progress
+from pages.shared.background_job import Job, follow, kept_job, progress
 from pages.shared.byte_cache import kept
 from pages.shared.call import Call
 from pages.shared.models import card_of_model
@@ -43,10 +43,7 @@ CONTEXT = 1024
 def how_long_panel(view: View) -> None:
     """The accuracy by length of input as far as it is counted, and how far the model generalises."""
     original = view.original()
-    job: Job[TableSoFar] | None = st.session_state.get("lengths")
-    if job is None or job.about != view.model:
-        job = st.session_state["lengths"] = Job(asking_lengths(original), view.model)
-        job.advance(FIRST_WORK)
+    job = kept_job("lengths", view.model, lambda: asking_lengths(original), lambda job: job.advance(FIRST_WORK))
     follow(job, partial(_curve, view, original, job))
 
 

@@ -16,7 +16,7 @@ import streamlit as st
 import torch
 
 from pages.components.players import resting, training_player
-from pages.shared import run_commands, run_store
+from pages.shared import run_commands, run_store, widgets
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call, heads_from_1, script
 from pages.shared.frame import picture
@@ -495,16 +495,9 @@ def _more(view: RunView, who: str) -> None:
         if not entry.is_active and entry.state != "queued":
             again_button(entry, is_possible=bool(who) and entry.wanted != ELSEWHERE)
         if (folder / FILE).exists():
-            st.download_button(
-                "Model",
-                lambda: to_bytes(load(folder)),
-                f"{entry.id}.safetensors",
-                "application/octet-stream",
-                icon=":material/download:",
-                on_click="ignore",
-                help="Weights, settings, figures and curve in one safetensors file.",
-                key="run_model",
-            )
+            help = "Weights, settings, figures and curve in one safetensors file."
+            file = f"{entry.id}.safetensors"
+            widgets.download("Model", lambda: to_bytes(load(folder)), file, key="run_model", help=help)
 
 
 def _fork(entry: Entry, settings: Preset, step: int, who: str) -> None:

@@ -59,12 +59,15 @@ class _Held:
                 continue
             if isinstance(container, list):
                 container[:] = before
-                continue
-            for key in set(container) - set(before):  # hooks, for example; a thread may be going through the others
-                container.pop(key) if isinstance(container, dict) else container.discard(key)
-            if list(container) != list(before):
-                container.clear()
-            container.update(before)
+            elif isinstance(container, set):
+                container.intersection_update(before)
+                container.update(before)
+            else:
+                for key in container.keys() - before.keys():  # a hook, for example: a thread may be using the others
+                    del container[key]
+                if list(container) != list(before):
+                    container.clear()
+                container.update(before)
         for buffer, copy in self.buffers:
             if not torch.equal(buffer, copy):
                 buffer.copy_(copy)
@@ -259,6 +262,8 @@ class Memory:
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Held while the model is opened, so that threads open it once."""
+    structure: tuple[Any, ...] = ()
+    """The names and classes of its modules when the cache was filled."""
     found: dict[Any, Any] = field(default_factory=dict)
     draws: bool = False
     """Whether it draws random numbers in eval mode."""
@@ -276,8 +281,10 @@ def memory_of(module: nn.Module) -> Memory:
 def remembered(module: nn.Module, key: Any, find: Callable[[], T]) -> T:
     """Cache the result of `find` until the model's modules change; concurrent threads wait for one result."""
     memory = memory_of(module)
-    key = (key, tuple((name, type(part)) for name, part in module.named_modules()))
+    structure = tuple((name, type(part)) for name, part in module.named_modules())
     with memory.lock:
+        if memory.structure != structure:
+            memory.structure, memory.found = structure, {}
         if key not in memory.found:
             memory.found[key] = find()
         return memory.found[key]

@@ -75,6 +75,8 @@ class Seen:
 
     after: dict[str, int] = field(default_factory=dict)
     maps: dict[str, Stamp] = field(default_factory=dict)
+    last: Any = None
+    """What was written last, so that an answer without news writes nothing."""
     forget: list[str] = field(default_factory=list)
     row: Mapping[str, Any] = field(default_factory=dict)
     sent_commands: int = 0
@@ -238,9 +240,13 @@ class RayExecutor(Executor):
             self._leave(entry, state, message)
             return False
         row = report.row
+        columns = ("state", "step", "seconds", "live", "message", "figures", "train", "wanted", "device", "pid")
+        now = ([row[name] for name in columns], report.obeyed, report.node_id)
         seen.row, seen.is_whole = row, report.is_whole and not report.files
-        with self.store.database.writing() as db:
-            self._take_columns(db, owned_entry(db, entry), batch, seen, report)
+        if now != seen.last or report.models or any(report.rows.values()):
+            with self.store.database.writing() as db:
+                self._take_columns(db, owned_entry(db, entry), batch, seen, report)
+        seen.last = now
         seen.after |= {run: rows[-1]["step"] for run, rows in report.rows.items() if rows}
         if report.is_whole:
             for path in report.gone:
@@ -309,9 +315,7 @@ class RayExecutor(Executor):
     def _take_columns(self, db: Any, now: Entry, batch: Batch, seen: Seen, report: Report) -> None:
         row = report.row
         for run, some in report.rows.items():
-            if (
-                some and run not in seen.after
-            ):  # the first ones: those here may be of steps after the state it went on from
+            if some and run not in seen.after:  # those here may be of later steps than the state it went on from
                 db.execute("DELETE FROM metrics WHERE run = ?", (run,))
             insert_rows(db, run, some)
         kept = ("message", "wanted", "device", "pid")
