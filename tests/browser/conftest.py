@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tests.viz.drawn_file import words
 
 PATIENCE = 120_000
 """Milliseconds for anything that a test waits for: a busy machine takes its time, and only a test that fails waits so long."""
-SHORT_LIVED = "--js-flags=--single-threaded --no-turbofan"
+SHORT_LIVED = "--js-flags=--single-threaded --no-turbofan --no-maglev"
 """Chromium's too: no page is open for long enough to be worth compiling well, nor the threads that do it beside the page."""
 expect.set_options(timeout=PATIENCE)
 
@@ -166,8 +167,8 @@ def tabs() -> list[Page]:
     return []
 
 
-@pytest.fixture
-def visit(browser: Browser, tabs: list[Page]) -> Iterator[Callable[..., Visit]]:
+@contextmanager
+def visiting(browser: Browser, tabs: list[Page]) -> Iterator[Callable[..., Visit]]:
     """`visit(address, "/attention?model=reverse", theme="dark")`: a fresh visitor at that link."""
     visits: list[Visit] = []
 
@@ -185,6 +186,12 @@ def visit(browser: Browser, tabs: list[Page]) -> Iterator[Callable[..., Visit]]:
     yield visit
     for visitor in visits:
         visitor.leave()
+
+
+@pytest.fixture
+def visit(browser: Browser, tabs: list[Page]) -> Iterator[Callable[..., Visit]]:
+    with visiting(browser, tabs) as visit:
+        yield visit
 
 
 def see(page: Page, words: str, exact: bool = False) -> None:
@@ -230,15 +237,24 @@ def drawn(place: Locator) -> bytes:
     return pictures[-1]
 
 
+POINT = """(canvas, words) => {
+    const box = canvas.getBoundingClientRect(), tip = canvas.getRootNode().querySelector(".tip");
+    for (let down = box.height - 8; down > 0; down -= 24)
+        for (let along = 8; along < box.width; along += 40) {
+            const at = { clientX: box.left + along, clientY: box.top + down };
+            canvas.dispatchEvent(new PointerEvent("pointermove", at));
+            if (!tip.hidden && tip.textContent.includes(words)) return { x: along, y: down };
+        }
+    return null;
+}"""
+"""Where the tip of the scene has these words, looking from the bottom up."""
+
+
 def click_in_scene(scene: Locator, words: str) -> None:
-    """Click the part of the scene whose tip has these words, looking from the bottom up."""
-    canvas, tip = scene.locator("canvas"), scene.locator(".tip")
-    box = canvas.bounding_box()
-    assert box is not None
-    for down in range(int(box["height"]) - 8, 0, -24):
-        for along in range(8, int(box["width"]), 40):
-            canvas.hover(position={"x": along, "y": down})
-            if words in (tip.text_content() or ""):
-                canvas.click(position={"x": along, "y": down})
-                return
-    raise AssertionError(f"no part of the scene is called {words!r}")
+    """Click the part of the scene whose tip has these words."""
+    canvas = scene.locator("canvas")
+    until(lambda: canvas.evaluate(POINT, words) is not None, canvas.page)
+    position = canvas.evaluate(POINT, words)
+    canvas.hover(position=position)
+    expect(scene.locator(".tip")).to_contain_text(words)
+    canvas.click(position=position)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from pages.shared.serving.access import COOKIE
 from tests.attack.visitor import Visitor
+from tests.browser.conftest import Visit
 from xformer.presets import preset
 from xformer.training.run_store import RunStore
 
@@ -43,23 +45,19 @@ def test_the_cookie_comes_with_a_page_and_not_with_a_picture_for_slides(app: str
 
 @pytest.mark.browser
 def test_in_a_browser_only_a_frame_of_the_same_site_has_the_cookie(
-    browser: Browser, app: str, slides_server: int, app_runs: Path, run: str
+    visit: Callable[..., Visit], app: str, slides_server: int, app_runs: Path, run: str
 ) -> None:
     """The visitor has the app open by itself, too; the framed page is a whole one, which does not say that it is in a frame."""
-    page = browser.new_page()
+    page = visit(app, f"/runs?runs={run}").page
     menu, delete = (f".st-key-runs_{part}_{run} button" for part in ("menu", "delete"))
-    try:
-        page.goto(f"{app}/runs?runs={run}")  # by itself, the page may
-        page.locator(menu).first.click()
-        expect(page.locator(delete).first).to_be_enabled()
-        frame = page.frame_locator("iframe")
-        for site, may in (("localhost", False), ("127.0.0.1", True)):
-            page.goto(f"http://{site}:{slides_server}/?{app}/runs?runs={run}")
-            frame.locator(menu).first.click()
-            expect(frame.locator(delete).first).to_be_enabled(enabled=may)
-        assert RunStore(app_runs).entry(run).deleted is None
-        frame.locator(delete).first.click()
-        expect(frame.locator(delete)).to_have_count(0)
-        assert RunStore(app_runs).entry(run).deleted is not None
-    finally:
-        page.context.close()
+    page.locator(menu).first.click()
+    expect(page.locator(delete).first).to_be_enabled()  # by itself, the page may
+    frame = page.frame_locator("iframe")
+    for site, may in (("localhost", False), ("127.0.0.1", True)):
+        page.goto(f"http://{site}:{slides_server}/?{app}/runs?runs={run}")
+        frame.locator(menu).first.click()
+        expect(frame.locator(delete).first).to_be_enabled(enabled=may)
+    assert RunStore(app_runs).entry(run).deleted is None
+    frame.locator(delete).first.click()
+    expect(frame.locator(delete)).to_have_count(0)
+    assert RunStore(app_runs).entry(run).deleted is not None
