@@ -169,7 +169,7 @@ def tabs() -> list[Page]:
 
 @contextmanager
 def visiting(browser: Browser, tabs: list[Page]) -> Iterator[Callable[..., Visit]]:
-    """`visit(address, "/attention?model=reverse", theme="dark")`: a fresh visitor at that link."""
+    """`visit(address, "/attention?model=reverse", theme="dark")`: a fresh visitor at that link, or at no link yet ("")."""
     visits: list[Visit] = []
 
     def visit(address: str, path: str = "/", theme: str = "light", width: int = 1280) -> Visit:
@@ -178,10 +178,10 @@ def visiting(browser: Browser, tabs: list[Page]) -> Iterator[Callable[..., Visit
         page = tabs.pop()
         page.set_default_timeout(PATIENCE)
         page.set_viewport_size({"width": width, "height": 900})
-        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=theme, reduced_motion="no-preference")  # type: ignore[arg-type]
         page.mouse.move(0, 0)
         visits.append(Visit(page, address, tabs))
-        return visits[-1].open(path)
+        return visits[-1].open(path) if path else visits[-1]
 
     yield visit
     for visitor in visits:

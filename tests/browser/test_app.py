@@ -30,7 +30,7 @@ def test_a_deep_link_works_as_the_first_request_after_a_start(app: str, first_si
 def test_a_toggle_changes_the_picture_and_brings_neither_the_heading_nor_the_choice_of_a_model_again(
     app: str, visit: Visiting
 ) -> None:
-    visitor = visit(app)
+    visitor = visit(app, "")
     page, came = visitor.page, list[str]()
     page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: came.append(str(frame))))
     attention_ready(visitor.open("/attention?model=reverse&panel=change+the+run"))
@@ -58,7 +58,7 @@ def test_a_toggle_changes_the_picture_and_brings_neither_the_heading_nor_the_cho
 
 
 def test_hovering_asks_no_server_and_a_head_chosen_with_the_keyboard_is_in_the_link(app: str, visit: Visiting) -> None:
-    visitor = visit(app)
+    visitor = visit(app, "")
     page = visitor.page
     sent: list[object] = []
     page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(frame)))

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from playwright.sync_api import Browser
 
 from benchmarks.health import GPT
 from tests.browser.conftest import Visit, see, until
-from tests.browser.serving import launch, stop
 from xformer.integrations import AttentionHealth
 
 pytestmark = pytest.mark.browser
 Visiting = Callable[..., Visit]
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("recorded") / "runs"
-
-
-@pytest.fixture(scope="module")
-def served(browser: Browser, runs: Path) -> Iterator[str]:
-    """The app on a folder of runs of its own."""
-    server, address = launch(XFORMER_RUNS=str(runs))
-    yield address
-    stop(server)
-
-
 def test_a_training_in_progress_is_followed_and_an_alarm_leads_to_its_frame(
-    runs: Path, served: str, visit: Visiting
+    app_runs: Path, app: str, visit: Visiting
 ) -> None:
     torch.manual_seed(0)
     model = GPT(19, d_model=12, n_heads=3, max_len=11, fault="leaking mask")
-    health = AttentionHealth(torch.arange(14).reshape(2, 7), every=2, out=runs, causal=True, steps=6, name="theirs")
+    health = AttentionHealth(torch.arange(14).reshape(2, 7), every=2, out=app_runs, causal=True, steps=6, name="theirs")
     health.step(model, 0, loss=3.0)
-    visitor = visit(served, f"/train?run={health.run}")
+    visitor = visit(app, f"/train?run={health.run}")
     page = visitor.page
     try:
         see(page, "step 0 of 6")

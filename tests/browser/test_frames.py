@@ -86,14 +86,10 @@ def test_the_copied_iframe_shows_the_picture_alone_in_another_page(
     expect(frame.locator(".st-key-chip_mask")).to_have_count(0)
 
     show = "src => { document.querySelector('iframe').src = src }"
-    slide.evaluate(show, f"{app}/compare?embed=true&embed_options=dark_theme")
-    frame.get_by_role("button", name="Play").click()
-    expect(frame.get_by_role("button", name="Pause")).to_be_visible()
-    fits(slide, frame)
-    expect(frame.get_by_test_id("stApp")).to_have_css("background-color", "rgb(16, 20, 28)")
-    slide.evaluate(show, f"{app}/?embed=true&model=reverse")
+    slide.evaluate(show, f"{app}/?embed=true&embed_options=dark_theme&model=reverse")
     click_in_scene(frame.locator(".st-key-scene"), "head 1. Click")
     expect(frame.locator(".av .head .name")).to_be_visible()
+    expect(frame.get_by_test_id("stApp")).to_have_css("background-color", "rgb(16, 20, 28)")
     expect(frame.get_by_test_id("stSidebar").filter(visible=True)).to_have_count(0)
     assert slide.url == f"{slides}/slide.html"
     slide.goto((tmp_path / "slide.html").as_uri())  # slides that are a file

@@ -23,12 +23,12 @@ def written(value: float) -> str:
 
 
 def test_a_click_computes_a_number_and_words_and_vectors_change_in_place(app: str, visit: Visiting) -> None:
-    visitor = visit(app, "/first_principles?text=to+be+or+not")
+    visitor = visit(app, "")
     page = visitor.page
+    page.emulate_media(reduced_motion="reduce")
+    visitor.open("/first_principles?text=to+be+or+not")
     mixed = Sentence("to be or not").average()
     says, terms = page.locator(".matrices .says"), page.locator(".matrices .sum .result")
-    page.emulate_media(reduced_motion="reduce")
-    page.reload()
     expect(says).to_have_text("Y, row “1 be”: each row of X times its weight in A, added up")
     expect(page.locator(".matrices .blank")).to_have_count(0)
     cell(page, "S", 2, 0).click()

@@ -82,7 +82,7 @@ def test_a_link_that_comes_before_the_name_of_its_screen_is_not_left_to_the_scre
 
 
 def test_on_a_projector_model_input_and_mask_are_in_view(app: str, visit: Visiting) -> None:
-    visitor = visit(app)
+    visitor = visit(app, "")
     page = visitor.page
     page.set_viewport_size({"width": 1280, "height": 720})
     for model, typed in (("reverse", "input"), ("digits", "digit_pad")):
