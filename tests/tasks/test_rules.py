@@ -211,18 +211,14 @@ def test_the_ways_in_which_a_source_can_be_typed() -> None:
     ("name", "typed", "words"),
     [
         ("addition", "", "a sum of two numbers, and nothing was typed; try 347+586."),
-        ("addition", "347", "a sum of two numbers, and “347” is not one; try 347+586."),
         ("addition", "٣+٤", "“٣+٤” is not one"),
         ("addition", "1" * 19 + "+1", "at most 18 digits, got 19; take some away."),
-        ("parity", "", "Type some bits, 0 or 1, for example 1 0 1 1."),
         ("parity", "102", "reads bits, 0 or 1, and “2” is not one; try 1 0 1 1."),
         ("parity", "1\x001", "“\N{REPLACEMENT CHARACTER}” is not one"),
-        ("brackets", "", "Type some brackets, ( or ), for example (()())."),
         ("brackets", "(a)", "reads brackets, ( or ), and “a” is not one; try (()())."),
         ("brackets", "(" * 14, "depths up to 13, and these brackets go down to 14; close some earlier."),
         ("modular", "3", "adds two numbers, got 1; try 6 8."),
         ("modular", "3 13", "numbers from 0 to 12, and “13” is not one; try 6 8."),
-        ("modular", "", "Type some numbers from 0 to 12, for example 6 8."),
         ("induction", "3 18", "numbers from 1 to 17, and “18” is not one"),
     ],
 )
