@@ -23,7 +23,8 @@ from xformer.tape import Tape
 
 TAPES = {"fused": lambda: None, "taped": Tape}
 IN_TURN = [
-    ((*kind, ("pre", "post", "none")[number % 3]), number % 2 == 0, number % 4 < 2) for number, kind in enumerate(FITTING)
+    ((*kind, ("pre", "post", "none")[number % 3]), number % 2 == 0, number % 4 < 2)
+    for number, kind in enumerate(FITTING)
 ]
 """Every kind of model, by turns with padding and without, with each norm, and seeing itself or not."""
 
