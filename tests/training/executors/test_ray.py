@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.training.at_work import bits, failing_with, outcome
+from tests.training.at_work import LocalRun, bits, failing_with, outcome
 from tests.training.tiny import tiny_preset
 from xformer.cli import train as cli_train
 from xformer.cli.main import main
@@ -128,13 +128,9 @@ def office(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]
 
 def by_a_process(store: RunStore, settings: Preset, monkeypatch: pytest.MonkeyPatch, **how: Any) -> str:
     """A run of the store that is trained as the process executor's worker does."""
-    run = store.add(settings, **how)
-    token = "token"
-    store.change(run, state="running", worker=token, device="cpu")
-    monkeypatch.setattr(worker.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(worker, "lower_priority", lambda entry: None)
-    worker.work(store, run, token)
-    return run
+    run = LocalRun(store, monkeypatch, store.add(settings, **how))
+    run.train()
+    return run.id
 
 
 def has_saved(entry: Entry) -> bool:
