@@ -129,7 +129,7 @@ PARTS: dict[str, tuple[Callable[[Site, random.Random], None], int]] = {
 
 def main() -> int:
     """Try all parts; 0 when all were survived."""
-    options = trial_options("python -m tests.faults.ray")
+    options = trial_options("python -m tests.faults.ray", has_short_form=False)
     if INSIDE not in os.environ:
         command = [sys.executable, "-m", "tests.loopback", sys.executable, "-m", "tests.faults.ray", *sys.argv[1:]]
         return subprocess.run(command, env=os.environ | {INSIDE: "1"}).returncode
