@@ -18,9 +18,7 @@ families: .venv/app
 	$(BIN)/python -m benchmarks.families
 
 # Three workers for two processors: a test in a browser mostly waits. A file goes to one worker, which starts its own server.
-# Files go out in their order: by number of tests, the browser's few and long ones would all come last. Python may keep what it
-# has compiled: else each worker compiles every test anew, ten seconds of it.
-test: export PYTHONDONTWRITEBYTECODE =
+# Files go out in their order: by number of tests, the browser's few and long ones would all come last.
 test: .venv/test
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 

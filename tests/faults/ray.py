@@ -1,6 +1,6 @@
 """`python -m tests.faults.ray`: runs on a Ray cluster against runs in processes, and what can be killed, killed.
 
-python -m tests.faults.ray                  a sweep of 64; 20 trials of each fault; half an hour or so
+python -m tests.faults.ray                  24 runs and a sweep of 64; 20 trials of each fault; half an hour or so
 python -m tests.faults.ray --only node      the parts whose name holds a word
 
 It moves itself into a network namespace with loopback only, as Ray looks up the address of the machine outside.
@@ -36,7 +36,17 @@ INSIDE = "XFORMER_IN_NAMESPACE"
 LONG = tiny_preset(steps=1_200, log_every=20, snapshot_every=50, model={"dropout": 0.2}, weight_decay=0.1)
 """A run of some seconds."""
 SWEPT = tiny_preset(steps=200, log_every=20, snapshot_every=100)
-N_MODELS = 64
+N_RUNS, N_MODELS = 24, 64
+
+
+def single_runs(site: Site, draw: random.Random) -> None:
+    """Runs with other seeds, all submitted at once: bit for bit those of processes."""
+    settings = [tiny_preset(steps=300, seed=n, snapshot_every=50, model={"dropout": 0.2}) for n in range(N_RUNS)]
+    runs = [site.submit(one) for one in settings]
+    site.wait_for_ends(runs)
+    store, peers = by_processes(site.folder / "peers", settings)
+    assert [outcome(site.store, run) for run in runs] == [outcome(store, run) for run in peers]
+    assert {site.store.entry(run).node for run in runs} <= site.nodes.keys()
 
 
 def sweep(site: Site, draw: random.Random) -> None:
@@ -119,6 +129,7 @@ def head(site: Site, draw: random.Random) -> None:
 
 
 PARTS: dict[str, tuple[Callable[[Site, random.Random], None], int]] = {
+    "single runs": (single_runs, 1),
     "sweep": (sweep, 1),
     "node": (node, 20),
     "server": (server, 20),
