@@ -1,6 +1,6 @@
 """A network namespace with nothing but loopback, for programs that use outside addresses even if given 127.0.0.1.
 
-python -m tests.loopback python -m tests.faults.ray --short
+python -m tests.loopback python -m tests.faults.ray
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 
 from tests.test_config import LIMITS
+from tests.training.at_work import assert_same_weights
 from tests.training.tiny import random_model, tiny_model, tiny_task
 from xformer.checkpoints import CARD, FILE, Checkpoint, from_bytes, load, save, to_bytes
 from xformer.errors import CheckpointError
@@ -31,13 +32,8 @@ def checkpoint_of(architecture: str = "encoder", **options: Any) -> Checkpoint:
 
 
 def assert_same(one: Checkpoint, other: Checkpoint) -> None:
-    assert one.config == other.config
-    assert one.task == other.task
-    assert one.card == other.card
-    mine, theirs = dict(one.model.named_parameters()), dict(other.model.named_parameters())
-    assert mine.keys() == theirs.keys()
-    for name in theirs:
-        assert torch.equal(mine[name], theirs[name]), name
+    assert (one.config, one.task, one.card) == (other.config, other.task, other.card)
+    assert_same_weights(one.model, other.model)
 
 
 # --- the round trip
@@ -90,13 +86,12 @@ def test_saving_again_replaces_and_leaves_the_model_as_it_is(tmp_path: Path) -> 
     assert all(p.requires_grad for p in second.model.parameters())
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
-def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path, value: float) -> None:
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:
     good = checkpoint_of()
     save(good, tmp_path)
     bad = checkpoint_of()
     with torch.no_grad():
-        list(bad.model.parameters())[-1].view(-1)[-1] = value
+        list(bad.model.parameters())[-1].view(-1)[-1] = float("-inf")
     with pytest.raises(CheckpointError, match=r"are not saved, because unembedding\.bias holds NaN or infinity"):
         save(bad, tmp_path)
     assert_same(load(tmp_path), good)
@@ -167,10 +162,6 @@ class Exploit:
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", "only 0 bytes"),
     "a config nested too deep": (lambda: with_meta(config="[" * 300_000), "configuration is not valid JSON"),
-    "a key twice in the config": (
-        lambda: with_meta(config='{"d_model": 8, "d_model": 8}'),
-        "configuration names a key twice",
-    ),
     "NaN in the card": (lambda: with_meta(card='{"loss": NaN}'), "card holds NaN"),
     "integers": (lambda: with_entry(MATRIX, dtype="I32"), "must be F32"),
     "an extra empty tensor": (
@@ -193,7 +184,6 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "an endless d_model": (lambda: with_config(d_model=10**4000), "d_model must be"),
     "an endless unknown field": (lambda: with_config(**{"x" * 500_000: 1}), "no field"),
-    "an unknown field": (lambda: with_config(colour="red"), "no field 'colour'"),
     "endless text as a name": (lambda: with_config(norm="post" * 100_000), "norm must be one of"),
     "a decoder that knows how long its answer is": (
         lambda: with_config(architecture="decoder", causal=True, positions="mirror"),
@@ -204,7 +194,6 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a base that divides by 0": (lambda: with_config(position_base=5e-324), "position_base"),
     "no config": (lambda: pack(meta={"xformer": "1"}), "no model configuration"),
     "no metadata": (lambda: pack(meta={}), "not written by xformer"),
-    "another format": (lambda: with_meta(xformer="2"), "not written by xformer"),
     "an unknown task": (lambda: with_task(name="think"), "name must be one of"),
     "a task for more symbols": (lambda: with_task(symbols=8), "The task has 9 tokens"),
     "a task for another architecture": (
@@ -213,7 +202,6 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "a gigantic task": (lambda: with_task(symbols=100_000, max_len=10_000), "vocab_size"),
     "a card that is a list": (lambda: with_meta(card="[]"), "card must be a JSON object"),
-    "a card that is no JSON": (lambda: with_meta(card="hello"), "card is not valid JSON"),
     "a pickle": (lambda: pickle.dumps(Exploit()), "safetensors file"),
 }
 

@@ -31,6 +31,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).is_file():  # a deleted file is still known
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
+    for compiled in (ROOT / "xformer").rglob("__pycache__"):  # else all of it would be compiled once more
+        shutil.copytree(compiled, copy / compiled.relative_to(ROOT))
     return copy
 
 

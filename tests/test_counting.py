@@ -44,7 +44,7 @@ CHANGES = [
 
 IN_TURN = cycle(product(ARCHITECTURES, ["pre", "post", "none"]))
 CONFIGS = [
-    *({"architecture": a, "norm": n, **more} for (a, n), more in zip(IN_TURN, CHANGES * 2, strict=False)),
+    *({"architecture": a, "norm": n, **more} for (a, n), more in zip(IN_TURN, CHANGES, strict=False)),
     *({"architecture": architecture, "positions": positions} for architecture, positions in FITTING),
     *({"architecture": "encoder-decoder", "tied_source": True, "tied_output": tied} for tied in (True, False)),
 ]

@@ -26,16 +26,13 @@ VALUES: tuple[object, ...] = (
 )  # fmt: skip
 STATEMENTS = (
     "ALTER TABLE runs ADD COLUMN colour TEXT DEFAULT 'red'", "ALTER TABLE runs DROP COLUMN deleted",
-    "ALTER TABLE runs RENAME name TO called", "DROP TABLE metrics", "DROP TABLE commands", "DROP TABLE runs",
-    "PRAGMA user_version = 0", "PRAGMA user_version = 77", "DELETE FROM runs", "UPDATE runs SET model = train, train = model",
-    "UPDATE runs SET state = 'running', worker = 'w', pid = 1", "UPDATE runs SET parent = id || '@12'",
+    "DROP TABLE metrics", "DROP TABLE commands", "DROP TABLE runs", "PRAGMA user_version = 0", "PRAGMA user_version = 77",
+    "UPDATE runs SET model = train, train = model", "UPDATE runs SET parent = id || '@12'",
     "UPDATE runs SET name = CAST(x'ff61fe' AS TEXT)",
 )  # fmt: skip
 BYTES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
     "cut in the header": lambda content: content[:50],
-    "cut in half": lambda content: content[: len(content) // 2],
-    "zeros in the header": lambda content: bytes(60) + content[60:],
     "zeros in the middle": lambda content: content[:5000] + bytes(600) + content[5600:],
     "a flipped bit in every 100th byte": lambda content: bytes(
         byte ^ 4 if n % 100 == 99 else byte for n, byte in enumerate(content)
@@ -45,10 +42,8 @@ FILES: dict[str, Callable[[Path, bytes], object]] = {
     "gone": lambda file, content: None,
     "cut": lambda file, content: file.write_bytes(content[: len(content) // 2]),
     "a folder": lambda file, content: file.mkdir(),
-    "noise": lambda file, content: file.write_bytes(b"\xff" * 99),
     "JSON": lambda file, content: file.write_bytes(b'{"step": "x", "curve": [null]}'),
     "a pipe": lambda file, content: os.mkfifo(file),
-    "a link to itself": lambda file, content: file.symlink_to(file),
     "another header": lambda file, content: file.write_bytes(content.replace(b"held_out", b"held-out")),
 }
 
@@ -110,10 +105,6 @@ def opened(folder: Path) -> Iterator[sqlite3.Connection]:
         yield db
 
 
-def test_a_whole_folder_is_no_trouble(folder: Path) -> None:
-    assert trouble_with(folder) == []
-
-
 def test_damaged_cells_end_in_no_traceback(folder: Path) -> None:
     """Copies of a run, each with another cell damaged; the types and rules of the tables are gone too."""
     with opened(folder) as db:
@@ -156,6 +147,7 @@ def test_damaged_files_end_in_no_traceback(folder: Path, kind: str) -> None:
 
 
 def test_names_that_are_no_runs_end_in_no_traceback(folder: Path) -> None:
+    assert trouble_with(folder, [["list"]]) == []
     shutil.rmtree(folder / "plain")
     (folder / "plain").write_text("a file")
     for name in ("\x1b[2J", "[/b]", "🦊", "a\nb", "-x"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,11 +26,9 @@ def trace_with(bug: str, path: Path) -> str:
     return str(path)
 
 
-def test_in_a_process_of_its_own(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "xformer", "doctor", str(MIRROR)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+def test_a_whole_model_is_what_was_checked_and_what_was_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", str(MIRROR)]) == 0
+    lines = capsys.readouterr().out.splitlines()
     assert "holds   left_padding: Padding on the left changes no output (35 lengths)." in lines
     assert "Nothing is wrong in what was checked." in lines
     assert "  cache: The model is not causal, so it keeps no cache." in lines[lines.index("Not checked:") :]

@@ -190,9 +190,8 @@ def test_a_replaced_pattern_mixes_the_values(architecture: str, path: str, heads
         assert_close(trace.logits, rest_by_hand(model, arguments, path, expected), WHOLE_MODEL)
 
 
-@pytest.mark.parametrize("factor", [0.0, -2.0])
-def test_scaling_a_feed_forward_is_scaling_its_last_matrix(factor: float) -> None:
-    model = build()
+def test_scaling_a_feed_forward_is_scaling_its_last_matrix() -> None:
+    model, factor = build(), -2.0
     arguments, other = inputs(model), twin(model)
     for name in ("weight_out", "bias_out"):
         part(other, "encoder.1.ffn").get_parameter(name).data.mul_(factor)
@@ -200,7 +199,7 @@ def test_scaling_a_feed_forward_is_scaling_its_last_matrix(factor: float) -> Non
     assert_close(trace.logits, record(other, *arguments).logits, WHOLE_MODEL)
 
 
-@pytest.mark.parametrize("factor", [0.0, -2.0])
+@pytest.mark.parametrize("factor", [0.0, -2.0])  # 0 · −∞ would be no number
 def test_scaling_scores_leaves_masked_ones_masked(factor: float) -> None:
     model = build(architecture="decoder")
     arguments, path = inputs(model), "decoder.0.attn"
@@ -291,14 +290,12 @@ def test_edits_change_no_weight_and_no_other_run() -> None:
     ("edit", "message"),
     [
         (edits.ablate_head("encoder.0.attn", 3), r"encoder\.0\.attn\.z has heads 0 to 2, got 3"),
-        (edits.ablate_head("encoder.0.attn", -1), r"has heads 0 to 2, got -1"),
         (edits.scale("encoder.0.ffn.out", 2.0, heads=[0]), r"ffn\.out has the shape \[2, 11, 13\] and no heads"),
         (edits.scale("encoder.0.attn.mask", 0.5), r"must keep the shape and type"),
         (edits.mask_edges("encoder.0.attn", [(11, 0)]), r"queries 0 to 10 and keys 0 to 10, .* \(11, 0\)"),
         (edits.mask_edges("encoder.0.attn", [(0, -1)]), r"no edge \(0, -1\)"),
         (edits.set_mask("encoder.0.attn", torch.ones(7, 11) > 0), r"\[2, 3, 11, 11\], which \[7, 11\] does not fit"),
         (edits.replace("encoder.0.resid_post", torch.ones(3, 11, 13)), r"\[2, 11, 13\], which \[3, 11, 13\] does not"),
-        (edits.replace("encoder.0.resid_post", torch.ones(13)), r"which \[13\] does not fit"),
         (edits.replace("pos_embed", torch.ones(13)), r"\[11, 13\], which \[13\] does not fit"),
         (edits.replace("encoder.0.attn.mask", torch.zeros(11, 11)), r"type torch\.bool, and torch\.float32 cannot"),
         (edits.replace("embed", torch.full((2, 11, 13), math.nan)), r"embed holds NaN"),

@@ -131,13 +131,10 @@ def test_offsets_and_shapes_are_taken_over() -> None:
     ("entries", "n_bytes", "words"),
     [
         pytest.param({"x": tensor(0, 8), "y": tensor(4, 12)}, 12, "overlaps another", id="overlap"),
-        pytest.param({"x": tensor(0, 8), "y": tensor(0, 8)}, 8, "overlaps another", id="the same bytes twice"),
         pytest.param({"x": tensor(0, 4), "y": tensor(8, 12)}, 12, "leaves a gap", id="gap"),
-        pytest.param({"x": tensor(4, 8)}, 8, "leaves a gap", id="gap at the start"),
         pytest.param({"x": tensor(0, 4)}, 8, "take 4 bytes, but 8 follow", id="bytes left over"),
         pytest.param({"x": tensor(0, 8)}, 4, "take 8 bytes, but 4 follow", id="bytes missing"),
         pytest.param({"x": tensor(8, 0, [2])}, 8, "does not match its number of bytes", id="reversed"),
-        pytest.param({"x": tensor(8, 0, [-2])}, 8, "impossible shape", id="reversed, and negative to match"),
         pytest.param({"x": tensor(-4, 0, [1])}, 4, "two data_offsets", id="negative offset"),
         pytest.param({"x": tensor(0, 4, [1], "F64")}, 4, "does not match its number of bytes", id="dtype too wide"),
         pytest.param({"x": tensor(0, 0, [2**32, 2**32])}, 0, "does not match", id="shape that overflows to 0"),
@@ -153,7 +150,6 @@ def test_offsets_and_shapes_are_taken_over() -> None:
         pytest.param('{"x": 1e999}', 0, "holds 1e999, which is too large", id="too large"),
         *((text, 0, "not valid JSON") for text in ('{"x": ' + "9" * 5000 + "}", "", "[" * 100_000)),
         pytest.param({"n" * 100_000: None}, 0, "must have a dtype", id="a long name"),
-        pytest.param({"x": tensor(0, 4, dtype="D" * 100_000)}, 4, "unknown dtype", id="a long dtype"),
         pytest.param({"\ud800": None}, 0, "must have a dtype", id="half a character"),
     ],
 )

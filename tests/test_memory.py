@@ -107,8 +107,8 @@ MEASURED = {
 }
 """Analyses, and the sizes for which they are measured."""
 BOUNDED = {
-    "waves of 3,000 numbers": ("number_waves.spectrum_of(torch.randn(3000, 16))", "", 64e6),  # once 10 GB
-    "order of 20,000 tokens": ("embeddings.numbers_in_order(x)", "x = torch.randn(20_000, 16)", 300e6),  # not 3.2 GB
+    "waves of 1,500 numbers": ("number_waves.spectrum_of(torch.randn(1500, 16))", "", 64e6),  # once 2.5 GB
+    "order of 9,000 tokens": ("embeddings.numbers_in_order(x)", "x = torch.randn(9_000, 16)", 150e6),  # not 650 MB
     "predictions": (  # all of them take 160 MB
         "(r.predicted, r.probability, r.probability_of_answer)",
         RUN.format(name="probabilities", **MEASURED["probabilities"]) + "r = answered(r)",

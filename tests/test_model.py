@@ -23,11 +23,10 @@ from xformer.tape import Tape
 
 TAPES = {"fused": lambda: None, "taped": Tape}
 IN_TURN = [
-    ((*kind, ("pre", "post", "none")[(number + offset) % 3]), number % 2 == offset, (number + offset) % 4 < 2)
+    ((*kind, ("pre", "post", "none")[number % 3]), number % 2 == 0, number % 4 < 2)
     for number, kind in enumerate(FITTING)
-    for offset in (0, 1)
 ]
-"""Every kind of model with padding and without; the norms, and whether a position sees itself, by turns."""
+"""Every kind of model, by turns with padding and without, with each norm, and seeing itself or not."""
 
 
 @pytest.mark.usefixtures("float64")

@@ -53,7 +53,6 @@ def test_square_brackets_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFix
     [
         ["runs", "--folder", "{tmp}"],
         ["runs", "show", "{run}", "--folder", "{tmp}"],
-        ["runs", "stop", "{run}", "--folder", "{tmp}"],
         ["runs", "show", NASTY, "--folder", "{tmp}"],
         ["runs", "delete", "{run}", "--folder", "{tmp}"],
         ["runs", NASTY],
@@ -62,7 +61,6 @@ def test_square_brackets_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFix
         ["train", "--preset", "reverse", "--out", "x", "--steps", NASTY],
         ["train", "--preset", "characters", "--out", "x", "--text", f"/nowhere/{NASTY}"],
         ["eval", f"/nowhere/{NASTY}"],
-        ["doctor", f"/nowhere/{NASTY}"],
         ["trace", MIRROR, "--input", "3", "--out", f"/nowhere/{NASTY}"],
         ["trace", MIRROR, "--input", NASTY, "--out", "{tmp}/x.npz"],
     ],

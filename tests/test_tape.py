@@ -22,7 +22,6 @@ def test_edits_apply_in_the_order_given() -> None:
         (("*",), {"encoder.0.attn.z", "encoder.1.attn.z", "logits"}),
         (("logits",), {"logits"}),
         (("encoder.1.*", "logits"), {"encoder.1.attn.z", "logits"}),
-        (("*.z",), {"encoder.0.attn.z", "encoder.1.attn.z"}),
         ((), set()),
     ],
 )
@@ -40,10 +39,8 @@ def test_keep_is_a_choice_of_globs(keep: tuple[str, ...], kept: set[str]) -> Non
     ("glob", "recorded"),
     [
         ("encoder.1.attn.z", True),
-        ("encoder.1.attn.*", True),
         ("*.z", True),
         ("[e]ncoder.1.attn.z", True),
-        ("encoder.?.attn.z", True),
         ("encoder.1.ffn.post", False),
         ("encoder.10.attn.z", False),
         ("encoder.1.attn", False),

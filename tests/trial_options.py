@@ -6,10 +6,11 @@ import argparse
 import time
 
 
-def trial_options(program: str) -> argparse.Namespace:
+def trial_options(program: str, *, has_short_form: bool = True) -> argparse.Namespace:
     """`short`, `only` and `seed`; the seed is printed, so that what was found can be found again."""
     parser = argparse.ArgumentParser(prog=program)
-    parser.add_argument("--short", action="store_true")
+    if has_short_form:
+        parser.add_argument("--short", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()

@@ -15,9 +15,10 @@ from xformer.checkpoints import Checkpoint, from_bytes, to_bytes
 from xformer.training.run_store import RunStore
 
 
-def attempts(ground: Ground, visitors: int, draw: random.Random) -> Iterator[str]:
-    """Let visitors look and type at once; then compare what each received with what each typed."""
-    crowd = [_One(ground, random.Random(draw.random())) for _ in range(visitors)]
+def attempts(ground: Ground, n: int, draw: random.Random) -> Iterator[str]:
+    """Let up to twenty visitors look and type n times in all; then compare what each received with what each typed."""
+    visitors = min(n, 20)
+    crowd = [_One(ground, n // visitors, random.Random(draw.random())) for _ in range(visitors)]
     with ThreadPoolExecutor(visitors) as pool:
         jobs = [pool.submit(one.run) for one in crowd]
     for number, job in enumerate(jobs):
@@ -36,6 +37,7 @@ def attempts(ground: Ground, visitors: int, draw: random.Random) -> Iterator[str
 @dataclass
 class _One:
     ground: Ground
+    looks: int
     draw: random.Random
     secrets: set[bytes] = field(default_factory=set)
     seen: set[bytes] = field(default_factory=set)
@@ -43,7 +45,7 @@ class _One:
 
     def run(self) -> None:
         with Visitor(self.ground.base) as visitor:
-            for _ in range(2):
+            for _ in range(self.looks):
                 self._look(visitor)
             self._import(visitor)
             self.seen, self.took = visitor.seen, visitor.took

@@ -52,22 +52,26 @@ NORMALISERS: tuple[dict[str, Any], ...] = (
 
 
 @cache
-def originals() -> Path:
-    """A whole folder of each kind, and a GGUF file."""
+def original(name: str) -> Path:
+    """A whole folder of a kind, or one with a GGUF file."""
     where = Path(tempfile.mkdtemp(prefix="xformer-folders-"))
-    for name in GOOD:
-        FAMILIES[name].make().save_pretrained(where / name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        library().logging.set_verbosity_error()
+        if name == "GGUF":
+            words = [*WORDS[:5], *"abcdefghijklmnopqrstuvwxyzĠ", "th", "the"]
+            tiny_gguf(where / "tiny.gguf", words, ["t h", "th e"], width=32)
+            return where
+        FAMILIES[name].make().save_pretrained(where)
         if name != "ViT":
-            tokenizer().save_pretrained(where / name)
-    words = [*WORDS[:5], *"abcdefghijklmnopqrstuvwxyzĠ", "th", "the"]
-    tiny_gguf(where / "tiny.gguf", words, ["t h", "th e"], width=32)
+            tokenizer().save_pretrained(where)
     return where
 
 
 def mutant(where: Path, draw: random.Random) -> str:
     """A folder with something wrong, and in a few words what."""
     name = draw.choice(GOOD)
-    shutil.copytree(originals() / name, where)
+    shutil.copytree(original(name), where)
     change = draw.choice((_config, _config, _config, _tensors, _tensors, _tokenizer, _tokenizer, _bytes))
     change(where, draw)
     return f"{name} {change.__name__[1:]}"
@@ -145,7 +149,7 @@ def _bytes(where: Path, draw: random.Random) -> None:
 
 def gguf_mutant(where: Path, draw: random.Random) -> str:
     """A GGUF file with something wrong in its first part, where keys and shapes are, or in its numbers."""
-    data = bytearray((originals() / "tiny.gguf").read_bytes())
+    data = bytearray((original("GGUF") / "tiny.gguf").read_bytes())
     start = int(len(data) * (0.15 if draw.random() < 0.8 else 1.0))
     how = draw.randrange(4)
     if how == 0:
@@ -167,10 +171,6 @@ def gguf_mutant(where: Path, draw: random.Random) -> str:
 def attempts(make: Callable[[Path, random.Random], str], n: int, draw: random.Random) -> Iterator[str]:
     """Try n mutants, and say of each what came of it. Raises `FindingError` for what no mutant may do."""
     torch.set_num_threads(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        library().logging.set_verbosity_error()
-        originals()
     with tempfile.TemporaryDirectory() as folder:
         for number in range(n):
             where = Path(folder) / str(number)

@@ -21,13 +21,13 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind("damaged files: checkpoint", lambda _, n, draw: damaged.attempts("checkpoint", n, draw), 200, 40_000),
-    Kind("damaged files: import", lambda _, n, draw: damaged.attempts("import", n, draw), 60, 4_000),
-    Kind("damaged files: trace", lambda _, n, draw: damaged.attempts("trace", n, draw), 150, 15_000),
-    Kind("model folders", lambda _, n, draw: folders.attempts(folders.mutant, n, draw), 8, 700),
-    Kind("GGUF files", lambda _, n, draw: folders.attempts(folders.gguf_mutant, n, draw), 8, 500),
+    Kind("damaged files: checkpoint", lambda _, n, draw: damaged.attempts("checkpoint", n, draw), 60, 40_000),
+    Kind("damaged files: import", lambda _, n, draw: damaged.attempts("import", n, draw), 30, 4_000),
+    Kind("damaged files: trace", lambda _, n, draw: damaged.attempts("trace", n, draw), 60, 15_000),
+    Kind("model folders", lambda _, n, draw: folders.attempts(folders.mutant, n, draw), 4, 700),
+    Kind("GGUF files", lambda _, n, draw: folders.attempts(folders.gguf_mutant, n, draw), 4, 500),
     Kind("odd links", lambda ground, n, draw: links.attempts(ground.base, n, draw), 11, 600),
-    Kind("forged values", lambda ground, n, draw: forged.attempts(ground.base, n, draw), 8, 250),
-    Kind("secrets of a crowd", crowd.attempts, 2, 20),
+    Kind("forged values", lambda ground, n, draw: forged.attempts(ground.base, n, draw), 4, 250),
+    Kind("secrets of a crowd", crowd.attempts, 2, 40),
     Kind("runs with and without an owner", bounds.runs, 2, 16),
 )

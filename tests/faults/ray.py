@@ -1,7 +1,6 @@
 """`python -m tests.faults.ray`: runs on a Ray cluster against runs in processes, and what can be killed, killed.
 
 python -m tests.faults.ray                  24 runs and a sweep of 64; 20 trials of each fault; half an hour or so
-python -m tests.faults.ray --short          what the test suite does: one run on one node
 python -m tests.faults.ray --only node      the parts whose name holds a word
 
 It moves itself into a network namespace with loopback only, as Ray looks up the address of the machine outside.
@@ -22,36 +21,22 @@ from typing import Any
 
 import numpy as np
 
-from tests.faults.ray_site import LONG, Site, by_processes, site, wait
+from tests.faults.ray_site import Site, by_processes, site, wait
 from tests.training.at_work import outcome
 from tests.training.tiny import tiny_preset
 from tests.trial_options import trial_options
 from xformer.files import is_finished
 from xformer.presets import Preset
-from xformer.training import jobs
 from xformer.training.executors.__main__ import AWAY
 from xformer.training.executors.relay import Status
-from xformer.training.loop import read_state
 from xformer.training.stored_sweep import StoredSweep
 from xformer.training.sweeps import members_of
 
 INSIDE = "XFORMER_IN_NAMESPACE"
+LONG = tiny_preset(steps=1_200, log_every=20, snapshot_every=50, model={"dropout": 0.2}, weight_decay=0.1)
+"""A run of some seconds."""
 SWEPT = tiny_preset(steps=200, log_every=20, snapshot_every=100)
-ENDLESS = tiny_preset(steps=100_000, log_every=50, snapshot_every=100)
 N_RUNS, N_MODELS = 24, 64
-
-
-def one_run(site: Site, draw: random.Random) -> None:
-    """A run is trained on a node and stopped there; its state is here, and its node is free again."""
-    run = site.submit(ENDLESS)
-    entry = site.wait(run, "training", _has_saved)
-    assert (entry.state, entry.device, entry.message) == ("running", "cpu", "")
-    jobs.stop(site.store, run)
-    entry = site.wait(run, "a stop", lambda entry: not entry.is_active)
-    assert (entry.state, entry.message) == ("stopped", "")
-    assert read_state(site.store.folder_of(run)).values["step"] == entry.step >= 100
-    assert [row["step"] for row in site.store.rows(run)] == [*range(50, entry.step + 1, 50)]
-    wait("a free node", lambda: (found := Status.read(site.store.folder)) and found.cpus == found.free_cpus >= 1)
 
 
 def single_runs(site: Site, draw: random.Random) -> None:
@@ -95,7 +80,7 @@ def _has_saved(entry: Any) -> bool:
 
 def node(site: Site, draw: random.Random) -> None:
     """The node of a run is killed, with all its processes. Nothing is lost."""
-    run = site.submit()
+    run = site.submit(LONG)
     entry = site.wait(run, "training", _has_saved)
     time.sleep(draw.uniform(0, 1.5))
     site.kill_node(str(entry.node))
@@ -111,7 +96,7 @@ def server(site: Site, draw: random.Random) -> None:
     """The server is killed, and two others come later. The run goes on meanwhile and is found again, by one of them."""
     site.kill_servers()
     site.serve()
-    run = site.submit()
+    run = site.submit(LONG)
     before = site.wait(run, "training", _has_saved)
     time.sleep(draw.uniform(0, 1))
     site.kill_servers()
@@ -127,7 +112,7 @@ def server(site: Site, draw: random.Random) -> None:
 def head(site: Site, draw: random.Random) -> None:
     """The head is gone. The store says so, and the run is resumed when there is a head again."""
     site.serve()
-    run = site.submit()
+    run = site.submit(LONG)
     site.wait(run, "training", _has_saved)
     site.kill_head()
     entry = site.wait(run, "the message", lambda entry: entry.message == AWAY)
@@ -144,7 +129,6 @@ def head(site: Site, draw: random.Random) -> None:
 
 
 PARTS: dict[str, tuple[Callable[[Site, random.Random], None], int]] = {
-    "one run": (one_run, 1),
     "single runs": (single_runs, 1),
     "sweep": (sweep, 1),
     "node": (node, 20),
@@ -156,16 +140,15 @@ PARTS: dict[str, tuple[Callable[[Site, random.Random], None], int]] = {
 
 def main() -> int:
     """Try all parts; 0 when all were survived."""
-    options = trial_options("python -m tests.faults.ray")
+    options = trial_options("python -m tests.faults.ray", has_short_form=False)
     if INSIDE not in os.environ:
         command = [sys.executable, "-m", "tests.loopback", sys.executable, "-m", "tests.faults.ray", *sys.argv[1:]]
         return subprocess.run(command, env=os.environ | {INSIDE: "1"}).returncode
-    only = "one run" if options.short else options.only
     draw, n_failed = random.Random(options.seed), 0
     print(f"{'part':<16} {'tried':>6} {'survived':>9} {'seconds':>8}", flush=True)
-    with site(nodes=0 if options.short else 3) as made:
+    with site(nodes=3) as made:
         for name, (part, trials) in PARTS.items():
-            if only in name:
+            if options.only in name:
                 n_failed += _try(made, name, part, trials, draw)
     return int(n_failed > 0)
 

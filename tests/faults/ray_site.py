@@ -1,4 +1,7 @@
-"""A Ray cluster of simulated nodes on this machine, a run store, and its server; each of them can be killed."""
+"""A Ray cluster of simulated nodes on this machine, a run store, and its server; each of them can be killed.
+
+python -m tests.faults.ray_site FOLDER      one node and a server, until standard input ends; for the test suite
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from typing import Any
 
 from ray.cluster_utils import Cluster
 
-from tests.training.tiny import tiny_preset
 from xformer.presets import Preset
 from xformer.training import executors, jobs, liveness
 from xformer.training.entry import Entry
@@ -27,8 +29,6 @@ PATIENCE = 240.0
 """Seconds after which something that was waited for is taken as not happening."""
 MEMORY = 80 * 1024**2
 """Bytes of a node's object store: next to the least that Ray takes."""
-LONG = tiny_preset(steps=1_200, log_every=20, snapshot_every=50, model={"dropout": 0.2}, weight_decay=0.1)
-"""A run of some seconds."""
 SERVER = """
 import sys, time
 from contextlib import suppress
@@ -69,6 +69,8 @@ class Site:
             "num_cpus": cpus,
             "object_store_memory": MEMORY,
             "include_dashboard": False,
+            "include_log_monitor": False,
+            "no_monitor": True,
             "gcs_server_port": self.port,
         }
         self.clusters.append(Cluster(initialize_head=True, head_node_args=how | {"node_name": "head"}))
@@ -108,7 +110,7 @@ class Site:
         for cluster in self.clusters:
             cluster.shutdown()
 
-    def submit(self, settings: Preset = LONG, **how: Any) -> str:
+    def submit(self, settings: Preset, **how: Any) -> str:
         return jobs.submit(self.store, settings, device="cpu", **how)
 
     def wait(self, run: str, what: str, holds: Callable[[Entry], object]) -> Entry:
@@ -157,9 +159,25 @@ def _ended(store: RunStore, run: str) -> bool:
 def site(**how: Any) -> Iterator[Site]:
     """A site that is gone afterwards, with all files of Ray and of the nodes. The paths of Ray's sockets have to be short."""
     with tempfile.TemporaryDirectory(prefix="xf-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        os.environ |= {"TMPDIR": folder, "RAY_TMPDIR": folder}
-        made = Site(Path(folder), **how)
+        made = _in_folder(folder, **how)
         try:
             yield made
         finally:
             made.close()
+
+
+def _in_folder(folder: str, **how: Any) -> Site:
+    os.environ |= {"TMPDIR": folder, "RAY_TMPDIR": folder}
+    return Site(Path(folder), **how)
+
+
+def main() -> None:
+    """The head is the one node. It does not import torch, and neither does its server."""
+    made = _in_folder(sys.argv[1], nodes=0)
+    made.serve()
+    sys.stdin.read()
+    made.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -60,20 +60,12 @@ def test_a_batch_of_answers_is_what_plain_python_gives(name: str) -> None:
 
 
 BY_HAND = {
-    "reverse": {"4 1 3": "3 1 4"},
     "sort": {"4 1 3 1": "1 1 3 4"},
-    "copy-twice": {"4 11 3": "4 11 3 4 11 3", "5": "5 5"},
-    "induction": {"4 11 3": "4 11 3"},
-    "addition": {
-        "347+586": "3390",
-        "9+9": "81",
-        "999+001": "0001",
-        "0+0": "00",
-        f"{10**18 - 1}+{10**18 - 1}": f"8{'9' * 17}1",
-    },
-    "parity": {"1011": "1101", "0": "0", "1" * 13: "1010101010101"},
-    "brackets": {"(()())": "1 2 1 2 1 0", "())(": "1 0 ✗ ✗", ")": "✗", "(" * 13: "1 2 3 4 5 6 7 8 9 10 11 12 13"},
-    "modular": {"12 12": "11", "0 0": "0", "6 7": "0"},
+    "copy-twice": {"4 11 3": "4 11 3 4 11 3"},
+    "addition": {"347+586": "3390", "999+001": "0001", f"{10**18 - 1}+{10**18 - 1}": f"8{'9' * 17}1"},
+    "parity": {"1011": "1101"},
+    "brackets": {"(()())": "1 2 1 2 1 0", "())(": "1 0 ✗ ✗", "(" * 13: "1 2 3 4 5 6 7 8 9 10 11 12 13"},
+    "modular": {"12 12": "11", "6 7": "0"},
 }
 
 
@@ -211,18 +203,14 @@ def test_the_ways_in_which_a_source_can_be_typed() -> None:
     ("name", "typed", "words"),
     [
         ("addition", "", "a sum of two numbers, and nothing was typed; try 347+586."),
-        ("addition", "347", "a sum of two numbers, and “347” is not one; try 347+586."),
         ("addition", "٣+٤", "“٣+٤” is not one"),
         ("addition", "1" * 19 + "+1", "at most 18 digits, got 19; take some away."),
-        ("parity", "", "Type some bits, 0 or 1, for example 1 0 1 1."),
         ("parity", "102", "reads bits, 0 or 1, and “2” is not one; try 1 0 1 1."),
         ("parity", "1\x001", "“\N{REPLACEMENT CHARACTER}” is not one"),
-        ("brackets", "", "Type some brackets, ( or ), for example (()())."),
         ("brackets", "(a)", "reads brackets, ( or ), and “a” is not one; try (()())."),
         ("brackets", "(" * 14, "depths up to 13, and these brackets go down to 14; close some earlier."),
         ("modular", "3", "adds two numbers, got 1; try 6 8."),
         ("modular", "3 13", "numbers from 0 to 12, and “13” is not one; try 6 8."),
-        ("modular", "", "Type some numbers from 0 to 12, for example 6 8."),
         ("induction", "3 18", "numbers from 1 to 17, and “18” is not one"),
     ],
 )

@@ -24,7 +24,6 @@ from xformer.errors import ConfigError, InputError
         ("decoder", {"start_token": 8}, "end_token=8, start_token=9, got 0, 8, 8."),
         ("encoder", {"max_len": 4}, "up to 5 tokens, got a model with max_len=4; use max_len=5."),
         ("encoder-decoder", {"max_len": 5}, "up to 6 tokens, got a model with max_len=5; use max_len=6."),
-        ("decoder", {"max_len": 10}, "up to 11 tokens, got a model with max_len=10; use max_len=11."),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(architecture: str, changes: dict[str, Any], words: str) -> None:

@@ -83,13 +83,6 @@ def test_an_id_leads_nowhere_else(store: RunStore, sound: str, name: str) -> Non
     assert [entry.id for entry in store.entries()] == [sound]
 
 
-def test_text_that_is_none_does_not_hide_the_other_runs(store: RunStore, sound: str) -> None:
-    run = store.add(tiny_preset())
-    with store.database.writing() as db:
-        db.execute("UPDATE runs SET name = CAST(x'ff61fe' AS TEXT) WHERE id = ?", (run,))
-    assert [entry.id for entry in store.entries()] == [run, sound]
-
-
 def test_a_row_that_is_no_json_hides_no_other(store: RunStore, sound: str) -> None:
     other = store.add(tiny_preset())
     store.put_rows(other, [{"step": step, "loss": 1.0, "held_out_exact_match": step / 10} for step in (1, 2, 3)])

@@ -164,11 +164,9 @@ def test_a_device_trains_one_run_at_a_time() -> None:
 @pytest.mark.parametrize(
     ("wanted", "available", "devices"),
     [
-        ("auto", ["cpu"], ["cpu"]),
         ("auto", ["cuda:0", "cuda:1", "cpu"], ["cuda:0", "cuda:1"]),
         ("cpu", ["cuda:0", "cpu"], ["cpu"]),
         ("cuda", ["cuda:0", "cpu"], ["cuda:0"]),
-        ("cuda", ["cpu"], ["cpu"]),
         ("cuda:1", ["cuda:0", "cuda:1", "cpu"], ["cuda:1"]),
         ("cuda:1", ["cuda:0", "cpu"], ["cpu"]),
     ],

@@ -14,7 +14,6 @@ from tests.training.at_work import assert_same_weights
 from tests.training.tiny import ARCHITECTURES, tiny_preset, weights_of
 from xformer import load
 from xformer.errors import ConfigError
-from xformer.positions import POSITION_KINDS
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.training.loop import Run
@@ -69,7 +68,8 @@ def test_each_is_what_it_would_be_alone_on_a_gpu(architecture: str) -> None:
 
 
 PARTS = [
-    *(("encoder" if kind == "mirror" else "decoder", {"positions": kind}) for kind in POSITION_KINDS),
+    *(("decoder", {"positions": kind}) for kind in ("learned", "rotary", "alibi", "t5")),
+    ("encoder", {"positions": "mirror"}),
     ("encoder", {"norm": "pre", "activation": "gelu", "tied_output": True, "attention_bias": True}),
 ]
 

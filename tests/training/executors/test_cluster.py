@@ -1,29 +1,73 @@
-"""A real Ray cluster of one node, in a network namespace of its own; `python -m tests.faults.ray` is the long form."""
+"""A real Ray cluster of one node, in a network namespace of its own; `python -m tests.faults.ray` tries more of it."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from contextlib import suppress
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from tests import loopback
+from tests.training.tiny import tiny_preset
+from xformer.training import jobs
+from xformer.training.executors.relay import RELAY_LOG, Status
+from xformer.training.loop import read_state
+from xformer.training.run_store import RunStore
 
 ROOT = Path(__file__).parents[3]
+PATIENCE = 240.0
+ENDLESS = tiny_preset(steps=100_000, log_every=10, snapshot_every=20)
 
 
-def test_a_run_is_trained_on_a_node_and_stopped_there(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.faults.ray", "--short"]
-    with open(tmp_path / "out", "w+b") as out:  # a pipe would be held open by whatever is left
-        done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=out, stderr=out)
-    if done.returncode == loopback.NOT_PERMITTED:
-        pytest.skip("NOT RUN: a Ray cluster is tested in a network namespace of its own, which is not permitted here")
-    assert done.returncode == 0, (tmp_path / "out").read_text("utf-8", "replace")[-4_000:]
-    left = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # it has just ended
-            left += [file] if file.stat().st_uid == os.getuid() and b"/tmp/xf-" in file.read_bytes() else []
-    assert not left
+@contextmanager
+def cluster_of(store: RunStore) -> Iterator[Callable[[Callable[[], object]], None]]:
+    """A cluster and a server of this run store; gives a function that waits until something holds."""
+    folder = store.folder.parent
+    with open(folder / "out", "wb") as out:  # a pipe would be held open by whatever is left
+        command = [sys.executable, "-m", "tests.loopback", sys.executable, "-m", "tests.faults.ray_site", str(folder)]
+        site = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=out, stderr=out)
+
+    def wait_until(holds: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not holds():
+            if site.poll() == loopback.NOT_PERMITTED:
+                pytest.skip("NOT RUN: a Ray cluster needs a network namespace of its own, which is not permitted here")
+            if site.poll() is not None or time.monotonic() > deadline:
+                logs = [folder / "out", store.folder / RELAY_LOG]
+                pytest.fail("\n".join(file.read_text("utf-8", "replace")[-4_000:] for file in logs if file.exists()))
+            time.sleep(0.1)
+
+    try:
+        yield wait_until
+    finally:
+        site.communicate()
+
+
+def test_a_run_is_trained_on_a_node_and_stopped_there() -> None:
+    with tempfile.TemporaryDirectory(
+        prefix="xf-", dir="/tmp", ignore_cleanup_errors=True
+    ) as folder:  # Ray's limit is 107
+        store = RunStore(Path(folder) / "runs")
+        run = store.add(ENDLESS, device="cpu")
+        with cluster_of(store) as wait_until:
+            wait_until(lambda: (entry := store.entry(run)).step >= 20 and entry.pid is not None)
+            entry = store.entry(run)
+            assert (entry.state, entry.device, entry.message) == ("running", "cpu", "")
+            jobs.stop(store, run)
+            wait_until(lambda: not store.entry(run).is_active)
+            entry = store.entry(run)
+            assert (entry.state, entry.message) == ("stopped", "")
+            assert read_state(store.folder_of(run)).values["step"] == entry.step >= 20
+            assert [row["step"] for row in store.rows(run)] == [*range(10, entry.step + 1, 10)]
+            wait_until(lambda: (found := Status.read(store.folder)) and found.cpus == found.free_cpus >= 1)
+        left = []
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):  # it has just ended
+                left += [file] if file.stat().st_uid == os.getuid() and folder.encode() in file.read_bytes() else []
+        assert not left
