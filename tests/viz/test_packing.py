@@ -118,15 +118,6 @@ def test_full_resolution_while_it_fits_the_budget_and_thumbnails_beyond():
     assert [one.layers[0]["rows"] for one in packed] == [96, 48, 32]
 
 
-def test_six_layers_of_twelve_heads_stay_small():
-    tokens = 512
-    labels = ("x",) * tokens
-    pattern = np.full((12, tokens, tokens), 1 / tokens, np.float32)
-    item = PatternLayer("a", "a", pattern, np.ones((1, 1, 1), bool), labels, labels)
-    packed = pack([item] * 6)
-    assert len(packed.message("")) + len(packed.head("")) <= 2_000_000
-
-
 def test_a_changed_run_travels_with_how_far_each_head_moved():
     before, after = layer(6), layer(7)
     header, planes, floats = unpack(pack([before], [after], selected=(0, 1)))
