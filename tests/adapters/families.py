@@ -87,7 +87,6 @@ FAMILIES = {
         "AlbertForMaskedLM", {**TEXT_SIZES, "num_hidden_layers": 3, "embedding_size": 10},
         "albert.encoder.albert_layer_groups.0.albert_layers.0.attention.dense", "encoder.*.attn",
     ),
-    "RoBERTa": Family("RobertaForMaskedLM", TEXT_SIZES, "roberta.encoder.layer.0.attention.output.dense", "encoder.0.attn"),
     "DistilBERT": Family(
         "DistilBertForMaskedLM", {"vocab_size": 97, "dim": 24, "hidden_dim": 44, "n_layers": 2, "n_heads": 6, **PLACES},
         "distilbert.transformer.layer.0.attention.out_lin", "encoder.0.attn",

@@ -14,7 +14,6 @@ from PIL import Image
 import xformer
 from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
-from tests.analysis.peak_memory import peak_of
 from xformer.adapters import huggingface
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.on_demand import MASKED, OnDemand, reduced
@@ -100,21 +99,6 @@ def _only_kept(run: OnDemand, name: str) -> torch.Tensor:
     """Raises where an activation would have to be computed again."""
     assert dict.__contains__(run, name), f"{name} was computed again"
     return dict.__getitem__(run, name)
-
-
-LONG = """
-from tests.adapters.families import GROUPED, tiny_model
-model = tiny_model("LlamaForCausalLM", {**GROUPED, "num_hidden_layers": 12})
-reading = xformer.read(model, torch.arange(1000)[None] % 97)
-"""
-"""A run of which nothing is drawn yet."""
-
-
-def test_a_long_input_in_a_notebook_takes_little_memory_and_is_drawn() -> None:
-    expression = (
-        "(lambda html: 1 / ('<img' in html and 'a pixel is the largest weight' in html))(reading._repr_html_())"
-    )
-    assert peak_of(expression, LONG) < 60 * 1024**2  # all patterns are 288 MB
 
 
 @pytest.mark.parametrize(("family", "words"), [("Llama", 15), ("BERT", 3), ("T5", 15)])

@@ -276,12 +276,6 @@ def test_the_parts_of_external_models_sum_to_the_logit(family: str) -> None:
     assert lead["contribution"].sum() == pytest.approx(float(logits[TOKEN] - others.max()), abs=2 * near)
 
 
-def test_a_head_that_says_nothing_adds_nothing() -> None:
-    parts = attribution(reading_of("Gemma2", edits.ablate_head("decoder.1.attn", 2)), position=POSITION, token=TOKEN)
-    nothing = parts[(parts["head"] >= 0) & (parts["contribution"] == 0)]
-    assert nothing[["layer", "head"]].to_numpy().tolist() == [[1, 2]]
-
-
 def test_where_a_logit_is_no_sum_it_says_so() -> None:
     with pytest.raises(UnavailableError, match="no sum"):
         attribution(reading_of("BERT"), position=POSITION, token=TOKEN)

@@ -41,11 +41,9 @@ FULL_MASK = {"mask": "full", "window": 0}
 @pytest.mark.parametrize(
     ("architecture", "norm", "changes"),
     [
-        ("encoder", "pre", {}),
+        ("encoder", "pre", {"norm_kind": "layer"}),
         ("encoder-decoder", "post", {}),
-        ("decoder", "post", FULL_MASK),
-        ("encoder-decoder", "pre", {"norm_kind": "layer"}),
-        ("decoder", "pre", {"n_kv_heads": 1, "attention_bias": True, "ffn_bias": False}),
+        ("decoder", "pre", {"n_kv_heads": 1, "attention_bias": True, "ffn_bias": False} | FULL_MASK),
     ],
 )
 def test_no_false_alarm(architecture: str, norm: str, changes: dict[str, Any]) -> None:
