@@ -93,30 +93,21 @@ def test_a_link_can_replace_a_pixel() -> None:
             parse(text, shape)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_what_cannot_be_and_what_is_no_image_is_refused() -> None:
+    for changes, message in (
         ({"patch": 4}, "patch must divide image"),
         ({"image": 999, "patch": 3}, "at most 256"),
         ({"architecture": "decoder"}, "read by an encoder"),
         ({"tied_output": True}, "tied_output=True"),
         ({"max_len": 25}, "use max_len=26"),
-    ],
-)
-def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        ModelConfig(**(SIZES | changes))
-
-
-@pytest.mark.parametrize(
-    ("tokens", "more", "message"),
-    [
+    ):
+        with pytest.raises(ConfigError, match=message):
+            ModelConfig(**(SIZES | changes))
+    for tokens, more, message in (
         (torch.zeros(1, 26, dtype=torch.long), {}, "15×15 = 225 pixels, got 26"),
         (torch.full((1, 225), 17), {}, "pixels are 0 to 16, got 17"),
         (torch.full((1, 225), -1), {}, "pixels are 0 to 16, got -1"),
         (torch.zeros(1, 225, dtype=torch.long), {"pad": 0}, "no padding"),
-    ],
-)
-def test_what_is_no_image_is_refused(tokens: Tensor, more: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        vit()(tokens, **more)
+    ):
+        with pytest.raises(InputError, match=message):
+            vit()(tokens, **more)
