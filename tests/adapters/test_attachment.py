@@ -437,7 +437,6 @@ def test_a_model_that_writes_to_itself_is_left_as_it_was(has_run: bool) -> None:
 @pytest.fixture
 def frozen() -> Iterator[None]:
     """The collector looks only at what was made since; all that the tests have imported takes it half a second."""
-    gc.collect()
     gc.freeze()
     yield
     gc.unfreeze()

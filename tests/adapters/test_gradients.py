@@ -49,6 +49,7 @@ def assert_slopes(subject: ModelAdapter, example: Example, names: list[str], ste
     The slope is that of four points, and errs by step⁴ and by (rounding of a run) / step.
     """
     found = gradients(subject, example, measure, names)
+    assert found.measure == pytest.approx(float(measure(subject.record(example).logits)), rel=within)
     draw = torch.Generator().manual_seed(0)
     for name, gradient in found.items():
         value = found.activations[name]

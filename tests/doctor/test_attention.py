@@ -72,9 +72,11 @@ def test_a_mask_constant_must_be_far_below_all_scores() -> None:
     model = own()
     attention: Any = model.get_submodule("decoder.blocks.1.attn")
     attention.__class__ = MaskedWith
-    for attention.constant in (-torch.inf, -1e4):
+    for constant in (-torch.inf, -1e4):
+        attention.constant = constant
         assert found("mask_constant", model).verdict == "holds"
-    for attention.constant in (-110.0, 0.0):
+    for constant in (-110.0, 0.0):
+        attention.constant = constant
         place = broken_place("mask_constant", model)
         assert (place.layer, place.head) == (1, 1)
         assert place.key is not None
