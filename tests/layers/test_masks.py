@@ -92,7 +92,7 @@ def test_masked_softmax_values_and_gradients() -> None:
 def test_a_mask_that_does_not_fit_is_refused() -> None:
     model = build()
     for mask, received in (
-        (torch.ones(11, 11), r"torch\.float32 \[11, 11\]"),
+        (torch.ones(11, 11, dtype=torch.float32), r"torch\.float32 \[11, 11\]"),
         (torch.ones(11, 7, dtype=torch.bool), r"torch\.bool \[11, 7\]"),
         (torch.ones(2, 1, 11, 11, dtype=torch.bool), r"torch\.bool \[2, 1, 11, 11\]"),
     ):
