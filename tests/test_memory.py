@@ -114,6 +114,13 @@ BOUNDED = {
         RUN.format(name="probabilities", **MEASURED["probabilities"]) + "r = answered(r)",
         100e6,
     ),
+    "a long run in a notebook": (  # all patterns are 288 MB
+        "(lambda html: 1 / ('<img' in html and 'a pixel is the largest weight' in html))(r._repr_html_())",
+        "from tests.adapters.families import GROUPED, tiny_model\n"
+        "m = tiny_model('LlamaForCausalLM', {**GROUPED, 'num_hidden_layers': 12})\n"
+        "r = xformer.read(m, torch.arange(1000)[None] % 97)",
+        60e6,
+    ),
 }
 """Other analyses: the expression, the code before it, and the most that it may take."""
 

@@ -66,9 +66,6 @@ LLAMA = "model.layers.0.self_attn.o_proj"
 FAMILIES = {
     "GPT-2": Family("GPT2LMHeadModel", GPT, "transformer.h.0.attn.c_proj"),
     "GPT-NeoX": Family("GPTNeoXForCausalLM", TEXT_SIZES, "gpt_neox.layers.0.attention.dense"),
-    "OPT": Family(
-        "OPTForCausalLM", {**TEXT_SIZES, "ffn_dim": 44, "word_embed_proj_dim": 24}, "model.decoder.layers.0.self_attn.out_proj"
-    ),
     "Llama": Family("LlamaForCausalLM", GROUPED, LLAMA),
     "Qwen3": Family("Qwen3ForCausalLM", {**GROUPED, "head_dim": 8}, LLAMA),
     "Gemma2": Family("Gemma2ForCausalLM", {**GROUPED, "head_dim": 8, "sliding_window": 4}, LLAMA),
@@ -87,7 +84,6 @@ FAMILIES = {
         "AlbertForMaskedLM", {**TEXT_SIZES, "num_hidden_layers": 3, "embedding_size": 10},
         "albert.encoder.albert_layer_groups.0.albert_layers.0.attention.dense", "encoder.*.attn",
     ),
-    "RoBERTa": Family("RobertaForMaskedLM", TEXT_SIZES, "roberta.encoder.layer.0.attention.output.dense", "encoder.0.attn"),
     "DistilBERT": Family(
         "DistilBertForMaskedLM", {"vocab_size": 97, "dim": 24, "hidden_dim": 44, "n_layers": 2, "n_heads": 6, **PLACES},
         "distilbert.transformer.layer.0.attention.out_lin", "encoder.0.attn",

@@ -49,6 +49,7 @@ def assert_slopes(subject: ModelAdapter, example: Example, names: list[str], ste
     The slope is that of four points, and errs by step⁴ and by (rounding of a run) / step.
     """
     found = gradients(subject, example, measure, names)
+    assert found.measure == pytest.approx(float(measure(subject.record(example).logits)), rel=within)
     draw = torch.Generator().manual_seed(0)
     for name, gradient in found.items():
         value = found.activations[name]
@@ -71,26 +72,14 @@ def test_every_activation_of_our_own_models_has_the_slope_of_its_differences(arc
     assert_slopes(subject, example, names, step=1e-3, within=1e-6)
 
 
-@pytest.mark.parametrize("family", ["Gemma2", "ALBERT", "BART", "BLOOM", "Granite"])
+@pytest.mark.parametrize("family", ["Gemma2", "ALBERT", "BART", "BLOOM"])
 def test_activations_of_external_models_have_the_slope_of_their_differences(family: str) -> None:
     subject, example = foreign(family, torch.float64)
-    names = ["*.pattern", "*.out", "*.resid_p*"]
+    names = ["*.0.*.pattern", "*.0.*.out", "*.0.resid_p*"]  # what layer 0 gives flows through all that follow
     if subject.opened.backend == "attention_function":  # type: ignore[attr-defined]
-        names += ["*.q", "*.k", "*.v", "*.z"]
+        names += [f"*.0.*.{name}" for name in "qkvz"]
     # the softmax of every family is done in single precision, as theirs is
     assert_slopes(subject, example, names, step=1e-2, within=1e-4)
-
-
-def test_gradients_are_those_of_autograd_by_hand() -> None:
-    subject, example = foreign("Llama")
-    stock = FAMILIES["Llama"].make()
-    table = stock.get_input_embeddings()
-    embedded = table(example.stream).detach().requires_grad_()
-    by_hand = measure(stock(inputs_embeds=embedded).logits)
-    by_hand.backward()
-    found = gradients(subject, example, measure, ["embed"])
-    torch.testing.assert_close(found["embed"], embedded.grad)
-    assert found.measure == pytest.approx(by_hand.item(), abs=1e-5)
 
 
 def test_an_edit_comes_first_and_cuts_what_flows_through_it() -> None:

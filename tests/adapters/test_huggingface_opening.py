@@ -28,14 +28,12 @@ TOLERANCE = {
     torch.float16: 8 * torch.finfo(torch.float16).eps,
 }
 """How far an output may be from the stock model's, as a share of the largest; never less than absolutely."""
-SAVED = ["BertForMaskedLM", "GPT2Model", "T5ForConditionalGeneration", "ViTForImageClassification", "CLIPModel"]
+SAVED = ["BertForMaskedLM", "GPT2Model", "T5ForConditionalGeneration", "CLIPModel"]
 HALF: tuple[tuple[str, torch.dtype, Attention], ...] = (
     ("BertForMaskedLM", torch.float16, "sdpa"),
     ("DebertaV2Model", torch.bfloat16, "eager"),
-    ("GPT2LMHeadModel", torch.bfloat16, "eager"),
     ("LlamaForCausalLM", torch.bfloat16, "sdpa"),
     ("T5ForConditionalGeneration", torch.float32, "sdpa"),
-    ("ViTModel", torch.float16, "sdpa"),
 )
 VARIANTS = [(member, torch.float32, "eager") for member in ZOO]
 VARIANTS += [(BY_NAME[name], dtype, attention) for name, dtype, attention in HALF]
@@ -137,22 +135,19 @@ def typed_inputs(member: Member, model: Any) -> dict[str, Tensor]:
     return inputs
 
 
-@pytest.mark.parametrize("name", ["BertModel", "BertForPreTraining"])
-def test_two_loads_of_a_folder_give_the_same(name: str, tmp_path: Path) -> None:
+def test_two_loads_of_a_folder_give_the_same(tmp_path: Path) -> None:
     """So that no weight is drawn at random while it is opened."""
-    member = BY_NAME[name]
+    member = BY_NAME["BertForPreTraining"]
     one = member.save(tmp_path / "one")
     other = tmp_path / "other"
     shutil.copytree(one, other)
-    inputs = member.text or member.inputs(member.make())
-    readings = [xformer.read(folder, inputs) for folder in (one, other)]
+    readings = [xformer.read(folder, member.text) for folder in (one, other)]
     assert sorted(readings[0]) == sorted(readings[1])
     assert all(torch.equal(readings[0][activation], readings[1][activation]) for activation in readings[0])
 
 
 MISSING = {
     "BertForTokenClassification": "classifier.bias",
-    "GPT2Model": "h.1.mlp.c_fc.weight",
     "LlamaForCausalLM": "lm_head.weight",
     "T5Model": "decoder.block.1.layer.1.EncDecAttention.v.weight",
 }

@@ -14,7 +14,7 @@ from xformer.edits import AnyEdit
 from xformer.model_files import inspect
 from xformer.reading import Reading, adapter_of
 
-LENGTH = 48
+LENGTH = 24
 
 
 @pytest.fixture(scope="module")

@@ -42,9 +42,3 @@ def peaks_of(cases: Sequence[tuple[str, str]]) -> list[int]:
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
     return [int(line.split()[1]) for line in run.stdout.splitlines() if line.startswith("PEAK")]
-
-
-def peak_of(expression: str, before: str = "") -> int:
-    """Bytes of resident memory at the peak of an expression, above what is there after `before`."""
-    [peak] = peaks_of([(expression, before)])
-    return peak

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -120,23 +121,14 @@ def test_a_matrix_has_a_row_for_each_cell() -> None:
         assert table["row"].tolist() == [name for name in mixed.names for _ in columns]
 
 
-KINDS = ["rotary", "alibi"]
-
-
-@pytest.fixture
-def run(request: pytest.FixtureRequest) -> tuple[xformer.Transformer, xformer.Trace]:
+@pytest.mark.parametrize("positions", ["rotary", "alibi"])
+def test_each_stage_follows_from_the_one_before(positions: Any) -> None:
     config = xformer.ModelConfig(
         architecture="decoder", vocab_size=23, d_model=13, n_layers=2, n_heads=3, d_head=6, d_value=7, d_ff=11,
-        max_len=17, positions=request.param, embed_std=1.0,
+        max_len=17, positions=positions, embed_std=1.0,
     )  # fmt: skip
     model = xformer.Transformer(config, torch.Generator().manual_seed(5)).double().eval()
-    tokens = torch.randint(23, (1, 11), generator=torch.Generator().manual_seed(7))
-    return model, xformer.record(model, tokens)
-
-
-@pytest.mark.parametrize("run", KINDS, indirect=True)
-def test_each_stage_follows_from_the_one_before(run: tuple[xformer.Transformer, xformer.Trace]) -> None:
-    model, trace = run
+    trace = xformer.record(model, torch.randint(23, (1, 11), generator=torch.Generator().manual_seed(7)))
     reading = from_trace(model, trace)
     cell = attention_cell(reading, layer=1, head=2, query=7, key=3)
     frame = dimensions(cell)

@@ -33,7 +33,6 @@ from xformer.reading import Reading
 
 SHIPPED = {
     "reverse-seq2seq": "3 7 12 5",
-    "reverse-modern": "3 7 12 5",
     "reverse-mirror": "3 7 12 5",
     "digits": "test 3",
 }
@@ -69,12 +68,9 @@ def test_the_parts_sum_to_the_score_of_our_models(name: str) -> None:
     check_sums(xformer.read(f"checkpoints/{name}", SHIPPED[name]))
 
 
-IMAGE = {"pixel_values": torch.rand(1, 3, 12, 12, generator=torch.Generator().manual_seed(0))}
-
-
-@pytest.mark.parametrize("name", ["ALBERT", "BART", "Gemma2", "GPT-NeoX", "GPT-OSS", "Granite", "T5", "ViT"])
+@pytest.mark.parametrize("name", ["ALBERT", "Gemma2", "GPT-NeoX", "GPT-OSS", "Granite", "T5"])
 def test_the_parts_sum_to_the_score_of_external_models(name: str) -> None:
-    check_sums(xformer.read(FAMILIES[name].make(), IMAGE) if name == "ViT" else of_family(name))
+    check_sums(of_family(name))
 
 
 @pytest.mark.parametrize(
@@ -216,9 +212,10 @@ def test_a_source_may_add_more_than_the_advantage_where_another_one_opposes_it()
     assert opposing(made(query=[3.0, -0.09])) is None
 
 
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
+def test_no_source_is_named_where() -> None:
+    usual: dict[str, Any] = {"query": [5.0, 2.0]}
+    assert named(made(**usual))
+    for changed, reason in (
         ({"query": [5.0, 4.1]}, "the runner-up of the same side has more than 0.8 of it"),
         ({"weight": 0.24}, "less than an even share of four keys"),
         ({"query": [0.09]}, "an advantage of less than a tenth of a nat"),
@@ -229,12 +226,8 @@ def test_a_source_may_add_more_than_the_advantage_where_another_one_opposes_it()
         ({"removals": {"query": [5.0, 4.5]}}, "removing another one takes about as much"),
         ({"removals": {"query": [-1.0, -2.0]}}, "removing it raises the advantage"),
         ({"removals": {"query": [3.4, 0.0], "key": [0.0] * 8}}, "removing it leaves more than half"),
-    ],
-)
-def test_no_source_is_named_where(changed: dict[str, Any], reason: str) -> None:
-    usual: dict[str, Any] = {"query": [5.0, 2.0]}
-    assert named(made(**usual))
-    assert named(made(**{**usual, **changed})) == [], reason
+    ):
+        assert named(made(**{**usual, **changed})) == [], reason
 
 
 def test_one_source_of_each_side_may_be_comparable_as_the_score_is_their_product() -> None:
@@ -246,7 +239,7 @@ def test_every_source_that_is_named_lowers_the_advantage_most_when_a_run_goes_wi
     """Random cells: each source of each side is removed in a run of its own, wherever one is named."""
     reading = xformer.read("checkpoints/induction", "3 7 12 5 9 3 7 12")
     draw, n_named = np.random.default_rng(1), 0
-    for _ in range(12):
+    for _ in range(8):
         layer = int(draw.integers(len(reading.attention)))
         pattern = reading[f"{reading.attention[layer].path}.pattern"][0]  # [head, query, key]
         head, query = int(draw.integers(pattern.shape[0])), int(draw.integers(1, pattern.shape[1]))

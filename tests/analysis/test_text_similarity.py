@@ -64,32 +64,18 @@ def test_what_cannot_be_compared_says_why() -> None:
             xformer.analysis.similarity(MEMBERS[name].make(), texts, pooling=pooling, tokenizer=tokenizer())  # pyright: ignore
 
 
-@pytest.mark.parametrize(
-    ("folder_config", "pooling"),
-    [
-        ({"pooling_mode_lasttoken": True}, "last"),
-        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, None),
-    ],
-)
-def test_the_pooling_of_a_sentence_transformers_folder_is_used(
-    tmp_path: Path, folder_config: Any, pooling: str | None
-) -> None:
-    folder = _with_pooling(tmp_path, json.dumps({"word_embedding_dimension": 24, **folder_config}))
-    model = open_model(folder)
-    assert model.pooling == pooling
-    found = xformer.analysis.similarity(model, TEXTS)
-    wanted = xformer.analysis.similarity(model, TEXTS, pooling=pooling or "mean")  # pyright: ignore[reportArgumentType]
-    assert found.equals(wanted)
-
-
-@pytest.mark.parametrize("content", ["[1, 2]", "{", "{" + " " * 30_000_000 + "}"])
-def test_a_pooling_file_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
-    with pytest.raises((CheckpointError, ModelFileError)):
-        open_model(_with_pooling(tmp_path, content))
-
-
-def _with_pooling(path: Path, content: str) -> Path:
-    folder = MEMBERS["BertModel"].save(path / "encoder")
+def test_the_pooling_of_a_sentence_transformers_folder_is_used_and_one_that_is_none_refused(tmp_path: Path) -> None:
+    folder = MEMBERS["BertModel"].save(tmp_path / "encoder")
     (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(content)
-    return folder
+    file = folder / "1_Pooling" / "config.json"
+    several = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}
+    for given, pooling in (({"pooling_mode_lasttoken": True}, "last"), (several, None)):
+        file.write_text(json.dumps({"word_embedding_dimension": 24, **given}))
+        model = open_model(folder)
+        assert model.pooling == pooling
+        found = xformer.analysis.similarity(model, TEXTS)
+        assert found.equals(xformer.analysis.similarity(model, TEXTS, pooling=pooling or "mean"))  # pyright: ignore
+    for content in ("[1, 2]", "{", "{" + " " * 30_000_000 + "}"):
+        file.write_text(content)
+        with pytest.raises((CheckpointError, ModelFileError)):
+            open_model(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from xformer import analysis
 from xformer.analysis.training_runs import (
@@ -59,18 +58,15 @@ def test_a_curve_has_settled_after_it_was_below_for_the_last_time() -> None:
     assert settled([], [], 0.99) is None
 
 
-@pytest.mark.parametrize(
-    ("curve", "found"),
-    [
+def test_a_dip_is_a_fall_from_high_up_that_is_made_good() -> None:
+    for curve, found in (
         ([0.1, 0.97, 0.85, 0.9, 0.99], (2, 0.85)),  # a fall and a return
         ([0.1, 0.97, 0.85, 0.9], None),  # it has not come back
         ([0.1, 0.5, 0.3, 0.9], None),  # it had not been high
         ([0.1, 0.97, 0.95, 0.99], None),  # too little to call it a dip
         ([], None),
-    ],
-)
-def test_a_dip_is_a_fall_from_high_up_that_is_made_good(curve: list[float], found: tuple[int, float] | None) -> None:
-    assert dip(list(range(len(curve))), curve) == found
+    ):
+        assert dip(list(range(len(curve))), curve) == found
 
 
 def test_thinning_keeps_what_was_kept_as_a_run_grows() -> None:

@@ -15,8 +15,6 @@ from xformer.tape import SILENT, Tape
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-GROUPS = {"one": 1, "two": 2, "three": 3}
-
 
 def layer(n_kv_heads: int, *, attention_bias: bool = True) -> Attention:
     """Six query heads on that many key/value heads."""
@@ -34,8 +32,7 @@ def by_hand(attention: Attention, x: Tensor, memory: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("tape", [SILENT, Tape()], ids=["fused", "recorded"])
-@pytest.mark.parametrize("n_kv_heads", GROUPS.values(), ids=GROUPS)
-@pytest.mark.parametrize("crosses", [False, True])
+@pytest.mark.parametrize(("n_kv_heads", "crosses"), [(1, False), (2, True), (3, False)])
 def test_equals_pytorchs_grouped_attention(n_kv_heads: int, crosses: bool, tape: Tape) -> None:
     attention, x = layer(n_kv_heads), random(2, 11, 13)
     memory = random(2, 11, 13, seed=1) if crosses else x

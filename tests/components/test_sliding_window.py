@@ -61,17 +61,12 @@ def test_cross_attention_has_no_window() -> None:
     assert (trace["encoder.0.attn.pattern"] == 0).any()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_a_window_that_does_not_fit_is_refused() -> None:
+    blind = {"mask": "sliding_window", "window": 1, "causal": True, "see_self": False}
+    for changes, message in (
         ({"mask": "sliding_window"}, "needs a window of at least 1, got window=0"),
-        (
-            {"mask": "sliding_window", "window": 1, "causal": True, "see_self": False},
-            "needs a window of at least 2, got window=1",
-        ),
+        (blind, "needs a window of at least 2, got window=1"),
         ({"mask": "window"}, "mask must be one of 'full', 'sliding_window', got 'window'"),
-    ],
-)
-def test_a_window_that_does_not_fit_is_refused(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        model_config(**changes)
+    ):
+        with pytest.raises(ConfigError, match=message):
+            model_config(**changes)

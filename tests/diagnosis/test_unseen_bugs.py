@@ -22,7 +22,7 @@ from xformer.layers.attention import Attention, Scores
 from xformer.layers.embedding import AddPositions, TokenEmbedding, Unembedding
 from xformer.layers.feed_forward import FeedForward, Norm
 from xformer.layers.masks import Mask
-from xformer.layers.stack import CrossBlock, PostNorm, PreNorm
+from xformer.layers.stack import CrossBlock, PostNorm
 from xformer.model import Transformer
 from xformer.tape import SILENT, AnyTape
 
@@ -41,11 +41,6 @@ class Unbiased(Norm):
     def forward(self, x: Tensor) -> Tensor:
         normal = (x - x.mean(dim=-1, keepdim=True)) / (x.var(dim=-1, keepdim=True) + self.eps).sqrt()
         return self.weight * normal + self.bias
-
-
-class Nothing(Norm):
-    def forward(self, x: Tensor) -> Tensor:
-        return x
 
 
 class CosineScores(Attention):
@@ -102,11 +97,6 @@ def leaky(model: Transformer) -> Transformer:
     return changed
 
 
-class HalfOfIt(PreNorm):
-    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
-        return x + 0.5 * f(self.norm(x))
-
-
 class NormOfThePart(PostNorm):
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         return x + self.norm(f(x))
@@ -159,13 +149,13 @@ def pairs(config: ModelConfig) -> bool:
     return config.architecture == "encoder-decoder"
 
 
-def swap(old: type[nn.Module], new: type[nn.Module], path_ends: str = "") -> Callable[[Transformer], Transformer]:
-    """A copy whose layers of that class, at paths that end so, are of the other class, with all that they hold."""
+def swap(old: type[nn.Module], new: type[nn.Module]) -> Callable[[Transformer], Transformer]:
+    """A copy whose layers of that class are of the other class, with all that they hold."""
 
     def put_into(model: Transformer) -> Transformer:
         changed = copy.deepcopy(model)
-        for path, layer in changed.named_modules():
-            if isinstance(layer, old) and path.endswith(path_ends):
+        for layer in changed.modules():
+            if isinstance(layer, old):
                 layer.__class__ = new
         return changed
 
@@ -178,7 +168,6 @@ UNSEEN = (
     Unseen("positions: added again in every layer", positions_in_every_layer,
            lambda c: c.positions == "sinusoidal" and c.n_layers > 1),
     Unseen("norm: variance over n − 1", swap(Norm, Unbiased), lambda c: c.norm != "none"),
-    Unseen("norm: the last one does nothing", swap(Norm, Nothing, "coder.norm"), lambda c: bool(c.final_norm)),
     Unseen("scores: cosines", swap(Attention, CosineScores)),
     Unseen("softmax: 1 more in the denominator", swap(Attention, OneMoreInTheSum)),
     Unseen("values: centred over the batch", swap(Attention, CentredOverTheBatch)),
@@ -186,7 +175,6 @@ UNSEEN = (
     Unseen("heads: joined in reverse", swap(Attention, HeadsInReverse), lambda c: c.n_heads > 1),
     Unseen("fast path: forgets the padding", swap(Attention, FastPathWithoutPadding), tokens),
     Unseen("feed-forward: leaky ReLU", leaky, lambda c: c.d_ff > 0 and c.activation == "relu"),
-    Unseen("residual: half of each sublayer", swap(PreNorm, HalfOfIt), lambda c: c.norm == "pre"),
     Unseen("residual: x + norm(f(x))", swap(PostNorm, NormOfThePart), lambda c: c.norm == "post"),
     Unseen("logits: divided by 2", swap(Unembedding, Tempered)),
     Unseen("cross mask: of the target’s padding", swap(CrossBlock, MaskedByTheTarget), pairs),
@@ -203,7 +191,7 @@ NOT_BY_EQUATIONS = {
 BY_A_TRACE = {
     "positions: counted from 1", "positions: added again in every layer", "scores: cosines",
     "softmax: 1 more in the denominator",
-    "values: centred over the batch", "feed-forward: leaky ReLU", "residual: half of each sublayer", "residual: x + norm(f(x))",
+    "values: centred over the batch", "feed-forward: leaky ReLU", "residual: x + norm(f(x))",
     "cross mask: of the target’s padding", "memory: what the first layer left",
 }  # fmt: skip
 """Found in a trace whose weights are not known."""

@@ -96,8 +96,6 @@ class Attention(nn.Module):
             allowed[:, HEAD] = True
         if fault == "mask_too_late":
             pattern = scores.softmax(dim=-1).masked_fill(~allowed, 0.0)
-        elif fault == "mask_multiplied":
-            pattern = (scores * allowed).softmax(dim=-1)
         else:
             pattern = scores.masked_fill(~allowed, lowest).softmax(dim=-2 if fault == "softmax_over_queries" else -1)
         if fault == "dropout_always":
@@ -120,9 +118,7 @@ class Block(nn.Module):
             x = x - 0.1 * x.mean(dim=0, keepdim=True)
         made, kept, pattern = self.attention(self.norm1(x), *more)
         x = x + made
-        over_positions = self.fault == "norm_over_positions"
-        normed = F.layer_norm(x.transpose(1, 2), x.shape[1:2]).transpose(1, 2) if over_positions else self.norm2(x)
-        made = self.mlp(normed)
+        made = self.mlp(self.norm2(x))
         return x + (made.detach() if self.fault == "detached" else made), kept, pattern
 
 
@@ -226,11 +222,9 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
 UNSEEN: dict[str, tuple[str, dict[str, Any]]] = {
     "softmax_over_queries": ("causality", {}),
     "mask_of_wrong_length": ("cache", {}),
-    "norm_over_positions": ("causality", {}),
     "dropout_on_logits": ("determinism", {"layer": None}),
     "padding_inverted": ("left_padding", {}),
     "merged_untransposed": ("causality", {}),
-    "mask_multiplied": ("causality", {}),
     "values_turned": ("position_shift", {}),
     "mask_of_first_row": ("batch", {}),
 }

@@ -23,7 +23,6 @@ PLANTED = {"plain": {*FAULTS, *UNSEEN}, "llama": of_transformers.HERE, "own": ou
 CASES = [(model, fault) for model in MODELS for fault in (*FAULTS, *UNSEEN) if fault in PLANTED[model]]
 QUERIES = {
     "plain": f"blocks.{LAYER}.attention.query.weight",
-    "llama": f"model.layers.{LAYER}.self_attn.q_proj.weight",
     "own": f"decoder.blocks.{LAYER}.attn.weight_in",
 }
 """The weights whose first rows make the queries."""

@@ -96,6 +96,7 @@ LOOPS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "a plain module": (Dropping, {}),
     "gradient checkpointing and autocast to bfloat16": (lambda: Dropping(checkpointed=True), {"cast": True}),
     "one of ours": (own_decoder, {}),
+    "a module in half precision": (lambda: Dropping().bfloat16(), {}),
 }
 
 
@@ -114,13 +115,6 @@ def test_a_plain_loop_is_bit_identical_with_and_without_it(name: str, device: st
     assert health.loss_table()["loss"].notna().sum() == STEPS
 
 
-def test_a_model_in_half_precision_keeps_its_type() -> None:
-    make = lambda: Dropping().bfloat16()  # noqa: E731
-    health = AttentionHealth(batches()[0, :2, :7], every=3)
-    assert same(plain(make, None), plain(make, health))
-    assert health.table()["entropy_p50"].between(0, 1.001).all()
-
-
 def test_a_compiled_model_is_bit_identical_and_not_compiled_again() -> None:
     compiled: list[int] = []
 
@@ -133,11 +127,11 @@ def test_a_compiled_model_is_bit_identical_and_not_compiled_again() -> None:
         return torch.compile(Dropping(), backend=backend)  # type: ignore[return-value]
 
     health = AttentionHealth(batches()[0, :2, :7], every=2)
-    without = plain(make, None)
+    without = plain(make, None, steps=4)
     n = len(compiled)
-    assert same(without, plain(make, health))
+    assert same(without, plain(make, health, steps=4))
     assert len(compiled) == 2 * n > 0
-    assert health.table()["step"].unique().tolist() == [2, 4, 6]
+    assert health.table()["step"].unique().tolist() == [2, 4]
 
 
 def llama(**options: Any) -> Any:
@@ -165,10 +159,8 @@ def trainer_run(tmp_path: Path, model: Any, *callbacks: Any, **options: Any) -> 
     return losses, [weight.detach().clone() for weight in model.parameters()], torch.get_rng_state(), []
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True, "bf16": True}], ids=lambda one: str([*one]))
-def test_the_trainer_of_transformers_is_bit_identical_with_and_without_it(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_the_trainer_of_transformers_is_bit_identical_with_and_without_it(tmp_path: Path) -> None:
+    options = {"gradient_checkpointing": True, "bf16": True}
     without = trainer_run(tmp_path, llama(), **options)
     model = llama()
     backend = model.config._attn_implementation

@@ -62,9 +62,8 @@ def case(masking: str, cross: bool, width: int) -> tuple[Tensor, Tensor, Mask, l
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("masking", "cross"), CASES)
-def test_equals_multihead_attention(path: str, bias: bool, masking: str, cross: bool) -> None:
+@pytest.mark.parametrize(("masking", "cross", "bias"), [(*one, number % 3 != 1) for number, one in enumerate(CASES)])
+def test_equals_multihead_attention(path: str, masking: str, cross: bool, bias: bool) -> None:
     attention = randomise(Attention(model_config(**TORCH_SIZES | {"attention_bias": bias})))
     theirs = nn.MultiheadAttention(15, 3, bias=bias, batch_first=True)
     x, memory, mask, leaves = case(masking, cross, 15)

@@ -88,20 +88,16 @@ def test_masked_softmax_values_and_gradients() -> None:
     assert_same(pattern, softmax_by_hand(hidden), [scores, hidden])  # no NaN on the way back either
 
 
-@pytest.mark.parametrize(
-    ("mask", "received"),
-    [
-        (torch.ones(11, 11), "torch.float32 [11, 11]"),
-        (torch.ones(11, 7, dtype=torch.bool), "torch.bool [11, 7]"),
-        (torch.ones(2, 1, 11, 11, dtype=torch.bool), "torch.bool [2, 1, 11, 11]"),
-    ],
-)
 @pytest.mark.usefixtures("unchecked")
-def test_a_mask_that_does_not_fit_is_refused(mask: torch.Tensor, received: str) -> None:
+def test_a_mask_that_does_not_fit_is_refused() -> None:
     model = build()
-    with pytest.raises(InputError) as error:
-        model(*inputs(model), mask=mask)
-    assert received in str(error.value)
+    for mask, received in (
+        (torch.ones(11, 11, dtype=torch.float32), r"torch\.float32 \[11, 11\]"),
+        (torch.ones(11, 7, dtype=torch.bool), r"torch\.bool \[11, 7\]"),
+        (torch.ones(2, 1, 11, 11, dtype=torch.bool), r"torch\.bool \[2, 1, 11, 11\]"),
+    ):
+        with pytest.raises(InputError, match=received):
+            model(*inputs(model), mask=mask)
 
 
 def assert_each_as_alone(model: Transformer, together: list[Tensor], arguments: list[list[Tensor]]) -> None:

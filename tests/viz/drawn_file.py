@@ -20,16 +20,21 @@ def spec_of(chart: Any) -> dict[str, Any]:
     return chart if isinstance(chart, dict) else chart.to_dict(validate=False)
 
 
+def datasets(chart: Any) -> list[list[dict[str, Any]]]:
+    """The rows of each table of a chart."""
+    return list(spec_of(chart)["datasets"].values())
+
+
 def rows_of(chart: Any, column: str) -> list[dict[str, Any]]:
     """The rows of the one table of a chart with that column."""
-    tables = [rows for rows in spec_of(chart)["datasets"].values() if rows and column in rows[0]]
+    tables = [rows for rows in datasets(chart) if rows and column in rows[0]]
     assert len(tables) == 1, f"{len(tables)} tables have {column}"
     return tables[0]
 
 
 def all_rows(chart: Any) -> list[dict[str, Any]]:
     """Every row of every table of a chart, as the browser gets it."""
-    return [row for rows in spec_of(chart)["datasets"].values() for row in rows]
+    return [row for rows in datasets(chart) for row in rows]
 
 
 def ends_of(chart: Any, channel: str = "color", layer: int = 0) -> tuple[float, float]:

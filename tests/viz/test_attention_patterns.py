@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,7 +20,7 @@ from xformer.trace import record
 from xformer.viz import attention_patterns
 from xformer.viz.attention_patterns import head_chart, pooled
 from xformer.viz.packing import pattern_layers
-from xformer.viz.theme import MASKED, head_hue
+from xformer.viz.theme import head_hue
 
 DRAW = np.random.default_rng(3)
 
@@ -167,20 +165,6 @@ def test_of_very_many_arcs_the_weakest_are_left_out(original: Reading, monkeypat
     ends = {(round(point["y"] * 4 - 0.5)) for point in points if point["x"] == 1.0}
     assert len({point["arc"] for point in points}) == 4
     assert ends == {0, 1, 2, 3}  # the four weights of about 1
-
-
-def test_what_is_saved_is_vectors_with_text_and_masked_cells_are_grey(changed: Reading, tmp_path: Path) -> None:
-    pictures = [
-        viz.attention_grid(changed),
-        viz.attention(changed, layer=2, head=0),
-        viz.attention_arcs(changed, layer=2, heads=[0]),
-    ]
-    viz.save(pictures, tmp_path / "view.svg", caption="reverse, changed")
-    drawn = (tmp_path / "view.svg").read_text(encoding="utf-8")
-    assert "<image" not in drawn
-    for words in ("head 4", "layer 3", "3 9", "9 3", "reverse, changed"):
-        assert re.search(rf"<text[^>]*>{re.escape(words)}</text>", drawn), words
-    assert drawn.count(f'fill="{MASKED[False]}"') == 4 * 6 + 6
 
 
 def test_what_is_not_there_is_said(original: Reading) -> None:

@@ -15,16 +15,10 @@ from xformer.viz.diagram import described
 from xformer.viz.diagram_figure import Places
 from xformer.viz.export import svg
 
-SHIPPED = {
-    "reverse-small": "3 7 12 9",
-    "reverse-seq2seq": "3 7 12 9",
-    "reverse-modern": "3 7 12 9",
-    "digits": "test 5",
-}
 
-
-def read(name: str) -> xformer.Reading:
-    return xformer.read(f"checkpoints/{name}", SHIPPED[name])
+@pytest.fixture(scope="module")
+def pair() -> xformer.Reading:
+    return xformer.read("checkpoints/reverse-seq2seq", "3 7 12 9")
 
 
 @every_config
@@ -64,25 +58,23 @@ def test_each_arrow_leads_from_the_edge_of_its_source_to_that_of_its_target(conf
         assert not forks or (points[0][1] == places[source.id].stream and points[0][0] > places[source.id].x), arrow
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_every_part_is_there_in_words(name: str) -> None:
-    reading = read(name)
-    parts, texts = described(reading), words(svg([viz.model_diagram(reading, dark=True)], dark=True))
-    for box in parts.boxes:
-        if box.kind in ("norm", "sum"):
-            continue
-        assert {box.title, box.shape_text, box.equation} - {""} <= set(texts), box.id
-        if box.parameters:
-            assert any(one.startswith(f"{box.parameters:,}") for one in texts), box.id
-    assert texts.count("+") == sum(box.kind == "sum" for box in parts.boxes)
-    assert f"{parts.title} · {parts.n_parameters:,} parameters" in texts
-    assert ("keys and values" in texts) == any(arrow.flow == "memory" for arrow in parts.arrows)
+def test_every_part_is_there_in_words(pair: xformer.Reading) -> None:
+    for reading in (pair, xformer.read("checkpoints/digits", "test 5")):
+        parts, texts = described(reading), words(svg([viz.model_diagram(reading, dark=True)], dark=True))
+        for box in parts.boxes:
+            if box.kind in ("norm", "sum"):
+                continue
+            assert {box.title, box.shape_text, box.equation} - {""} <= set(texts), box.id
+            if box.parameters:
+                assert any(one.startswith(f"{box.parameters:,}") for one in texts), box.id
+        assert texts.count("+") == sum(box.kind == "sum" for box in parts.boxes)
+        assert f"{parts.title} · {parts.n_parameters:,} parameters" in texts
+        assert ("keys and values" in texts) == (reading is pair)
 
 
-def test_the_words_of_a_part_stand_within_it() -> None:
-    reading = read("reverse-seq2seq")
-    places, parts = Places(described(reading)), described(reading)
-    found = marks(svg([viz.model_diagram(reading)]))
+def test_the_words_of_a_part_stand_within_it(pair: xformer.Reading) -> None:
+    parts = described(pair)
+    places, found = Places(parts), marks(svg([viz.model_diagram(pair)]))
     output = places["decoder.output"]  # from which an arrow leads out of the picture
     assert max(x for mark in found for x, _ in mark.points if not mark.text) > output.x + output.wide + 15
     rectangles = [mark.box for mark in found if not mark.text and mark.look.get("stroke", "none") != "none"]

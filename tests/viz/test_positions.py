@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.training.tiny import random_model
-from tests.viz.drawn_file import spec_of
+from tests.viz.drawn_file import datasets, spec_of
 from xformer import analysis, viz
 from xformer.model import Transformer
 from xformer.positions.alibi import alibi_slopes
@@ -23,10 +23,6 @@ def ran(model: Transformer, **options: Any) -> Reading:
 
 
 LEARNED = ran(random_model("encoder", positions="learned"))
-
-
-def datasets(chart: Any) -> list[list[dict]]:
-    return list(chart.to_dict(validate=False)["datasets"].values())
 
 
 def test_only_positions_that_training_never_showed_are_shaded() -> None:

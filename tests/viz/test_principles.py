@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tests.viz.drawn_file import ends_of, spec_of
+from tests.viz.drawn_file import datasets, ends_of, spec_of
 from xformer import viz
 from xformer.analysis.principles import (
     AFTER,
@@ -17,10 +15,6 @@ from xformer.analysis.principles import (
 from xformer.viz import theme
 
 SENTENCE = Sentence("the cat saw the dog", d=4)
-
-
-def datasets(chart: Any) -> list[list[dict]]:
-    return list(chart.to_dict(validate=False)["datasets"].values())
 
 
 def test_a_matrix_has_its_numbers_in_its_cells_and_a_framed_row() -> None:

@@ -100,30 +100,18 @@ def rows(*shape: int, causal: bool = False) -> torch.Tensor:
     return scores.softmax(dim=-1)
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        pytest.param(lambda whole: tuple(whole), id="a tuple of [batch, head, query, key], as a model returns them"),
-        pytest.param(lambda whole: whole, id="one tensor"),
-        pytest.param(lambda whole: [one[0] for one in whole], id="a list without a batch"),
-        pytest.param(lambda whole: [one.requires_grad_() for one in whole.clone()], id="in training"),
-        pytest.param(lambda whole: whole.numpy().tolist(), id="lists"),
-    ],
-)
-def test_every_form_is_the_same_picture(form: Any) -> None:
+def test_every_form_is_the_same_picture() -> None:
     whole = rows(LAYERS, BATCH, HEADS, N, N)
-    found = layers_of(form(whole))
-    assert [layer.title for layer in found] == ["layer 1", "layer 2", "layer 3"]
-    for layer, expected in zip(found, whole, strict=True):
-        np.testing.assert_array_equal(layer.pattern, expected[0].numpy())
-        assert layer.query_labels == tuple("0123456")
-        assert not layer.is_masked
-
-
-def test_one_layer_alone_is_read_also_in_half_precision() -> None:
-    whole = rows(HEADS, N, N).bfloat16()
-    [layer] = layers_of(whole)
-    np.testing.assert_array_equal(layer.pattern, whole.float().numpy())
+    trained = [one.requires_grad_() for one in whole.clone()]
+    for form in (tuple(whole), whole, [one[0] for one in whole], trained, whole.numpy().tolist()):
+        found = layers_of(form)
+        assert [layer.title for layer in found] == ["layer 1", "layer 2", "layer 3"]
+        for layer, expected in zip(found, whole, strict=True):
+            np.testing.assert_array_equal(layer.pattern, expected[0].numpy())
+            assert layer.query_labels == tuple("0123456")
+            assert not layer.is_masked
+    [alone] = layers_of(whole[0, 0].bfloat16())
+    np.testing.assert_array_equal(alone.pattern, whole[0, 0].bfloat16().float().numpy())
 
 
 def test_a_causal_mask_is_recognised_and_one_weight_above_the_diagonal_is_none() -> None:
@@ -138,17 +126,15 @@ def test_cross_attention_has_tokens_of_its_own() -> None:
     assert (layer.query_labels, layer.key_labels) == (("a", "b"), ("x", "y", "z"))
 
 
-@pytest.mark.parametrize(
-    ("attentions", "tokens", "sentence"),
-    [
+def test_what_does_not_fit_is_one_sentence() -> None:
+    wrong: list[tuple[Any, list[str] | None, str]] = [
         ([], None, "There is no attention to draw: got no layers"),
         ([None, None], None, "One of the layers is None: the model was run without its attention"),
         ([torch.ones(3, 3)], None, r"layer 1 has the shape \[3, 3\]"),
         ([torch.ones(0, HEADS, 3, 3)], None, r"layer 1 has the shape \[0, 5, 3, 3\]"),
         ([torch.ones(1, 1, 3, 3)], ["a", "b"], "Layer 1 has 3 queries, but 2 tokens were given"),
         (["what"], None, "Attention is given as arrays of numbers, got str"),
-    ],
-)
-def test_what_does_not_fit_is_one_sentence(attentions: Any, tokens: list[str] | None, sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        layers_of(attentions, tokens, tokens)
+    ]
+    for attentions, tokens, sentence in wrong:
+        with pytest.raises(InputError, match=sentence):
+            layers_of(attentions, tokens, tokens)
