@@ -310,9 +310,9 @@ def _lanes(pair: Pair, model: ModelAdapter) -> list[Lane]:
     """The tokens of both runs, aligned where they should agree; only what differs is marked. One lane if nothing does."""
     at, at_second = pair.positions
     shift = max(0, at_second[0] - at[0]) if at else 0
-    first, second = _tokens(pair.first, pair.row, model), _tokens(pair.second, pair.row_second, model)
+    first, second = _tokens(pair.first, 0, model), _tokens(pair.second, pair.row_second, model)
     moved = [j < shift or j - shift >= len(first) or first[j - shift] != one for j, one in enumerate(second)]
-    beside = [row for row in range(len(pair.second.read)) if row != pair.row_second] if pair.in_batch else []
+    beside = [row for row in range(len(pair.second.read)) if row != pair.row_second]
     if not any(moved) and not beside:
         return [Lane("input", tuple(first[:MOST_TOKENS]))]
     start = max(0, moved.index(True) - MOST_TOKENS // 2) if len(second) > MOST_TOKENS and any(moved) else 0

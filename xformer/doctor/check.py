@@ -39,9 +39,7 @@ class Pair:
         second: The call beside it.
         at: The positions of the first call that are compared, counted in `Run.read`.
         at_second: The same positions in the second call; None: the same numbers.
-        row: The row of the first call.
-        row_second: The row of the second call.
-        in_batch: Whether the other rows of the calls matter.
+        row_second: The row of the second call that is compared; the first call has one row.
         title: What the second call changes, for people: "token 5 changed from 9 to 3".
         second_subject: The model of the second call, where that is another one.
     """
@@ -50,9 +48,7 @@ class Pair:
     second: Run
     at: Sequence[int]
     at_second: Sequence[int] | None = None
-    row: int = 0
     row_second: int = 0
-    in_batch: bool = False
     title: str = ""
     second_subject: Subject | None = None
 
@@ -60,16 +56,6 @@ class Pair:
     def positions(self) -> tuple[list[int], list[int]]:
         """The positions in the first and in the second call."""
         return list(self.at), list(self.at if self.at_second is None else self.at_second)
-
-    def alone(self) -> Pair:
-        """The same with the compared rows alone, unless the others matter."""
-        if self.in_batch:
-            return self
-        first, second = (
-            self.first.each(lambda one: one[[self.row]]),
-            self.second.each(lambda one: one[[self.row_second]]),
-        )
-        return replace(self, first=first, second=second, row=0, row_second=0)
 
 
 CAUSES = {
@@ -240,7 +226,7 @@ class Exam:
             made[id(pair.first)] = self.subject.logits(pair.first)
         at, at_second = pair.positions
         second = (pair.second_subject or self.subject).logits(pair.second)
-        return distance(made[id(pair.first)][pair.row][at], second[pair.row_second][at_second])
+        return distance(made[id(pair.first)][0, at], second[pair.row_second][at_second])
 
     def compare(self, pairs: Sequence[Pair], holds: str, broken: str, remedy: str) -> Finding:
         """The outcome of pairs of runs that should agree: the worst of them is shown.
@@ -267,7 +253,7 @@ class Exam:
         if size <= self.limit:
             return Finding("holds", holds, size=size, floor=self.floor)
         sentence = broken.format(title=pairs[worst].title, size=share(size))
-        return Finding("broken", sentence, remedy, size, self.floor, pairs[worst].alone())
+        return Finding("broken", sentence, remedy, size, self.floor, pairs[worst])
 
 
 def distance(first: Float[Tensor, "*shape"], second: Float[Tensor, "*shape"]) -> float:

@@ -35,10 +35,11 @@ def localise(exam: Exam, pair: Pair) -> Place | None:
     other = pair.second_subject or exam.subject
     limit = 1e2 * exam.subject.eps
     try:
-        first = _row(exam.subject.record(pair.first), pair.row, len(pair.first.tokens))
-        second = _row(other.record(pair.second), pair.row_second, len(pair.second.tokens))
+        first, second = exam.subject.record(pair.first), other.record(pair.second)
     except XformerError:  # its attention cannot be read: the modules can
         return _by_modules(exam.subject, other, pair, limit)
+    row, n_rows = pair.row_second, len(pair.second.tokens)
+    second = {name: value[row : row + 1] if len(value) == n_rows else value for name, value in second.items()}
     aligned = _Aligned(pair, first, second)
     leaks = _leaks(aligned)
     for name in first:
@@ -67,11 +68,6 @@ def first_not_finite(subject: Subject, run: Run) -> Place:
         query = int((~value[0].isfinite()).any(dim=-1).any(dim=0).nonzero()[0]) if part == "pattern" else None
         return Place(name, part, None if layer is None else int(layer[1]), query=query)
     return Place("logits", "logits")
-
-
-def _row(recorded: Mapping[str, Tensor], row: int, n_rows: int) -> dict[str, Tensor]:
-    """The activations of one row of a call."""
-    return {name: value[row : row + 1] if value.shape[0] == n_rows else value for name, value in recorded.items()}
 
 
 class _Aligned:
@@ -133,7 +129,7 @@ def _source_positions(pair: Pair) -> tuple[list[int], list[int]]:
         valid = torch.ones_like(run.tokens).bool() if run.valid is None else run.valid
         return valid[row].nonzero().flatten().tolist()
 
-    return tokens(pair.first, pair.row), tokens(pair.second, pair.row_second)
+    return tokens(pair.first, 0), tokens(pair.second, pair.row_second)
 
 
 def _leaks(aligned: _Aligned) -> dict[str, Place]:
@@ -146,7 +142,7 @@ def _leaks(aligned: _Aligned) -> dict[str, Place]:
         pair = aligned.pair
         for run, row, patterns, index in (
             (pair.second, pair.row_second, pattern, 1),
-            (pair.first, pair.row, aligned.first.get(name), 0),
+            (pair.first, 0, aligned.first.get(name), 0),
         ):
             if patterns is None:
                 continue
@@ -185,7 +181,7 @@ def _place(aligned: _Aligned, name: str) -> Place:
     shown = aligned.first.get(f"{site.path}.pattern")
     if shown is None or head is None or head >= shown.shape[1]:  # heads may share keys and values
         return Place(name, cause, site.layer, head)
-    tokens = aligned.pair.first.read[aligned.pair.row].tolist()
+    tokens = aligned.pair.first.read[0].tolist()
     labels = tuple(tokens) if len(tokens) == shown.shape[-1] else ()
     return Place(name, cause, site.layer, head, query, key, shown[0, head], labels)
 
@@ -222,7 +218,7 @@ def _by_modules(subject: Subject, other: Subject, pair: Pair, limit: float) -> P
     for (path, one), (_, two) in calls:
         if one.dim() != 3 or min(one.shape[1] - max(at), two.shape[1] - max(at_second)) <= 0:
             continue
-        if distance(one[pair.row, at], two[pair.row_second, at_second]) > limit:
+        if distance(one[0, at], two[pair.row_second, at_second]) > limit:
             numbers = [int(word) for word in path.split(".") if word.isdigit()]
             return Place(path, path, numbers[0] if numbers else None)
     return None
