@@ -264,56 +264,6 @@ def _takes_a_function(module: nn.Module) -> bool:
     return True
 
 
-Side = Literal["q", "k"]
-
-
-def heads_read(
-    opened: OpenedModel,
-    inputs: Inputs,
-    path: str,
-    x: Float[Tensor, "part pos d_model"],
-    side: Side,
-    calls: Calls | None = None,
-) -> Float[Tensor, "part head pos d_head"]:
-    """The queries or keys of an attention layer for streams `x`, as in a run of `inputs`.
-
-    Queries and keys are an affine function of the stream, in every family. So the contribution of a part of
-    the stream is found by calling the attention module with that part alone. Differentiable with respect to `x`.
-
-    Args:
-        opened: The model.
-        inputs: The inputs of the run.
-        path: The attention layer.
-        x: Streams [part, pos, d_model].
-        side: "q" or "k".
-        calls: The recorded calls of that run, if known.
-
-    Raises:
-        UnavailableError: The model's queries and keys cannot be captured.
-    """
-    if opened.backend != "attention_function":
-        raise UnavailableError(
-            f"The queries and keys of this model cannot be read: its attention is captured by the backend {opened.backend!r}."
-        )
-    name, number = opened.layout.owner_calls[opened.layout.paths.index(path)]
-    args, kwargs = (calls or {}).get((name, number)) or _call_of(opened, inputs, name, number)
-    module = opened.module.get_submodule(name)
-    x = x.to(next(module.parameters()))
-    if side == "k" and kwargs.get("key_value_states") is not None:
-        kwargs = {**kwargs, "key_value_states": x}
-    if args:
-        args = (x, *args[1:])
-    else:
-        kwargs = {**kwargs, "hidden_states": x}
-    tape = EarlyStopTape((), (f"{path}.{side}",))
-    run = ActiveRun(tape, (path,), n_batch=len(x))
-    with suppress(StopForward), attached(opened.module, opened.layout, opened.backend, run):
-        with torch.set_grad_enabled(x.requires_grad):
-            module(*args, **kwargs)
-        raise UnavailableError(f"{path} was called by itself and handed no {side} over.")
-    return tape.activations[f"{path}.{side}"].cpu()
-
-
 @torch.no_grad()
 def _call_of(opened: OpenedModel, inputs: Inputs, name: str, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a module's call in a run."""
@@ -415,11 +365,36 @@ class ExternalAdapter:
         raise NotImplementedError
 
     def heads_read(
-        self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Side
+        self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
-        """Queries or keys for other streams; see `opening.heads_read`."""
-        calls = trace.activations.calls if isinstance(trace.activations, OnDemand) else None
-        return heads_read(self.opened, self.inputs_of(example), path, x, side, calls)
+        """Queries and keys are an affine function of the stream, in every family.
+
+        So the contribution of a part of the stream is found by calling the attention module with that part alone.
+        """
+        opened = self.opened
+        calls = trace.activations.calls if isinstance(trace.activations, OnDemand) else Calls()
+        if opened.backend != "attention_function":
+            raise UnavailableError(
+                "The queries and keys of this model cannot be read: its attention is captured by the backend "
+                f"{opened.backend!r}."
+            )
+        name, number = opened.layout.owner_calls[opened.layout.paths.index(path)]
+        args, kwargs = calls.get((name, number)) or _call_of(opened, self.inputs_of(example), name, number)
+        module = opened.module.get_submodule(name)
+        x = x.to(next(module.parameters()))
+        if side == "k" and kwargs.get("key_value_states") is not None:
+            kwargs = {**kwargs, "key_value_states": x}
+        if args:
+            args = (x, *args[1:])
+        else:
+            kwargs = {**kwargs, "hidden_states": x}
+        tape = EarlyStopTape((), (f"{path}.{side}",))
+        run = ActiveRun(tape, (path,), n_batch=len(x))
+        with suppress(StopForward), attached(opened.module, opened.layout, opened.backend, run):
+            with torch.set_grad_enabled(x.requires_grad):
+                module(*args, **kwargs)
+            raise UnavailableError(f"{path} was called by itself and handed no {side} over.")
+        return tape.activations[f"{path}.{side}"].cpu()
 
     def has_right_answer(self, example: Example) -> bool:
         """False: there is no task."""

@@ -97,8 +97,15 @@ class BareModel:
     def heads_read(
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
-        """Queries or keys of a layer for other streams, with the positions of the run."""
-        return self.weights.heads_read(trace, path, x, side)
+        """x W_Q + b_Q, or x W_K + b_K, rotated by the positions of the run where the model rotates."""
+        attention, _ = self.weights.parts(path)
+        which, angles = 0 if side == "q" else 1, f"{path}.pos_angles"
+        with torch.set_grad_enabled(x.requires_grad):
+            weight = attention.weight_in.split(attention.rows)[which].to(x)
+            bias = None if attention.bias_in is None else attention.bias_in.split(attention.rows)[which].to(x)
+            read = attention.split(F.linear(x, weight, bias), attention.n_kv_heads if which else None)
+            read = attention.kv.expand(read, attention.n_heads) if which else read
+            return attention.positions.turn(read, trace[angles].to(x.dtype)) if angles in trace else read
 
     def steps(
         self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
@@ -170,40 +177,28 @@ class OwnWeights:
 
     def projection(self, path: str) -> Projection:
         """W_O of attention, W₂ of a feed-forward layer."""
-        sublayer, _ = self._parts(path)
+        sublayer, _ = self.parts(path)
         return Projection(sublayer.weight_out.T, sublayer.bias_out).cpu()
 
     def norm_after(self, path: str) -> nn.Module | None:
         """Only in post-norm models."""
-        _, residual = self._parts(path)
+        _, residual = self.parts(path)
         return residual.norm if isinstance(residual, PostNorm) else None
 
     def norm_before(self, path: str) -> nn.Module | None:
         """Only in pre-norm models."""
-        _, residual = self._parts(path)
+        _, residual = self.parts(path)
         return residual.norm if isinstance(residual, PreNorm) else None
 
     def last_norm(self, stack: str) -> nn.Module | None:
         return getattr(self.model, stack).norm
 
-    def heads_read(
-        self, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
-    ) -> Float[Tensor, "part head pos d_head"]:
-        """x W_Q + b_Q, or x W_K + b_K, rotated by the positions of the run where the model rotates."""
-        attention, _ = self._parts(path)
-        which, angles = 0 if side == "q" else 1, f"{path}.pos_angles"
-        with torch.set_grad_enabled(x.requires_grad):
-            weight = attention.weight_in.split(attention.rows)[which].to(x)
-            bias = None if attention.bias_in is None else attention.bias_in.split(attention.rows)[which].to(x)
-            read = attention.split(F.linear(x, weight, bias), attention.n_kv_heads if which else None)
-            read = attention.kv.expand(read, attention.n_heads) if which else read
-            return attention.positions.turn(read, trace[angles].to(x.dtype)) if angles in trace else read
-
     def n_parameters(self) -> int:
         """Shared parameters count once."""
         return sum(weight.numel() for weight in self.model.parameters())
 
-    def _parts(self, path: str) -> tuple[Any, Any]:
+    def parts(self, path: str) -> tuple[Any, Any]:
+        """A layer, and what adds its result to the stream."""
         site = Site.parse(path)
         block = getattr(self.model, site.stack).blocks[site.layer]
         return getattr(block, site.kind), getattr(block, f"{site.kind}_residual")
