@@ -46,7 +46,7 @@ SCREENS = [
     (CLASSIFIER, "home", {}, 0, "LABEL_0 33"),
     (CLASSIFIER, "attention", {"panel": "change the run", "edits": "token:4.10"}, 0, "before LABEL_0"),
     (CLASSIFIER, "feed_forward", {"picture": "neuron"}, 1, "on this input"),
-    (CLASSIFIER, "residual", {}, 0, "is of the kind “sequence class”, so there are no logits at each position"),
+    (CLASSIFIER, "residual", {}, 0, "gives a class of the text, so there are no logits at each position"),
     (CLASSIFIER, "compare", {"with": TOKENS}, 0, "has another kind of output; choose another model"),
     (TOKENS, "compare", {"edits": EDIT}, 0, "The likeliest options of each"),
     (TOKENS, "home", {}, 0, "Classes of 6 tokens"),

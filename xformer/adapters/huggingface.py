@@ -22,6 +22,7 @@ from xformer.adapters.attachment import remembered
 from xformer.adapters.huggingface_example import N_WRITTEN, HuggingFaceInputs
 from xformer.adapters.huggingface_opening import (
     CLASSES,
+    DESCRIBED,
     example_inputs,
     main_input,
     n_tokens_of,
@@ -80,11 +81,6 @@ class HuggingFaceModel(HuggingFaceInputs):
             return ("no", "yes")
         return tuple(str(named.get(at, f"class {at}")) for at in range(n))
 
-    @property
-    def _kind(self) -> str:
-        """The kind of output in words: "sequence class"."""
-        return self.output.replace("_", " ")
-
     def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
         """Record a run; see `xformer.record`. A large run keeps little and recomputes the rest; see `OnDemand`."""
         inputs, n_batch = self.inputs_of(example), len(example.stream)
@@ -105,9 +101,8 @@ class HuggingFaceModel(HuggingFaceInputs):
         if self.opened.head is None:
             if self.output.endswith("_token"):
                 raise UnavailableError(f"{self.name} does more to the last state of its stream than can be followed.")
-            raise UnavailableError(
-                f"The output of {self.name} is of the kind “{self._kind}”, so there are no logits at each position."
-            )
+            described = DESCRIBED[self.output]
+            raise UnavailableError(f"{self.name} gives {described}, so there are no logits at each position.")
         return self.opened.head(stream)
 
     def steps(
@@ -127,7 +122,7 @@ class HuggingFaceModel(HuggingFaceInputs):
             InputError: The input fills the context.
         """
         if self.output not in ("next_token", "pair_next_token"):
-            raise UnavailableError(f"{self.name} does not go on with a text: its output is of the kind “{self._kind}”.")
+            raise UnavailableError(f"{self.name} does not go on with a text: its output is {DESCRIBED[self.output]}.")
         is_pair = self.shape.is_pair
         read = example.target[:, :1] if is_pair and example.target is not None else example.stream
         room = self.shape.max_len - read.shape[1]

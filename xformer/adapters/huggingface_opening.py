@@ -27,6 +27,21 @@ OutputKind = Literal[
 """The kind of a model's output."""
 CLASSES = ("sequence_class", "token_class", "next_sentence", "image_class", "audio_class")
 """The kinds whose outputs are classes named in the configuration."""
+DESCRIBED: dict[OutputKind, str] = {
+    "next_token": "the next token",
+    "masked_token": "the token at a mask",
+    "pair_next_token": "the next token of the target",
+    "sequence_class": "a class of the text",
+    "token_class": "a class for each token",
+    "answer_span": "the start and the end of an answer",
+    "next_sentence": "whether the second sentence follows the first",
+    "image_class": "a class of the image",
+    "audio_class": "a class of the sound",
+    "ctc": "a character for each moment of the sound",
+    "similarity": "the similarity of text and image",
+    "vectors": "a vector for each position",
+}
+"""Each kind in a few words."""
 
 
 def open_transformers(model: nn.Module) -> tuple[OpenedModel, Verification]:
