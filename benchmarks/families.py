@@ -270,7 +270,8 @@ def document(found: list[Outcome], version: str) -> str:
         "",
         f"Of {len(found)} model types {len(ran)} ran at these sizes. **{read} of them are read** with the stock model's "
         f"logits: {backends['attention_function']} by `attention_function` (ours in place of the model's), "
-        f"{backends['softmax']} by `softmax` (the model's own, watched at its softmax). "
+        f"{backends['softmax']} by `softmax` (the model's own, watched at its softmax), "
+        f"{backends['returned_weights']} by `returned_weights` (read only). "
         f"That moves the logits of {changed}; what attention and neurons add to the stream was found in {stream}. "
         f"Of their {len(classes)} classes that are no causal language models, {classes.count('')} open as what they are. "
         f"{examined(ran)}",

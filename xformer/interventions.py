@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from xformer import edits
 from xformer.edits import AnyEdit
 from xformer.errors import EditError
-from xformer.model_shape import ModelShape
+from xformer.model_shape import READ_ONLY, ModelShape
 from xformer.site import PATH, head_title, layer_title
 
 MOST = 200
@@ -101,6 +101,8 @@ def _one(word: str, shape: ModelShape) -> Intervention:
                 f"This model has {what} 0 to {n - 1} and {values} 0 to {shape.n_inputs - 1}, got {position} and {token}."
             )
         return Intervention(word, f"position {position} reads {token}", replaced=(position, token))
+    if shape.is_read_only:
+        raise EditError(READ_ONLY)
     if found.get("ffn"):
         return _feed_forward(word, found["ffn"], found["neuron"], shape)
     path = rest.rsplit(".", 2 if "query" in found else 1)[0]

@@ -17,6 +17,11 @@ from xformer.config import ModelConfig
 from xformer.site import Kind, Site, Stack
 from xformer.task_limits import Architecture
 
+READ_ONLY = (
+    "The attention of this model is what it returns beside its logits: it can be looked at, and nothing in the run can be "
+    "silenced, cut or replaced."
+)
+
 
 @dataclass(frozen=True, eq=False)
 class ModelShape:
@@ -50,6 +55,8 @@ class ModelShape:
     """The layers after which the stream has no state of its own, as what they add is added together with what others do."""
     experts: Mapping[str, int] = field(default_factory=dict)
     """How many experts each feed-forward layer chooses among, by its path; none where it has no router that was found."""
+    is_read_only: bool = False
+    """Whether nothing inside a run can be changed: see `READ_ONLY`."""
     rotates: bool = False
     """Whether queries and keys are rotated by their position after the projection (rotary positions)."""
     image: int = 0

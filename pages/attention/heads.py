@@ -22,6 +22,7 @@ from xformer.analysis.embeddings import token_labels
 from xformer.analysis.reactions import agreement_by_chance, atom_mapping
 from xformer.formatting import percent
 from xformer.interventions import join
+from xformer.model_shape import READ_ONLY
 from xformer.reading import Reading
 from xformer.viz.packing import AnyLayer
 from xformer.widgets.page import view_page
@@ -142,7 +143,7 @@ def attention_notes(view: View, layers: Sequence[AnyLayer], run: Reading, *, all
         notes, causal = [view.task.rule.look_for], view.task.rule.about_causal_mask(run.example.source)
     if view.mask != "as trained":
         notes.append(f"The mask is **{view.mask}** now; with **as trained** the model runs as it was trained.")
-    elif run.trace.tokens.shape[1] > 1:
+    elif run.trace.tokens.shape[1] > 1 and not view.shape.is_read_only:
         full = "Set the mask to **Full**: every position then also sees later ones, which it never did in training."
         notes.append(full if view.shape.is_causal else f"Set the mask to **Causal**: {causal}")
     if all_seen and any(layer.is_masked for layer in layers):
@@ -157,6 +158,8 @@ MOST_LISTED = 500
 def head_tools(view: View, layer: AnyLayer, chosen: Selection) -> None:
     """The buttons at the picture: ablate the enlarged head, cut the locked edge."""
     path, head, on = layer.name, chosen.head, view.on
+    if view.shape.is_read_only:
+        return
     title, ablated = f"{chosen.layer + 1}.{head + 1}", f"ablate:{path}.{head}"
     words = f"Ablated: {title}" if ablated in on else f"Ablate {title}"
     switch(words, ablated, on, "Sets its output z to zero.", width="content")
@@ -167,6 +170,11 @@ def head_tools(view: View, layer: AnyLayer, chosen: Selection) -> None:
 def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
     """Buttons that change the run. Active changes are listed at the top of the page and in its link."""
     on = view.on
+    if view.shape.is_read_only:
+        st.info(READ_ONLY, icon=":material/visibility:")
+        if view.input.replacements:
+            _replace_panel(view)
+        return
     first, second, third = st.columns(3, gap="medium")
     with first:
         st.markdown("**Heads and positions**")

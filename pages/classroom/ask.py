@@ -61,8 +61,9 @@ def dialog(room: Room) -> None:
         typed = st.text_input(
             "Input", typed, key="ask_input", help="Another one than on the screen, which they have seen."
         )
-    masks = resources.MASKS
-    mask = st.segmented_control("Attention mask", masks, default=mask, required=True, key="ask_mask") or mask
+    if not at.view.shape.is_read_only:
+        masks = resources.MASKS
+        mask = st.segmented_control("Attention mask", masks, default=mask, required=True, key="ask_mask") or mask
     asked: dict[str, str] = dict(values) | {"input": typed, "mask": mask}
     try:
         changed = follow.looked_at(asked)

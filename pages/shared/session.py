@@ -70,7 +70,7 @@ def open_sidebar(title: str, question: str) -> Opened:
                 too_much = str(error)
     if too_much:
         with mask_at:
-            ask_mask()
+            ask_mask(subject.shape)
         st.error(escape_markdown(too_much))
         st.stop()
     return Opened(model, source, mask_at, said_in_sidebar())
@@ -156,7 +156,7 @@ class Opened:
         """Draw the choice of a mask and the active changes."""
         subject = models.subject(self.model)
         with self.mask_at:
-            mask = ask_mask()
+            mask = ask_mask(subject.shape)
         view = View(self.model, self.source, mask, subject, interventions_on(subject.shape))
         show_chips(view)
         return view

@@ -203,9 +203,9 @@ def show_chips(view: View) -> None:
             st.button("Undo all", on_click=_clear_changes, type="tertiary", key="chip_all")
 
 
-def ask_mask() -> str:
+def ask_mask(shape: ModelShape) -> str:
     """Ask for one of `resources.MASKS`."""
-    if st.session_state.get("mask") not in resources.MASKS:
+    if shape.is_read_only or st.session_state.get("mask") not in resources.MASKS:
         st.session_state["mask"] = resources.MASKS[0]
     carry("mask")
     mask = st.segmented_control(
@@ -215,6 +215,7 @@ def ask_mask() -> str:
         key="mask",
         persist_state="session",
         width="stretch",
+        disabled=shape.is_read_only,
         help="Causal: a position attends to itself and earlier ones. Full: to all positions. The model runs again.",
     )
     assert mask is not None  # required, and set above

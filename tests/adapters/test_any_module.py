@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import xformer
 from tests.adapters.test_attachment import Written
 from xformer import edits
-from xformer.errors import InputError
+from xformer.errors import EditError, InputError, UnavailableError
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
 
@@ -101,20 +101,41 @@ def test_a_module_without_attention_is_refused() -> None:
 
 
 class Hidden(nn.Module):
-    """Attention that no function of PyTorch shows; its weights are returned beside the output."""
+    """Attention that no function of PyTorch shows, which is returned beside the output."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sums_to: float = 1.0) -> None:
         super().__init__()
         self.tokens, self.qkv, self.back = nn.Embedding(31, 15), nn.Linear(15, 45), nn.Linear(15, 31)
+        self.sums_to = sums_to
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         q, k, v = (part.unflatten(-1, (3, 5)).transpose(1, 2) for part in self.qkv(self.tokens(ids)).chunk(3, dim=-1))
         weights = torch.einsum("bhqd,bhkd->bhqk", q, k).exp().tril()
         weights = weights / weights.sum(dim=-1, keepdim=True)
         z = torch.einsum("bhqk,bhkd->bqhd", weights, v).flatten(2)
-        return self.back(z), weights
+        return self.back(z), weights * self.sums_to
 
 
-def test_attention_without_a_softmax_of_pytorch_is_refused() -> None:
-    with pytest.raises(InputError, match=r"\(Hidden\) cannot be read. It calls no attention that can be seen."):
-        xformer.read(Hidden(), {"ids": torch.arange(7)[None]})
+def test_attention_that_a_module_only_returns_is_looked_at_and_never_changed() -> None:
+    torch.manual_seed(0)
+    module, inputs = Hidden(), {"ids": torch.arange(7)[None]}
+    reading = xformer.read(module, inputs)
+    assert "can only be looked at" in str(reading.subject.verification)
+    output, weights = module(**inputs)
+    assert list(reading) == ["decoder.0.attn.mask", "decoder.0.attn.pattern", "logits"]
+    assert torch.equal(reading["decoder.0.attn.mask"], torch.ones(1, 3, 7, 7).tril().bool())
+    assert torch.equal(reading["decoder.0.attn.pattern"], weights)
+    assert torch.equal(reading.logits, output)
+    assert len(xformer.analysis.head_scores(reading)) == 3
+    for change in (edits.ablate_head("decoder.0.attn", 1), edits.set_causal(False)):
+        with pytest.raises(EditError, match="it can be looked at, and nothing in the run can be"):
+            xformer.read(module, inputs, edits=[change])
+    with pytest.raises(EditError, match="it can be looked at"):
+        xformer.read(module, inputs, changes="silence:decoder.0.attn.1")
+    with pytest.raises(UnavailableError, match=r"No decoder\.0\.attn\.z was found"):
+        reading["decoder.0.attn.z"]
+
+
+def test_what_a_module_returns_is_no_attention_where_its_rows_are_no_weights() -> None:
+    with pytest.raises(InputError, match="returns no weights of attention either"):
+        xformer.read(Hidden(sums_to=2.0), {"ids": torch.arange(7)[None]})

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pages.shared import models
 from tests.adapters.test_huggingface import folder_of
 from tests.pages.conftest import Open, everything, n_charts
-from xformer.adapters import ModelAdapter
+from xformer.adapters import ModelAdapter, opening
 from xformer.adapters.load import open_model
 
 FAMILIES = ["Llama", "GPT-2", "Mixtral", "BERT", "T5"]
+LOOKED_AT = "Looked at"
+"""A Llama of which no more is read than what it returns of its attention."""
 OPENED: dict[str, ModelAdapter] = {}
 
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     def external(name: str) -> ModelAdapter | None:
-        if name not in FAMILIES:
+        if name not in (*FAMILIES, LOOKED_AT):
             return None
         if name not in OPENED:
-            OPENED[name] = open_model(folder_of(name, tmp_path_factory.mktemp("models") / name))
+            family = "Llama" if name == LOOKED_AT else name
+            folder: Path = folder_of(family, tmp_path_factory.mktemp("models") / name)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(opening, "BACKENDS", ("returned_weights",) if name == LOOKED_AT else opening.BACKENDS)
+                OPENED[name] = open_model(folder)
         return OPENED[name]
 
     monkeypatch.setattr(models, "external", external)
-    monkeypatch.setattr(models, "external_titles", lambda: {name: name for name in FAMILIES})
+    monkeypatch.setattr(models, "external_titles", lambda: {name: name for name in (*FAMILIES, LOOKED_AT)})
 
 
 SCREENS = [
@@ -39,6 +47,10 @@ SCREENS = [
     ("Llama", "compare", {"with": "GPT-2"}, 0, "KL(A ‖ B) of the predicted distributions"),
     ("BERT", "home", {"input": "the [MASK] sat"}, 0, "likeliest tokens at each gap"),
     ("BERT", "residual", {"picture": "parts"}, 0, "no sum of what was added"),
+    (LOOKED_AT, "home", {}, 0, "can only be looked at"),
+    (LOOKED_AT, "embeddings", {}, 0, "No embed was found"),
+    (LOOKED_AT, "attention", {"panel": "why here?"}, 0, "No decoder.1.attn.scores was found"),
+    (LOOKED_AT, "residual", {}, 0, "No residual stream was found"),
     ("T5", "residual", {"picture": "parts"}, 1, "the parts sum to"),
 ]
 
@@ -62,6 +74,19 @@ def test_a_long_continuation_is_written_on_a_click(open_page: Open) -> None:
     assert len(story) > len("the cat sat")
     app.button(key="story_again").click().run()
     assert story not in [block.value for block in app.code]
+
+
+def test_of_a_model_that_can_only_be_looked_at_no_change_is_offered(open_page: Open) -> None:
+    link = {"input": "the cat sat", "mask": "full", "edits": "ablate:decoder.0.attn.1", "panel": "change the run"}
+    app = open_page("pages/attention/page.py", model=LOOKED_AT, **link)
+    assert "A change was left out" in app.warning[0].value
+    assert app.session_state["mask"] == "as trained"
+    assert not [button for button in app.button if "ilence" in str(button.label)]
+    assert "Set the mask" not in everything(app)
+    app.selectbox(key="replace_token").set_value(5)
+    app.button(key="replace").click().run()
+    assert not app.exception
+    assert app.session_state["edits"] == "token:0.5"
 
 
 COMPARED = [

@@ -183,7 +183,7 @@ def attached(module: nn.Module, layout: Layout, backend: Backend, run: ActiveRun
         with _LOCK:
             if backend == "attention_function":
                 set_function(module)
-            handles = set_taps(module, layout, run)
+            handles = set_taps(module, layout, run) if backend != "returned_weights" else []
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""The two ways to capture the attention of external models: `attention_function` and `softmax`."""
+"""The three ways to capture the attention of external models: `attention_function`, `softmax` and `returned_weights`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -22,13 +23,15 @@ from xformer.adapters.attention import (
     multi_head_arguments,
     multi_head_attention,
 )
-from xformer.adapters.on_demand import DeferredAttention, SpyTape
+from xformer.adapters.layout import Layout
+from xformer.adapters.on_demand import DeferredAttention, SpyTape, tensors_in
 from xformer.adapters.probe import ActiveRun, active_run
-from xformer.errors import EditError
+from xformer.errors import EditError, InputError
+from xformer.site import Kind, Site, Stack
 from xformer.tape import SILENT, AnyTape, Tape
 
-Backend = Literal["attention_function", "softmax"]
-BACKENDS: tuple[Backend, ...] = ("attention_function", "softmax")
+Backend = Literal["attention_function", "softmax", "returned_weights"]
+BACKENDS: tuple[Backend, ...] = ("attention_function", "softmax", "returned_weights")
 """In the order in which they are tried."""
 NAME = "xformer"
 """The name under which our attention is registered in Transformers."""
@@ -228,3 +231,57 @@ def _is_same(one: Any, other: Tensor) -> bool:
 def sees_later(allowed: Tensor) -> bool:
     """Whether any query may attend to a later key."""
     return bool(allowed.triu(1).any())
+
+
+Pattern = Float[Tensor, "batch head query key"]
+
+_NAMED: tuple[tuple[str, Stack, Kind], ...] = (
+    ("encoder_attentions", "encoder", "attn"),
+    ("decoder_attentions", "decoder", "self_attn"),
+    ("cross_attentions", "decoder", "cross_attn"),
+)
+"""The attributes that hold an encoder-decoder's attention in Transformers."""
+
+
+def asking(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The inputs, with attention weights requested from a Transformers model."""
+    is_transformers = hasattr(getattr(module, "config", None), "output_attentions")
+    return inputs | {"output_attentions": True} if is_transformers else inputs
+
+
+def returned_patterns(output: Any, stack: Stack | None = None) -> dict[Site, Pattern]:
+    """The attention weights that a model returned, in the order of its layers.
+
+    Rows must be distributions; other tensors are skipped. `stack` is that of a model with one stack; without it, a model
+    without weight on later keys counts as a decoder.
+    """
+    found: dict[Site, Pattern] = {}
+    if getattr(output, "encoder_attentions", None) is not None:
+        for name, side, kind in _NAMED:
+            given = getattr(output, name, None) or ()
+            found |= {Site(side, layer, kind): one for layer, one in enumerate(given) if _is_pattern(one)}
+    else:
+        named = getattr(output, "attentions", None)
+        every = [one for one in (tensors_in(output) if named is None else named) if _is_pattern(one)]
+        if stack is None:
+            own = [one for one in every if one.shape[-1] == one.shape[-2] > 1]
+            stack = "decoder" if own and not any(bool(one.triu(1).any()) for one in own) else "encoder"
+        found = {Site(stack, at, "attn"): one if one.dim() == 4 else one[:, None] for at, one in enumerate(every)}
+    return dict(sorted(found.items(), key=lambda one: (one[0].stack != "encoder", one[0].layer, one[0].is_cross)))
+
+
+def returned_layout(output: Any) -> Layout:
+    """The sites of the returned weights. Raises `InputError` if there are none."""
+    sites = tuple(returned_patterns(output))
+    if not sites:
+        raise InputError("It returns no weights of attention either.")
+    return Layout(sites, tuple(("", index) for index in range(len(sites))))
+
+
+def _is_pattern(one: Any) -> bool:
+    """Whether each row is a distribution, or all zero. The average of several heads counts as one head."""
+    if not isinstance(one, Tensor) or one.dim() not in (3, 4) or not one.is_floating_point() or not one.numel():
+        return False
+    total = one.detach().float().sum(dim=-1)
+    whole = torch.isclose(total, torch.ones(()), atol=1e-3) | (total == 0)
+    return bool((one >= 0).all() and whole.all() and total.any())

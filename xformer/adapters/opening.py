@@ -1,10 +1,11 @@
 """Open an external model: find its parts in one probed run, and verify a recorded run against the model itself.
 
-Attention is captured by one of two backends, tried in this order:
+Attention is captured by one of three backends, tried in this order:
 
     attention_function   our function replaces the model's      reads and edits every step
     softmax              the model's own, watched at softmax    edits the pattern and what follows; q, k and v only of
                                                                 `F.scaled_dot_product_attention` and `nn.MultiheadAttention`
+    returned_weights     the weights that the model returns     read only
 
 A backend counts only if the recorded output equals the model's own. The model itself is left as it was found (`attachment`).
 """
@@ -22,14 +23,14 @@ from torch import Tensor, nn
 
 from xformer.adapters.adapter import Projection, Readout
 from xformer.adapters.attachment import attached, left_as_found, noting_draws, on_device, set_function
-from xformer.adapters.capture_backends import BACKENDS, Backend, SoftmaxMode
+from xformer.adapters.capture_backends import BACKENDS, Backend, SoftmaxMode, asking, returned_layout, returned_patterns
 from xformer.adapters.find_layout import OutputHead, find_layout, find_output_head
 from xformer.adapters.layout import Layout
 from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand, Reduce, StopForward
 from xformer.adapters.probe import ActiveRun, probe, running
 from xformer.edits import AnyEdit
 from xformer.errors import EditError, InputError, UnavailableError
-from xformer.model_shape import ModelShape
+from xformer.model_shape import READ_ONLY, ModelShape
 from xformer.site import after
 from xformer.tape import Tape, graph_of
 from xformer.tasks.task import Example
@@ -44,6 +45,7 @@ attention of Transformers computes its softmax in float32.
 _CAPTURED = {
     "attention_function": "every step of its attention can be read and changed",
     "softmax": "its attention is read and changed at its softmax",
+    "returned_weights": "its attention can only be looked at, as the model returns it",
 }
 
 
@@ -96,6 +98,8 @@ class OpenedModel:
         self, inputs: Inputs, *, n_batch: int = 1, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)
     ) -> dict[str, Tensor]:
         """Run under `edits` and keep the activations that match `keep`. Raises `EditError` if a name matches nothing."""
+        if self.backend == "returned_weights" and edits:
+            raise EditError(READ_ONLY)
         tape = Tape(edits, keep, fused=True)
         with graph_of(edits):
             self._once(inputs, ActiveRun(tape, self.layout.paths, n_batch))
@@ -143,7 +147,17 @@ class OpenedModel:
             return self.call(self.module, inputs)
 
     def _once(self, inputs: Inputs, run: ActiveRun) -> None:
-        tape, output = run.tape, self.attached_call(inputs, run)
+        tape = run.tape
+        if self.backend == "returned_weights":
+            output = self.attached_call(asking(self.module, inputs), run)
+            patterns = returned_patterns(output, self.layout.attention[0].stack)
+            run.n_attentions = len(patterns)
+            for site, pattern in patterns.items():
+                if site.stack == "decoder" and site.kind == "attn":  # no weight is on a later key in any layer
+                    tape(f"{site.path}.mask", torch.ones_like(pattern, dtype=torch.bool).tril())
+                tape(f"{site.path}.pattern", pattern)
+        else:
+            output = self.attached_call(inputs, run)
         if run.n_attentions != len(self.layout.paths):
             raise ChangedLayoutError(
                 f"This run met {run.n_attentions} attention layers and there were {len(self.layout.paths)} when the model "
@@ -215,6 +229,8 @@ def _located(
 ) -> OpenedModel:
     """The model with its layout and its output head. Raises `InputError` if its backend sees no attention."""
     module = opened.module
+    if opened.backend == "returned_weights":
+        return replace(opened, layout=returned_layout(opened.returned(asking(module, inputs))))
     seen = probe(module, lambda run: opened.attached_call(inputs, run), n_batch=ids[0].shape[0] if ids else 1)
     if not seen.attentions:
         raise InputError(
@@ -435,4 +451,5 @@ def shape_of(
         can_drop_positions=any("pos_" in name for name in run),
         rotates=any(name.endswith("pos_angles") for name in run),
         experts={site.path: run[name].shape[-1] for site in sites if (name := f"{site.path}.experts") in run},
+        is_read_only=opened.backend == "returned_weights",
     )

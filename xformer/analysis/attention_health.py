@@ -4,8 +4,8 @@
     found.heads["decoder.0.attn"]["entropy_p50"]     one value per head, float32 on the CPU
     found.layers["decoder.0.attn"]["stream_norm"]    one value
 
-`HEAD_MEASURES` and `LAYER_MEASURES` have the equation and the unit of each. A measure that a model does not allow is NaN:
-cross-attention has no previous token. Queries and keys that are padding do not count.
+`HEAD_MEASURES` and `LAYER_MEASURES` have the equation and the unit of each. A measure that a model does not allow is NaN: the
+backend `returned_weights` has no scores, cross-attention no previous token. Queries and keys that are padding do not count.
 """
 
 from __future__ import annotations
