@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.pages.conftest import ROOT, Open, parsed
-from tests.pages.test_train import finished
 
 MARKDOWN = set(
     re.findall(
@@ -134,10 +132,9 @@ def test_what_is_forbidden_is_found(line: str) -> None:
     assert escaped == line or not shown_unescaped(ast.parse(escaped))
 
 
-def test_an_error_repeats_what_was_typed_letter_by_letter(open_page: Open, runs: Path) -> None:
-    app = open_page("pages/train/page.py", run=finished(runs))
+def test_an_error_repeats_what_was_typed_letter_by_letter(open_page: Open) -> None:
+    app = open_page("pages/attention/page.py", model="reverse-small")
     for text in ("$x$ `a` a\\b", ":red[a] :material/delete:", "<b>x</b> https://evil.example me@evil.example"):
-        key = next(box.key for box in app.text_input if "probe_" in str(box.key))
-        app.text_input(key=key).set_value(text).run()
+        app.text_input(key="input").set_value(text).run()
         [shown] = [error.value for error in app.error]
         assert not re.search(r"(?<!\\)[$`<>\[\]_*]|:(?=[\w/])|@(?=\w)", shown), shown
