@@ -10,7 +10,7 @@ import streamlit as st
 
 from pages.classroom import follow, present, stage
 from pages.classroom.follow import shown
-from pages.classroom.stage import link_of_state, results_csv
+from pages.classroom.stage import link_of_state
 from pages.shared.serving import classroom
 from tests.pages.conftest import Open
 from xformer.classroom.rooms import Question, Room, Rooms
@@ -113,16 +113,6 @@ def test_what_a_page_cannot_run_follows_as_a_picture(monkeypatch: pytest.MonkeyP
     assert "model" not in message
     monkeypatch.setattr(follow, "MOST_PARAMETERS", 1000)
     assert shown("attention", REVERSE)[1]
-
-
-def test_results_are_a_table_that_no_spreadsheet_runs(rooms: Rooms, room: Room) -> None:
-    member = rooms.join(room.id, "student").id
-    rooms.rename(member, "=HYPERLINK(1)")
-    rooms.work(member, "masks", 3, 2, True)
-    assert results_csv(room.id).decode().splitlines() == [
-        "student,lesson,step,tries,seconds,solved,stuck",
-        "'=HYPERLINK(1),masks,4,2,0,True,False",
-    ]
 
 
 def test_code_opens_the_address_of_the_network(monkeypatch: pytest.MonkeyPatch, room: Room) -> None:

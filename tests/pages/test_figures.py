@@ -1,19 +1,24 @@
-"""Tests of the figures that the “⋯” of a picture offers: their size, colours and title."""
+"""The figures that the “⋯” of a picture offers: size, colours, title, and below it the call and the link of what is shown."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
 
 from tests.pages.code_and_picture import files_offered
 from tests.pages.conftest import Open, with_weights
 from xformer.training.run_store import RunStore
 
-RESIDUAL = "pages/residual/page.py"
+RESIDUAL, ATTENTION, COMPARE = "pages/residual/page.py", "pages/attention/page.py", "pages/compare/page.py"
+SERVED = "http://localhost:8501/here"
 Files = dict[str, Callable[[], bytes]]
 
 
@@ -52,15 +57,69 @@ def test_a_figure_follows_its_options(open_page: Open, files: Files, monkeypatch
 
 
 def test_the_title_has_the_layer_and_the_head(open_page: Open, files: Files) -> None:
-    open_page("pages/attention/page.py", model="reverse-small", input="3 7 12", head="2.1")
+    open_page(ATTENTION, model="reverse-small", input="3 7 12", head="2.1")
     name = next(name for name in files if name.endswith("-pattern.svg"))
     assert words(files[name]().decode())[0] == "reverse-small · layer 2 · head 1 · “3 7 12”"
 
 
-def test_curves_of_runs_and_of_a_run_are_figures_too(open_page: Open, files: Files, runs: Path) -> None:
+def test_curves_of_runs_are_figures_too(open_page: Open, files: Files, runs: Path) -> None:
     store = RunStore(runs)
     one, two = with_weights(store, "one"), with_weights(store, "two")
     open_page("pages/runs/page.py", runs=f"{one},{two}", curves="held_out_exact_match")
     assert {"one", "two"} <= set(words(files["runs-curves.svg"]().decode()))
-    open_page("pages/train/page.py", run=one)
-    assert "0%" in words(files[f"{one}-training.svg"]().decode())  # the axis of a curve below the last frame
+
+
+def caption(drawn: bytes) -> str:
+    """The words of a figure or a page, with the lines put together again that a figure breaks."""
+    text = drawn.decode()
+    lines = re.findall(r"<text[^>]*>([^<]*)</text>", text) or re.findall(r"<p>(.*?)</p>", text)
+    return unescape("".join(lines))
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The screens have an address."""
+    monkeypatch.setattr(type(st.context), "url", property(lambda _: SERVED))
+
+
+def link_of(app: AppTest) -> str:
+    return f"{SERVED}?{urlencode(app.query_params, doseq=True)}"
+
+
+@pytest.mark.usefixtures("served")
+def test_the_caption_of_the_attention_view_follows_what_is_changed(open_page: Open, files: Files) -> None:
+    app = open_page(ATTENTION, model="reverse-small", input="3 7 12")
+    name = next(name for name in files if name.endswith("-pattern.html"))
+    first = link_of(app)
+    assert first in caption(files[name]())
+    app.segmented_control(key="mask").set_value("causal").run()
+    assert "mask=causal" in link_of(app)
+    text = caption(files[name]())
+    assert link_of(app) in text
+    assert first not in text
+    assert "set_causal(True)" in text
+
+
+@pytest.mark.usefixtures("served")
+def test_what_a_part_of_the_screen_writes_alone_is_in_the_link() -> None:
+    def screen() -> None:
+        import streamlit as st
+
+        from pages.shared import link
+
+        link.begin("here")
+        link.share({"model": "reverse", "panel": "heads"})
+        link.finish()
+        address = link.address()
+        link.chose("panel", "lens")
+        st.text(address()[0])
+
+    app = AppTest.from_function(screen).run()
+    assert app.text[0].value == f"{SERVED}?model=reverse&panel=lens"
+
+
+def test_what_is_served_nowhere_has_no_link(open_page: Open, files: Files) -> None:
+    open_page(COMPARE)
+    text = caption(files["compare-steps.html"]())
+    assert text.count("decode_steps(") == 2  # of both players
+    assert "?" not in text

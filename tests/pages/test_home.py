@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import pytest
+
 from pages.home.more import _sentence
+from pages.shared.background_job import follow
 from tests.analysis.test_scoring import rows
 from tests.pages.code_and_picture import left_by
-from tests.pages.conftest import ROOT, Open, strip_lanes, text
+from tests.pages.conftest import ROOT, Open, complaints, strip_lanes, text
 from xformer import load, read, viz
 from xformer.edits import set_causal
 
 PAGE = ROOT / "pages/home/page.py"
 
 
-def test_how_long_it_can_go_is_counted_while_one_looks(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse-mirror", input="3 7 12 9", more="length")
-    assert not app.exception
-    for _ in range(40):
-        if "already fails at 16" in text(app):
-            break
-        app.run()
+def test_how_long_it_can_go_is_counted(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pages.home.more.follow", partial(follow, budget=60.0))  # all of it in one run of the screen
+    app = open_page(PAGE, model="reverse-mirror", input="3 7 12 9", more="length").run()
+    assert complaints(app) == []
     assert "Trained on 3 to 15 numbers, it already fails at 16" in text(app)
     assert "200 fresh inputs of each length" in text(app)
 

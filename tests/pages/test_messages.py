@@ -71,37 +71,32 @@ def calls(tree: ast.Module) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
 
 def unescaped(expression: ast.expr) -> Iterator[str]:
     """The parts of an expression that may be anyone's words and go through no `escape_markdown`."""
-    if isinstance(expression, ast.Call):
-        name = (
-            expression.func.attr if isinstance(expression.func, ast.Attribute) else getattr(expression.func, "id", "")
-        )
-        if name in SAFE:
+    parts: list[ast.expr] = []
+    match expression:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in SAFE:
             return
-        if name in FROM_ANYONE or name in ("title_of", "why_not"):
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in {
+            *FROM_ANYONE,
+            "title_of",
+            "why_not",
+        }:
             yield ast.unparse(expression)
-            return
-        for argument in [*expression.args, *(word.value for word in expression.keywords)]:
-            yield from unescaped(argument)
-        if isinstance(expression.func, ast.Attribute):
-            yield from unescaped(expression.func.value)
-    elif isinstance(expression, ast.Name):
-        if expression.id in FROM_ANYONE:
-            yield expression.id
-    elif isinstance(expression, ast.Attribute):
-        if expression.attr in FROM_ANYONE:
-            yield ast.unparse(expression)
-    elif isinstance(expression, ast.IfExp):
-        yield from unescaped(expression.body)
-        yield from unescaped(expression.orelse)
-    elif isinstance(expression, ast.FormattedValue):
-        if expression.format_spec is None:  # a number has one
-            yield from unescaped(expression.value)
-    elif isinstance(expression, ast.Subscript):
-        yield from unescaped(expression.value)
-    else:
-        for child in ast.iter_child_nodes(expression):
-            if isinstance(child, ast.expr):
-                yield from unescaped(child)
+        case ast.Call(func=func, args=args, keywords=keywords):
+            parts = [*args, *(word.value for word in keywords)]
+            parts += [func.value] if isinstance(func, ast.Attribute) else []
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            if name in FROM_ANYONE:
+                yield ast.unparse(expression)
+        case ast.IfExp(body=body, orelse=orelse):
+            parts = [body, orelse]
+        case ast.Subscript(value=value) | ast.FormattedValue(value=value, format_spec=None):
+            parts = [value]
+        case ast.FormattedValue():
+            return  # a number has a format
+        case _:
+            parts = [child for child in ast.iter_child_nodes(expression) if isinstance(child, ast.expr)]
+    for part in parts:
+        yield from unescaped(part)
 
 
 def shown_unescaped(tree: ast.Module) -> list[str]:

@@ -13,7 +13,7 @@ import torch
 import xformer
 from pages.positions.panels import OFF, question, what_happened
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
-from tests.pages.conftest import ROOT, Open, complaints, text
+from tests.pages.conftest import Open, complaints, in_link, text
 from tests.training.tiny import tiny_model, tiny_task
 from xformer import analysis
 from xformer.positions import POSITION_KINDS
@@ -39,30 +39,6 @@ def fresh_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def kinds(fresh_models: Path, ship: Callable[[Path], None]) -> None:
     """Fresh models of all kinds in place of the shipped ones."""
     ship(fresh_models)
-
-
-@pytest.mark.parametrize("model", ["reverse-seq2seq", "characters"])
-def test_every_model_opens_and_loses_its_way_without_positions(open_page: Open, model: str) -> None:
-    app = open_page(PAGE, model=model)
-    assert complaints(app) == []
-    app.button(key="positions_off").click().run()
-    assert complaints(app) == []
-    assert app.query_params["edits"] == "positions:off"
-    assert ("are right instead" in text(app)) == (model != "characters")
-    checkpoint = xformer.load(ROOT / "checkpoints" / model)
-    assert checkpoint.task is not None
-    example = checkpoint.task.example(checkpoint.task.vocabulary.read(app.query_params["input"]))
-    losses = []
-    for edits in ([], [xformer.edits.zero_positions()]):
-        logits = xformer.record(checkpoint.model, example.stream, example.target, edits=edits).logits
-        losses.append(torch.nn.functional.cross_entropy(logits[0], example.labels[0], ignore_index=-100).item())
-    shown = re.search(r"Without positions .*the loss goes from ([\d.]+) to ([\d.]+) nats", text(app))
-    assert shown is not None
-    # Four decimals are shown, and −log softmax rounds a little otherwise than cross_entropy does in float32.
-    assert [float(number) for number in shown.groups()] == pytest.approx(losses, rel=1e-5, abs=1e-4)
-    app.button(key="positions_off").click().run()
-    assert "edits" not in app.query_params
-    assert "instead of" not in text(app)
 
 
 @pytest.mark.parametrize(("architecture", "kind"), KINDS)
@@ -97,7 +73,21 @@ def test_the_result_is_hidden_before_positions_are_switched_off(open_page: Open)
     on, off = (xformer.read("checkpoints/reverse-small", typed, changes=on) for on in (change, f"{change},{OFF}"))
     share = analysis.attention_moved(off, before=on).set_index(["layer", "head"])["moved"]["encoder.1.attn", 0]
     assert f"**{share:.0%}** of layer 2 · head 1’s attention moves, and **{off.n_correct}** of 7" in text(app)
+    assert "are right instead" in text(app)
     assert len(app.get("vega_lite_chart")) == 3
+    shown = re.search(r"Without positions .*the loss goes from ([\d.]+) to ([\d.]+) nats", text(app))
+    assert shown is not None
+    assert [float(number) for number in shown.groups()] == pytest.approx([on.loss, off.loss], abs=1e-4)
+    app.button(key="positions_off").click().run()
+    assert complaints(app) == []
+    assert in_link(app, "edits") == change
+    assert "the loss goes" not in text(app)
+
+
+def test_without_positions_no_answers_of_a_text_are_counted(open_page: Open) -> None:
+    app = open_page(PAGE, model="characters", edits=OFF)
+    assert "the loss goes from" in text(app)
+    assert "are right instead" not in text(app)
 
 
 def test_nothing_is_asked_or_said_where_nothing_moves() -> None:

@@ -6,7 +6,6 @@ import json
 import re
 
 import pytest
-import torch
 
 import xformer
 from tests.pages.conftest import ROOT, Open, complaints, text
@@ -34,7 +33,7 @@ def test_every_model_is_read_layer_by_layer(open_page: Open, model: str) -> None
 
 
 def test_a_drawing_has_no_right_answer(open_page: Open) -> None:
-    app = open_page(PAGE, model="digits", input="7-" + "0" * 64)
+    app = open_page(PAGE, model="digits", input="drawn")
     assert "✓" not in text(app)
     assert "no right answer is known here" in text(app)
     assert "permanently correct" not in text(app)
@@ -47,10 +46,7 @@ def test_of_the_last_character_the_likeliest_next_is_explained(open_page: Open) 
     app = open_page(PAGE, model="characters", input="the list", picture="parts", pos="7")
     assert complaints(app) == []
     assert "has to say" not in str(app.selectbox(key="residual_pos").options)
-    checkpoint = xformer.load(ROOT / "checkpoints/characters")
-    assert checkpoint.task is not None
-    source = checkpoint.task.vocabulary.read("the list")
-    best = xformer.record(checkpoint.model, torch.tensor([source])).logits[0, -1].max().item()
+    best = xformer.read(ROOT / "checkpoints/characters", "the list").logits[0, -1].max().item()
     assert f"= {best:.4f} in the model" in text(app)
 
 
@@ -68,8 +64,7 @@ def test_of_many_positions_a_window_is_shown_and_stands_in_the_link(open_page: O
 
 def test_the_sum_on_the_screen_is_the_models_logit(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="4 9 2 11 5", pos="3", picture="parts")
-    checkpoint = xformer.load(ROOT / "checkpoints/reverse")
-    logit = xformer.record(checkpoint.model, torch.tensor([[4, 9, 2, 11, 5]])).logits[0, 3, 9].item()
+    logit = xformer.read(ROOT / "checkpoints/reverse", "4 9 2 11 5").logits[0, 3, 9].item()
     found = re.search(r"logit of 9 = ([\d.]+) in the model; the parts sum to ([\d.]+)", text(app))
     assert found is not None
     assert [float(number) for number in found.groups()] == pytest.approx([logit, logit], abs=1e-3)

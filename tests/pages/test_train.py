@@ -278,12 +278,6 @@ def test_each_state_has_its_sentence_and_buttons(open_page: Open, runs: Path, mo
         assert phrase in status_of(app)
         assert {"run_pause", "run_step", "run_resume", "run_stop"} & buttons(app) == there
         assert [error.value.replace("\\", "") for error in app.error] == [message] * (state == "failed")
-    with monkeypatch.context() as patch:
-        patch.setenv("XFORMER_OPEN", "0")
-        patch.setattr("pages.shared.run_store.who", lambda: "1" * 32)
-        other = open_page(PAGE, run=run)
-        assert "started by someone else: you are looking on" in status_of(other)
-        assert not {"run_pause", "run_step", "run_resume", "run_stop"} & buttons(other)
     app.button(key="run_resume").click().run()
     assert store.entry(run).state == "queued"
     store.change(run, model=json.dumps({"d_model": "wide"}))
