@@ -21,7 +21,7 @@ def test_how_long_it_can_go_is_counted(open_page: Open, monkeypatch: pytest.Monk
     monkeypatch.setattr("pages.home.more.follow", partial(follow, budget=60.0))  # all of it in one run of the screen
     app = open_page(PAGE, model="reverse-mirror", input="3 7 12 9", more="length").run()
     assert complaints(app) == []
-    assert "Trained on 3 to 15 numbers, it already fails at 16" in text(app)
+    assert any("Trained on 3 to 15 numbers, it already fails at 16" in one.value for one in app.subheader)
     assert "200 fresh inputs of each length" in text(app)
 
 
