@@ -105,15 +105,6 @@ def test_a_link_to_a_missing_image_shows_a_warning(open_page: Open) -> None:
         assert app.query_params["input"] == "test 0"
 
 
-def test_the_input_follows_a_switch_between_models_of_images_and_tokens(open_page: Open) -> None:
-    app = open_page(ATTENTION, model="reverse", input="3 7 12")
-    for name, value in ((MODEL, "test 0"), ("reverse", "3 7 12 9 4 11")):
-        app.sidebar.selectbox(key="model").set_value(name).run()
-        assert not app.exception
-        assert not app.warning
-        assert app.query_params["input"] == value
-
-
 def test_the_attention_laid_over_the_image_is_that_of_the_run(open_page: Open) -> None:
     app = open_page(ATTENTION, model=MODEL, input="test 17", **{"from": "r2 c3"})
     trace = xformer.record(checkpoint().model, digit_images()[1].pixels[17][None])

@@ -20,6 +20,7 @@ from xformer.training.run_store import RunStore
 RESIDUAL, ATTENTION, COMPARE = "pages/residual/page.py", "pages/attention/page.py", "pages/compare/page.py"
 SERVED = "http://localhost:8501/here"
 Files = dict[str, Callable[[], bytes]]
+Asked = list[tuple[list[Any], dict[str, Any]]]
 
 
 @pytest.fixture
@@ -27,21 +28,19 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Files:
     return files_offered(monkeypatch)
 
 
-def words(svg: str) -> list[str]:
-    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """The charts and options of the figures from now on, which are not drawn: that is tested where figures are made."""
+    found: Asked = []
+    monkeypatch.setattr("pages.shared.picture.svg", lambda charts, **options: found.append((charts, options)) or "")
+    return found
 
 
-def test_a_figure_follows_its_options(open_page: Open, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_figure_follows_its_options(open_page: Open, files: Files, asked: Asked) -> None:
     app = open_page(RESIDUAL, model="reverse-small", input="3 7 12")
     [name] = [name for name in files if name.endswith(".svg")]
+    files[name]()
     picture = name.removeprefix("reverse-small-").removesuffix(".svg")
-    usual = files[name]().decode()
-    assert re.search(r'<svg[^>]* width="[\d.]+"', usual)
-    assert words(usual)[0] == "reverse-small · “3 7 12”"
-    assert any(line.startswith("xformer.read(") for line in words(usual))
-
-    asked: list[dict[str, Any]] = []  # what these options draw is tested where figures are drawn
-    monkeypatch.setattr("pages.shared.picture.svg", lambda charts, **options: asked.append(options) or "")
     app.selectbox(key=f"figure_size_{picture}").set_value("1 column, 3.4 in")
     app.selectbox(key=f"figure_colours_{picture}").set_value("Dark")
     app.checkbox(key=f"figure_title_{picture}").set_value(False).run()
@@ -50,23 +49,28 @@ def test_a_figure_follows_its_options(open_page: Open, files: Files, monkeypatch
     app.selectbox(key=f"figure_colours_{picture}").set_value("Grey")
     app.selectbox(key=f"figure_points_{picture}").set_value(12).run()
     files[name]()
-    assert asked == [
-        {"width": 3.4, "font_size": 8, "grey": False, "dark": True},
-        {"width": 3.4, "font_size": 12, "grey": True, "dark": False},
-    ]
+    usual, dark, grey = (options for _, options in asked)
+    assert usual["title"] == "reverse-small · “3 7 12”"
+    assert any(line.startswith("xformer.read(") for line in usual["caption"].splitlines())
+    assert (usual["width"], usual["font_size"], usual["grey"], usual["dark"]) == (None, None, False, False)
+    assert dark == {"width": 3.4, "font_size": 8, "grey": False, "dark": True}
+    assert grey == {"width": 3.4, "font_size": 12, "grey": True, "dark": False}
 
 
-def test_the_title_has_the_layer_and_the_head(open_page: Open, files: Files) -> None:
+def test_the_title_has_the_layer_and_the_head(open_page: Open, files: Files, asked: Asked) -> None:
     open_page(ATTENTION, model="reverse-small", input="3 7 12", head="2.1")
-    name = next(name for name in files if name.endswith("-pattern.svg"))
-    assert words(files[name]().decode())[0] == "reverse-small · layer 2 · head 1 · “3 7 12”"
+    next(make for name, make in files.items() if name.endswith("-pattern.svg"))()
+    assert asked[0][1]["title"] == "reverse-small · layer 2 · head 1 · “3 7 12”"
 
 
-def test_curves_of_runs_are_figures_too(open_page: Open, files: Files, runs: Path) -> None:
+def test_curves_of_runs_are_figures_too(open_page: Open, files: Files, runs: Path, asked: Asked) -> None:
     store = RunStore(runs)
     one, two = with_weights(store, "one"), with_weights(store, "two")
     open_page("pages/runs/page.py", runs=f"{one},{two}", curves="held_out_exact_match")
-    assert {"one", "two"} <= set(words(files["runs-curves.svg"]().decode()))
+    files["runs-curves.svg"]()
+    [([chart], _)] = asked
+    spec = chart if isinstance(chart, dict) else chart.to_dict()
+    assert {"one", "two"} <= {row.get("run") for rows in spec["datasets"].values() for row in rows}
 
 
 def caption(drawn: bytes) -> str:
