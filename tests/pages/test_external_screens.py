@@ -98,7 +98,9 @@ SCREENS = [
     (VISION, "compare", {"edits": EDIT}, 0, "reads pictures"),
     (VISION, "bug_lab", {}, 0, "it was not trained here"),
 ]
-FALSE = dict.fromkeys(WITHOUT_LOGITS, "goes on with|token by token|likeliest token|comes next|what is missing|Gap 1")
+FALSE: dict[str, str] = dict.fromkeys(
+    WITHOUT_LOGITS, "goes on with|token by token|likeliest token|comes next|what is missing|Gap 1"
+)
 FALSE |= dict.fromkeys(OF_IMAGES, "Type a text|this text|what is missing|right answer|average token|become others")
 """What is true of models of texts that predict tokens, and not of these."""
 
@@ -233,5 +235,5 @@ def test_a_model_that_no_screen_can_ask_for_is_refused(tmp_path: Path, monkeypat
         MEMBERS[name].save(tmp_path / name)
     for name in ("Wav2Vec2ForCTC", "CLIPModel"):
         with pytest.raises(ModelFileError, match=f"^The screens cannot ask for what {name} reads; in Python, "):
-            models._load(f"hf:{name}", lambda *progress: None)
-    assert models._load("hf:CLIPVisionModel", lambda *progress: None) is not None
+            models._load(f"hf:{name}", lambda done, of, what: None)
+    assert models._load("hf:CLIPVisionModel", lambda done, of, what: None) is not None
