@@ -22,6 +22,9 @@ from pages.shared import models, resources, run_store
 from pages.shared.byte_cache import shared
 from pages.shared.serving import access
 from pages.shared.text import WORD_JOINER
+from tests.training.tiny import tiny_preset
+from xformer.training.loop import iter_train
+from xformer.training.run_store import RunStore
 
 ROOT = Path(__file__).parents[2]
 Open = Callable[..., AppTest]
@@ -111,11 +114,53 @@ def plain(message: object) -> str:
     return str(message).replace("\\", "").replace(WORD_JOINER, "")
 
 
+def text(app: AppTest) -> str:
+    """All sentences of a screen as Streamlit gets them, with the backslashes that escape Markdown."""
+    kinds = ("caption", "markdown", "text", "info", "warning", "error", "success")
+    return " ".join(element.value for kind in kinds for element in getattr(app, kind))
+
+
 def everything(app: AppTest) -> str:
-    """All sentences of a screen."""
-    return plain(" ".join(one.value for kind in ("caption", "markdown", "info") for one in getattr(app, kind)))
+    """All sentences of a screen as a person reads them."""
+    return plain(text(app))
+
+
+def complaints(app: AppTest) -> list[str]:
+    """Errors and warnings of a screen as a person reads them; an exception fails the test."""
+    assert not app.exception
+    return [plain(element.value) for kind in (app.error, app.warning) for element in kind]
+
+
+def in_link(app: AppTest, name: str) -> str:
+    """What the link says under a name; "" where it says nothing."""
+    return "".join(app.query_params.get(name, ""))
 
 
 def n_charts(app: AppTest) -> int:
     """The number of charts of a screen."""
     return sum(len(app.get(kind)) for kind in ("vega_lite_chart", "arrow_vega_lite_chart", "plotly_chart"))
+
+
+@cache
+def _trained(architecture: str) -> tuple[list[dict[str, Any]], dict[Path, bytes]]:
+    """The reports and the files of a tiny run, which is trained once for all tests."""
+    preset = tiny_preset(architecture)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = [progress.row() for progress in iter_train(preset, out=folder, device="cpu")]
+        files = (file for file in folder.rglob("*") if file.is_file())
+        return rows, {file.relative_to(folder): file.read_bytes() for file in files}
+
+
+def with_weights(store: RunStore, name: str, architecture: str = "encoder", **change: Any) -> str:
+    """A run of a tiny model that has been trained, as the run store and its folder have it."""
+    owner, state = change.pop("owner", "here"), change.pop("state", "finished")
+    run = store.add(tiny_preset(architecture), name=name, owner=owner, state=state)
+    rows, files = _trained(architecture)
+    for path, content in files.items():
+        file = store.folder_of(run) / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    store.put_rows(run, rows)
+    store.change(run, step=12, **change)
+    return run

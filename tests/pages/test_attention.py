@@ -12,19 +12,17 @@ import streamlit as st
 
 import xformer
 from pages.components.attention_view import Selection
-from tests.pages.code_and_picture import assert_code_draws_what_is_shown, left_by
-from tests.pages.conftest import ROOT, Open
+from tests.pages.code_and_picture import left_by
+from tests.pages.conftest import ROOT, Open, complaints
 from xformer.viz.packing import header_of
 
 PAGE = "pages/attention/page.py"
 
 
-@pytest.mark.parametrize(("model", "panel"), [("reverse-seq2seq", "change"), ("reverse-decoder", "scores")])
-def test_a_panel_without_a_chart_opens_and_its_code_runs(
-    open_page: Open, model: str, panel: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = open_page(PAGE, model=model, panel=panel, input="4 9 2 9", mask="causal", edits="positions:off")
-    assert [element.value for element in app.warning] == []
+def test_a_panel_without_a_chart_opens_and_its_code_runs(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = {"model": "reverse-seq2seq", "panel": "change", "input": "4 9 2 9", "edits": "positions:off"}
+    app = open_page(PAGE, **link, mask="causal")
+    assert complaints(app) == []
     assert app.code
     monkeypatch.chdir(ROOT)
     assert all(left_by(block.value)["picture"] is not None for block in app.code)
@@ -68,40 +66,22 @@ def exact_head(app: object) -> np.ndarray:
     return whole
 
 
-def test_the_picture_holds_the_numbers_of_record(open_page: Open) -> None:
+def test_the_enlarged_head_holds_the_numbers_of_the_run(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-decoder", input="4 9 2 9 5", head="2.1")
-    checkpoint = xformer.load(ROOT / "checkpoints/reverse-decoder")
-    assert checkpoint.task is not None
-    trace = xformer.record(checkpoint.model, checkpoint.task.example([4, 9, 2, 9, 5]).stream)
-    pattern, allowed = (trace[f"{trace.attention_layers()[1]}.{name}"][0].numpy() for name in ("pattern", "mask"))
-    n = trace.tokens.shape[1]
-    exact = exact_head(app)
-    assert exact.shape == (n, n)
-    np.testing.assert_array_equal(exact[allowed[0]], pattern[0][allowed[0]])
-    assert np.isinf(exact[~allowed[0]]).all()
-    header, (_, body) = drawn(app), original_of(app)
-    layer = header["layers"][1]
-    planes = np.frombuffer(body, np.uint8, layer["heads"] * n * n, offset=layer["runs"][0]["offset"]).reshape(-1, n, n)
-    weights = (planes / 253) ** 2 * np.array(layer["runs"][0]["peaks"])[:, None, None]
-    assert np.abs(weights[allowed] - pattern[allowed]).max() <= 1 / 253  # half a step of 8 bits, on a scale of roots
-    assert (planes[~allowed] == 255).all()
+    run, exact = xformer.read(ROOT / "checkpoints/reverse-decoder", "4 9 2 9 5"), exact_head(app)
+    pattern, allowed = (run[f"decoder.1.attn.{name}"][0, 0].numpy() for name in ("pattern", "mask"))
+    np.testing.assert_array_equal(exact[allowed], pattern[allowed])
+    assert np.isinf(exact[~allowed]).all()
 
 
-@pytest.mark.parametrize(
-    ("model", "head", "edge", "undo"),
-    [
-        ("reverse-mirror", "1.1.0-4", "cut:encoder.0.attn.*.0-4", "Restore 0 “4” → 4 “5”"),
-        ("reverse-decoder", "1.1.0-3", "open:decoder.0.attn.0.0-3", "Close again"),
-    ],
-)
-def test_an_edge_is_changed_and_changed_back(open_page: Open, model: str, head: str, edge: str, undo: str) -> None:
-    app = open_page(PAGE, model=model, input="4 9 2 11 5", head=head, panel="change")
+def test_a_masked_edge_is_opened_and_closed_again(open_page: Open) -> None:
+    """One is cut in a browser."""
+    edge = "open:decoder.0.attn.0.0-3"
+    app = open_page(PAGE, model="reverse-decoder", input="4 9 2 11 5", head="1.1.0-3", panel="change")
     switches(app, edge)[0].click().run()
     assert app.session_state["edits"] == edge
-    cut = any("4 of 5 right** instead of 5" in element.value for element in app.markdown)
-    assert cut == (model == "reverse-mirror")  # of the decoder, nothing is right or wrong at that position
     [back] = switches(app, edge)
-    assert back.label.startswith(undo)
+    assert back.label.startswith("Close again")
     back.click().run()
     assert app.session_state["edits"] == ""
 
@@ -113,17 +93,6 @@ def test_a_replaced_token_takes_the_place_of_an_earlier_one(open_page: Open) -> 
     app.button(key="replace").click().run()
     assert not app.exception
     assert app.session_state["edits"] == f"{before},token:0.8"
-
-
-@pytest.mark.parametrize(
-    ("link", "n"),
-    [({"head": "9.9", "scale": "x", "view": "film", "arcs": "0"}, 4), ({"head": "1.1.999-0", "arcs": "1.x"}, 1)],
-)
-def test_what_a_link_asks_for_in_vain_is_said_and_a_cell_that_is_not_there_forgotten(
-    open_page: Open, link: dict[str, str], n: int
-) -> None:
-    app = open_page(PAGE, model="reverse", **link)
-    assert len(app.warning) == n
 
 
 def switches(app: object, text: str) -> list:
@@ -183,15 +152,6 @@ def test_a_row_of_a_larger_model_is_no_row_of_a_smaller_one(open_page: Open, mon
     app = open_page(PAGE, model="reverse-mirror", input="4 9 2")  # one head
     app = open_page(PAGE, model="reverse", input="4 9 2")
     assert app.query_params["head"] == "4.4"
-
-
-@pytest.mark.parametrize(
-    ("model", "panel"), [("reverse-small", "step by step"), ("reverse-seq2seq", "rollout"), ("digits", "rollout")]
-)
-def test_the_code_draws_the_pictures(open_page: Open, monkeypatch: pytest.MonkeyPatch, model: str, panel: str) -> None:
-    link = {"model": model, "panel": panel, "mask": "causal"}
-    app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, link)
-    assert len(app.code) >= 2
 
 
 def test_the_code_compares_both_runs_as_the_screen_does(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 import streamlit as st
-from streamlit.testing.v1 import AppTest
 
 from pages.classroom import follow, present, stage
 from pages.classroom.follow import shown
-from pages.classroom.stage import link_of_state, results_csv
+from pages.classroom.stage import link_of_state
 from pages.shared.serving import classroom
 from tests.pages.conftest import Open
 from xformer.classroom.rooms import Question, Room, Rooms
@@ -42,25 +41,12 @@ def room_of(rooms: Rooms) -> Room:
     return found
 
 
-def drawn(app: AppTest) -> bool:
-    """Whether the screen is drawn, rather than a question in its place."""
-    return any("Attention" in title.value for title in app.title)
-
-
-def test_room_is_opened_and_follows_the_screen(open_page: Open, rooms: Rooms) -> None:
+def test_screen_is_followed_until_the_lecturer_switches_it_off(open_page: Open, rooms: Rooms, room: Room) -> None:
     app = open_page(ATTENTION, **REVERSE)
-    assert rooms.of(LECTURER) is None
-    app.button(key="open_room").click().run()
-    room = room_of(rooms)
-    assert any(present.spaced(room.code) in text.value for text in app.markdown)
-    assert (room.shown["model"], room.shown["state"]["mask"]) == ("reverse", "causal")
-    app.text_input(key="input").set_value("1 2 3").run()
-    assert room_of(rooms).shown["state"]["input"] == "1 2 3"
+    assert (room_of(rooms).shown["model"], room_of(rooms).shown["state"]["mask"]) == ("reverse", "causal")
     app.toggle(key="room_follows").set_value(False).run()
     app.text_input(key="input").set_value("4 5").run()
-    assert room_of(rooms).shown["state"]["input"] == "1 2 3"
-    app.button(key="end_room").click().run()
-    assert rooms.of(LECTURER) is None
+    assert room_of(rooms).shown["state"]["input"] == "3 7 12 9"
     assert not app.exception
 
 
@@ -71,35 +57,14 @@ def test_visitor_without_a_cookie_is_offered_nothing(open_page: Open, monkeypatc
     assert not [button for button in app.button if button.key == "open_room"]
 
 
-def test_question_hides_the_screen_until_the_reveal(open_page: Open, rooms: Rooms, room: Room) -> None:
-    question = rooms.ask(room.id, Question("choice", "Which?", options=("a", "b")), ["1"])
+def test_nothing_is_published_while_a_question_is_asked(open_page: Open, rooms: Rooms, room: Room) -> None:
+    """Its rounds, the reveal and lessons are clicked in a browser."""
+    rooms.ask(room.id, Question("choice", "Which?", options=("a", "b")), ["1"])
     app = open_page(ATTENTION, **REVERSE)
-    assert not drawn(app)
-    assert room_of(rooms).shown == {}, "nothing is published meanwhile"
-    app.button(key="ask_again").click().run()
-    asked = room_of(rooms).asked
-    assert asked is not None
-    assert (asked.id, asked.round) == (question, 2)
-    assert not drawn(app)
+    assert not any("Attention" in title.value for title in app.title)
+    assert room_of(rooms).shown == {}
     app.button(key="reveal").click().run()
-    assert drawn(app)
     assert room_of(rooms).shown["state"]["mask"] == "causal", "the screen opens on its link"
-    app.button(key="finish_question").click().run()
-    assert room_of(rooms).asked is None
-    assert not app.exception
-
-
-def test_lesson_stands_in_place_of_the_screen(open_page: Open, rooms: Rooms, room: Room) -> None:
-    app = open_page(ATTENTION, **REVERSE)
-    app.selectbox(key="room_lesson").set_value("masks").run()
-    assert room_of(rooms).lesson == {"name": "masks", "step": 0}
-    assert not drawn(app)
-    app.selectbox(key="room_step").set_value(3).run()
-    assert room_of(rooms).lesson == {"name": "masks", "step": 3}
-    app.button(key="end_lesson").click().run()
-    assert room_of(rooms).lesson is None
-    assert drawn(app)
-    assert not app.exception
 
 
 @pytest.fixture
@@ -148,16 +113,6 @@ def test_what_a_page_cannot_run_follows_as_a_picture(monkeypatch: pytest.MonkeyP
     assert "model" not in message
     monkeypatch.setattr(follow, "MOST_PARAMETERS", 1000)
     assert shown("attention", REVERSE)[1]
-
-
-def test_results_are_a_table_that_no_spreadsheet_runs(rooms: Rooms, room: Room) -> None:
-    member = rooms.join(room.id, "student").id
-    rooms.rename(member, "=HYPERLINK(1)")
-    rooms.work(member, "masks", 3, 2, True)
-    assert results_csv(room.id).decode().splitlines() == [
-        "student,lesson,step,tries,seconds,solved,stuck",
-        "'=HYPERLINK(1),masks,4,2,0,True,False",
-    ]
 
 
 def test_code_opens_the_address_of_the_network(monkeypatch: pytest.MonkeyPatch, room: Room) -> None:

@@ -14,12 +14,8 @@ from streamlit.testing.v1 import AppTest
 
 from pages.compare.comparison import ModelSettings, incompatibility_reason, names_of, places_of, read_variant
 from pages.compare.texts import usual_other
-from tests.pages.code_and_picture import (
-    assert_code_draws_what_is_shown,
-    left_by,
-)
-from tests.pages.conftest import ROOT, Open
-from tests.pages.test_runs import with_weights
+from tests.pages.code_and_picture import left_by
+from tests.pages.conftest import ROOT, Open, complaints, in_link, text, with_weights
 from xformer import Checkpoint, Transformer, load
 from xformer.analysis.scoring import count_agreement
 from xformer.checkpoints import to_bytes
@@ -33,36 +29,12 @@ from xformer.training.run_store import RunStore
 
 COMPARE = "pages/compare/page.py"
 INPUT = "3 7 12 9 4 11"
-PAIRS = {
-    "mask": ("reverse-small", "reverse-small~causal"),
-    "decoder at a temperature": ("reverse-decoder", "reverse-decoder~temperature-3~top_k-5~top_p-0.9~seed-3"),
-    "mixed architectures": ("reverse-small", "reverse-decoder"),
-    "one stream against two": ("reverse-decoder", "reverse-seq2seq~ablate:decoder.0.cross_attn.0"),
-    "token replaced": ("reverse-small", "reverse-small~token:2.5"),
-    "two tasks": ("reverse-mirror", "sort"),
-    "text": ("characters", "characters~positions:off"),
-}
-
-
-def words(app: AppTest) -> str:
-    kinds = (app.markdown, app.caption, app.text, app.info, app.warning, app.error)
-    return " ".join(element.value for kind in kinds for element in kind)
 
 
 def ruler(app: AppTest) -> dict[str, Any]:
     """What the ruler was sent."""
     [sent] = [one.proto for one in app.get("bidi_component") if one.proto.component_name.endswith("step_ruler")]
     return json.loads(sent.json) if sent.json else json.loads(sent.mixed.json)
-
-
-def in_link(app: AppTest, name: str) -> str:
-    """What the link says under a name; "" where it says nothing."""
-    found = app.query_params.get(name, "")
-    return found[0] if isinstance(found, list) else found
-
-
-def codes(app: AppTest) -> list[str]:
-    return [element.value for element in app.code]
 
 
 @pytest.fixture(autouse=True)
@@ -72,62 +44,56 @@ def _no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "panel"),
+    ("a", "b", "panel"),
     [
-        ("decoder at a temperature", "steps"),
-        ("one stream against two", "rows"),
-        ("token replaced", "lens"),
-        ("two tasks", "many"),
-        *(("text", panel) for panel in ("attention", "patching", "many", "lengths")),
+        ("reverse-decoder", "reverse-decoder~temperature-3~top_k-5~top_p-0.9~seed-3", "steps"),
+        ("reverse-small", "reverse-small~token:2.5", "lens"),
+        ("reverse-mirror", "sort", "many"),
+        ("characters", "characters~positions:off", "attention"),
+        ("characters", "characters~positions:off", "lengths"),
     ],
 )
 def test_each_pair_opens_at_its_first_divergence_in_each_panel(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch, kind: str, panel: str
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, a: str, b: str, panel: str
 ) -> None:
-    a, b = PAIRS[kind]
     few = lambda variants, samples, seed: count_agreement(variants, samples=samples // 50, seed=seed)  # noqa: E731
     monkeypatch.setattr("pages.compare.panels.count_agreement", few)
-    app = open_page(COMPARE, a=a, b=b, panel=panel, **({} if kind == "text" else {"input": INPUT}))
-    assert not app.error
+    app = open_page(COMPARE, a=a, b=b, panel=panel, **({} if a == "characters" else {"input": INPUT}))
+    assert complaints(app) == []
     assert (in_link(app, "a"), in_link(app, "b")) == (a, b)
     sent = ruler(app)
     predicted = [[sent["labels"][token] for token in player["predicted"]] for player in sent["models"]]
     differences = [step for step, (x, y) in enumerate(zip(*predicted, strict=False)) if x != y]
     assert sent["divergence"] == (differences[0] if differences else None)
     assert sent["start"] == (differences[0] if differences else 0)
-    assert "What to notice" in words(app)
+    assert "What to notice" in text(app)
     assert [player["name"][0] for player in sent["models"]] == ["A", "B"]
-    if kind == "token replaced":  # by its variant only
+    if panel == "steps":  # its code predicts the same
+        monkeypatch.chdir(ROOT)
+        [code] = app.code
+        scope = left_by(code.value)
+        assert len(scope["picture"]) == 4
+        again = [scope["r1"], scope["r2"]]
+        assert [[one.labels[token] for token in one.predicted] for one in again] == predicted
+    if "token" in b:  # by its variant only
         assert [one[2] for one in predicted] != ["5", "5"]
-    if (kind, panel) == ("text", "attention"):  # a continuation is neither right nor wrong
-        assert not re.search("right(?! answer)|✗", words(app))
+    if panel == "attention":  # a continuation is neither right nor wrong
+        assert not re.search("right(?! answer)|✗", text(app))
         assert not any(player["has_right_answer"] or player["answer"] for player in sent["models"])
 
 
 def test_the_ruler_shows_the_predictions_of_the_models(open_page: Open) -> None:
-    """Against the models called on their own, without a trace, a cache or `xformer.analysis`."""
+    """Against a model called on its own, without a trace, a cache or `xformer.analysis`."""
     app = open_page(COMPARE, a="reverse-small", b="reverse-decoder", input=INPUT)
-    encoder, decoder = ruler(app)["models"]
-    labels = ruler(app)["labels"]
-    source = [int(word) for word in INPUT.split()]
-    small, long = load(ROOT / "checkpoints/reverse-small"), load(ROOT / "checkpoints/reverse-decoder")
+    encoder, _ = ruler(app)["models"]
+    small = load(ROOT / "checkpoints/reverse-small")
     assert small.task is not None
-    example = small.task.example(source)
+    example = small.task.example([int(word) for word in INPUT.split()])
     with torch.no_grad():
         p = small.model(example.tokens).softmax(-1)[0, example.labels[0] != IGNORED]
-        read = [*source, long.config.start_token]
-        wrote = []
-        for _ in range(len(source) + 1):
-            logits = long.model(torch.tensor([read]))[0, -1]
-            read.append(int(logits.argmax()))
-            wrote.append((read[-1], logits.softmax(-1).max().item()))
-    own = small.task.vocabulary.labels
+    labels, own = ruler(app)["labels"], small.task.vocabulary.labels
     assert [labels[token] for token in encoder["predicted"]] == [own[token] for token in p.argmax(-1).tolist()]
     assert encoder["probability"] == pytest.approx(p.max(-1).values.tolist(), abs=2e-6)
-    assert long.task is not None
-    theirs = long.task.vocabulary.labels
-    assert [labels[token] for token in decoder["predicted"]] == [theirs[token] for token, _ in wrote]
-    assert decoder["probability"] == pytest.approx([q for _, q in wrote], abs=1e-5)
 
 
 def test_a_run_is_compared_with_an_earlier_step(open_page: Open, runs: Path) -> None:
@@ -138,7 +104,7 @@ def test_a_run_is_compared_with_an_earlier_step(open_page: Open, runs: Path) -> 
     assert early == f"{run}@8"  # of 0, 4 and 8 the nearest to step 200
     names = [player["name"] for player in ruler(app)["models"]]
     assert names[0] == "A · step 12"
-    assert "](http" not in words(app)
+    assert "](http" not in text(app)
 
 
 @pytest.mark.parametrize(
@@ -159,14 +125,14 @@ def test_each_invalid_part_of_a_link_shows_one_warning(
 ) -> None:
     app = open_page(COMPARE, **link)
     assert len(app.warning) == len(messages)
-    assert [message in words(app).replace("\\", "") for message in messages] == [True] * len(messages)
+    assert [message in text(app).replace("\\", "") for message in messages] == [True] * len(messages)
     assert len(ruler(app)["models"]) == 2
 
 
 def test_an_invalid_input_shows_an_error_and_the_last_valid_one_stays(open_page: Open) -> None:
-    app = open_page(COMPARE, a="reverse", b="reverse~causal", input="5 6 7")
-    for text in ("", "99", "3 7 " * 60):
-        app.text_input(key="compare_input").set_value(text).run()
+    app = open_page(COMPARE, a="reverse-small", b="reverse-small~causal", input="5 6 7")
+    for typed in ("", "99", "3 7 " * 60):
+        app.text_input(key="compare_input").set_value(typed).run()
         assert not app.exception
         assert len(app.error) == 1
         assert ruler(app)["reads"] == ["5", "6", "7"]
@@ -189,22 +155,22 @@ def test_many_heads_and_long_inputs_are_summarised(open_page: Open, runs: Path) 
         assert [pyarrow.ipc.open_stream(one).read_all().num_rows for one in data] == [n_cells] * len(data)
         assert data
     app = open_page(COMPARE, a=big, b=other, input=INPUT, panel="patching")
-    assert "were trained apart" in words(app)
-    assert not codes(app)
+    assert "were trained apart" in text(app)
+    assert not app.code
 
 
 def test_models_are_added_changed_and_removed(open_page: Open) -> None:
-    app = open_page(COMPARE, a="reverse", b="reverse~causal")
+    app = open_page(COMPARE, a="reverse-small", b="reverse-small~causal")
     app.button(key="compare_add").click().run()
     app.selectbox(key="compare_model_2").set_value("reverse-mirror").run()
     app.button(key="compare_add").click().run()
     names = [player["name"] for player in ruler(app)["models"]]
-    assert names == ["A · reverse", "B · reverse, causal mask", "C · reverse-mirror", "D · reverse"]
+    assert names == ["A · reverse-small", "B · reverse-small, causal mask", "C · reverse-mirror", "D · reverse-small"]
     assert "compare_add" not in [button.key for button in app.button]
     app.button(key="compare_remove_0").click().run()
     app.button(key="compare_remove_2").click().run()
     assert not app.exception
-    assert [in_link(app, letter) for letter in "ab"] == ["reverse~causal", "reverse-mirror"]
+    assert [in_link(app, letter) for letter in "ab"] == ["reverse-small~causal", "reverse-mirror"]
     assert not [button for button in app.button if str(button.key).startswith("compare_remove")]
 
 
@@ -216,76 +182,33 @@ def test_only_a_model_that_generalises_beyond_its_training_lengths_is_named(open
     assert int(found[1]) > 15
 
 
-@pytest.mark.parametrize(
-    ("kind", "panel"),
-    [("mask", "attention"), ("mask", "lens"), ("mask", "patching"), ("mixed architectures", "rows")],
-)
-def test_the_code_at_each_picture_draws_it(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch, kind: str, panel: str
-) -> None:
-    a, b = PAIRS[kind]
-    link = {"a": a, "b": b, "panel": panel, "input": INPUT}
-    app = assert_code_draws_what_is_shown(open_page, monkeypatch, COMPARE, link)
-    assert len(codes(app)) == 1
-
-
-def test_the_code_of_the_ruler_says_what_it_says(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = PAIRS["decoder at a temperature"]
-    app = open_page(COMPARE, a=a, b=b, input=INPUT)
-    monkeypatch.chdir(ROOT)
-    [code] = codes(app)
-    scope = left_by(code)
-    assert len(scope["picture"]) == 4
-    predicted = [[ruler(app)["labels"][token] for token in player["predicted"]] for player in ruler(app)["models"]]
-    again = [scope["r1"], scope["r2"]]
-    assert [[one.labels[token] for token in one.predicted] for one in again] == predicted
-
-
-@pytest.mark.parametrize(
-    ("link", "a", "b"),
-    [
-        ({"model": "reverse", "edits": "positions:off"}, "reverse~positions:off", "reverse"),
-        ({"model": "induction"}, "induction", "induction~full"),
-    ],
-)
-def test_the_first_variant_is_the_model_of_the_other_screens(
-    open_page: Open, link: dict[str, str], a: str, b: str
-) -> None:
-    app = open_page("pages/attention/page.py", **link, input="1 2 3 4")
+def test_the_first_variant_is_the_model_of_the_other_screens_until_they_show_something_else(open_page: Open) -> None:
+    link = {"model": "reverse-small", "edits": "positions:off", "input": "1 2 3 4", "mask": "as trained"}
+    app = open_page("pages/attention/page.py", **link)
     app.switch_page(COMPARE).run()
-    assert (in_link(app, "a"), in_link(app, "b")) == (a, b)
+    assert (in_link(app, "a"), in_link(app, "b")) == ("reverse-small~positions:off", "reverse-small")
     assert ruler(app)["reads"] == ["1", "2", "3", "4"]
-    kept = {"input": "1 2 3 4", "mask": "as trained", **link}
-    assert {name: in_link(app, name) for name in kept} == kept
-    app.switch_page("pages/attention/page.py").run()
-    assert {name: in_link(app, name) for name in kept} == kept
-
-
-def test_chosen_variants_stay_until_another_screen_shows_something_else(open_page: Open) -> None:
-    app = open_page("pages/attention/page.py", model="reverse", input="1 2 3 4")
-    app.switch_page(COMPARE).run()
+    assert {name: in_link(app, name) for name in link} == link
     app.selectbox(key="compare_model_1").set_value("reverse-mirror").run()
-    assert in_link(app, "model") == "reverse"
-    app.switch_page("pages/residual/page.py").run()
+    app.switch_page("pages/attention/page.py").run()
+    assert {name: in_link(app, name) for name in link} == link
     app.switch_page(COMPARE).run()
-    assert (in_link(app, "a"), in_link(app, "b")) == ("reverse", "reverse-mirror~causal")
-    app.switch_page("pages/residual/page.py").run()
+    assert (in_link(app, "a"), in_link(app, "b")) == ("reverse-small~positions:off", "reverse-mirror")
+    app.switch_page("pages/attention/page.py").run()
     app.button_group(key="mask").set_value("causal").run()
     app.switch_page(COMPARE).run()
-    assert (in_link(app, "a"), in_link(app, "b")) == ("reverse~causal", "reverse-mirror~causal")
+    assert (in_link(app, "a"), in_link(app, "b")) == ("reverse-small~causal~positions:off", "reverse-mirror")
 
 
 def test_an_input_typed_here_is_that_of_the_other_screens_where_they_can_read_it(open_page: Open) -> None:
-    app = open_page("pages/attention/page.py", model="reverse", input="1 2 3 4")
-    app.switch_page(COMPARE).run()
+    app = open_page(COMPARE, model="reverse-small", input="1 2 3 4")
     app.text_input(key="compare_input").set_value("5 6 7").run()
     app.switch_page("pages/attention/page.py").run()
     assert in_link(app, "input") == "5 6 7"
-    app = open_page("pages/residual/page.py", model="digits", input="test 5")
-    app.switch_page(COMPARE).run()
-    assert "It stays the model of the other screens" in words(app)
+    app = open_page(COMPARE, model="digits", input="test 5")
+    assert "It stays the model of the other screens" in text(app)
     assert in_link(app, "reads")
-    app.switch_page("pages/residual/page.py").run()
+    app.switch_page("pages/attention/page.py").run()
     assert (in_link(app, "model"), in_link(app, "input")) == ("digits", "test 5")
 
 
@@ -323,12 +246,12 @@ def test_the_headline_counts_right_tokens_and_names_the_first_difference(open_pa
         sum(a == b for a, b in zip(model["predicted"], model["answer"], strict=True)) for model in ruler(app)["models"]
     ]
     assert right[0] == 7 > right[1]
-    assert f"A · as trained: **7 of 7** right; B · causal mask: **{right[1]} of 7** right." in words(app)
-    assert f"They first differ at position **{ruler(app)['divergence']}**." in words(app)
+    assert f"A · as trained: **7 of 7** right; B · causal mask: **{right[1]} of 7** right." in text(app)
+    assert f"They first differ at position **{ruler(app)['divergence']}**." in text(app)
     app.button(key="compare_open_lens").click().run()  # a panel behind “More” joins the tabs
     assert in_link(app, "panel") == "lens"
     assert app.button_group(key="compare_panel").options == ["Predictions", "Attention", "Logit lens"]
-    same = words(open_page(COMPARE, a="reverse-small", b="reverse-small", input=INPUT))
+    same = text(open_page(COMPARE, a="reverse-small", b="reverse-small", input=INPUT))
     assert "All models predict the same tokens here" in same
     assert "Their probabilities are equal" in same
     assert "first differ" not in same
@@ -362,42 +285,36 @@ def test_the_pair_is_found_among_the_variants_that_take_the_step() -> None:
     assert places_of("BD", list("BCD")) == (0, 2)
 
 
-def test_the_settings_of_a_variant_are_written_into_the_link(open_page: Open) -> None:
-    app = open_page(COMPARE, a="reverse", b="reverse~ablate:encoder.0.attn.1")
-
-    def drawer() -> AppTest:
-        app.session_state["compare_settings_1"] = True  # a click on its button, which AppTest does not know
-        return app.run()
-
-    assert drawer().multiselect(key="compare_1_changes").value == ["ablate:encoder.0.attn.1"]
-    app.multiselect(key="compare_1_changes").set_value(["positions:off", "ablate:encoder.0.ffn"]).run()
-    drawer().number_input(key="compare_1_temperature").set_value(0.5).run()
+def test_the_temperature_of_a_variant_is_written_into_the_link(open_page: Open) -> None:
+    app = open_page(COMPARE, a="reverse-small", b="reverse-small~positions:off")
+    app.session_state["compare_settings_1"] = True  # a click on its button, which AppTest does not know
+    app.run().number_input(key="compare_1_temperature").set_value(0.5).run()
     assert not app.exception
-    assert in_link(app, "b") == "reverse~positions:off,ablate:encoder.0.ffn~temperature-0.5"
+    assert in_link(app, "b") == "reverse-small~positions:off~temperature-0.5"
 
 
 def test_a_search_types_an_input_on_which_models_differ(open_page: Open) -> None:
     app = open_page(COMPARE, a="reverse-mirror", b="reverse-mirror~causal", input="5")
-    assert "All models predict the same tokens here" in words(app)
+    assert "All models predict the same tokens here" in text(app)
     app.button(key="compare_find").click().run()
     assert not app.exception
     assert len(ruler(app)["reads"]) > 1
     assert ruler(app)["divergence"] is not None
     app = open_page(COMPARE, a="reverse-mirror", b="reverse-mirror~temperature-1", input="5 6 7")
     app.button(key="compare_find").click().run()
-    assert "All models predict the same on 2,500 new inputs." in words(app)
+    assert "All models predict the same on 2,500 new inputs." in text(app)
     assert ruler(app)["reads"] == ["5", "6", "7"]
 
 
 def test_many_inputs_are_counted_and_the_code_counts_again(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(COMPARE, a="reverse-mirror", b="reverse-mirror~causal", panel="many")
-    assert "Whole answers right of 1,000: **A** 100%" in words(app)
+    assert "Whole answers right of 1,000: **A** 100%" in text(app)
     assert len(app.get("vega_lite_chart")) == 5
     monkeypatch.chdir(ROOT)
-    [code] = codes(app)
-    assert len(left_by(re.sub(r"samples=\d+", "samples=20", code))["picture"]) == 5
+    [code] = app.code
+    assert len(left_by(re.sub(r"samples=\d+", "samples=20", code.value))["picture"]) == 5
     app = open_page(COMPARE, a="modular", b="modular~ablate:decoder.0.attn.0", panel="lengths")
-    assert "all have one length" in words(app)
+    assert "all have one length" in text(app)
 
 
 def test_a_deep_link_restores_step_panel_models_and_mode(open_page: Open) -> None:
@@ -408,4 +325,4 @@ def test_a_deep_link_restores_step_panel_models_and_mode(open_page: Open) -> Non
     assert {name: in_link(app, name) for name in link} == link
     assert ruler(app)["start"] == 4
     assert [model["name"][0] for model in ruler(app)["models"]] == ["A", "B", "C"]
-    assert "the likeliest token after each layer" in words(app)
+    assert "the likeliest token after each layer" in text(app)

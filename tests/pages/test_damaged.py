@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.pages.conftest import Open, plain
-from tests.pages.test_runs import table, with_weights, words
+from tests.pages.conftest import Open, plain, text, with_weights
+from tests.pages.test_runs import table
 from xformer.training import jobs
 from xformer.training.card import believed
 from xformer.training.run_store import RunStore
@@ -44,8 +44,8 @@ def test_runs_shows_the_others(open_page: Open, runs: Path, statement: str) -> N
     assert list(table(app)["name"]) == ["hurt", "sound"]
     is_damaged = "UPDATE runs" in statement
     assert list(table(app)["state"]) == ["damaged" if is_damaged else "finished", "finished"]
-    assert ("is damaged" in words(app)) == is_damaged
-    assert ("damaged in the run store and left out of the curves" in words(app)) == ("metrics" in statement)
+    assert ("is damaged" in text(app)) == is_damaged
+    assert ("damaged in the run store and left out of the curves" in text(app)) == ("metrics" in statement)
 
 
 def test_train_says_it_and_leads_on(open_page: Open, runs: Path) -> None:

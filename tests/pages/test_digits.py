@@ -11,13 +11,13 @@ from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 import xformer
 from pages.shared import inputs
 from tests.pages.code_and_picture import left_by
-from tests.pages.conftest import ROOT, Open
+from tests.pages.conftest import ROOT, Open, complaints, text
 from xformer.analysis.images import predict_test_images, wrong_ones
 from xformer.formatting import percent
 from xformer.tasks.images import digit_images
 
 MODEL = "digits"
-PAGES = {name: f"pages/{name}/page.py" for name in ("embeddings", "positions", "attention", "feed_forward", "residual")}
+ATTENTION = "pages/attention/page.py"
 
 
 def checkpoint() -> xformer.Checkpoint:
@@ -30,26 +30,16 @@ def tables(app: Any) -> list[pd.DataFrame]:
     return [convert_arrow_bytes_to_pandas_df(data.data.data) for proto in protos for data in proto.datasets]
 
 
-@pytest.mark.parametrize(
-    ("page", "link"),
-    [
-        ("attention", {"edits": "cut:encoder.0.attn.*.0-5", "laid": "rollout", "from": "r2 c3", "panel": "steps"}),
-        ("feed_forward", {"edits": "ablate:encoder.0.ffn"}),
-        ("residual", {"mask": "causal"}),
-    ],
-)
-def test_a_changed_image_is_shown_and_its_code_runs(
-    open_page: Open, page: str, link: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = open_page(PAGES[page], model=MODEL, input="test 17", **link)
-    assert [element.value for element in (*app.warning, *app.error)] == []
+def test_a_changed_image_is_shown_and_its_code_runs(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = {"edits": "cut:encoder.0.attn.*.0-5", "laid": "rollout", "from": "r2 c3", "panel": "steps"}
+    app = open_page(ATTENTION, model=MODEL, input="test 17", **link)
+    assert complaints(app) == []
     assert app.code
     assert link.items() <= dict(app.query_params.items()).items()
     monkeypatch.chdir(ROOT)
     assert all(left_by(block.value)["picture"] is not None for block in app.code)
-    if page == "attention":
-        shown = [element.value for element in app.markdown]
-        assert shown.index("**Original**") < shown.index("**With 1 change**")
+    shown = [element.value for element in app.markdown]
+    assert shown.index("**Original**") < shown.index("**With 1 change**")
 
 
 def test_home_says_what_the_model_says_and_its_gallery_shows_the_mistakes(open_page: Open) -> None:
@@ -69,7 +59,7 @@ def test_home_says_what_the_model_says_and_its_gallery_shows_the_mistakes(open_p
 
 
 def test_the_sidebar_chooses_test_images(open_page: Open) -> None:
-    app = open_page(PAGES["embeddings"], model=MODEL)
+    app = open_page("pages/embeddings/page.py", model=MODEL)
     app.sidebar.button(key="random_input").click().run()
     number = int(app.query_params["input"].removeprefix("test "))
     assert app.sidebar.number_input(key="test_number").value == number
@@ -81,17 +71,12 @@ def test_the_sidebar_chooses_test_images(open_page: Open) -> None:
     assert not app.exception
 
 
-@pytest.mark.parametrize(
-    ("page", "typed", "link"),
-    [(None, "drawn", "drawn"), ("residual", "7-00g", "drawn 00g")],  # an older link states the digit
-)
-def test_what_is_drawn_is_neither_right_nor_wrong(open_page: Open, page: str | None, typed: str, link: str) -> None:
-    app = open_page(PAGES[page] if page else None, model=MODEL, input=typed, mask="causal")
-    assert app.query_params["input"] == link
+def test_what_is_drawn_is_neither_right_nor_wrong(open_page: Open) -> None:
+    app = open_page(model=MODEL, input="7-00g", mask="causal")  # an older link states the digit
+    assert app.query_params["input"] == "drawn 00g"
     assert app.sidebar.text_input == []
-    words = " ".join(element.value for element in app.caption)
-    assert "the prediction is neither right nor wrong" in words
-    assert not any(verdict in words for verdict in ("Right:", "Wrong:", "which is", "meant to be"))
+    assert "the prediction is neither right nor wrong" in text(app)
+    assert not any(verdict in text(app) for verdict in ("Right:", "Wrong:", "which is", "meant to be"))
     assert not any(element.value.startswith(("**Right", "**Wrong")) for element in app.markdown)
 
 
@@ -113,24 +98,15 @@ def test_what_the_page_sends_is_checked(before: str, sent: Any, after: str, monk
     assert state["input"] == after
 
 
-@pytest.mark.parametrize("asked", ["test 999", "7-xyz"])
-def test_a_link_to_a_missing_image_shows_a_warning(open_page: Open, asked: str) -> None:
-    app = open_page(model=MODEL, input=asked)
-    assert len(app.warning) == 1
-    assert app.query_params["input"] == "test 0"
-
-
-def test_the_input_follows_a_switch_between_models_of_images_and_tokens(open_page: Open) -> None:
-    app = open_page(PAGES["attention"], model="reverse", input="3 7 12")
-    for name, value in ((MODEL, "test 0"), ("reverse", "3 7 12 9 4 11")):
-        app.sidebar.selectbox(key="model").set_value(name).run()
-        assert not app.exception
-        assert not app.warning
-        assert app.query_params["input"] == value
+def test_a_link_to_a_missing_image_shows_a_warning(open_page: Open) -> None:
+    for missing in ("test 999", "7-xyz"):
+        app = open_page(model=MODEL, input=missing)
+        assert len(complaints(app)) == 1
+        assert app.query_params["input"] == "test 0"
 
 
 def test_the_attention_laid_over_the_image_is_that_of_the_run(open_page: Open) -> None:
-    app = open_page(PAGES["attention"], model=MODEL, input="test 17", **{"from": "r2 c3"})
+    app = open_page(ATTENTION, model=MODEL, input="test 17", **{"from": "r2 c3"})
     trace = xformer.record(checkpoint().model, digit_images()[1].pixels[17][None])
     row = 1 + 4 + 2  # the class token, a whole row, and two more
     [table] = [found for found in tables(app) if "left" in found and {"class", "patch"} == set(found["kind"])]

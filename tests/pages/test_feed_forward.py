@@ -10,9 +10,7 @@ import pytest
 
 import xformer
 from pages.feed_forward.pictures import ablation_note, framed, layer_headline
-from tests.pages.code_and_picture import assert_code_draws_what_is_shown
-from tests.pages.conftest import ROOT, Open
-from tests.pages.test_explore import messages, text
+from tests.pages.conftest import ROOT, Open, complaints, in_link, text
 from xformer.adapters import TaskModel
 from xformer.analysis.feed_forward import fitting
 from xformer.errors import UnavailableError
@@ -20,10 +18,10 @@ from xformer.errors import UnavailableError
 PAGE = "pages/feed_forward/page.py"
 
 
-@pytest.mark.parametrize("model", ["reverse", "digits", "characters", "parity"])
+@pytest.mark.parametrize("model", ["reverse", "digits"])
 def test_every_model_shows_its_neurons(open_page: Open, model: str) -> None:
     app = open_page(PAGE, model=model)
-    assert messages(app) == []
+    assert complaints(app) == []
     assert len(app.get("vega_lite_chart")) == 1
     assert not app.get("plotly_chart")  # its script is larger than all others, and nothing here needs it
     assert "have no clear trigger" in text(app)
@@ -61,7 +59,7 @@ def test_of_many_positions_a_window_is_shown(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input=numbers, picture="map", **{"from": "48"})
     for picture in ("map", "neuron"):
         app.segmented_control(key="ff_picture").set_value(picture).run()
-        assert messages(app) == []
+        assert complaints(app) == []
         assert "Shown are 12 of 60 positions, 48 to 59" in text(app)
 
 
@@ -85,7 +83,7 @@ def test_a_neuron_and_a_layer_are_ablated_and_restored(open_page: Open) -> None:
     app.sidebar.selectbox(key="model").set_value(
         "reverse-seq2seq"
     ).run()  # which has neither that layer nor that neuron
-    assert messages(app) == []
+    assert complaints(app) == []
 
 
 @pytest.mark.parametrize("out_of_reach", [False, True])
@@ -102,32 +100,12 @@ def test_how_activity_is_measured_is_said(open_page: Open, monkeypatch: pytest.M
     assert "The 0 of a ReLU writes nothing" in text(app)
 
 
-@pytest.mark.parametrize(
-    ("link", "n"),
-    [
-        ({"layer": "encoder.9", "neuron": "512", "picture": "ranked"}, 2),
-        ({"stage": "x", "order": "y", "picture": "map"}, 2),
-        ({"layer": "encoder.0", "stage": "pre", "order": "plain", "neuron": "511", "picture": "map"}, 0),
-    ],
-)
-def test_a_link_to_what_is_not_here_says_so(open_page: Open, link: dict[str, str], n: int) -> None:
+def test_a_link_restores_the_map(open_page: Open) -> None:
+    link = {"layer": "encoder.0", "stage": "pre", "order": "plain", "neuron": "511", "picture": "map"}
     app = open_page(PAGE, model="reverse", **link)
-    assert len(app.warning) == n
-    if n == 0:
-        assert app.query_params["neuron"] in ("511", ["511"])
-        assert app.segmented_control(key="ff_stage").value == "pre"
-
-
-CODE = [("map", {"order": "plain", "stage": "pre"}), ("neuron", {}), ("firing", {"over": "input"})]
-
-
-@pytest.mark.parametrize(("picture", "more"), CODE)
-def test_the_code_draws_what_is_shown(
-    open_page: Open, picture: str, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link = {"model": "reverse-small", "edits": "ablate:encoder.0.ffn.3", "picture": picture, **more}
-    app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, link)
-    assert len(app.code) == (2 if picture == "neuron" else 1)
+    assert complaints(app) == []
+    assert {name: in_link(app, name) for name in link} == link
+    assert app.segmented_control(key="ff_stage").value == "pre"
 
 
 def test_ablation_is_told_only_where_it_is_known() -> None:

@@ -1,21 +1,26 @@
-"""Tests of the figures that the “⋯” of a picture offers: their size, colours and title."""
+"""The figures that the “⋯” of a picture offers: size, colours, title, and below it the call and the link of what is shown."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
 import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
 
 from tests.pages.code_and_picture import files_offered
-from tests.pages.conftest import Open
-from tests.pages.test_runs import with_weights
+from tests.pages.conftest import Open, with_weights
 from xformer.training.run_store import RunStore
-from xformer.viz.theme import BACKGROUND
 
-RESIDUAL, FEED_FORWARD = "pages/residual/page.py", "pages/feed_forward/page.py"
+RESIDUAL, ATTENTION, COMPARE = "pages/residual/page.py", "pages/attention/page.py", "pages/compare/page.py"
+SERVED = "http://localhost:8501/here"
 Files = dict[str, Callable[[], bytes]]
+Asked = list[tuple[list[Any], dict[str, Any]]]
 
 
 @pytest.fixture
@@ -23,45 +28,102 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Files:
     return files_offered(monkeypatch)
 
 
-def words(svg: str) -> list[str]:
-    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """The charts and options of the figures from now on, which are not drawn: that is tested where figures are made."""
+    found: Asked = []
+    monkeypatch.setattr("pages.shared.picture.svg", lambda charts, **options: found.append((charts, options)) or "")
+    return found
 
 
-def test_a_figure_follows_its_options(open_page: Open, files: Files) -> None:
-    app = open_page(RESIDUAL, model="reverse", input="3 7 12")
+def test_a_figure_follows_its_options(open_page: Open, files: Files, asked: Asked) -> None:
+    app = open_page(RESIDUAL, model="reverse-small", input="3 7 12")
     [name] = [name for name in files if name.endswith(".svg")]
-    picture = name.removeprefix("reverse-").removesuffix(".svg")
-    usual = files[name]().decode()
-    assert re.search(r'<svg[^>]* width="[\d.]+"', usual)
-    assert words(usual)[0] == "reverse · “3 7 12”"
-    assert any(line.startswith("xformer.read(") for line in words(usual))
-
+    files[name]()
+    picture = name.removeprefix("reverse-small-").removesuffix(".svg")
     app.selectbox(key=f"figure_size_{picture}").set_value("1 column, 3.4 in")
     app.selectbox(key=f"figure_colours_{picture}").set_value("Dark")
     app.checkbox(key=f"figure_title_{picture}").set_value(False).run()
     assert not app.exception
-    chosen = files[name]().decode()
-    assert 'width="3.4in"' in chosen
-    assert f'fill="{BACKGROUND[1]}"' in chosen
-    assert not [line for line in words(chosen) if "reverse" in line]
-
+    files[name]()
     app.selectbox(key=f"figure_colours_{picture}").set_value("Grey")
     app.selectbox(key=f"figure_points_{picture}").set_value(12).run()
-    grey = files[name]().decode()
-    assert f'fill="{BACKGROUND[0]}"' in grey
-    assert all(len(set(re.findall("..", colour))) == 1 for colour in re.findall(r'stop-color="#(\w{6})"', grey))
+    files[name]()
+    usual, dark, grey = (options for _, options in asked)
+    assert usual["title"] == "reverse-small · “3 7 12”"
+    assert any(line.startswith("xformer.read(") for line in usual["caption"].splitlines())
+    assert (usual["width"], usual["font_size"], usual["grey"], usual["dark"]) == (None, None, False, False)
+    assert dark == {"width": 3.4, "font_size": 8, "grey": False, "dark": True}
+    assert grey == {"width": 3.4, "font_size": 12, "grey": True, "dark": False}
 
 
-def test_the_title_has_the_layer_and_the_head(open_page: Open, files: Files) -> None:
-    open_page("pages/attention/page.py", model="reverse", input="3 7 12", head="3.2")
-    name = next(name for name in files if name.endswith("-pattern.svg"))
-    assert words(files[name]().decode())[0] == "reverse · layer 3 · head 2 · “3 7 12”"
+def test_the_title_has_the_layer_and_the_head(open_page: Open, files: Files, asked: Asked) -> None:
+    open_page(ATTENTION, model="reverse-small", input="3 7 12", head="2.1")
+    next(make for name, make in files.items() if name.endswith("-pattern.svg"))()
+    assert asked[0][1]["title"] == "reverse-small · layer 2 · head 1 · “3 7 12”"
 
 
-def test_curves_of_runs_and_of_a_run_are_figures_too(open_page: Open, files: Files, runs: Path) -> None:
+def test_curves_of_runs_are_figures_too(open_page: Open, files: Files, runs: Path, asked: Asked) -> None:
     store = RunStore(runs)
     one, two = with_weights(store, "one"), with_weights(store, "two")
     open_page("pages/runs/page.py", runs=f"{one},{two}", curves="held_out_exact_match")
-    assert {"one", "two"} <= set(words(files["runs-curves.svg"]().decode()))
-    open_page("pages/train/page.py", run=one)
-    assert "0%" in words(files[f"{one}-training.svg"]().decode())  # the axis of a curve below the last frame
+    files["runs-curves.svg"]()
+    [([chart], _)] = asked
+    spec = chart if isinstance(chart, dict) else chart.to_dict()
+    assert {"one", "two"} <= {row.get("run") for rows in spec["datasets"].values() for row in rows}
+
+
+def caption(drawn: bytes) -> str:
+    """The words of a figure or a page, with the lines put together again that a figure breaks."""
+    text = drawn.decode()
+    lines = re.findall(r"<text[^>]*>([^<]*)</text>", text) or re.findall(r"<p>(.*?)</p>", text)
+    return unescape("".join(lines))
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The screens have an address."""
+    monkeypatch.setattr(type(st.context), "url", property(lambda _: SERVED))
+
+
+def link_of(app: AppTest) -> str:
+    return f"{SERVED}?{urlencode(app.query_params, doseq=True)}"
+
+
+@pytest.mark.usefixtures("served")
+def test_the_caption_of_the_attention_view_follows_what_is_changed(open_page: Open, files: Files) -> None:
+    app = open_page(ATTENTION, model="reverse-small", input="3 7 12")
+    name = next(name for name in files if name.endswith("-pattern.html"))
+    first = link_of(app)
+    assert first in caption(files[name]())
+    app.segmented_control(key="mask").set_value("causal").run()
+    assert "mask=causal" in link_of(app)
+    text = caption(files[name]())
+    assert link_of(app) in text
+    assert first not in text
+    assert "set_causal(True)" in text
+
+
+@pytest.mark.usefixtures("served")
+def test_what_a_part_of_the_screen_writes_alone_is_in_the_link() -> None:
+    def screen() -> None:
+        import streamlit as st
+
+        from pages.shared import link
+
+        link.begin("here")
+        link.share({"model": "reverse", "panel": "heads"})
+        link.finish()
+        address = link.address()
+        link.chose("panel", "lens")
+        st.text(address()[0])
+
+    app = AppTest.from_function(screen).run()
+    assert app.text[0].value == f"{SERVED}?model=reverse&panel=lens"
+
+
+def test_what_is_served_nowhere_has_no_link(open_page: Open, files: Files) -> None:
+    open_page(COMPARE)
+    text = caption(files["compare-steps.html"]())
+    assert text.count("decode_steps(") == 2  # of both players
+    assert "?" not in text

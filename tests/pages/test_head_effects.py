@@ -7,7 +7,7 @@ import pytest
 
 from pages.attention.head_scores import _ranked
 from tests.pages.code_and_picture import assert_code_draws, charts_shown
-from tests.pages.conftest import Open
+from tests.pages.conftest import Open, complaints, text
 
 PAGE = "pages/attention/page.py"
 LINK = {"model": "reverse", "input": "3 7 12 9", "panel": "scores of all heads"}
@@ -24,19 +24,21 @@ def test_one_press_ranks_all_heads_by_what_silencing_them_does(
     table = app.dataframe[0].value
     assert table["measured"].abs().is_monotonic_decreasing
     assert list(table.columns)[:4] == ["where", "head", "measured", "estimated"]
-    assert any("the loss goes from" in element.value for element in app.markdown)
-    assert any("All 16 heads are measured." in element.value for element in app.markdown)
+    assert "the loss goes from" in text(app)
+    assert "All 16 heads are measured." in text(app)
     assert app.query_params["without"] == "loss"
     assert_code_draws(app, shown, monkeypatch)
 
 
-@pytest.mark.parametrize(("at", "shown"), [("1", 1), ("99", 3)])
-def test_a_link_restores_what_it_is_judged_by(open_page: Open, at: str, shown: int) -> None:
-    app = open_page(PAGE, **LINK, without="lead", at=at, score="previous")
-    assert app.selectbox(key="effects_at").value == shown
-    assert any("the lead of" in element.value for element in app.markdown)
-    assert ["asks for a position" in warning.value for warning in app.warning] == [True] * (at == "99")
+def test_a_link_restores_what_it_is_judged_by(open_page: Open) -> None:
+    app = open_page(PAGE, **LINK, without="lead", at="1", score="previous")
+    assert complaints(app) == []
+    assert app.selectbox(key="effects_at").value == 1
+    assert "the lead of" in text(app)
     assert app.query_params["score"] == "previous"
+    app = open_page(PAGE, **LINK, without="lead", at="99")
+    assert app.selectbox(key="effects_at").value == 3
+    assert ["asks for a position" in line for line in complaints(app)] == [True]
 
 
 def test_what_takes_long_stops_after_a_moment_and_goes_on_when_asked(
@@ -46,7 +48,7 @@ def test_what_takes_long_stops_after_a_moment_and_goes_on_when_asked(
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
     monkeypatch.setattr("pages.shared.background_job.LONG", 0.0)
     app = open_page(PAGE, **LINK, without="loss")
-    assert any("heads measured. The other " in element.value for element in app.markdown)
+    assert "heads measured. The other " in text(app)
     table = app.dataframe[0].value
     assert table["measured"].isna().any()
     layer, head = (int(number) for number in app.query_params["head"].split("."))
@@ -57,8 +59,7 @@ def test_what_takes_long_stops_after_a_moment_and_goes_on_when_asked(
         if not app.dataframe[0].value["measured"].isna().any():
             break
         app.run()
-    else:
-        raise AssertionError("the rest is not measured")
+    assert app.dataframe[0].value["measured"].notna().all()
 
 
 def test_the_measured_heads_come_first_and_no_estimate_among_them() -> None:
@@ -72,5 +73,5 @@ def test_the_measured_heads_come_first_and_no_estimate_among_them() -> None:
 def test_where_it_cannot_be_had_the_scores_stay(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xformer.analysis.ablation.free_bytes", lambda: 1000)
     app = open_page(PAGE, **LINK, without="loss")
-    assert any("type a shorter input" in info.value for info in app.info)
+    assert "type a shorter input" in text(app)
     assert "diagonal" in app.dataframe[0].value

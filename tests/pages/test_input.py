@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import xformer
 from pages.components.controls import edit_sent
 from pages.shared import models
 from pages.shared.inputs import edited, kind_of
-from tests.pages.conftest import Open, everything, plain
+from tests.pages.conftest import Open, complaints, everything, plain
 from xformer import Checkpoint, Transformer, save
 from xformer.presets import preset
 from xformer.tasks import Task
@@ -24,7 +23,7 @@ ATTENTION = "pages/attention/page.py"
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One model of each kind of task, with fresh weights."""
     folder = tmp_path_factory.mktemp("untrained")
-    for name in ("induction", "addition", "parity", "brackets", "reverse"):
+    for name in ("induction", "addition", "brackets", "reverse"):
         chosen = preset(name)
         save(Checkpoint(Transformer(chosen.model), Task(chosen.task)), folder / name)
     return folder
@@ -36,7 +35,7 @@ def untrained(saved: Path, ship: Callable[[Path], None]) -> None:
     ship(saved)
 
 
-@pytest.mark.parametrize("name", ["induction", "addition", "brackets"])
+@pytest.mark.parametrize("name", ["addition", "brackets"])
 @pytest.mark.usefixtures("untrained")
 def test_default_random_and_an_example_can_be_read(open_page: Open, name: str) -> None:
     rule = Task(preset(name).task).rule
@@ -44,28 +43,22 @@ def test_default_random_and_an_example_can_be_read(open_page: Open, name: str) -
     assert app.sidebar.text_input(key="input").value == rule.default
     assert plain(rule.look_for) in everything(app)
     app.sidebar.button(key="random_input").click().run()
-    assert not app.error
+    assert complaints(app) == []
     purpose, typed = list(rule.examples().items())[-1]
     next(button for button in app.sidebar.button if button.label == purpose).click().run()
     assert app.sidebar.text_input(key="input").value == app.query_params["input"] == typed
-    assert not app.exception
-    assert not app.error
+    assert complaints(app) == []
 
 
 @pytest.mark.usefixtures("untrained")
 def test_a_model_of_another_task_brings_its_own_input_where_it_cannot_read_what_is_there(open_page: Open) -> None:
-    app = open_page(None, model="reverse", input="3 7 12")
-    for name, value in (
-        ("induction", "3 7 12"),
-        ("brackets", "(()())())("),
-        ("reverse", "3 7 12 9 4 11"),
-    ):
+    app = open_page("pages/embeddings/page.py", model="reverse", input="3 7 12")
+    for name, value in (("induction", "3 7 12"), ("brackets", "(()())())("), ("reverse", "3 7 12 9 4 11")):
         app.sidebar.selectbox(key="model").set_value(name).run()
         assert app.sidebar.text_input(key="input").value == value
-        assert not app.exception
-        assert not app.error
+        assert complaints(app) == []
     app.sidebar.text_input(key="input").set_value("3 99").run()
-    assert [plain(element.value).startswith("This model") for element in app.error] == [True]
+    assert [line.startswith("This model") for line in complaints(app)] == [True]
     assert app.query_params["input"] == "3 7 12 9 4 11"
 
 
@@ -79,13 +72,8 @@ EDITS = [
 @pytest.mark.parametrize(("name", "typed", "at", "text", "then"), EDITS)
 @pytest.mark.usefixtures("untrained")
 def test_a_token_edited_in_its_place_changes_the_typed_text(
-    open_page: Open, name: str, typed: str, at: int, text: str, then: str
+    name: str, typed: str, at: int, text: str, then: str
 ) -> None:
-    app = open_page(ATTENTION, model=name, input=typed)
-    [strip] = [one.proto for one in app.get("bidi_component") if one.proto.component_name == "xformer_prediction_strip"]
-    sent = json.loads(strip.json)
-    edit, tokens = sent["edit"], sent["lanes"][0]["tokens"]
-    assert edit["texts"] == [*tokens[edit["first"] :][: len(edit["texts"]) - 1], ""]
     subject = models.subject(name)
     pieces = kind_of(subject).pieces(xformer.read(subject, typed))
     assert edited(pieces.texts, at, text) == then
@@ -102,22 +90,11 @@ def test_a_text_keeps_its_spaces_where_a_token_is_edited() -> None:
     assert edit_sent({"at": 2, "text": "5"}, 3) == (2, "5")
 
 
-def test_of_a_long_text_the_last_window_is_shown(open_page: Open) -> None:
-    app = open_page("pages/embeddings/page.py", model="characters", input="to be " * 40)
-    n = models.subject("characters").shape.max_len
-    assert f"Characters {241 - n} to 240 of your 240 are shown: the last {n}" in everything(app)
-    assert not app.exception
-
-
 def test_a_run_that_would_take_all_memory_is_refused_with_a_sentence(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "1")  # MB
-    long = " ".join(["7"] * 60)
-    app = open_page("pages/attention/page.py", model="reverse", input=long)
-    assert not app.exception
-    assert "type a shorter input" in plain(app.error[0].value)
+    app = open_page(ATTENTION, model="reverse", input=" ".join(["7"] * 60))
+    assert ["type a shorter input" in line for line in complaints(app)] == [True]
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "0")
-    nothing_fits = open_page("pages/attention/page.py", model="reverse")
-    assert not nothing_fits.exception
-    assert any("of memory" in plain(error.value) for error in nothing_fits.error)
+    assert any("of memory" in line for line in complaints(open_page(ATTENTION, model="reverse")))

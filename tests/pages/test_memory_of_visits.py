@@ -23,7 +23,7 @@ from xformer.reading import Reading
 from xformer.viz.packing import pack
 
 CHANGED = {"input": "3 7 12 9 " * 13, "edits": "ablate:encoder.0.attn.1"}
-PAGES = ["attention", "feed_forward", "home"]
+PAGES = ["attention", "home"]
 
 
 class Kept:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.pages.conftest import ROOT, Open, parsed
-from tests.pages.test_train import finished
 
 MARKDOWN = set(
     re.findall(
@@ -73,37 +71,32 @@ def calls(tree: ast.Module) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
 
 def unescaped(expression: ast.expr) -> Iterator[str]:
     """The parts of an expression that may be anyone's words and go through no `escape_markdown`."""
-    if isinstance(expression, ast.Call):
-        name = (
-            expression.func.attr if isinstance(expression.func, ast.Attribute) else getattr(expression.func, "id", "")
-        )
-        if name in SAFE:
+    parts: list[ast.expr] = []
+    match expression:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in SAFE:
             return
-        if name in FROM_ANYONE or name in ("title_of", "why_not"):
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in {
+            *FROM_ANYONE,
+            "title_of",
+            "why_not",
+        }:
             yield ast.unparse(expression)
-            return
-        for argument in [*expression.args, *(word.value for word in expression.keywords)]:
-            yield from unescaped(argument)
-        if isinstance(expression.func, ast.Attribute):
-            yield from unescaped(expression.func.value)
-    elif isinstance(expression, ast.Name):
-        if expression.id in FROM_ANYONE:
-            yield expression.id
-    elif isinstance(expression, ast.Attribute):
-        if expression.attr in FROM_ANYONE:
-            yield ast.unparse(expression)
-    elif isinstance(expression, ast.IfExp):
-        yield from unescaped(expression.body)
-        yield from unescaped(expression.orelse)
-    elif isinstance(expression, ast.FormattedValue):
-        if expression.format_spec is None:  # a number has one
-            yield from unescaped(expression.value)
-    elif isinstance(expression, ast.Subscript):
-        yield from unescaped(expression.value)
-    else:
-        for child in ast.iter_child_nodes(expression):
-            if isinstance(child, ast.expr):
-                yield from unescaped(child)
+        case ast.Call(func=func, args=args, keywords=keywords):
+            parts = [*args, *(word.value for word in keywords)]
+            parts += [func.value] if isinstance(func, ast.Attribute) else []
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            if name in FROM_ANYONE:
+                yield ast.unparse(expression)
+        case ast.IfExp(body=body, orelse=orelse):
+            parts = [body, orelse]
+        case ast.Subscript(value=value) | ast.FormattedValue(value=value, format_spec=None):
+            parts = [value]
+        case ast.FormattedValue():
+            return  # a number has a format
+        case _:
+            parts = [child for child in ast.iter_child_nodes(expression) if isinstance(child, ast.expr)]
+    for part in parts:
+        yield from unescaped(part)
 
 
 def shown_unescaped(tree: ast.Module) -> list[str]:
@@ -134,10 +127,9 @@ def test_what_is_forbidden_is_found(line: str) -> None:
     assert escaped == line or not shown_unescaped(ast.parse(escaped))
 
 
-def test_an_error_repeats_what_was_typed_letter_by_letter(open_page: Open, runs: Path) -> None:
-    app = open_page("pages/train/page.py", run=finished(runs))
+def test_an_error_repeats_what_was_typed_letter_by_letter(open_page: Open) -> None:
+    app = open_page("pages/attention/page.py", model="reverse-small")
     for text in ("$x$ `a` a\\b", ":red[a] :material/delete:", "<b>x</b> https://evil.example me@evil.example"):
-        key = next(box.key for box in app.text_input if "probe_" in str(box.key))
-        app.text_input(key=key).set_value(text).run()
+        app.text_input(key="input").set_value(text).run()
         [shown] = [error.value for error in app.error]
         assert not re.search(r"(?<!\\)[$`<>\[\]_*]|:(?=[\w/])|@(?=\w)", shown), shown

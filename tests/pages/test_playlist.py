@@ -39,42 +39,25 @@ def go(app: AppTest, link: object) -> AppTest:
     return app.run()
 
 
-def test_each_screen_has_the_playlist_and_says_its_address(open_page: Open) -> None:
-    for name, page in (("", None), ("train", "pages/train/page.py")):
-        [data] = drawn(open_page(page))
-        assert data["screen"] == name
-        assert data["title"] == screens()[name or "home"].title
-        assert data["shipped"]["masks"] == "Masks"
-        assert data["answer"] is None
-
-
 def test_a_frame_has_no_playlist(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame, "is_framed", lambda: True)
     assert drawn(open_page(ATTENTION)) == []
 
 
-def test_a_view_opens_on_its_screen_also_on_the_same_one(open_page: Open) -> None:
+def test_a_view_opens_without_a_frame_and_what_is_no_screen_is_not_opened(open_page: Open) -> None:
     app = open_page(ATTENTION, model="reverse", input="4 9 2 11", edits="ablate:encoder.1.attn.2")
-    assert app.query_params["edits"] == "ablate:encoder.1.attn.2"
-    go(app, "/attention?model=reverse-small&input=3+7+12+9&mask=causal&head=2.1&embed=true")
-    assert app.title[0].value.startswith("Attention")
-    shown = {name: app.query_params[name] for name in ("model", "input", "mask", "head")}
-    assert shown == {"model": "reverse-small", "input": "3 7 12 9", "mask": "causal", "head": "2.1"}
-    assert "edits" not in app.query_params
-    assert "embed" not in app.query_params
-    go(app, "/?model=reverse&input=1+2+3")
-    assert (drawn(app)[0]["screen"], drawn(app)[0]["followed"]) == ("", 7)
-    assert app.query_params["input"] == "1 2 3"
+    for link in ("/nowhere?model=reverse-small", "https://example.org/"):
+        go(app, link)
+        assert app.title[0].value.startswith("Attention")
+        assert app.query_params["model"] == "reverse"
+        assert len(app.toast) == 1
+    go(app, "/?model=reverse-small&input=1+2+3&embed=true")
+    [data] = drawn(app)
+    assert (data["screen"], data["title"], data["followed"]) == ("", screens()["home"].title, 7)
+    assert (app.query_params["model"], app.query_params["input"]) == ("reverse-small", "1 2 3")
+    assert not {"edits", "embed"} & set(app.query_params)
     assert not app.warning
     assert not app.toast
-
-
-@pytest.mark.parametrize("link", ["/nowhere?model=reverse", "https://example.org/"])
-def test_what_is_no_screen_is_not_opened(open_page: Open, link: str) -> None:
-    app = go(open_page(ATTENTION, model="reverse"), link)
-    assert app.title[0].value.startswith("Attention")
-    assert app.query_params["model"] == "reverse"
-    assert len(app.toast) == 1
 
 
 def test_what_is_no_file_is_answered_with_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pages.shared.call import script
-from tests.pages.conftest import Open
-from tests.pages.test_runs import with_weights
+from tests.pages.code_and_picture import left_by
+from tests.pages.conftest import Open, with_weights
 from xformer.training.run_store import RunStore
 
 
@@ -24,13 +24,12 @@ def test_the_last_expression_is_shown_and_what_prints_is_left_alone() -> None:
 
 
 def test_the_code_of_a_run_names_no_folder_of_the_server_and_runs_beside_the_runs(
-    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = with_weights(RunStore(runs), "mine")
     code = open_page("pages/residual/page.py", model=f"{run}@8", input="4 9 2", picture="norms").code[0].value
     assert str(runs.parent) not in code
     assert "folder of runs" in code
+    assert code.endswith("show(picture)")
     monkeypatch.chdir(runs.parent)
-    exec(code, {})
-    page = capsys.readouterr().out.strip().removeprefix("The picture is in ")
-    assert "vega" in Path(page).read_text(encoding="utf-8")
+    assert left_by(code)["picture"].to_dict()["datasets"]

@@ -13,9 +13,9 @@ import pytest
 
 from pages.train import sweep as sweep_view
 from pages.train.sweep import sweep_finding, sweep_notes, time_left
-from tests.pages.conftest import Open
+from tests.pages.conftest import Open, everything
 from tests.pages.test_runs import RUNS, with_menu
-from tests.pages.test_train import PAGE, buttons, status_of, words
+from tests.pages.test_train import PAGE, buttons, status_of
 from tests.training.test_sweeps import members, train
 from tests.training.tiny import tiny_preset
 from xformer import viz
@@ -26,7 +26,7 @@ from xformer.training.run_store import RunStore
 from xformer.training.stored_sweep import StoredSweep
 from xformer.training.sweeps import READY, SWEPT, USUAL, check_alike, read_values, sweep
 
-PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10)
+PRESET = tiny_preset(steps=10, log_every=5, snapshot_every=5)
 
 
 @pytest.fixture(autouse=True)
@@ -64,16 +64,16 @@ def test_a_ready_sweep_starts_with_one_press_and_is_shown(open_page: Open, runs:
     assert entry.sweep["settings"] == {"seed": list(range(16))}
     assert app.query_params["run"] == entry.id
     assert status_of(app) == "16 models are waiting for their turn: it is next."
-    assert "The first maps come when it starts." in words(app)
+    assert "The first maps come when it starts." in everything(app)
 
 
 def test_many_seeds_of_any_preset_or_of_own_settings_with_their_cost(open_page: Open, runs: Path) -> None:
     app = open_page(PAGE)
-    one = words(app.button_group(key="train_group").set_value("own").run())
+    one = everything(app.button_group(key="train_group").set_value("own").run())
     app.segmented_control(key="train_way").set_value("seeds").run()
     assert "**Time:**" in one
-    assert "**Time for one of them alone:**" in words(app)
-    memory = [float(re.findall(r"Memory:\*\* about ([\d.]+) MB", text)[0]) for text in (one, words(app))]
+    assert "**Time for one of them alone:**" in everything(app)
+    memory = [float(re.findall(r"Memory:\*\* about ([\d.]+) MB", text)[0]) for text in (one, everything(app))]
     assert memory[0] < memory[1]
     app.segmented_control(key="train_group").set_value("seeds").run()
     app.number_input(key="train_seeds").set_value(5).run()
@@ -88,15 +88,15 @@ def test_a_sweep_over_two_settings_and_what_is_wrong_with_one(open_page: Open, r
     app = open_page(PAGE)
     app.segmented_control(key="train_group").set_value("sweep").run()
     app.text_input(key="sweep_values_0_peak_lr").set_value("fast").run()
-    assert "The values of learning rate are numbers with commas between them, got 'fast'" in words(app)
+    assert "The values of learning rate are numbers with commas between them, got 'fast'" in everything(app)
     assert app.button(key="start_reverse-small").disabled
     app.text_input(key="sweep_values_0_peak_lr").set_value("0.001 0.003").run()
     app.selectbox(key="sweep_name_1").set_value("peak_lr").run()
-    assert "two different ones, got learning rate twice" in words(app)
+    assert "two different ones, got learning rate twice" in everything(app)
     app.selectbox(key="sweep_name_1").set_value("warmup").run()
     app.text_input(key="sweep_values_1_warmup").set_value("0.1; 3").run()
     app.button(key="start_reverse-small").click().run()
-    assert "warmup must be from 0 to 1, got 3.0" in words(app)
+    assert "warmup must be from 0 to 1, got 3.0" in everything(app)
     app.text_input(key="sweep_values_1_warmup").set_value("0.1; 0.2").run()
     app.button(key="start_reverse-small").click().run()
     (entry,) = RunStore(runs).entries()
@@ -126,11 +126,11 @@ def test_a_finished_sweep_shows_its_pictures_and_opens_each_model(
     assert len(app.get("vega_lite_chart")) == 3
     table = app.dataframe[0].value
     assert list(zip(table["weight decay"], table["seed"], strict=True)) == [(0, 0), (0, 1), (0.5, 0), (0.5, 1)]
-    assert "0 of 4 models** got 99% of 8 held-out inputs right." in words(app)
+    assert "0 of 4 models** got 99% of 8 held-out inputs right." in everything(app)
     app.session_state["sweep_member"] = (run, 2)  # a click on its map
-    assert "weight decay 0.5, seed 0" in words(app.run())
+    assert "weight decay 0.5, seed 0" in everything(app.run())
     app.session_state["sweep_member"] = (run, 9)
-    assert "weight decay 0, seed 0" in words(app.run())
+    assert "weight decay 0, seed 0" in everything(app.run())
     app = app.select_slider(key=f"sweep_step_{run}").set_value(5).run()
     app = app.segmented_control(key="sweep_measure").set_value("steps_to_solve").run()
     assert not app.exception
@@ -145,7 +145,7 @@ def test_a_finished_sweep_shows_its_pictures_and_opens_each_model(
     clicked_on_a_cell(StoredSweep(store, run), monkeypatch)
     app = open_page(RUNS, runs="")  # no row is ticked
     assert list(app.dataframe[0].value["name"]) == ["Many"]
-    assert "4 models of sweeps not shown, tick a sweep to see its own" in words(app)
+    assert "4 models of sweeps not shown, tick a sweep to see its own" in everything(app)
 
 
 def clicked_on_a_cell(sweep: StoredSweep, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ def test_the_maps_follow_the_latest_step_until_the_slider_is_moved(monkeypatch: 
 
 def test_the_remaining_time_is_shown_once_the_speed_is_known() -> None:
     member = SimpleNamespace(id="a", preset=PRESET)
-    sweep: Any = SimpleNamespace(members=[member, member], runs={}, rows_of={"a": [{"step": 15}]})
+    sweep: Any = SimpleNamespace(members=[member, member], runs={}, rows_of={"a": [{"step": 5}]})
     known: Any = SimpleNamespace(live={"steps_per_second": 0.1})
     assert time_left(sweep, known) == " At this speed, about 2 min left at most."
     unknown: Any = SimpleNamespace(live={})
@@ -199,7 +199,7 @@ def test_a_running_sweep_is_stopped_and_resumed(open_page: Open, runs: Path, mon
         app = open_page(PAGE, run=run)
         assert status_of(app).startswith("Training 2 of 4 models together on the CPU: step 12 of 20, 2 have ended.")
         assert status_of(app).endswith(" left at most.")
-        assert "0 of 4 models** got 99% of 8 held-out inputs right, 2 are not decided." in words(app)
+        assert "0 of 4 models** got 99% of 8 held-out inputs right, 2 are not decided." in everything(app)
         assert {"run_stop", "run_new"} <= buttons(app)
         assert not {"run_pause", "run_resume", "run_rate"} & buttons(app)
         app.button(key="run_stop").click().run()
@@ -250,7 +250,7 @@ def test_the_models_of_a_sweep_stand_below_it_in_the_table_of_runs(
     train(store, run, monkeypatch)
     store.add(PRESET, owner="here", name="later")
     app = open_page(RUNS)
-    assert "finished · 2 models, one in the picture" in words(app)
+    assert "finished · 2 models, one in the picture" in everything(app)
     assert len(app.image) == 1
     app.button_group(key="runs_view").set_value("table").run()
     assert app.query_params["runs"] == run  # no other run has a curve
@@ -259,7 +259,7 @@ def test_the_models_of_a_sweep_stand_below_it_in_the_table_of_runs(
     assert list(app.run().dataframe[0].value["name"]) == ["Many · seed 1", "Many · seed 0"]
     app.session_state["runs_text"] = ""
     with_menu(app, run)
-    assert "A sweep of 2 models; 2 of them are runs of their own" in words(app)
+    assert "A sweep of 2 models; 2 of them are runs of their own" in everything(app)
     app.button(key=f"runs_models_{run}").click().run()
     assert not app.exception
     assert set(app.query_params["runs"].split(",")) == {run, *(one.id for one in members(store, run))}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from pages.shared.widgets import find_tokens
-from xformer.analysis.embeddings import cosine_matrix, cosines_with, pca
+from xformer.analysis.embeddings import cosine_matrix, cosines_with
 
 LABELS = ["the", "·Paris", "Paris", "·Parisian", "·in", "Par", "·a·b"]
 
@@ -21,12 +20,6 @@ def test_a_token_is_found_by_itself_then_by_what_holds_it() -> None:
     assert len(find_tokens(["x" * n for n in range(1, 99)], "x")) == 30
 
 
-def test_very_many_vectors_have_the_same_axes_and_cosines(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = torch.Generator().manual_seed(0)
-    vectors = torch.randn(400, 12, generator=draw, dtype=torch.float32) * torch.arange(1, 13) + 3
-    few, cosines = pca(vectors, 3), cosine_matrix(vectors)[7]
-    monkeypatch.setattr("xformer.analysis.embeddings.MOST_IN_DOUBLE", 100)
-    many = pca(vectors, 3)
-    for name in ("mean", "axes", "points", "explained"):
-        torch.testing.assert_close(getattr(many, name), getattr(few, name), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(cosines_with(vectors, 7), cosines, rtol=0, atol=1e-6)
+def test_the_cosines_with_one_of_very_many_vectors_are_those_of_the_matrix() -> None:
+    vectors = torch.randn(31, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float32) + 3
+    torch.testing.assert_close(cosines_with(vectors, 7), cosine_matrix(vectors)[7], rtol=0, atol=1e-6)

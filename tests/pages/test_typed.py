@@ -5,19 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from pages.shared.widgets import typed
-from tests.pages.conftest import Open, plain
+from tests.pages.conftest import Open, complaints
 from tests.pages.test_runs import RUNS, add
-from tests.pages.test_train import finished
 from xformer.errors import InputError
 from xformer.training.run_store import RunStore
-
-
-def messages(app: AppTest) -> list[str]:
-    assert not app.exception
-    return [plain(element.value) for kind in (app.error, app.warning) for element in kind]
 
 
 def test_a_text_is_taken_whole_or_refused_and_never_cut() -> None:
@@ -29,27 +22,21 @@ def test_a_text_is_taken_whole_or_refused_and_never_cut() -> None:
 
 @pytest.mark.parametrize(
     ("page", "key", "most"),
-    [
-        (None, "input", 20_000),
-        ("pages/compare/page.py", "compare_input", 2_000),
-        (RUNS, "runs_text", 80),
-    ],
+    [(None, "input", 20_000), ("pages/compare/page.py", "compare_input", 2_000)],
 )
-def test_pasting_too_much_is_one_sentence(open_page: Open, runs: Path, page: str | None, key: str, most: int) -> None:
-    app = open_page(page, **({"runs": finished(runs)} if page == RUNS else {}))
-    if page == RUNS:
-        app.session_state["runs_text"] = "tiny"  # else so few runs have no box
-        app.run()
-    assert messages(app) == []
+def test_pasting_too_much_is_one_sentence(open_page: Open, page: str | None, key: str, most: int) -> None:
+    app = open_page(page)
+    assert complaints(app) == []
     [box] = [box for box in app.text_input if str(box.key).startswith(key)]
     assert not box.proto.max_chars
     app = box.set_value("1 " * most).run()
-    assert messages(app) == [f"Up to {most:,} characters are read here, got {2 * most:,}; take a part of it."]
+    assert complaints(app) == [f"Up to {most:,} characters are read here, got {2 * most:,}; take a part of it."]
 
 
 def test_a_run_that_was_found_stays_found(open_page: Open, runs: Path) -> None:
     add(RunStore(runs), "one")
     app = open_page(RUNS, view="table", find="one")
     app.text_input(key="runs_text").set_value("x" * 81).run()
+    assert complaints(app) == ["Up to 80 characters are read here, got 81; take a part of it."]
     assert app.dataframe[0].value["name"].tolist() == ["one"]
     assert app.query_params["find"] == "x" * 80

@@ -6,20 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 import xformer
 from pages.attention.one_cell import Attribution, attribute, sentence
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
-from tests.pages.conftest import Open
+from tests.pages.conftest import Open, text
 from xformer import viz
 
 PAGE = "pages/attention/page.py"
 LINK = {"model": "induction", "input": "3 7 12 5 3 7 12", "head": "2.1.4-1", "panel": "why here?"}
-
-
-def notes(app: AppTest) -> str:
-    return " ".join(element.value for element in app.markdown)
 
 
 def test_an_induction_head_is_explained_by_the_head_before_it_in_nats(
@@ -28,13 +23,13 @@ def test_an_induction_head_is_explained_by_the_head_before_it_in_nats(
     app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, LINK)
     assert (
         "The two largest contributions are **layer 1 · head 1** at the key (+2.42) and **token** at the query"
-        in notes(app)
+        in text(app)
     )
-    assert "**Measured** by removing layer 1 · head 1 from this head’s keys:" in notes(app)
+    assert "**Measured** by removing layer 1 · head 1 from this head’s keys:" in text(app)
     table = app.dataframe[-1].value.set_index("what")
     assert table.index.tolist() == ["weight", "advantage", "score", "loss"]
     assert table.loc["weight", "after"] < table.loc["weight", "before"] / 2
-    assert f"Its score is **{table.loc['advantage', 'before']:.2f} nats** above the mean of the others" in notes(app)
+    assert f"Its score is **{table.loc['advantage', 'before']:.2f} nats** above the mean of the others" in text(app)
 
 
 def test_a_source_leads_back_to_the_head_that_wrote_it_and_back_again(open_page: Open) -> None:
@@ -43,13 +38,13 @@ def test_a_source_leads_back_to_the_head_that_wrote_it_and_back_again(open_page:
     )  # a cell that is not there, and one that is no key of this query
     assert app.selectbox(key="why_against").value == -1
     app.button(key="why_back_key_0_0").click().run()
-    assert "Layer 1 · head 1 at **1 “7”**" in notes(app)
+    assert "Layer 1 · head 1 at **1 “7”**" in text(app)
     assert "2.1.4-1" in app.query_params["trail"]
-    assert "Measured" not in notes(open_page(PAGE, **{**LINK, "head": "2.1.6-0"}))  # less than an even share
+    assert "Measured" not in text(open_page(PAGE, **{**LINK, "head": "2.1.6-0"}))  # less than an even share
     there = open_page(PAGE, **{**LINK, "head": "1.1.1-0", "trail": "2.1.4-1", "against": "1"})
     assert there.selectbox(key="why_against").value == 1
     there.button(key="why_step_0").click().run()
-    assert "Layer 2 · head 1 at **4 “3”**" in notes(there)
+    assert "Layer 2 · head 1 at **4 “3”**" in text(there)
     assert "trail" not in there.query_params
 
 
@@ -62,8 +57,7 @@ def found() -> Attribution:
 
 
 def test_the_sentence_names_deciding_and_opposing_sources(found: Attribution) -> None:
-    text = sentence(found, "the mean of the others")
-    assert "opposing" not in text
+    assert "opposing" not in sentence(found, "the mean of the others")
     assert found.contributions[-1].adds > -0.1
     against = replace(found.contributions[-1], adds=-1.2)
     assert f"the largest opposing one is {against.title} (−1.20)" in sentence(
@@ -88,9 +82,9 @@ def test_the_sentence_names_deciding_and_opposing_sources(found: Attribution) ->
 def test_where_no_source_decides_the_sentence_names_none(
     found: Attribution, changed: dict[str, Any], wanted: str
 ) -> None:
-    text = sentence(replace(found, **changed), "the mean of the others")
-    assert wanted in text
-    assert "**layer" not in text
+    said = sentence(replace(found, **changed), "the mean of the others")
+    assert wanted in said
+    assert "**layer" not in said
 
 
 def test_the_matrix_opens_a_layer_to_its_heads_and_sums_to_the_same(

@@ -1,0 +1,77 @@
+"""What holds on every screen: the code at a picture draws it, and what a link asks for in vain gets one warning each."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pages.code_and_picture import assert_code_draws_what_is_shown
+from tests.pages.conftest import Open, complaints
+
+LONG = " ".join(str(1 + step * 7 % 19) for step in range(60))
+PICTURES = [
+    ("attention", {"model": "reverse-small", "panel": "step by step", "mask": "causal"}),
+    ("attention", {"model": "reverse-seq2seq", "panel": "rollout", "mask": "causal"}),
+    ("attention", {"model": "digits", "panel": "rollout"}),
+    ("embeddings", {"model": "reverse", "show": "vocabulary", "axes": "3"}),
+    ("embeddings", {"model": "modular", "show": "waves", "wave": "17"}),
+    ("embeddings", {"model": "reverse-seq2seq", "show": "vocabulary", "side": "decoder"}),
+    ("embeddings", {"model": "digits", "show": "filters"}),
+    ("embeddings", {"model": "reverse", "input": LONG, "from": "3", "show": "cosines", "edits": "token:1.9"}),
+    ("positions", {"model": "reverse", "edits": "positions:off,token:1.9"}),
+    ("positions", {"model": "reverse", "show": "kinds"}),
+    ("positions", {"model": "digits", "show": "places"}),
+    ("feed_forward", {"edits": "ablate:encoder.0.ffn.3", "picture": "map", "order": "plain", "stage": "pre"}),
+    ("feed_forward", {"edits": "ablate:encoder.0.ffn.3", "picture": "neuron"}),
+    ("feed_forward", {"edits": "ablate:encoder.0.ffn.3", "picture": "firing", "over": "input"}),
+    ("residual", {"edits": "ablate:encoder.0.ffn", "goal": "lead", "picture": "lens"}),
+    ("residual", {"model": "reverse-seq2seq", "edits": "ablate:decoder.0.ffn", "goal": "lead", "picture": "parts"}),
+    ("residual", {"model": "characters", "edits": "ablate:decoder.0.ffn", "picture": "norms"}),
+    ("compare", {"a": "reverse-small", "b": "reverse-small~causal", "panel": "attention"}),
+    ("compare", {"a": "reverse-small", "b": "reverse-small~causal", "panel": "lens"}),
+    ("compare", {"a": "reverse-small", "b": "reverse-small~causal", "panel": "patching"}),
+    ("compare", {"a": "reverse-small", "b": "reverse-decoder", "panel": "rows"}),
+    ("compare", {"compare": "pairs", "input": "3 7 12 9", "other": "3 7 13 9", "part": "stream", "method": "exact"}),
+    ("compare", {"compare": "pairs", "input": "3 7 12 9", "other": "3 7 13 9", "part": "head", "method": "quick"}),
+]
+
+
+@pytest.mark.parametrize(("screen", "link"), PICTURES)
+def test_the_code_at_each_picture_draws_it(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, screen: str, link: dict[str, str]
+) -> None:
+    monkeypatch.setattr("pages.compare.panels.AT_ONCE", 60.0)  # on a busy machine too
+    monkeypatch.setattr("pages.compare.one_model.AT_ONCE", 60.0)
+    app = assert_code_draws_what_is_shown(
+        open_page, monkeypatch, f"pages/{screen}/page.py", {"model": "reverse-small"} | link
+    )
+    assert complaints(app) == []
+    assert len(app.get("plotly_chart")) == ("axes" in link)  # nothing else needs its large script
+
+
+@pytest.mark.parametrize(
+    ("screen", "link", "n"),
+    [
+        ("home", {"model": "../../etc"}, 1),
+        ("home", {"model": ""}, 1),
+        ("home", {"mask": "gas"}, 1),
+        ("attention", {"head": "9.9", "scale": "x", "view": "film", "arcs": "0"}, 4),
+        ("attention", {"head": "1.1.999-0", "arcs": "1.x"}, 1),  # a cell that is not there is forgotten
+        ("embeddings", {"model": "reverse", "input": LONG, "from": "60"}, 1),
+        ("embeddings", {"show": "vocabulary", "axes": "4", "near": ""}, 2),
+        ("embeddings", {"show": "waves", "wave": "99"}, 1),
+        ("positions", {"show": "attention", "watch": "9.9"}, 1),
+        ("positions", {"show": "own", "waves": "3-99"}, 1),
+        ("positions", {"show": "own", "waves": "²"}, 1),
+        ("feed_forward", {"layer": "encoder.9", "neuron": "512", "picture": "ranked"}, 2),
+        ("feed_forward", {"stage": "x", "order": "y", "picture": "map"}, 2),
+        ("residual", {"picture": "parts", "pos": "x", "goal": "y"}, 2),
+        ("first_principles", {"d": "3"}, 1),
+        ("first_principles", {"row": "9"}, 1),
+        ("first_principles", {"vector": "the:nan,1,1,1"}, 1),
+        ("train", {"run": "nonsense"}, 1),
+    ],
+)
+def test_what_a_link_asks_for_in_vain_is_said(open_page: Open, screen: str, link: dict[str, str], n: int) -> None:
+    app = open_page(f"pages/{screen}/page.py", **({"model": "reverse-small"} | link))
+    assert len(complaints(app)) == n
+    assert all("not here" in warning for warning in complaints(app))

@@ -1,0 +1,239 @@
+"""Every screen with tiny models of the Transformers library: its picture, or why there is none, and no false word."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+
+import xformer
+from pages.residual.pictures import similarity_notes
+from pages.shared import models
+from tests.adapters.test_huggingface import folder_of
+from tests.adapters.zoo import ZOO
+from tests.pages.conftest import Open, complaints, everything, n_charts, plain, strip_lanes
+from tests.pages.test_digits import tables
+from xformer.adapters import ModelAdapter, opening
+from xformer.adapters.inputs import keep_upload
+from xformer.adapters.load import open_model
+from xformer.errors import ModelFileError
+
+MEMBERS = {member.name: member for member in ZOO}
+FAMILIES = ["Llama", "GPT-2", "Mixtral", "BERT", "T5"]
+LOOKED_AT = "Looked at"
+"""A Llama of which no more is read than what it returns of its attention."""
+ENCODER, CLASSIFIER, TOKENS, SPAN = WITHOUT_LOGITS = (
+    "BertModel",
+    "DistilBertForSequenceClassification",
+    "DistilBertForTokenClassification",
+    "BertForQuestionAnswering",
+)
+VISION, HEADLESS, SIGLIP = OF_IMAGES = ("ViTForImageClassification", "ViTModel", "SiglipVisionModel")
+NAMES = (*FAMILIES, LOOKED_AT, *WITHOUT_LOGITS, *OF_IMAGES)
+OPENED: dict[str, ModelAdapter] = {}
+TEXT = "the cat sat on the mat"
+EDIT = "ablate:encoder.0.attn.1"
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each model is saved and opened for the first test that asks for it."""
+
+    def external(name: str) -> ModelAdapter | None:
+        if name in NAMES and name not in OPENED:
+            folder: Path = tmp_path_factory.mktemp("models") / name
+            if name in MEMBERS:
+                MEMBERS[name].save(folder)
+            else:
+                folder_of("Llama" if name == LOOKED_AT else name, folder)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(opening, "BACKENDS", ("returned_weights",) if name == LOOKED_AT else opening.BACKENDS)
+                OPENED[name] = open_model(folder)
+        return OPENED.get(name)
+
+    monkeypatch.setattr(models, "external", external)
+    monkeypatch.setattr(models, "external_titles", lambda: {name: name for name in NAMES})
+
+
+SCREENS = [
+    ("Llama", "feed_forward", {"picture": "map", "stage": "up"}, 1, "multiplied with the nonlinearity"),
+    ("Llama", "residual", {"picture": "parts", "token": "mat"}, 1, "logit of mat"),
+    ("Llama", "compare", {"with": "GPT-2"}, 0, "KL(A ‖ B) of the predicted distributions"),
+    ("Llama", "compare", {"with": "characters", "panel": "rows"}, 0, "The row that predicts position"),
+    ("GPT-2", "embeddings", {"show": "cosines"}, 3, "Positions"),
+    ("T5", "positions", {"show": "own"}, 1, "What is added to a score"),
+    ("Mixtral", "feed_forward", {"edits": "ablate:decoder.0.attn.1"}, 2, "4 experts, 2 of them for a token"),
+    ("BERT", "home", {"input": "the [MASK] sat"}, 0, "likeliest tokens at each gap"),
+    ("BERT", "residual", {"picture": "parts"}, 0, "no sum of what was added"),
+    ("BERT", "compare", {"edits": EDIT, "panel": "rows"}, 0, "This text has no gaps"),
+    (LOOKED_AT, "home", {}, 0, "can only be looked at"),
+    (LOOKED_AT, "attention", {"panel": "why here?"}, 0, "No decoder.1.attn.scores was found"),
+    (LOOKED_AT, "residual", {}, 0, "No residual stream was found"),
+    (ENCODER, "home", {}, 0, "it gives a vector of 24 numbers for each of the 6 positions"),
+    (ENCODER, "attention", {"panel": "change the run", "edits": EDIT}, 0, "Click a cell of the matrix to cut"),
+    (ENCODER, "residual", {"pooling": "first", "after": "1"}, 1, "usual for this model is the mean over all positions"),
+    (ENCODER, "compare", {"edits": EDIT}, 0, "outputs vectors and no predictions"),
+    (CLASSIFIER, "home", {}, 0, "LABEL_0 33"),
+    (CLASSIFIER, "attention", {"panel": "change the run", "edits": "token:4.10"}, 0, "before LABEL_0"),
+    (CLASSIFIER, "residual", {}, 0, "gives a class of the text, so there are no logits at each position"),
+    (CLASSIFIER, "compare", {"with": TOKENS}, 0, "has another kind of output; choose another model"),
+    (TOKENS, "compare", {"edits": EDIT}, 0, "The likeliest options of each"),
+    (TOKENS, "residual", {}, 1, "so another class in an early row"),
+    (SPAN, "home", {"input": "the cat >> the cat sat on the mat"}, 0, "nswer"),
+    (HEADLESS, "home", {}, 0, "This model has no output head"),
+    (HEADLESS, "attention", {"panel": "score_attribution"}, 2, "This model makes no predictions"),
+    (HEADLESS, "feed_forward", {"picture": "neuron"}, 1, "not drawn at random"),
+    (SIGLIP, "attention", {}, 1, "Where r1 c1 looks"),
+    (VISION, "attention", {"laid": "rollout", "panel": "steps"}, 1, "could have reached class"),
+    (VISION, "embeddings", {}, 0, "become vectors by a convolution"),
+    (VISION, "positions", {}, 0, "Nothing was found that tells this model where a token is"),
+    (VISION, "residual", {}, 0, "gives a class of the image"),
+    (VISION, "compare", {"edits": EDIT}, 0, "reads pictures"),
+    (VISION, "bug_lab", {}, 0, "it was not trained here"),
+]
+FALSE: dict[str, str] = dict.fromkeys(
+    WITHOUT_LOGITS, "goes on with|token by token|likeliest token|comes next|what is missing|Gap 1"
+)
+FALSE |= dict.fromkeys(OF_IMAGES, "Type a text|this text|what is missing|right answer|average token|become others")
+"""What is true of models of texts that predict tokens, and not of these."""
+
+
+@pytest.mark.parametrize(("name", "screen", "link", "charts", "says"), SCREENS)
+def test_a_screen_shows_its_picture_or_says_why_not(
+    open_page: Open, name: str, screen: str, link: dict[str, str], charts: int, says: str
+) -> None:
+    app = open_page(
+        f"pages/{screen}/page.py", model=name, **({"input": "flower" if name in OF_IMAGES else TEXT} | link)
+    )
+    assert complaints(app) == []
+    shown_text = everything(app).replace("**", "")
+    assert says in shown_text
+    assert n_charts(app) >= charts
+    assert name not in FALSE or not re.search(FALSE[name], shown_text, re.IGNORECASE)
+
+
+def test_a_long_continuation_is_written_on_a_click(open_page: Open) -> None:
+    app = open_page("pages/home/page.py", model="Llama", input="the cat sat")
+    assert "Greedy decoding" in everything(app)
+    assert not [block for block in app.code if block.value.startswith("the cat sat")]
+    app.button(key="story_write").click().run()
+    [story] = [block.value for block in app.code if block.value.startswith("the cat sat")]
+    assert len(story) > len("the cat sat")
+    app.button(key="story_again").click().run()
+    assert story not in [block.value for block in app.code]
+
+
+def test_of_a_model_that_can_only_be_looked_at_no_change_is_offered(open_page: Open) -> None:
+    link = {"input": "the cat sat", "mask": "full", "edits": "ablate:decoder.0.attn.1", "panel": "change the run"}
+    app = open_page("pages/attention/page.py", model=LOOKED_AT, **link)
+    assert "A change was left out" in app.warning[0].value
+    assert app.session_state["mask"] == "as trained"
+    assert not [button for button in app.button if "ilence" in str(button.label)]
+    assert "Set the mask" not in everything(app)
+    app.selectbox(key="replace_token").set_value(5)
+    app.button(key="replace").click().run()
+    assert not app.exception
+    assert app.session_state["edits"] == "token:0.5"
+
+
+def test_another_input_takes_the_first_line_and_leaves_the_others(open_page: Open) -> None:
+    app = open_page("pages/residual/page.py", model=ENCODER, input=TEXT, texts=f"{TEXT}\na dog\na bird")
+    assert app.text_area(key="similar_texts").value == f"{TEXT}\na dog\na bird"
+    app.text_input(key="input").set_value("the dog saw a cat").run()
+    assert app.text_area(key="similar_texts").value == "the dog saw a cat\na dog\na bird"
+    app.text_area(key="similar_texts").set_value("one").run()
+    assert not app.exception
+    assert "Type 2 to 8 texts" in app.error[0].value
+
+
+def layer(*cosines: float) -> pd.DataFrame:
+    """One layer of `analysis.similarity` of three texts, with the cosines of 1 and 2, 1 and 3, 2 and 3."""
+    pairs = dict(zip(((0, 1), (0, 2), (1, 2)), cosines, strict=True))
+    rows = [(2, i, j, 1.0 if i == j else pairs[min(i, j), max(i, j)]) for i in range(3) for j in range(3)]
+    return pd.DataFrame(rows, columns=["layer", "first", "second", "cosine"])
+
+
+def test_the_most_alike_texts_are_named_only_where_that_is_clear() -> None:
+    texts = ["a", "b", "c"]
+    [note] = similarity_notes(layer(0.31, -0.2, 0.28), texts)
+    assert "Texts **1** and **2** are most alike: 0.31. The next pair has 0.28." in note
+    assert not similarity_notes(layer(0.31, -0.2, 0.295), texts)
+    assert not similarity_notes(layer(0.999, 0.998, 0.999), texts)
+    assert not similarity_notes(layer(1.0, 0.2, 0.2), ["a", "a", "c"])  # of equal texts that is no news
+
+
+def test_that_all_are_alike_is_said_only_where_they_are() -> None:
+    texts = ["a", "b", "c"]
+    assert any("Even the least alike two have 0.61" in note for note in similarity_notes(layer(0.9, 0.7, 0.61), texts))
+    assert not any("Even the least" in note for note in similarity_notes(layer(0.9, 0.7, 0.4), texts))
+
+
+def test_the_class_is_said_with_its_probability_and_never_judged(open_page: Open) -> None:
+    reading = xformer.read(models.subject(VISION), "flower")  # pyright: ignore
+    module, pixels = reading.subject.opened.module, reading.example.arguments["pixel_values"]  # pyright: ignore
+    with torch.no_grad():
+        p = module(pixel_values=pixels).logits[0].softmax(dim=-1)
+    (first, second, third), order = p.topk(3).values.tolist(), p.topk(3).indices.tolist()
+    app = open_page("pages/attention/page.py", model=VISION, input="flower")
+    labels = [module.config.id2label[at] for at in order]
+    verdict = f"**{labels[0]}** {first:.2%}"
+    assert verdict in [plain(one.value) for one in app.markdown]
+    says = strip_lanes(app)[1]
+    assert (says["tokens"], says["right"]) == (labels, [])
+    assert says["probability"] == pytest.approx([first, second, third], abs=1e-4)
+    changed = open_page("pages/attention/page.py", model=VISION, input="flower", edits=EDIT)
+    assert any(plain(one.value).endswith(f", before {verdict}") for one in changed.markdown)
+
+
+def test_the_enlarged_heads_of_two_runs_lie_over_the_picture_on_one_scale(open_page: Open) -> None:
+    link = {"input": "flower", "head": "2.1.3-4", "edits": EDIT}
+    app = open_page("pages/attention/page.py", model=VISION, **link)
+    specs = [json.loads(element.proto.spec) for element in app.get("vega_lite_chart")]
+    scales = [
+        layer["encoding"]["color"]["scale"]["domain"]
+        for spec in specs
+        for layer in spec.get("layer", [])
+        if "scale" in layer.get("encoding", {}).get("color", {})
+    ]
+    of = [xformer.read(models.subject(VISION), "flower", changes=changes) for changes in ("", EDIT)]  # pyright: ignore
+    rows = [run["encoder.1.attn.pattern"][0, 0, 3] for run in of]
+    over = [found for found in tables(app) if "left" in found and {"class", "patch"} == set(found["kind"])]
+    assert [table["value"].tolist() for table in over] == [row.tolist() for row in rows]
+    assert over[0]["where"].tolist() == ["class", *(f"r{row} c{column}" for row in (1, 2, 3) for column in (1, 2, 3))]
+    largest = [row[1:].max().item() for row in rows]
+    assert largest[0] != largest[1]
+    assert scales == [[0.0, pytest.approx(max(largest))]] * 2
+
+
+def test_an_upload_is_read_by_its_name_and_one_that_is_gone_is_said(open_page: Open) -> None:
+    file, pixels = io.BytesIO(), np.random.default_rng(0).integers(0, 255, (40, 30, 3), np.uint8)
+    Image.fromarray(pixels).save(file, "PNG")
+    name = keep_upload(file.getvalue())
+    app = open_page("pages/home/page.py", model=VISION, input=name)
+    assert not app.warning
+    assert ["upload"] in [lane["tokens"] for lane in strip_lanes(app)]
+    app.button(key="picture_temple").click().run()
+    assert app.session_state["input"] == "temple"
+    gone = open_page("pages/home/page.py", model=VISION, input="upload-000000000000")
+    [warning] = gone.warning
+    assert "upload it again" in warning.value
+    assert gone.session_state["input"] == "flower"
+    gone.query_params["model"] = "reverse"  # a model of texts
+    assert not gone.run().exception
+
+
+def test_a_model_that_no_screen_can_ask_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XFORMER_MODELS", str(tmp_path))
+    for name in ("Wav2Vec2ForCTC", "CLIPModel", "CLIPVisionModel"):
+        MEMBERS[name].save(tmp_path / name)
+    for name in ("Wav2Vec2ForCTC", "CLIPModel"):
+        with pytest.raises(ModelFileError, match=f"^The screens cannot ask for what {name} reads; in Python, "):
+            models._load(f"hf:{name}", lambda done, of, what: None)
+    assert models._load("hf:CLIPVisionModel", lambda done, of, what: None) is not None
