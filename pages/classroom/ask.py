@@ -17,7 +17,7 @@ from xformer.classroom.rooms import MOST_CELLS, MOST_OPTIONS, Question, Room
 from xformer.errors import ClassroomError, XformerError
 from xformer.reading import Reading
 from xformer.site import head_title
-from xformer.viz.packing import AnyLayer, pattern_layers
+from xformer.viz.packing import AnyLayer, exact_weights, pattern_layers
 
 KINDS = {
     "cell": "Where will it look?",
@@ -134,7 +134,7 @@ def _cell(run: Reading, at: follow.Looked) -> tuple[dict[str, Any], list[str], s
         )  # fmt: skip
     if max(one.shape[1:]) > MOST_CELLS:
         raise ClassroomError(f"A map of up to {MOST_CELLS} tokens can be clicked, this one has {max(one.shape[1:])}.")
-    pattern = one.exact(head)
+    pattern = exact_weights(one, head)
     pattern = np.where(np.isfinite(pattern), pattern, 0.0)  # a hidden cell is infinite
     truth = [
         f"{row}.{key}"
