@@ -16,7 +16,6 @@ from pages.attention.heads import (
     call_of,
     change_panel,
     finding,
-    first_head,
     follow_cutting_click,
     head_tools,
     heads_worth_seeing,
@@ -78,7 +77,10 @@ def _attention(view: View) -> None:
     paths = [layer.name for layer in layers]
     first = heads_worth_seeing(view, original)
     found = first if changed is None else heads_worth_seeing(view, changed)
-    _follow_the_link(layers, first_head(first, paths))
+    best = Selection(len(paths) - 1)
+    if len(first):
+        best = Selection(paths.index(first["layer"].iloc[0]), int(first["head"].iloc[0]))
+    _follow_the_link(layers, best)
     with st.container(gap="xxsmall"):
         says = st.container()  # its content is known only below
         with st.container(key="head_tools"):

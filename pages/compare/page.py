@@ -19,7 +19,7 @@ from pages.compare.comparison import (
     places_of,
     state,
 )
-from pages.compare.one_model import pairs_panel, steering_panel
+from pages.compare.one_model import one_model, pairs_panel, steering_panel
 from pages.compare.panels import lengths_panel, lens_panel, many_panel, patching_panel, patterns_panel, rows_panel
 from pages.compare.sidebar import ask_input, ask_variants, input_in_link, variants_in_link
 from pages.compare.texts import compares_texts, no_text_reason, texts_panel
@@ -53,8 +53,8 @@ TABS = ("steps", "attention")
 """The panels beside “More”, which has the others."""
 OF_ALL_STEPS = {"many": many_panel, "lengths": lengths_panel}
 """Panels that do not show one step."""
-OF_ONE_MODEL = {"pairs": pairs_panel, "steering": steering_panel, "texts": texts_panel}
-"""What is compared beside variants on one input."""
+OF_ONE_MODEL = {"pairs": pairs_panel, "steering": steering_panel}
+"""What is compared in one model."""
 OF_A_PAIR = {"attention": patterns_panel, "patching": patching_panel}
 """Panels of two models at one step; the others show all models."""
 RULER = "compare_ruler"
@@ -80,7 +80,7 @@ def page() -> None:
         _variants(looked)
         return
     with frame.picture():
-        OF_ONE_MODEL[what](looked)
+        texts_panel(looked) if what == "texts" else one_model(looked, OF_ONE_MODEL[what])
 
 
 def _variants(looked: LookedAt) -> None:

@@ -104,7 +104,7 @@ def vectors_panel(view: View, parts: Mapping[str, Tensor], stack: str | None, sh
             st.markdown(f"**{run_title(name)}**")
         of_run = [Call(draw, (run,), {"part": part, **look}) for part in parts]
         if show == VECTORS:
-            embedding_sum(embedding_sum_data(run, stack=stack, positions=at), key=f"sum_{len(calls)}")
+            embedding_sum(key=f"sum_{len(calls)}", data=embedding_sum_data(run, stack=stack, positions=at))
         else:
             size = {"height": 170 if len(parts) > 1 else 380}
             of_run = [replace(call, options={**call.options, **size, "legend": call is of_run[-1]}) for call in of_run]
@@ -146,13 +146,10 @@ def where_from(view: View, stack: str | None) -> str:
     if view.task is not None and stack:
         text += f" Source and target {'**share** one' if view.config.tied_source else 'do not share this'} embedding matrix."
     with suppress(UnavailableError):
-        same = view.config.tied_output if view.task is not None else _is_tied(view, table)
+        matrix = view.subject.weights.unembedding().matrix
+        same = view.config.tied_output if view.task is not None else matrix.data_ptr() == table.data_ptr()
         text += f" The output uses {'the same matrix' if same else 'a matrix of its own'}."
     return text
-
-
-def _is_tied(view: View, table: Tensor) -> bool:
-    return view.subject.weights.unembedding().matrix.data_ptr() == table.data_ptr()
 
 
 MOST_NAMED = 6

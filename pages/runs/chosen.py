@@ -15,7 +15,7 @@ import streamlit as st
 from pages.shared import models, run_commands, run_store, screens
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.link import address
-from pages.shared.picture import Figures, figure_files, menu
+from pages.shared.picture import figure_files, menu
 from pages.shared.session import open_on
 from pages.shared.text import escape_markdown
 from pages.shared.widgets import choose
@@ -134,7 +134,7 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Rows]) -> dict[str
         wide.vega_lite_chart(spec, theme="streamlit", key=f"runs_chart_{metric}", width="stretch")
     if shown:
         with menu("runs_curves"):
-            figure_files(Figures(lambda dark: [draw(metric, dark) for metric in shown], address()), "curves", "runs")
+            figure_files(lambda dark: [draw(metric, dark) for metric in shown], address(), "curves", "runs")
     return {"curves": ",".join(metrics), "x": x, "scale": scale, "smooth": str(smoothing)}
 
 
@@ -182,7 +182,7 @@ def run_panel(entry: Entry, entries: Sequence[Entry], all_entries: Sequence[Entr
         "Delete",
         icon=":material/delete:",
         disabled=entry.is_active or not mine,
-        help=_on_deleting(entry, mine),
+        help="Only its owner can delete it, and not while it is trained; it can be restored for an hour.",
         on_click=_delete,
         args=(entry.id, entry.name),
         key=f"runs_delete_{entry.id}",
@@ -258,14 +258,6 @@ def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], mine
         again_at.button("Train again", width="stretch", key=f"runs_again_{run}", help=help, **again)
     with files_at, st.popover("Download", width="stretch"):
         _downloads(entry, entries, names)
-
-
-def _on_deleting(entry: Entry, mine: bool) -> str:
-    if not mine:
-        return "Only its owner can delete it."
-    if entry.is_active:
-        return "Stop it first, on the Train screen."
-    return f"It{' and its models' if entry.sweep else ''} can be restored for an hour."
 
 
 def _open_on(entry: Entry) -> None:

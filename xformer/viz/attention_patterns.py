@@ -171,11 +171,6 @@ def pooled(frame: pd.DataFrame, most: int, *, signed: bool = False) -> pd.DataFr
     return pattern_cells(np.where(seen, high, 0.0), seen, named(queries, tall), named(keys, wide))
 
 
-def titled(title: str) -> int:
-    """Pixels of a title above a chart."""
-    return 36 if title else 0
-
-
 def _heatmap(
     frame: pd.DataFrame,
     what: str,
