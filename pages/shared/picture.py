@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -86,10 +86,9 @@ def side_by_side(
     *,
     titles: Sequence[str] = (),
     widths: Sequence[float] = (),
-    gap: Literal["small", "medium"] = "medium",
 ) -> None:
     """Show charts in columns, each below its title where there are titles; `widths` are relative."""
-    for index, (place, call) in enumerate(zip(st.columns(widths or len(calls), gap=gap), calls, strict=True)):
+    for index, (place, call) in enumerate(zip(st.columns(widths or len(calls), gap="medium"), calls, strict=True)):
         with place:
             if titles:
                 st.markdown(f"**{escape_markdown(titles[index])}**")

@@ -97,9 +97,8 @@ class LookedAt:
     @property
     def link(self) -> dict[str, str]:
         """Its part of a link."""
-        return {"model": self.model, "input": self.input, "mask": self.mask} | (
-            {"edits": self.edits} if self.edits else {}
-        )
+        shown = {"model": self.model, "input": self.input, "mask": self.mask}
+        return shown | ({"edits": self.edits} if self.edits else {})
 
 
 def looked_at() -> LookedAt | None:

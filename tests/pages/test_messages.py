@@ -31,7 +31,6 @@ FROM_ANYONE = set(
 SAFE = {"escape_markdown", "len", "int", "float", "duration", "percent", "megabytes", "join_words"}
 """Calls that make a text harmless, or a number."""
 OURS = {
-    "attention/head_scores.py": {"name"},
     "attention/heads.py": {"label"},
     "attention/one_cell.py": {"found.removed.writer.name", "layer.title", "one.title", "title_of(run, cell)"},
     "bug_lab/browse.py": {"curves.title", "title", "why", "words"},  # escaped where it is made
