@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
@@ -41,27 +40,20 @@ from xformer.viz.principles import STEPS
 from xformer.widgets.matrices_data import is_followed, row_data
 
 _KEY = "why_trail"
-_STEP = r"(\d{1,3})\.(\d{1,3})\.(\d{1,5})-(\d{1,5})"
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(Selection):
     """A query and a key of a head, all counted from 0."""
 
-    layer: int
-    head: int
-    query: int
-    key: int
-
-    def __str__(self) -> str:
-        return f"{self.layer + 1}.{self.head + 1}.{self.query}-{self.key}"
+    query: int = 0
+    key: int = 0
 
 
 def trail_to(run: Reading) -> list[Cell]:
     """The cells that the visitor came from; cells that this model does not have are dropped."""
     if (text := asked("trail")) is not None:
-        steps = [map(int, step) for step in re.findall(_STEP, text, re.ASCII)]
-        st.session_state[_KEY] = [Cell(layer - 1, head - 1, query, key) for layer, head, query, key in steps]
+        st.session_state[_KEY] = [cell for step in text.split("_") if "-" in step and (cell := Cell.parse(step))]
     found: list[Cell] = st.session_state.get(_KEY, [])
     return [cell for cell in found if _is_there(run, cell)]
 
@@ -92,7 +84,7 @@ def breadcrumbs(run: Reading, trail: list[Cell]) -> None:
 def open_cell(cell: Cell, trail: list[Cell]) -> None:
     """Enlarge a head and lock a cell of it. A callback."""
     st.session_state[_KEY] = trail
-    choose_attention(KEY, Selection(cell.layer, cell.head, cell.query, cell.key))
+    choose_attention(KEY, cell)
 
 
 @dataclass(frozen=True, eq=False)

@@ -158,20 +158,12 @@ def _open_clicked() -> None:
         st.session_state[NEURON], st.session_state[_PICTURE] = int(cells[0]["neuron"]), "neuron"
 
 
-LITTLE_LOSS = 0.01
-"""A change of the loss, in nats, that is too small to matter."""
-
-
 def ablation_note(row: dict[str, Any], *, judged: bool) -> str:
     """What ablating a neuron does, from its row of `analysis.neurons`; "" where that is not known."""
     change, flips = float(row["loss_change"]), int(row["flips"])
     if math.isnan(change):
         return ""
     outputs = "answer" if judged else "prediction"
-    if not flips and abs(change) < LITTLE_LOSS:
-        return (
-            f"Ablating **#{row['neuron']}** alone hardly matters on this input: the loss changes by {change:+.1g} nats."
-        )
     moved = f" and {flips} {outputs}{'s' if flips != 1 else ''}" if flips else ""
     note = f"Ablating **#{row['neuron']}** changes the loss by {change:+.2g} nats{moved} on this input."
     return note.replace("-", "−")

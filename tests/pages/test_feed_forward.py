@@ -132,7 +132,7 @@ def test_ablation_is_told_only_where_it_is_known() -> None:
     def note(change: float, flips: int, *, judged: bool = True) -> str:
         return ablation_note({"neuron": 3, "loss_change": change, "flips": flips}, judged=judged)
 
-    assert "hardly matters" in note(0.001, 0)
+    assert "by −0.001 nats on" in note(-0.001, 0)
     assert "by +0.5 nats on" in note(0.5, 0)
     assert "and 1 answer on" in note(0.5, 1)
     assert "and 2 predictions on" in note(0.001, 2, judged=False)
