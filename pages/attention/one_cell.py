@@ -17,7 +17,7 @@ from pages.shared.call import Call
 from pages.shared.layout import caption
 from pages.shared.link import asked
 from pages.shared.picture import footer, shown
-from pages.shared.text import escape_markdown
+from pages.shared.text import escape_markdown, signed
 from pages.shared.view import View
 from xformer import viz
 from xformer.analysis.principles import AttentionCell, attention_cell, softmax_of_cell
@@ -143,21 +143,16 @@ def sentence(found: Attribution, over: str) -> str:
     if found.removed is None:
         return f"{text}, too little to explain."
     if not found.deciding:
-        first, second = (f"{one.title} ({nats(one.adds)})" for one in found.contributions[:2])
+        first, second = (f"{one.title} ({signed(one.adds)})" for one in found.contributions[:2])
         return f"{text}. No single source decides this; the largest contributions are {first} and {second}."
     named = [
-        f"**{one.writer.name}**{one.title.removeprefix(one.writer.name)} ({nats(one.adds)})" for one in found.deciding
+        f"**{one.writer.name}**{one.title.removeprefix(one.writer.name)} ({signed(one.adds)})" for one in found.deciding
     ]
     text += ". The largest contribution is " if len(named) == 1 else ". The two largest contributions are "
     text += " and ".join(named)
     if found.opposing is not None:
-        text += f"; the largest opposing one is {found.opposing.title} ({nats(found.opposing.adds)})"
+        text += f"; the largest opposing one is {found.opposing.title} ({signed(found.opposing.adds)})"
     return f"{text}."
-
-
-def nats(value: float) -> str:
-    """A number with its sign."""
-    return f"{value:+.2f}".replace("-", "−")
 
 
 LISTED = 5
@@ -255,7 +250,7 @@ def _way_back(run: Reading, cell: Cell, found: Attribution, trail: list[Cell]) -
             layer, at = run.attention.index(site), cell.key if one.side == "key" else cell.query
             there = Cell(layer, head, at, int(run[f"{site.path}.pattern"][0, head, at].argmax()))
             step: dict[str, Any] = {"on_click": open_cell, "args": (there, [*trail, cell])}
-            st.button(f"{one.title}: {nats(one.adds)}", key=f"why_back_{one.side}_{layer}_{head}", **step)
+            st.button(f"{one.title}: {signed(one.adds)}", key=f"why_back_{one.side}_{layer}_{head}", **step)
 
 
 def _check(found: Attribution) -> None:

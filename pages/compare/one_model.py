@@ -31,7 +31,7 @@ from pages.shared.layout import caption, headline
 from pages.shared.link import asked, carry
 from pages.shared.picture import footer, shown, table, toolbar
 from pages.shared.session import LookedAt, ask_model, wait_until_open
-from pages.shared.text import escape_markdown
+from pages.shared.text import escape_markdown, signed
 from pages.shared.widgets import ask_token, choose, seed, typed
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter, TaskModel
@@ -250,11 +250,6 @@ def _both_values(pair: MinimalPair) -> str:
 
 def _logit_difference(pair: MinimalPair) -> str:
     return " − ".join(f"logit({escape_markdown(pair.reading.subject.labels[token])})" for token in pair.answers)
-
-
-def signed(value: float, digits: int = 2) -> str:
-    """A number with its sign and a true minus."""
-    return f"{value:+.{digits}f}".replace("-", "−")
 
 
 def _map(

@@ -15,7 +15,7 @@ from pages.shared.inputs import MOST_TYPED
 from pages.shared.layout import WIDE, caption, headline, run_title, what_to_notice
 from pages.shared.link import asked, carry, chose
 from pages.shared.picture import footer, of_each_run, picture, shown, side_by_side, table
-from pages.shared.text import escape_markdown
+from pages.shared.text import escape_markdown, signed
 from pages.shared.view import ORIGINAL, View
 from pages.shared.widgets import ask_token, ask_window, choose, shown_of, typed
 from xformer import analysis, viz
@@ -316,9 +316,9 @@ def who_adds(parts: pd.DataFrame, position: int) -> list[str]:
     best, worst = named.nlargest(1, "contribution").iloc[0], named.nsmallest(1, "contribution").iloc[0]
     found = []
     if best["contribution"] > 0:
-        found.append(f"**{best['part']}** adds the most ({_number(best['contribution'], '+')})")
+        found.append(f"**{best['part']}** adds the most ({signed(best['contribution'])})")
     if worst["contribution"] < 0:
-        found.append(f"**{worst['part']}** takes away the most ({_number(worst['contribution'], '+')})")
+        found.append(f"**{worst['part']}** takes away the most ({signed(worst['contribution'])})")
     notes = [f"At position {position}, {' and '.join(found) or 'no part adds or takes away anything'}."]
     if best["contribution"] > 0 and best["kind"] in ("attention", "feed_forward"):
         what = "head" if best["head"] >= 0 else "layer"
@@ -425,13 +425,9 @@ def similarity_notes(frame: pd.DataFrame, texts: Sequence[str]) -> list[str]:
         return []
     notes, cosines, (first, second) = [], pairs["cosine"].tolist(), pairs[["first", "second"]].iloc[0]
     if cosines[0] - cosines[1] > CLEAR and texts[first] != texts[second]:
-        best, after = map(_number, cosines[:2])
+        best, after = (f"{cosine:.2f}" for cosine in cosines[:2])
         notes.append(f"Texts **{first + 1}** and **{second + 1}** are most alike: {best}. The next pair has {after}.")
     if cosines[-1] > ALL_ALIKE and cosines[0] - cosines[-1] > CLEAR:
-        least = _number(cosines[-1])
+        least = f"{cosines[-1]:.2f}"
         notes.append(f"Even the least alike two have {least}: compare the cosines with each other, not with 1.")
     return notes
-
-
-def _number(value: float, sign: str = "") -> str:
-    return f"{value:{sign}.2f}".replace("-", "−")

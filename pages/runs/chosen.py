@@ -103,19 +103,13 @@ def runs_state() -> RunsState:
     return st.session_state.setdefault("runs_state", RunsState())
 
 
-def labels(entries: Sequence[Entry]) -> dict[str, str]:
-    """The display name of each run: its name, with the start of its id where another run has the same name."""
-    names = [entry.name for entry in entries]
-    return {one.id: one.name if names.count(one.name) == 1 else f"{one.name} · {one.id[:4]}" for one in entries}
-
-
 def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Rows]) -> dict[str, str]:
     """Draw the curves of the chosen runs; returns what the link keeps."""
     entries = entries[:MAX_DRAWN]
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         metrics = _ask_metrics()
         x, scale, smoothing = _ask_look()
-    names, slots = labels(entries), runs_state().colour_slots()
+    names, slots = run_store.labels(entries), runs_state().colour_slots()
     found = {names[entry.id]: [_drawn(entry, flat(row)) for row in rows[entry.id]] for entry in entries}
     state = str((names, slots, is_dark(), {run: (len(of), of[-1:]) for run, of in rows.items()}))
 
@@ -176,7 +170,7 @@ def run_panel(entry: Entry, entries: Sequence[Entry], all_entries: Sequence[Entr
     st.page_link(TRAIN, label="Watch it train", icon=":material/movie:", query_params={"run": entry.id})
     _name_and_tags(entry, mine, sorted({tag for one in all_entries for tag in one.tags}))
     _status(entry, mine)
-    _actions(entry, entries, labels(entries), mine, who)
+    _actions(entry, entries, run_store.labels(entries), mine, who)
     _open_on(entry) if entry.sweep is None else _sweep(entry, all_entries)
     st.button(
         "Delete",
@@ -369,7 +363,7 @@ def run_notes(entries: Sequence[Entry], rows: Mapping[str, Rows], settings: pd.D
         rows: The reports of each run by its id.
         settings: The settings in which runs differ, one row per run.
     """
-    names = {run: escape_markdown(name) for run, name in labels(entries).items()}
+    names = {run: escape_markdown(name) for run, name in run_store.labels(entries).items()}
     if len({json.dumps(entry.task, sort_keys=True) for entry in entries}) > 1:
         return  # steps on one task say nothing about those on another
     scores = {entry.id: exact_match(entry, rows[entry.id][-1]) for entry in entries if rows[entry.id]}

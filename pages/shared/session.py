@@ -179,8 +179,7 @@ def ask_model() -> str:
     options = [*models.shipped(), *others, *runs]
     if (wanted := st.session_state.pop(WANTED, None)) is not None:
         choose_model(wanted)
-    names = list(runs.values())  # runs of the same name show the start of their id
-    shown = {id: f"▸ {name}" + (f" · {id[:4]}" if names.count(name) > 1 else "") for id, name in runs.items()}
+    shown = {id: f"▸ {name}" for id, name in runs.items()}
     before = st.session_state.get("model")
     if before not in options:
         st.session_state["model"] = models.first() or options[0]
