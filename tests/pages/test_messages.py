@@ -39,7 +39,7 @@ OURS = {
     "compare/panels.py": {"name"},  # escaped where it is made
     "compare/sidebar.py": {"words"},
     "embeddings/page.py": {"name"},
-    "feed_forward/pictures.py": {"choice.title", "title", "words"},  # of a layer, or escaped where it is made
+    "feed_forward/pictures.py": {"choice.title", "title"},  # of a layer, or escaped where it is made
     "home/more.py": {"label", "published.title"},
     "positions/panels.py": {"kind.title"},
     "runs/chosen.py": {"title", "words"},

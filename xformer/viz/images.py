@@ -211,7 +211,8 @@ def over_image(
     """
     table = overlay_table(reading, query=query, laid=laid, layer=layer, head=head)
     rows, columns = patch_grid(reading)
-    height = SMALL if table["panel"].nunique() > 1 or reading.subject.shape.image else LARGE
+    several = table.loc[table["row"] == table["row"].iloc[0], "panel"].nunique() > 1
+    height = SMALL if several or reading.subject.shape.image else LARGE
     ink = reading.example.stream[0].numpy(force=True) if reading.subject.shape.image else None  # [pixel]
     frame = overlay_frame(table, (rows, columns), height / rows, ink)
     what = "share" if laid == "rollout" else "attention"
