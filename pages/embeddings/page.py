@@ -180,7 +180,7 @@ def about_blank_patches(view: View) -> str:
     embedding, n = view.own.model.embedding, view.config.n_patches
     assert isinstance(embedding, PatchEmbedding)
     blank = int((embedding.patches(view.original().example.stream)[0] == 0).all(dim=-1).sum())
-    return f"Of the {n} patches of this image {blank} are blank: their vectors are equal but for their **positions**."
+    return f"Of the {n} patches of this image {blank} are blank; only **positions** can tell blank patches apart."
 
 
 page()

@@ -110,7 +110,7 @@ def _what(view: View, frame: pd.DataFrame, positions: Sequence[int], shown: Sequ
     )
     outline = "✓ and the outline mark the right answer" if run.has_right_answer else "no right answer is known here"
     if run.target_positions and not run.has_right_answer:
-        outline += f"; the outline marks where the likeliest token is that of the top row, “{run.answer_name}”"
+        outline += f"; the outline marks where the likeliest one is that of the top row, “{run.answer_name}”"
     which = "the decoder’s stream" if view.is_pair else "the stream"
     left_out = f" The {positions[0]} positions before the answer are left out." if positions[0] else ""
     moved = " Dashed frames: the token differs from the original." if view.is_changed else ""
