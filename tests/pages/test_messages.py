@@ -52,7 +52,6 @@ OURS = {
     "train/run.py": {"CURVES[what].title", "title"},
     "train/setup.py": {"about", "title", "words"},  # of presets and sweeps
     "train/status.py": {"words"},
-    "train/sweep.py": {"title"},  # of screens
 }
 """By file, expressions that hold words of this program, in spite of their names; each was looked at."""
 
