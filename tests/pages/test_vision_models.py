@@ -94,7 +94,7 @@ def test_the_class_is_said_with_its_probability_and_never_judged(open_page: Open
 def test_the_enlarged_head_lies_over_the_picture(open_page: Open) -> None:
     app = open_page("pages/attention/page.py", model=CLASSIFIER, input="flower", head="2.5.3-4")
     pattern = xformer.read(models.subject(CLASSIFIER), "flower")["encoder.1.attn.pattern"]  # pyright: ignore
-    [table] = [found for found in tables(app) if "left" in found and {"class", "patch"} == set(found["kind"])]
+    [table] = [found for found in tables(app) if "left" in found and {"special", "patch"} == set(found["kind"])]
     assert table["where"].tolist() == ["class", *(f"r{row} c{column}" for row in (1, 2, 3) for column in (1, 2, 3))]
     assert table["value"].tolist() == pattern[0, 4, 3].tolist()
 
