@@ -129,13 +129,6 @@ def notable_buttons(view: View, found: pd.DataFrame, paths: Sequence[str]) -> No
              help="Layer and head of those that follow a clear pattern or that the answer needs.")  # fmt: skip
 
 
-def first_head(found: pd.DataFrame, paths: Sequence[str]) -> Selection:
-    """The head to open on: the first one worth seeing, else the first head of the last layer."""
-    if found.empty:
-        return Selection(len(paths) - 1, 0)
-    return Selection(paths.index(found["layer"].iloc[0]), int(found["head"].iloc[0]))
-
-
 def attention_notes(view: View, layers: Sequence[AnyLayer], run: Reading, *, all_seen: bool = True) -> None:
     """What to notice: what to look for, and the mask; `all_seen`: the picture leaves out no key."""
     notes, causal = [], "a position then sees only itself and earlier ones."

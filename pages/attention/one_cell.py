@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from pages.shared.call import Call
 from pages.shared.layout import caption
 from pages.shared.link import asked
 from pages.shared.picture import footer, shown
-from pages.shared.text import escape_markdown
+from pages.shared.text import escape_markdown, signed
 from pages.shared.view import View
 from xformer import viz
 from xformer.analysis.principles import AttentionCell, attention_cell, softmax_of_cell
@@ -41,27 +40,20 @@ from xformer.viz.principles import STEPS
 from xformer.widgets.matrices_data import is_followed, row_data
 
 _KEY = "why_trail"
-_STEP = r"(\d{1,3})\.(\d{1,3})\.(\d{1,5})-(\d{1,5})"
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(Selection):
     """A query and a key of a head, all counted from 0."""
 
-    layer: int
-    head: int
-    query: int
-    key: int
-
-    def __str__(self) -> str:
-        return f"{self.layer + 1}.{self.head + 1}.{self.query}-{self.key}"
+    query: int = 0
+    key: int = 0
 
 
 def trail_to(run: Reading) -> list[Cell]:
     """The cells that the visitor came from; cells that this model does not have are dropped."""
     if (text := asked("trail")) is not None:
-        steps = [map(int, step) for step in re.findall(_STEP, text, re.ASCII)]
-        st.session_state[_KEY] = [Cell(layer - 1, head - 1, query, key) for layer, head, query, key in steps]
+        st.session_state[_KEY] = [cell for step in text.split("_") if "-" in step and (cell := Cell.parse(step))]
     found: list[Cell] = st.session_state.get(_KEY, [])
     return [cell for cell in found if _is_there(run, cell)]
 
@@ -92,7 +84,7 @@ def breadcrumbs(run: Reading, trail: list[Cell]) -> None:
 def open_cell(cell: Cell, trail: list[Cell]) -> None:
     """Enlarge a head and lock a cell of it. A callback."""
     st.session_state[_KEY] = trail
-    choose_attention(KEY, Selection(cell.layer, cell.head, cell.query, cell.key))
+    choose_attention(KEY, cell)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,21 +143,16 @@ def sentence(found: Attribution, over: str) -> str:
     if found.removed is None:
         return f"{text}, too little to explain."
     if not found.deciding:
-        first, second = (f"{one.title} ({nats(one.adds)})" for one in found.contributions[:2])
+        first, second = (f"{one.title} ({signed(one.adds)})" for one in found.contributions[:2])
         return f"{text}. No single source decides this; the largest contributions are {first} and {second}."
     named = [
-        f"**{one.writer.name}**{one.title.removeprefix(one.writer.name)} ({nats(one.adds)})" for one in found.deciding
+        f"**{one.writer.name}**{one.title.removeprefix(one.writer.name)} ({signed(one.adds)})" for one in found.deciding
     ]
     text += ". The largest contribution is " if len(named) == 1 else ". The two largest contributions are "
     text += " and ".join(named)
     if found.opposing is not None:
-        text += f"; the largest opposing one is {found.opposing.title} ({nats(found.opposing.adds)})"
+        text += f"; the largest opposing one is {found.opposing.title} ({signed(found.opposing.adds)})"
     return f"{text}."
-
-
-def nats(value: float) -> str:
-    """A number with its sign."""
-    return f"{value:+.2f}".replace("-", "−")
 
 
 LISTED = 5
@@ -263,7 +250,7 @@ def _way_back(run: Reading, cell: Cell, found: Attribution, trail: list[Cell]) -
             layer, at = run.attention.index(site), cell.key if one.side == "key" else cell.query
             there = Cell(layer, head, at, int(run[f"{site.path}.pattern"][0, head, at].argmax()))
             step: dict[str, Any] = {"on_click": open_cell, "args": (there, [*trail, cell])}
-            st.button(f"{one.title}: {nats(one.adds)}", key=f"why_back_{one.side}_{layer}_{head}", **step)
+            st.button(f"{one.title}: {signed(one.adds)}", key=f"why_back_{one.side}_{layer}_{head}", **step)
 
 
 def _check(found: Attribution) -> None:

@@ -16,7 +16,6 @@ from pages.attention.heads import (
     call_of,
     change_panel,
     finding,
-    first_head,
     follow_cutting_click,
     head_tools,
     heads_worth_seeing,
@@ -78,7 +77,10 @@ def _attention(view: View) -> None:
     paths = [layer.name for layer in layers]
     first = heads_worth_seeing(view, original)
     found = first if changed is None else heads_worth_seeing(view, changed)
-    _follow_the_link(layers, first_head(first, paths))
+    best = Selection(len(paths) - 1)
+    if len(first):
+        best = Selection(paths.index(first["layer"].iloc[0]), int(first["head"].iloc[0]))
+    _follow_the_link(layers, best)
     with st.container(gap="xxsmall"):
         says = st.container()  # its content is known only below
         with st.container(key="head_tools"):
@@ -115,9 +117,7 @@ def _attention(view: View) -> None:
     if below in draw:
         with frame.picture("panel"):
             panel(draw[below])
-    view.share(
-        head=_head_text(chosen), **_look_texts(chosen.looks), **{name: text for name, text in more.items() if text}
-    )
+    view.share(head=str(chosen), **_look_texts(chosen.looks), **{name: text for name, text in more.items() if text})
     attention_notes(view, other or layers, run, all_seen=chosen.looks.scale != "without_first_token")
 
 
@@ -156,12 +156,6 @@ def _look_of(asks: dict[str, str | None]) -> Look:
     return Look(scale if scale in SCALES else SCALES[0], shown if shown in SHOWN else SHOWN[0], tuple(heads))
 
 
-def _head_text(chosen: Selection) -> str:
-    """The chosen head and the locked cell, if any, for the link: "3.2" or "3.2.0-5"."""
-    text = f"{chosen.layer + 1}.{chosen.head + 1}"
-    return text if chosen.query is None or chosen.key is None else f"{text}.{chosen.query}-{chosen.key}"
-
-
 def _follow_the_link(layers: list[AnyLayer], best: Selection) -> None:
     """Select what a link asks for; on a change of the model the head most worth seeing; else keep the selection."""
     heads = [item.shape[0] for item in layers]
@@ -170,10 +164,9 @@ def _follow_the_link(layers: list[AnyLayer], best: Selection) -> None:
     if not is_link and st.session_state.get("heads_shown") == heads:
         return
     st.session_state["heads_shown"] = heads
-    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,5})-(\d{1,5}))?", asks["head"] or "", re.ASCII)
-    if match and 1 <= int(match[1]) <= len(heads) and 1 <= int(match[2]) <= heads[int(match[1]) - 1]:
-        cell = (None, None) if match[3] is None else (int(match[3]), int(match[4]))
-        best = Selection(int(match[1]) - 1, int(match[2]) - 1, *cell)
+    wanted = Selection.parse(asks["head"] or "")
+    if wanted is not None and 0 <= wanted.layer < len(heads) and 0 <= wanted.head < heads[wanted.layer]:
+        best = wanted
     elif asks["head"] is not None:
         not_here("head")
     choose_attention(KEY, replace(best, look=_look_of(asks)) if is_link else best)

@@ -9,6 +9,7 @@ import numpy as np
 import streamlit as st
 
 from pages.classroom import follow
+from pages.components.attention_view import Selection
 from pages.shared import link, models, resources
 from pages.shared.serving.classroom import hub, rooms
 from pages.shared.text import escape_markdown
@@ -17,7 +18,7 @@ from xformer.classroom.rooms import MOST_CELLS, MOST_OPTIONS, Question, Room
 from xformer.errors import ClassroomError, XformerError
 from xformer.reading import Reading
 from xformer.site import head_title
-from xformer.viz.packing import AnyLayer, pattern_layers
+from xformer.viz.packing import AnyLayer, exact_weights, pattern_layers
 
 KINDS = {
     "cell": "Where will it look?",
@@ -50,35 +51,36 @@ def dialog(room: Room) -> None:
         _own_question(room)
         return
     try:
-        at = follow.looked_at(values)
+        found = follow.looked_at(values)
     except XformerError:
-        at = None
-    if at is None:
+        found = None
+    if found is None:
         st.info("Open a screen that shows a model, such as Attention, to ask what it does.")
         return
-    typed, mask = values["input"], values["mask"]
-    if at.view.kind.is_typed:
+    typed, mask, view = values["input"], values["mask"], found[0]
+    if view.kind.is_typed:
         typed = st.text_input(
             "Input", typed, key="ask_input", help="Another one than on the screen, which they have seen."
         )
-    if not at.view.shape.is_read_only:
+    if not view.shape.is_read_only:
         masks = resources.MASKS
         mask = st.segmented_control("Attention mask", masks, default=mask, required=True, key="ask_mask") or mask
     asked: dict[str, str] = dict(values) | {"input": typed, "mask": mask}
     try:
-        changed = follow.looked_at(asked)
-        assert changed is not None
-        run = changed.view.changed() or changed.view.original()
+        found = follow.looked_at(asked)
+        assert found is not None
+        view, at = found
+        run = view.changed() or view.original()
         make = {"cell": _cell, "token": _token, "head": _head}[kind]
-        question, truth, head = make(run, changed)
+        question, truth, head = make(run, at)
     except XformerError as error:
         st.error(escape_markdown(str(error)))
         return
     text = st.text_input("Words", question["text"], key=f"ask_words_{kind}_{question['text']}")
     if st.button("Ask", type="primary", icon=":material/how_to_vote:", key="ask_now"):
         asked |= {"head": head} if head else {}
-        about = [models.title_of(changed.view.model), f"input {typed}", *resources.mask_words(mask)]
-        about += [one.label for one in changed.view.interventions]
+        about = [models.title_of(view.model), f"input {typed}", *resources.mask_words(mask)]
+        about += [one.label for one in view.interventions]
         _send(room, {**question, "text": text, "kind": kind, "about": " · ".join(about)}, truth, "attention", asked)
 
 
@@ -118,7 +120,7 @@ def _heads(layers: Sequence[AnyLayer]) -> dict[tuple[int, int], str]:
     }
 
 
-def _cell(run: Reading, at: follow.Looked) -> tuple[dict[str, Any], list[str], str]:
+def _cell(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
     layers = pattern_layers(run)
     heads = _heads(layers)
     chosen = (at.layer, at.head) if (at.layer, at.head) in heads else next(iter(heads))
@@ -134,7 +136,7 @@ def _cell(run: Reading, at: follow.Looked) -> tuple[dict[str, Any], list[str], s
         )  # fmt: skip
     if max(one.shape[1:]) > MOST_CELLS:
         raise ClassroomError(f"A map of up to {MOST_CELLS} tokens can be clicked, this one has {max(one.shape[1:])}.")
-    pattern = one.exact(head)
+    pattern = exact_weights(one, head)
     pattern = np.where(np.isfinite(pattern), pattern, 0.0)  # a hidden cell is infinite
     truth = [
         f"{row}.{key}"
@@ -148,7 +150,7 @@ def _cell(run: Reading, at: follow.Looked) -> tuple[dict[str, Any], list[str], s
     return content, truth, f"{layer + 1}.{head + 1}"
 
 
-def _token(run: Reading, at: follow.Looked) -> tuple[dict[str, Any], list[str], str]:
+def _token(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
     outputs = [*run.target_positions, *([] if run.open_output is None else [run.open_output])]
     if not run.has_logits or not outputs:
         raise ClassroomError("This model predicts no token of this input.")
@@ -171,7 +173,7 @@ def _token(run: Reading, at: follow.Looked) -> tuple[dict[str, Any], list[str], 
     return {"text": text, "options": tuple(labels[token] for token in tokens)}, [str(tokens.index(best))], ""
 
 
-def _head(run: Reading, at: follow.Looked) -> tuple[dict[str, Any], list[str], str]:
+def _head(run: Reading, at: Selection) -> tuple[dict[str, Any], list[str], str]:
     sites = run.attention
     heads = [(layer, head) for layer, site in enumerate(sites) for head in range(run.subject.shape.heads[site.path])]
     if len(heads) > MOST_OPTIONS:
@@ -182,6 +184,6 @@ def _head(run: Reading, at: follow.Looked) -> tuple[dict[str, Any], list[str], s
         found.silence(*heads)
         effects = found.measured
     best = max(heads, key=lambda head: effects[head])
-    titles = tuple(head_title(sites[layer].path, head, is_pair=at.view.is_pair) for layer, head in heads)
+    titles = tuple(head_title(sites[layer].path, head, is_pair=run.is_pair) for layer, head in heads)
     text = "Which head matters most: without which is the answer worst?"
     return {"text": text, "options": titles}, [str(heads.index(best))], f"{best[0] + 1}.{best[1] + 1}"

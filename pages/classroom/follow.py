@@ -5,15 +5,14 @@ app.py and the fragments of screens call `publish` when a screen has been drawn 
 
 from __future__ import annotations
 
-import re
 import struct
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
 
+from pages.components.attention_view import Selection
 from pages.shared import link, models, screens
 from pages.shared.live import live_state
 from pages.shared.serving.access import visitor_id
@@ -60,29 +59,17 @@ def publish_again() -> None:
     st.session_state.pop(_LAST, None)
 
 
-@dataclass(frozen=True)
-class Looked:
-    """A link of a screen that shows one model, as a view with the head that is enlarged there."""
+def looked_at(values: Mapping[str, str]) -> tuple[View, Selection] | None:
+    """What a link looks at, and the head that is enlarged there; None where it names no model.
 
-    view: View
-    layer: int
-    head: int
-    query: int | None
-    key: int | None
-
-
-def looked_at(values: Mapping[str, str]) -> Looked | None:
-    """What a link looks at; None where it names no model. Raises `XformerError` where it does not fit the model."""
+    Raises `XformerError` where it does not fit the model.
+    """
     if not {"model", "input", "mask"} <= values.keys() or models.resolved(values["model"]) is None:
         return None
     subject = models.subject(values["model"])
     source = subject.input.read(values["input"])
     view = View(values["model"], source, values["mask"], subject, parse(values.get("edits", ""), subject.shape))
-    found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,5})-(\d{1,5}))?", values.get("head", ""), re.ASCII)
-    if found is None:
-        return Looked(view, len(subject.shape.attention) - 1, 0, None, None)
-    cell = [None if number is None else int(number) for number in found.groups()[2:]]
-    return Looked(view, int(found[1]) - 1, int(found[2]) - 1, cell[0], cell[1])
+    return view, Selection.parse(values.get("head", "")) or Selection(len(subject.shape.attention) - 1)
 
 
 def shown(screen: str, values: Mapping[str, str]) -> tuple[dict[str, Any], bytes | None]:
@@ -91,17 +78,18 @@ def shown(screen: str, values: Mapping[str, str]) -> tuple[dict[str, Any], bytes
     Raises `XformerError` where the link does not fit the model.
     """
     title = screens.screens()[screen].title if screen in screens.screens() else screen
-    if not (screen in TABS or screens.screens()[screen].shows_a_model) or (at := looked_at(values)) is None:
+    if not (screen in TABS or screens.screens()[screen].shows_a_model) or (found := looked_at(values)) is None:
         return {"screen": title, "note": f"The lecturer shows “{title}”. Look at the lecturer's screen."}, None
-    if not _runs_in_browser(at.view):
-        return _picture(title, at)
-    state, missing = live_state(at.view)
+    view, at = found
+    if not _runs_in_browser(view):
+        return _picture(title, view, at)
+    state, missing = live_state(view)
     if missing:
-        return _picture(title, at)
-    state |= {"input": at.view.input.text(at.view.source), "tab": TABS.get(screen, "attention")}
+        return _picture(title, view, at)
+    state |= {"input": view.input.text(view.source), "tab": TABS.get(screen, "attention")}
     if "head" in values:
         state |= {"layer": at.layer, "head": at.head, "query": at.query, "key": at.key}
-    return {"screen": title, "model": at.view.model, "state": state}, None
+    return {"screen": title, "model": view.model, "state": state}, None
 
 
 def _runs_in_browser(view: View) -> bool:
@@ -114,15 +102,15 @@ def _runs_in_browser(view: View) -> bool:
         return False
 
 
-def _picture(title: str, at: Looked) -> tuple[dict[str, Any], bytes]:
+def _picture(title: str, view: View, at: Selection) -> tuple[dict[str, Any], bytes]:
     """The enlarged layer with all its heads, and the tokens that were read and predicted."""
-    original, changed = at.view.original(), at.view.changed()
+    original, changed = view.original(), view.changed()
     runs = [pattern_layers(run)[at.layer : at.layer + 1] for run in (original, changed) if run is not None]
     packed = pack(runs[0], runs[1] if changed is not None else None, selected=(0, at.head))
     planes = packed.message("view") + rider((0, at.head), (at.query, at.key))
-    lanes = at.view.kind.rows(original, changed, f"with {at.view.what_changed()}")
+    lanes = view.kind.rows(original, changed, f"with {view.what_changed()}")
     message = {
-        "screen": title, "title": models.title_of(at.view.model), "picture": time.time_ns() // 1_000_000,
+        "screen": title, "title": models.title_of(view.model), "picture": time.time_ns() // 1_000_000,
         "lanes": [[lane.name, list(lane.tokens)] for lane in lanes],
     }  # fmt: skip
     return message, struct.pack("<I", len(planes)) + planes + packed.head("view")

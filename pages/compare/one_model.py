@@ -31,7 +31,7 @@ from pages.shared.layout import caption, headline
 from pages.shared.link import asked, carry
 from pages.shared.picture import footer, shown, table, toolbar
 from pages.shared.session import LookedAt, ask_model, wait_until_open
-from pages.shared.text import escape_markdown
+from pages.shared.text import escape_markdown, signed
 from pages.shared.widgets import ask_token, choose, seed, typed
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter, TaskModel
@@ -84,7 +84,7 @@ Continuation = tuple[tuple[int, float], ...]
 """Tokens with their probabilities."""
 
 
-def one_model(looked: LookedAt, draw: Callable[[ModelAdapter, str, dict[str, str]], None]) -> None:
+def one_model(looked: LookedAt, draw: Callable[[LookedAt, ModelAdapter, str, dict[str, str]], None]) -> None:
     """Draw a panel about one model, chosen in the sidebar.
 
     Args:
@@ -98,19 +98,15 @@ def one_model(looked: LookedAt, draw: Callable[[ModelAdapter, str, dict[str, str
         return
     link: dict[str, str] = {}
     try:
-        draw(models.subject(model), model, link)
+        draw(looked, models.subject(model), model, link)
     except XformerError as error:
         st.info(escape_markdown(str(error)), icon=":material/info:")
     text = str(st.session_state.get(FIRST, looked.input))
     link_of_screen.share(replace(looked, model=model, input=text).link | link)
 
 
-def pairs_panel(looked: LookedAt) -> None:
+def pairs_panel(looked: LookedAt, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
     """Ask for the pair and draw its patching map."""
-    one_model(looked, partial(_pair, looked))
-
-
-def _pair(looked: LookedAt, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
     try:
         sources = _ask_inputs(subject, model)
     finally:
@@ -256,11 +252,6 @@ def _logit_difference(pair: MinimalPair) -> str:
     return " − ".join(f"logit({escape_markdown(pair.reading.subject.labels[token])})" for token in pair.answers)
 
 
-def signed(value: float, digits: int = 2) -> str:
-    """A number with its sign and a true minus."""
-    return f"{value:+.{digits}f}".replace("-", "−")
-
-
 def _map(
     context: PictureContext,
     pair: MinimalPair,
@@ -388,12 +379,8 @@ def _carrying(table: pd.DataFrame, position: int, *, first: bool) -> list[str]:
     return column["where"][carries].tolist() if carries == sorted(carries, reverse=first) else []
 
 
-def steering_panel(looked: LookedAt) -> None:
+def steering_panel(looked: LookedAt, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
     """Ask for the text, the two texts of the direction, layer and scale; show both continuations."""
-    one_model(looked, _steered)
-
-
-def _steered(subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
     if not subject.input.goes_on or subject.shape.is_pair:
         raise InputError("This model does not continue texts; choose one that does, like characters.")
     texts = {name: _ask_text(subject, name) for name in LABELS}

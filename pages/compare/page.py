@@ -19,7 +19,7 @@ from pages.compare.comparison import (
     places_of,
     state,
 )
-from pages.compare.one_model import pairs_panel, steering_panel
+from pages.compare.one_model import one_model, pairs_panel, steering_panel
 from pages.compare.panels import lengths_panel, lens_panel, many_panel, patching_panel, patterns_panel, rows_panel
 from pages.compare.sidebar import ask_input, ask_variants, input_in_link, variants_in_link
 from pages.compare.texts import compares_texts, no_text_reason, texts_panel
@@ -36,7 +36,6 @@ from pages.shared.text import escape_markdown
 from pages.shared.widgets import choose, not_here, seed
 from xformer import analysis, viz
 from xformer.errors import XformerError
-from xformer.viz.theme import RIGHT, WRONG
 from xformer.widgets.page import comparison_page
 
 MODES = {"models": "models", "pairs": "inputs", "steering": "steering"}
@@ -53,8 +52,8 @@ TABS = ("steps", "attention")
 """The panels beside “More”, which has the others."""
 OF_ALL_STEPS = {"many": many_panel, "lengths": lengths_panel}
 """Panels that do not show one step."""
-OF_ONE_MODEL = {"pairs": pairs_panel, "steering": steering_panel, "texts": texts_panel}
-"""What is compared beside variants on one input."""
+OF_ONE_MODEL = {"pairs": pairs_panel, "steering": steering_panel}
+"""What is compared in one model."""
 OF_A_PAIR = {"attention": patterns_panel, "patching": patching_panel}
 """Panels of two models at one step; the others show all models."""
 RULER = "compare_ruler"
@@ -80,7 +79,7 @@ def page() -> None:
         _variants(looked)
         return
     with frame.picture():
-        OF_ONE_MODEL[what](looked)
+        texts_panel(looked) if what == "texts" else one_model(looked, OF_ONE_MODEL[what])
 
 
 def _variants(looked: LookedAt) -> None:
@@ -224,11 +223,9 @@ def compare_headline(comparison: Comparison) -> str:
 
 
 def compare_notes(comparison: Comparison) -> Iterator[str]:
-    """What to notice: where the predictions differ first, and by how much."""
+    """What to notice: by how much the predictions differ, and from where on the models have read different tokens."""
     runs = comparison.runs()
     pairs = table(comparison, analysis.divergence_by_step, runs)
-    if (at := comparison.divergence()) is not None:
-        yield _first_difference(comparison, at)
     if len(pairs):
         yield _divergence(comparison, pairs)
     if len(pairs) and not bool(pairs["same_context"].all()):
@@ -238,18 +235,6 @@ def compare_notes(comparison: Comparison) -> Iterator[str]:
             "may only follow from the first one."
             + ("" if comparison.forced else " “Teacher-forced” gives all of them the same tokens.")
         )
-
-
-def _first_difference(comparison: Comparison, at: int) -> str:
-    """The predictions at the first step where they differ."""
-    found, steps = [], table(comparison, analysis.predictions_by_step, comparison.runs())
-    for row in steps.loc[steps["step"] == at].to_dict("records"):
-        verdict = "" if row["right"] is None else f"{RIGHT.mark} right, " if row["right"] else f"{WRONG.mark} wrong, "
-        found.append(
-            f"{letter_in(row['model'])} predicts **{escape_markdown(row['token'])}** with probability "
-            f"{row['probability']:.3f} ({verdict}entropy {row['entropy']:.2f} bits)"
-        )
-    return f"At {comparison.unit} {at} {'; '.join(found)}."
 
 
 def _divergence(comparison: Comparison, pairs: pd.DataFrame) -> str:

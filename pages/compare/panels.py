@@ -75,7 +75,7 @@ def patterns_panel(context: Context, step: int, two: Sequence[Reading], bar: Del
     titles = {"one": short[0], "other": short[1], "difference": f"Difference: {letters[1]} − {letters[0]}"}
     frame = table(context, analysis.pattern_difference, two, **options)
     calls = [Call(viz.pattern_difference, (two,), {**options, "show": show, "table": frame}) for show in titles]
-    side_by_side(context, calls, "compare_cells", titles=list(titles.values()), gap="small")
+    side_by_side(context, calls, "compare_cells", titles=list(titles.values()))
     largest = frame.loc[frame["difference"].abs().idxmax()]
     if abs(largest["difference"]) < ROUNDING:
         st.markdown(f"The patterns of {letters[0]} and {letters[1]} are equal here to within {ROUNDING:g}.")
@@ -222,7 +222,7 @@ def _show_counts(comparison: Comparison, counted: Agreement) -> None:
     side_by_side(comparison, accuracies, "compare_accuracy")
     confusions = [Call(viz.confusion, (counted,), {"model": name}) for name in comparison.names]
     titles = [f"{name}: predicted against right tokens" for name in comparison.names]
-    side_by_side(comparison, confusions, "compare_confusion", titles=titles, gap="small")
+    side_by_side(comparison, confusions, "compare_confusion", titles=titles)
     st.caption("The likeliest token counts, under teacher forcing. Bands are 95 % intervals (Wilson 1927).")
     footer(comparison, "accuracy", [*accuracies, *confusions], lambda: _every_accuracy(counted))
 

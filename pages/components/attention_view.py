@@ -9,9 +9,10 @@ messages of their own, in two elements that show nothing. So a click on a head s
 sends the changed run only. The messages stand before the view, which is then drawn once.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import streamlit as st
 from streamlit.components.v2 import component
@@ -52,6 +53,19 @@ class Selection:
     query: int | None = None
     key: int | None = None
     look: Look | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The head and the cell that a link writes as "3.2" or "3.2.0-5", layer and head counted from 1; else None."""
+        found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,5})-(\d{1,5}))?", text, re.ASCII)
+        if found is None:
+            return None
+        layer, head, query, key = (None if one is None else int(one) for one in found.groups())
+        return cls((layer or 0) - 1, (head or 0) - 1, query, key)
+
+    def __str__(self) -> str:
+        text = f"{self.layer + 1}.{self.head + 1}"
+        return text if self.query is None or self.key is None else f"{text}.{self.query}-{self.key}"
 
     @property
     def looks(self) -> Look:

@@ -1,13 +1,13 @@
 """Controls of our own: tokens in rows that can be edited, a pad to draw a digit on, buttons that copy an address, a playlist.
 
 prediction_strip([Lane("says", ("9", "12"), right=(True, False), probability=(0.99, 0.4))], key="strip")
-digit_pad(pixels, key="pad", on_drawn=take)        # in `take`: drawn_on("pad")
+digit_pad(key="pad", data={"pixels": pixels}, on_drawn_change=take)        # in `take`: drawn_on("pad")
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,8 +24,11 @@ def _component(name: str) -> Any:
     return component(f"xformer_{name}", css=style, js=script)
 
 
-_copy_address, _playlist, _prediction_strip = map(_component, ("copy_address", "playlist", "prediction_strip"))
-_digit_pad = component("xformer_digit_pad", css=style("digit_pad"), js=script("digit_pad", "streamlit"))
+copy_address, playlist, _prediction_strip = map(_component, ("copy_address", "playlist", "prediction_strip"))
+"""Two buttons that copy the address: as a link, and as an iframe for slides with the picture alone, which leaves out the
+parameters with the values in `usual`. And the playlist, which the browser keeps."""
+digit_pad = component("xformer_digit_pad", css=style("digit_pad"), js=script("digit_pad", "streamlit"))
+"""An image of 8 × 8 pixels to draw on with the mouse, a finger or the keyboard; `drawn_on` says what was drawn."""
 _PIXELS = re.compile(r"[0-9a-g]{64}", re.ASCII)
 
 
@@ -86,25 +89,7 @@ def edit_sent(edit: object, n_places: int) -> tuple[int, str] | None:
     return None if at is None or not isinstance(text, str) else (at, text)
 
 
-def digit_pad(pixels: Sequence[int], *, key: str, on_drawn: Callable[[], None]) -> None:
-    """Show an image of 8 × 8 pixels to draw on with the mouse, a finger or the keyboard; `on_drawn` follows each stroke."""
-    _digit_pad(key=key, data={"pixels": list(pixels)}, on_drawn_change=on_drawn)
-
-
 def drawn_on(key: str) -> str | None:
     """What was just drawn: 64 digits in base 17, a pixel each; None where the browser sent something else."""
     drawn = st.session_state[key].get("drawn")
     return drawn if isinstance(drawn, str) and _PIXELS.fullmatch(drawn) else None
-
-
-def copy_address(title: str, *, usual: Mapping[str, str], key: str) -> None:
-    """Two buttons that copy the address of what is shown: as a link, and as an iframe for slides with the picture alone.
-
-    The browser reads the address when a button is pressed; parameters with the values in `usual` are left out of the iframe's.
-    """
-    _copy_address(key=key, data={"title": title, "usual": dict(usual)})
-
-
-def playlist(data: Mapping[str, Any], *, key: str, on_go: Callable[[], None], on_open: Callable[[], None]) -> None:
-    """The playlist, which the browser keeps; in the callbacks `sent(key, "go")` and `sent(key, "open")` have its wishes."""
-    _playlist(key=key, data=dict(data), on_go_change=on_go, on_open_change=on_open)

@@ -23,7 +23,7 @@ def _component(name: str) -> Any:
     return component(f"xformer_{name}", css=style(name), js=script(name, "streamlit"))
 
 
-_embedding_sum, _matrices, _scene = map(_component, ("embedding_sum", "matrices", "scene"))
+embedding_sum, _matrices, _scene = map(_component, ("embedding_sum", "matrices", "scene"))
 _step_ruler, _training_player = map(_component, ("step_ruler", "training_player"))
 SCREENS = frozenset({"attention", "embeddings", "feed_forward", "positions", "residual"})
 """What a part of the scene leads to."""
@@ -62,11 +62,6 @@ def opened(act: Any) -> Opened | None:
     head = target.get("head", "")
     is_head = isinstance(head, str) and re.fullmatch(r"\d{1,3}\.\d{1,4}", head, re.ASCII)
     return Opened(screen, head if is_head else "")
-
-
-def embedding_sum(data: bytes, *, key: str) -> None:
-    """Draw packed data of `xformer.widgets.embedding_sum`."""
-    _embedding_sum(key=key, data=data)
 
 
 def matrices(data: Mapping[str, Any], *, key: str, changed: Callable[[Mapping[str, Any]], None]) -> None:

@@ -104,7 +104,7 @@ def vectors_panel(view: View, parts: Mapping[str, Tensor], stack: str | None, sh
             st.markdown(f"**{run_title(name)}**")
         of_run = [Call(draw, (run,), {"part": part, **look}) for part in parts]
         if show == VECTORS:
-            embedding_sum(embedding_sum_data(run, stack=stack, positions=at), key=f"sum_{len(calls)}")
+            embedding_sum(key=f"sum_{len(calls)}", data=embedding_sum_data(run, stack=stack, positions=at))
         else:
             size = {"height": 170 if len(parts) > 1 else 380}
             of_run = [replace(call, options={**call.options, **size, "legend": call is of_run[-1]}) for call in of_run]
@@ -124,7 +124,7 @@ def vectors_panel(view: View, parts: Mapping[str, Tensor], stack: str | None, sh
 def embedding_notes(view: View, parts: Mapping[str, Tensor], stack: str | None, show: str) -> None:
     """What to notice in a panel."""
     if view.shape.image:
-        notes = [where_patches_come_from(view), about_blank_patches(view, parts)]
+        notes = [where_patches_come_from(view), about_blank_patches(view)]
     else:
         matrix = "" if show == WAVES else where_from(view, stack)
         notes = [matrix, *(vocabulary_notes(view, stack) if show == VOCABULARY else [])]
@@ -146,17 +146,10 @@ def where_from(view: View, stack: str | None) -> str:
     if view.task is not None and stack:
         text += f" Source and target {'**share** one' if view.config.tied_source else 'do not share this'} embedding matrix."
     with suppress(UnavailableError):
-        same = view.config.tied_output if view.task is not None else _is_tied(view, table)
+        matrix = view.subject.weights.unembedding().matrix
+        same = view.config.tied_output if view.task is not None else matrix.data_ptr() == table.data_ptr()
         text += f" The output uses {'the same matrix' if same else 'a matrix of its own'}."
     return text
-
-
-def _is_tied(view: View, table: Tensor) -> bool:
-    return view.subject.weights.unembedding().matrix.data_ptr() == table.data_ptr()
-
-
-MOST_NAMED = 6
-"""So many blank patches are named."""
 
 
 def filters_panel(view: View) -> None:
@@ -182,19 +175,12 @@ def where_patches_come_from(view: View) -> str:
     )
 
 
-def about_blank_patches(view: View, parts: Mapping[str, Tensor]) -> str:
+def about_blank_patches(view: View) -> str:
     """How many patches of this image are blank."""
-    embedding = view.own.model.embedding
+    embedding, n = view.own.model.embedding, view.config.n_patches
     assert isinstance(embedding, PatchEmbedding)
-    patches = embedding.patches(view.original().example.stream)[0].tolist()
-    names = view.original().tokens[1:]
-    blank = [name for name, inside in zip(names, patches, strict=True) if not any(inside)]
-    of = f"of the {view.config.n_patches} patches of this image"
-    if len(blank) < 2:
-        return f"{len(blank) or 'None'} {of} {'is' if blank else 'are'} blank."
-    named = ", ".join(blank[:MOST_NAMED]) + (", …" if len(blank) > MOST_NAMED else "")
-    apart = " Only their **positions** tell them apart." if "positions" in parts else ""
-    return f"{len(blank)} {of} are blank ({named}): their vectors are equal.{apart}"
+    blank = int((embedding.patches(view.original().example.stream)[0] == 0).all(dim=-1).sum())
+    return f"Of the {n} patches of this image {blank} are blank; only **positions** can tell blank patches apart."
 
 
 page()

@@ -158,20 +158,12 @@ def _open_clicked() -> None:
         st.session_state[NEURON], st.session_state[_PICTURE] = int(cells[0]["neuron"]), "neuron"
 
 
-LITTLE_LOSS = 0.01
-"""A change of the loss, in nats, that is too small to matter."""
-
-
 def ablation_note(row: dict[str, Any], *, judged: bool) -> str:
     """What ablating a neuron does, from its row of `analysis.neurons`; "" where that is not known."""
     change, flips = float(row["loss_change"]), int(row["flips"])
     if math.isnan(change):
         return ""
     outputs = "answer" if judged else "prediction"
-    if not flips and abs(change) < LITTLE_LOSS:
-        return (
-            f"Ablating **#{row['neuron']}** alone hardly matters on this input: the loss changes by {change:+.1g} nats."
-        )
     moved = f" and {flips} {outputs}{'s' if flips != 1 else ''}" if flips else ""
     note = f"Ablating **#{row['neuron']}** changes the loss by {change:+.2g} nats{moved} on this input."
     return note.replace("-", "−")
@@ -404,17 +396,8 @@ def experts_panel(view: View) -> None:
 
 
 def without_neurons(view: View) -> None:
-    """For a model without feed-forward layers: shipped models that have some."""
-    n = view.shape.n_layers
-    st.info(
-        f"This model has no feed-forward layers: its {n} layer{'s are' if n > 1 else ' is'} attention only.",
-        icon=":material/hub:",
-    )
+    """For a model without feed-forward layers: that it has none, and shipped models that have some."""
     usable = [name for name in models.shipped() if not models.usable(name)]
-    others = {name: d_ff for name in usable if (d_ff := max(models.subject(name).shape.neurons.values(), default=0))}
-    if others:
-        st.markdown("These models have some:")
-        with st.container(horizontal=True):
-            for name, d_ff in others.items():
-                words = f"{name} · {d_ff} neurons per layer"
-                st.button(words, on_click=st.session_state.__setitem__, args=("model", name), key=f"use_{name}")
+    others = [name for name in usable if models.subject(name).shape.neurons]
+    some = f" {', '.join(others)} have some." if others else ""
+    st.info(f"This model has no feed-forward layers: its layers are attention only.{some}", icon=":material/hub:")

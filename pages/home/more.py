@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -61,7 +60,7 @@ def _curve(view: View, original: Reading, job: Job[TableSoFar]) -> None:
     shown(view, call, "how_long")
     st.caption(
         f"{table['samples'].iloc[0]} fresh inputs of each length, counted just now without changes; the band is the 95 % "
-        "interval of whole answers, the shaded lengths are those of its training."
+        "interval of whole answers. Filled: lengths of its training."
     )
     footer(view, "how_long", [call], lambda: table)
 
@@ -118,17 +117,6 @@ def edge_cases(edges: dict[str, Any]) -> str:
     return f"On the edge cases of its task, which random inputs hardly ever contain, it gets {right} wholly right."
 
 
-@dataclass(frozen=True, eq=False)
-class Pass:
-    """A forward pass of a model with random weights."""
-
-    trace: Trace
-    layers: list[AnyLayer]
-    seconds: float
-    loss: float
-    """Mean −log p of random tokens, in nats."""
-
-
 def published_panel() -> None:
     """The parameters of a published model, counted and as printed, and a forward pass with random weights on request."""
     options = {name: one.title for name, one in PUBLISHED.items()} | {OVERCOUNT: "Base, over-counted"}
@@ -165,9 +153,9 @@ def show_parts(parts: tuple[Part, ...]) -> None:
 
 
 @kept
-def forward(config: ModelConfig, seed: int = 0) -> Pass:
-    """One recorded pass of a new model over random tokens; the model itself is not kept."""
-    draw = torch.Generator().manual_seed(seed)
+def forward(config: ModelConfig) -> tuple[list[AnyLayer], Trace, float, float]:
+    """One recorded pass of a new model over random tokens: layers, trace, seconds, and −log p of random tokens in nats."""
+    draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         model = Transformer(config, draw).eval()
         source = torch.randint(1, config.vocab_size, (1, N_SOURCE), generator=draw)  # [batch, pos]
@@ -177,20 +165,20 @@ def forward(config: ModelConfig, seed: int = 0) -> Pass:
         seconds = time.perf_counter() - begun
     labels = torch.randint(1, config.vocab_size, (N_TARGET,), generator=draw)  # [pos]
     loss = torch.nn.functional.cross_entropy(trace.logits[0], labels).item()
-    return Pass(trace, pattern_layers(from_trace(model, trace)), seconds, loss)
+    return pattern_layers(from_trace(model, trace)), trace, seconds, loss
 
 
 def _forward(config: ModelConfig) -> None:
     with st.spinner("Initialising its weights …"):
-        done = forward(config)
+        layers, trace, seconds, loss = forward(config)
     chance = math.log(config.vocab_size)
     st.markdown(
         f"It ran just now with random weights: {n_parameters(config):,} numbers, {N_SOURCE} source and {N_TARGET} target "
-        f"tokens, logits {list(done.trace.logits.shape)} in **{done.seconds * 1e3:,.0f} ms**. Its loss on random tokens is "
-        f"**{done.loss:.2f}** nats; guessing costs ln {config.vocab_size:,} = {chance:.2f}."
+        f"tokens, logits {list(trace.logits.shape)} in **{seconds * 1e3:,.0f} ms**. Its loss on random tokens is "
+        f"**{loss:.2f}** nats; guessing costs ln {config.vocab_size:,} = {chance:.2f}."
     )
-    chosen = attention_choice(KEY, done.layers)
-    attention_view(pack(done.layers, selected=(chosen.layer, chosen.head)), key=KEY)
+    chosen = attention_choice(KEY, layers)
+    attention_view(pack(layers, selected=(chosen.layer, chosen.head)), key=KEY)
     st.caption("All layers and heads, untrained. The patterns of the trained models on the other screens were learned.")
 
 

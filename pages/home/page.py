@@ -12,7 +12,7 @@ from pages.shared import frame
 from pages.shared.call import Call
 from pages.shared.models import card_of_model
 from pages.shared.picture import footer, panel, shown, toolbar
-from pages.shared.session import View, open_page
+from pages.shared.session import View, open_sidebar
 from pages.shared.view import prediction_panel
 from pages.shared.widgets import choose
 from xformer import viz
@@ -26,7 +26,7 @@ LEARNED = 0.5
 
 
 def page() -> None:
-    view = open_page("See a transformer think", "Where does my input go?")
+    view = open_sidebar("See a transformer think", "Where does my input go?").view()
     with toolbar():
         st.markdown(f"**{view.input.instruction}**{_has_it_learned(view)}")
     with frame.picture():

@@ -18,7 +18,7 @@ from pages.shared.models import card_of_model
 from pages.shared.picture import footer, heading, picture, shown, table
 from pages.shared.text import escape_markdown
 from pages.shared.view import ORIGINAL, View, toggle_intervention
-from pages.shared.widgets import ask_window, choose, every_nth, not_here, window_words
+from pages.shared.widgets import ask_window, choose, not_here
 from xformer import analysis, viz
 from xformer.analysis.attention_patterns import looks_back_only
 from xformer.analysis.embeddings import places_side_by_side
@@ -191,7 +191,8 @@ def own_panel(view: View, side: str | None) -> None:
             heading("All dimensions")
         picture(view, "matrix", viz.position_values, view.original(), positions=rows, stack=side, height=330)
         what = "dimensions" if how == "added" else "pairs of dimensions"
-        st.caption(f"{window_words(rows, n)} × {width} {what}{every_nth(every(len(rows), width))}. {_ROWS[how]}")
+        drawn = -(-width // every(len(rows), width))
+        st.caption(f"{len(rows)} of {n} positions, {drawn} of {width} {what}. {_ROWS[how]}")
 
 
 def offsets_panel(view: View, side: str | None) -> None:
@@ -294,7 +295,7 @@ def places_panel(view: View) -> None:
 def position_note(view: View, side: str | None, show: str) -> str:
     """What to notice in the panel `show`; "" for nothing, and before the visitor has tried the switch."""
     if show == "attention":
-        return _about_loss(view) if OFF in view.on else ""
+        return _about_order(view) if OFF in view.on else ""
     if view.task is None:
         return ""
     if show == "own":
@@ -302,15 +303,13 @@ def position_note(view: View, side: str | None, show: str) -> str:
     return view.config.position_kind.offset_note(view.config) if show == "offsets" else ""
 
 
-def _about_loss(view: View) -> str:
-    on, off = with_and_without(view)
-    if on.target_positions and not (on.has_right_answer or view.input.goes_on):
-        return ""
-    note = f"Without positions the loss goes from {on.loss:.4f} to {off.loss:.4f} nats." if on.target_positions else ""
+def _about_order(view: View) -> str:
+    """What is left of the order; the loss of both runs stands at the predictions."""
+    off = with_and_without(view)[1]
     if looks_back_only(off, "decoder" if view.is_pair else None):
-        return f"{note} The remaining information on order comes from the **causal mask**."
+        return "The remaining information on order comes from the **causal mask**."
     is_known = not view.is_pair and len(off.tokens) > 1
-    return f"{note} All tokens are still there; only their **order** is lost." if is_known else note
+    return "All tokens are still there; only their **order** is lost." if is_known else ""
 
 
 def _about_numbers(view: View, side: str | None) -> str:

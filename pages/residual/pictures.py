@@ -11,11 +11,11 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared import resources
 from pages.shared.call import Call
-from pages.shared.inputs import MOST_TYPED, InputKind
+from pages.shared.inputs import MOST_TYPED
 from pages.shared.layout import WIDE, caption, headline, run_title, what_to_notice
 from pages.shared.link import asked, carry, chose
 from pages.shared.picture import footer, of_each_run, picture, shown, side_by_side, table
-from pages.shared.text import escape_markdown
+from pages.shared.text import escape_markdown, signed
 from pages.shared.view import ORIGINAL, View
 from pages.shared.widgets import ask_token, ask_window, choose, shown_of, typed
 from xformer import analysis, viz
@@ -25,7 +25,7 @@ from xformer.analysis.text_similarity import Pooling, default_pooling, stream_na
 from xformer.errors import InputError
 from xformer.formatting import percent
 from xformer.tasks.batch import IGNORED
-from xformer.viz.residual import MOST_POINTS
+from xformer.viz.residual import MOST_POINTS, asked_for
 
 MOST_NUMBERS = 100_000_000
 """Logits of a lens that are computed at a time; more would take seconds."""
@@ -102,28 +102,20 @@ def when_ahead(path: pd.DataFrame, position: int, n_tokens: int, one: str = "ans
     return f"{leads} after **{ahead}**, certain (≥ {SURE_OF:.0%}) after **{sure}**."
 
 
-def _outline(view: View) -> str:
-    """The part of the caption on the outline."""
-    run = view.original()
-    if run.has_right_answer:
-        return "✓ and the outline mark the right answer"
-    if not run.target_positions:
-        return "no right answer is known here"
-    if view.input.goes_on or view.input.kind != "text":
-        return view.kind.outline.format(one=view.input.one)
-    actual = tuple(run.ids("decoder")[at] for at in run.target_positions)
-    has_no_gap = view.is_pair or run.answer == actual
-    return "the outline marks where the likeliest token is the actual one" if has_no_gap else InputKind.outline
-
-
 def _what(view: View, frame: pd.DataFrame, positions: Sequence[int], shown: Sequence[int]) -> str:
     """The caption of the lens."""
-    norm = "the model’s last norm and its unembedding" if view.shape.final_norm else "the unembedding"
+    run, norm = (
+        view.original(),
+        "the model’s last norm and its unembedding" if view.shape.final_norm else "the unembedding",
+    )
+    outline = "✓ and the outline mark the right answer" if run.has_right_answer else "no right answer is known here"
+    if run.target_positions and not run.has_right_answer:
+        outline += f"; the outline marks where the likeliest one is that of the top row, “{run.answer_name}”"
     which = "the decoder’s stream" if view.is_pair else "the stream"
     left_out = f" The {positions[0]} positions before the answer are left out." if positions[0] else ""
     moved = " Dashed frames: the token differs from the original." if view.is_changed else ""
     return (
-        f"Logit lens: {which} after each step, read with {norm}; {_outline(view)}. The last row is the model’s output "
+        f"Logit lens: {which} after each step, read with {norm}; {outline}. The last row is the model’s output "
         f"itself.{left_out}{_thin(frame)}{moved}{shown_of(positions, shown)}"
     )
 
@@ -181,7 +173,7 @@ def _ask_position(view: View) -> int:
     if not positions:
         return looked_at(run)[0]
     reads, token = run.tokens_of("decoder"), view.subject.labels
-    verb = "has to say" if run.has_right_answer else view.kind.verb if view.input.goes_on else "says"
+    verb = {"right answer": "has to say", "really comes next": "is really followed by"}.get(run.answer_name, "says")
     names = {
         at: f"{at}: reads {reads[at]}, {'says' if labels[at] == IGNORED else verb} {token[run.explained(at)]}"
         for at in positions
@@ -195,9 +187,10 @@ def _ask_goal(view: View, position: int) -> tuple[str, int | None]:
     """Ask for one of `GOALS`, and for another token to explain."""
     run = view.original()
     one = "class" if run.output in CLASSES else "token"
-    meant = "right" if run.has_right_answer else view.kind.meant if view.input.goes_on else "predicted"
     lead = f"The lead is its logit minus that of the strongest other {one}. Only the lead decides which {one} wins."
-    goal = choose("goal", GOALS, "logit", f"Explain the {meant} {one}’s …", key="residual_goal", help=lead)
+    goal = choose(
+        "goal", GOALS, "logit", f"Explain the {asked_for(run, position)} {one}’s …", key="residual_goal", help=lead
+    )
     if view.task is not None:
         return goal, None
     explained = run.explained(position)
@@ -323,9 +316,9 @@ def who_adds(parts: pd.DataFrame, position: int) -> list[str]:
     best, worst = named.nlargest(1, "contribution").iloc[0], named.nsmallest(1, "contribution").iloc[0]
     found = []
     if best["contribution"] > 0:
-        found.append(f"**{best['part']}** adds the most ({_number(best['contribution'], '+')})")
+        found.append(f"**{best['part']}** adds the most ({signed(best['contribution'])})")
     if worst["contribution"] < 0:
-        found.append(f"**{worst['part']}** takes away the most ({_number(worst['contribution'], '+')})")
+        found.append(f"**{worst['part']}** takes away the most ({signed(worst['contribution'])})")
     notes = [f"At position {position}, {' and '.join(found) or 'no part adds or takes away anything'}."]
     if best["contribution"] > 0 and best["kind"] in ("attention", "feed_forward"):
         what = "head" if best["head"] >= 0 else "layer"
@@ -432,13 +425,9 @@ def similarity_notes(frame: pd.DataFrame, texts: Sequence[str]) -> list[str]:
         return []
     notes, cosines, (first, second) = [], pairs["cosine"].tolist(), pairs[["first", "second"]].iloc[0]
     if cosines[0] - cosines[1] > CLEAR and texts[first] != texts[second]:
-        best, after = map(_number, cosines[:2])
+        best, after = (f"{cosine:.2f}" for cosine in cosines[:2])
         notes.append(f"Texts **{first + 1}** and **{second + 1}** are most alike: {best}. The next pair has {after}.")
     if cosines[-1] > ALL_ALIKE and cosines[0] - cosines[-1] > CLEAR:
-        least = _number(cosines[-1])
+        least = f"{cosines[-1]:.2f}"
         notes.append(f"Even the least alike two have {least}: compare the cosines with each other, not with 1.")
     return notes
-
-
-def _number(value: float, sign: str = "") -> str:
-    return f"{value:{sign}.2f}".replace("-", "−")

@@ -15,7 +15,7 @@ import streamlit as st
 from pages.shared import models, run_commands, run_store, screens
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.link import address
-from pages.shared.picture import Figures, figure_files, menu
+from pages.shared.picture import figure_files, menu
 from pages.shared.session import open_on
 from pages.shared.text import escape_markdown
 from pages.shared.widgets import choose
@@ -103,19 +103,13 @@ def runs_state() -> RunsState:
     return st.session_state.setdefault("runs_state", RunsState())
 
 
-def labels(entries: Sequence[Entry]) -> dict[str, str]:
-    """The display name of each run: its name, with the start of its id where another run has the same name."""
-    names = [entry.name for entry in entries]
-    return {one.id: one.name if names.count(one.name) == 1 else f"{one.name} · {one.id[:4]}" for one in entries}
-
-
 def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Rows]) -> dict[str, str]:
     """Draw the curves of the chosen runs; returns what the link keeps."""
     entries = entries[:MAX_DRAWN]
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         metrics = _ask_metrics()
         x, scale, smoothing = _ask_look()
-    names, slots = labels(entries), runs_state().colour_slots()
+    names, slots = run_store.labels(entries), runs_state().colour_slots()
     found = {names[entry.id]: [_drawn(entry, flat(row)) for row in rows[entry.id]] for entry in entries}
     state = str((names, slots, is_dark(), {run: (len(of), of[-1:]) for run, of in rows.items()}))
 
@@ -134,7 +128,7 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Rows]) -> dict[str
         wide.vega_lite_chart(spec, theme="streamlit", key=f"runs_chart_{metric}", width="stretch")
     if shown:
         with menu("runs_curves"):
-            figure_files(Figures(lambda dark: [draw(metric, dark) for metric in shown], address()), "curves", "runs")
+            figure_files(lambda dark: [draw(metric, dark) for metric in shown], address(), "curves", "runs")
     return {"curves": ",".join(metrics), "x": x, "scale": scale, "smooth": str(smoothing)}
 
 
@@ -176,13 +170,13 @@ def run_panel(entry: Entry, entries: Sequence[Entry], all_entries: Sequence[Entr
     st.page_link(TRAIN, label="Watch it train", icon=":material/movie:", query_params={"run": entry.id})
     _name_and_tags(entry, mine, sorted({tag for one in all_entries for tag in one.tags}))
     _status(entry, mine)
-    _actions(entry, entries, labels(entries), mine, who)
+    _actions(entry, entries, run_store.labels(entries), mine, who)
     _open_on(entry) if entry.sweep is None else _sweep(entry, all_entries)
     st.button(
         "Delete",
         icon=":material/delete:",
         disabled=entry.is_active or not mine,
-        help=_on_deleting(entry, mine),
+        help="Only its owner can delete it, and not while it is trained; it can be restored for an hour.",
         on_click=_delete,
         args=(entry.id, entry.name),
         key=f"runs_delete_{entry.id}",
@@ -258,14 +252,6 @@ def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], mine
         again_at.button("Train again", width="stretch", key=f"runs_again_{run}", help=help, **again)
     with files_at, st.popover("Download", width="stretch"):
         _downloads(entry, entries, names)
-
-
-def _on_deleting(entry: Entry, mine: bool) -> str:
-    if not mine:
-        return "Only its owner can delete it."
-    if entry.is_active:
-        return "Stop it first, on the Train screen."
-    return f"It{' and its models' if entry.sweep else ''} can be restored for an hour."
 
 
 def _open_on(entry: Entry) -> None:
@@ -377,7 +363,7 @@ def run_notes(entries: Sequence[Entry], rows: Mapping[str, Rows], settings: pd.D
         rows: The reports of each run by its id.
         settings: The settings in which runs differ, one row per run.
     """
-    names = {run: escape_markdown(name) for run, name in labels(entries).items()}
+    names = {run: escape_markdown(name) for run, name in run_store.labels(entries).items()}
     if len({json.dumps(entry.task, sort_keys=True) for entry in entries}) > 1:
         return  # steps on one task say nothing about those on another
     scores = {entry.id: exact_match(entry, rows[entry.id][-1]) for entry in entries if rows[entry.id]}

@@ -17,6 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import pandas as pd
 import streamlit as st
 
+from pages.shared.text import signed
 from xformer.analysis.ablation import agreement
 from xformer.errors import XformerError
 from xformer.formatting import duration
@@ -175,7 +176,7 @@ def how_far_to_trust(table: pd.DataFrame, many: str) -> str:
         words += " **Do not rely on the estimates here: a random order could agree as well.**"
     elif found.is_poor:
         words += f" **Do not choose {many} by the estimates here: they miss large effects.**"
-    rho = f"{int(found.rho * 100) / 100:+.2f}".replace("-", "−")
+    rho = signed(int(found.rho * 100) / 100)
     return (
         f"{words} Over the {found.n} that are measured and do anything, the estimates have a rank correlation of **{rho}** "
         f"with the measurements (Spearman; 1: the same order, 0: no relation); the {found.top} {many} with the largest "

@@ -42,7 +42,7 @@ def begin(screen: Screen) -> DeltaGenerator:
         else:
             with st.popover("Share", icon=":material/share:", type="tertiary"):
                 usual = {"panel": screen.usual_panel} if screen.usual_panel else {}
-                copy_address(screen.title, usual=usual, key="copy_address")
+                copy_address(key="copy_address", data={"title": screen.title, "usual": usual})
     if is_framed():
         st.session_state[_MESSAGES] = st.container(key="frame_said")
     return menus

@@ -53,12 +53,6 @@ class InputKind:
 
     is_typed = True
     """Whether it is typed, so that its tokens can be edited one by one; what is drawn is tall, and stands below the mask."""
-    outline = "no right answer is known here; the outline marks the final prediction of the unchanged model"
-    """What the outline in the logit lens marks where no right answer is known."""
-    verb = "says"
-    """Joins a position and its known token, where no token is right or wrong."""
-    meant = "predicted"
-    """An adjective for that token."""
 
     def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
         """Ask for an input. Returns the source: the typed text, or the last readable one below an error message.
@@ -214,10 +208,6 @@ def _class_of(run: Reading) -> str:
 
 class TextKind(InputKind):
     """Text: no token is right or wrong, but the real next tokens are more or less expected."""
-
-    verb = "really followed by"
-    meant = "next"
-    outline = "a text has no right answer; the outline marks where the likeliest {one} is the real next one"
 
     def read_rows(self, run: Reading) -> list[Lane]:
         """The tokens of a text that goes on have their probability, given those before them; a decoder's are a lane more."""
@@ -387,7 +377,7 @@ class ImageKind(InputKind):
         assert isinstance(rule, Digits)
         _begin(subject.input)
         source, _ = _chosen(subject.input)
-        digit_pad(source[:-1], key=PAD, on_drawn=_take_drawing)
+        digit_pad(key=PAD, data={"pixels": list(source[:-1])}, on_drawn_change=_take_drawing)
         number = rule.test_number(source)
         if number is None:
             st.caption("A drawing has no known answer: the prediction is neither right nor wrong.")

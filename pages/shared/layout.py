@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any
 
 import altair as alt
 import streamlit as st
@@ -35,13 +35,6 @@ def headline(finding: str) -> None:
             st.markdown(finding, help=explained(finding))
 
 
-def places(n_charts: int, n_positions: int) -> list:
-    """A container for each chart, side by side where there is room; the first is wider, for the labels of its rows."""
-    if n_charts == 2 and n_positions <= WIDE:
-        return list(st.columns([4, 3], gap="small"))
-    return [st.container() for _ in range(n_charts)]
-
-
 @st.cache_data(max_entries=256, show_spinner=False)
 def chart_spec(picture: tuple, _draw: Callable[[], Any]) -> Any:
     """A chart as a Vega-Lite specification, cached by the plain values in `picture`; a Plotly figure as it is."""
@@ -63,6 +56,6 @@ def what_to_notice(notes: Iterable[str]) -> None:
             known.update(words_in(note))
 
 
-def caption(text: str, *, width: Literal["stretch", "content"] = "stretch") -> None:
+def caption(text: str) -> None:
     """Draw a sentence at a picture, with a “?” that explains its technical terms."""
-    st.caption(text, help=explained(text), width=width)
+    st.caption(text, help=explained(text))

@@ -11,9 +11,9 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -86,10 +86,9 @@ def side_by_side(
     *,
     titles: Sequence[str] = (),
     widths: Sequence[float] = (),
-    gap: Literal["small", "medium"] = "medium",
 ) -> None:
     """Show charts in columns, each below its title where there are titles; `widths` are relative."""
-    for index, (place, call) in enumerate(zip(st.columns(widths or len(calls), gap=gap), calls, strict=True)):
+    for index, (place, call) in enumerate(zip(st.columns(widths or len(calls), gap="medium"), calls, strict=True)):
         with place:
             if titles:
                 st.markdown(f"**{escape_markdown(titles[index])}**")
@@ -125,7 +124,7 @@ def footer(
                 html(lambda: page(caption()), name, view.model)
             more()
         if charts:
-            figure_files(Figures(specs, caption, _figure_title(charts)), name, view.model)
+            figure_files(specs, caption, name, view.model, _figure_title(charts))
 
 
 def _caption(calls: Sequence[Call]) -> Callable[[], list[str]]:
@@ -217,17 +216,6 @@ def html(page: Callable[[], str], name: str, file: str) -> None:
     download("This view as HTML", lambda: page().encode(), f"{file}-{name}.html", key=f"html_{name}", help=about)
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Charts that belong together, with what stands above and below them in a file."""
-
-    charts: Callable[[bool], Sequence[Any]]
-    """The charts, or their Vega-Lite, for the dark theme or the light one."""
-    caption: Callable[[], Sequence[str]]
-    """Lines, asked for when a file is made."""
-    title: str = ""
-
-
 _SIZES: dict[str, tuple[float | None, float | None]] = {
     "As on screen": (None, None),
     "1 column, 3.4 in": (3.4, 8),
@@ -241,8 +229,18 @@ _LONGEST_INPUT = 80
 """Characters of an input in a title."""
 
 
-def figure_files(figures: Figures, name: str, file: str) -> None:
-    """The options of a figure, and buttons for it as SVG, PDF and PNG; each file is made when it is requested."""
+def figure_files(
+    charts: Callable[[bool], Sequence[Any]], caption: Callable[[], Sequence[str]], name: str, file: str, title: str = ""
+) -> None:
+    """The options of a figure, and buttons for it as SVG, PDF and PNG; each file is made when it is requested.
+
+    Args:
+        charts: Makes the charts that belong together, or their Vega-Lite, for the dark theme or the light one.
+        caption: Makes the lines below them.
+        name: What the keys and the file are called.
+        file: The beginning of the file's name.
+        title: What stands above them.
+    """
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom", key=f"figure_{name}"):
         size = st.selectbox("Figure", list(_SIZES), key=f"figure_size_{name}", width=170)
         sizes = {None: "usual"} | {points: f"{points} pt" for points in _FONT_SIZES}
@@ -254,9 +252,9 @@ def figure_files(figures: Figures, name: str, file: str) -> None:
 
         def drawn() -> str:
             width, usual = _SIZES[size]
-            words = {"title": figures.title, "caption": "\n".join(figures.caption())} if is_titled else {}
+            words = {"title": title, "caption": "\n".join(caption())} if is_titled else {}
             style = {"width": width, "font_size": points or usual, "grey": colours == "Grey"}
-            return svg(figures.charts(colours == "Dark"), **words, **style, dark=colours == "Dark")
+            return svg(charts(colours == "Dark"), **words, **style, dark=colours == "Dark")
 
         made: dict[str, Callable[[str], bytes]] = {"SVG": str.encode, "PDF": pdf_of, "PNG": png_of}
         for kind, convert in made.items():

@@ -37,7 +37,7 @@ def begin(name: str) -> None:
         "answer": st.session_state.get(_ANSWER),  # with an id: the browser takes it once
     }
     with st.container(key="playlist"):
-        playlist(data, key=_KEY, on_go=_remember, on_open=_read)
+        playlist(key=_KEY, data=data, on_go_change=_remember, on_open_change=_read)
 
 
 def _open(wanted: str) -> None:

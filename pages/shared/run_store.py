@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 
 import streamlit as st
 
@@ -102,10 +103,16 @@ def entry(run: str) -> Entry:
     return liveness.with_process_state(store(), found)
 
 
+def labels(entries: Sequence[Entry]) -> dict[str, str]:
+    """The display name of each run by its id: its name, with the start of its id where another run has the same name."""
+    names = [entry.name for entry in entries]
+    return {one.id: one.name if names.count(one.name) == 1 else f"{one.name} · {one.id[:4]}" for one in entries}
+
+
 def trained() -> dict[str, str]:
-    """The runs that have weights to look at, the latest first: their ids and names."""
+    """The runs that have weights to look at, the latest first: their ids and display names."""
     try:
-        return {entry.id: entry.name for entry in entries() if steps_of(entry.id)}
+        return labels([entry for entry in entries() if steps_of(entry.id)])
     except RunStoreError:
         return {}
 

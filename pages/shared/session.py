@@ -1,6 +1,6 @@
 """The sidebar that every screen shares: the choice of a model and an input; its state lives in the link.
 
-    view = open_page("Attention", "Who looks at whom, in every layer and head?")
+    view = open_sidebar("Attention", "Who looks at whom, in every layer and head?").view()
 
 A copied link opens the same model, input and mask. A link to something that does not exist shows a warning.
 """
@@ -35,13 +35,11 @@ LINKED = ("input", "mask", "edits")
 """The sidebar's values in the link, besides the model."""
 
 
-def open_page(title: str, question: str) -> View:
-    """Draw the heading, the sidebar, the mask and the active changes; stop the page with a message if there is no model."""
-    return open_sidebar(title, question).view()
-
-
 def open_sidebar(title: str, question: str) -> Opened:
-    """As `open_page`, without the mask: for a screen that reruns only in part when the changes change."""
+    """Draw the heading and the sidebar; stop the page with a message if there is no model.
+
+    The mask and the active changes are drawn by `Opened`, for a screen that reruns only in part when they change.
+    """
     st.title(f"{title} :small[:gray[{question}]]", anchor=False)
     if not (models.shipped() or models.external_titles() or run_store.trained()):
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
@@ -62,17 +60,12 @@ def open_sidebar(title: str, question: str) -> Opened:
         asked_at, mask_at = st.container(), st.container()
         if not kind_of(subject).is_typed:
             asked_at, mask_at = mask_at, asked_at
-        source, too_much = (), ""
         with asked_at:
             try:
                 source = kind_of(subject).ask(subject, model)
             except InputError as error:  # not even the usual input of a model with very many heads
-                too_much = str(error)
-    if too_much:
-        with mask_at:
-            ask_mask(subject.shape)
-        st.error(escape_markdown(too_much))
-        st.stop()
+                st.error(escape_markdown(str(error)))
+                st.stop()
     return Opened(model, source, mask_at, said_in_sidebar())
 
 
@@ -104,9 +97,8 @@ class LookedAt:
     @property
     def link(self) -> dict[str, str]:
         """Its part of a link."""
-        return {"model": self.model, "input": self.input, "mask": self.mask} | (
-            {"edits": self.edits} if self.edits else {}
-        )
+        shown = {"model": self.model, "input": self.input, "mask": self.mask}
+        return shown | ({"edits": self.edits} if self.edits else {})
 
 
 def looked_at() -> LookedAt | None:
@@ -187,8 +179,7 @@ def ask_model() -> str:
     options = [*models.shipped(), *others, *runs]
     if (wanted := st.session_state.pop(WANTED, None)) is not None:
         choose_model(wanted)
-    names = list(runs.values())  # runs of the same name show the start of their id
-    shown = {id: f"▸ {name}" + (f" · {id[:4]}" if names.count(name) > 1 else "") for id, name in runs.items()}
+    shown = {id: f"▸ {name}" for id, name in runs.items()}
     before = st.session_state.get("model")
     if before not in options:
         st.session_state["model"] = models.first() or options[0]

@@ -28,6 +28,11 @@ _INDENT = re.compile(r"^[ \t]+", re.MULTILINE)
 WORD_JOINER = "\N{WORD JOINER}"
 
 
+def signed(value: float, digits: int = 2) -> str:
+    """A number with its sign and a true minus."""
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
 def escape_markdown(text: str) -> str:
     """The Markdown that shows a text letter by letter."""
     text = _INDENT.sub(lambda indent: "\N{NO-BREAK SPACE}" * len(indent[0]), text)

@@ -119,23 +119,11 @@ def ask_window(
     return windows[start]
 
 
-def window_words(shown: Sequence[int], n: int) -> str:
-    """ "Positions 32 to 63 of 510", or "All 6 positions", for the beginning of a caption."""
-    if len(shown) < n:
-        return f"Positions {shown[0]} to {shown[-1]} of {n}"
-    return f"All {n} positions" if n > 1 else "The one position"
-
-
 def shown_of(positions: Sequence[int], shown: Sequence[int], what: str = "positions") -> str:
     """The end of a caption where not all positions are shown; else nothing."""
     if len(shown) == len(positions):
         return ""
     return f" Shown are {len(shown)} of {len(positions):,} {what}, {shown[0]} to {shown[-1]}; the slider moves them."
-
-
-def every_nth(step: int) -> str:
-    """The part of a caption where only every n-th column is drawn; else nothing."""
-    return "" if step == 1 else f", of which every {({2: '2nd', 3: '3rd'}).get(step, f'{step}th')} is drawn"
 
 
 def not_here(what: str, there: Iterable[str] = ()) -> None:
@@ -159,7 +147,8 @@ def find_tokens(labels: Sequence[str], text: str, most: int = MOST_FOUND) -> lis
     wanted = text.replace(" ", "·")
     if not wanted:
         return []
-    first = [token for one in dict.fromkeys((text, wanted, f"·{wanted}")) for token in _equal(labels, one)]
+    equal = dict.fromkeys((text, wanted, f"·{wanted}"))
+    first = [token for one in equal for token, label in enumerate(labels) if label == one]
     small = wanted.casefold()
     holding = [token for token, label in enumerate(labels) if small in label.casefold()]
     return list(dict.fromkeys([*first, *sorted(holding, key=lambda token: len(labels[token]))]))[:most]
@@ -191,10 +180,6 @@ def ask_token(labels: Sequence[str], name: str, usual: int, label: str, *, help:
         )
     chose(name, labels[chosen] if typed else "")
     return chosen
-
-
-def _equal(labels: Sequence[str], text: str) -> list[int]:
-    return [token for token, label in enumerate(labels) if label == text]
 
 
 def typed(text: object, most: int) -> str:

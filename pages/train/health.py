@@ -35,6 +35,7 @@ from xformer.analysis.training_runs import thinned
 from xformer.errors import CheckpointError
 from xformer.integrations.health_alarms import Alarm
 from xformer.integrations.health_record import HealthRecord
+from xformer.site import layer_title
 from xformer.training.entry import Entry
 from xformer.viz.attention_health import health_film, health_map
 from xformer.viz.training_curves import metrics_frame
@@ -149,8 +150,5 @@ def _alarms(run: str, alarms: Sequence[Alarm]) -> None:
 
 def _place(alarm: Alarm) -> str:
     """The layer and head as the screens count them, from 1."""
-    if not alarm.layer:
-        return ""
-    stack, layer, kind = alarm.layer.split(".")
     head = "" if alarm.head is None else f", head {alarm.head + 1}"
-    return f"{stack} layer {int(layer) + 1} ({kind}){head}: "
+    return f"{layer_title(alarm.layer)}{head}: " if alarm.layer else ""

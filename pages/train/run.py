@@ -23,7 +23,7 @@ from pages.shared.frame import picture
 from pages.shared.layout import headline, is_dark, what_to_notice
 from pages.shared.link import address
 from pages.shared.live import download
-from pages.shared.picture import Figures, csv, figure_files, html, menu, toolbar
+from pages.shared.picture import csv, figure_files, html, menu, toolbar
 from pages.shared.run_thumbnail import check_size, frame_of
 from pages.shared.session import open_on
 from pages.shared.text import escape_markdown
@@ -316,7 +316,7 @@ def _figures(view: RunView, calls: Sequence[Call]) -> None:
         html(lambda: film_page(packed(), caption()), "training", run)
         folder, text = run_store.store().folder_of(run), view.task.vocabulary.text(list(view.example.source))
         download(lambda: live_page(folder, text).encode(), "training", run)
-    figure_files(Figures(charts, caption), "training", run)
+    figure_files(charts, caption, "training", run)
 
 
 def finding(view: RunView) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import streamlit as st
 
@@ -60,19 +60,13 @@ class Plan:
         return math.prod(map(len, (self.settings or {}).values()))
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(NamedTuple):
     """The expected time of a run."""
 
     seconds: float | None
     """None where it is unknown."""
     basis: str
     """What the estimate is based on, or why there is none."""
-
-    def sentence(self) -> str:
-        if self.seconds is None:
-            return f"not measured: {self.basis}"
-        return f"about {duration(self.seconds)}, {self.basis}"
 
 
 def setup(who: str) -> None:
@@ -318,7 +312,8 @@ def _summary(settings: Preset, device: str, plan: Plan) -> None:
         st.dataframe(rows, hide_index=True)
     gpu = device.startswith("cuda") or (device == "auto" and len(jobs.devices()) > 1)
     alone = "" if plan.n == 1 else " for one of them alone"
-    st.caption(f"**Time{alone}:** {expected(settings, entries, gpu).sentence()}.")
+    seconds, basis = expected(settings, entries, gpu)
+    st.caption(f"**Time{alone}:** {'not measured' if seconds is None else f'about {duration(seconds)}'}, {basis}.")
     memory = memory_needed(settings, n_models=plan.n)
     disk = plan.n * disk_needed(settings if plan.settings is None else _with_few_snapshots(settings))
     st.caption(f"**Memory:** about {megabytes(memory)}. **Disk:** {megabytes(disk)}.")

@@ -374,10 +374,11 @@ def controls(entry: Entry, who: str) -> None:
     if not run_store.may_control(entry, who):
         return
     is_ours = entry.wanted != ELSEWHERE  # another program can only be asked to stop
-    if is_ours and entry.state == "running":
+    has_steps = is_ours and entry.sweep is None
+    if has_steps and entry.state == "running":
         is_early = entry.pid is None or is_scored
         button("Pause", "pause", lambda: run_commands.send(run, "pause"), disabled=is_early)
-    if is_ours and entry.state == "paused":
+    if has_steps and entry.state == "paused":
         button("Step", "skip_next", lambda: run_commands.send(run, "step"), disabled=not entry.is_active)
     if is_ours and entry.state in ("paused", "stopped", "failed", "interrupted"):
         button("Resume", "play_arrow", lambda: run_commands.resume(run), type="primary")
@@ -431,9 +432,7 @@ def again_button(entry: Entry, *, is_possible: bool) -> None:
     )
 
 
-def live_chart(
-    call: Call, state: tuple, key: str, *, legend: bool = True, on_select: Callable[[], None] | None = None
-) -> None:
+def live_chart(call: Call, state: tuple, key: str, *, on_select: Callable[[], None] | None = None) -> None:
     """Show an Altair chart whose data grow, without a flicker.
 
     Altair names data by their contents, and the browser rebuilds a chart in which a name changes; so the data are sent beside
@@ -448,7 +447,7 @@ def live_chart(
     """
     spec = dict(chart_spec((call.name, *state, repr(call.arguments), key), call.make))
     found = spec.pop("datasets", {})
-    text = json.dumps(spec if legend else _without_legends(spec))
+    text = json.dumps(spec)
     for number, name in enumerate(found):
         text = text.replace(f'"{name}"', f'"table_{number}"')
     spec = json.loads(text)
@@ -457,11 +456,3 @@ def live_chart(
     if isinstance(spec.get("width"), int | float):  # the chart has a size of its own, with the legend beside it
         width, spec["autosize"] = "content", {"type": "pad"}
     st.vega_lite_chart(spec=spec, theme="streamlit", width=width, key=key, on_select=on_select or "ignore")
-
-
-def _without_legends(spec: Any) -> Any:
-    if isinstance(spec, list):
-        return [_without_legends(one) for one in spec]
-    if not isinstance(spec, dict):
-        return spec
-    return {name: None if name == "legend" else _without_legends(of) for name, of in spec.items()}

@@ -11,19 +11,19 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from pages.shared import run_commands, run_store, screens
+from pages.shared import run_store
 from pages.shared.call import Call, script
 from pages.shared.frame import picture
 from pages.shared.layout import headline, what_to_notice
 from pages.shared.link import address
-from pages.shared.picture import Figures, csv, figure_files, menu, toolbar
-from pages.shared.session import choose_model
+from pages.shared.picture import csv, figure_files, menu, toolbar
+from pages.shared.session import open_on
 from pages.shared.text import escape_markdown
 from pages.train.status import (
     ACTIVE,
     BADGES,
     again_button,
-    button,
+    controls,
     device_name,
     heading,
     live_chart,
@@ -39,15 +39,13 @@ from xformer import viz
 from xformer.errors import RunStoreError, XformerError
 from xformer.formatting import duration
 from xformer.tasks import Task
-from xformer.training.entry import RESUMABLE, Entry
+from xformer.training.entry import Entry
 from xformer.training.stored_sweep import StoredSweep, probe
 from xformer.training.sweeps import Member, goal, words
 
 METRICS = {"held_out_exact_match": "exact match", "held_out_loss": "loss"}
 MEASURES = {"share_solved": "share solved", "steps_to_solve": "steps to solve"}
 HEIGHT = 250
-MOST_WRITTEN = 16
-"""Up to this many columns, the cells of the outcome show their values."""
 RECENT = 3
 """The number of newer maps that the browser may not know of yet."""
 TICK = 0.8
@@ -100,11 +98,7 @@ def _live(run: str, who: str, moves: bool) -> None:
 
 
 def _controls(entry: Entry, who: str) -> None:
-    if run_store.may_control(entry, who):
-        if entry.state in ("queued", "running"):
-            button("Stop", "stop", lambda: run_commands.stop(entry.id))
-        elif entry.state in RESUMABLE:
-            button("Resume", "play_arrow", lambda: run_commands.resume(entry.id), type="primary")
+    controls(entry, who)
     if not (entry.is_active or entry.state == "queued"):
         again_button(entry, is_possible=bool(who))
     new_run()
@@ -201,7 +195,7 @@ def _maps(sweep: StoredSweep, step: int | None, chosen: int | None) -> list[Draw
             _choose_member(sweep.entry.id, clicked[0].get("member"))
 
     with st.container(key="wide_sweep_maps"):
-        live_chart(call, (sweep.entry.id, shown, *solved), "sweep_maps", legend=False, on_select=follow)
+        live_chart(call, (sweep.entry.id, shown, *solved), "sweep_maps", on_select=follow)
     return [(call, f"*sweep.maps({shown})")]
 
 
@@ -240,8 +234,7 @@ def _outcome(sweep: StoredSweep, outcomes: pd.DataFrame, chosen: int | None) -> 
     call = Call(viz.sweep_outcome, (outcomes,), {**axes, "measure": measure, "chosen": chosen})
     state = (sweep.entry.id, repr(outcomes[["solved", "steps_to_solve"]].to_numpy().tolist()))
     with st.container(key="wide_sweep_outcome"):
-        many = len({*outcomes[names[-1]].tolist()}) > MOST_WRITTEN
-        live_chart(call, state, "sweep_outcome", legend=many, on_select=partial(_follow_outcome, sweep))
+        live_chart(call, state, "sweep_outcome", on_select=partial(_follow_outcome, sweep))
     return [(call, "sweep.outcomes()")]
 
 
@@ -272,7 +265,7 @@ def _files(sweep: StoredSweep, outcomes: pd.DataFrame, drawn: Sequence[Drawn]) -
         csv(outcomes, "outcome", run, "Outcome as CSV")
         csv(sweep.rows, "metrics", run, "All curves as CSV")
         charts = [call for call, _ in drawn]
-        figure_files(Figures(lambda dark: [call.in_theme(dark).make() for call in charts], address()), "sweep", run)
+        figure_files(lambda dark: [call.in_theme(dark).make() for call in charts], address(), "sweep", run)
 
 
 def _members(sweep: StoredSweep, outcomes: pd.DataFrame) -> None:
@@ -345,10 +338,7 @@ def _open(outcomes: pd.DataFrame, row: int | None) -> None:
         return
     st.button("Its own timeline", icon=":material/movie:", on_click=show_run, args=(run,), key="sweep_open_film")
     with st.popover("Open on", icon=":material/open_in_new:", key="sweep_open_on"), st.container(gap=None):
-        for title, page in screens.of_a_model().items():
-            if st.button(title, type="tertiary", key=f"sweep_open_{title}", width="stretch"):
-                choose_model(f"{run}@{steps[-1]}")
-                st.switch_page(page)
+        open_on(run, steps[-1], key="sweep_open_at")
 
 
 def sweep_finding(sweep: StoredSweep, outcomes: pd.DataFrame) -> str:

@@ -109,7 +109,7 @@ def test_the_attention_laid_over_the_image_is_that_of_the_run(open_page: Open) -
     app = open_page(ATTENTION, model=MODEL, input="test 17", **{"from": "r2 c3"})
     trace = xformer.record(checkpoint().model, digit_images()[1].pixels[17][None])
     row = 1 + 4 + 2  # the class token, a whole row, and two more
-    [table] = [found for found in tables(app) if "left" in found and {"class", "patch"} == set(found["kind"])]
+    [table] = [found for found in tables(app) if "left" in found and {"special", "patch"} == set(found["kind"])]
     for layer in (0, 1):
         for head in range(4):
             shown = table[table["panel"] == f"layer {layer + 1} · head {head + 1}"]["value"]

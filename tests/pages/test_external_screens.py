@@ -204,7 +204,7 @@ def test_the_enlarged_heads_of_two_runs_lie_over_the_picture_on_one_scale(open_p
     ]
     of = [xformer.read(models.subject(VISION), "flower", changes=changes) for changes in ("", EDIT)]  # pyright: ignore
     rows = [run["encoder.1.attn.pattern"][0, 0, 3] for run in of]
-    over = [found for found in tables(app) if "left" in found and {"class", "patch"} == set(found["kind"])]
+    over = [found for found in tables(app) if "left" in found and {"special", "patch"} == set(found["kind"])]
     assert [table["value"].tolist() for table in over] == [row.tolist() for row in rows]
     assert over[0]["where"].tolist() == ["class", *(f"r{row} c{column}" for row in (1, 2, 3) for column in (1, 2, 3))]
     largest = [row[1:].max().item() for row in rows]

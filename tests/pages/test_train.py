@@ -170,7 +170,7 @@ def test_expected_times_come_from_runs_on_the_same_kind_of_device_then_from_ship
     store.change(store.add(preset, state="stopped"), device="cpu", step=100, seconds=2.0)
     here = expected(preset, store.entries(), gpu=False)
     assert here.seconds == pytest.approx(20.0)
-    assert here.sentence() == "about 20 s, as an earlier run of this model took on this CPU"
+    assert here.basis == "as an earlier run of this model took on this CPU"
 
 
 def test_a_finished_run_shows_its_timeline_and_curves(open_page: Open, runs: Path) -> None:

@@ -33,7 +33,7 @@ def test_train_shows_the_film_the_alarms_and_any_measure(open_page: Open, runs: 
     assert "Finished after" in words
     assert "leak" in words
     assert "of its attention is on later tokens" in words
-    assert "encoder layer 2 (attn)" in words
+    assert "layer 2" in words
     n, first = len(health.alarms), health.alarms[0]
     told = "One alarm:" if n == 1 else f"{n} alarms, the first:"
     assert f"{told} **{first.rule.replace('_', ' ')}** at step {first.frame}" in words

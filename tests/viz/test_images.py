@@ -7,6 +7,7 @@ import io
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -33,12 +34,14 @@ NAMES = ["class", *(f"r{row} c{column}" for row in (1, 2, 3) for column in (1, 2
 WEIGHTS = [DRAW.dirichlet(np.ones(10)) for _ in range(3)]
 
 
-def overlay() -> Any:
-    return overlay_frame([[("a", WEIGHTS[0]), ("b", WEIGHTS[1])], [("c", WEIGHTS[2])]], NAMES, (3, 3), 2, PIXELS)
+def overlay(ink: np.ndarray = PIXELS) -> pd.DataFrame:
+    panels = zip((0, 0, 1), "abc", WEIGHTS, strict=True)
+    cells = [(row, panel, *cell) for row, panel, of in panels for cell in zip(NAMES, of, strict=True)]
+    return overlay_frame(pd.DataFrame(cells, columns=["row", "panel", "place", "weight"]), (3, 3), 2, ink)
 
 
 def test_each_tile_has_the_weight_of_its_patch_and_covers_its_pixels() -> None:
-    frame = overlay()
+    frame: Any = overlay()
     for name, weights in zip("abc", WEIGHTS, strict=True):
         tiles = frame[(frame["panel"] == name) & (frame["kind"] != "ink")]
         assert tiles["value"].tolist() == weights.tolist()
@@ -60,8 +63,7 @@ def test_attention_is_drawn_on_the_fixed_scale_from_0_to_1_and_the_query_is_fram
     assert (scale["domain"][0], scale["domain"][-1], scale["range"]) == (0, 1, theme.sequential(False))
     framed = spec["datasets"][spec["layer"][2]["data"]["name"]]
     assert {row["where"] for row in framed} == {"r2 c1"}
-    blank = overlay_frame([[("a", WEIGHTS[0])]], NAMES, (3, 3), 2, np.zeros(36, int))
-    drawn = overlay_chart(blank, dark=True, what="share").to_dict(validate=False)
+    drawn = overlay_chart(overlay(np.zeros(36, int)), dark=True, what="share").to_dict(validate=False)
     assert len(drawn["layer"]) == 3  # tiles and two kinds of text: no ink
 
 

@@ -118,13 +118,10 @@ def health_film(
         for step, of in sorted(planes.items())
         if [codes.shape for codes in of.values()] == [codes.shape for codes in first.values()]
     ]
-    try:
-        return pack_film(
-            layers, frames, reads=lanes, offset=0, score="induction", steps=max(steps, max(planes)), exact=(),
-            marks=marks, best=head_to_enlarge(layers, frames[-1]), live=live, target=target, judged=False,
-        )  # fmt: skip
-    except ValueError as error:
-        raise InputError(f"The patterns are not of these tokens. {error}") from None
+    return pack_film(
+        layers, frames, reads=lanes, offset=0, score="induction", steps=max(steps, max(planes)), exact=(),
+        marks=marks, best=head_to_enlarge(layers, frames[-1]), live=live, target=target, judged=False,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

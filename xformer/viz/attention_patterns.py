@@ -35,7 +35,7 @@ from xformer.viz.charts import (
     tips,
     unseen,
 )
-from xformer.viz.packing import AnyLayer, pattern_layers, visible
+from xformer.viz.packing import AnyLayer, exact_weights, pattern_layers, visible
 from xformer.viz.theme import RIGHT, TEXT, WRONG, diverging, head_hue, pick, sequential, vega_scale
 
 LEAST = 1e-4
@@ -169,11 +169,6 @@ def pooled(frame: pd.DataFrame, most: int, *, signed: bool = False) -> pd.DataFr
         high = np.where(-low > high, low, high)
     seen = np.isfinite(high)
     return pattern_cells(np.where(seen, high, 0.0), seen, named(queries, tall), named(keys, wide))
-
-
-def titled(title: str) -> int:
-    """Pixels of a title above a chart."""
-    return 36 if title else 0
 
 
 def _heatmap(
@@ -442,7 +437,7 @@ def attention_arcs(
     layers = [run[layer] for run in runs]
     if wrong := [head for head in heads if not 0 <= head < layers[0].shape[0]]:
         raise EditError(f"{layers[0].name} has heads 0 to {layers[0].shape[0] - 1}, got {wrong[0]}.")
-    blocks = [np.stack([one.exact(head) for head in heads]) for one in layers]  # [head, query, key] of each run
+    blocks = [np.stack([exact_weights(one, head) for head in heads]) for one in layers]  # [head, query, key] each
     exact = [np.where(np.isinf(block), np.nan, block) for block in blocks]
     titles = [""] if before is None else [", original", ", changed"]
     charts = [

@@ -9,13 +9,12 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from xformer.adapters.inputs import PatchedImage
@@ -41,48 +40,43 @@ HEAT = ("rgba(255, 90, 0, 0)", "rgba(255, 90, 0, 0.8)")
 
 
 def overlay_frame(
-    panels: Sequence[Sequence[tuple[str, Float[np.ndarray, " pos"]]]],
-    names: Sequence[str],
-    grid: tuple[int, int],
-    patch: float,
-    ink: Int[np.ndarray, " pixel"] | None = None,
+    table: pd.DataFrame, grid: tuple[int, int], patch: float, ink: Int[np.ndarray, " pixel"] | None = None
 ) -> pd.DataFrame:
-    """Lines of panels, each a title and what the special tokens and the patches of one image get.
+    """Lines of panels, each with what the special tokens and the patches of one image get.
 
     Args:
-        panels: Titles and weights [pos]; the patches stand last.
-        names: Of each position.
+        table: `analysis.over_image`; the patches stand last in each panel.
         grid: Rows and columns of patches.
         patch: The side of a patch in the units of the frame.
         ink: Of each pixel, where the image is one of a few pixels, each a unit wide.
 
     Returns:
-        One row a tile (kind "class", "special" or "patch") or a dot (kind "ink"): panel, kind, where, value (a tile's), ink (a
+        One row a tile (kind "special" or "patch") or a dot (kind "ink"): panel, kind, where, value (a tile's), ink (a
         dot's), and the rectangle x, x2, y, y2 in the frame; left, top and right are the image's.
     """
-    across = grid[1]
-    n_special, width = len(names) - grid[0] * across, across * patch
-    rows = []
-    for line, panel_row in enumerate(panels):
-        for place, (title, values) in enumerate(panel_row):
-            left, top = place * (width + GAP), line * (grid[0] * patch + ABOVE + GAP) + ABOVE
-            at = {"panel": title, "left": left, "top": top, "right": left + width}
-            for number, (name, value) in enumerate(zip(names, values, strict=True)):
-                row, column = divmod(number - n_special, across)
-                if number >= n_special:
-                    tile = _tile("patch", name, value, left + column * patch, top + row * patch, patch, patch)
-                else:
-                    wide = width * 0.55 / n_special
-                    kind = "class" if name == "class" else "special"
-                    tile = _tile(kind, name, value, left + number * wide, top - 1.6, wide, 1.2)
-                rows.append(at | tile)
-            for number, of_pixel in enumerate([] if ink is None else ink.tolist()):
-                y, x = divmod(number, round(width))
-                if of_pixel:
-                    name = names[n_special + int(y // patch) * across + int(x // patch)]
-                    dot = {"kind": "ink", "where": name, "ink": of_pixel}
-                    rows.append(at | dot | {"x": left + x + 0.5, "y": top + y + 0.5})
-    return pd.DataFrame(rows)
+    across, width = grid[1], grid[1] * patch
+    panels = table[["row", "panel"]].drop_duplicates(ignore_index=True)
+    beside = panels.groupby("row").cumcount() % IN_A_LINE
+    line = (beside == 0).cumsum() - 1
+    panels = panels.assign(left=beside * (width + GAP), top=line * (grid[0] * patch + ABOVE + GAP) + ABOVE)
+    panels["right"] = panels["left"] + width
+    tiles = panels.merge(table).rename(columns={"place": "where", "weight": "value"})
+    number = tiles.groupby(["row", "panel"]).cumcount()
+    n_special = number.max() + 1 - grid[0] * across
+    is_patch, wide = number >= n_special, width * 0.55 / max(1, n_special)
+    row, column = divmod(number - n_special, across)
+    x = tiles["left"] + np.where(is_patch, column * patch, number * wide)
+    y = tiles["top"] + np.where(is_patch, row * patch, -1.6)
+    ends = {"x2": x + np.where(is_patch, patch, wide), "y2": y + np.where(is_patch, patch, 1.2)}
+    tiles = tiles.assign(kind=np.where(is_patch, "patch", "special"), x=x, y=y, **ends)
+    if ink is None:
+        return tiles
+    down, right = np.divmod(np.flatnonzero(ink), round(width))
+    named = tiles["where"].to_numpy()[n_special + (down // patch * across + right // patch).astype(int)]
+    dots = pd.DataFrame({"kind": "ink", "where": named, "ink": ink[ink > 0], "right_of": right, "below": down})
+    dots = panels.merge(dots, how="cross")
+    x, y = dots["left"] + dots["right_of"] + 0.5, dots["top"] + dots["below"] + 0.5
+    return pd.concat([tiles, dots.drop(columns=["right_of", "below"]).assign(x=x, y=y)])
 
 
 def overlay_chart(
@@ -159,10 +153,6 @@ def picture(pixels: Int[np.ndarray, " pixel"], *, dark: bool, scale: int = 8) ->
     return np.rint(paper + (ink - paper) * share).astype(np.uint8)
 
 
-def _tile(kind: str, where: str, value: float, x: float, y: float, width: float, height: float) -> dict[str, object]:
-    return {"kind": kind, "where": where, "value": float(value), "x": x, "x2": x + width, "y": y, "y2": y + height}
-
-
 def tile_map(frame: pd.DataFrame, name: str, limit: float, tooltip: list, dark: bool, unit: float) -> Chart:
     """Signed tiles; the one that is `itself` has a frame."""
     width, height = frame["x2"].to_numpy().max().item(), frame["y2"].to_numpy().max().item()
@@ -220,19 +210,14 @@ def over_image(
         >>> chart = xformer.viz.over_image(digit, query=0)
     """
     table = overlay_table(reading, query=query, laid=laid, layer=layer, head=head)
-    of_rows = [
-        [(str(title), of["weight"].to_numpy()) for title, of in row.groupby("panel", sort=False)]
-        for _, row in table.groupby("row", sort=False)
-    ]
-    lines = [of_row[at : at + IN_A_LINE] for of_row in of_rows for at in range(0, len(of_row), IN_A_LINE)]
     rows, columns = patch_grid(reading)
-    height = SMALL if len(lines[0]) > 1 or reading.subject.shape.image else LARGE
-    names, patch = reading.tokens, height / rows
+    several = table.loc[table["row"] == table["row"].iloc[0], "panel"].nunique() > 1
+    height = SMALL if several or reading.subject.shape.image else LARGE
     ink = reading.example.stream[0].numpy(force=True) if reading.subject.shape.image else None  # [pixel]
-    frame = overlay_frame(lines, names, (rows, columns), patch, ink)
+    frame = overlay_frame(table, (rows, columns), height / rows, ink)
     what = "share" if laid == "rollout" else "attention"
     photograph = None if ink is not None else photograph_url(reading)
-    return overlay_chart(frame, dark=dark, what=what, query=names[query], photograph=photograph, top=top)
+    return overlay_chart(frame, dark=dark, what=what, query=reading.tokens[query], photograph=photograph, top=top)
 
 
 def photograph_url(reading: Reading) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
-from xformer.adapters.on_demand import LEVELS, MASKED, NAN, OnDemand, Reduced, Thumbnail
+from xformer.adapters.on_demand import LEVELS, MASKED, NAN, OnDemand, Thumbnail
 from xformer.analysis.attention_patterns import relative_change, token_names
 from xformer.blocks import block_max, factor
 from xformer.reading import Reading
@@ -79,10 +79,6 @@ class PatternLayer:
         """The planes of all heads, at most `side` cells a side."""
         return small(self.pattern, self.allowed, side)
 
-    def exact(self, head: int) -> Float[np.ndarray, "query key"]:
-        """The weights of one head, see `exact_block`."""
-        return exact_block(self.pattern, self.allowed, head)
-
     def moved_from(self, before: AnyLayer) -> Float[np.ndarray, " head"]:
         """How far each head moved from another run, see `moved`."""
         return moved(before.pattern, self.pattern)
@@ -94,16 +90,15 @@ class LaterLayer:
 
     name: str
     title: str
-    kept: Reduced
     run: OnDemand
     query_labels: tuple[str, ...]
     key_labels: tuple[str, ...]
+    shape: tuple[int, ...]
+    small: Thumbnail
+    z_size: tuple[float, ...]
+    silenced: tuple[int, ...]
+    is_masked: bool
     stream: None = None
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        heads, queries, keys = self.kept.shape
-        return heads, queries, keys
 
     @property
     def pattern(self) -> Float[np.ndarray, "head query key"]:
@@ -113,29 +108,13 @@ class LaterLayer:
     def allowed(self) -> Bool[np.ndarray, "head query key"]:
         return self.run[f"{self.name}.mask"][0].numpy(force=True)
 
-    @property
-    def z_size(self) -> tuple[float, ...]:
-        return self.kept.z_size
-
-    @property
-    def silenced(self) -> tuple[int, ...]:
-        return self.kept.silenced
-
-    @property
-    def is_masked(self) -> bool:
-        return self.kept.is_masked
-
     def pool(self, side: int) -> tuple[int, int]:
         """The pooling of the stored planes; `side` is ignored."""
-        rows, cols = self.kept.small.planes.shape[1:]
+        rows, cols = self.small.planes.shape[1:]
         return factor(self.shape[1], rows), factor(self.shape[2], cols)
 
     def reduced(self, side: int) -> Thumbnail:
-        return self.kept.small
-
-    def exact(self, head: int) -> Float[np.ndarray, "query key"]:
-        allowed = self.allowed if self.is_masked else np.ones((1, 1, 1), dtype=bool)
-        return exact_block(self.pattern, allowed, head)
+        return self.small
 
     def moved_from(self, before: AnyLayer) -> Float[np.ndarray, " head"]:
         """As `PatternLayer.moved_from`, computed once for each other run."""
@@ -144,12 +123,10 @@ class LaterLayer:
         return self.run.remembered((before.run, self.name), lambda: moved(before.pattern, self.pattern))
 
 
-def exact_block(
-    pattern: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head #query #key"], head: int
-) -> Float[np.ndarray, "query key"]:
-    """One head as float32, little endian: +inf where masked, NaN where it is not a number."""
-    one = pattern[head].astype("<f4")  # [query, key]
-    seen = np.broadcast_to(allowed, pattern.shape)[head]  # [query, key]
+def exact_weights(layer: AnyLayer, head: int) -> Float[np.ndarray, "query key"]:
+    """The weights of one head as float32, little endian: +inf where masked, NaN where it is not a number."""
+    one = layer.pattern[head].astype("<f4")  # [query, key]
+    seen = np.broadcast_to(layer.allowed, layer.shape)[head] if layer.is_masked else True
     return np.where(seen, np.where(np.isfinite(one), one, np.nan), np.inf).astype("<f4")
 
 
@@ -296,7 +273,7 @@ def pack(
     shapes = [[layer.shape for layer in run] for run in runs]
     if shapes[-1] != shapes[0]:
         raise ValueError(f"The changed run has to have the shapes of the original, {shapes[0]}; received {shapes[1]}.")
-    exact = np.stack([run[selected[0]].exact(selected[1]) for run in runs])
+    exact = np.stack([exact_weights(run[selected[0]], selected[1]) for run in runs])
     side = _side(layers, (budget - exact.nbytes) // len(runs), max_thumbnail)
     exact, pool = _fitted(exact, MOST_BYTES - len(runs) * sum(_plane_bytes(layer, side) for layer in layers))
     records, planes = zip(*(_run(run, side) for run in runs), strict=True)
@@ -395,22 +372,14 @@ def pattern_layers(reading: Reading) -> list[AnyLayer]:
     model keep their shapes, and NaN is shown also where it is masked. The patterns of a large run are computed one at a time.
     """
     layers: list[AnyLayer] = []
-    known: dict[tuple[object, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
-
-    def names(site: Site, shape: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        at = (site.query_stack, site.key_stack, *shape[-2:])
-        if at not in known:
-            known[at] = token_names(reading, site, shape)
-        return known[at]
-
     run = reading.trace.activations
     for site in reading.sites:
         path, title = site.path, layer_title(site.path, is_pair=reading.is_pair)
         if isinstance(run, OnDemand) and (kept := run.reduced(path)) is not None:
-            layers.append(LaterLayer(path, title, kept, run, *names(site, kept.shape)))
+            layers.append(LaterLayer(path, title, run, *token_names(reading, site, kept.shape), **vars(kept)))
             continue
         pattern = reading[f"{path}.pattern"][0].float().numpy(force=True)  # [head, query, key]
-        queries, keys = names(site, pattern.shape)
+        queries, keys = token_names(reading, site, pattern.shape)
         allowed = np.ones((1, 1, 1), dtype=bool)
         if f"{path}.mask" in reading:
             mask = reading[f"{path}.mask"][0].numpy(force=True)  # [head, query, key]

@@ -139,7 +139,7 @@ def attribution(
     of = {"position": position, "token": token, "lead": lead}
     frames = strongest({name: parts_table(run, **of) for name, run in runs.items()}, most)
     tokens = {run.explained(position) if token is None else token for run in runs.values()}
-    name = reading.subject.labels[tokens.pop()] if len(tokens) == 1 else f"the {_asked(reading, position)} token"
+    name = reading.subject.labels[tokens.pop()] if len(tokens) == 1 else f"the {asked_for(reading, position)} token"
     target = f"the {'lead' if lead else 'logit'} of {name}"
     first, two = next(iter(frames.values())), len(frames) > 1
     data = pd.concat([frame.assign(run=name) for name, frame in frames.items()])
@@ -170,7 +170,7 @@ def attribution(
     return layered(*bars, *labels, zero, height=(30 if two else 24) * len(parts) + _AROUND)
 
 
-def _asked(reading: Reading, position: int) -> str:
+def asked_for(reading: Reading, position: int) -> str:
     """Which token a position is about, in a word."""
     if reading.example.labels[0, position] == IGNORED or reading.answer_name == "unchanged prediction":
         return "predicted"

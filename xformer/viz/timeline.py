@@ -140,7 +140,7 @@ def pack_film(
     target: tuple[int, int | None],
     judged: bool = True,
 ) -> bytes:
-    """Pack the frames of a run; raises ValueError where a frame lacks a layer or has another shape.
+    """Pack the frames of a run; raises `InputError` where a frame lacks a layer or has another shape.
 
     `reads` are the lanes of the token strip by their names; the answer stands `offset` columns further right. `judged` says
     whether what the model says can be right or wrong at all: of a text it cannot. `score` names what the heads' scores
@@ -155,7 +155,7 @@ def pack_film(
         for layer, shape in zip(layers, shapes, strict=True):
             codes = frame.planes[layer.path]
             if codes.shape != shape:
-                raise ValueError(f"The planes of {layer.path} are {shape} in this film, got {codes.shape}.")
+                raise InputError(f"The planes of {layer.path} are {shape} in this film, got {codes.shape}.")
             blocks.append(codes.tobytes())
     header: dict[str, Any] = {
         "layers": [

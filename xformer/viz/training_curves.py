@@ -44,14 +44,13 @@ class Curves:
     format: str = ".4f"
     share: bool = False
     """Whether the values are shares, on the fixed domain from 0 to 1."""
-    can_log: bool = False
 
 
 BLUE, ORANGE = theme.HEAD_HUES[0], theme.HEAD_HUES[1]
-LOSS = Curves("Loss", {"loss": "training", "held_out_loss": "held out"}, (BLUE, ORANGE), "nats a token", can_log=True)
+LOSS = Curves("Loss", {"loss": "training", "held_out_loss": "held out"}, (BLUE, ORANGE), "nats a token")
 SHARES_OF = {"held_out_exact_match": "exact match", "held_out_token_accuracy": "tokens"}
 ACCURACY = Curves("Right on held-out examples", SHARES_OF, (BLUE, ORANGE), "share", ".2%", share=True)
-GRADIENT = Curves("Gradient norm", {"gradient_norm": "norm"}, (BLUE,), "‖g‖", ".4g", can_log=True)
+GRADIENT = Curves("Gradient norm", {"gradient_norm": "norm"}, (BLUE,), "‖g‖", ".4g")
 RATE = Curves("Learning rate", {"learning_rate": "rate"}, (BLUE,), "rate", ".3e")
 BITS = Curves("Bits per character, on text it never reads", {"bits": "held out"}, (BLUE,), "bits", ".3f")
 CURVES = {"loss": LOSS, "accuracy": ACCURACY, "bits": BITS, "gradient": GRADIENT, "rate": RATE}
@@ -123,7 +122,7 @@ def curve_chart(
     if "mark" not in frame.columns:
         frame = with_marks(frame, None)
     columns = list(curves.names)
-    log = log and curves.can_log
+    log = log and not curves.share
     domain = (0.0, 1.0) if curves.share else domain_of(frame, columns, log)
     x = alt.X("step:Q", title="step" if height >= TALL else None, scale=alt.Scale(domain=[0, steps], nice=False),
               axis=alt.Axis(format=",d", tickCount=6))  # fmt: skip
@@ -311,7 +310,7 @@ HUES = (HEAD_HUES[0], HEAD_HUES[1])
 BUG_LESSON_CURVES = {
     "loss": Curves("Training loss", NAMES, HUES, "nats per token"),
     "tokens": Curves("Right on unseen inputs", NAMES, HUES, "tokens", ".1%", share=True),
-    "gradient": Curves("Length of the gradient", NAMES, HUES, "‖g‖ before clipping", ".3g", can_log=True),
+    "gradient": Curves("Length of the gradient", NAMES, HUES, "‖g‖ before clipping", ".3g"),
 }
 
 

@@ -20,7 +20,7 @@ from xformer.viz import theme
 from xformer.viz.charts import Chart, heat, inks, layered, pixel_axes, pool_maps, small_maps, tips, written
 from xformer.viz.packing import LEVELS, NAN
 from xformer.viz.residual import row_height
-from xformer.viz.training_curves import axis_scale, domain_of, every_nth, hovered
+from xformer.viz.training_curves import SCORES, axis_scale, domain_of, every_nth, hovered
 
 Measure = Literal["share_solved", "steps_to_solve"]
 METRICS = {
@@ -30,7 +30,8 @@ METRICS = {
     "held_out_loss": "held-out loss, nats a token",
     "gradient_norm": "gradient norm",
 }
-SHARES = ("held_out_exact_match", "held_out_token_accuracy")
+MOST_WRITTEN = 16
+"""With up to so many columns the cells of a map have their numbers, and need no legend."""
 DRAWN = 120
 """Steps of each thin line: more is finer than a pixel where there are sixteen of them."""
 
@@ -69,7 +70,7 @@ def training_fan(
     fan = every_nth(quantiles(wide), DRAWN)
     wide = wide.loc[wide.index.isin(fan["step"].tolist())]
     each = wide.melt(ignore_index=False, var_name="member", value_name="value").dropna().reset_index()
-    share, title = metric in SHARES, METRICS.get(metric, metric)
+    share, title = metric in SCORES, METRICS.get(metric, metric)
     log = log and not share
     if log:
         each, fan = each[each["value"] > 0], fan[fan["low"] > 0]
@@ -148,7 +149,8 @@ def sweep_outcome(
     columns, rows = (list(dict.fromkeys(data[name])) for name in ("column", "row"))
     click = alt.selection_point(name="cell", fields=[x, y] if y else [x], on="click", clear=False)
     look = {"gradientLength": 120, "tickCount": 3, "format": ".0%" if is_share else ",d"}
-    legend = alt.Legend(title="solved" if is_share else "steps", **look)
+    is_written = len(columns) <= MOST_WRITTEN
+    legend = None if is_written else alt.Legend(title="solved" if is_share else "steps", **look)
     hidden = {"test": "!datum.known", "value": grey}
     colour = heat(f"{measure}:Q", stops, 0.0, high, legend=legend, condition=hidden)
     above = alt.Axis(labelAngle=0 if len(columns) <= 8 else -50, orient="top")
@@ -162,7 +164,7 @@ def sweep_outcome(
     edge = theme.pick(theme.BACKGROUND, dark)
     cells = base.mark_rect(stroke=edge, strokeWidth=1, cursor="pointer", invalid=None)
     layers: list[Any] = [cells.encode(colour, tooltip=hover).add_params(click)]
-    if len(columns) <= 16:
+    if is_written:
         layers.append(base.mark_text(fontSize=12).encode(color=written(), text="words:N"))
     if chosen is not None:
         column, row = setting_words(outcomes[x].iloc[chosen]), setting_words(outcomes[y].iloc[chosen]) if y else ""

@@ -25,6 +25,7 @@ from xformer.reading import Reading
 from xformer.viz.packing import (
     AnyLayer,
     PatternLayer,
+    exact_weights,
     head_message,
     is_causal,
     pack,
@@ -103,7 +104,7 @@ class AttentionView(anywidget.AnyWidget):
         """Send the exact weights of the head that is enlarged now."""
         if self.head >= self._runs[0][self.layer].shape[0]:  # half of a move to a layer with fewer heads
             return
-        blocks = np.stack([run[self.layer].exact(self.head) for run in self._runs])  # [run, query, key]
+        blocks = np.stack([exact_weights(run[self.layer], self.head) for run in self._runs])  # [run, query, key]
         exact = head_message(blocks, (self.layer, self.head), view="view", content=self._content)
         if exact != self._exact:
             self._exact = exact

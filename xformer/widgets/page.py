@@ -14,7 +14,7 @@ import numpy as np
 
 from xformer.files import write_atomically
 from xformer.reading import Reading, Recipe
-from xformer.viz.packing import AnyLayer, head_message, pack, pattern_layers, rider
+from xformer.viz.packing import AnyLayer, exact_weights, head_message, pack, pattern_layers, rider
 from xformer.widgets.scripts import script, style, themes
 
 ROOM = 2_150_000
@@ -80,10 +80,8 @@ def view_page_of(
     planes, exact = packed.message("view"), [packed.head("view")]
     others = [(at, one) for at, kept in enumerate(layers) for one in range(kept.shape[0])]
     if len(exact[0]) * len(others) <= ROOM - len(planes):
-        exact = [
-            head_message(np.stack([run[at].exact(one) for run in runs]), (at, one), view="view", content=packed.content)
-            for at, one in others
-        ]
+        of = {"view": "view", "content": packed.content}
+        exact = [head_message(np.stack([exact_weights(run[at], n) for run in runs]), (at, n), **of) for at, n in others]
     blocks = b"".join(struct.pack("<I", len(one)) + one for one in exact)
     data = {"planes": planes + rider((layer, head), cell), "exact": blocks}
     return stand_alone_page("attention_view", "view", data, caption)
