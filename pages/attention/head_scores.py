@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator
 from functools import partial
@@ -76,6 +75,12 @@ def scores_panel(view: View, run: Reading, chosen: Selection) -> None:
         first = "and the first one " if options.get("without_first") else ""
         st.caption(f"Shares are averaged over the {of.many} of this input; special tokens {first}are left out.")
     found = table(view, analysis.head_scores, run, **options)
+    if bool((found["induction"] >= CLEAR).any()):
+        best = found.loc[found["induction"].idxmax()]
+        name, share = head_title(best["layer"], best["head"], is_pair=view.is_pair), percent(best["induction"], 0)
+        st.markdown(
+            f"Induction: **{name}** has the most, {share} of its attention is on what followed the same token earlier."
+        )
     if asked is not None and (job := effects_of(view, run, asked, chosen)).latest is not None:
         found = _ranked(found, effects_part(view, run, job, found, asked, options))
     shown = found.assign(head=found["head"] + 1).drop(columns="layer")
@@ -225,6 +230,13 @@ def effect_summary(frame: pd.DataFrame, kind: str, goal: str, before: float) -> 
         )
     alike = frame.loc[frame[kind].astype(float).idxmax()]
     share, moved, name = float(alike[kind]), float(alike["measured"]), f"**{alike['name'].capitalize()}**"
-    if share < CLEAR or math.isnan(moved):
+    if share < CLEAR:
         return text
-    return f"{text} {name} has the highest {score_title(kind)} score, {percent(share, 0)}: {moved:+.3f} without it."
+    looks = f"the highest {score_title(kind)} score, {percent(share, 0)}"
+    if abs(moved) >= worth and alike["name"] == best["name"]:
+        return f"{text} It also has {looks}."
+    if abs(moved) >= worth:
+        return f"{text} {name}, with {looks}, is needed as well: {moved:+.3f}."
+    if abs(moved) < worth / 2:
+        return f"{text} {name} has {looks}, and is not needed here: {moved:+.3f} without it."
+    return text

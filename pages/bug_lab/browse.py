@@ -304,6 +304,12 @@ def bug_notes(bug: Bug, both: Sequence[Reading], latest: Lesson | None) -> Itera
         f"{last['loss_wrong']:.3f} with it; {percent(last['tokens_right'], 0)} and {percent(last['tokens_wrong'], 0)} of "
         "the tokens of unseen inputs are right."
     )
+    if bug.name == "no-clipping":
+        clipped = sum(row["gradient_right"] > 1 for row in latest.rows)
+        yield (
+            f"The gradient of the right run was clipped at {clipped} of {len(latest.rows)} reports. AdamW divides each "
+            "gradient by its own recent size, which hides most of the effect of a long one."
+        )
 
 
 def rows(both: Sequence[Reading]) -> str:

@@ -196,7 +196,7 @@ def strongest_weight(mixed: Mixed, row: int) -> str:
     """The strongest weight of a row as a finding; "" where attention is almost even."""
     best, names = int(mixed.weights[row].argmax()), called(mixed.names)
     weight = mixed.weights[row, best].item()
-    if weight < 1 / int((mixed.weights[row] > 0).sum()) + CLEAR:  # an even share of the words that it sees
+    if weight < 1 / len(names) + CLEAR:
         return ""
     source = "itself" if best == row else f"“{names[best]}”"
     return f"“{names[row]}” takes {percent(weight, 0)} of its new vector from {source}."
@@ -483,7 +483,7 @@ def model_panel() -> tuple[list[str], dict[str, str]]:
     if problem:
         st.error(escape_markdown(problem), icon=":material/edit:")
     with place:
-        headline(strongest_weight(mixed, row))
+        headline(_finding(mixed, row))
     width, d = mixed.v.shape[1], config.d_head
     drawn = min(COLUMNS_OF_Z, width)
     pictures = [
@@ -494,6 +494,16 @@ def model_panel() -> tuple[list[str], dict[str, str]]:
     ]
     footer(PLACE, "model", show_matrices(pictures, "model", row))
     return [head_note(run, mixed, layer, head, row)], {"input": _written(source)}
+
+
+def _finding(mixed: Mixed, row: int) -> str:
+    """Where a row attends most, as a finding; "" where attention is almost even."""
+    best = int(mixed.weights[row].argmax())
+    weight = mixed.weights[row, best].item()
+    if row == 0 or weight < 1 / (row + 1) + CLEAR:
+        return ""
+    names = [escape_markdown(name) for name in mixed.names]
+    return f"At “{names[row]}” this trained head puts {percent(weight, 0)} of its attention on “{names[best]}”."
 
 
 def _ask_source(checkpoint: Checkpoint) -> tuple[tuple[int, ...], str]:

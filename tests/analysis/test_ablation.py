@@ -87,9 +87,10 @@ NONE_NEEDED = "No head is needed by itself: ablating one moves the loss by {} at
 def test_the_summary_says_which_heads_are_needed() -> None:
     for heads, sentences in (
         ([(2.0, 0.9), (0.1, 0.1)], ["Without **head 0** the loss goes from 1.000 to 3.000",
-                                    "**Head 0** has the highest induction score, 90%: +2.000 without it."]),
+                                    "It also has the highest induction score, 90%."]),
         ([(2.0, 0.1), (0.01, 0.9)],
-         ["**Head 1** has the highest induction score, 90%: +0.010 without it."]),
+         ["**Head 1** has the highest induction score, 90%, and is not needed here: +0.010 without it."]),
+        ([(2.0, 0.1), (1.0, 0.9)], ["**Head 1**, with the highest induction score, 90%, is needed as well: +1.000."]),
         ([(0.5, 0.1), (None, 0.9), *[(0.1, 0.2)] * 4], ["the largest effect of the 5 measured heads of 6"]),
         ([(0.01, 0.3), (-0.02, 0.1)], [NONE_NEEDED.format("0.020")]),
         ([(0.0101, 0.3), (-0.0174, 0.1)], [NONE_NEEDED.format("0.018")]),
@@ -98,8 +99,8 @@ def test_the_summary_says_which_heads_are_needed() -> None:
         assert all(sentence in summary for sentence in sentences)
     # nor does it name heads without a clear score or measurement
     assert effect_summary(effects((2.0, 0.3), (0.0, 0.1)), "induction", "loss", 1.0).endswith("the largest effect.")
-    unmeasured = effects((0.5, 0.1), (None, 0.9), *[(0.1, 0.2)] * 4)
-    assert "head 1" not in effect_summary(unmeasured, "induction", "loss", 1.0).lower()
+    for heads in (((2.0, 0.1), (0.04, 0.9)), ((0.5, 0.1), (None, 0.9), *[(0.1, 0.2)] * 4)):
+        assert "head 1" not in effect_summary(effects(*heads), "induction", "loss", 1.0).lower()
 
 
 def table(estimated: list[float], measured: list[float]) -> pd.DataFrame:

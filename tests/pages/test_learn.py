@@ -169,7 +169,7 @@ def test_the_model_step_is_a_head_of_a_trained_model(open_page: Open, monkeypatc
     [space] = run_codes(app, monkeypatch)
     own = xformer.read(ROOT / "checkpoints/reverse-decoder", "5 2")["decoder.1.attn.pattern"][0, 0]
     assert torch.allclose(space["mixed"].weights, own, rtol=0, atol=1e-5)  # the scores are scaled elsewhere
-    assert f"{percent(own[2].max().item(), 0)} of its new vector" in text(app)
+    assert f"{percent(own[2].max().item(), 0)} of its attention" in text(app)
     [link] = app.get("page_link")
     assert "head=2.1" in link.proto.query_string
     assert "model=reverse-decoder" in link.proto.query_string
