@@ -31,11 +31,21 @@ class Activations(Protocol):
     def __getitem__(self, name: str, /) -> Tensor: ...
 
 
-@dataclass(frozen=True)
-class AblateHead:
-    """Ablate a head: its z becomes 0 before the output projection."""
+@dataclass(frozen=True, eq=False)
+class AnyEdit:
+    """A change of the activations that `name`, a glob, matches."""
 
     name: str
+
+    def apply(self, name: str, value: Tensor) -> Tensor:
+        """The changed activation, of the same shape and type."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class AblateHead(AnyEdit):
+    """Ablate a head: its z becomes 0 before the output projection."""
+
     head: int
 
     def apply(self, name: str, value: Tensor) -> Tensor:
@@ -43,10 +53,9 @@ class AblateHead:
 
 
 @dataclass(frozen=True)
-class AblateNeuron:
+class AblateNeuron(AnyEdit):
     """Ablate a neuron: its activation after the nonlinearity becomes 0 at every position."""
 
-    name: str
     neuron: int
 
     def apply(self, name: str, value: Tensor) -> Tensor:
@@ -57,10 +66,9 @@ class AblateNeuron:
 
 
 @dataclass(frozen=True)
-class SetEdges:
+class SetEdges(AnyEdit):
     """Forbid or allow single (query, key) cells before the softmax; other masks are left as they are."""
 
-    name: str
     edges: tuple[tuple[int, int], ...]
     allowed: bool
     heads: tuple[int, ...] | None = None
@@ -83,10 +91,9 @@ class SetEdges:
 
 
 @dataclass(frozen=True)
-class SetMask:
+class SetMask(AnyEdit):
     """Put a drawn mask [query, key] in place of the whole mask of an attention layer, padding included."""
 
-    name: str
     mask: Tensor = field(repr=False)
     heads: tuple[int, ...] | None = None
 
@@ -95,10 +102,9 @@ class SetMask:
 
 
 @dataclass(frozen=True)
-class SetCausal:
+class SetCausal(AnyEdit):
     """Impose the causal mask or lift it; padding stays masked either way."""
 
-    name: str
     on: bool
 
     def apply(self, name: str, value: Tensor) -> Tensor:
@@ -107,10 +113,9 @@ class SetCausal:
 
 
 @dataclass(frozen=True)
-class Replace:
+class Replace(AnyEdit):
     """Put another tensor in place of an activation (or of some of its heads)."""
 
-    name: str
     value: Tensor = field(repr=False)
     heads: tuple[int, ...] | None = None
     positions: tuple[int, ...] | None = None
@@ -121,10 +126,9 @@ class Replace:
 
 
 @dataclass(frozen=True)
-class Scale:
+class Scale(AnyEdit):
     """Multiply an activation (or some of its heads) by a factor; a masked score stays masked."""
 
-    name: str
     factor: float
     heads: tuple[int, ...] | None = None
 
@@ -134,10 +138,9 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Steer:
+class Steer(AnyEdit):
     """Add a vector, times a scale, to an activation at every position, or at some."""
 
-    name: str
     vector: Tensor = field(repr=False)
     scale: float
     positions: tuple[int, ...] | None = None
@@ -153,10 +156,9 @@ class Steer:
 
 
 @dataclass(frozen=True, eq=False)
-class Apply:
+class Apply(AnyEdit):
     """Put the result of a function in place of an activation."""
 
-    name: str
     function: Callable[[Tensor], Tensor]
 
     def apply(self, name: str, value: Tensor) -> Tensor:
@@ -171,20 +173,17 @@ class Apply:
 
 
 @dataclass(frozen=True)
-class ZeroPositions:
+class ZeroPositions(AnyEdit):
     """Set the position encoding to 0: added vectors, angles, biases of scores."""
-
-    name: str
 
     def apply(self, name: str, value: Tensor) -> Tensor:
         return torch.zeros_like(value)
 
 
 @dataclass(frozen=True, eq=False)
-class Watch:
+class Watch(AnyEdit):
     """Change nothing, and keep each activation of a name as a point at which a gradient can be computed."""
 
-    name: str
     seen: dict[str, Tensor] = field(repr=False)
     needs_graph = True
 
@@ -196,10 +195,9 @@ class Watch:
 
 
 @dataclass(frozen=True, eq=False)
-class ReplaceParts:
+class ReplaceParts(AnyEdit):
     """Replace parts of an activation, each in one row of the batch alone; other rows keep what they are."""
 
-    name: str
     parts: tuple[tuple[int, tuple[Any, ...]], ...]
     """The row, and the index of the part behind it."""
     value: Tensor | None = field(default=None, repr=False)
@@ -210,22 +208,6 @@ class ReplaceParts:
         for row, part in self.parts:
             changed[row][part] = 0.0 if self.value is None else self.value[0][part].to(value)
         return changed
-
-
-AnyEdit = (
-    AblateHead
-    | AblateNeuron
-    | SetEdges
-    | SetMask
-    | SetCausal
-    | Replace
-    | Scale
-    | Steer
-    | Apply
-    | ZeroPositions
-    | Watch
-    | ReplaceParts
-)
 
 
 def ablate_head(attention: str, head: int) -> AblateHead:
