@@ -1,4 +1,4 @@
-"""`python -m xformer eval`, `trace`, `export` and `doctor`: score a model, record a run, write its view, find its errors."""
+"""`xformer eval`, `trace`, `export`, `lesson` and `doctor`: score a model, record it, make a page of it, find its errors."""
 
 from __future__ import annotations
 
@@ -109,6 +109,15 @@ def _export_live(options: Namespace) -> None:
     from xformer.live.export import save_live  # only now: what was typed may be wrong
 
     save_live(out, model, options.input)
+    say(f"{out.stat().st_size:,} bytes, written to {out}")
+
+
+def run_lesson(options: Namespace) -> None:
+    """Build the page of a lesson; a lesson on a preset is trained first."""
+    out = checked_page(options.out or str(Path(options.file).with_suffix(".html")), "--out")
+    from xformer.live.lesson import build  # only now: what was typed may be wrong
+
+    build(options.file, out)
     say(f"{out.stat().st_size:,} bytes, written to {out}")
 
 

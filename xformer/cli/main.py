@@ -15,7 +15,7 @@ from xformer.errors import XformerError
 
 COMMANDS = {
     "train": "train", "presets": "train", "eval": "examine", "trace": "examine", "export": "examine", "doctor": "examine",
-    "runs": "runs", "app": "app", "models": "app", "lesson": "lesson",
+    "runs": "runs", "app": "app", "models": "app", "lesson": "examine",
 }  # fmt: skip
 """The module of each command; the command is its function `run_COMMAND`."""
 

@@ -41,8 +41,7 @@ from xformer.errors import ConfigError, EditError, InputError, XformerError
 from xformer.files import snapshot_file
 from xformer.integrations.health_alarms import Alarm, Probe, Setting, State, raised, thresholds_of
 from xformer.integrations.health_archive import write_card
-from xformer.integrations.health_record import HealthRecord, settings_of, summary
-from xformer.integrations.outside_run import OutsideRun
+from xformer.integrations.health_record import HealthRecord, OutsideRun, settings_of, summary
 from xformer.model import Transformer
 from xformer.reading import Reading, read
 from xformer.site import Site

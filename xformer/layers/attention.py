@@ -148,7 +148,7 @@ class Attention(nn.Module):
 
     def softmax(self, scores: Scores, mask: Mask) -> Scores:
         """Weights over the keys that sum to 1; zeros for a query that may look at nothing."""
-        return masked_softmax(scores, mask.empty_rows if scores.requires_grad else mask.found_empty_rows)
+        return masked_softmax(scores, mask.empty_rows)
 
     def mix(self, pattern: Scores, k: Tensor, v: Tensor) -> Float[Tensor, "batch head query d_value"]:
         """A V."""

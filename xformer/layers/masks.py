@@ -74,12 +74,6 @@ class Mask:
         return ~self.allowed.any(dim=-1, keepdim=True)
 
     @cached_property
-    def found_empty_rows(self) -> Bool[Tensor, "#batch #head #query 1"] | None:
-        """`empty_rows`, and None too where there are none: it looks at the values, for which a GPU has to be waited for."""
-        empty = self.empty_rows
-        return empty if empty is not None and bool(empty.any()) else None
-
-    @cached_property
     def allowed_or_empty(self) -> Bool[Tensor, "#batch #head query key"] | None:
         """`allowed`, and everything to a query that may look at nothing: a kernel's softmax over nothing would be NaN."""
         return self.allowed if self.allowed is None or self.empty_rows is None else self.allowed | self.empty_rows
@@ -91,19 +85,8 @@ class Mask:
     def hide(
         self, scores: Float[Tensor, "batch head query key"], value: float = -torch.inf
     ) -> Float[Tensor, "batch head query key"]:
-        """`value` wherever a query may not look. Where no gradient is asked for, −∞ is written into `scores` themselves."""
-        if self.allowed is None:
-            return scores
-        if scores.requires_grad or value != -torch.inf:
-            return scores.masked_fill(~self.allowed, value)
-        return torch.minimum(scores, self._ceiling.to(scores.dtype), out=scores)
-
-    @cached_property
-    def _ceiling(self) -> Float[Tensor, "#batch #head query key"]:
-        """The largest that a score may be: filling by a boolean takes four times as long as this minimum, in place."""
-        assert self.allowed is not None
-        lowest = torch.full(self.allowed.shape, -torch.inf, device=self.allowed.device)
-        return lowest.masked_fill_(self.allowed, torch.inf)
+        """`value` wherever a query may not look."""
+        return scores if self.allowed is None else scores.masked_fill(~self.allowed, value)
 
 
 NO_MASK = Mask()

@@ -17,12 +17,6 @@ def sinusoidal(n_pos: int, d_model: int, base: float = 10_000.0) -> Float[Tensor
     """PE(pos, 2i) = sin(pos / base^(2i/d_model)),  PE(pos, 2i+1) = cos(pos / base^(2i/d_model))."""
     import torch
 
-    return _waves(n_pos, d_model, base).to(torch.get_default_dtype())
-
-
-def _waves(n_pos: int, d_model: int, base: float) -> Float[Tensor, "pos d_model"]:
-    import torch
-
     # On the meta device, arange would import torch's compiler first: seconds.
     position = torch.arange(n_pos, dtype=torch.float64, device="cpu")[:, None]  # [pos, 1]
     pair = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu")  # [⌈d_model/2⌉]: 2i
@@ -30,7 +24,7 @@ def _waves(n_pos: int, d_model: int, base: float) -> Float[Tensor, "pos d_model"
     table = torch.empty(n_pos, d_model, dtype=torch.float64, device="cpu")
     table[:, 0::2] = angle.sin()
     table[:, 1::2] = angle.cos()[:, : d_model // 2]  # an odd d_model ends on a sine
-    return table
+    return table.to(torch.get_default_dtype())
 
 
 class Sinusoidal(PositionKind):
@@ -45,7 +39,7 @@ class Sinusoidal(PositionKind):
     equation = "sin, cos of pos·ωᵢ"
 
     def fixed(self, sizes: Sizes) -> dict[str, Tensor]:
-        return {"table": _waves(sizes.max_len, sizes.d_model, sizes.position_base)}
+        return {"table": sinusoidal(sizes.max_len, sizes.d_model, sizes.position_base)}
 
     def add(self, sizes: Sizes, tables: Tables, index: Positions, mirrored: Positions) -> Added:
         from torch.nn.functional import embedding
