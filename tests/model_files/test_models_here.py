@@ -56,7 +56,7 @@ def test_models_are_found_in_the_folder_the_cache_and_packages(
     assert found.entry("hf:SmolLM2-135M-Instruct").path == installed
     assert found.entry("hf:sizes/Q8").path == models / "sizes" / "Q8.gguf"
     tiny = found.entry("hf:tiny")
-    assert (tiny.title, tiny.needed > 0) == ("tiny", True)
+    assert (tiny.title, tiny.n_bytes > 48, tiny.needed > 0) == ("tiny", True, True)
     assert found.entry("hf:org/name").contents.model_type == "llama"  # the snapshot that "main" names, not the other
     fetched = a_model(models / "SmolLM2-135M-Instruct")
     assert of(cache).entry("hf:SmolLM2-135M-Instruct").path == fetched  # before what is installed
@@ -69,7 +69,7 @@ def test_a_visitor_names_no_path(cache: Path) -> None:
         assert len(str(error.value)) < 300
     with pytest.raises(ModelFileError, match=r"plain cannot be opened\. The weights are there only as a pickle"):
         of(cache).entry("hf:plain")
-    assert of(cache).entries["hf:plain"].needed == 0
+    assert (of(cache).entries["hf:plain"].needed, of(cache).entries["hf:plain"].n_bytes) == (0, 0)
 
 
 def test_the_models_folder_of_the_server_decides_what_visitors_open(cache: Path, tmp_path: Path) -> None:

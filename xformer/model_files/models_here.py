@@ -43,6 +43,11 @@ class Entry:
         return self.id.removeprefix(PREFIX)
 
     @property
+    def n_bytes(self) -> int:
+        """The size of its weights on disk; 0 if unknown."""
+        return self.contents.n_bytes if self.contents else 0
+
+    @property
     def needed(self) -> int:
         """The bytes of memory that opening it takes; 0 if it cannot be opened."""
         return self.contents.needed if self.contents else 0
