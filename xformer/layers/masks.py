@@ -85,8 +85,11 @@ class Mask:
     def hide(
         self, scores: Float[Tensor, "batch head query key"], value: float = -torch.inf
     ) -> Float[Tensor, "batch head query key"]:
-        """`value` wherever a query may not look."""
-        return scores if self.allowed is None else scores.masked_fill(~self.allowed, value)
+        """`value` wherever a query may not look, written into `scores` themselves where no gradient is asked for."""
+        if self.allowed is None:
+            return scores
+        fill = scores.masked_fill if scores.requires_grad else scores.masked_fill_
+        return fill(~self.allowed, value)
 
 
 NO_MASK = Mask()
