@@ -211,6 +211,18 @@ def test_scaling_scores_leaves_masked_ones_masked(factor: float) -> None:
     assert_close(trace[f"{path}.pattern"], softmax_by_hand(scores.masked_fill(~causal, float("-inf"))))
 
 
+@pytest.mark.parametrize("positions", [None, [0, 2]])
+def test_steering_adds_so_many_times_the_vector_at_the_positions_named(positions: list[int] | None) -> None:
+    model, name = build(), "encoder.1.resid_post"
+    tokens = inputs(model)
+    plain = record(model, *tokens)[name]
+    vector = torch.arange(float(plain.shape[-1]))
+    steered = record(model, *tokens, edits=[edits.steer(name, vector, -0.5, positions=positions)])[name]
+    added = torch.zeros_like(plain)
+    added[:, slice(None) if positions is None else positions] = -0.5 * vector
+    assert torch.equal(steered, plain + added)
+
+
 def test_patching_everything_restores_the_other_run() -> None:
     model = build(architecture="encoder-decoder", norm="pre")
     a, there = record(model, *inputs(model, seed=0)), inputs(model, seed=50)
