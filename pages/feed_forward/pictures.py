@@ -396,8 +396,17 @@ def experts_panel(view: View) -> None:
 
 
 def without_neurons(view: View) -> None:
-    """For a model without feed-forward layers: that it has none, and shipped models that have some."""
+    """For a model without feed-forward layers: shipped models that have some."""
+    n = view.shape.n_layers
+    st.info(
+        f"This model has no feed-forward layers: its {n} layer{'s are' if n > 1 else ' is'} attention only.",
+        icon=":material/hub:",
+    )
     usable = [name for name in models.shipped() if not models.usable(name)]
-    others = [name for name in usable if models.subject(name).shape.neurons]
-    some = f" {', '.join(others)} have some." if others else ""
-    st.info(f"This model has no feed-forward layers: its layers are attention only.{some}", icon=":material/hub:")
+    others = {name: d_ff for name in usable if (d_ff := max(models.subject(name).shape.neurons.values(), default=0))}
+    if others:
+        st.markdown("These models have some:")
+        with st.container(horizontal=True):
+            for name, d_ff in others.items():
+                words = f"{name} · {d_ff} neurons per layer"
+                st.button(words, on_click=st.session_state.__setitem__, args=("model", name), key=f"use_{name}")

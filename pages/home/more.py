@@ -60,7 +60,7 @@ def _curve(view: View, original: Reading, job: Job[TableSoFar]) -> None:
     shown(view, call, "how_long")
     st.caption(
         f"{table['samples'].iloc[0]} fresh inputs of each length, counted just now without changes; the band is the 95 % "
-        "interval of whole answers. Filled: lengths of its training."
+        "interval of whole answers, the shaded lengths are those of its training."
     )
     footer(view, "how_long", [call], lambda: table)
 

@@ -92,8 +92,9 @@ def app(
     expect(name.first).to_be_visible()
     verdict = page.get_by_text("right instead of 4").filter(visible=True).first
     verdict.or_(page.get_by_test_id("stException")).first.wait_for()
-    typed = page.locator(".st-key-input input").input_value()
-    first_sight.update(name=name.first.inner_text(), verdict=verdict.inner_text(), typed=typed)
+    typed = page.locator(".st-key-input input")
+    expect(typed).not_to_have_value("")
+    first_sight.update(name=name.first.inner_text(), verdict=verdict.inner_text(), typed=typed.input_value())
     first_sight["problems"] = [*visitor.problems]
     visitor.leave()
     yield address

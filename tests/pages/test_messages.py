@@ -29,6 +29,7 @@ FROM_ANYONE = set(
 SAFE = {"escape_markdown", "len", "int", "float", "duration", "percent", "megabytes", "join_words"}
 """Calls that make a text harmless, or a number."""
 OURS = {
+    "attention/head_scores.py": {"name"},
     "attention/heads.py": {"label"},
     "attention/one_cell.py": {"found.removed.writer.name", "layer.title", "one.title", "title_of(run, cell)"},
     "bug_lab/browse.py": {"curves.title", "title", "why", "words"},  # escaped where it is made
@@ -37,7 +38,7 @@ OURS = {
     "compare/panels.py": {"name"},  # escaped where it is made
     "compare/sidebar.py": {"words"},
     "embeddings/page.py": {"name"},
-    "feed_forward/pictures.py": {"choice.title", "title"},  # of a layer, or escaped where it is made
+    "feed_forward/pictures.py": {"choice.title", "title", "words"},  # of a layer, or escaped where it is made
     "home/more.py": {"label", "published.title"},
     "positions/panels.py": {"kind.title"},
     "runs/chosen.py": {"title", "words"},

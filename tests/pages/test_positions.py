@@ -66,7 +66,6 @@ def test_the_result_is_hidden_before_positions_are_switched_off(open_page: Open)
     app = open_page(PAGE, model="reverse-small", input=typed, edits=change, watch="2.1")
     assert "look without positions? Click a cell in its row." in text(app)
     assert "moves" not in text(app)
-    assert "the loss goes" not in text(app)
     assert len(app.get("vega_lite_chart")) == 2
     app.button(key="positions_off").click().run()
     assert "look without positions?" not in text(app)
@@ -75,18 +74,18 @@ def test_the_result_is_hidden_before_positions_are_switched_off(open_page: Open)
     assert f"**{share:.0%}** of layer 2 · head 1’s attention moves, and **{off.n_correct}** of 7" in text(app)
     assert "are right instead" in text(app)
     assert len(app.get("vega_lite_chart")) == 3
-    shown = re.search(r"Without positions .*the loss goes from ([\d.]+) to ([\d.]+) nats", text(app))
+    shown = re.search(r"loss ([\d.]+) instead of ([\d.]+)", text(app))
     assert shown is not None
-    assert [float(number) for number in shown.groups()] == pytest.approx([on.loss, off.loss], abs=1e-4)
+    unchanged = xformer.read("checkpoints/reverse-small", typed)
+    assert [float(number) for number in shown.groups()] == pytest.approx([off.loss, unchanged.loss], abs=1e-4)
     app.button(key="positions_off").click().run()
     assert complaints(app) == []
     assert in_link(app, "edits") == change
-    assert "the loss goes" not in text(app)
 
 
 def test_without_positions_no_answers_of_a_text_are_counted(open_page: Open) -> None:
     app = open_page(PAGE, model="characters", edits=OFF)
-    assert "the loss goes from" in text(app)
+    assert " bits instead of " in text(app)
     assert "are right instead" not in text(app)
 
 

@@ -63,7 +63,7 @@ class Office:
     def tend(self) -> None:
         jobs.reconcile(self.store)
 
-    def told(self, run: str) -> tuple[str, str]:
+    def shown(self, run: str) -> tuple[str, str]:
         return self.store.entry(run).state, self.store.entry(run).message
 
     def states(self, *runs: str) -> list[str]:
@@ -233,7 +233,7 @@ def test_a_worker_that_is_gone_is_noticed(office: Office) -> None:
     assert entry.message.startswith(GONE)
     assert office.started == [run, other]
     jobs.resume(office.store, run)
-    assert office.told(run) == ("queued", "")
+    assert office.shown(run) == ("queued", "")
 
 
 def test_a_worker_that_dies_before_its_first_report_is_replaced_once(office: Office) -> None:
@@ -244,25 +244,25 @@ def test_a_worker_that_dies_before_its_first_report_is_replaced_once(office: Off
     office.tend()
     assert office.started == [run, run]  # its turn had only begun, so it goes before the other one
     assert office.store.entry(run).is_active
-    assert office.told(run) == ("running", liveness.RESTARTED)
+    assert office.shown(run) == ("running", liveness.RESTARTED)
     office.die(run)
-    state, message = office.told(run)
+    state, message = office.shown(run)
     assert (state, office.store.entry(run).worker) == ("failed", None)
     assert message.startswith(f"{liveness.STOPPED_TWICE} That one {liveness.ENDED}")
     assert office.started == [run, run, other]
     jobs.resume(office.store, run)  # and all begins anew
     office.leave(other, "finished")
-    assert office.told(run) == ("running", "")
+    assert office.shown(run) == ("running", "")
     office.leave(run, "queued")  # a worker that lost its GPU has reported it: the next one is the first of its kind
     office.die(run)
-    assert office.told(run) == ("running", liveness.RESTARTED)
+    assert office.shown(run) == ("running", liveness.RESTARTED)
 
 
 def test_a_worker_that_is_gone_after_a_stop_has_stopped(office: Office) -> None:
     run = office.submit()
     jobs.stop(office.store, run)
     office.die(run)
-    assert office.told(run) == ("stopped", UNANSWERED)
+    assert office.shown(run) == ("stopped", UNANSWERED)
     with office.store.database.reading() as db:  # and the old stop is forgotten
         assert db.execute("SELECT count(*) FROM commands").fetchone()[0] == 0
     jobs.resume(office.store, run)
@@ -347,7 +347,7 @@ def test_a_process_that_could_write_nowhere_else_leaves_its_reason_in_the_lock(
     words = "The disk is full; what was kept before is whole. Resume goes on from the last state it kept."
     assert liveness.with_process_state(office.store, office.store.entry(run)).message == words
     office.tend()
-    assert office.told(run) == ("interrupted", words)
+    assert office.shown(run) == ("interrupted", words)
 
 
 def test_resume_is_not_told_to_a_process_that_has_just_ended(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,7 +384,7 @@ def test_a_worker_that_hangs_is_killed_some_seconds_after_a_stop(
     office.store.change(run, worker=stale.worker)
     office.tend()
     assert process.wait(DEADLINE) == -signal.SIGKILL
-    assert office.told(run) == ("stopped", UNANSWERED)  # in that very moment
+    assert office.shown(run) == ("stopped", UNANSWERED)  # in that very moment
     assert office.store.entry(run).worker is None
 
 
@@ -399,9 +399,9 @@ def test_a_worker_without_a_sign_of_life_is_replaced_once_and_only_before_its_fi
     office.store.change(run, unreported_starts=1)
     office.tend()
     assert first.wait(DEADLINE) == -signal.SIGKILL
-    assert office.told(run) == ("running", liveness.RESTARTED)
+    assert office.shown(run) == ("running", liveness.RESTARTED)
     office.tend()
-    state, message = office.told(run)
+    state, message = office.shown(run)
     assert state == "failed"
     assert message.startswith(f"{liveness.STOPPED_TWICE} That one showed no sign of life for 5 s")
 

@@ -163,7 +163,7 @@ class Watch(TorchFunctionMode):
         if k is not None and k.dim() == 4 and q is not None:
             k = k.transpose(-2, -1)
         axis = axis - scores.dim() if axis >= 0 else axis
-        self._add(q, k, self._heads(scores), axis, self._heads(output))
+        self._add(q, k, self._heads(scores), axis, self._heads(output.clone()))  # weights may be changed in place
         self._open = self.seen[-1]
 
     def _weights(self, factors: Sequence[Tensor], *, has_layout: bool) -> bool:

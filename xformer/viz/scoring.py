@@ -16,7 +16,7 @@ from xformer.analysis.scoring import confusion as confusion_table
 from xformer.analysis.scoring import lengths_compared as compared_table
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import Chart, heat, layered, tips
+from xformer.viz.charts import Chart, heat, hues, layered, tips
 from xformer.viz.generation import WIDTHS, model_hues, short_names
 
 _TITLES = {
@@ -161,12 +161,24 @@ def accuracy_by_length(
     """
     frame = length_table(reading, lengths=lengths, samples=samples, seed=seed) if table is None else table
     names = {"exact_match": "whole answers", "token_accuracy": "single tokens"}
-    long = frame.melt(["length", "low", "high", "samples", "trained"], list(names), "model", "share").replace(names)
-    ends = ["low", "high"]
-    long[ends] = long[ends].where(long["model"] == names["exact_match"])  # the interval is that of whole answers
-    hover = tips("length:Q", ("model:N", "of"), ("share:Q", "right", ".1%"), ("samples:Q", "inputs"))
-    hover += tips(("trained:N", "trained on"))
-    return layered(*_lines(long, _lengths(unit), ("share", "right"), hover, dark), height=300)
+    long = frame.melt(["length", "low", "high", "samples", "trained"], list(names), "what", "share").replace(names)
+    whole, single = theme.head_hues(2, dark)
+    scale = alt.Scale(nice=False)
+    x = alt.X("length:Q", title=f"length of the input, in {unit}", scale=scale, axis=alt.Axis(format="d"))
+    y = alt.Y("share:Q", title="right", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
+    colour = hues("what:N", list(names.values()), [whole, single], title=None, legend=alt.Legend(orient="top"))
+    tooltip = tips("length:Q", ("what:N", "of"), ("share:Q", "right", ".1%"), ("samples:Q", "inputs"))
+    tooltip += tips(("trained:N", "trained on"))
+    shown = frame[frame["trained"]]["length"]
+    ends = pd.DataFrame({"from": [shown.min() - 0.5], "to": [shown.max() + 0.5]}).dropna()
+    band = alt.Chart(frame).mark_area(opacity=0.25, color=whole)
+    lines = alt.Chart(long).mark_line(point=alt.OverlayMarkDef(size=18)).encode(x, y, tooltip=tooltip)
+    return layered(
+        alt.Chart(ends).mark_rect(opacity=0.12, color=whole).encode(x="from:Q", x2="to:Q"),
+        band.encode(x, alt.Y("low:Q", title="right"), alt.Y2("high:Q")),
+        lines.encode(colour),
+        height=300,
+    )
 
 
 def lengths_compared(
@@ -207,14 +219,11 @@ def lengths_compared(
         model=frame["model"].map(short_names([one.name for one in variants])),
         training=frame["trained"].map({True: "trained on", False: "never shown"}),
     )
+    x = alt.X("length:Q", title=f"length of the input, in {unit}", scale=alt.Scale(nice=False, padding=8),
+              axis=alt.Axis(format="d", tickMinStep=1))  # fmt: skip
     title = "whole answers right"
     hover = tips("model:N", "length:Q", ("exact_match:Q", title, ".1%"))
     hover += tips(
         ("token_accuracy:Q", "single tokens right", ".1%"), ("samples:Q", "inputs"), ("training:N", "this length")
     )
-    return layered(*_lines(data, _lengths(unit), ("exact_match", title), hover, dark), height=320)
-
-
-def _lengths(unit: str) -> alt.X:
-    axis = alt.Axis(format="d", tickMinStep=1)
-    return alt.X("length:Q", title=f"length of the input, in {unit}", scale=alt.Scale(nice=False, padding=8), axis=axis)
+    return layered(*_lines(data, x, ("exact_match", title), hover, dark), height=320)
