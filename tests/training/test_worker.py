@@ -170,7 +170,6 @@ def test_the_command_line_ends_with_a_sentence_without_a_run_store(
 
 
 def settle(answers: Any) -> None:
-    torch.set_num_threads(2)
     before = float(torch.tensor([1e-40]) * 1.0)
     worker.prepare_process()
     worker.lower_priority(Entry(device="cuda:0"))
@@ -182,9 +181,9 @@ def settle(answers: Any) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux has this priority")
 def test_a_worker_process_has_one_thread_no_denormals_and_the_lowest_priority() -> None:
-    own = multiprocessing.get_context("fork")  # these settings outlast a test
-    answers = own.SimpleQueue()
-    process = own.Process(target=settle, args=(answers,))
+    fresh = multiprocessing.get_context("spawn")  # these settings outlast a test, and a fork would inherit them
+    answers = fresh.SimpleQueue()
+    process = fresh.Process(target=settle, args=(answers,))
     process.start()
     assert answers.get() == (True, 1, True, 0.0, True)
     process.join()
