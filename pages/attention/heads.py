@@ -13,7 +13,7 @@ from pages.components.attention_view import Selection, choose_attention
 from pages.shared.layout import caption, what_to_notice
 from pages.shared.picture import of_each_run, picture, table
 from pages.shared.resources import mask_words
-from pages.shared.text import escape_markdown
+from pages.shared.text import escape_markdown, signed
 from pages.shared.view import View, switched_on, toggle_intervention
 from pages.shared.widgets import choose, find_tokens
 from xformer import analysis, viz
@@ -109,7 +109,9 @@ def _cost(run: Reading, row: dict[str, Any]) -> str:
         return f". Without it, {right} of {n} answers {'is' if right == 1 else 'are'} {same}right."
     if math.isnan(row["effect"]):
         return "."
-    return f". Without it, the loss changes by {row['effect']:+.2f} nats."
+    if abs(row["effect"]) < 0.005:
+        return ". Without it, the loss stays the same to within 0.005 nats."
+    return f". Without it, the loss changes by {signed(row['effect'])} nats."
 
 
 def notable_buttons(view: View, found: pd.DataFrame, paths: Sequence[str]) -> None:

@@ -40,6 +40,13 @@ def test_it_opens_on_a_head_with_a_pattern_and_says_what_it_is_for(
     assert bool(lost) == (model == "characters")
 
 
+def test_a_head_without_which_nothing_changes_is_not_said_to_change_the_loss(open_page: Open) -> None:
+    drawing = "drawn g90cd500dgebg90008ggg60007fgg200001gg300001gg600001gg600000bga"
+    said = text(open_page(PAGE, model="digits", input=drawing, head="1.3"))
+    assert "Without it, the loss stays the same to within 0.005 nats." in said
+    assert "loss changes" not in said
+
+
 def test_the_headline_says_what_a_head_is_for_and_what_the_model_loses_without_it(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-small", input="3 7 12 9 4 11")
     assert "**layer 2 · head 1**: 99.9% of attention is on the mirrored token" in text(app)
