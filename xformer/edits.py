@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from xformer.errors import EditError
+from xformer.tape import Edit
 
 Edges = Sequence[tuple[int, int]]
 """Pairs (query, key)."""
@@ -31,19 +32,11 @@ class Activations(Protocol):
     def __getitem__(self, name: str, /) -> Tensor: ...
 
 
-@dataclass(frozen=True, eq=False)
-class AnyEdit:
-    """A change of the activations that `name`, a glob, matches."""
-
-    name: str
-
-    def apply(self, name: str, value: Tensor) -> Tensor:
-        """The changed activation, of the same shape and type."""
-        raise NotImplementedError
+AnyEdit = Edit
 
 
 @dataclass(frozen=True)
-class AblateHead(AnyEdit):
+class AblateHead(Edit):
     """Ablate a head: its z becomes 0 before the output projection."""
 
     head: int
@@ -53,7 +46,7 @@ class AblateHead(AnyEdit):
 
 
 @dataclass(frozen=True)
-class AblateNeuron(AnyEdit):
+class AblateNeuron(Edit):
     """Ablate a neuron: its activation after the nonlinearity becomes 0 at every position."""
 
     neuron: int
@@ -66,7 +59,7 @@ class AblateNeuron(AnyEdit):
 
 
 @dataclass(frozen=True)
-class SetEdges(AnyEdit):
+class SetEdges(Edit):
     """Forbid or allow single (query, key) cells before the softmax; other masks are left as they are."""
 
     edges: tuple[tuple[int, int], ...]
@@ -91,7 +84,7 @@ class SetEdges(AnyEdit):
 
 
 @dataclass(frozen=True)
-class SetMask(AnyEdit):
+class SetMask(Edit):
     """Put a drawn mask [query, key] in place of the whole mask of an attention layer, padding included."""
 
     mask: Tensor = field(repr=False)
@@ -102,7 +95,7 @@ class SetMask(AnyEdit):
 
 
 @dataclass(frozen=True)
-class SetCausal(AnyEdit):
+class SetCausal(Edit):
     """Impose the causal mask or lift it; padding stays masked either way."""
 
     on: bool
@@ -113,7 +106,7 @@ class SetCausal(AnyEdit):
 
 
 @dataclass(frozen=True)
-class Replace(AnyEdit):
+class Replace(Edit):
     """Put another tensor in place of an activation (or of some of its heads)."""
 
     value: Tensor = field(repr=False)
@@ -126,7 +119,7 @@ class Replace(AnyEdit):
 
 
 @dataclass(frozen=True)
-class Scale(AnyEdit):
+class Scale(Edit):
     """Multiply an activation (or some of its heads) by a factor; a masked score stays masked."""
 
     factor: float
@@ -138,7 +131,7 @@ class Scale(AnyEdit):
 
 
 @dataclass(frozen=True)
-class Steer(AnyEdit):
+class Steer(Edit):
     """Add a vector, times a scale, to an activation at every position, or at some."""
 
     vector: Tensor = field(repr=False)
@@ -156,7 +149,7 @@ class Steer(AnyEdit):
 
 
 @dataclass(frozen=True, eq=False)
-class Apply(AnyEdit):
+class Apply(Edit):
     """Put the result of a function in place of an activation."""
 
     function: Callable[[Tensor], Tensor]
@@ -173,7 +166,7 @@ class Apply(AnyEdit):
 
 
 @dataclass(frozen=True)
-class ZeroPositions(AnyEdit):
+class ZeroPositions(Edit):
     """Set the position encoding to 0: added vectors, angles, biases of scores."""
 
     def apply(self, name: str, value: Tensor) -> Tensor:
@@ -181,7 +174,7 @@ class ZeroPositions(AnyEdit):
 
 
 @dataclass(frozen=True, eq=False)
-class Watch(AnyEdit):
+class Watch(Edit):
     """Change nothing, and keep each activation of a name as a point at which a gradient can be computed."""
 
     seen: dict[str, Tensor] = field(repr=False)
@@ -195,7 +188,7 @@ class Watch(AnyEdit):
 
 
 @dataclass(frozen=True, eq=False)
-class ReplaceParts(AnyEdit):
+class ReplaceParts(Edit):
     """Replace parts of an activation, each in one row of the batch alone; other rows keep what they are."""
 
     parts: tuple[tuple[int, tuple[Any, ...]], ...]

@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,15 +21,15 @@ from torch import Tensor
 from xformer.errors import EditError
 
 
-class Edit(Protocol):
+@dataclass(frozen=True, eq=False)
+class Edit:
     """One intervention: a glob over activation names, and what to make of each activation that it matches."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
 
     def apply(self, name: str, value: Tensor) -> Tensor:
         """The changed activation: a new tensor of the same shape, on the same device."""
-        ...
+        raise NotImplementedError
 
 
 def graph_of(edits: Iterable[Edit]) -> AbstractContextManager[None]:
