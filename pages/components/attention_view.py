@@ -60,8 +60,8 @@ class Selection:
         found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,5})-(\d{1,5}))?", text, re.ASCII)
         if found is None:
             return None
-        layer, head, query, key = (None if one is None else int(one) for one in found.groups())
-        return cls((layer or 0) - 1, (head or 0) - 1, query, key)
+        query, key = (None if one is None else int(one) for one in found.groups()[2:])
+        return cls(int(found[1]) - 1, int(found[2]) - 1, query, key)
 
     def __str__(self) -> str:
         text = f"{self.layer + 1}.{self.head + 1}"

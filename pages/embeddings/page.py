@@ -146,8 +146,10 @@ def where_from(view: View, stack: str | None) -> str:
     if view.task is not None and stack:
         text += f" Source and target {'**share** one' if view.config.tied_source else 'do not share this'} embedding matrix."
     with suppress(UnavailableError):
-        matrix = view.subject.weights.unembedding().matrix
-        same = view.config.tied_output if view.task is not None else matrix.data_ptr() == table.data_ptr()
+        if view.task is not None:
+            same = view.config.tied_output
+        else:
+            same = view.subject.weights.unembedding().matrix.data_ptr() == table.data_ptr()
         text += f" The output uses {'the same matrix' if same else 'a matrix of its own'}."
     return text
 

@@ -104,10 +104,8 @@ def when_ahead(path: pd.DataFrame, position: int, n_tokens: int, one: str = "ans
 
 def _what(view: View, frame: pd.DataFrame, positions: Sequence[int], shown: Sequence[int]) -> str:
     """The caption of the lens."""
-    run, norm = (
-        view.original(),
-        "the model’s last norm and its unembedding" if view.shape.final_norm else "the unembedding",
-    )
+    run = view.original()
+    norm = "the model’s last norm and its unembedding" if view.shape.final_norm else "the unembedding"
     outline = "✓ and the outline mark the right answer" if run.has_right_answer else "no right answer is known here"
     if run.target_positions and not run.has_right_answer:
         outline += f"; the outline marks where the likeliest one is that of the top row, “{run.answer_name}”"
@@ -425,7 +423,7 @@ def similarity_notes(frame: pd.DataFrame, texts: Sequence[str]) -> list[str]:
         return []
     notes, cosines, (first, second) = [], pairs["cosine"].tolist(), pairs[["first", "second"]].iloc[0]
     if cosines[0] - cosines[1] > CLEAR and texts[first] != texts[second]:
-        best, after = (f"{cosine:.2f}" for cosine in cosines[:2])
+        best, after = (f"{cosine:.2f}".replace("-", "−") for cosine in cosines[:2])
         notes.append(f"Texts **{first + 1}** and **{second + 1}** are most alike: {best}. The next pair has {after}.")
     if cosines[-1] > ALL_ALIKE and cosines[0] - cosines[-1] > CLEAR:
         least = f"{cosines[-1]:.2f}"

@@ -383,9 +383,13 @@ class ExternalAdapter:
     def heads_read(
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
-        """Queries and keys are an affine function of the stream, in every family.
+        """The queries or keys of an attention layer for streams `x`, as in the run; differentiable with respect to `x`.
 
-        So the contribution of a part of the stream is found by calling the attention module with that part alone.
+        Queries and keys are an affine function of the stream, in every family. So the contribution of a part of the stream is
+        found by calling the attention module with that part alone.
+
+        Raises:
+            UnavailableError: The model's queries and keys cannot be captured.
         """
         opened = self.opened
         calls = trace.activations.calls if isinstance(trace.activations, OnDemand) else Calls()
