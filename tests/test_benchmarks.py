@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
-import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,20 +31,6 @@ def test_every_benchmark_can_be_imported() -> None:
         assert ".apps." in name or importlib.import_module(name).__doc__, name
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
-def test_help_says_how_a_benchmark_is_run_and_does_nothing_else(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--help"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
-    assert not ended.value.code
-    shown = capsys.readouterr().out
-    assert shown.startswith(f"usage: {name}.py [-h]")
-    assert len(shown.splitlines()) > 4
-
-
 @pytest.mark.parametrize("name", SMALL)
 def test_a_benchmark_runs_and_has_what_the_table_of_figures_reads(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -69,27 +54,6 @@ def test_a_benchmark_runs_and_has_what_the_table_of_figures_reads(
             assert {*where, column} <= found["rows"][0].keys()
     if name in ("train_step", "characters"):  # whose rows are not made smaller
         assert all(kept.value(one.table, one.ratio) for one in lines)
-
-
-def test_the_table_says_what_was_disturbed_and_what_is_missing() -> None:
-    def kept(others: float, share: float) -> figures.Kept:
-        row = {"visitor": "second", "page open to 100 % s": 3.25}
-        row |= {"model": "4 × 4, d 16", "tokens": 16, "recorded ms": 1.5}
-        machine = {"taken_by_others": others, "cores_we_got": share, "day": "2031-02-03"}
-        both = {name: {"rows": [row], "machine": machine} for name in ("newcomer", "Recording one run")}
-        return figures.Kept(both)
-
-    def lines(text: str) -> list[str]:
-        return [line for line in text.splitlines() if "second visitor" in line or "recording 16" in line]
-
-    quiet, busy, loaded = (lines(figures.page(kept(*how), None)) for how in ((0.1, 0.98), (0.1, 0.4), (0.5, 0.98)))
-    assert quiet[-1] == "| page open to 100 %, second visitor | 3.25 s | – | – | ≤ 3.5 | 2031-02-03 |"
-    assert [("beside other work" in line) for line in quiet] == [False] * 3
-    assert quiet[1].endswith("| not measured |")
-    assert [("beside other work" in line) for line in busy] == [True, False, False]  # a browser's process only waits
-    assert [("beside other work" in line) for line in loaded] == [True, False, True]
-    assert figures.page(figures.Kept(), None).count("| not measured |") == len(list(figures.figures()))
-    assert "run `make gpu`" in figures.page(figures.Kept(), None)
 
 
 @pytest.mark.parametrize(

@@ -139,8 +139,3 @@ def of_state(state: str) -> Playlist:
 def test_a_state_of_a_lesson_becomes_a_link(state: str, link: str) -> None:
     [item] = of_state(state).items
     assert item == Item(link=link, title="A step", note="Words.")
-
-
-def test_a_state_that_no_link_has_is_refused() -> None:
-    with pytest.raises(InputError, match="A link of the app has no drawn; it may have ablate"):
-        of_state('mask = "drawn"\ndrawn = ["2.0"]')

@@ -9,7 +9,7 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
-from xformer.training import jobs, liveness
+from xformer.training import jobs
 from xformer.training.executors import process as processes
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
@@ -49,16 +49,6 @@ def test_both_kinds_are_listed_shown_and_deleted(
     assert main(["runs", "show", run, "--folder", folder]) == 1
     output(capsys, "delete", "plain", "--folder", folder)
     assert not (tmp_path / "plain").exists()
-
-
-def test_a_run_whose_process_is_gone_is_not_called_running(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = RunStore(tmp_path)
-    run = store.add(tiny_preset(), name="mine", state="running")
-    store.change(run, worker="token")
-    store.folder_of(run).mkdir(exist_ok=True)
-    (store.folder_of(run) / liveness.LOCK).touch()  # not held
-    shown = json.loads(output(capsys, "show", run, "--folder", str(tmp_path)))
-    assert (store.entry(run).state, shown["state"]) == ("running", "interrupted")
 
 
 def tell(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 import xformer
 from tests.training.tiny import random_model
-from xformer.analysis import embeddings
 from xformer.analysis.embeddings import (
     cosine_matrix,
     cosines,
@@ -135,24 +134,6 @@ def test_pca_is_the_eigen_decomposition_of_the_covariance(n: int, d: int) -> Non
     torch.testing.assert_close(found.points.square().mean(dim=0)[:k], values.flip(0)[:k], rtol=1e-11, atol=0)
 
 
-def test_pca_has_one_sign_only() -> None:
-    x = points(11, 5)
-    axes = pca(x).axes
-    assert (axes.gather(1, axes.abs().argmax(dim=1, keepdim=True)) > 0).all()
-    mirrored = pca(2 * x.mean(dim=0) - x)  # every point on the other side of the mean
-    torch.testing.assert_close(mirrored.axes, axes, rtol=0, atol=1e-12)
-    torch.testing.assert_close(mirrored.points, -pca(x).points, rtol=0, atol=1e-11)
-
-
-def test_the_axes_of_many_points_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors = points(31, 5).float()
-    few = pca(vectors, 2)
-    monkeypatch.setattr(embeddings, "MOST_IN_DOUBLE", 0)
-    many = pca(vectors, 2)
-    torch.testing.assert_close(many.points, few.points, rtol=0, atol=1e-3)
-    torch.testing.assert_close(many.explained, few.explained, rtol=0, atol=1e-5)
-
-
 def test_most_alike_names_a_pair_only_where_random_tokens_would_not_be_as_similar() -> None:
     model = random_model("encoder")
     table = model.embedding.token
@@ -206,10 +187,3 @@ def test_places_of_a_map_are_found_and_random_ones_are_not() -> None:
     assert places_side_by_side(apart).share == 0.0
     for seed in range(3):
         assert not places_side_by_side(cosine_matrix(random(16, 64, seed))).is_above_chance
-
-
-def test_the_size_of_a_block_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, kinds = random(40, 6, 3), {"even": list(range(0, 40, 2))}
-    whole = numbers_in_order(x), kinds_together(x, kinds)
-    monkeypatch.setattr(embeddings, "BLOCK_BYTES", 2_000)
-    assert (numbers_in_order(x), kinds_together(x, kinds)) == whole

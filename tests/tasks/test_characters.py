@@ -16,7 +16,6 @@ from tests.analysis.duel import variant_of
 from tests.training.at_work import failing_with
 from tests.training.tiny import tiny_model
 from xformer.analysis.comparison import search
-from xformer.analysis.generation import decode_steps
 from xformer.config import TaskConfig
 from xformer.decoding import MOST_TOKENS, Sampling, continue_text
 from xformer.errors import ConfigError, InputError
@@ -160,11 +159,6 @@ def test_every_example_can_be_read() -> None:
     assert [len(task.rule.examples()) for task, _ in tasks] == [6, 6, 6]
 
 
-def test_the_alphabet_of_the_preset_is_that_of_its_text() -> None:
-    known = texts.encoded("python", preset("characters").task.alphabet)
-    assert len(known) > 0.99 * len(texts.read("python"))  # all of it in Python 3.11
-
-
 # Bad settings and bad texts.
 
 
@@ -305,16 +299,6 @@ def test_going_on_is_bounded_and_drawn_from_its_generator() -> None:
             continue_text(model, [1], n)
     with pytest.raises(InputError, match="at least one token"):
         continue_text(model, [], 3)
-
-
-def test_where_two_models_differ_is_found_again_when_its_text_is_typed() -> None:
-    task, one = random_characters("encoder-decoder")
-    other = Transformer(one.config, torch.Generator().manual_seed(6)).eval()
-    variants = [variant_of("one", one, task), variant_of("other", other, task)]
-    *_, last = search(variants, within=40, seed=2)
-    assert last.found is not None
-    runs = [decode_steps(variant, last.found, forced=True) for variant in variants]
-    assert runs[0].predicted != runs[1].predicted
 
 
 def test_two_models_that_part_after_the_last_typed_character_do_not_differ() -> None:

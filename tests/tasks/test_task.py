@@ -62,14 +62,6 @@ def test_an_example_longer_than_the_model_reads_is_refused(architecture: str, mo
         task.example(task.vocabulary.read("1 " * 5000), max_len=11)
 
 
-def test_the_same_task_for_another_architecture() -> None:
-    task = tiny_task("encoder", name="sort", symbols=5)
-    other = task.for_architecture("decoder")
-    assert other.config == task.config.replace(architecture="decoder")
-    assert other.vocabulary.labels[-2:] == ("end", "start")
-    assert task.for_architecture("encoder", end_token=True).vocabulary.labels[-1] == "end"
-
-
 TASK = tiny_task(symbols=19, end_token=True)
 
 

@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.viz.drawn_file import Mark, maps_of, marks
+from tests.viz.drawn_file import maps_of, marks
 from xformer.viz import theme
 from xformer.viz.charts import inks, layered, pixel_axes, place_labels, pool_maps, small_maps, token_lanes
-from xformer.viz.diagram_figure import Sheet
 from xformer.viz.export import svg
 
 TABLE = pd.DataFrame({"x": [1, 2], "y": [0.5, 0.25]})
@@ -41,16 +40,6 @@ def test_a_text_is_light_on_a_dark_cell_and_dark_on_a_light_one() -> None:
     assert inks(["#ffffff", "#888888", "#000000"], [-9, 0, 1, 9, np.inf], 0, 1) == [dark, dark, light, light, light]
 
 
-def test_what_has_no_room_is_left_out_but_never_the_inputs() -> None:
-    points = np.zeros((30, 2)) + np.linspace(0, 1e-3, 30)[:, None]
-    points = np.concatenate([points, [[1.0, 1.0]]])
-    names = ["long name"] * 31
-    sides = place_labels(points, names, width=300, height=300)
-    assert sides.count("") >= 26
-    first = [index == 29 for index in range(31)]
-    assert place_labels(points, names, first=first, width=300, height=300)[29] != ""
-
-
 def test_no_two_labels_collide() -> None:
     points = np.random.default_rng(0).normal(size=(80, 2))
     names = [str(index) for index in range(80)]
@@ -73,46 +62,6 @@ def test_no_two_labels_collide() -> None:
     for i, a in enumerate(drawn):
         for b in drawn[:i]:
             assert a[0] >= b[2] or b[0] >= a[2] or a[1] >= b[3] or b[1] >= a[3]
-
-
-def drawn(sheet: Sheet) -> list[Mark]:
-    """The marks of a sheet of 200 × 100, as far from its corner as they were put."""
-    found = marks(svg([sheet.chart(200, 100)]))
-    [ground] = [mark for mark in found if mark.look.get("fill") == "#010101"]
-    left, top, _, _ = ground.box
-    return [
-        Mark(mark.look, [(x - left, y - top) for x, y in mark.points], mark.text)
-        for mark in found
-        if mark is not ground
-    ]
-
-
-@pytest.fixture
-def sheet() -> Sheet:
-    sheet = Sheet()
-    sheet.box(0, 0, 200, 100, "#010101", level=-9)
-    return sheet
-
-
-def test_marks_lie_where_they_were_put(sheet: Sheet) -> None:
-    sheet.box(20, 10, 40, 30, "#aa0000")
-    sheet.line([(90, 80), (50, 20), (70, 60)], "#00aa00", 3)
-    sheet.line([(0, 0), (9, 9)], "#00aa00", 3, dashed=True)
-    sheet.dot(150, 70, 5, "#0000aa")
-    box, line, dashed, dot = drawn(sheet)
-    assert box.box == (20, 10, 60, 40)
-    assert line.points == [(90, 80), (50, 20), (70, 60)], "in the order in which they were given"
-    assert [one.look.get("stroke-dasharray") for one in (line, dashed)] == [None, "4,4"]
-    assert dot.box == pytest.approx((145, 65, 155, 75), abs=0.01)
-
-
-def test_a_higher_level_covers_a_lower_one_and_in_one_words_cover_lines_and_lines_boxes(sheet: Sheet) -> None:
-    for level in (2, -1):
-        sheet.words(0, 9, f"words {level}", "#000000", level=level)
-        sheet.line([(0, 0), (level + 5, 0)], "#00aa00", level=level)
-        sheet.box(0, 0, 9 + level, 9, "#aa0000", level=level)
-    order = [mark.text or round(mark.box[2]) for mark in drawn(sheet)]
-    assert order == [8, 4, "words -1", 11, 7, "words 2"]
 
 
 def test_a_token_has_its_verdict_also_without_colour_and_its_probability() -> None:

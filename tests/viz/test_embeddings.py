@@ -16,29 +16,11 @@ from tests.viz.drawn_file import all_rows, ends_of, spec_of
 from xformer import viz
 from xformer.adapters import BareModel
 from xformer.analysis.embeddings import principal_axes, vector_table
-from xformer.analysis.number_waves import number_spectrum
 from xformer.errors import InputError
-from xformer.viz import theme
 from xformer.viz.embeddings import MOST_CELLS, vector_heatmap
 
 LABELS = ["3", "7", "1", "7", "2"]
 TOKENS = [3, 7, 1, 7, 2]
-
-
-def test_repeated_tokens_are_rows_of_their_own_in_the_order_of_the_input() -> None:
-    spec = spec_of(viz.vectors(xformer.read(random_model("encoder"), TOKENS), part="sum", dark=True))["encoding"]
-    assert spec["y"]["sort"] == [f"{position} · {token}" for position, token in enumerate(LABELS)]
-    assert spec["color"]["scale"]["range"] == theme.diverging(True)
-
-
-def test_the_line_is_what_chance_does_and_the_plane_is_square() -> None:
-    reading = xformer.read(random_model("encoder"), [3, 7])  # its eleven tokens are numbers
-    _, line, _, framed = (spec := spec_of(viz.spectrum(reading, chosen=2)))["layer"]
-    assert spec["datasets"][line["data"]["name"]][0]["chance"] == number_spectrum(reading).chance
-    assert framed["transform"] == [{"filter": "(datum.frequency === 2)"}]
-    plane = spec_of(viz.circle(reading, frequency=3))
-    x, y = (plane["layer"][0]["encoding"][axis]["scale"]["domain"] for axis in "xy")
-    assert (x, plane["width"]) == (y, plane["height"])
 
 
 def test_a_vector_too_wide_to_draw_loses_whole_columns() -> None:

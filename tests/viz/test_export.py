@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import inspect
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -81,15 +80,6 @@ def test_what_cannot_be_saved_is_one_sentence_and_leaves_no_file(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_may_stand_in_space_says_so() -> None:
-    """The screens offer SVG for everything else."""
-    unsure = {
-        name for name in xformer.viz.__all__
-        if str(inspect.signature(getattr(xformer.viz, name)).return_annotation) in ("Any", "")
-    }  # fmt: skip
-    assert unsure == {"projection"}
-
-
 def test_a_notebook_keeps_charts_as_images() -> None:
     chart = alt.Chart({"values": [{"a": 1}]}).mark_bar().encode(x="a:Q")
     with alt.renderers.enable("default"):
@@ -135,17 +125,6 @@ def test_a_printed_png_has_300_pixels_an_inch(tmp_path: Path) -> None:
         xformer.viz.save(SMALL, tmp_path / "small.png", width=width)
         assert (tmp_path / "small.png").read_bytes().startswith(b"\x89PNG")
         assert int.from_bytes((tmp_path / "small.png").read_bytes()[16:20]) == pixels  # the width in its header
-
-
-def test_a_title_stands_above_the_picture_and_is_wrapped() -> None:
-    title = "reverse-small · layer 1 · head 2 · “3 7 12” with a causal mask and one head ablated"
-    root = drawn(export.svg([SMALL], title=title, width=3.4))
-    lines = root.findall(f"{SVG}text")
-    assert " ".join("".join(line.itertext()) for line in lines) == title
-    assert len(lines) > 1
-    chart = root.find(f"{SVG}svg")
-    assert chart is not None
-    assert all(float(line.attrib["y"]) < float(chart.attrib["y"]) for line in lines)
 
 
 def test_without_colours_signs_and_masks_can_still_be_told_apart(reading: xformer.Reading) -> None:

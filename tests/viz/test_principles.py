@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.viz.drawn_file import datasets, ends_of, spec_of
+from tests.viz.drawn_file import datasets, ends_of
 from xformer import viz
 from xformer.analysis.principles import (
     AFTER,
@@ -15,14 +15,6 @@ from xformer.analysis.principles import (
 from xformer.viz import theme
 
 SENTENCE = Sentence("the cat saw the dog", d=4)
-
-
-def test_a_matrix_has_its_numbers_in_its_cells_and_a_framed_row() -> None:
-    chart = spec_of(viz.matrix(SENTENCE.average(), which="x", row=3, dark=True))
-    [rows] = chart["datasets"].values()
-    for row in rows:
-        assert (row["exact"], row["shown"].replace("−", "-")) == (f"{row['value']:.6f}", f"{row['value']:.2f}")
-    assert chart["layer"][2]["transform"] == [{"filter": {"equal": "3 the", "field": "row"}}]
 
 
 def test_shares_run_from_0_to_1_and_forbidden_cells_are_grey() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 import torch
 
@@ -15,7 +14,6 @@ from xformer.analysis.residual import lens_logits, strongest
 from xformer.reading import from_trace
 from xformer.trace import record
 from xformer.viz import theme
-from xformer.viz.residual import MOST_POINTS, TALL, row_height, thinned
 
 MODEL = random_model("encoder")
 LABELS = [str(token) for token in range(11)]
@@ -57,15 +55,6 @@ def test_cells_that_a_change_moved_are_framed_and_say_what_was_there() -> None:
         assert (cell["was"], cell["moved"]) == (LABELS[was], was != says)
 
 
-def test_crowded_cells_leave_their_numbers_to_the_hover() -> None:
-    model = random_model("encoder", max_len=40)
-    for n, texts in ((7, 3), (20, 2), (30, 1), (40, 0)):
-        trace = record(model, torch.ones(1, n, dtype=torch.long))
-        spec = viz.lens(from_trace(model, trace, trace.logits[0].argmax(-1))).to_dict(validate=False)
-        assert [layer["mark"]["type"] for layer in spec["layer"]].count("text") == texts
-        assert {tip["field"] for tip in spec["layer"][0]["encoding"]["tooltip"]} >= {"token", "probability", "answer"}
-
-
 def test_bars_of_two_runs_are_in_the_hues_of_their_heads_and_have_room_for_their_numbers() -> None:
     trace = traced()
     run, own = from_trace(MODEL, trace), from_trace(MODEL, record(MODEL, trace.tokens, edits=[edits.zero_positions()]))
@@ -103,11 +92,3 @@ def test_right_cells_have_an_outline_and_a_mark_where_something_can_be_right() -
     open_ended = viz.lens(from_trace(MODEL, trace))
     assert not any(cell["right"] for cell in all_rows(open_ended))
     assert ANSWER_ROW not in spec_of(open_ended)["layer"][0]["encoding"]["y"]["sort"]
-
-
-def test_a_deep_stream_and_a_long_input_stay_within_a_screen() -> None:
-    deep = pd.DataFrame([{"depth": d, "point": str(d), "position": 0} for d in range(513)])
-    shown = thinned(deep)["depth"].tolist()
-    assert len(shown) == MOST_POINTS
-    assert (shown[0], shown[-1]) == (0, 512)
-    assert row_height(9) * 9 <= TALL

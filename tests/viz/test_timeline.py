@@ -25,9 +25,6 @@ from xformer.viz.timeline import (
     FilmLayer,
     Frame,
     film_frame,
-    head_to_enlarge,
-    layers_of,
-    of_input,
     pack_film,
     plane,
 )
@@ -131,19 +128,6 @@ def trained() -> Reading:
     return xformer.read("checkpoints/reverse", "3 7 12 9")
 
 
-def stills_film(frames: dict[int, Reading], **more: Any) -> bytes:
-    """The film that the player of a run is sent, with the curve and the marks of a run."""
-    made = [film_frame(reading, step) for step, reading in frames.items()]
-    reading = next(iter(frames.values()))
-    task: Any = reading.subject.task  # type: ignore[attr-defined]
-    layers = layers_of(task, reading.example, made)
-    values = {
-        "steps": 1000, "exact": [(0, 0.0), (400, 0.25), (1000, 1.0)], "marks": [(500, "a head passes 0.5")],
-        "best": head_to_enlarge(layers, made[-1]), "live": False, "target": (1, None),
-    }  # fmt: skip
-    return pack_film(layers, made, **of_input(task, reading.example), **(values | more))
-
-
 @pytest.fixture(scope="module")
 def still(untrained: Reading, trained: Reading) -> dict[str, Any]:
     return spec_of(viz.film_still({0: untrained, 700: trained}, head=(1, 0)))
@@ -165,18 +149,6 @@ def test_a_still_is_of_the_last_frame_at_its_step(untrained: Reading, trained: R
     assert "step 0 of 700" in str(earlier)
 
 
-def test_queries_go_down_keys_across_and_what_is_masked_is_no_weight() -> None:
-    pair = xformer.read("checkpoints/reverse-seq2seq", "3 7 12 9")
-    layer = next(at for at, site in enumerate(pair.attention) if "cross" in site.path)
-    cells = rows_of(viz.film_still({700: pair}, head=(layer, 0)), "weight")
-    assert [key.split()[1] for key in dict.fromkeys(cell["key"] for cell in cells)] == list(pair.tokens)
-    assert next(iter(cells))["query"] == "0 start"
-    causal = xformer.read("checkpoints/reverse-decoder", "3 7 12")
-    still, n = spec_of(viz.film_still({700: causal}, head=(0, 1))), len(causal.tokens)
-    assert sum(not cell["allowed"] for cell in rows_of(still, "weight")) == n * (n - 1) // 2
-    assert all((np.isnan(one) == (np.triu(np.ones((n, n)), 1) == 1)).all() for one in maps_of(still))
-
-
 def test_a_still_of_an_empty_timeline_or_an_unknown_head_is_refused(trained: Reading) -> None:
     with pytest.raises(InputError, match=r"at least one frame, got none; for example \{700: reading\}"):
         viz.film_still({})
@@ -193,19 +165,3 @@ def test_the_title_has_the_score_of_the_head_and_the_best_of_all(trained: Readin
     title = f"layer 2 · head 1 · anti-diagonal: {scores[1][0]:.2f} · ★ layer {1 - layer} · head {1 - head}, {score:.2f}"
     assert title in str(still)
     assert "★ best of all heads" in str(spec_of(viz.film_still({700: trained})))
-
-
-def test_a_still_has_both_curves_the_marks_and_the_shown_step(untrained: Reading, trained: Reading) -> None:
-    chart = spec_of(viz.film_still(stills_film({0: untrained, 500: untrained, 1000: trained}), step=500))
-    rows = rows_of(chart, "exact")
-    scores = [max(max(of) for of in film_frame(one, 0).scores.values()) for one in (untrained, untrained, trained)]
-    curves = {name: [(row["step"], row[name]) for row in rows if row[name] is not None] for name in ("exact", "best")}
-    assert curves["exact"] == [(0, 0.0), (400, 0.25), (1000, 1.0)]
-    assert [value for _, value in curves["best"]] == pytest.approx(scores, abs=1e-4)
-    assert {(row["mark"], row["step"]) for row in rows if row["mark"]} == {("shown", 500), ("marked", 500)}
-    assert {"exact match", "best anti-diagonal score", "a head passes 0.5"} <= set(words(svg([chart])))
-
-
-def test_a_weight_that_is_not_a_number_is_loud(trained: Reading) -> None:
-    broken = maps_of(viz.film_still(stills_film({0: trained})[:-1] + bytes([NAN])))
-    assert np.isinf(broken).sum() == 1
