@@ -12,16 +12,13 @@ from typing import Any
 import pytest
 
 import benchmarks
-from benchmarks import figures, gpu
+from benchmarks import figures
 
 ROOT = Path(__file__).parents[1]
 MODULES = [found.name for found in pkgutil.walk_packages(benchmarks.__path__, "benchmarks.")]
 FOLDER = ROOT / "benchmarks"
-RUNNABLE = sorted(file.stem for file in FOLDER.glob("*.py") if "__main__" in file.read_text("utf-8"))
 SMALL: dict[str, list[str]] = {
     "train_step": ["--rounds", "1", "--batch", "4"],
-    "record": ["--rounds", "1"],
-    "characters": ["--rounds", "1"],
     "train_many": ["--rounds", "1", "--sizes", "2", "--presets", "reverse-mirror"],
 }
 
@@ -54,23 +51,3 @@ def test_a_benchmark_runs_and_has_what_the_table_of_figures_reads(
             assert {*where, column} <= found["rows"][0].keys()
     if name in ("train_step", "characters"):  # whose rows are not made smaller
         assert all(kept.value(one.table, one.ratio) for one in lines)
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in gpu.PARTS if name not in ("tests", "worker", "out of memory", "two runs")]
-)
-def test_a_part_for_a_gpu_runs_on_a_processor(name: str) -> None:
-    for row in gpu.PARTS[name]("cpu", True):
-        assert row["figure"]
-        assert row["value"] is not None
-
-
-def test_without_a_gpu_that_is_said_and_nothing_is_written(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(gpu, "BUILD", tmp_path / "build")
-    monkeypatch.setattr(sys, "argv", ["gpu"])
-    assert gpu.main() == 2
-    assert "finds no GPU here" in capsys.readouterr().err
-    assert not gpu.BUILD.exists()

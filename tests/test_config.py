@@ -37,7 +37,6 @@ def test_derived_defaults() -> None:
 MODEL_RULES: list[tuple[dict[str, Any], str]] = [
     *(({name: LIMITS[name] + 1}, f"{LIMITS[name] + 1}") for name in LIMITS),
     *(({name: 0}, "got 0") for name in ("vocab_size", "d_model", "n_layers", "n_heads", "max_len")),
-    *(({name: -1}, "got -1") for name in ("d_ff", "d_head", "d_value")),
     *(({"n_heads": value}, repr(value)) for value in ("3", True, 3.0)),
     ({"d_head": 0}, "13 is not divisible by 3"),
     ({"max_len": 65_521, "d_model": 257}, "× d_model must be at most 16777216, got 65521 × 257"),

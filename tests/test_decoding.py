@@ -98,14 +98,6 @@ def test_without_an_end_it_stops_at_the_longest_sequence() -> None:
     assert len(list(decode(random_model("encoder-decoder"), PROMPT))) == MAX_LEN
 
 
-@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
-def test_it_stops_after_max_steps(architecture: str) -> None:
-    model = random_model(architecture)
-    whole = tokens_of(list(decode(model, PROMPT)))
-    for n in (0, 1, 3, 100):
-        assert tokens_of(list(decode(model, PROMPT, max_steps=n))) == whole[:n]
-
-
 # --- forced mode
 
 

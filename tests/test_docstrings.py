@@ -73,7 +73,3 @@ def test_the_example_of_a_public_name_runs(name: str, monkeypatch: pytest.Monkey
     if table is not None:
         assert not [column for column in table.columns if isinstance(column, str) and not SNAKE_CASE.fullmatch(column)]
         assert not [level for level in table.index.names if level is not None and not SNAKE_CASE.fullmatch(level)]
-
-
-def test_there_is_a_table_of_most_pictures() -> None:
-    assert sum(">>> table = xformer.analysis." in (inspect.getdoc(resolve_name(name)) or "") for name in DRAWN) > 50

@@ -37,7 +37,7 @@ def test_a_preset_is_found_by_its_earlier_name_and_every_task_but_copying_has_on
 def test_a_preset_of_every_kind_learns_something_in_a_few_steps() -> None:
     """Not how well: that takes minutes, and is measured. But that its batches reach its model, and that the loss falls."""
     torch.set_num_threads(1)
-    for name in ("induction", "addition", "parity", "brackets", "modular", "characters"):
+    for name in ("induction", "addition", "parity", "brackets", "modular", "characters", "digits"):
         chosen = preset(name)
         recipe = chosen.train.replace(steps=10, batch_size=8, warmup=0.2, log_every=5, held_out=8, snapshot_every=0)
         losses = [progress.loss for progress in iter_train(replace(chosen, train=recipe), device="cpu")]

@@ -16,7 +16,6 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-import xformer
 from tests.layers.reference import build, inputs, random_tokens
 from xformer import edits
 from xformer import trace as trace_file
@@ -64,21 +63,6 @@ def test_names_and_shapes() -> None:
     model = build(architecture="encoder-decoder", norm="pre")
     trace = record(model, *inputs(model))
     assert {name: tuple(trace[name].shape) for name in trace} == double()
-
-
-def test_a_trace_is_read_like_a_dictionary() -> None:
-    model = build(architecture="encoder-decoder")
-    source, target = inputs(model)
-    trace = xformer.record(model, source, target, edits=[edits.scale("logits", 1.0)])
-    assert ("decoder.1.cross_attn.z" in trace, "decoder.2.cross_attn.z" in trace) == (True, False)
-    assert trace.logits is trace["logits"]
-    decoder = [f"decoder.{n}.{kind}_attn" for n in range(2) for kind in ("self", "cross")]
-    assert trace.attention_layers() == ("encoder.0.attn", "encoder.1.attn", *decoder)
-    assert tuple(trace.patterns()) == trace.attention_layers()
-    assert trace.patterns()["decoder.1.cross_attn"] is trace["decoder.1.cross_attn.pattern"]
-    assert (trace.config, trace.edits) == (model.config, (edits.scale("logits", 1.0),))
-    assert trace.tokens is source
-    assert trace.target is target
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all() -> None:

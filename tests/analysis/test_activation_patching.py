@@ -15,7 +15,7 @@ from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
 from tests.analysis.duel import SOURCE, module_reading, random_variant, variant_of
 from tests.training.tiny import ARCHITECTURES
-from xformer import edits, viz
+from xformer import edits
 from xformer.adapters import TaskModel
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.analysis import patching_map
@@ -311,17 +311,3 @@ def test_a_second_input_is_found_that_differs_in_one_token_that_matters(name: st
     digits = adapter_of("checkpoints/digits")
     assert one_token_changed(digits, digits.input.read(digits.input.default)) is None  # no image is made up
     assert pairs(digits) == {}
-
-
-def test_the_picture_shows_the_table_and_frames_the_chosen_cell() -> None:
-    pair = pair_of("encoder-decoder")
-    of = {"part": "head", "exact": [0, 2]}
-    wanted = patching_map(pair.reading, pair.source, **of)["measured"]
-    spec = viz.patching_map(pair.reading, pair.source, **of, chosen=2).to_dict()
-    shown = next(iter(spec["datasets"].values()))
-    missing = [at not in (0, 2) for at in range(len(shown))]
-    assert [row["value"] is None for row in shown] == wanted.isna().tolist() == missing
-    values = [row["value"] for row in shown if row["value"] is not None]
-    assert values == pytest.approx(wanted.dropna().tolist(), abs=1e-5)
-    assert len({(row["where"], row["column"]) for row in shown}) == len(shown)  # no two in one cell
-    assert "cell == 2" in str(spec).replace("datum.", "").replace("===", "==")

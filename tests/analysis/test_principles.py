@@ -26,17 +26,14 @@ from xformer.analysis.principles import (
     learned_matrices,
     matrix,
     order_error,
-    parts,
     product_variances,
     softmax_jacobian,
     softmax_of_cell,
     softmax_saturation,
 )
-from xformer.components import FEED_FORWARDS, KEY_VALUE_HEADS, MASKS, NORMS
 from xformer.config import ModelConfig
 from xformer.errors import EditError, InputError
 from xformer.layers.attention import Attention
-from xformer.positions import POSITION_KINDS
 from xformer.reading import from_trace
 
 WORDS = ["to", "be", "or", "not", "to", "be", "now"]
@@ -177,14 +174,3 @@ def test_without_the_scale_the_softmax_saturates_and_with_it_it_does_not() -> No
     assert raw == sorted(raw, reverse=True)
     assert raw[-1] < 0.25 * raw[0]
     assert 0.15 < frame.xs("with 1/√d", level="scale")["gradient"].min() < frame["gradient"].max() <= 0.25
-
-
-def test_parts_are_the_registered_components() -> None:
-    found = parts()
-    assert set(found["title"][found["part"] == "Norm"]) == {norm.title for norm in NORMS.values()}
-    registered = [*NORMS, *FEED_FORWARDS, *MASKS, *KEY_VALUE_HEADS, *POSITION_KINDS]
-    assert len(found) == len(registered)
-    sinusoidal = found.set_index("title").loc["Sinusoidal"]
-    assert sinusoidal["explanation"].startswith("Adds fixed waves")
-    assert sinusoidal["source"] == "Vaswani et al. 2017, §3.5"
-    assert all(found["explanation"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import os
 import re
@@ -12,10 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.analysis.duel import variant_of
 from tests.training.at_work import failing_with
 from tests.training.tiny import tiny_model
-from xformer.analysis.comparison import search
 from xformer.config import TaskConfig
 from xformer.decoding import MOST_TOKENS, Sampling, continue_text
 from xformer.errors import ConfigError, InputError
@@ -166,12 +163,9 @@ def test_every_example_can_be_read() -> None:
     ("changes", "words"),
     [
         ({"text": "/etc/passwd"}, "text must be 'python', 'shakespeare' or"),
-        ({"alphabet": "aab", "symbols": 3}, "each character once"),
         ({"alphabet": "a", "symbols": 2}, "from 2 to 4,096 characters, got 1"),
         ({"alphabet": "a\ud800b", "symbols": 3}, "got a control character"),
-        ({"alphabet": "abc", "symbols": 4}, "symbols must be 3, got 4"),
         ({"min_len": 3}, "min_len must be max_len, got min_len=3 and max_len=7"),
-        ({"name": "copy"}, "for the task characters alone"),
     ],
 )
 def test_settings_that_break_a_rule(changes: dict[str, Any], words: str) -> None:
@@ -219,11 +213,6 @@ def test_texts_take_no_more_than_their_share_of_the_disk(name: str, monkeypatch:
         texts.keep(more[2])
     texts.keep(more[0])  # which is here already
     assert len(list(texts.folder().iterdir())) == 3
-    monkeypatch.setenv("XFORMER_MAX_DISK", str(16 * size))
-    runs.mkdir()
-    (runs / "weights").write_bytes(bytes(13 * size))
-    with pytest.raises(InputError, match="Runs and texts on this server take"):
-        texts.keep(more[2])
 
 
 def test_a_text_on_a_full_disk_is_a_sentence_and_leaves_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,16 +288,3 @@ def test_going_on_is_bounded_and_drawn_from_its_generator() -> None:
             continue_text(model, [1], n)
     with pytest.raises(InputError, match="at least one token"):
         continue_text(model, [], 3)
-
-
-def test_two_models_that_part_after_the_last_typed_character_do_not_differ() -> None:
-    """What comes after it can be sampled from a text, but a typed text has no right answer."""
-    task, one = random_characters()
-    other = copy.deepcopy(one)
-    assert other.decoder is not None
-    with torch.no_grad():
-        dict(other.named_parameters())["decoder.positions.table.table"][6] *= -9.0  # at the last place alone
-    variants = [variant_of("one", one, task), variant_of("other", other, task)]
-    batch = task.sample(40, seed=2)
-    assert not torch.equal(batch.logits(one)[:, 6].argmax(-1), batch.logits(other)[:, 6].argmax(-1))
-    assert [found.found for found in search(variants, within=40, seed=2)] == [None]

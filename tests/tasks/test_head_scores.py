@@ -31,13 +31,6 @@ from xformer.trace import record
         ("modular", "3 11", (4, 4), {(2, 0): 0.3, (2, 1): 0.4, (2, 2): 0.3, (3, 0): 1.0}, 0.7),
         # the second and third bracket: an even look back would be ½ ½ and ⅓ ⅓ ⅓
         ("brackets", "(()", (3, 3), {(0, 0): 1.0, (1, 0): 0.5, (1, 1): 0.5, (2, 2): 1.0}, 1 - 1 / 3),
-        (
-            "brackets",
-            "(()",
-            (3, 3),
-            {(0, 0): 1, (1, 0): 1 / 2, (1, 1): 1 / 2, (2, 0): 1 / 3, (2, 1): 1 / 3, (2, 2): 1 / 3},
-            1,
-        ),
     ],
 )
 def test_head_scores_worked_out_by_hand(

@@ -62,12 +62,6 @@ def test_a_file_is_what_its_name_says(tmp_path: Path) -> None:
         assert (tmp_path / f"small{suffix}").read_bytes().lstrip().startswith(start)
 
 
-def test_the_dark_theme_is_dark_to_the_edge(reading: xformer.Reading) -> None:
-    dark = export.svg([xformer.viz.norms(reading, dark=True)], dark=True)
-    assert drawn(dark).find(f"{SVG}rect").attrib["fill"] == "#10141c"  # type: ignore[union-attr]
-    assert "#ffffff" not in dark.split("<g", 2)[0]
-
-
 def test_what_cannot_be_saved_is_one_sentence_and_leaves_no_file(tmp_path: Path) -> None:
     for what, name, sentence in (
         (alt.Chart(), "lens.jpg", r"saved as one of \.svg, \.pdf, \.png, \.html, got 'lens\.jpg'"),

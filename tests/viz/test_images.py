@@ -23,9 +23,7 @@ from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.reading import Reading
 from xformer.tasks import Task
-from xformer.viz import theme
-from xformer.viz.diagram import described
-from xformer.viz.images import overlay_chart, overlay_frame, photograph_url
+from xformer.viz.images import overlay_frame, photograph_url
 
 DRAW = np.random.default_rng(0)
 PIXELS = DRAW.integers(0, 17, 36)  # 6 × 6, in patches of 2
@@ -54,16 +52,6 @@ def test_each_tile_has_the_weight_of_its_patch_and_covers_its_pixels() -> None:
             assert tile["y"] < dot.y < tile["y2"]
             place = round((dot.y - dot.top - 0.5) * 6 + dot.x - dot.left - 0.5)
             assert PIXELS[place] == dot.ink
-
-
-def test_attention_is_drawn_on_the_fixed_scale_from_0_to_1_and_the_query_is_framed() -> None:
-    spec = overlay_chart(overlay(), dark=False, what="attention", query="r2 c1").to_dict(validate=False)
-    scale = spec["layer"][0]["encoding"]["color"]["scale"]
-    assert (scale["domain"][0], scale["domain"][-1], scale["range"]) == (0, 1, theme.sequential(False))
-    framed = spec["datasets"][spec["layer"][2]["data"]["name"]]
-    assert {row["where"] for row in framed} == {"r2 c1"}
-    drawn = overlay_chart(overlay(np.zeros(36, int)), dark=True, what="share").to_dict(validate=False)
-    assert len(drawn["layer"]) == 3  # tiles and two kinds of text: no ink
 
 
 def read_test_image(seed: int = 0, **options: Any) -> Reading:
@@ -117,13 +105,6 @@ def test_the_photograph_is_the_one_that_the_model_saw() -> None:
     url = photograph_url(reading).partition(",")[2]
     grey = np.asarray(Image.open(io.BytesIO(base64.b64decode(url))).convert("L")).astype(int)
     assert np.abs(grey - np.asarray(Image.fromarray(array).convert("L")).astype(int)).mean() < 20  # JPEG loses a little
-
-
-def test_the_picture_of_a_vision_model_names_no_tokens() -> None:
-    boxes = {box.title: str(box) for box in described(read("ViTModel")).boxes}
-    assert "12 × 12 pixels" in boxes["Input"]
-    assert "patches of 4 × 4 pixels" in boxes["Embedding"]
-    assert not [texts for texts in boxes.values() if "whole number" in texts or "E[token]" in texts]
 
 
 def test_places_are_compared_without_the_class_token() -> None:

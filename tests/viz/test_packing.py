@@ -94,13 +94,6 @@ def test_pooling_keeps_the_largest_weight_of_every_block(queries: int, keys: int
         assert shown[head, row, col] == pytest.approx(block.max(), abs=peaks[head].item() / 253)
 
 
-def test_a_pooled_block_is_masked_only_where_all_of_it_is():
-    item = layer(3, queries=8, keys=8)
-    _, planes, _ = unpack(pack([item], max_thumbnail=4, budget=0))
-    blocks = np.broadcast_to(item.allowed, item.pattern.shape).reshape(HEADS, 4, 2, 4, 2).any((2, 4))
-    assert np.array_equal(planes[0][0] == 255, ~blocks)
-
-
 def test_what_is_not_a_number_is_shown_as_such_and_not_as_masked():
     item = layer(4, causal=False)
     item.pattern[1, 2, 3] = np.nan
@@ -120,16 +113,6 @@ def test_a_changed_run_travels_with_how_far_each_head_moved():
     assert not np.array_equal(planes[0][0], planes[0][1])
     np.testing.assert_array_equal(floats[1][after.allowed[0]], after.pattern[1][after.allowed[0]])
     assert pack([before], [before]).layers[0]["moved"] == [0, 0, 0]
-
-
-def test_equal_texts_of_encoder_and_decoder_stay_two_sequences():
-    labels = ("a", "b")
-    ones = np.ones((1, 2, 2), np.float32) / 2
-    names = ["encoder.0.attn", "decoder.0.self_attn", "decoder.0.cross_attn"]
-    items = [PatternLayer(name, name, ones, np.ones((1, 1, 1), bool), labels, labels) for name in names]
-    encoder, own, cross = pack(items).layers
-    assert encoder["queryLabels"] == encoder["keyLabels"] == cross["keyLabels"]
-    assert own["queryLabels"] == own["keyLabels"] == cross["queryLabels"] != cross["keyLabels"]
 
 
 def test_the_planes_of_the_original_are_a_message_of_their_own_that_no_change_alters():

@@ -10,7 +10,7 @@ import torch
 from tests.training.tiny import random_model
 from tests.viz.drawn_file import all_rows, ends_of, spec_of
 from xformer import analysis, edits, viz
-from xformer.analysis.residual import lens_logits, strongest
+from xformer.analysis.residual import stream, strongest
 from xformer.reading import from_trace
 from xformer.trace import record
 from xformer.viz import theme
@@ -29,8 +29,9 @@ def test_the_lens_shows_the_likeliest_token_of_every_cell() -> None:
     chart = viz.lens(from_trace(MODEL, trace, answers), title="x")
     assert ends_of(chart) == (0, 1)
     shown = {(row["point"], row["position"]): row for row in all_rows(chart)}
-    for point, logits in lens_logits(from_trace(MODEL, trace)).items():
-        for position, p in enumerate(logits[0].softmax(-1)):
+    reading = from_trace(MODEL, trace)
+    for point, x in stream(reading).items():
+        for position, p in enumerate(reading.subject.unembed(x)[0].softmax(-1)):
             row = shown[point, position]
             token = LABELS[int(p.argmax())]
             assert row["place"] == f"{position} · {int(trace.tokens[0, position])}"
@@ -43,29 +44,16 @@ def test_the_lens_shows_the_likeliest_token_of_every_cell() -> None:
 def test_cells_that_a_change_moved_are_framed_and_say_what_was_there() -> None:
     trace, answers = traced(), torch.tensor([3, 1, 4, 1, 5, 9, 2])
     changed = record(MODEL, trace.tokens, edits=[edits.zero_positions()])
-    before, after = (lens_logits(from_trace(MODEL, run)) for run in (trace, changed))
-    own = from_trace(MODEL, trace, answers)
-    spec = viz.lens(from_trace(MODEL, changed, answers), before=own).to_dict(validate=False)
+    own, other = (from_trace(MODEL, run, answers) for run in (trace, changed))
+    spec = viz.lens(other, before=own).to_dict(validate=False)
     [frames] = [layer for layer in spec["layer"] if layer.get("transform") == [{"filter": "datum.moved"}]]
     assert frames["mark"]["strokeDash"]
     cells = spec["datasets"][frames["data"]["name"]]
     assert {cell["moved"] for cell in cells} == {True, False}
     for cell in cells:
-        was, says = (int(run[cell["point"]][0, cell["position"]].argmax()) for run in (before, after))
+        at = [stream(run)[cell["point"]][:, cell["position"]] for run in (own, other)]
+        was, says = (int(MODEL.unembed(x).argmax()) for x in at)
         assert (cell["was"], cell["moved"]) == (LABELS[was], was != says)
-
-
-def test_bars_of_two_runs_are_in_the_hues_of_their_heads_and_have_room_for_their_numbers() -> None:
-    trace = traced()
-    run, own = from_trace(MODEL, trace), from_trace(MODEL, record(MODEL, trace.tokens, edits=[edits.zero_positions()]))
-    chart = viz.attribution(run, position=3, token=4, before=own, most=99, dark=True)
-    shown = [row for row in all_rows(chart) if "part" in row]
-    assert {row["run"] for row in shown} == {"original", "changed"}
-    assert all(row["hue"] == theme.head_hue(row["head"], True) for row in shown if row["head"] >= 0)
-    encoding = spec_of(chart)["layer"][0]["encoding"]
-    low, high = encoding["x"]["scale"]["domain"]
-    assert low < min(row["contribution"] for row in shown) < max(row["contribution"] for row in shown) < high
-    assert "yOffset" in encoding
 
 
 def test_of_many_parts_the_largest_have_bars_and_the_others_one() -> None:

@@ -73,15 +73,6 @@ def test_masked_and_broken_cells_are_no_weights() -> None:
     assert codes.tolist() == [[[126, MASKED], [NAN, LEVELS]]]
 
 
-def test_a_long_input_is_pooled_by_its_maximum() -> None:
-    pattern = np.zeros((1, 100, 100))
-    pattern[0, 77, 33] = 1.0
-    codes = plane(pattern, np.ones((1, 1, 1), bool))
-    assert codes.shape == (1, 34, 34)
-    assert np.argwhere(codes).tolist() == [[0, 77 // 3, 33 // 3]]
-    assert codes.max() == LEVELS
-
-
 def test_a_frame_of_another_shape_is_refused() -> None:
     layer = FilmLayer("a", "a", 1, ("1", "2"), ("1", "2"))
     frame = Frame(0, {"a": np.zeros((1, 3, 2), np.uint8)}, {}, (), (), ())

@@ -124,17 +124,6 @@ def test_a_chart_has_its_numbers_its_axes_and_its_hues(curves: Curves, dark: boo
         assert lines["y"]["scale"]["domain"] == [0, 1]
 
 
-def test_only_positive_values_are_drawn_on_a_logarithmic_axis_and_no_axis_waits_for_its_data() -> None:
-    """Vega looks for the extent of a field before the data are there, and complains in the console that it is infinite."""
-    for drawn, kind in ((LOSS, "log"), (ACCURACY, "linear")):
-        for n in (0, 3):
-            lines = spec_of(curve_chart(FRAME.head(n), drawn, steps=12, dark=False, log=True))["layer"][0]
-            scale = lines["encoding"]["y"]["scale"]
-            assert (scale["type"], len(scale["domain"])) == (kind, 2)
-            left_out = [step for step in lines["transform"] if "datum.value > 0" in str(step.get("filter"))]
-            assert bool(left_out) == (kind == "log")
-
-
 def test_the_heads_have_a_column_each_and_the_best_of_them() -> None:
     table = head_table({10: {"a": [0.1, 0.4], "b": [0.2]}, 20: {"a": [0.3, 0.2], "b": [0.9]}})
     wide, columns = head_frame(table)
