@@ -75,9 +75,6 @@ def waits_at_most() -> Iterator[None]:
     "arguments",
     [
         ["train", "--preset", "characters", "--out", "{tmp}/x", "--text", "{pipe}"],
-        ["eval", "{pipe}"],
-        ["doctor", "{pipe}"],
-        ["trace", "{pipe}", "--input", "3", "--out", "{tmp}/x.npz"],
         ["trace", str(ROOT / "checkpoints/reverse-mirror"), "--input", "3", "--out", "{pipe}"],
     ],
     ids=lambda arguments: " ".join(arguments[:2])[:20],

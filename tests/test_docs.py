@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ import xformer
 from benchmarks import api_page, doc_pages, gallery
 from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
-from xformer.doctor.diagnosis import CHECKS
-from xformer.doctor.subject import ARGUMENTS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -44,31 +41,6 @@ def test_the_pages_that_are_written_from_the_code_are_as_it_is() -> None:
     text = (DOCS / "glossary.md").read_text("utf-8")
     assert text == doc_pages.glossary(text), "make pages"
     assert "**query**" in text
-
-
-def kinds() -> Iterator[xformer.Trace]:
-    """Runs of models of every kind of positions, of one stack and of two."""
-    for positions in ("sinusoidal", "learned", "rotary", "alibi", "none"):
-        for architecture in ("encoder", "decoder", "encoder-decoder"):
-            config = xformer.ModelConfig(
-                architecture=architecture, vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_head=4, d_ff=8,
-                norm="pre", positions=positions, max_len=8,
-            )  # fmt: skip
-            more = [torch.tensor([[4, 5]])] if architecture == "encoder-decoder" else []
-            yield xformer.record(xformer.Transformer(config), torch.tensor([[1, 2, 3]]), *more)
-
-
-def test_the_glossary_has_every_activation_and_no_other() -> None:
-    there = {name for trace in kinds() for name in trace}
-    table = (DOCS / "glossary.md").read_text("utf-8").split("## Activations")[1].split("External models")[0]
-    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
-    listed = {name for row in rows for cell in row for name in re.findall(r"`([\w.]+)`", cell)}
-    assert len(rows) > 20
-    short = {
-        re.sub(r"^(encoder|decoder)\.", "STACK.", re.sub(r"\.(self_|cross_)?attn\.", ".ATTN.", name)) for name in there
-    }
-    written = {name.replace(".0.", ".N.") for name in short}
-    assert written == listed
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -98,16 +70,6 @@ def test_every_page_is_in_the_navigation_and_no_link_leads_nowhere() -> None:
             assert (file.parent / link).exists(), f"{file.name}: {link}"
 
 
-def test_the_api_has_every_public_name_with_its_arguments_and_its_example() -> None:
-    packages = (xformer.viz, xformer.analysis)
-    names = {f"### {package.__name__}.{name}\n" for package in packages for name in package.__all__}
-    text = (DOCS / "api.md").read_text("utf-8")
-    assert [name for name in names if name not in text] == ["### xformer.analysis.principles\n"], "make pages"
-    entry = text.partition("### xformer.decode\n")[2].partition("\n### ")[0]
-    for part in ("decode(\n    model: ", "**Args**\n\n- `model`: ", "**Returns** ", "```python\n>>> "):
-        assert part in entry, part
-
-
 def test_each_call_of_coming_from_other_libraries_runs() -> None:
     text = (DOCS / "coming-from.md").read_text("utf-8")
     ours = re.findall(r"^\*\*xformer\*\*\n\n```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)
@@ -119,14 +81,6 @@ def test_each_call_of_coming_from_other_libraries_runs() -> None:
     reading = names["reading"]
     torch.testing.assert_close(reading["decoder.0.attn.z"].transpose(1, 2), reading["blocks.0.attn.hook_z"])
     assert names["gradient"].shape == names["hidden"].shape
-
-
-def test_the_page_of_the_doctor_has_every_check_and_every_argument() -> None:
-    text = (DOCS / "is-my-attention-right.md").read_text("utf-8")
-    _, checks, arguments = re.split(r"\| (?:check|needed for) \|", text)
-    assert re.findall(r"^\| `(\w+)` \|", checks, re.MULTILINE) == list(CHECKS)
-    listed = {name for row in arguments.splitlines() if row.startswith("| ") for name in re.findall(r"`(\w+)`", row)}
-    assert listed == {name for names in ARGUMENTS.values() for name in names}
 
 
 def test_the_examples_on_the_page_of_the_doctor_give_what_they_show() -> None:

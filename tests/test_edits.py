@@ -22,6 +22,7 @@ from xformer import edits
 from xformer.edits import AnyEdit
 from xformer.errors import EditError
 from xformer.model import Transformer
+from xformer.tape import Tape
 from xformer.trace import Trace, record
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -328,3 +329,9 @@ def test_what_is_no_whole_number_is_no_head_no_neuron_no_position_and_no_factor(
     for factor in (math.nan, math.inf):
         with pytest.raises(EditError, match="must be a finite number"):
             edits.scale("encoder.0.ffn.out", factor)
+
+
+def test_edits_apply_in_the_order_given() -> None:
+    a, five = torch.tensor([1.0]), torch.tensor([5.0])
+    assert Tape([edits.scale("a", 2.0), edits.replace("a", five)])("a", a).tolist() == [5.0]
+    assert Tape([edits.replace("a", five), edits.scale("a", 2.0)])("a", a).tolist() == [10.0]

@@ -311,3 +311,11 @@ def test_a_second_input_is_found_that_differs_in_one_token_that_matters(name: st
     digits = adapter_of("checkpoints/digits")
     assert one_token_changed(digits, digits.input.read(digits.input.default)) is None  # no image is made up
     assert pairs(digits) == {}
+
+
+def test_a_reading_that_kept_only_its_logits_is_enough() -> None:
+    whole = [read("checkpoints/reverse", text) for text in ("3 7 12 5", "3 7 13 5")]
+    bare: list[Reading] = [read("checkpoints/reverse", text, keep=("logits",)) for text in ("3 7 12 5", "3 7 13 5")]
+    one, other = (patching_map(*runs, part="head", exact=True) for runs in (whole, bare))
+    pd.testing.assert_frame_equal(one, other, atol=1e-5)
+    assert torch.equal(whole[0].logits, bare[0].logits)

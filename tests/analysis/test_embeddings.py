@@ -11,6 +11,7 @@ from torch import Tensor
 
 import xformer
 from tests.training.tiny import random_model
+from xformer.analysis import embeddings
 from xformer.analysis.embeddings import (
     cosine_matrix,
     cosines,
@@ -132,6 +133,15 @@ def test_pca_is_the_eigen_decomposition_of_the_covariance(n: int, d: int) -> Non
     along = (found.axes[:k] * vectors.T.flip(0)[:k]).sum(dim=1).abs()  # the same axes, up to their sign
     torch.testing.assert_close(along, torch.ones(k, dtype=torch.float64), rtol=0, atol=1e-10)
     torch.testing.assert_close(found.points.square().mean(dim=0)[:k], values.flip(0)[:k], rtol=1e-11, atol=0)
+
+
+def test_the_axes_of_many_points_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = points(31, 5).float()
+    few = pca(vectors, 2)
+    monkeypatch.setattr(embeddings, "MOST_IN_DOUBLE", 0)
+    many = pca(vectors, 2)
+    torch.testing.assert_close(many.points, few.points, rtol=0, atol=1e-3)
+    torch.testing.assert_close(many.explained, few.explained, rtol=0, atol=1e-5)
 
 
 def test_most_alike_names_a_pair_only_where_random_tokens_would_not_be_as_similar() -> None:

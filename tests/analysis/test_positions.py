@@ -28,6 +28,7 @@ from xformer.edits import AnyEdit, set_causal, zero_positions
 from xformer.errors import InputError, UnavailableError
 from xformer.model import Transformer
 from xformer.positions.alibi import alibi_slopes
+from xformer.positions.rotary import rotary_angles, rotate
 from xformer.positions.sinusoidal import sinusoidal
 from xformer.presets import preset
 from xformer.reading import Reading, from_trace
@@ -80,6 +81,19 @@ def test_sinusoidal_products_are_the_closed_form_and_depend_on_the_offset_alone(
         assert row.mean == pytest.approx(expected, abs=1e-13)
         assert row.high - row.low < 1e-13
         assert row.pairs == 11 - abs(row.offset)
+
+
+def test_a_query_that_meets_its_own_key(float64: None) -> None:
+    """By the closed form, and by vectors that are really turned."""
+    run = ran(random_model("encoder", positions="rotary", position_base=100.0))
+    turned = rotate(torch.full((1, 1, N, 10), 10**-0.5), rotary_angles(torch.arange(N), 10, 100.0))[
+        0, 0
+    ]  # [pos, d_head]
+    by_hand = by_offset(turned @ turned.T)["mean"].tolist()
+    for row, product in zip(analysis.position_offsets(run, n=N).itertuples(), by_hand, strict=True):
+        expected = sum(math.cos(row.offset / 100.0 ** (2 * m / 10)) for m in range(5)) / 5
+        assert (row.mean, product) == pytest.approx((expected, expected), abs=1e-13)
+        assert row.high - row.low < 1e-13  # the offset alone decides
 
 
 @pytest.mark.parametrize(("n_heads", "own"), [(3, "learned"), (4, "alibi")])

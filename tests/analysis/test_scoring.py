@@ -180,6 +180,8 @@ def test_lengths_compared_are_the_shares_of_inputs_of_one_length() -> None:
         (found.exact_match, found.token_accuracy), abs=1e-12
     )
     assert (row["low"], row["high"]) == wilson(round(found.exact_match * 40), 40)
+    alone = accuracy_by_length(reading("reverse-mirror"), lengths=[16], samples=40, seed=3).loc[0]
+    assert (alone["exact_match"], alone["low"], alone["trained"]) == (row["exact_match"], row["low"], False)
     assert table.loc[("A", 5), "exact_match"] == 1.0
     assert table.loc[("C", 5), "exact_match"] < 0.5  # its own change counts
     assert table["trained"].tolist() == [True, True, True, False, False, False]

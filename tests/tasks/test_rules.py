@@ -79,7 +79,7 @@ def test_answers_by_hand() -> None:
 @pytest.mark.parametrize("name", SIZES)
 def test_sources_have_the_sizes_that_were_asked_for(name: str, paired: bool) -> None:
     task = of(name) if name == "modular" else of(name, min_len=3, max_len=7)
-    found = drawn(task, 1000, paired=paired)
+    found = drawn(task, 300, paired=paired)
     low, high = task.config.min_len, task.config.max_len
     sizes = [task.rule.size(source) for source in found]
     assert set(sizes) == set(range(low, high + 1))

@@ -20,10 +20,8 @@ from xformer.errors import ConfigError, InputError
             "for architecture='encoder', got a model with 'decoder'",
         ),
         ("encoder", {"vocab_size": 9}, "The task has 8 tokens, got a model with vocab_size=9; use vocab_size=8."),
-        ("encoder", {"pad_token": 3}, "pad_token=0, end_token=None, start_token=None, got 3, None, None."),
         ("decoder", {"start_token": 8}, "end_token=8, start_token=9, got 0, 8, 8."),
         ("encoder", {"max_len": 4}, "up to 5 tokens, got a model with max_len=4; use max_len=5."),
-        ("encoder-decoder", {"max_len": 5}, "up to 6 tokens, got a model with max_len=5; use max_len=6."),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(architecture: str, changes: dict[str, Any], words: str) -> None:

@@ -64,25 +64,6 @@ def test_counts_and_shapes_are_those_of_a_run(config: ModelConfig) -> None:
 
 
 @every_config
-def test_arrows_join_existing_boxes_into_a_path_from_input_to_output(config: ModelConfig) -> None:
-    picture_of = drawn(config)
-    ids = [box.id for box in picture_of.boxes]
-    assert len(set(ids)) == len(ids)
-    pairs = [(ids.index(arrow.source), ids.index(arrow.target)) for arrow in picture_of.arrows]
-    assert len(set(pairs)) == len(pairs)
-    assert all(a != b for a, b in pairs)
-    flows = [arrow.flow in ("stream", "residual") for arrow in picture_of.arrows]
-    assert all(a < b for (a, b), is_stream in zip(pairs, flows, strict=True) if is_stream)
-    # Everything leads to the one output, and nothing leads out of it.
-    assert picture_of[ids[-1]].kind == "output"
-    assert len(ids) - 1 not in {a for a, _ in pairs}
-    leading = {len(ids) - 1}
-    for _ in ids:
-        leading |= {a for a, b in pairs if b in leading}
-    assert leading == set(range(len(ids)))
-
-
-@every_config
 @pytest.mark.usefixtures("float64")
 def test_arrows_are_the_sums_and_norms_that_the_model_computes(config: ModelConfig) -> None:
     """What flows into a circle adds up, in the numbers of a real run, to what leaves it; so do the norms."""

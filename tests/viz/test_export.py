@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import altair as alt
@@ -91,17 +89,6 @@ def test_charts_and_figures_are_written_to_a_page_each(capsys: pytest.CaptureFix
         path.unlink()
     assert "of Altair" in altair
     assert "of Plotly" in plotly
-
-
-def test_a_notebook_displays_a_picture(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    displayed: list[Any] = []
-    monkeypatch.setattr("IPython.display.display", displayed.append)
-    for kernel in (None, object()):  # IPython in a terminal, and in a notebook
-        shell = SimpleNamespace(kernel=kernel)
-        monkeypatch.setattr(builtins, "get_ipython", lambda shell=shell: shell, raising=False)
-        show(TABLE)
-    assert [one is TABLE for one in displayed] == [True]
-    assert "4.5" in capsys.readouterr().out
 
 
 def test_a_figure_has_the_width_and_the_size_of_letters_that_a_journal_asks_for() -> None:

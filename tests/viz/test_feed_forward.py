@@ -14,7 +14,7 @@ from tests.viz.drawn_file import spec_of
 from xformer import viz
 from xformer.reading import from_trace
 from xformer.trace import record
-from xformer.viz.feed_forward import DEAD, FIRES, RESTS, clear_limit, trigger_words
+from xformer.viz.feed_forward import clear_limit, trigger_words
 
 PATH, LAYER = "encoder.1.ffn", 1
 MODEL = random_model("encoder")
@@ -57,19 +57,6 @@ def test_a_changed_map_has_the_order_and_the_scale_of_both() -> None:
     assert shown[0]["neurons"] == RANKING.tolist()
     assert scale["domain"][-1] == pytest.approx(max(POST.max(), OTHER[f"{PATH}.post"].max().item()))
     assert shown[1]["activations"] == OTHER[f"{PATH}.post"][0, 3].numpy()[RANKING].tolist()
-
-
-def test_bars_of_activity_fill_up_to_one() -> None:
-    shown = rows(viz.firing(RUN, before=OTHER, dark=True))
-    runs = {"original": OTHER, "changed": RUN}
-    for name, path in (("layer 1", "encoder.0.ffn"), ("layer 2", PATH)):
-        for which, run in runs.items():
-            shares = {row["state"]: row["share"] for row in shown if row["where"] == f"{name} · {which}"}
-            fires = run[f"{path}.post"][0].numpy() > 0  # [7, 17]
-            assert sum(shares.values()) == pytest.approx(1)
-            assert shares[FIRES] == pytest.approx(fires.mean())
-            assert shares[DEAD] == pytest.approx(1 - fires.any(axis=0).mean())
-            assert shares[RESTS] == pytest.approx(fires.any(axis=0).mean() - fires.mean())
 
 
 def test_one_activation_that_dwarfs_all_others_does_not_take_their_colours() -> None:
