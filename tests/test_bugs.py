@@ -121,6 +121,14 @@ def test_without_a_padding_mask_a_neighbour_in_the_batch_changes_the_answer() ->
         assert changes == (not torch.allclose(alone, padded, rtol=1e-9))
 
 
+def test_redrawn_weights_have_the_size_that_is_named() -> None:
+    model = build(architecture="encoder", d_ff=101, d_model=97)
+    for bug, std in (("init-too-large", 1.0), ("init-too-small", 0.001)):
+        weight = BUGS[bug].broken(model).get_parameter("encoder.blocks.0.ffn.weight_in")
+        # The standard deviation of n normal numbers strays by 1/√(2n) of itself; five of those.
+        assert abs(weight.std().item() / std - 1) < 5 / math.sqrt(2 * weight.numel())
+
+
 def test_a_bug_that_does_not_fit_says_what_it_needs() -> None:
     encoder = build(architecture="encoder", n_heads=1)
     for bug, needs in (("causal-ignored", "a causal mask"), ("identical-heads", "at least two heads")):

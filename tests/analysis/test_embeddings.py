@@ -27,7 +27,6 @@ from xformer.analysis.embeddings import (
     vectors,
     vocabulary_vectors,
 )
-from xformer.edits import zero_positions
 from xformer.reading import Reading
 
 TOKENS = [3, 7, 1, 7, 2]
@@ -66,13 +65,6 @@ def test_the_two_sides_of_an_encoder_decoder(tied: bool) -> None:
     assert vocabulary_vectors(reading, "encoder").equal(vocabulary_vectors(reading, "decoder")) == tied
     assert vectors(reading, stack="decoder")["token"].unique().tolist() == ["10", "4"]
     assert projection(reading, stack="decoder").loc[[4, 7], "positions"].tolist() == ["1, 2", ""]
-
-
-def test_a_model_that_adds_no_positions_has_token_vectors_only() -> None:
-    reading = xformer.read(random_model("encoder", positions="rotary"), TOKENS)
-    assert list(input_vectors(reading)) == ["tokens"]
-    off = xformer.read(random_model("encoder"), TOKENS, edits=[zero_positions()])
-    assert not cosines(off, part="positions")["cosine"].any()  # a vector without length has no direction
 
 
 def test_tables_hold_every_number_once(reading: Reading) -> None:

@@ -143,6 +143,14 @@ def test_an_arc_is_as_wide_as_its_weight_and_of_the_hue_of_its_head(original: Re
     assert [one["title"] for one in both["hconcat"]] == ["layer 3, original", "layer 3, changed"]
 
 
+def test_of_very_many_arcs_the_weakest_are_left_out(original: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_patterns, "MOST_ARCS", 4)
+    points = rows_of(viz.attention_arcs(original, layer=2, heads=[1]), "arc")
+    ends = {(round(point["y"] * 4 - 0.5)) for point in points if point["x"] == 1.0}
+    assert len({point["arc"] for point in points}) == 4
+    assert ends == {0, 1, 2, 3}  # the four weights of about 1
+
+
 def test_what_is_not_there_is_said(original: Reading) -> None:
     for layer, head in ((4, 0), (0, 4)):
         with pytest.raises(EditError, match="0 to 3, got"):

@@ -12,9 +12,11 @@ from tests.training.tiny import random_model
 from tests.viz.drawn_file import all_rows as rows
 from tests.viz.drawn_file import spec_of
 from xformer import viz
+from xformer.analysis.feed_forward import direct_logit_effect, top_neurons
 from xformer.reading import from_trace
 from xformer.trace import record
-from xformer.viz.feed_forward import clear_limit, trigger_words
+from xformer.viz import feed_forward
+from xformer.viz.feed_forward import DEAD, FIRES, RESTS, clear_limit, trigger_words
 
 PATH, LAYER = "encoder.1.ffn", 1
 MODEL = random_model("encoder")
@@ -59,6 +61,19 @@ def test_a_changed_map_has_the_order_and_the_scale_of_both() -> None:
     assert shown[1]["activations"] == OTHER[f"{PATH}.post"][0, 3].numpy()[RANKING].tolist()
 
 
+def test_bars_of_activity_fill_up_to_one() -> None:
+    shown = rows(viz.firing(RUN, before=OTHER, dark=True))
+    runs = {"original": OTHER, "changed": RUN}
+    for name, path in (("layer 1", "encoder.0.ffn"), ("layer 2", PATH)):
+        for which, run in runs.items():
+            shares = {row["state"]: row["share"] for row in shown if row["where"] == f"{name} · {which}"}
+            fires = run[f"{path}.post"][0].numpy() > 0  # [7, 17]
+            assert sum(shares.values()) == pytest.approx(1)
+            assert shares[FIRES] == pytest.approx(fires.mean())
+            assert shares[DEAD] == pytest.approx(1 - fires.any(axis=0).mean())
+            assert shares[RESTS] == pytest.approx(fires.any(axis=0).mean() - fires.mean())
+
+
 def test_one_activation_that_dwarfs_all_others_does_not_take_their_colours() -> None:
     values = np.random.default_rng(0).normal(size=(7, 311))
     assert clear_limit(values) == np.abs(values).max()
@@ -81,3 +96,12 @@ def test_named_neurons_are_drawn_with_what_they_fire_on() -> None:
         assert row["share"] == pytest.approx(row["activation"] / max(abs(POST[:, row["neuron"]]).max(), 1e-12))
     found = [trigger_words(*of) for of in (("says", ("3", "7")), ("from_end", (0,)), ("none", ()))]
     assert found == ["fires to say 3 or 7", "fires at the last position", "no clear trigger"]
+
+
+def test_of_many_tokens_those_are_shown_that_a_neuron_promotes_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_forward, "MOST_TOKENS_DRAWN", 4)
+    chosen = top_neurons(RUN, layer=LAYER, position=2, n=3)
+    effect = direct_logit_effect(RUN, LAYER)[chosen].numpy() * POST[2, chosen][:, None]  # [3, 11]
+    kept = np.argsort(-np.abs(effect).max(axis=0))[:4]
+    drawn = [row for row in rows(viz.promotion(RUN, layer=LAYER, position=2, n=3)) if "adds" in row]
+    assert {row["token"] for row in drawn} == {str(token) for token in kept}

@@ -25,6 +25,8 @@ from xformer.viz.timeline import (
     FilmLayer,
     Frame,
     film_frame,
+    layers_of,
+    of_input,
     pack_film,
     plane,
 )
@@ -156,3 +158,19 @@ def test_the_title_has_the_score_of_the_head_and_the_best_of_all(trained: Readin
     title = f"layer 2 · head 1 · anti-diagonal: {scores[1][0]:.2f} · ★ layer {1 - layer} · head {1 - head}, {score:.2f}"
     assert title in str(still)
     assert "★ best of all heads" in str(spec_of(viz.film_still({700: trained})))
+
+
+def test_a_still_has_both_curves_the_marks_and_the_shown_step(untrained: Reading, trained: Reading) -> None:
+    runs, task = {0: untrained, 500: untrained, 1000: trained}, trained.subject.task  # type: ignore[attr-defined]
+    frames = [film_frame(reading, step) for step, reading in runs.items()]
+    layers = layers_of(task, trained.example, frames)
+    curve, read = [(0, 0.0), (400, 0.25), (1000, 1.0)], of_input(task, trained.example)
+    chart = spec_of(
+        viz.film_still(film(frames, layers, steps=1000, exact=curve, marks=[(500, "here")], **read), step=500)
+    )
+    rows = rows_of(chart, "exact")
+    best = [max(max(of) for of in frame.scores.values()) for frame in frames]
+    curves = {name: [(row["step"], row[name]) for row in rows if row[name] is not None] for name in ("exact", "best")}
+    assert curves["exact"] == curve
+    assert [value for _, value in curves["best"]] == pytest.approx(best, abs=1e-4)
+    assert {(row["mark"], row["step"]) for row in rows if row["mark"]} == {("shown", 500), ("marked", 500)}
