@@ -47,7 +47,6 @@ CONFIGS = [
     *({"architecture": a, "norm": n, **more} for (a, n), more in zip(IN_TURN, CHANGES, strict=False)),
     *({"architecture": architecture, "positions": positions} for architecture, positions in FITTING),
     *({"architecture": "encoder-decoder", "tied_source": True, "tied_output": tied} for tied in (True, False)),
-    {"architecture": "encoder", "positions": "learned", "image": 15, "patch": 3, "max_len": 26},
 ]
 
 

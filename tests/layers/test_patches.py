@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tests.layers.reference import assert_close, assert_same, named_block, randomise
 from xformer.config import ModelConfig
+from xformer.counting import n_parameters, parameters_by_part
 from xformer.decoding import decode
 from xformer.errors import ConfigError, EditError, InputError
 from xformer.interventions import changed_source, parse
@@ -55,6 +56,14 @@ def test_the_whole_model_is_pytorchs_encoder_on_the_embedded_patches() -> None:
     x = nn.functional.layer_norm(x, (15,), norm.weight, norm.bias)
     expected = x @ model.unembedding.weight.T + model.unembedding.bias
     assert_close(model(images()), expected, terms=1000)
+
+
+@pytest.mark.parametrize("changes", [{}, {"positions": "none"}, {"d_head": 13, "n_heads": 8}, {"norm": "pre"}])
+def test_parameters_are_counted_by_formula(changes: dict[str, Any]) -> None:
+    config = ModelConfig(**(SIZES | changes))
+    assert n_parameters(config) == sum(p.numel() for p in Transformer(config).parameters())
+    part = parameters_by_part(config)[0]
+    assert (part.name, part.count) == ("patch embedding", 9 * 13 + 13 + 13)
 
 
 def test_decoding_says_one_class() -> None:
