@@ -123,6 +123,8 @@ def test_a_fused_run_that_keeps_little_says_the_same_and_still_knows_all_names()
     model = build(architecture="encoder-decoder")
     whole, brief = record(model, *inputs(model)), record(model, *inputs(model), keep=["logits"], fused=True)
     torch.testing.assert_close(brief.logits, whole.logits, rtol=1e-4, atol=1e-4)
+    z = "decoder.1.cross_attn.z"
+    torch.testing.assert_close(record(model, *inputs(model), keep=["*cross_attn.z"], fused=True)[z], whole[z])
     with pytest.raises(EditError, match=r"0\.(cross_)?attn\.pattern") as error:
         record(model, *inputs(model), keep=["logits"], fused=True, edits=[edits.scale("nothing.of.the.kind", 0.0)])
     assert all(name in str(error.value) for name in whole)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.layers.reference import (
-    FITTING,
+    POSITIONS,
     TORCH_SIZES,
     WHOLE_MODEL,
     assert_close,
@@ -124,7 +124,7 @@ def test_a_query_that_sees_nothing_gets_zeros_and_finite_gradients(path: str, em
 
 
 CHUNKS = ([1] * 11, [3, 1, 5, 2], [10, 1])
-CACHED = [kind for kind in FITTING if kind[0] != "encoder"]
+CACHED = [(("decoder", "encoder-decoder")[n % 2], p) for n, p in enumerate(POSITIONS) if p != "mirror"]
 
 
 def extend(model: Transformer, tokens: Tensor, chunks: list[int], memory: Tensor | None) -> tuple[Tensor, Cache]:

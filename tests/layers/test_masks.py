@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.layers.reference import (
     ARCHITECTURES,
-    FITTING,
+    BY_TURNS,
     WHOLE_MODEL,
     assert_same,
     build,
@@ -103,7 +103,7 @@ def test_padding_by_its_token_or_by_valid_changes_nothing(architecture: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("architecture", "positions", "tape"), [(*kind, (None, Tape)[number % 2]) for number, kind in enumerate(FITTING)]
+    ("architecture", "positions", "tape"), [(*kind, (None, Tape)[number % 2]) for number, kind in enumerate(BY_TURNS)]
 )
 def test_packed_sequences_get_what_they_get_alone(architecture: str, positions: str, tape: type[Tape] | None) -> None:
     model = build(architecture=architecture, positions=positions)

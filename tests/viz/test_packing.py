@@ -115,22 +115,6 @@ def test_a_changed_run_travels_with_how_far_each_head_moved():
     assert pack([before], [before]).layers[0]["moved"] == [0, 0, 0]
 
 
-def test_the_planes_of_the_original_are_a_message_of_their_own_that_no_change_alters():
-    items, others = ([layer(seed) for seed in seeds] for seeds in ((12, 13), (14, 15)))
-    packed = pack(items, others, selected=(1, 2))
-    (own, first), (rest, second) = parts(packed.apart("here")[0], b"XATO"), parts(packed.apart("here")[1])
-    assert pack(items).apart("here")[0] == packed.apart("here")[0] != pack(others).apart("here")[0]
-    assert rest["original"] == own["content"]
-    assert pack(items, others).content == packed.content == rest["content"] != pack(items, items).content
-    header, planes, _ = unpack(packed)
-    assert own["common"].items() <= header.items()
-    for at, (one, other) in enumerate(planes):
-        [changed] = rest["layers"][at]["runs"]
-        assert np.array_equal(planes_of(rest, first, at, own["runs"][at]), one)
-        assert np.array_equal(planes_of(rest, second, at, changed), other)
-        assert {**rest["layers"][at], "runs": None} == {**header["layers"][at], "runs": None}
-
-
 def test_tokens_are_made_visible():
     tokens = {" a b": "·a·b", "\n": "↵", "\t": "⇥", "": "∅", "\ud800x": "?x", "<b>é": "<b>é"}
     assert {token: visible(token) for token in tokens} == tokens
