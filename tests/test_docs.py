@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,31 @@ def test_the_pages_that_are_written_from_the_code_are_as_it_is() -> None:
     text = (DOCS / "glossary.md").read_text("utf-8")
     assert text == doc_pages.glossary(text), "make pages"
     assert "**query**" in text
+
+
+def kinds() -> Iterator[xformer.Trace]:
+    """Runs of models of every kind of positions, of one stack and of two."""
+    for positions in ("sinusoidal", "learned", "rotary", "alibi", "none"):
+        for architecture in ("encoder", "decoder", "encoder-decoder"):
+            config = xformer.ModelConfig(
+                architecture=architecture, vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_head=4, d_ff=8,
+                norm="pre", positions=positions, max_len=8,
+            )  # fmt: skip
+            more = [torch.tensor([[4, 5]])] if architecture == "encoder-decoder" else []
+            yield xformer.record(xformer.Transformer(config), torch.tensor([[1, 2, 3]]), *more)
+
+
+def test_the_glossary_has_every_activation_and_no_other() -> None:
+    there = {name for trace in kinds() for name in trace}
+    table = (DOCS / "glossary.md").read_text("utf-8").split("## Activations")[1].split("External models")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
+    listed = {name for row in rows for cell in row for name in re.findall(r"`([\w.]+)`", cell)}
+    assert len(rows) > 20
+    short = {
+        re.sub(r"^(encoder|decoder)\.", "STACK.", re.sub(r"\.(self_|cross_)?attn\.", ".ATTN.", name)) for name in there
+    }
+    written = {name.replace(".0.", ".N.") for name in short}
+    assert written == listed
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

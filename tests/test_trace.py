@@ -1,4 +1,4 @@
-"""A recorded run: the names and shapes it leaves, what it costs, what it may be saved as, and that runs never mix."""
+"""A recorded run: what it keeps, what it costs, what it may be saved as, and that runs never mix."""
 
 from __future__ import annotations
 
@@ -21,48 +21,6 @@ from xformer import edits
 from xformer import trace as trace_file
 from xformer.errors import EditError, InputError
 from xformer.trace import Trace, is_trace, load_trace, record, save_trace
-
-B, H, P, S, M = 2, 3, 11, 5, 13  # batch, heads, positions, source, d_model
-STREAM = {"resid_pre": (B, P, M), "resid_mid": (B, P, M), "resid_post": (B, P, M)}
-FFN = {"ffn.in": (B, P, M), "ffn.pre": (B, P, 17), "ffn.post": (B, P, 17), "ffn.out": (B, P, M)}
-
-
-def attention(path: str, query: int = P, key: int = P, ordered: bool = True) -> dict[str, tuple[int, ...]]:
-    """What an attention layer leaves, by the table of the design."""
-    shapes = {
-        "in": (B, query, M),
-        "q": (B, H, query, 10),
-        "k": (B, H, key, 10),
-        "v": (B, H, key, 7),
-        "mask": (B, H, query, key),
-        "scores": (B, H, query, key),
-        "pattern": (B, H, query, key),
-        "z": (B, H, query, 7),
-        "out": (B, query, M),
-    } | ({"causal": (query, key)} if ordered else {})
-    return {f"{path}.{name}": shape for name, shape in shapes.items()}
-
-
-def double() -> dict[str, tuple[int, ...]]:
-    names: dict[str, tuple[int, ...]] = {"logits": (B, P, 23)}
-    for stack, length in (("encoder", S), ("decoder", P)):
-        names |= {f"{stack}.{name}": (B, length, M) for name in ("embed", "final_norm")}
-        names |= {f"{stack}.pos_embed": (length, M)}
-        for n in range(2):
-            if stack == "encoder":
-                rest = {name: (B, S, shape[2]) for name, shape in (FFN | STREAM).items()}
-                layer = attention("attn", S, S) | rest
-            else:
-                layer = attention("self_attn") | attention("cross_attn", P, S, ordered=False) | FFN | STREAM
-                layer |= {"resid_cross": (B, P, M)}
-            names |= {f"{stack}.{n}.{name}": shape for name, shape in layer.items()}
-    return names
-
-
-def test_names_and_shapes() -> None:
-    model = build(architecture="encoder-decoder", norm="pre")
-    trace = record(model, *inputs(model))
-    assert {name: tuple(trace[name].shape) for name in trace} == double()
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all() -> None:

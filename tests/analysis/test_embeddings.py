@@ -22,7 +22,6 @@ from xformer.analysis.embeddings import (
     numbers_in_order,
     pca,
     places_side_by_side,
-    principal_axes,
     projection,
     vectors,
     vocabulary_vectors,
@@ -78,14 +77,6 @@ def test_tables_hold_every_number_once(reading: Reading) -> None:
             F.cosine_similarity(x[position].double(), x[other].double(), dim=0).item(), abs=1e-14
         )
         assert (token, other_token) == (str(TOKENS[position]), str(TOKENS[other]))
-
-
-def test_projection_says_where_a_token_stands(reading: Reading) -> None:
-    table, found = projection(reading), pca(vocabulary_vectors(reading), 3)
-    assert table["positions"].tolist() == ["", "2", "4", "0", "", "", "", "1, 3", "", "", ""]
-    assert list(table.columns) == ["id", "token", "positions", "pc1", "pc2", "pc3"]
-    assert table["pc2"].tolist() == found.points[:, 1].tolist()
-    assert principal_axes(reading).explained.tolist() == found.explained.tolist()
 
 
 def test_neighbours_by_brute_force(reading: Reading) -> None:

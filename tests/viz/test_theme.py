@@ -75,15 +75,6 @@ def test_what_is_drawn_stands_out_from_the_background(dark: bool) -> None:
     assert theme.contrast(theme.pick(theme.TEXT, dark), ground) >= 12
 
 
-@DARK
-def test_scales_begin_or_centre_at_the_background(dark: bool) -> None:
-    ground = theme.pick(theme.BACKGROUND, dark)
-    middle = theme.diverging(dark)[len(theme.diverging(dark)) // 2]
-    assert theme.contrast(theme.sequential(dark)[0], ground) < 1.2
-    assert theme.contrast(middle, ground) < 1.3
-    assert len(theme.diverging(dark)) % 2 == 1  # zero has a colour of its own
-
-
 @pytest.mark.parametrize("section", ["light", "dark"])
 def test_the_served_theme_is_this_one(section: str) -> None:
     served, dark = CONFIG["theme"][section], section == "dark"
