@@ -1,4 +1,4 @@
-"""Each benchmark can be imported, and those that need no browser run through in a small setting."""
+"""Each benchmark can be imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every bug does what its equation says, leaves the original alone, and can be learned with."""
+"""Every bug leaves the original alone and can be learned with; that it does what its equation says is for the diagnosis."""
 
 from __future__ import annotations
 

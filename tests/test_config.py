@@ -79,15 +79,16 @@ TRAIN_RULES: list[tuple[dict[str, Any], str]] = [
 RULES = {ModelConfig: MODEL_RULES, TaskConfig: TASK_RULES, TrainConfig: TRAIN_RULES}
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes", "words"), [(kind, *rule) for kind, rules in RULES.items() for rule in rules]
-)
-def test_each_rule_names_the_field_and_what_it_got(kind: type[Config], changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        kind(**(BASE[kind] | changes))
-    message = str(error.value).replace(",", "")
-    assert next(iter(changes)) in message
-    assert words.replace(",", "") in message
+@pytest.mark.parametrize("kind", RULES)
+def test_each_rule_names_the_field_and_what_it_got(kind: type[Config]) -> None:
+    for changes, words in RULES[kind]:
+        message = "it was accepted"
+        try:
+            kind(**(BASE[kind] | changes))
+        except ConfigError as error:
+            message = str(error).replace(",", "")
+        assert next(iter(changes)) in message, (changes, message)
+        assert words.replace(",", "") in message, (changes, message)
 
 
 @pytest.mark.parametrize(

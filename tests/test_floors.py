@@ -1,4 +1,4 @@
-"""The ranges of pyproject.toml, their lowest versions, and the pins of requirements.txt."""
+"""The ranges of pyproject.toml and the pins of requirements.txt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The named configurations: each fits its task, and has the parameters that it says."""
+"""The named configurations: each fits its task, and one of every kind learns."""
 
 from __future__ import annotations
 

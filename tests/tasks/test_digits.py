@@ -1,4 +1,4 @@
-"""The task digits: its split, its samples, its texts, its score, and that training and scoring run on it."""
+"""The task digits: its split, its samples, its texts, its score, and the figures of the shipped model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The head score of each task on attention made by hand, and where it is read in each architecture."""
+"""The head score of each task on attention made by hand."""
 
 from __future__ import annotations
 

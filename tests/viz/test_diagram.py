@@ -1,4 +1,4 @@
-"""The picture of a model is the model: the same counts, shapes, order, and sums as a run leaves behind."""
+"""The picture of a model is the model: the same counts, shapes and sums as a run leaves behind."""
 
 from __future__ import annotations
 

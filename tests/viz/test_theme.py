@@ -1,4 +1,4 @@
-"""Tests of the colours: contrast, distance for colour-blind readers, even steps, and equality with the served theme."""
+"""Tests of the colours: contrast, distance for colour-blind readers, and equality with the served theme."""
 
 from __future__ import annotations
 
