@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from xformer.viz.timeline import (
 )
 
 
-def film(frames: list[Frame], layers: list[FilmLayer], **changes: Any) -> bytes:
+def film(frames: Sequence[Frame], layers: Sequence[FilmLayer], **changes: Any) -> bytes:
     values: dict[str, Any] = {
         "reads": {"reads": ["3", " "]}, "offset": 0, "score": "anti-diagonal", "steps": 70, "exact": [(20, 0.5)],
         "marks": [(40, "here")], "best": (0, 1), "live": False, "target": (2, 40),
