@@ -1,112 +1,18 @@
-"""Each benchmark can be imported, and those that need no browser run through in a small setting."""
+"""Each benchmark can be imported."""
 
 from __future__ import annotations
 
 import importlib
-import json
 import pkgutil
-import runpy
-import sys
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 import benchmarks
-from benchmarks import figures, gpu
 
 ROOT = Path(__file__).parents[1]
 MODULES = [found.name for found in pkgutil.walk_packages(benchmarks.__path__, "benchmarks.")]
 FOLDER = ROOT / "benchmarks"
-RUNNABLE = sorted(file.stem for file in FOLDER.glob("*.py") if "__main__" in file.read_text("utf-8"))
-SMALL: dict[str, list[str]] = {
-    "train_step": ["--rounds", "1", "--batch", "4"],
-    "record": ["--rounds", "1"],
-    "characters": ["--rounds", "1"],
-    "train_many": ["--rounds", "1", "--sizes", "2", "--presets", "reverse-mirror"],
-}
 
 
 def test_every_benchmark_can_be_imported() -> None:
     for name in MODULES:
         assert ".apps." in name or importlib.import_module(name).__doc__, name
-
-
-@pytest.mark.parametrize("name", RUNNABLE)
-def test_help_says_how_a_benchmark_is_run_and_does_nothing_else(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--help"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
-    assert not ended.value.code
-    shown = capsys.readouterr().out
-    assert shown.startswith(f"usage: {name}.py [-h]")
-    assert len(shown.splitlines()) > 4
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_a_benchmark_runs_and_has_what_the_table_of_figures_reads(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    module: Any = importlib.import_module(f"benchmarks.{name}")
-    monkeypatch.setattr("benchmarks.measure.prepare_process", lambda threads: None)  # its settings outlast a test
-    monkeypatch.setattr("benchmarks.measure.WARM_UP", 0)
-    monkeypatch.setattr("benchmarks.measure.SLEEP", 0.0)
-    monkeypatch.setattr("benchmarks.measure.KEPT", tmp_path)
-    monkeypatch.setattr(module, "LENGTHS", (4, 8), raising=False)
-    monkeypatch.setattr(module, "BATCHES", 2, raising=False)
-    monkeypatch.setattr(sys, "argv", [name, *SMALL[name], "--json", "--keep"])
-    module.main()
-    found = json.loads(capsys.readouterr().out)
-    assert found["rows"]
-    kept = figures.Kept.of(tmp_path)
-    lines = [one for one in figures.figures() if one.table == found["benchmark"]]
-    assert lines
-    for one in lines:
-        for where, column in filter(None, (one.ours, one.peer, one.ratio)):
-            assert {*where, column} <= found["rows"][0].keys()
-    if name in ("train_step", "characters"):  # whose rows are not made smaller
-        assert all(kept.value(one.table, one.ratio) for one in lines)
-
-
-def test_the_table_says_what_was_disturbed_and_what_is_missing() -> None:
-    def kept(others: float, share: float) -> figures.Kept:
-        row = {"visitor": "second", "page open to 100 % s": 3.25}
-        row |= {"model": "4 × 4, d 16", "tokens": 16, "recorded ms": 1.5}
-        machine = {"taken_by_others": others, "cores_we_got": share, "day": "2031-02-03"}
-        both = {name: {"rows": [row], "machine": machine} for name in ("newcomer", "Recording one run")}
-        return figures.Kept(both)
-
-    def lines(text: str) -> list[str]:
-        return [line for line in text.splitlines() if "second visitor" in line or "recording 16" in line]
-
-    quiet, busy, loaded = (lines(figures.page(kept(*how), None)) for how in ((0.1, 0.98), (0.1, 0.4), (0.5, 0.98)))
-    assert quiet[-1] == "| page open to 100 %, second visitor | 3.25 s | – | – | ≤ 3.5 | 2031-02-03 |"
-    assert [("beside other work" in line) for line in quiet] == [False] * 3
-    assert quiet[1].endswith("| not measured |")
-    assert [("beside other work" in line) for line in busy] == [True, False, False]  # a browser's process only waits
-    assert [("beside other work" in line) for line in loaded] == [True, False, True]
-    assert figures.page(figures.Kept(), None).count("| not measured |") == len(list(figures.figures()))
-    assert "run `make gpu`" in figures.page(figures.Kept(), None)
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in gpu.PARTS if name not in ("tests", "worker", "out of memory", "two runs")]
-)
-def test_a_part_for_a_gpu_runs_on_a_processor(name: str) -> None:
-    for row in gpu.PARTS[name]("cpu", True):
-        assert row["figure"]
-        assert row["value"] is not None
-
-
-def test_without_a_gpu_that_is_said_and_nothing_is_written(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(gpu, "BUILD", tmp_path / "build")
-    monkeypatch.setattr(sys, "argv", ["gpu"])
-    assert gpu.main() == 2
-    assert "finds no GPU here" in capsys.readouterr().err
-    assert not gpu.BUILD.exists()

@@ -75,9 +75,6 @@ def waits_at_most() -> Iterator[None]:
     "arguments",
     [
         ["train", "--preset", "characters", "--out", "{tmp}/x", "--text", "{pipe}"],
-        ["eval", "{pipe}"],
-        ["doctor", "{pipe}"],
-        ["trace", "{pipe}", "--input", "3", "--out", "{tmp}/x.npz"],
         ["trace", str(ROOT / "checkpoints/reverse-mirror"), "--input", "3", "--out", "{pipe}"],
     ],
     ids=lambda arguments: " ".join(arguments[:2])[:20],
@@ -94,14 +91,3 @@ def test_a_pipe_does_not_keep_a_command_waiting(
     output = capsys.readouterr().err
     assert status in (1, 2), output
     assert output.count("\n") <= 1
-
-
-@pytest.mark.parametrize("place", ["runs.sqlite", "plain/model.safetensors"])
-def test_a_pipe_among_the_runs_is_one_damaged_item(
-    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "plain").mkdir()
-    os.mkfifo(tmp_path / place)
-    status, output = main(["runs", "--folder", str(tmp_path)]), capsys.readouterr()
-    is_store = place == "runs.sqlite"
-    assert (status, "runs.sqlite" in output.err, "damaged" in output.out) == (int(is_store), is_store, not is_store)

@@ -37,7 +37,6 @@ def test_derived_defaults() -> None:
 MODEL_RULES: list[tuple[dict[str, Any], str]] = [
     *(({name: LIMITS[name] + 1}, f"{LIMITS[name] + 1}") for name in LIMITS),
     *(({name: 0}, "got 0") for name in ("vocab_size", "d_model", "n_layers", "n_heads", "max_len")),
-    *(({name: -1}, "got -1") for name in ("d_ff", "d_head", "d_value")),
     *(({"n_heads": value}, repr(value)) for value in ("3", True, 3.0)),
     ({"d_head": 0}, "13 is not divisible by 3"),
     ({"max_len": 65_521, "d_model": 257}, "× d_model must be at most 16777216, got 65521 × 257"),
@@ -80,15 +79,16 @@ TRAIN_RULES: list[tuple[dict[str, Any], str]] = [
 RULES = {ModelConfig: MODEL_RULES, TaskConfig: TASK_RULES, TrainConfig: TRAIN_RULES}
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes", "words"), [(kind, *rule) for kind, rules in RULES.items() for rule in rules]
-)
-def test_each_rule_names_the_field_and_what_it_got(kind: type[Config], changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        kind(**(BASE[kind] | changes))
-    message = str(error.value).replace(",", "")
-    assert next(iter(changes)) in message
-    assert words.replace(",", "") in message
+@pytest.mark.parametrize("kind", RULES)
+def test_each_rule_names_the_field_and_what_it_got(kind: type[Config]) -> None:
+    for changes, words in RULES[kind]:
+        message = "it was accepted"
+        try:
+            kind(**(BASE[kind] | changes))
+        except ConfigError as error:
+            message = str(error).replace(",", "")
+        assert next(iter(changes)) in message, (changes, message)
+        assert words.replace(",", "") in message, (changes, message)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import inspect
 import re
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
@@ -13,6 +14,7 @@ import pytest
 
 import xformer
 from xformer import testing
+from xformer.checkpoints import load
 
 ROOT = Path(__file__).parents[1]
 EDITS = sorted(
@@ -58,11 +60,16 @@ def test_every_public_name_says_what_it_takes_and_gives() -> None:
             assert not [one for one in written if one and not SNAKE_CASE.fullmatch(one)], f"{name}: {parameter}"
 
 
+loaded_once = cache(load)
+"""The examples read the same few models, and only read them."""
+
+
 @pytest.mark.parametrize("name", PUBLIC)
 def test_the_example_of_a_public_name_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the project's folder, without other names than the example's own; a table has columns in snake_case."""
     value = resolve_name(name)
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("xformer.reading.load", loaded_once)
     assert "\nExample:\n" in (inspect.getdoc(value) or ""), "there is an example"
     [test] = [test for test in doctest.DocTestFinder(recurse=False).find(value, globs={}) if test.examples]
     out: list[str] = []
@@ -73,7 +80,3 @@ def test_the_example_of_a_public_name_runs(name: str, monkeypatch: pytest.Monkey
     if table is not None:
         assert not [column for column in table.columns if isinstance(column, str) and not SNAKE_CASE.fullmatch(column)]
         assert not [level for level in table.index.names if level is not None and not SNAKE_CASE.fullmatch(level)]
-
-
-def test_there_is_a_table_of_most_pictures() -> None:
-    assert sum(">>> table = xformer.analysis." in (inspect.getdoc(resolve_name(name)) or "") for name in DRAWN) > 50

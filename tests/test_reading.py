@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
-from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from PIL import Image
 
 import xformer
 from xformer import edits
 from xformer.adapters import BareModel, TaskModel
 from xformer.errors import CheckpointError, EditError, InputError
-from xformer.notebook_html import head_overview
 from xformer.reading import read
 from xformer.tasks.batch import IGNORED
 
@@ -109,31 +103,6 @@ def test_a_checkpoint_shows_its_card_in_a_notebook_and_believes_none_of_it() -> 
     html = replace(checkpoint, card=forged)._repr_html_()
     assert "&lt;b&gt;" in html
     assert not [tag for tag in ("<b><", "<i>", "<u>", "<s>") if tag in html]
-
-
-def test_the_overview_of_heads_is_an_image_with_every_weight() -> None:
-    weights = np.zeros((2, 3, 3), dtype=np.float32)
-    weights[1, 0, 2] = 1.0
-    image = re.search(r"base64,([^\"]+)", head_overview([weights, weights[:1]]))
-    assert image is not None
-    pixels = np.asarray(Image.open(BytesIO(b64decode(image[1]))).convert("RGBA"))[..., 3]  # [row, column]
-    side = 14 * 3  # 44 pixels hold 14 for each of three tokens
-    assert pixels.shape == (2 * (side + 3), 2 * (side + 3))
-    assert (pixels[:14, side + 3 + 28 : side + 3 + side] == 255).all()
-    assert (pixels == 255).sum() == 14 * 14
-    assert not pixels[side + 3 :, side + 3 :].any()  # a layer with fewer heads
-
-
-def test_in_a_notebook_the_first_of_many_tokens_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    reading = read(CHECKPOINTS / "characters", "import os")
-    whole = reading._repr_html_()
-    chips = [f"<small>{p:.2f}</small>" for p in reading.probability]
-    assert re.findall(r"<small>0?1?\.\d\d</small>", whole) == chips
-    monkeypatch.setattr("xformer.reading.MOST_WRITTEN", 3)
-    html = reading._repr_html_()
-    assert re.findall(r"<small>0?1?\.\d\d</small>", html) == chips[:3]
-    assert "more</td>" not in whole
-    assert f"… and {len(reading.tokens) - 3} more</td>" in html
 
 
 def test_a_reading_is_a_mapping_from_names_to_tensors() -> None:

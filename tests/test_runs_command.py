@@ -9,8 +9,7 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
-from xformer.training import jobs, liveness
-from xformer.training.executors import process as processes
+from xformer.training import jobs
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 
@@ -51,16 +50,6 @@ def test_both_kinds_are_listed_shown_and_deleted(
     assert not (tmp_path / "plain").exists()
 
 
-def test_a_run_whose_process_is_gone_is_not_called_running(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = RunStore(tmp_path)
-    run = store.add(tiny_preset(), name="mine", state="running")
-    store.change(run, worker="token")
-    store.folder_of(run).mkdir(exist_ok=True)
-    (store.folder_of(run) / liveness.LOCK).touch()  # not held
-    shown = json.loads(output(capsys, "show", run, "--folder", str(tmp_path)))
-    assert (store.entry(run).state, shown["state"]) == ("running", "interrupted")
-
-
 def tell(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     """Run a command. Returns the exit status and the output."""
     status = main(["runs", *arguments, "--folder", str(folder)])
@@ -90,23 +79,6 @@ def test_commands_of_the_command_line_act_like_those_of_screens(
     ):
         status, output = tell(tmp_path, capsys, order, run)
         assert (status, words in output) == (1, True)
-
-
-def test_resume_queues_a_run_and_has_it_started(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started = []
-    monkeypatch.setattr(processes, "spawn", lambda store, run, *_: started.append(run))
-    monkeypatch.setattr(jobs, "devices", lambda: ["cpu"])
-    store = RunStore(tmp_path)
-    run = store.add(tiny_preset(), state="stopped")
-    assert tell(tmp_path, capsys, "resume", run)[0] == 0
-    assert started == [run]
-    monkeypatch.setattr(jobs, "devices", list)  # all taken
-    other = store.add(tiny_preset(), name="second", state="stopped")
-    assert tell(tmp_path, capsys, "resume", other) == (0, f"{other} (second) goes on, when its turn comes.\n")
-    finished = store.add(tiny_preset(), state="finished")
-    assert tell(tmp_path, capsys, "resume", finished)[0] == 1
 
 
 def test_a_folder_of_another_program_takes_no_commands_and_a_link_is_not_followed(

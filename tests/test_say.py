@@ -51,17 +51,13 @@ def test_square_brackets_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["runs", "--folder", "{tmp}"],
         ["runs", "show", "{run}", "--folder", "{tmp}"],
         ["runs", "show", NASTY, "--folder", "{tmp}"],
-        ["runs", "delete", "{run}", "--folder", "{tmp}"],
         ["runs", NASTY],
         [NASTY],
         ["train", "--preset", NASTY, "--out", "x"],
-        ["train", "--preset", "reverse", "--out", "x", "--steps", NASTY],
         ["train", "--preset", "characters", "--out", "x", "--text", f"/nowhere/{NASTY}"],
         ["eval", f"/nowhere/{NASTY}"],
-        ["trace", MIRROR, "--input", "3", "--out", f"/nowhere/{NASTY}"],
         ["trace", MIRROR, "--input", NASTY, "--out", "{tmp}/x.npz"],
     ],
 )

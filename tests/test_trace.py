@@ -1,4 +1,4 @@
-"""A recorded run: the names and shapes it leaves, what it costs, what it may be saved as, and that runs never mix."""
+"""A recorded run: what it keeps, what it costs, what it may be saved as, and that runs never mix."""
 
 from __future__ import annotations
 
@@ -16,69 +16,11 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-import xformer
 from tests.layers.reference import build, inputs, random_tokens
 from xformer import edits
 from xformer import trace as trace_file
 from xformer.errors import EditError, InputError
 from xformer.trace import Trace, is_trace, load_trace, record, save_trace
-
-B, H, P, S, M = 2, 3, 11, 5, 13  # batch, heads, positions, source, d_model
-STREAM = {"resid_pre": (B, P, M), "resid_mid": (B, P, M), "resid_post": (B, P, M)}
-FFN = {"ffn.in": (B, P, M), "ffn.pre": (B, P, 17), "ffn.post": (B, P, 17), "ffn.out": (B, P, M)}
-
-
-def attention(path: str, query: int = P, key: int = P, ordered: bool = True) -> dict[str, tuple[int, ...]]:
-    """What an attention layer leaves, by the table of the design."""
-    shapes = {
-        "in": (B, query, M),
-        "q": (B, H, query, 10),
-        "k": (B, H, key, 10),
-        "v": (B, H, key, 7),
-        "mask": (B, H, query, key),
-        "scores": (B, H, query, key),
-        "pattern": (B, H, query, key),
-        "z": (B, H, query, 7),
-        "out": (B, query, M),
-    } | ({"causal": (query, key)} if ordered else {})
-    return {f"{path}.{name}": shape for name, shape in shapes.items()}
-
-
-def double() -> dict[str, tuple[int, ...]]:
-    names: dict[str, tuple[int, ...]] = {"logits": (B, P, 23)}
-    for stack, length in (("encoder", S), ("decoder", P)):
-        names |= {f"{stack}.{name}": (B, length, M) for name in ("embed", "final_norm")}
-        names |= {f"{stack}.pos_embed": (length, M)}
-        for n in range(2):
-            if stack == "encoder":
-                rest = {name: (B, S, shape[2]) for name, shape in (FFN | STREAM).items()}
-                layer = attention("attn", S, S) | rest
-            else:
-                layer = attention("self_attn") | attention("cross_attn", P, S, ordered=False) | FFN | STREAM
-                layer |= {"resid_cross": (B, P, M)}
-            names |= {f"{stack}.{n}.{name}": shape for name, shape in layer.items()}
-    return names
-
-
-def test_names_and_shapes() -> None:
-    model = build(architecture="encoder-decoder", norm="pre")
-    trace = record(model, *inputs(model))
-    assert {name: tuple(trace[name].shape) for name in trace} == double()
-
-
-def test_a_trace_is_read_like_a_dictionary() -> None:
-    model = build(architecture="encoder-decoder")
-    source, target = inputs(model)
-    trace = xformer.record(model, source, target, edits=[edits.scale("logits", 1.0)])
-    assert ("decoder.1.cross_attn.z" in trace, "decoder.2.cross_attn.z" in trace) == (True, False)
-    assert trace.logits is trace["logits"]
-    decoder = [f"decoder.{n}.{kind}_attn" for n in range(2) for kind in ("self", "cross")]
-    assert trace.attention_layers() == ("encoder.0.attn", "encoder.1.attn", *decoder)
-    assert tuple(trace.patterns()) == trace.attention_layers()
-    assert trace.patterns()["decoder.1.cross_attn"] is trace["decoder.1.cross_attn.pattern"]
-    assert (trace.config, trace.edits) == (model.config, (edits.scale("logits", 1.0),))
-    assert trace.tokens is source
-    assert trace.target is target
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all() -> None:
@@ -107,23 +49,19 @@ def test_bytes_count_shared_storage_once() -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_eight_threads_on_one_model_never_mix() -> None:
+def test_threads_on_one_model_never_mix() -> None:
     model = build(architecture="decoder", positions="learned").train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     other = record(model, random_tokens(2, 7, seed=99))
     ablation = [
         edits.ablate_head("decoder.0.attn", 1),
         edits.mask_edges("decoder.1.attn", [(3, 1)], heads=[2]),
-        edits.set_causal(False),
-        edits.scale("decoder.0.ffn.out", 0.0),
         edits.patch_from(other, "decoder.0.resid_post"),
-        edits.zero_positions(),
-        edits.replace_pattern("decoder.0.attn", torch.full((7, 7), 1 / 7), heads=[0]),
     ]
-    jobs = [(random_tokens(2, 7, seed=n), () if n == 7 else (ablation[n],)) for n in range(8)]
+    jobs = [(random_tokens(2, 7, seed=n), (ablation[n],) if n < 3 else ()) for n in range(4)]
     serial = [record(model, tokens, edits=chosen) for tokens, chosen in jobs]
-    assert len({trace.logits.sum().item() for trace in serial}) == 8
-    start = Barrier(8)
+    assert len({trace.logits.sum().item() for trace in serial}) == 4
+    start = Barrier(4)
 
     def mixed(n: int) -> int:
         start.wait()
@@ -134,8 +72,8 @@ def test_eight_threads_on_one_model_never_mix() -> None:
             count += any(not torch.equal(trace[name], serial[n][name]) for name in trace)
         return count
 
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(mixed, range(8))) == [0] * 8
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(mixed, range(4))) == [0] * 4
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
@@ -143,6 +81,8 @@ def test_a_fused_run_that_keeps_little_says_the_same_and_still_knows_all_names()
     model = build(architecture="encoder-decoder")
     whole, brief = record(model, *inputs(model)), record(model, *inputs(model), keep=["logits"], fused=True)
     torch.testing.assert_close(brief.logits, whole.logits, rtol=1e-4, atol=1e-4)
+    z = "decoder.1.cross_attn.z"
+    torch.testing.assert_close(record(model, *inputs(model), keep=["*cross_attn.z"], fused=True)[z], whole[z])
     with pytest.raises(EditError, match=r"0\.(cross_)?attn\.pattern") as error:
         record(model, *inputs(model), keep=["logits"], fused=True, edits=[edits.scale("nothing.of.the.kind", 0.0)])
     assert all(name in str(error.value) for name in whole)

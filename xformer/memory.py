@@ -75,13 +75,13 @@ def needed_bytes(analysis: str, **sizes: int) -> int:
 
     Args:
         analysis: One of those whose memory grows faster than its input: "attention" (a row a cell of one head), "cosines" (a
-            row a pair of positions), "rollout" (one layer at a time), "lens_logits", "direct_logit_effect".
-        sizes: What it depends on: n (positions), points (of the residual stream), batch, vocab, neurons.
+            row a pair of positions), "rollout" (one layer at a time), "direct_logit_effect".
+        sizes: What it depends on: n (positions), vocab, neurons.
 
     Example:
         >>> from xformer.memory import needed_bytes
-        >>> needed_bytes("lens_logits", points=31, batch=1, n=1_000, vocab=50_000)
-        6200000000
+        >>> needed_bytes("direct_logit_effect", neurons=3_072, vocab=50_000)
+        614400000
     """
     return _NEEDED[analysis](sizes)
 
@@ -90,7 +90,6 @@ _NEEDED: dict[str, Callable[[dict[str, int]], int]] = {
     "attention": lambda of: 18 * of["n"] ** 2,  # two codes, a flag and a weight a row
     "cosines": lambda of: 108 * of["n"] ** 2,
     "rollout": lambda of: 10 * BYTES_PER_FLOAT * of["n"] ** 2,
-    "lens_logits": lambda of: BYTES_PER_FLOAT * of["points"] * of["batch"] * of["n"] * of["vocab"],
     "direct_logit_effect": lambda of: BYTES_PER_FLOAT * of["neurons"] * of["vocab"],
     "probabilities": lambda of: 2 * BYTES_PER_FLOAT * of["n"] * of["vocab"],  # with the logits that are asked for
 }

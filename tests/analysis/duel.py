@@ -1,4 +1,4 @@
-"""What the tests of the Compare screen's library share: random variants of prime sizes, and one plain greedy loop."""
+"""What the tests of the Compare screen's library share: random variants of prime sizes, and small models of other libraries."""
 
 from __future__ import annotations
 
@@ -63,31 +63,3 @@ def shipped(name: str, called: str = "", **options: Any) -> Variant:
     checkpoint = xformer.load(CHECKPOINTS / name)
     assert checkpoint.task is not None
     return variant_of(called or name, checkpoint.model, checkpoint.task, **options)
-
-
-def greedy(variant: Variant, source: Sequence[int], answer: Sequence[int] | None = None) -> tuple[list[int], list[Any]]:
-    """Token by token, each from one whole forward pass of the bare model over all that has been read: tokens, probabilities.
-
-    With an `answer`, its tokens are read in place of the predicted ones. No decoding, no cache, no tape.
-    """
-    model, task = variant.model, variant.task
-    example = task.example(list(source))
-    right = [token for token in example.labels[0].tolist() if token >= 0]
-    predicted, beliefs, read = [], [], []
-    with torch.no_grad():
-        if model.config.architecture == "encoder":
-            p = model(example.tokens)[0].softmax(-1)
-            return p.argmax(-1).tolist(), list(p)
-        while len(predicted) < len(right):
-            so_far = torch.tensor([read], dtype=torch.long)
-            if model.config.architecture == "decoder":
-                logits = model(torch.cat((example.tokens, so_far), dim=1))
-            else:
-                start = torch.tensor([[model.config.start_token]])
-                logits = model(example.tokens, torch.cat((start, so_far), dim=1))
-            beliefs.append(logits[0, -1].softmax(-1))
-            predicted.append(int(logits[0, -1].argmax()))
-            if answer is None and predicted[-1] == model.config.end_token:
-                break
-            read.append(predicted[-1] if answer is None else answer[len(read)])
-    return predicted, beliefs

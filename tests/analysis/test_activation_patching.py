@@ -15,11 +15,10 @@ from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
 from tests.analysis.duel import SOURCE, module_reading, random_variant, variant_of
 from tests.training.tiny import ARCHITECTURES
-from xformer import edits, viz
+from xformer import edits
 from xformer.adapters import TaskModel
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.analysis import patching_map
-from xformer.analysis.ablation import order_to_measure
 from xformer.analysis.activation_patching import (
     KIN,
     PartKind,
@@ -28,7 +27,6 @@ from xformer.analysis.activation_patching import (
     estimated,
     kinship,
     measured,
-    measuring,
     parts,
     patched_logits,
     patching,
@@ -245,22 +243,6 @@ def test_a_part_that_is_equal_in_both_runs_carries_nothing_and_costs_no_run(monk
     assert measured(pair, before) == [0.0] * len(before)
 
 
-def test_measuring_reports_what_is_done_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 30)
-    pair = pair_of("encoder")
-    of = cells(pair, "stream")
-    first, *others = measuring(pair, of, [float(at) for at in range(len(of))])
-    n_equal = sum(cell.columns["layer"] == 0 and cell.columns["position"] != 2 for cell in of)  # one symbol differs
-    assert (first.done, len(first.shares)) == (0, n_equal)
-    n, last = len(of) - n_equal, others[-1]
-    assert [(report.done, report.to_do, report.is_final) for report in others] == [
-        (done, n, done == n) for done in range(1, n + 1)
-    ]
-    assert all(report.shares.items() <= last.shares.items() for report in others)
-    moved = list(last.shares)[n_equal:]  # first those that need no run
-    assert [sorted(moved).index(at) for at in moved] == order_to_measure([float(at) for at in range(n)])
-
-
 def test_the_estimate_is_the_mean_slope_towards_the_other_input() -> None:
     """By finite differences: each cell moved a little towards the other run, at inputs between the two."""
     step = 1e-2
@@ -337,17 +319,3 @@ def test_a_reading_that_kept_only_its_logits_is_enough() -> None:
     one, other = (patching_map(*runs, part="head", exact=True) for runs in (whole, bare))
     pd.testing.assert_frame_equal(one, other, atol=1e-5)
     assert torch.equal(whole[0].logits, bare[0].logits)
-
-
-def test_the_picture_shows_the_table_and_frames_the_chosen_cell() -> None:
-    pair = pair_of("encoder-decoder")
-    of = {"part": "head", "exact": [0, 2]}
-    wanted = patching_map(pair.reading, pair.source, **of)["measured"]
-    spec = viz.patching_map(pair.reading, pair.source, **of, chosen=2).to_dict()
-    shown = next(iter(spec["datasets"].values()))
-    missing = [at not in (0, 2) for at in range(len(shown))]
-    assert [row["value"] is None for row in shown] == wanted.isna().tolist() == missing
-    values = [row["value"] for row in shown if row["value"] is not None]
-    assert values == pytest.approx(wanted.dropna().tolist(), abs=1e-5)
-    assert len({(row["where"], row["column"]) for row in shown}) == len(shown)  # no two in one cell
-    assert "cell == 2" in str(spec).replace("datum.", "").replace("===", "==")

@@ -12,15 +12,13 @@ import torch.nn.functional as F
 import xformer
 from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
-from tests.analysis.duel import SOURCE, random_variant, shipped
+from tests.analysis.duel import SOURCE, random_variant
 from xformer.adapters.huggingface import HuggingFaceModel
-from xformer.analysis import differences
 from xformer.analysis.comparison import Variant
 from xformer.analysis.differences import (
     MEAN,
     GeneratedText,
     at_position,
-    clearest_heads,
     deciding_layers,
     decision_lens,
     decision_rows,
@@ -68,21 +66,6 @@ def test_the_rows_are_those_of_the_deciding_position() -> None:
         assert mean["weight"].tolist() == pytest.approx(by_hand, abs=1e-12)
     both = decision_rows([reading, other])
     assert both[both["model"] == "seed 1"].reset_index(drop=True).equals(decision_rows([other]))
-
-
-def test_of_many_heads_those_are_kept_in_which_the_pair_differs_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    readings = two_readings("decoder")
-    whole = dict(list(decision_rows(readings).groupby("model")))
-    apart = {}
-    for (path, head), rows in whole["seed 0"].groupby(["layer", "head"]):
-        theirs = whole["seed 1"].query("layer == @path and head == @head")
-        apart[path, head] = sum(abs(a - b) for a, b in zip(rows["weight"], theirs["weight"], strict=True)) / 2
-    expected = sorted((cell for cell in apart if cell[1] != MEAN), key=lambda cell: -apart[cell])[:3]
-    monkeypatch.setattr(differences, "ALL_ROWS", 1)
-    for _, frame in decision_rows(readings, n_heads=3).groupby("model"):
-        assert list(dict.fromkeys(zip(frame["layer"], frame["head"], strict=True))) == expected
-    sharpest = whole["seed 0"].query("head >= 0").groupby(["layer", "head"])["weight"].max().sort_values().index[::-1]
-    assert clearest_heads(whole["seed 0"], None, 3) == sharpest[:3].tolist()
 
 
 def test_differences_are_second_less_first() -> None:
@@ -139,12 +122,6 @@ def test_lenses_diverge_where_they_differ_to_the_end_and_those_of_other_depths_c
         assert lens_divergence(pd.concat([frame_of("one", *"abc"), frame_of("other", *other)])) == expected
     with pytest.raises(InputError, match="pass 2 and 3 points"):
         lens_divergence(pd.concat([frame_of("one", *"ab"), frame_of("other", *"abc")]))
-
-
-def test_the_lens_of_a_text_has_no_column_right() -> None:
-    variant = shipped("characters")
-    run = decode_steps(variant, variant.task.vocabulary.read("The list of "), forced=True)
-    assert "right" not in decision_lens([run[2]])
 
 
 TEXT = "the cat sat on the mat and the dog sat on the bird near the cat in the end"

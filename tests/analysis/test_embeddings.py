@@ -22,12 +22,10 @@ from xformer.analysis.embeddings import (
     numbers_in_order,
     pca,
     places_side_by_side,
-    principal_axes,
     projection,
     vectors,
     vocabulary_vectors,
 )
-from xformer.edits import zero_positions
 from xformer.reading import Reading
 
 TOKENS = [3, 7, 1, 7, 2]
@@ -68,13 +66,6 @@ def test_the_two_sides_of_an_encoder_decoder(tied: bool) -> None:
     assert projection(reading, stack="decoder").loc[[4, 7], "positions"].tolist() == ["1, 2", ""]
 
 
-def test_a_model_that_adds_no_positions_has_token_vectors_only() -> None:
-    reading = xformer.read(random_model("encoder", positions="rotary"), TOKENS)
-    assert list(input_vectors(reading)) == ["tokens"]
-    off = xformer.read(random_model("encoder"), TOKENS, edits=[zero_positions()])
-    assert not cosines(off, part="positions")["cosine"].any()  # a vector without length has no direction
-
-
 def test_tables_hold_every_number_once(reading: Reading) -> None:
     x = input_vectors(reading)["sum"]
     rows = [(p, str(token), d, x[p, d].item()) for p, token in enumerate(TOKENS) for d in range(13)]
@@ -86,14 +77,6 @@ def test_tables_hold_every_number_once(reading: Reading) -> None:
             F.cosine_similarity(x[position].double(), x[other].double(), dim=0).item(), abs=1e-14
         )
         assert (token, other_token) == (str(TOKENS[position]), str(TOKENS[other]))
-
-
-def test_projection_says_where_a_token_stands(reading: Reading) -> None:
-    table, found = projection(reading), pca(vocabulary_vectors(reading), 3)
-    assert table["positions"].tolist() == ["", "2", "4", "0", "", "", "", "1, 3", "", "", ""]
-    assert list(table.columns) == ["id", "token", "positions", "pc1", "pc2", "pc3"]
-    assert table["pc2"].tolist() == found.points[:, 1].tolist()
-    assert principal_axes(reading).explained.tolist() == found.explained.tolist()
 
 
 def test_neighbours_by_brute_force(reading: Reading) -> None:
@@ -133,15 +116,6 @@ def test_pca_is_the_eigen_decomposition_of_the_covariance(n: int, d: int) -> Non
     along = (found.axes[:k] * vectors.T.flip(0)[:k]).sum(dim=1).abs()  # the same axes, up to their sign
     torch.testing.assert_close(along, torch.ones(k, dtype=torch.float64), rtol=0, atol=1e-10)
     torch.testing.assert_close(found.points.square().mean(dim=0)[:k], values.flip(0)[:k], rtol=1e-11, atol=0)
-
-
-def test_pca_has_one_sign_only() -> None:
-    x = points(11, 5)
-    axes = pca(x).axes
-    assert (axes.gather(1, axes.abs().argmax(dim=1, keepdim=True)) > 0).all()
-    mirrored = pca(2 * x.mean(dim=0) - x)  # every point on the other side of the mean
-    torch.testing.assert_close(mirrored.axes, axes, rtol=0, atol=1e-12)
-    torch.testing.assert_close(mirrored.points, -pca(x).points, rtol=0, atol=1e-11)
 
 
 def test_the_axes_of_many_points_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,10 +180,3 @@ def test_places_of_a_map_are_found_and_random_ones_are_not() -> None:
     assert places_side_by_side(apart).share == 0.0
     for seed in range(3):
         assert not places_side_by_side(cosine_matrix(random(16, 64, seed))).is_above_chance
-
-
-def test_the_size_of_a_block_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, kinds = random(40, 6, 3), {"even": list(range(0, 40, 2))}
-    whole = numbers_in_order(x), kinds_together(x, kinds)
-    monkeypatch.setattr(embeddings, "BLOCK_BYTES", 2_000)
-    assert (numbers_in_order(x), kinds_together(x, kinds)) == whole

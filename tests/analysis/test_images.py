@@ -8,7 +8,6 @@ import torch
 import xformer
 from tests.layers.reference import randomise
 from xformer.adapters import TaskModel
-from xformer.analysis.attention_patterns import head_scores
 from xformer.analysis.feed_forward import survey
 from xformer.analysis.images import (
     classes,
@@ -21,7 +20,6 @@ from xformer.analysis.images import (
 from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.presets import preset
-from xformer.reading import from_trace
 from xformer.tasks import Task
 from xformer.tasks.images import N_TEST, digit_images
 from xformer.trace import record
@@ -89,8 +87,3 @@ def test_a_survey_counts_blank_pixels_too_and_each_test_image_once(model: Transf
     assert [layer.n_positions for layer in found.layers.values()] == [17 * N_TEST] * 2
     assert {len(image) for image in found.inputs} == {64}
     assert {*found.inputs} == {tuple(image) for image in digit_images()[1].pixels.tolist()}
-
-
-def test_patches_have_no_induction(model: Transformer) -> None:
-    table = head_scores(from_trace(model, record(model, digit_images()[1].pixels[:1])), positions=range(1, 17))
-    assert table["induction"].isna().all()

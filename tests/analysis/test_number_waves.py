@@ -19,7 +19,6 @@ from xformer.analysis.number_waves import (
     number_spectrum,
     number_vectors,
     power_shares,
-    shuffles_for,
     spectrum,
     spectrum_of,
 )
@@ -47,19 +46,6 @@ def test_the_shares_are_those_of_numpys_transform_in_blocks(n: int, monkeypatch:
     assert power_shares(x).sum().item() == pytest.approx(1.0, abs=1e-12)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(power_shares(x, order[None])[0], power_shares(x[order.argsort()])[0], rtol=1e-10, atol=0)
-
-
-def test_of_very_many_numbers_fewer_orders_are_tried_and_a_caller_can_stop() -> None:
-    assert [shuffles_for(*size) for size in ((59, 128), (50_000, 64), (50_000, 4_096))] == [999, 62, 19]
-    seen: list[tuple[int, int]] = []
-
-    def stop(done: int, of: int) -> None:
-        seen.append((done, of))
-        raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        spectrum_of(random(300, 4), n_shuffles=990, step=stop)
-    assert seen == [(128, 990)]
 
 
 def test_vectors_that_are_all_the_same_have_no_waves() -> None:

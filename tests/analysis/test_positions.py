@@ -168,16 +168,6 @@ def test_whether_a_run_is_causal() -> None:
     assert (looks_back_only(pair, "encoder"), looks_back_only(pair, "decoder")) == (False, True)
 
 
-def test_offsets_of_alibi_are_left_out_evenly() -> None:
-    run = ran(random_model("encoder", positions="alibi", n_heads=3))
-    table = analysis.position_offsets(run, n=512, most=100)
-    assert len(table) <= 3 * 100
-    full = analysis.position_offsets(run, n=512).set_index(["head", "offset"])["bias"]
-    for row in table.itertuples():
-        assert full[row.head, row.offset] == row.bias
-    assert sorted(set(table["offset"])) == sorted(-offset for offset in set(table["offset"]))
-
-
 def test_a_learned_table_is_read_row_by_row() -> None:
     reading = reading_of("GPT-2")
     how, found = found_positions(reading)

@@ -14,7 +14,6 @@ from tests.analysis.duel import random_variant, shipped, variant_of
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
 from xformer.analysis import comparison as predicting
-from xformer.analysis import scoring as module
 from xformer.analysis.comparison import Variant
 from xformer.analysis.generation import DecodedSteps, decode_steps
 from xformer.analysis.scoring import (
@@ -126,14 +125,6 @@ def test_a_leak_of_the_answer_is_not_counted_as_knowing_it() -> None:
     assert (figures["token"], figures["exact"]) == (right, exact)
 
 
-def test_reports_come_chunk_by_chunk_and_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK", 7)
-    variant = random_variant("one", "encoder")
-    reports = list(count_agreement([variant], samples=23))
-    found = [(report.done, report.is_final, report.trials["all", "one", "exact", 0]) for report in reports]
-    assert found == [(7, False, 7), (14, False, 14), (21, False, 21), (23, True, 23)]  # each is its own snapshot
-
-
 def test_variants_of_other_tokens_or_equal_names_are_refused() -> None:
     one = random_variant("one", "encoder")
     with pytest.raises(InputError, match="different names"):
@@ -158,19 +149,6 @@ CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
 
 def reading(name: str, text: str = "3 7 12 9") -> xformer.Reading:
     return xformer.read(CHECKPOINTS / name, text)
-
-
-def test_a_row_is_the_score_of_that_length_alone() -> None:
-    checkpoint = xformer.load(CHECKPOINTS / "reverse-mirror")
-    assert checkpoint.task is not None
-    table = accuracy_by_length(reading("reverse-mirror"), lengths=[15, 20], samples=30, seed=3)
-    for row in table.to_dict("records"):
-        config = checkpoint.task.config.replace(min_len=int(row["length"]), max_len=int(row["length"]))
-        found = evaluate(checkpoint.model, Task(config), samples=30, seed=3)
-        assert row["exact_match"] == found.exact_match
-        assert (row["low"], row["high"]) == wilson(round(found.exact_match * 30), 30)
-    assert table["trained"].tolist() == [True, False]
-    assert table["exact_match"][0] > 0.9 > 0.5 > table["exact_match"][1]
 
 
 def rows(trained: list[float], beyond: list[float]) -> pd.DataFrame:
@@ -202,6 +180,8 @@ def test_lengths_compared_are_the_shares_of_inputs_of_one_length() -> None:
         (found.exact_match, found.token_accuracy), abs=1e-12
     )
     assert (row["low"], row["high"]) == wilson(round(found.exact_match * 40), 40)
+    alone = accuracy_by_length(reading("reverse-mirror"), lengths=[16], samples=40, seed=3).loc[0]
+    assert (alone["exact_match"], alone["low"], alone["trained"]) == (row["exact_match"], row["low"], False)
     assert table.loc[("A", 5), "exact_match"] == 1.0
     assert table.loc[("C", 5), "exact_match"] < 0.5  # its own change counts
     assert table["trained"].tolist() == [True, True, True, False, False, False]

@@ -12,7 +12,6 @@ from tests.analysis.test_score_decomposition import check_sums
 from tests.components.test_llama import SIZES
 from tests.layers.reference import randomise
 from xformer import analysis
-from xformer.viz.diagram import diagram
 
 TOKENS = "3 7 12 9 3 1 22 4"
 
@@ -34,18 +33,6 @@ def test_the_parts_of_a_logit_sum_to_it(norm: str) -> None:
     frame = analysis.attribution(reading, position=5, token=11)
     assert not {"rounding", "unattributed"} & set(frame["kind"])
     assert sum(frame["contribution"].tolist()) == pytest.approx(float(reading.logits[0, 5, 11]), abs=1e-4)
-
-
-def test_the_diagram_names_the_components_and_counts_every_parameter() -> None:
-    model = modern()
-    picture = diagram(model.config, 8)
-    assert picture.n_parameters == sum(p.numel() for p in model.parameters())
-    assert picture["decoder.attn"].detail == "6 heads, 2 of keys and values"
-    assert picture["decoder.attn"].mask == "causal_window"
-    assert "itself and the 3 positions before it (sliding window)" in picture["decoder.attn"].what
-    assert picture["decoder.ffn"].equation == "(silu(x·W_gate) ∘ (x·W₁))·W₂"
-    assert picture["decoder.attn_norm"].equation == "γ·x/√(mean(x²) + ε)"
-    assert picture["decoder.attn_norm"].what.startswith("RMSNorm before the sublayer")
 
 
 def test_the_gate_has_the_names_of_transformer_lens() -> None:

@@ -54,12 +54,6 @@ def test_a_cache_holds_the_shared_heads_and_decodes_the_same(architecture: str) 
         assert kept.k.shape == (2, 2, 11, 10)
 
 
-def test_as_many_groups_as_heads_is_multi_head_attention() -> None:
-    plain, grouped = model_config(n_heads=6), model_config(n_heads=6, n_kv_heads=6)
-    assert grouped.kv_component is plain.kv_component
-    assert grouped.kv_component is not model_config(n_heads=6, n_kv_heads=3).kv_component
-
-
 def test_groups_must_divide_the_heads() -> None:
     for n, example in ((5, 3), (12, 6)):
         with pytest.raises(ConfigError, match=f"n_kv_heads must divide n_heads = 6, got {n}.*n_kv_heads={example}"):

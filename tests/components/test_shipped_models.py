@@ -18,19 +18,11 @@ LATER = {"norm_kind", "n_kv_heads", "mask", "window"}
 
 BEFORE: dict[str, tuple[float, ...]] = {
     "addition": (-0.908086, 2.70985, 7.86009, 6.65743),
-    "brackets": (-1.66252, -1.93828, -1.83737, 3.84407),
     "characters": (-10.1474, -0.316282, 4.5173, 3.20169),
     "digits": (-0.915514, -2.22883, -0.24206, 5.19713),
-    "induction": (-2.25002, 10.0539, -2.10299, 2.68091),
     "modular": (-1.32792, -1.31138, -18.4243, 15.6379),
-    "parity": (-5.15594, -2.80673, 9.13104, 5.76221),
-    "reverse": (-2.16808, -2.25077, 0.0368403, 2.78655),
     "reverse-decoder": (0.173506, 1.01101, 5.55429, 3.50009),
-    "reverse-long": (-0.779413, 3.2904, 1.16393, 5.30728),
-    "reverse-mirror": (0.308644, 0.706694, 0.429772, 3.80354),
     "reverse-seq2seq": (-1.01287, 0.588181, 0.130012, 4.52683),
-    "reverse-small": (0.166305, 1.94573, 0.750558, 3.20831),
-    "sort": (-3.08669, 21.1235, 2.31742, 6.12885),
 }
 """The first three logits of the first answer of a fixed batch, and the root mean square of all of them, computed by the code
 before there were components."""

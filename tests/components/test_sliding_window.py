@@ -16,12 +16,6 @@ pytestmark = pytest.mark.usefixtures("float64")
 WINDOW = {"mask": "sliding_window", "window": 4}
 
 
-def test_a_window_as_long_as_the_input_masks_nothing() -> None:
-    config = model_config(**WINDOW)
-    assert config.mask_component.allowed(config, 4, 4) is None
-    assert config.mask_component.allowed(config, 5, 5) is not None
-
-
 @pytest.mark.parametrize(("causal", "see_self"), [(True, True), (True, False), (False, True)])
 def test_the_pattern_is_zero_outside_and_masked_in_the_trace(causal: bool, see_self: bool) -> None:
     model = build(causal=causal, see_self=see_self, **WINDOW)

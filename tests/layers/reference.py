@@ -21,6 +21,8 @@ ARCHITECTURES = ("encoder", "decoder", "encoder-decoder")
 POSITIONS = tuple(POSITION_KINDS)
 FITTING = [(a, p) for a in ARCHITECTURES for p in POSITIONS if a == "encoder" or p != "mirror"]
 """Positions that count from the end would tell a decoder how long its answer is going to be."""
+BY_TURNS = [(ARCHITECTURES[n % 3] if p != "mirror" else "encoder", p) for n, p in enumerate(POSITIONS)]
+"""Each kind of positions once, and each architecture at least twice."""
 
 # Primes, but for d_head = 2 · 5: rotary positions need pairs. Nothing divides anything: d_head and d_value are free.
 SIZES: dict[str, Any] = {

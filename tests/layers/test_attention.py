@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 from tests.layers.reference import (
-    FITTING,
+    POSITIONS,
     TORCH_SIZES,
     WHOLE_MODEL,
     assert_close,
@@ -124,22 +123,8 @@ def test_a_query_that_sees_nothing_gets_zeros_and_finite_gradients(path: str, em
         assert (tape.activations["z"][:, :, 0] == 0).all()
 
 
-@pytest.mark.parametrize("masking", ["none", "causal", "padding", "drawn"])
-def test_a_recorded_layer_makes_two_tensors_a_cell_of_every_head_scores_and_pattern(masking: str) -> None:
-    attention, tape, n = randomise(Attention(model_config())), Tape(), 100  # more cells than q, k and v have numbers
-    x, mask = random(BATCH, n, 13), mask_of(masking, n, n)
-    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        attention(x, mask=mask, tape=tape)
-    least = 0.99 * BATCH * 3 * n * n * x.element_size()  # an operation's bytes are those left without its temporaries
-    assert sum(event.self_cpu_memory_usage >= least for event in profiled.events()) == 2
-    assert len({tape.activations[name].untyped_storage().data_ptr() for name in ("scores", "pattern")}) == 2
-    allowed = torch.ones(1, dtype=torch.bool) if mask.allowed is None else mask.allowed
-    assert torch.equal(tape.activations["mask"], allowed.expand(BATCH, 3, n, n))
-    assert torch.equal(tape.activations["scores"].isneginf(), ~tape.activations["mask"])
-
-
 CHUNKS = ([1] * 11, [3, 1, 5, 2], [10, 1])
-CACHED = [kind for kind in FITTING if kind[0] != "encoder"]
+CACHED = [(("decoder", "encoder-decoder")[n % 2], p) for n, p in enumerate(POSITIONS) if p != "mirror"]
 
 
 def extend(model: Transformer, tokens: Tensor, chunks: list[int], memory: Tensor | None) -> tuple[Tensor, Cache]:

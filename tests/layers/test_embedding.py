@@ -47,12 +47,3 @@ def test_source_and_target_share_one_embedding_where_tied(tied: bool) -> None:
     assert (model.source_embedding is None) == tied
     assert torch.equal(tape.activations["encoder.embed"], table.token[source])
     assert torch.equal(tape.activations["decoder.embed"], model.embedding.token[target])
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "mirror"])
-def test_positions_are_added(positions: str) -> None:
-    model, tape = build(positions=positions), Tape()
-    model(random_tokens(2, 11), tape=tape)
-    at = tape.activations
-    assert at["pos_embed"].shape == (11, 13)
-    assert torch.equal(at["encoder.0.resid_pre"], at["embed"] + at["pos_embed"])

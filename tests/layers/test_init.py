@@ -79,21 +79,3 @@ def test_the_generator_decides_and_nothing_else() -> None:
     assert not torch.equal(first["embedding.token"], other["embedding.token"])
     Transformer(model_config())
     assert not torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize(("init", "positions"), [("xavier", "learned"), ("normal", "sinusoidal")])
-def test_on_the_meta_device_nothing_is_drawn_and_nothing_is_worked_out(
-    monkeypatch: pytest.MonkeyPatch, init: str, positions: str
-) -> None:
-    """There, both import torch's compiler first: three seconds before every first model that a process loads."""
-
-    def drawn(tensor: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
-        raise AssertionError(f"{list(tensor.shape)} was drawn")
-
-    for name in ("normal_", "uniform_"):
-        monkeypatch.setattr(torch.Tensor, name, drawn)
-    arange = torch.arange
-    monkeypatch.setattr(torch, "arange", lambda *given, **how: arange(*given, **{"device": "meta", **how}).cpu())
-    with torch.device("meta"):
-        model = Transformer(model_config(**LARGE, init=init, positions=positions))
-    assert {value.device.type for value in (*model.parameters(), *model.buffers())} == {"meta"}

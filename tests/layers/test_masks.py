@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.layers.reference import (
     ARCHITECTURES,
-    FITTING,
+    BY_TURNS,
     WHOLE_MODEL,
     assert_same,
     build,
@@ -18,7 +18,7 @@ from tests.layers.reference import (
     softmax_by_hand,
 )
 from xformer.errors import InputError
-from xformer.layers.masks import Layout, causal_mask, combine, layout_mask, masked_softmax
+from xformer.layers.masks import Layout, causal_mask, combine, masked_softmax
 from xformer.model import Transformer
 from xformer.tape import Tape
 
@@ -33,14 +33,6 @@ def test_causal_mask_cell_by_cell(n_query: int, n_key: int, see_self: bool) -> N
         here = n_key - n_query + query  # the last query stands at the last key
         for key in range(n_key):
             assert bool(mask[query, key]) == (key <= here if see_self else key < here)
-
-
-def test_layouts_without_segments_forbid_nothing() -> None:
-    plain, padded = Layout.plain(3), Layout.from_valid(torch.tensor([[True, True, False]]))
-    assert layout_mask(plain, plain) is None
-    assert layout_mask(padded, plain) is None
-    mask = layout_mask(plain, padded)
-    assert mask.tolist() == [[[[True, True, False]]]]
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -62,20 +54,6 @@ def test_padding_causality_and_a_drawn_mask_combine(causal: bool, batched: bool)
     assert torch.equal(empty[..., 0], ~allowed.any(dim=-1))
     assert torch.equal(never_empty, allowed | empty)
     assert never_empty.any(dim=-1).all()
-
-
-def test_the_kernels_own_causal_mask_is_used_only_where_it_is_right() -> None:
-    plain, padded = Layout.plain(5), Layout.from_valid(torch.ones(2, 5, dtype=torch.bool))
-    drawn = torch.ones(5, 5, dtype=torch.bool)
-
-    def is_plain(layout: Layout = plain, n_query: int = 5, **changes: object) -> bool:
-        arguments = {"n_query": n_query, "n_key": 5, "causal": True} | changes
-        return combine(layout, layout, **arguments).is_plain_causal
-
-    assert is_plain()
-    assert not is_plain(padded)
-    for changes in ({"causal": False}, {"see_self": False}, {"n_query": 3}, {"drawn": drawn}):
-        assert not is_plain(**changes)
 
 
 def test_masked_softmax_values_and_gradients() -> None:
@@ -125,7 +103,7 @@ def test_padding_by_its_token_or_by_valid_changes_nothing(architecture: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("architecture", "positions", "tape"), [(*kind, (None, Tape)[number % 2]) for number, kind in enumerate(FITTING)]
+    ("architecture", "positions", "tape"), [(*kind, (None, Tape)[number % 2]) for number, kind in enumerate(BY_TURNS)]
 )
 def test_packed_sequences_get_what_they_get_alone(architecture: str, positions: str, tape: type[Tape] | None) -> None:
     model = build(architecture=architecture, positions=positions)

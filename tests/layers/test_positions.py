@@ -32,13 +32,6 @@ def test_sinusoidal_equals_the_double_loop(d_model: int, base: float) -> None:
             assert abs(float(table[pos, i]) - expected) < 8 * 19 * torch.finfo(torch.float64).eps
 
 
-def test_sinusoidal_positions_learn_and_save_nothing() -> None:
-    positions = PositionTables(model_config(positions="sinusoidal", position_base=7.0))
-    assert not list(positions.parameters())
-    assert not positions.state_dict()
-    assert torch.equal(positions(Layout.plain(5, start=3)), sinusoidal(29, 13, 7.0)[3:8])
-
-
 def test_learned_positions_are_rows_of_the_table() -> None:
     positions = randomise(PositionTables(model_config(positions="learned")))
     valid = torch.tensor([[False, True, True, True], [True, True, False, False]])

@@ -1,14 +1,12 @@
-"""The task digits: its split, its samples, its texts, its score, and that training and scoring run on it."""
+"""The task digits: its split, its samples, its texts, its score, and the figures of the shipped model."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 
 import pytest
 import torch
 
-from tests.training.tiny import run_of
 from xformer.checkpoints import load
 from xformer.config import TaskConfig
 from xformer.errors import ConfigError, InputError
@@ -57,12 +55,6 @@ def test_only_the_class_token_has_a_label(patch: int) -> None:
     assert batch.rows(2, 4).tokens.equal(batch.tokens[2:4])
     assert batch.valid is None
     assert task(patch).longest == (1 + n, 0)
-
-
-def test_positions_are_named_by_row_and_column() -> None:
-    names = task().position_names([])
-    assert (names[0], names[1], names[4], names[5], names[16]) == ("class", "r1 c1", "r1 c4", "r2 c1", "r4 c4")
-    assert len(names) == len(set(names)) == 17
 
 
 def test_what_is_written_can_be_read() -> None:
@@ -125,19 +117,6 @@ def test_model_and_task_must_agree_on_the_patches() -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             wrong()
-
-
-def test_the_loop_trains_and_scores_it() -> None:
-    chosen = preset("digits")
-    recipe = chosen.train.replace(steps=4, log_every=2, batch_size=6, held_out=8, snapshot_every=0)
-    run = run_of(replace(chosen, train=recipe))
-    before = run.model.embedding.weight.detach().clone()
-    reports = list(run.reports())
-    assert [report.step for report in reports] == [2, 4]
-    assert reports[-1].held_out.samples == 8
-    assert all(0 <= score <= 1 for scores in reports[-1].scores.values() for score in scores)
-    assert not before.equal(run.model.embedding.weight)
-    assert run.batch(0).tokens.shape == (6, 64)
 
 
 def test_the_shipped_model_reads_97_of_100_and_says_so_on_its_card() -> None:

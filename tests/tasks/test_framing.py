@@ -36,12 +36,9 @@ COMPARED: list[tuple[str, str, dict[str, Any]]] = [
     ("sort", "decoder", {"min_len": 3, "max_len": 3}),
     *(("reverse", of, {"min_len": 1, "max_len": 11}) for of in ARCHITECTURES),
     ("sort", "encoder", {"min_len": 2, "max_len": 5, "end_token": True}),
-    ("addition", "decoder", {"symbols": 11, "min_len": 1, "max_len": 4}),
     ("addition", "encoder-decoder", {"symbols": 11, "min_len": 2, "max_len": 5}),
-    ("modular", "encoder-decoder", {"symbols": 7, "min_len": 2, "max_len": 2}),
     ("induction", "decoder", {"symbols": 13, "max_len": 7}),
     ("copy-twice", "encoder-decoder", {"symbols": 7, "max_len": 7}),
-    ("parity", "decoder", {"symbols": 2, "max_len": 7}),
     ("brackets", "encoder", {"symbols": 2, "max_len": 7, "end_token": True}),
 ]
 

@@ -79,7 +79,7 @@ def test_answers_by_hand() -> None:
 @pytest.mark.parametrize("name", SIZES)
 def test_sources_have_the_sizes_that_were_asked_for(name: str, paired: bool) -> None:
     task = of(name) if name == "modular" else of(name, min_len=3, max_len=7)
-    found = drawn(task, 1000, paired=paired)
+    found = drawn(task, 300, paired=paired)
     low, high = task.config.min_len, task.config.max_len
     sizes = [task.rule.size(source) for source in found]
     assert set(sizes) == set(range(low, high + 1))
@@ -142,8 +142,6 @@ def test_training_and_scoring_draw_from_their_own_side_and_each_unseen_pair_once
         ({"name": "induction", "architecture": "encoder"}, "architecture='decoder', got 'encoder'; for example"),
         ({"name": "addition", "max_len": 19}, "1 ≤ min_len ≤ max_len ≤ 18, got min_len=1 and max_len=19; for example"),
         ({"name": "parity", "symbols": 3}, "symbols must be 2 for the task parity, got 3; for example symbols=2."),
-        ({"name": "parity", "architecture": "encoder"}, "architecture='decoder' or 'encoder-decoder', got 'encoder'"),
-        ({"name": "brackets", "architecture": "decoder"}, "architecture='encoder', got 'decoder'; for example"),
         ({"name": "modular", "symbols": 4}, "symbols must be from 5 to 1,000, got 4; for example symbols=19."),
     ],
 )
@@ -158,21 +156,6 @@ def test_brackets_want_a_causal_model() -> None:
     with pytest.raises(ConfigError, match=r"must be causal, got causal=False; use causal=True\."):
         task.check_fits(tiny_model(task, causal=False))
     task.check_fits(tiny_model(task, causal=True))
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_draws_and_probes_have_their_size_and_come_from_their_seed(name: str) -> None:
-    task = of(name)
-    for size in {task.config.min_len, task.config.max_len}:
-        source = task.draw(5, size=size)
-        assert task.rule.size(source) == size
-        assert source == task.draw(5, size=size)
-    probe = task.probe(3)
-    assert task.rule.size(probe.source) == (task.config.min_len + task.config.max_len) // 2
-    assert any(task.probe(seed).source != probe.source for seed in range(4, 9))
-    assert task.rule.remark(probe.source) == "" or name == "modular"
-    longest = max(task.example(source).stream.shape[1] for source in drawn(task, 100))
-    assert task.longest == (longest, 0)
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -202,14 +185,11 @@ def test_the_ways_in_which_a_source_can_be_typed() -> None:
 @pytest.mark.parametrize(
     ("name", "typed", "words"),
     [
-        ("addition", "", "a sum of two numbers, and nothing was typed; try 347+586."),
         ("addition", "٣+٤", "“٣+٤” is not one"),
         ("addition", "1" * 19 + "+1", "at most 18 digits, got 19; take some away."),
         ("parity", "102", "reads bits, 0 or 1, and “2” is not one; try 1 0 1 1."),
         ("parity", "1\x001", "“\N{REPLACEMENT CHARACTER}” is not one"),
-        ("brackets", "(a)", "reads brackets, ( or ), and “a” is not one; try (()())."),
         ("brackets", "(" * 14, "depths up to 13, and these brackets go down to 14; close some earlier."),
-        ("modular", "3", "adds two numbers, got 1; try 6 8."),
         ("modular", "3 13", "numbers from 0 to 12, and “13” is not one; try 6 8."),
         ("induction", "3 18", "numbers from 1 to 17, and “18” is not one"),
     ],

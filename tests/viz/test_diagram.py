@@ -1,4 +1,4 @@
-"""The picture of a model is the model: the same counts, shapes, order, and sums as a run leaves behind."""
+"""The picture of a model is the model: the same counts, shapes and sums as a run leaves behind."""
 
 from __future__ import annotations
 
@@ -49,11 +49,7 @@ def ran(config: ModelConfig) -> xformer.Trace:
     return xformer.record(model, tokens, torch.randint(config.vocab_size, (1, N_TARGET), generator=generator))
 
 
-def described(config: ModelConfig) -> str:
-    return f"{config.architecture}-{config.norm}-{config.positions}-{config.d_ff}-{config.tied_output}"
-
-
-every_config = pytest.mark.parametrize("config", configs(), ids=described)
+every_config = pytest.mark.parametrize("config", configs(), ids=str)
 
 
 @every_config
@@ -65,25 +61,6 @@ def test_counts_and_shapes_are_those_of_a_run(config: ModelConfig) -> None:
             assert box.shape == tuple(trace[box.activation].shape), box.id
     unnamed = {box.kind for box in boxes if box.activation is None}
     assert unnamed <= ({"tokens", "sum"} if config.norm == "post" else {"tokens"})
-
-
-@every_config
-def test_arrows_join_existing_boxes_into_a_path_from_input_to_output(config: ModelConfig) -> None:
-    picture_of = drawn(config)
-    ids = [box.id for box in picture_of.boxes]
-    assert len(set(ids)) == len(ids)
-    pairs = [(ids.index(arrow.source), ids.index(arrow.target)) for arrow in picture_of.arrows]
-    assert len(set(pairs)) == len(pairs)
-    assert all(a != b for a, b in pairs)
-    flows = [arrow.flow in ("stream", "residual") for arrow in picture_of.arrows]
-    assert all(a < b for (a, b), is_stream in zip(pairs, flows, strict=True) if is_stream)
-    # Everything leads to the one output, and nothing leads out of it.
-    assert picture_of[ids[-1]].kind == "output"
-    assert len(ids) - 1 not in {a for a, _ in pairs}
-    leading = {len(ids) - 1}
-    for _ in ids:
-        leading |= {a for a, b in pairs if b in leading}
-    assert leading == set(range(len(ids)))
 
 
 @every_config
@@ -116,20 +93,6 @@ def test_arrows_are_the_sums_and_norms_that_the_model_computes(config: ModelConf
         torch.testing.assert_close(value(box.id), want, rtol=1e-12, atol=1e-12)
         checks += box.kind == "norm" or box.activation is not None
     assert checks >= 1
-
-
-@pytest.mark.parametrize(
-    ("architecture", "positions", "flow"),
-    [("encoder-decoder", "rotary", "inside"), ("decoder", "t5", "inside"), ("encoder", "learned", "add")],
-)
-def test_positions_are_added_or_act_inside_attention(architecture: str, positions: str, flow: str) -> None:
-    made = drawn(ModelConfig(architecture=architecture, positions=positions, **PRIMES | {"d_ff": 19}))
-    from_positions = [arrow for arrow in made.arrows if made[arrow.source].kind == "positions"]
-    assert len(from_positions) == len(made.stacks)
-    for arrow in from_positions:
-        assert arrow.flow == flow
-        assert made[arrow.target].kind == {"add": "sum", "inside": "attention"}[flow]
-        assert made[arrow.target].title != "Cross-attention"
 
 
 def test_masks_are_those_of_each_attention() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
-import inspect
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import altair as alt
@@ -63,12 +60,6 @@ def test_a_file_is_what_its_name_says(tmp_path: Path) -> None:
         assert (tmp_path / f"small{suffix}").read_bytes().lstrip().startswith(start)
 
 
-def test_the_dark_theme_is_dark_to_the_edge(reading: xformer.Reading) -> None:
-    dark = export.svg([xformer.viz.norms(reading, dark=True)], dark=True)
-    assert drawn(dark).find(f"{SVG}rect").attrib["fill"] == "#10141c"  # type: ignore[union-attr]
-    assert "#ffffff" not in dark.split("<g", 2)[0]
-
-
 def test_what_cannot_be_saved_is_one_sentence_and_leaves_no_file(tmp_path: Path) -> None:
     for what, name, sentence in (
         (alt.Chart(), "lens.jpg", r"saved as one of \.svg, \.pdf, \.png, \.html, got 'lens\.jpg'"),
@@ -79,15 +70,6 @@ def test_what_cannot_be_saved_is_one_sentence_and_leaves_no_file(tmp_path: Path)
         with pytest.raises(InputError, match=sentence):
             xformer.viz.save(what, tmp_path / name)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_may_stand_in_space_says_so() -> None:
-    """The screens offer SVG for everything else."""
-    unsure = {
-        name for name in xformer.viz.__all__
-        if str(inspect.signature(getattr(xformer.viz, name)).return_annotation) in ("Any", "")
-    }  # fmt: skip
-    assert unsure == {"projection"}
 
 
 def test_a_notebook_keeps_charts_as_images() -> None:
@@ -109,17 +91,6 @@ def test_charts_and_figures_are_written_to_a_page_each(capsys: pytest.CaptureFix
     assert "of Plotly" in plotly
 
 
-def test_a_notebook_displays_a_picture(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    displayed: list[Any] = []
-    monkeypatch.setattr("IPython.display.display", displayed.append)
-    for kernel in (None, object()):  # IPython in a terminal, and in a notebook
-        shell = SimpleNamespace(kernel=kernel)
-        monkeypatch.setattr(builtins, "get_ipython", lambda shell=shell: shell, raising=False)
-        show(TABLE)
-    assert [one is TABLE for one in displayed] == [True]
-    assert "4.5" in capsys.readouterr().out
-
-
 def test_a_figure_has_the_width_and_the_size_of_letters_that_a_journal_asks_for() -> None:
     for width, font_size in ((3.4, 8), (13.3, 20)):
         root = drawn(export.svg([SMALL], width=width, font_size=font_size))
@@ -135,17 +106,6 @@ def test_a_printed_png_has_300_pixels_an_inch(tmp_path: Path) -> None:
         xformer.viz.save(SMALL, tmp_path / "small.png", width=width)
         assert (tmp_path / "small.png").read_bytes().startswith(b"\x89PNG")
         assert int.from_bytes((tmp_path / "small.png").read_bytes()[16:20]) == pixels  # the width in its header
-
-
-def test_a_title_stands_above_the_picture_and_is_wrapped() -> None:
-    title = "reverse-small · layer 1 · head 2 · “3 7 12” with a causal mask and one head ablated"
-    root = drawn(export.svg([SMALL], title=title, width=3.4))
-    lines = root.findall(f"{SVG}text")
-    assert " ".join("".join(line.itertext()) for line in lines) == title
-    assert len(lines) > 1
-    chart = root.find(f"{SVG}svg")
-    assert chart is not None
-    assert all(float(line.attrib["y"]) < float(chart.attrib["y"]) for line in lines)
 
 
 def test_without_colours_signs_and_masks_can_still_be_told_apart(reading: xformer.Reading) -> None:

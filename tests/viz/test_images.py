@@ -14,7 +14,6 @@ from PIL import Image
 import xformer
 from tests.adapters.zoo import ZOO
 from tests.layers.reference import randomise
-from tests.viz.drawn_file import all_rows, spec_of
 from xformer import analysis, viz
 from xformer.adapters import TaskModel
 from xformer.adapters.inputs import PatchedImage
@@ -24,9 +23,7 @@ from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.reading import Reading
 from xformer.tasks import Task
-from xformer.viz import theme
-from xformer.viz.diagram import described
-from xformer.viz.images import overlay_chart, overlay_frame, photograph_url, picture
+from xformer.viz.images import overlay_frame, photograph_url
 
 DRAW = np.random.default_rng(0)
 PIXELS = DRAW.integers(0, 17, 36)  # 6 × 6, in patches of 2
@@ -57,51 +54,9 @@ def test_each_tile_has_the_weight_of_its_patch_and_covers_its_pixels() -> None:
             assert PIXELS[place] == dot.ink
 
 
-def test_attention_is_drawn_on_the_fixed_scale_from_0_to_1_and_the_query_is_framed() -> None:
-    spec = overlay_chart(overlay(), dark=False, what="attention", query="r2 c1").to_dict(validate=False)
-    scale = spec["layer"][0]["encoding"]["color"]["scale"]
-    assert (scale["domain"][0], scale["domain"][-1], scale["range"]) == (0, 1, theme.sequential(False))
-    framed = spec["datasets"][spec["layer"][2]["data"]["name"]]
-    assert {row["where"] for row in framed} == {"r2 c1"}
-    drawn = overlay_chart(overlay(np.zeros(36, int)), dark=True, what="share").to_dict(validate=False)
-    assert len(drawn["layer"]) == 3  # tiles and two kinds of text: no ink
-
-
 def read_test_image(seed: int = 0, **options: Any) -> Reading:
     model = randomise(Transformer(preset("digits").model.replace(**options)), seed).eval()
     return xformer.read(TaskModel(model, Task(preset("digits").task)), "test 3")
-
-
-def test_filters_stand_in_rows_and_maps_at_the_places_of_their_patches() -> None:
-    reading = read_test_image()
-    filters = all_rows(viz.patch_filters(reading))
-    corners = [(row["x"], row["y"]) for row in filters[::4]]
-    assert corners[1][0] > filters[1]["x"]  # beside the whole of the first
-    assert corners[16] == (0, pytest.approx(2.8))  # sixteen in a row
-    for row in all_rows(viz.patch_places(reading)):
-        one, other = (reading.tokens[1:].index(row[column]) for column in ("patch", "other"))
-        place = (4.6 * (one % 4) + other % 4, 4.6 * (one // 4) + other // 4)  # 4 × 4 tiles and a gap of 0.6
-        assert (row["x"], row["y"]) == pytest.approx(place)
-
-
-def test_the_bars_of_another_run_are_frames_and_the_right_class_is_marked() -> None:
-    reading = read_test_image(0)
-    both, one = (spec_of(viz.classes(reading, before=before)) for before in (read_test_image(1), None))
-    assert [len(spec["layer"]) for spec in (both, one)] == [3, 2]
-    assert {row["digit"] for row in all_rows(both) if row["right"]} == set(reading.answers)
-
-
-def test_a_picture_goes_from_paper_to_ink() -> None:
-    found = picture(np.array([0, 16, 8, 0]), dark=True, scale=3)
-    assert found.shape == (6, 6, 3)
-
-    def colour(pixel: np.ndarray) -> str:
-        return "#" + "".join(f"{value:02x}" for value in pixel)
-
-    assert colour(found[0, 0]) == theme.pick(theme.BACKGROUND, True)
-    assert colour(found[2, 5]) == theme.pick(theme.TEXT, True)
-    between = sorted((found[0, 0].mean(), found[4, 1].mean(), found[0, 5].mean()))
-    assert between[1] == found[4, 1].mean()
 
 
 MEMBERS = {member.name: member for member in ZOO}
@@ -150,13 +105,6 @@ def test_the_photograph_is_the_one_that_the_model_saw() -> None:
     url = photograph_url(reading).partition(",")[2]
     grey = np.asarray(Image.open(io.BytesIO(base64.b64decode(url))).convert("L")).astype(int)
     assert np.abs(grey - np.asarray(Image.fromarray(array).convert("L")).astype(int)).mean() < 20  # JPEG loses a little
-
-
-def test_the_picture_of_a_vision_model_names_no_tokens() -> None:
-    boxes = {box.title: str(box) for box in described(read("ViTModel")).boxes}
-    assert "12 × 12 pixels" in boxes["Input"]
-    assert "patches of 4 × 4 pixels" in boxes["Embedding"]
-    assert not [texts for texts in boxes.values() if "whole number" in texts or "E[token]" in texts]
 
 
 def test_places_are_compared_without_the_class_token() -> None:

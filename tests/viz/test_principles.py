@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from tests.viz.drawn_file import datasets, ends_of, spec_of
+from tests.viz.drawn_file import datasets, ends_of
 from xformer import viz
 from xformer.analysis.principles import (
     AFTER,
     BEFORE,
-    WIDTHS,
     ZERO,
     Sentence,
-    product_variances,
 )
 from xformer.viz import theme
 
 SENTENCE = Sentence("the cat saw the dog", d=4)
-
-
-def test_a_matrix_has_its_numbers_in_its_cells_and_a_framed_row() -> None:
-    chart = spec_of(viz.matrix(SENTENCE.average(), which="x", row=3, dark=True))
-    [rows] = chart["datasets"].values()
-    for row in rows:
-        assert (row["exact"], row["shown"].replace("−", "-")) == (f"{row['value']:.6f}", f"{row['value']:.2f}")
-    assert chart["layer"][2]["transform"] == [{"filter": {"equal": "3 the", "field": "row"}}]
 
 
 def test_shares_run_from_0_to_1_and_forbidden_cells_are_grey() -> None:
@@ -41,13 +31,3 @@ def test_shares_run_from_0_to_1_and_forbidden_cells_are_grey() -> None:
         for mask in (AFTER, ZERO)
     }
     assert hidden == {AFTER: 10, ZERO: 0}  # a score of 0 forbids nothing
-
-
-def test_variances_lie_beside_the_lines_d_and_1() -> None:
-    frame = product_variances(seed=1)
-    theory, measured = datasets(viz.product_variances(seed=1))
-    assert [row["value"] for row in theory] == [*map(float, WIDTHS), *(1.0 for _ in WIDTHS)]
-    assert [row["value"] for row in measured] == [*frame["variance"], *frame["scaled"]]
-    assert [row["what"] for row in measured] == ["q · k"] * len(WIDTHS) + ["q · k / √d"] * len(WIDTHS)
-    [rule, *_] = datasets(viz.product_variances(seed=1, d=16, dark=True))
-    assert rule == [{"d": 16}]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 import torch
 
 from tests.training.tiny import random_model
 from tests.viz.drawn_file import all_rows, ends_of, spec_of
 from xformer import analysis, edits, viz
-from xformer.analysis.residual import lens_logits, strongest
+from xformer.analysis.residual import stream, strongest
 from xformer.reading import from_trace
 from xformer.trace import record
 from xformer.viz import theme
-from xformer.viz.residual import MOST_POINTS, TALL, row_height, thinned
 
 MODEL = random_model("encoder")
 LABELS = [str(token) for token in range(11)]
@@ -31,8 +29,9 @@ def test_the_lens_shows_the_likeliest_token_of_every_cell() -> None:
     chart = viz.lens(from_trace(MODEL, trace, answers), title="x")
     assert ends_of(chart) == (0, 1)
     shown = {(row["point"], row["position"]): row for row in all_rows(chart)}
-    for point, logits in lens_logits(from_trace(MODEL, trace)).items():
-        for position, p in enumerate(logits[0].softmax(-1)):
+    reading = from_trace(MODEL, trace)
+    for point, x in stream(reading).items():
+        for position, p in enumerate(reading.subject.unembed(x)[0].softmax(-1)):
             row = shown[point, position]
             token = LABELS[int(p.argmax())]
             assert row["place"] == f"{position} · {int(trace.tokens[0, position])}"
@@ -45,38 +44,16 @@ def test_the_lens_shows_the_likeliest_token_of_every_cell() -> None:
 def test_cells_that_a_change_moved_are_framed_and_say_what_was_there() -> None:
     trace, answers = traced(), torch.tensor([3, 1, 4, 1, 5, 9, 2])
     changed = record(MODEL, trace.tokens, edits=[edits.zero_positions()])
-    before, after = (lens_logits(from_trace(MODEL, run)) for run in (trace, changed))
-    own = from_trace(MODEL, trace, answers)
-    spec = viz.lens(from_trace(MODEL, changed, answers), before=own).to_dict(validate=False)
+    own, other = (from_trace(MODEL, run, answers) for run in (trace, changed))
+    spec = viz.lens(other, before=own).to_dict(validate=False)
     [frames] = [layer for layer in spec["layer"] if layer.get("transform") == [{"filter": "datum.moved"}]]
     assert frames["mark"]["strokeDash"]
     cells = spec["datasets"][frames["data"]["name"]]
     assert {cell["moved"] for cell in cells} == {True, False}
     for cell in cells:
-        was, says = (int(run[cell["point"]][0, cell["position"]].argmax()) for run in (before, after))
+        at = [stream(run)[cell["point"]][:, cell["position"]] for run in (own, other)]
+        was, says = (int(MODEL.unembed(x).argmax()) for x in at)
         assert (cell["was"], cell["moved"]) == (LABELS[was], was != says)
-
-
-def test_crowded_cells_leave_their_numbers_to_the_hover() -> None:
-    model = random_model("encoder", max_len=40)
-    for n, texts in ((7, 3), (20, 2), (30, 1), (40, 0)):
-        trace = record(model, torch.ones(1, n, dtype=torch.long))
-        spec = viz.lens(from_trace(model, trace, trace.logits[0].argmax(-1))).to_dict(validate=False)
-        assert [layer["mark"]["type"] for layer in spec["layer"]].count("text") == texts
-        assert {tip["field"] for tip in spec["layer"][0]["encoding"]["tooltip"]} >= {"token", "probability", "answer"}
-
-
-def test_bars_of_two_runs_are_in_the_hues_of_their_heads_and_have_room_for_their_numbers() -> None:
-    trace = traced()
-    run, own = from_trace(MODEL, trace), from_trace(MODEL, record(MODEL, trace.tokens, edits=[edits.zero_positions()]))
-    chart = viz.attribution(run, position=3, token=4, before=own, most=99, dark=True)
-    shown = [row for row in all_rows(chart) if "part" in row]
-    assert {row["run"] for row in shown} == {"original", "changed"}
-    assert all(row["hue"] == theme.head_hue(row["head"], True) for row in shown if row["head"] >= 0)
-    encoding = spec_of(chart)["layer"][0]["encoding"]
-    low, high = encoding["x"]["scale"]["domain"]
-    assert low < min(row["contribution"] for row in shown) < max(row["contribution"] for row in shown) < high
-    assert "yOffset" in encoding
 
 
 def test_of_many_parts_the_largest_have_bars_and_the_others_one() -> None:
@@ -103,11 +80,3 @@ def test_right_cells_have_an_outline_and_a_mark_where_something_can_be_right() -
     open_ended = viz.lens(from_trace(MODEL, trace))
     assert not any(cell["right"] for cell in all_rows(open_ended))
     assert ANSWER_ROW not in spec_of(open_ended)["layer"][0]["encoding"]["y"]["sort"]
-
-
-def test_a_deep_stream_and_a_long_input_stay_within_a_screen() -> None:
-    deep = pd.DataFrame([{"depth": d, "point": str(d), "position": 0} for d in range(513)])
-    shown = thinned(deep)["depth"].tolist()
-    assert len(shown) == MOST_POINTS
-    assert (shown[0], shown[-1]) == (0, 512)
-    assert row_height(9) * 9 <= TALL

@@ -1,4 +1,4 @@
-"""Tests of the colours: contrast, distance for colour-blind readers, even steps, and equality with the served theme."""
+"""Tests of the colours: contrast, distance for colour-blind readers, and equality with the served theme."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import itertools
 import tomllib
 from pathlib import Path
 
-import altair as alt
 import numpy as np
 import pytest
 
-from tests.viz.drawn_file import ends_of, spec_of
 from xformer.viz import theme
-from xformer.viz.charts import heat
 
 CONFIG = tomllib.loads((Path(__file__).parents[2] / ".streamlit" / "config.toml").read_text(encoding="utf-8"))
 DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -78,25 +75,6 @@ def test_what_is_drawn_stands_out_from_the_background(dark: bool) -> None:
     assert theme.contrast(theme.pick(theme.TEXT, dark), ground) >= 12
 
 
-@DARK
-def test_scales_are_even(dark: bool) -> None:
-    for stops, tolerance in ((theme.sequential(dark), 0.06), (theme.diverging(dark), 0.06)):
-        labs = np.stack([as_seen(stop, "normal") for stop in stops])
-        steps = np.linalg.norm(np.diff(labs, axis=0), axis=1)
-        assert np.ptp(steps) / steps.mean() <= 2 * tolerance  # the rounding to 8 bits alone makes some of this
-    lightness = np.array([as_seen(stop, "normal")[0] for stop in theme.sequential(dark)])
-    assert np.all(np.diff(lightness) > 0) if dark else np.all(np.diff(lightness) < 0)
-
-
-@DARK
-def test_scales_begin_or_centre_at_the_background(dark: bool) -> None:
-    ground = theme.pick(theme.BACKGROUND, dark)
-    middle = theme.diverging(dark)[len(theme.diverging(dark)) // 2]
-    assert theme.contrast(theme.sequential(dark)[0], ground) < 1.2
-    assert theme.contrast(middle, ground) < 1.3
-    assert len(theme.diverging(dark)) % 2 == 1  # zero has a colour of its own
-
-
 @pytest.mark.parametrize("section", ["light", "dark"])
 def test_the_served_theme_is_this_one(section: str) -> None:
     served, dark = CONFIG["theme"][section], section == "dark"
@@ -119,31 +97,8 @@ def test_the_server_gives_nothing_away() -> None:
     assert "fontFaces" not in CONFIG["theme"]
 
 
-def test_resample_keeps_the_ends_and_the_stops() -> None:
-    stops = theme.sequential(False)
-    assert theme.resample(stops, len(stops)) == stops
-    assert theme.resample(stops, 7) == stops[::2]
-    assert theme.resample(["#000000", "#ffffff"], 3) == ["#000000", "#636363", "#ffffff"]  # L = 0.5 is #636363
-
-
 def test_contrast_of_known_pairs() -> None:
     assert theme.contrast("#000000", "#ffffff") == pytest.approx(21)
     assert theme.contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.005)  # the lightest grey that passes AA
     assert theme.ink("#ffffff") == theme.TEXT[0]
     assert theme.ink("#201253") == "#ffffff"
-
-
-def test_a_scale_goes_through_all_its_stops_and_needs_room() -> None:
-    stops = theme.diverging(True)
-    made = alt.Chart({"values": [{"x": 1}]}).mark_rect().encode(heat("x:Q", stops, -3, 3))
-    assert ends_of(made) == (-3, 3)
-    scale = spec_of(made)["encoding"]["color"]["scale"]
-    assert (scale["range"], len(scale["domain"])) == (stops, len(stops))
-    for low in (1, float("nan")):
-        with pytest.raises(ValueError, match="from a lower to a higher value"):
-            theme.vega_scale(stops, low, 1)
-
-
-def test_signed_limit_is_symmetric_and_never_zero() -> None:
-    arrays = [np.array([0.5, -2.0, np.nan, np.inf]), np.zeros((2, 3)), np.array([])]
-    assert [theme.signed_limit(one) for one in arrays] == [2.0, 1.0, 1.0]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tests.training.tiny import tiny_preset
@@ -25,13 +23,11 @@ from xformer.viz.training_curves import (
     curve_chart,
     curves,
     curves_chart,
-    domain_of,
     every_nth,
     head_curves,
     head_frame,
     metrics_frame,
     smoothed,
-    with_marks,
 )  # fmt: skip
 
 ROWS = {
@@ -93,14 +89,6 @@ def test_the_lines_are_the_rows() -> None:
     assert encoding["color"]["scale"] == {"domain": ["two", "one"], "range": ["#222222", "#111111"]}
 
 
-def test_where_it_is_smoothed_the_raw_curve_stays_behind() -> None:
-    chart = curves_chart(curves(ROWS, "loss", smoothing=0.6), "loss", "loss", COLOURS)
-    (kind, drawn, encoding), *_ = layers(chart)
-    assert (kind, encoding["y"]["field"]) == ("line", "raw")
-    assert [row["raw"] for row in drawn if row["run"] == "one"] == [row["loss"] for row in ROWS["one"]]
-    assert drawn[2]["value"] != drawn[2]["raw"]
-
-
 def test_on_a_logarithmic_scale_nothing_is_at_or_below_zero_and_shares_never_are_on_one() -> None:
     rows = {"one": [{"step": i, "loss": value} for i, value in enumerate([0.0, 1e-3, 1.0])]}
     share = curves_chart(curves(ROWS, SCORES[0]), SCORES[0], "x", COLOURS, log=True)
@@ -134,47 +122,6 @@ def test_a_chart_has_its_numbers_its_axes_and_its_hues(curves: Curves, dark: boo
     assert lines["color"]["scale"] == {"range": hues, "domain": list(curves.names.values())}
     if curves.share:
         assert lines["y"]["scale"]["domain"] == [0, 1]
-
-
-def test_marks_and_the_shown_step_are_rules_and_no_points_of_a_curve() -> None:
-    chart = curve_chart(with_marks(FRAME, 6, [(9, "here")]), LOSS, steps=12, dark=False)
-    spec, rows = chart.to_dict(validate=False), {row["mark"]: row for row in all_rows(chart)}
-    assert (rows["shown"]["step"], rows["marked"]["step"], rows["marked"]["note"]) == (6, 9, "here")
-    assert spec["layer"][0]["transform"][0]["filter"] == "datum.mark == ''"
-    rules = [layer for layer in spec["layer"] if layer["mark"]["type"] == "rule"]
-    assert {str(layer["transform"][0]["filter"]) for layer in rules} == {
-        "datum.mark == ''", "datum.mark == 'marked'", "datum.mark == 'shown'",
-    }  # fmt: skip
-
-
-def test_what_a_chart_looks_like_does_not_depend_on_how_far_the_run_is() -> None:
-    """But for the end of its axis, a round number that a curve which falls never moves."""
-    specs = []
-    for n in (1, len(FRAME)):
-        spec = curve_chart(with_marks(FRAME.head(n), None), LOSS, steps=12, dark=False).to_dict(validate=False)
-        specs.append(json.dumps({name: value for name, value in spec.items() if name not in ("data", "datasets")}))
-    assert specs[0] == specs[1]
-
-
-def test_only_positive_values_are_drawn_on_a_logarithmic_axis_and_no_axis_waits_for_its_data() -> None:
-    """Vega looks for the extent of a field before the data are there, and complains in the console that it is infinite."""
-    for drawn, kind in ((LOSS, "log"), (ACCURACY, "linear")):
-        for n in (0, 3):
-            lines = spec_of(curve_chart(FRAME.head(n), drawn, steps=12, dark=False, log=True))["layer"][0]
-            scale = lines["encoding"]["y"]["scale"]
-            assert (scale["type"], len(scale["domain"])) == (kind, 2)
-            left_out = [step for step in lines["transform"] if "datum.value > 0" in str(step.get("filter"))]
-            assert bool(left_out) == (kind == "log")
-
-
-def test_an_axis_ends_at_round_numbers_around_its_values() -> None:
-    frame = pd.DataFrame({"a": [0.0, 0.02, None], "b": [2.9, None, 0.5]})
-    assert domain_of(frame, ["a", "b"]) == (0.0, 3.0)
-    assert domain_of(frame, ["a", "b"], log=True) == (0.01, 10.0)
-    assert domain_of(frame.head(0), ["a"]) == (0.0, 1.0)
-    assert domain_of(frame.head(0), ["a"], log=True) == (0.1, 1.0)
-    assert domain_of(-frame, ["b"]) == (-3.0, 0.0)
-    assert domain_of(frame * 0, ["a"]) == (0.0, 1.0)
 
 
 def test_the_heads_have_a_column_each_and_the_best_of_them() -> None:

@@ -9,7 +9,6 @@ from tests.viz.drawn_file import maps_of, rows_of
 from xformer import viz
 from xformer.viz import theme
 from xformer.viz.export import svg
-from xformer.viz.training_runs import thumbnail
 
 ROWS = pd.DataFrame(
     [(member, step, step / 100 * (member + 1) / 3) for member in range(3) for step in (0, 50, 100)],
@@ -31,12 +30,6 @@ def test_a_fan_draws_every_member_and_the_median_among_them() -> None:
     assert {row["member"] for row in lines} == {0, 1, 2}
     assert [row["median"] for row in data_of(chart, 3)] == [0, 1 / 3, 2 / 3]
     assert chart["layer"][3]["encoding"]["y"]["scale"]["domain"] == [0, 1]
-
-
-def test_a_logarithmic_fan_leaves_out_what_is_not_above_zero() -> None:
-    rows = ROWS.rename(columns={"held_out_exact_match": "loss"})
-    drawn = data_of(viz.training_fan(rows, metric="loss", log=True).to_dict(validate=False), 2)
-    assert {row["step"] for row in drawn} == {50, 100}
 
 
 def test_an_outcome_says_how_many_solved_it_and_is_grey_where_no_member_has_finished() -> None:
@@ -64,12 +57,3 @@ def test_maps_are_pooled_and_masked_where_all_of_a_block_is() -> None:
     assert (second[14, 14], np.isnan(second).sum()) == (0, 224)
     assert [row["name"] for row in rows_of(chart, "name")] == ["seed 0 ✓", "seed 1"]
     assert "<image" not in svg([chart])
-
-
-def test_a_thumbnail_has_the_pattern_and_the_loss() -> None:
-    codes = np.array([[0, 253], [255, 254]], np.uint8)
-    one = thumbnail(codes, [(0.0, 4.0), (10.0, 1.0), (20.0, float("nan"))])
-    assert len({part.split('"')[1] for part in one.split("<path fill=")[1:] if "none" not in part[:6]}) == 4
-    assert 'points="174.0,4.0 352.0,118.8"' in one  # from the top to a quarter of the height
-    assert "polyline" not in thumbnail(codes, [])
-    assert thumbnail(codes, [], dark=True) != thumbnail(codes, [])

@@ -12,7 +12,6 @@ import xformer
 from pages.components.players import Opened, opened
 from xformer.reading import Reading
 from xformer.viz.packing import header_of
-from xformer.widgets import scene_data as module
 from xformer.widgets.scene_data import MAGIC, MOST_TOKENS, scene_data
 
 
@@ -55,19 +54,6 @@ def test_vectors_and_patterns_are_those_of_the_run(reading: Reading) -> None:
         torch.testing.assert_close(torch.tensor(layer["fed"]), share, atol=1e-4, rtol=0)
 
 
-def test_of_a_wide_vector_some_dimensions_are_shown_as_they_are() -> None:
-    reading = xformer.read("checkpoints/reverse-seq2seq", "3 7 1")
-    data = scene_data(reading)
-    encoder, decoder = header_of(data, MAGIC)["stacks"]
-
-    column = encoder["columns"][-1]
-    assert (column["width"], len(column["dimensions"])) == (32, 16)
-    entering = reading["encoder.0.resid_pre"][0][:, column["dimensions"]]
-    torch.testing.assert_close(values(data, column, len(encoder["tokens"])), entering)
-    assert [part["kind"] for part in decoder["layers"][0]["attention"]] == ["self_attn", "cross_attn"]
-    assert decoder["tokens"][0] == "start"
-
-
 def test_answers_are_the_likeliest_tokens_and_right_or_wrong(reading: Reading) -> None:
     answers = header_of(scene_data(reading), MAGIC)["answers"]
     assert [answer["said"][0][0] for answer in answers] == ["1", "9", "12", "7", "3"]
@@ -89,15 +75,6 @@ def test_of_a_long_text_the_last_tokens_are_shown_and_the_next_one_is_open() -> 
     assert stack["first"] == stack["n"] - MOST_TOKENS
     last = header["answers"][-1]
     assert (header["continues"], last["is_right"], last["row"]) == (True, None, MOST_TOKENS - 1)
-
-
-def test_of_too_many_heads_the_mean_of_a_layer_is_shown(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_HEADS", 15)
-    data = scene_data(reading)
-    [part] = header_of(data, MAGIC)["stacks"][0]["layers"][2]["attention"]
-    assert (part["heads"], part["drawn"]) == (4, 1)
-    mean = reading["encoder.2.attn.pattern"][0].mean(dim=0, keepdim=True)
-    torch.testing.assert_close(weights(data, part), mean, atol=0.5 / 255 + 1e-6, rtol=0)
 
 
 def test_a_browser_can_only_open_a_screen_of_the_scene_and_a_head_as_in_a_link() -> None:

@@ -32,7 +32,7 @@ from xformer.reading import Reading
 MOST_WORDS, LONGEST_WORD = 8, 14
 NO_MASK, BEFORE, AFTER, ZERO = "no mask", "−∞ before the softmax", "0 after the softmax", "0 before the softmax"
 """Ways to treat later keys: `BEFORE` is the right way to forbid them, the last two are mistakes that people make."""
-BETWEEN_WORDS = ("products", "scores", "weights")
+BETWEEN_WORDS = ("scores", "weights")
 """The matrices whose columns are words, as their rows are."""
 Matrix = Float[Tensor, "row column"]
 
@@ -120,11 +120,6 @@ class Mixed:
     """The call that makes it again."""
     mask: str = NO_MASK
     out_letter: str = "y"
-
-    @property
-    def products(self) -> Float[Tensor, "query key"]:
-        """q · k, before they are scaled."""
-        return self.q @ self.k.T
 
     @property
     def out(self) -> Float[Tensor, "query d_value"]:

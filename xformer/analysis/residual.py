@@ -22,7 +22,6 @@ from torch import Tensor
 
 from xformer.adapters.adapter import Projection, Readout, before_norm
 from xformer.errors import EditError, UnavailableError
-from xformer.memory import check_analysis
 from xformer.reading import Reading
 from xformer.site import Site, after
 from xformer.trace import Trace
@@ -345,18 +344,6 @@ def _row(part: str, kind: str, value: Tensor, layer: int = -1, head: int = -1) -
 
 MOST_AT_ONCE = 8_000_000
 """Logits that are computed at a time."""
-
-
-@torch.no_grad()
-def lens_logits(reading: Reading) -> dict[str, Float[Tensor, "batch pos vocab"]]:
-    """The logits of each point of the stream, unembedded as if it were the last; those of the last are the model's own.
-
-    Raises `InputError` where that is too much to hold; `lens` holds one point at a time.
-    """
-    points, vocab = stream(reading), reading.subject.shape.vocab_size
-    batch, n = next(iter(points.values())).shape[:2]
-    check_analysis("lens_logits", "ask lens for some positions", points=len(points), batch=batch, n=n, vocab=vocab)
-    return {title: reading.subject.unembed(x) for title, x in points.items()}
 
 
 @torch.no_grad()
