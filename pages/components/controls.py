@@ -24,9 +24,11 @@ def _component(name: str) -> Any:
     return component(f"xformer_{name}", css=style, js=script)
 
 
-copy_address, playlist, _prediction_strip = map(_component, ("copy_address", "playlist", "prediction_strip"))
-"""Two buttons that copy the address: as a link, and as an iframe for slides with the picture alone, which leaves out the
-parameters with the values in `usual`. And the playlist, which the browser keeps."""
+copy_address = _component("copy_address")
+"""Two buttons that copy the address: as a link, and as an iframe with the picture alone, without parameters in `usual`."""
+playlist = _component("playlist")
+"""The visitor's playlist, which the browser keeps."""
+_prediction_strip = _component("prediction_strip")
 digit_pad = component("xformer_digit_pad", css=style("digit_pad"), js=script("digit_pad", "streamlit"))
 """An image of 8 × 8 pixels to draw on with the mouse, a finger or the keyboard; `drawn_on` says what was drawn."""
 _PIXELS = re.compile(r"[0-9a-g]{64}", re.ASCII)

@@ -376,7 +376,8 @@ def pattern_layers(reading: Reading) -> list[AnyLayer]:
     for site in reading.sites:
         path, title = site.path, layer_title(site.path, is_pair=reading.is_pair)
         if isinstance(run, OnDemand) and (kept := run.reduced(path)) is not None:
-            layers.append(LaterLayer(path, title, run, *token_names(reading, site, kept.shape), **vars(kept)))
+            names, cells = token_names(reading, site, kept.shape), (kept.shape, kept.small)
+            layers.append(LaterLayer(path, title, run, *names, *cells, kept.z_size, kept.silenced, kept.is_masked))
             continue
         pattern = reading[f"{path}.pattern"][0].float().numpy(force=True)  # [head, query, key]
         queries, keys = token_names(reading, site, pattern.shape)

@@ -240,8 +240,7 @@ class RayExecutor(Executor):
             self._leave(entry, state, message)
             return False
         row = report.row
-        columns = ("state", "step", "seconds", "live", "message", "figures", "train", "wanted", "device", "pid")
-        now = ([row[name] for name in columns], report.obeyed, report.node_id)
+        now = (row, report.obeyed, report.node_id)
         seen.row, seen.is_whole = row, report.is_whole and not report.files
         if now != seen.last or report.models or any(report.rows.values()):
             with self.store.database.writing() as db:
