@@ -48,8 +48,6 @@ class Visitor:
         self.is_embedded = is_embedded
         """Its header says that it is in a frame."""
         self.states: dict[str, WidgetState] = {}
-        self.took: list[float] = []
-        """Seconds that each run of the script took, until all of it had arrived."""
         self.seen: set[bytes] = set()
         """The secrets that were in anything received."""
         self.screen, self.session, self.query, self.page = Screen(), "", "", ""
@@ -81,11 +79,8 @@ class Visitor:
         message.rerun_script.query_string, message.rerun_script.page_name = self.query, self.page
         message.rerun_script.widget_states.widgets.extend([*self.states.values(), *states])
         message.rerun_script.context_info.is_embedded = self.is_embedded
-        began = time.monotonic()
         self.send(message.SerializeToString())
-        screen = self.read()
-        self.took.append(time.monotonic() - began)
-        return screen
+        return self.read()
 
     def open_menu(self, key: str) -> Screen:
         """Open a menu whose content is drawn when it is open."""
