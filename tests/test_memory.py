@@ -99,7 +99,6 @@ analyses["{name}"](small)  # what it imports is there then
 
 MEASURED = {
     "attention": {"n": 1200, "vocab": 11, "neurons": 8},
-    "cosines": {"n": 900, "vocab": 11, "neurons": 8},
     "rollout": {"n": 1200, "vocab": 11, "neurons": 8},
     "lens_logits": {"n": 300, "vocab": 9_000, "neurons": 8},
     "direct_logit_effect": {"n": 9, "vocab": 9_000, "neurons": 2_500},
@@ -113,13 +112,6 @@ BOUNDED = {
         "(r.predicted, r.probability, r.probability_of_answer)",
         RUN.format(name="probabilities", **MEASURED["probabilities"]) + "r = answered(r)",
         100e6,
-    ),
-    "a long run in a notebook": (  # all patterns are 288 MB
-        "(lambda html: 1 / ('<img' in html and 'a pixel is the largest weight' in html))(r._repr_html_())",
-        "from tests.adapters.families import GROUPED, tiny_model\n"
-        "m = tiny_model('LlamaForCausalLM', {**GROUPED, 'num_hidden_layers': 12})\n"
-        "r = xformer.read(m, torch.arange(1000)[None] % 97)",
-        60e6,
     ),
 }
 """Other analyses: the expression, the code before it, and the most that it may take."""

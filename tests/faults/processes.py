@@ -85,7 +85,9 @@ def send(pid: int | None, number: int) -> None:
 
 def kill(store: RunStore, run: str, draw: random.Random) -> None:
     """kill -9"""
-    send(later(store, run, draw, may_be_starting=True), signal.SIGKILL)
+    if (pid := later(store, run, draw, may_be_starting=True)) is not None:
+        assert os.getsid(pid) == pid != os.getsid(0), "it would end with the server"
+    send(pid, signal.SIGKILL)
     entry = wait(store, run, "an end", is_at_rest)
     assert entry.state == "finished" or (entry.state == "interrupted" and liveness.ENDED in entry.message), entry
 

@@ -187,21 +187,6 @@ def test_a_model_whose_process_was_killed_before_it_was_a_run_becomes_one(
         assert again.seconds == pytest.approx(lost.seconds, abs=0.01)
 
 
-def test_the_last_maps_are_written_before_the_last_model_is_a_run(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, become_run, found = submit(store, seed=[0, 1, 2]), worker.become_run, []
-
-    def noted(*of: Any, **how: Any) -> None:  # whoever sees all models as runs asks for no more files
-        found.append(map_steps(store.folder_of(run))[-1:])
-        become_run(*of, **how)
-
-    monkeypatch.setattr(worker, "become_run", noted)
-    train(store, run, monkeypatch)
-    assert found[-1] == map_steps(store.folder_of(run))[-1:] == [20]
-    assert read_maps(store.folder_of(run), 20).reshape(3, -1).any(axis=1).all()
-
-
 def test_one_that_is_given_up_is_a_failed_run_and_the_sweep_says_so(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
