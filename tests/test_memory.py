@@ -6,11 +6,9 @@ import pytest
 import torch
 
 import xformer
-from tests.analysis.duel import variant_of
 from tests.analysis.peak_memory import peaks_of
 from tests.layers.reference import ARCHITECTURES, build
 from xformer import memory
-from xformer.analysis.comparison import portions
 from xformer.analysis.images import predict_test_images
 from xformer.analysis.residual import lens_logits
 from xformer.counting import n_parameters
@@ -19,7 +17,6 @@ from xformer.memory import check_analysis, check_fits, needed_bytes, peak_bytes,
 from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.reading import from_trace
-from xformer.tasks import Task
 from xformer.trace import record
 
 SIZES = [
@@ -66,18 +63,6 @@ def test_test_images_in_parts_are_read_as_those_in_one(monkeypatch: pytest.Monke
     parts = predict_test_images(model)
     assert whole["predicted"].tolist() == parts["predicted"].tolist()
     assert torch.allclose(torch.tensor(whole["probability"]), torch.tensor(parts["probability"]), atol=1e-6)
-
-
-def test_many_inputs_of_a_very_wide_model_are_asked_in_small_portions() -> None:
-    chosen = preset("reverse")
-    task = Task(chosen.task)
-    usual = variant_of("usual", Transformer(chosen.model).eval(), task)
-    config = chosen.model.replace(n_layers=1, d_model=1, n_heads=1, d_head=1, d_value=1, d_ff=131_072)
-    wide = variant_of("wide", Transformer(config).eval(), task)
-    assert len(portions(task, 500, [usual])) == 1
-    few = portions(task, 500, [usual, wide])
-    assert [row for rows in few for row in rows] == list(range(500))
-    assert len(few[0]) * max(task.longest) * 131_072 * 4 < 300e6
 
 
 RUN = """

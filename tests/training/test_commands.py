@@ -96,7 +96,7 @@ def test_a_paused_run_leaves_when_another_run_waits(run: LocalRun) -> None:
 
 @pytest.mark.parametrize(
     ("sent", "state"),
-    [("step", "queued"), ("resume stop", "stopped"), ("rate=0.02", "paused")],
+    [("resume stop", "stopped"), ("rate=0.02", "paused")],
 )
 def test_commands_to_a_leaving_run_are_kept(run: LocalRun, sent: str, state: str) -> None:
     """Between the last look at the commands and the run store saying that the process is gone."""
@@ -114,7 +114,7 @@ def test_commands_to_a_leaving_run_are_kept(run: LocalRun, sent: str, state: str
     if sent.startswith("rate"):
         assert entry.train["lr_changes"] == [[8, 0.02]]
         jobs.change_rate(run.store, run.id, 0.03)  # it has no process now, and takes it all the same
-    entry = run.train() if state == "queued" else run.resume()
+    entry = run.resume()
     assert entry.train["lr_changes"] == ([[8, 0.03]] if sent.startswith("rate") else [])
     run.assert_undisturbed()
     with pytest.raises(RunStoreError, match="takes no more steps"):

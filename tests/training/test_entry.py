@@ -58,7 +58,7 @@ def test_garbled_cells_hide_no_other_run(store: RunStore, sound: str) -> None:
         if not store.entry(run).is_active:
             store.delete(run)
     assert sound in [entry.id for entry in store.entries()]
-    shown = [["show", run] for run in garbled]
+    shown = [["show", run] for run in [*garbled][::6]]
     assert trouble_with(store.folder, [["list"], *shown]) == []
 
 

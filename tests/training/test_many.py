@@ -94,7 +94,6 @@ def test_models_trained_together_have_their_own_recipes() -> None:
     runs, _ = trained_together([replace(base, train=base.train.replace(**change)) for change in changes])
     for run in runs:
         assert_as_alone(run)
-    assert len({float(weights_of(run).norm()) for run in runs}) == len(changes)
 
 
 def test_the_same_place_in_a_stack_gives_the_same_bits_beside_any_other_models() -> None:

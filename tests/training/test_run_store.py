@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.training.at_work import at_once
 from tests.training.tiny import tiny_preset
 from xformer.errors import RunStoreError
 from xformer.training.run_store import Database, RunStore, entry_of, move, one_line, set_columns
@@ -132,6 +134,19 @@ def n_commands(database: Database) -> int:
 @pytest.fixture
 def database(tmp_path: Path) -> Database:
     return Database(tmp_path / "deep" / "runs.sqlite")
+
+
+def test_writers_wait_for_each_other(database: Database) -> None:
+    def add_some() -> None:
+        for _ in range(6):
+            with database.writing() as db:
+                count = db.execute("SELECT count(*) FROM commands").fetchone()[0]
+                time.sleep(0.002)  # two that are here at once would both see the same number
+                put(db, str(count))
+
+    assert at_once(4, add_some) == [None] * 4
+    with database.reading() as db:
+        assert [int(row["run"]) for row in db.execute("SELECT run FROM commands ORDER BY number")] == list(range(24))
 
 
 def test_opening_a_half_made_run_store_waits_for_it(tmp_path: Path) -> None:

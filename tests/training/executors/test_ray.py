@@ -21,7 +21,7 @@ from xformer.presets import Preset
 from xformer.tasks import texts
 from xformer.training import jobs, many, worker
 from xformer.training.entry import Entry
-from xformer.training.executors import Resources, ray
+from xformer.training.executors import Resources, ray, remote
 from xformer.training.executors.cluster import LostError
 from xformer.training.executors.ray import RayExecutor, batches
 from xformer.training.executors.remote import Job, RemoteRun, Report
@@ -282,6 +282,18 @@ def test_a_paused_run_leaves_its_node_when_others_wait(office: Office) -> None:
     office.wait(run, lambda entry: not entry.is_active)
     assert office.entry(run).state == "paused"
     assert ray._saved_step(office.store.folder_of(run)) == step
+
+
+def test_a_command_that_arrives_twice_is_obeyed_once(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = office.store.add(ENDLESS)
+    office.wait(run, lambda entry: entry.step > 0)
+    (actor,) = office.cluster.actors.values()
+    taken: list[str] = []
+    monkeypatch.setattr(remote, "put_command", lambda db, run, kind, value: taken.append(kind))
+    begun = actor.obeyed
+    actor.command([(begun + 1, "pause", None)])
+    actor.command([(begun + 1, "pause", None), (begun + 2, "step", None)])
+    assert taken == ["pause", "step"]
 
 
 def test_a_gpu_is_requested_where_one_exists(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
