@@ -38,7 +38,7 @@ from xformer.training.sweeps import members_of
 
 # With dropout and weight decay, and an end that falls on a snapshot, so that the state of the last step is written too.
 # A worker has the lowest priority after its first report, so that comes late: the machine may be busy.
-SETTINGS = tiny_preset(steps=600, log_every=300, snapshot_every=30, model={"dropout": 0.2}, weight_decay=0.1)
+SETTINGS = tiny_preset(steps=450, log_every=225, snapshot_every=30, model={"dropout": 0.2}, weight_decay=0.1)
 SWEPT = tiny_preset(steps=300, log_every=10, snapshot_every=20, weight_decay=0.1)
 SEEDS = {"seed": [0, 1, 2]}
 START_SECONDS, TRAINING_SECONDS = 4.0, 0.3
@@ -56,7 +56,7 @@ def wait(store: RunStore, run: str, what: str, holds: Callable[[Entry], bool], *
         )
         if tends:
             jobs.reconcile(store)
-        time.sleep(0.05)
+        time.sleep(0.1)
     return entry
 
 
@@ -64,13 +64,18 @@ def is_at_rest(entry: Entry) -> bool:
     return not entry.is_active and entry.state != "queued"
 
 
-def later(store: RunStore, run: str, draw: random.Random, *, may_be_starting: bool = False) -> int | None:
+def later(
+    store: RunStore, run: str, draw: random.Random, *, has_reported: bool = True, may_be_starting: bool = False
+) -> int | None:
     """Wait until any moment of a run's training, or of the start of its worker. Returns the process, if it is still there."""
+
+    def is_training(entry: Entry) -> bool:
+        return entry.pid is not None and not (has_reported and entry.unreported_starts)
+
     if may_be_starting and draw.random() < 0.3:
         time.sleep(draw.uniform(0, START_SECONDS))
     else:
-        has_begun: Callable[[Entry], bool] = lambda entry: entry.is_active and not entry.unreported_starts  # noqa: E731
-        wait(store, run, "training", lambda entry: has_begun(entry) or is_at_rest(entry))
+        wait(store, run, "training", lambda entry: is_training(entry) or is_at_rest(entry))
         time.sleep(draw.uniform(0, TRAINING_SECONDS))
     lock = store.folder_of(run) / liveness.LOCK
     return liveness.holder(lock) if liveness.is_held(lock) else None
@@ -94,7 +99,7 @@ def kill(store: RunStore, run: str, draw: random.Random) -> None:
 
 def end(store: RunStore, run: str, draw: random.Random) -> None:
     """SIGTERM, as the system sends it before it shuts down: the worker keeps the very step."""
-    send(later(store, run, draw), signal.SIGTERM)
+    send(later(store, run, draw, has_reported=False), signal.SIGTERM)
     entry = wait(store, run, "an end", is_at_rest)
     assert entry.state in ("interrupted", "finished"), entry.state
     if entry.state == "interrupted":
@@ -102,18 +107,19 @@ def end(store: RunStore, run: str, draw: random.Random) -> None:
 
 
 def fill_disk(store: RunStore, run: str, draw: random.Random) -> None:
-    """From now on the worker cannot write beyond some size of a file."""
-    most = draw.choice((0, 2_000, 10_000))
+    """From now on the worker cannot write beyond some size of a file; it may be asked to end, too, and to write its state."""
+    most, is_to_end = draw.choice((0, 2_000, 10_000)), draw.random() < 0.5
     if (pid := later(store, run, draw)) is not None:
         with suppress(ProcessLookupError):
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
+        send(pid if is_to_end else None, signal.SIGTERM)
     entry = wait(store, run, "an end", is_at_rest)
     assert entry.state in ("failed", "interrupted", "finished"), entry.state
 
 
 def stop(store: RunStore, run: str, draw: random.Random) -> None:
     """A visitor presses Stop; the worker obeys, or is halted and cannot. No process is left."""
-    pid = later(store, run, draw)
+    pid = later(store, run, draw, has_reported=False)
     if draw.random() < 0.5:
         send(pid, signal.SIGSTOP)
     jobs.stop(store, run)
@@ -122,7 +128,7 @@ def stop(store: RunStore, run: str, draw: random.Random) -> None:
     wait(store, run, "the end of the process", lambda _: not liveness.is_held(store.folder_of(run) / liveness.LOCK))
 
 
-FAULTS = (kill, end, fill_disk, stop)
+FAULTS = (end, kill, fill_disk, stop)
 
 
 def check_whole(store: RunStore, run: str) -> None:
