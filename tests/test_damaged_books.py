@@ -21,20 +21,17 @@ from xformer.training.run_store import RunStore
 
 STATEMENTS = (
     "ALTER TABLE runs ADD COLUMN colour TEXT DEFAULT 'red'", "ALTER TABLE runs DROP COLUMN deleted",
-    "DROP TABLE metrics", "DROP TABLE commands", "DROP TABLE runs", "PRAGMA user_version = 0", "PRAGMA user_version = 77",
-    "UPDATE runs SET model = train, train = model", "UPDATE runs SET parent = id || '@12'",
+    "DROP TABLE metrics", "PRAGMA user_version = 77", "UPDATE runs SET model = train, train = model",
     "UPDATE runs SET name = CAST(x'ff61fe' AS TEXT)",
 )  # fmt: skip
 BYTES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
-    "cut in the header": lambda content: content[:50],
     "zeros in the middle": lambda content: content[:5000] + bytes(600) + content[5600:],
     "a flipped bit in every 100th byte": lambda content: bytes(
         byte ^ 4 if n % 100 == 99 else byte for n, byte in enumerate(content)
     ),
 }
 FILES: dict[str, Callable[[Path, bytes], object]] = {
-    "gone": lambda file, content: None,
     "cut": lambda file, content: file.write_bytes(content[: len(content) // 2]),
     "a folder": lambda file, content: file.mkdir(),
     "JSON": lambda file, content: file.write_bytes(b'{"step": "x", "curve": [null]}'),

@@ -41,9 +41,7 @@ class Screen:
 class Visitor:
     """One connection. Raises `FindingError` where a page breaks or the server ends the connection."""
 
-    def __init__(
-        self, base: str, *, cookie: str | None = None, headers: dict[str, str] | None = None, is_embedded: bool = False
-    ) -> None:
+    def __init__(self, base: str, *, cookie: str | None = None, is_embedded: bool = False) -> None:
         self.base, self.cookie = base, secrets.token_hex(16) if cookie is None else cookie
         self.is_embedded = is_embedded
         """Its header says that it is in a frame."""
@@ -55,7 +53,7 @@ class Visitor:
         self._connection = connect(
             f"{base.replace('http', 'ws')}/_stcore/stream",
             subprotocols=["streamlit"],  # type: ignore[list-item]
-            additional_headers=sent | (headers or {}),
+            additional_headers=sent,
             max_size=None,
             open_timeout=PATIENCE,
         )
