@@ -22,7 +22,7 @@ families: .venv/app
 test: .venv/test
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
-# Everything that can happen to a training run, tried a few thousand times: half an hour, and a table of what was survived.
+# Training runs that are killed, stopped or out of disk some hundreds of times: half an hour, and a table of what came of it.
 faults: .venv/test
 	$(BIN)/python -m tests.faults
 

@@ -66,7 +66,7 @@ def main() -> None:
     if INSIDE not in os.environ:
         command = [sys.executable, "-m", "tests.loopback", sys.executable, "-m", "benchmarks.executors", *sys.argv[1:]]
         sys.exit(subprocess.run(command, env=os.environ | {INSIDE: "1"}).returncode)
-    from tests.faults.ray_site import site  # only now: Ray is imported with it
+    from tests.training.executors.ray_site import site  # only now: Ray is imported with it
 
     machine, settings = Machine.start(given.threads), two_seconds(given.steps)
     with tempfile.TemporaryDirectory() as folder:

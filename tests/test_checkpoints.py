@@ -161,8 +161,6 @@ class Exploit:
 # Each builder, and words of the sentence it must get.
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", "only 0 bytes"),
-    "a config nested too deep": (lambda: with_meta(config="[" * 300_000), "configuration is not valid JSON"),
-    "NaN in the card": (lambda: with_meta(card='{"loss": NaN}'), "card holds NaN"),
     "integers": (lambda: with_entry(MATRIX, dtype="I32"), "must be F32"),
     "an extra empty tensor": (
         lambda: pack(ENTRIES | {"extra": {"dtype": "F32", "shape": [0], "data_offsets": [N_BYTES, N_BYTES]}}),
@@ -171,9 +169,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a renamed tensor": (lambda: pack(renamed(MATRIX, "other")), f"lacks the weights {MATRIX!r}"),
     "a transposed shape": (lambda: with_entry(MATRIX, shape=ENTRIES[MATRIX]["shape"][::-1]), "must be F32 with shape"),
     "NaN": (lambda: with_number(float("nan")), "hold NaN or infinity"),
-    "cut in its weights": (lambda: GOOD[: 3 * len(GOOD) // 4], "follow the header"),
     "a gigantic d_model": (lambda: with_config(d_model=10**9), "d_model must be from 1 to 16,384"),
-    "a large table": (lambda: with_config(max_len=65_536, d_model=16_384), "max_len × d_model must be at most"),
     "256 layers and no bytes": (
         lambda: pack({}, META | {"config": json.dumps(CONFIG | {"n_layers": 256})}, b""),
         "bytes of weights",
@@ -183,7 +179,6 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
         "bytes of weights",
     ),
     "an endless d_model": (lambda: with_config(d_model=10**4000), "d_model must be"),
-    "an endless unknown field": (lambda: with_config(**{"x" * 500_000: 1}), "no field"),
     "endless text as a name": (lambda: with_config(norm="post" * 100_000), "norm must be one of"),
     "a decoder that knows how long its answer is": (
         lambda: with_config(architecture="decoder", causal=True, positions="mirror"),
@@ -191,10 +186,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "a list of lists": (lambda: with_config(dropout_sites=[["embed"]]), "breaks a rule"),
     "a scale no float32 holds": (lambda: with_config(init_scale=1e300), "init_scale"),
-    "a base that divides by 0": (lambda: with_config(position_base=5e-324), "position_base"),
     "no config": (lambda: pack(meta={"xformer": "1"}), "no model configuration"),
-    "no metadata": (lambda: pack(meta={}), "not written by xformer"),
-    "an unknown task": (lambda: with_task(name="think"), "name must be one of"),
     "a task for more symbols": (lambda: with_task(symbols=8), "The task has 9 tokens"),
     "a task for another architecture": (
         lambda: with_task(architecture="decoder"),

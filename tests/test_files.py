@@ -7,6 +7,8 @@ import io
 import json
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,16 @@ def test_a_failure_is_raised_and_leaves_nothing_behind(
     assert os.listdir(tmp_path) == ["old"]
     assert (tmp_path / "old").read_bytes() == b"old"
     assert len(os.listdir("/proc/self/fd")) == n_open
+
+
+def test_a_process_that_ends_before_the_rename_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    ends = "os.replace = lambda *_: os._exit(7)"
+    code = f"import os, sys; from xformer.files import write_atomically; {ends}; write_atomically(sys.argv[1], b'new')"
+    assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == 7
+    assert path.read_bytes() == b"old"
+    assert [half.suffix for half in tmp_path.iterdir() if half != path] == [".part"]  # a worker removes it
 
 
 def test_the_content_is_on_the_disk_before_the_name_and_the_name_before_the_return(

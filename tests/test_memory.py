@@ -6,11 +6,9 @@ import pytest
 import torch
 
 import xformer
-from tests.analysis.duel import variant_of
 from tests.analysis.peak_memory import peaks_of
 from tests.layers.reference import ARCHITECTURES, build
 from xformer import memory
-from xformer.analysis.comparison import portions
 from xformer.analysis.images import predict_test_images
 from xformer.counting import n_parameters
 from xformer.errors import InputError
@@ -18,7 +16,6 @@ from xformer.memory import check_analysis, check_fits, needed_bytes, peak_bytes,
 from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.reading import from_trace
-from xformer.tasks import Task
 from xformer.trace import record
 
 SIZES = [
@@ -67,18 +64,6 @@ def test_test_images_in_parts_are_read_as_those_in_one(monkeypatch: pytest.Monke
     assert torch.allclose(torch.tensor(whole["probability"]), torch.tensor(parts["probability"]), atol=1e-6)
 
 
-def test_many_inputs_of_a_very_wide_model_are_asked_in_small_portions() -> None:
-    chosen = preset("reverse")
-    task = Task(chosen.task)
-    usual = variant_of("usual", Transformer(chosen.model).eval(), task)
-    config = chosen.model.replace(n_layers=1, d_model=1, n_heads=1, d_head=1, d_value=1, d_ff=131_072)
-    wide = variant_of("wide", Transformer(config).eval(), task)
-    assert len(portions(task, 500, [usual])) == 1
-    few = portions(task, 500, [usual, wide])
-    assert [row for rows in few for row in rows] == list(range(500))
-    assert len(few[0]) * max(task.longest) * 131_072 * 4 < 300e6
-
-
 RUN = """
 c = xformer.ModelConfig(architecture="decoder", vocab_size={vocab}, d_model=8, n_layers=3, n_heads=1, d_ff={neurons},
                         max_len=2000, causal=True)
@@ -97,7 +82,6 @@ analyses["{name}"](small)  # what it imports is there then
 
 MEASURED = {
     "attention": {"n": 1200, "vocab": 11, "neurons": 8},
-    "cosines": {"n": 900, "vocab": 11, "neurons": 8},
     "rollout": {"n": 1200, "vocab": 11, "neurons": 8},
     "direct_logit_effect": {"n": 9, "vocab": 9_000, "neurons": 2_500},
     "probabilities": {"n": 1_000, "vocab": 20_000, "neurons": 8},
@@ -110,13 +94,6 @@ BOUNDED = {
         "(r.predicted, r.probability, r.probability_of_answer)",
         RUN.format(name="probabilities", **MEASURED["probabilities"]) + "r = answered(r)",
         100e6,
-    ),
-    "a long run in a notebook": (  # all patterns are 288 MB
-        "(lambda html: 1 / ('<img' in html and 'a pixel is the largest weight' in html))(r._repr_html_())",
-        "from tests.adapters.families import GROUPED, tiny_model\n"
-        "m = tiny_model('LlamaForCausalLM', {**GROUPED, 'num_hidden_layers': 12})\n"
-        "r = xformer.read(m, torch.arange(1000)[None] % 97)",
-        60e6,
     ),
 }
 """Other analyses: the expression, the code before it, and the most that it may take."""

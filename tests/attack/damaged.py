@@ -1,32 +1,95 @@
-"""Seeded mutants of every file that is read from anyone: refused with a sentence, or read; nothing else may come of them."""
+"""Seeded mutants of every file that is read from anyone: refused with a sentence, or read; nothing else may come of them.
+
+A mutant of a model folder is tried as the app tries it: first the rehearsal, in a process with limits that it may run into,
+then, where that found nothing, opened and read. Only the second must never raise, hang, abort or take much memory.
+"""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import random
-import string
+import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
-from tests.attack.visitor import FindingError
+from tests.adapters.families import FAMILIES
+from tests.adapters.test_huggingface import WORDS, tokenizer
+from tests.model_files.small_files import tiny_gguf
 from tests.training.tiny import tiny_preset
+from tests.trials import Kind
 from xformer import load, record
+from xformer.adapters.load import library, limit_memory, limit_time, open_model, try_out
 from xformer.checkpoints import from_bytes
 from xformer.errors import XformerError
+from xformer.reading import read
 from xformer.trace import load_trace, save_trace
 from xformer.training.card import from_file, to_file
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 
 ODD: tuple[Any, ...] = (
-    None, True, -1, 0, 1e308, 2**63, 2**40, -(2**70), "", "=cmd|' /C calc'!A0", "\ud800", "a" * 5000, [], {}, [[[]]],
-    {"name": []}, "../../etc/passwd", 0.5, "nan", [2**31], "\x1b[2J", "<b>", [0, 2**62],
+    None, True, -1, 0, 1e308, 2**31, 2**62, 2**40, 10**7, -(2**70), 1e9, "", "=cmd|' /C calc'!A0", "\ud800", "a" * 5000, [], {},
+    [[[]]], {"name": []}, "../../etc/passwd", 0.5, "nan", [2**31], "\x1b[2J", "<b>", [0, 2**62],
 )  # fmt: skip
+SECONDS = 5.0
+"""Seconds of the processor that opening and reading a model folder may take."""
+WALL = 60
+"""On a busy machine."""
+FOLDERS = ("Llama", "GPT-2", "BERT", "T5", "ViT")
+
+
+def damage(good: bytes, draw: random.Random, *, until: float = 1.0) -> bytes:
+    """Bytes of which some are others, that are cut off, or in which eight say another number; up to a share of their length."""
+    data, how, most = bytearray(good), draw.randrange(3), max(9, int(len(good) * until))
+    if how == 0:
+        return bytes(data[: draw.randrange(most)])
+    if how == 1:
+        at = draw.choice((0, draw.randrange(most - 8)))
+        data[at : at + 8] = draw.choice((0, 1, 7, len(data), 2**31, 2**62, 2**64 - 1, 10**7)).to_bytes(8, "little")
+    for _ in range(draw.choice((1, 2, 8, 64)) * (how == 2)):
+        data[draw.randrange(most)] = draw.randrange(256)
+    return bytes(data)
+
+
+def put_odd(where: Any, draw: random.Random) -> None:
+    """Put something odd into one place of parsed JSON, also of JSON in its texts."""
+    keys = list(where) if isinstance(where, dict) else list(range(len(where)))
+    key = draw.choice(keys) if keys else None
+    value = None if key is None else where[key]
+    if isinstance(value, str) and draw.random() < 0.7:
+        with suppress(ValueError):
+            inner = json.loads(value)
+            if isinstance(inner, dict | list):
+                put_odd(inner, draw)
+                where[key] = json.dumps(inner)
+                return
+    if isinstance(value, dict | list) and value and draw.random() < 0.8:
+        put_odd(value, draw)
+    elif isinstance(where, dict) and (key is None or draw.random() < 0.2):
+        where[draw.choice(["", "\ud800", "=1", "d_model", "__metadata__", "x" * 999])] = draw.choice(ODD)
+    elif key is not None:
+        where[key] = draw.choice(ODD)
+
+
+def mutant(good: bytes, draw: random.Random) -> bytes:
+    """A safetensors file with something wrong in its bytes, or in the JSON of its header."""
+    if draw.random() < 0.5:
+        return damage(good, draw)
+    n = int.from_bytes(good[:8], "little")
+    header = json.loads(good[8 : 8 + n])
+    put_odd(header, draw)
+    head = json.dumps(header).encode()
+    return len(head).to_bytes(8, "little") + head + good[8 + n :]
 
 
 @cache
@@ -47,88 +110,32 @@ def originals() -> dict[str, bytes]:
         }
 
 
-def mutant(good: bytes, draw: random.Random) -> bytes:
-    """A file with something wrong in its bytes, in its header, or in the JSON within the header."""
-    how = draw.randrange(6)
-    data = bytearray(good)
-    if how == 0:  # some bytes are others
-        for _ in range(draw.choice((1, 1, 2, 8, 64))):
-            data[draw.randrange(len(data))] = draw.randrange(256)
-    elif how == 1:  # the end is missing, or something stands twice
-        cut = draw.randrange(len(data))
-        data = data[:cut] if draw.random() < 0.5 else data[:cut] + data[max(0, cut - 99) :]
-    elif how == 2:  # the header says that it is longer or shorter
-        data[:8] = draw.choice((0, 1, 7, len(data), 2**31, 2**63, draw.randrange(2**20))).to_bytes(8, "little")
-    else:
-        n = int.from_bytes(data[:8], "little")
-        header = json.loads(data[8 : 8 + n])
-        _change(header, draw)
-        text = json.dumps(header)
-        if how == 5:  # and its letters too
-            place = draw.randrange(len(text))
-            text = text[:place] + draw.choice(string.printable) + text[place + draw.randrange(2) :]
-        head = text.encode("utf-8", "replace")
-        data = bytearray(len(head).to_bytes(8, "little") + head + data[8 + n :])
-    return bytes(data)
-
-
-def _change(header: dict[str, Any], draw: random.Random) -> None:
-    """Put something odd into one place, inside of the JSON in the metadata too."""
-    meta = header.get("__metadata__", {})
-    if meta and draw.random() < 0.7:
-        name = draw.choice(list(meta))
-        try:
-            inner = json.loads(meta[name])
-        except ValueError:
-            inner = None
-        if isinstance(inner, (dict, list)) and inner:
-            _put(inner, draw)
-            meta[name] = json.dumps(inner)
-        else:
-            meta[name] = draw.choice(ODD)
-    else:
-        _put(header, draw)
-
-
-def _put(where: Any, draw: random.Random) -> None:
-    while True:
-        keys = list(where) if isinstance(where, dict) else range(len(where))
-        key = draw.choice(keys) if keys else None
-        if key is None or not isinstance(where[key], (dict, list)) or not where[key] or draw.random() < 0.3:
-            break
-        where = where[key]
-    if isinstance(where, dict) and (key is None or draw.random() < 0.2):
-        where[draw.choice(["", "\ud800", "=1", "d_model", "__metadata__", "x" * 999])] = draw.choice(ODD)
-    elif key is not None:
-        where[key] = draw.choice(ODD)
-
-
-def attempts(kind: str, n: int, draw: random.Random) -> Iterator[str]:
-    """Read n mutants, and say of each what came of it. Raises `FindingError` for anything but a value or a sentence."""
-    good = originals()[kind]
+def files(kind: str, n: int, draw: random.Random) -> Iterator[str]:
+    """Read n mutants of a file of ours."""
     with tempfile.TemporaryDirectory() as folder:
         read = _reader(kind, Path(folder))
         for number in range(n):
-            content = mutant(good, draw)
+            sentence = None
             try:
-                read(content)
+                read(mutant(originals()[kind], draw))
             except XformerError as error:
-                if not str(error).strip() or len(str(error)) > 2000:
-                    raise FindingError(f"{kind} mutant {number}: a refusal of {len(str(error))} letters") from error
-                str(error).encode()
-                yield "refused"
+                sentence = str(error)
             except Exception as error:
-                raise FindingError(f"{kind} mutant {number}: {type(error).__name__}: {error}") from error
-            else:
-                yield "read"
+                raise AssertionError(f"{kind} mutant {number}: {type(error).__name__}: {error}") from error
+            if sentence is not None:
+                sentence.encode()  # it can be shown
+                assert 0 < len(sentence.strip()) <= 2000, sentence
+            yield "read" if sentence is None else "refused"
 
 
 def _reader(kind: str, folder: Path) -> Callable[[bytes], object]:
     if kind == "checkpoint":
         return from_bytes
-    if kind == "trace":
-        return lambda content: load_trace(_file(folder, content))
-    store = RunStore(folder / "runs")
+    store, file = RunStore(folder / "runs"), folder / "one.safetensors"
+
+    def read_trace(content: bytes) -> None:
+        file.write_bytes(content)
+        load_trace(file)
 
     def take(content: bytes) -> None:
         taken = from_file(store, content, owner="me", file_name="a\ud800=1.safetensors")
@@ -138,10 +145,105 @@ def _reader(kind: str, folder: Path) -> Callable[[bytes], object]:
             to_file(store, taken.run)
             entry.settings()
 
-    return take
+    return read_trace if kind == "trace" else take
 
 
-def _file(folder: Path, content: bytes) -> Path:
-    file = folder / "trace.safetensors"
-    file.write_bytes(content)
+@cache
+def original(name: str) -> Path:
+    """A whole folder of a kind, or one with a GGUF file."""
+    where = Path(tempfile.mkdtemp(prefix="xformer-folders-"))
+    if name == "GGUF":
+        words = [*WORDS[:5], *"abcdefghijklmnopqrstuvwxyzĠ", "th", "the"]
+        tiny_gguf(where / "tiny.gguf", words, ["t h", "th e"], width=32)
+        return where
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        library().logging.set_verbosity_error()
+        FAMILIES[name].make().save_pretrained(where)
+        if name != "ViT":
+            tokenizer().save_pretrained(where)
+    return where
+
+
+def spoil_folder(where: Path, draw: random.Random) -> Path:
+    """Have one file of a folder say something odd, lack something, or be damaged."""
+    shutil.copytree(original(draw.choice(FOLDERS)), where)
+    file = draw.choice([file for file in where.iterdir() if file.stat().st_size])
+    if draw.random() < 0.3:
+        file.write_bytes(damage(file.read_bytes(), draw))
+    elif file.suffix == ".json":
+        content = json.loads(file.read_text())
+        for _ in range(draw.choice((1, 2, 4))):
+            put_odd(content, draw)
+        file.write_text(json.dumps(content))
+    else:
+        tensors = load_file(file)
+        change: Callable[[torch.Tensor], torch.Tensor] = draw.choice(
+            (lambda x: torch.full_like(x, float("nan")), lambda x: x.to(torch.int64), lambda x: x.flatten()[:3].clone())
+        )
+        for name in draw.sample(sorted(tensors), k=min(len(tensors), draw.choice((1, 3, 99)))):
+            tensors[draw.choice((name, f"{name}.more"))] = change(tensors.pop(name))
+        save_file(tensors, file, {"format": "pt"})
+    return where
+
+
+def spoil_gguf(where: Path, draw: random.Random) -> Path:
+    """A GGUF file that is damaged, mostly in its first part, where keys and shapes are."""
+    where.mkdir()
+    file = where / "tiny.gguf"
+    file.write_bytes(damage((original("GGUF") / file.name).read_bytes(), draw, until=draw.choice((0.15, 0.15, 1.0))))
     return file
+
+
+def models(spoil: Callable[[Path, random.Random], Path], n: int, draw: random.Random) -> Iterator[str]:
+    """Open and read n mutants of external models, each in a process of its own."""
+    torch.set_num_threads(1)
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(n):
+            path = spoil(Path(folder) / str(number), draw)
+            receiver, sender = context.Pipe(duplex=False)
+            child = context.Process(target=_open, args=(path, sender))
+            child.start()
+            sender.close()
+            came = ["ended by a limit"]
+            with suppress(EOFError):
+                while receiver.poll(WALL):
+                    came.append(receiver.recv())
+            child.kill()
+            child.join()
+            if "passed" in came:
+                assert came[-1] in ("read", "refused"), f"mutant {number}: {came[-1]}, exit {child.exitcode}"
+            yield came[-1]
+
+
+def _open(path: Path, sender: Any) -> None:
+    """Rehearse, where anything may be raised and the limits may end the process; then open and read."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    warnings.simplefilter("ignore")
+    limit_memory()
+    try:
+        try_out(path, limit_time)
+    except BaseException:
+        return sender.send("refused")
+    sender.send("passed")
+    limit_time(SECONDS)
+    try:
+        model = open_model(path)
+        read(model, model.input.default)
+    except XformerError as error:
+        sentence = str(error)
+        is_plain = sentence.strip() and sentence.isprintable() and len(sentence) < 1_000 and str(path) not in sentence
+        return sender.send("refused" if is_plain else f"the sentence {sentence[:300]!r}")
+    except BaseException as error:
+        return sender.send(f"{type(error).__name__}: {str(error)[:300]}")
+    return sender.send("read")
+
+
+KINDS = (
+    Kind("damaged files: checkpoint", partial(files, "checkpoint"), 60, 40_000),
+    Kind("damaged files: import", partial(files, "import"), 30, 4_000),
+    Kind("damaged files: trace", partial(files, "trace"), 60, 15_000),
+    Kind("model folders", partial(models, spoil_folder), 4, 700),
+    Kind("GGUF files", partial(models, spoil_gguf), 4, 500),
+)

@@ -41,15 +41,11 @@ class Screen:
 class Visitor:
     """One connection. Raises `FindingError` where a page breaks or the server ends the connection."""
 
-    def __init__(
-        self, base: str, *, cookie: str | None = None, headers: dict[str, str] | None = None, is_embedded: bool = False
-    ) -> None:
+    def __init__(self, base: str, *, cookie: str | None = None, is_embedded: bool = False) -> None:
         self.base, self.cookie = base, secrets.token_hex(16) if cookie is None else cookie
         self.is_embedded = is_embedded
         """Its header says that it is in a frame."""
         self.states: dict[str, WidgetState] = {}
-        self.took: list[float] = []
-        """Seconds that each run of the script took, until all of it had arrived."""
         self.seen: set[bytes] = set()
         """The secrets that were in anything received."""
         self.screen, self.session, self.query, self.page = Screen(), "", "", ""
@@ -57,7 +53,7 @@ class Visitor:
         self._connection = connect(
             f"{base.replace('http', 'ws')}/_stcore/stream",
             subprotocols=["streamlit"],  # type: ignore[list-item]
-            additional_headers=sent | (headers or {}),
+            additional_headers=sent,
             max_size=None,
             open_timeout=PATIENCE,
         )
@@ -81,11 +77,8 @@ class Visitor:
         message.rerun_script.query_string, message.rerun_script.page_name = self.query, self.page
         message.rerun_script.widget_states.widgets.extend([*self.states.values(), *states])
         message.rerun_script.context_info.is_embedded = self.is_embedded
-        began = time.monotonic()
         self.send(message.SerializeToString())
-        screen = self.read()
-        self.took.append(time.monotonic() - began)
-        return screen
+        return self.read()
 
     def open_menu(self, key: str) -> Screen:
         """Open a menu whose content is drawn when it is open."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,13 +23,6 @@ def rooms(tmp_path: Path) -> Rooms:
 @pytest.fixture
 def room(rooms: Rooms) -> Room:
     return rooms.open("lecturer")
-
-
-def test_reading_creates_no_file(rooms: Rooms) -> None:
-    assert rooms.find("ABCDEF") is None
-    assert rooms.of("lecturer") is None
-    assert rooms.delete_expired() == 0
-    assert not rooms.file.exists()
 
 
 def test_room_is_found_by_its_code_however_it_is_typed(rooms: Rooms, room: Room) -> None:
@@ -97,14 +89,6 @@ def test_vote_is_refused_from_another_room_for_another_answer_and_after_the_reve
     asked = rooms.room(room.id).asked
     assert asked is not None
     assert (asked.round, asked.is_revealed) == (1, True), "a revealed question is not asked again"
-
-
-def test_votes_of_many_threads_are_all_counted(rooms: Rooms, room: Room) -> None:
-    members = [rooms.join(room.id, f"student {n}").id for n in range(24)]
-    question = rooms.ask(room.id, YES_NO, ["0"])
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda member: rooms.vote(member, question, 1, "0"), members * 2))
-    assert rooms.tally(question) == {1: {"0": 24}}
 
 
 def test_cell_lies_on_the_map_and_in_the_row_that_is_asked_for() -> None:

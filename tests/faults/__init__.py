@@ -1,8 +1,6 @@
-"""The fault campaign: everything that can happen to a run, tried, and whether anything was lost. `make faults` runs all of it.
+"""The fault campaign: what can happen to a run on this machine, tried again and again. `make faults` runs all of it.
 
-zygote     a process that has torch in memory and forks workers and servers from it, a hundred faults a minute
-disk       calls to the disk that are counted, refused, or are the last thing that a process does
-mischief   what else is done to a process: hanging
-ground     a run store with a tiny run, what an undisturbed one ends in, and the comparison bit for bit
-…_faults   the faults themselves; each raises where a run does not survive
+processes  workers and servers as the app starts them, killed, asked to end, stopped, or out of disk; then resumed and compared
+server     a server without its pages: it starts runs and tends the run store until it is killed
+ray        the same on a simulated Ray cluster, whose nodes and servers are killed; `python -m tests.faults.ray`
 """

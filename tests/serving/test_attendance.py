@@ -69,18 +69,6 @@ def test_what_visitors_shared_goes_after_the_last_of_them(cache: ByteCache, capl
     assert messages[-1].startswith("memory: 0 visitors, 0 MB kept, ")
 
 
-def test_other_requests_are_no_visitors(cache: ByteCache) -> None:
-    async def ask() -> None:
-        counted, leave = Attendance(lambda *_: None), asyncio.Event()  # type: ignore[arg-type, return-value]
-        request = asyncio.create_task(visit(counted, leave, "http"))
-        await asyncio.sleep(0)
-        assert counted.visitors == 0
-        leave.set()
-        await request
-
-    run_alone(ask())
-
-
 def test_the_memory_of_the_process_is_told() -> None:
     before = resident_bytes()
     more = torch.ones(20 * 2**20)

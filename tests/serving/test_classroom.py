@@ -221,18 +221,6 @@ def test_guesses_run_out_and_students_stay(client: TestClient, rooms: Rooms, roo
         assert receive(student), "who has joined before comes back"
 
 
-def test_guesses_come_back_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr(classroom.time, "monotonic", lambda: now)
-    guesses = Guesses()
-    for _ in range(classroom.GUESSES):
-        guesses.wrong("a")
-    assert not guesses.are_left("a")
-    assert guesses.are_left("b")
-    now += 60 / classroom.GUESSES_A_MINUTE + 0.01
-    assert guesses.are_left("a")
-
-
 def test_class_behind_one_address_is_not_locked_out(
     client: TestClient, room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,7 +14,6 @@ from xformer.checkpoints import load
 from xformer.errors import RunStoreError
 from xformer.training import commands, evaluate, jobs, worker
 from xformer.training.loop import read_state
-from xformer.training.run_store import Database
 
 
 def test_pause_and_resume(run: LocalRun) -> None:
@@ -26,31 +23,13 @@ def test_pause_and_resume(run: LocalRun) -> None:
         seen.append(run.entry)
         assert run.saved_step == 8  # nothing is lost should it be killed now
 
-    entry = run.train({7: "pause"}, [look, look, "resume"])
+    # Though the step is written rarely otherwise, it is written together with the state.
+    rarely = partial(run.monkeypatch.setattr, commands, "WRITE_SECONDS", 1e9)
+    entry = run.train({2: rarely, 7: "pause"}, [look, look, "resume"])
     assert [(e.state, e.step, e.is_active) for e in seen] == [("paused", 8, True)] * 2
     assert (entry.step, entry.is_active) == (20, False)
     assert 8 in run.snapshots
     run.assert_undisturbed()
-
-
-def test_a_state_is_written_together_with_its_step(run: LocalRun) -> None:
-    """“Paused at step 8” is written at once, however rarely the step is written otherwise."""
-    committed, writing = [], Database.writing
-
-    @contextmanager
-    def spy(database: Database) -> Iterator[Any]:
-        with writing(database) as db:
-            yield db
-        entry = run.entry
-        if not committed or committed[-1][0] != entry.state:
-            committed.append((entry.state, entry.step, run.trained.step))
-
-    def begin() -> None:
-        run.monkeypatch.setattr(commands, "WRITE_SECONDS", 1e9)
-        run.monkeypatch.setattr(Database, "writing", spy)
-
-    run.train({2: begin, 7: "pause"}, ["stop"])
-    assert committed[-2:] == [("paused", 8, 8), ("stopped", 8, 8)]
 
 
 def test_single_steps_run_one_step_each(run: LocalRun) -> None:
@@ -117,7 +96,7 @@ def test_a_paused_run_leaves_when_another_run_waits(run: LocalRun) -> None:
 
 @pytest.mark.parametrize(
     ("sent", "state"),
-    [("step", "queued"), ("resume stop", "stopped"), ("rate=0.02", "paused")],
+    [("resume stop", "stopped"), ("rate=0.02", "paused")],
 )
 def test_commands_to_a_leaving_run_are_kept(run: LocalRun, sent: str, state: str) -> None:
     """Between the last look at the commands and the run store saying that the process is gone."""
@@ -135,7 +114,7 @@ def test_commands_to_a_leaving_run_are_kept(run: LocalRun, sent: str, state: str
     if sent.startswith("rate"):
         assert entry.train["lr_changes"] == [[8, 0.02]]
         jobs.change_rate(run.store, run.id, 0.03)  # it has no process now, and takes it all the same
-    entry = run.train() if state == "queued" else run.resume()
+    entry = run.resume()
     assert entry.train["lr_changes"] == ([[8, 0.03]] if sent.startswith("rate") else [])
     run.assert_undisturbed()
     with pytest.raises(RunStoreError, match="takes no more steps"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.test_damaged_books import trouble_with
 from tests.training.test_run_store import edit
 from tests.training.tiny import tiny_preset
 from xformer.training import jobs
@@ -57,6 +58,8 @@ def test_garbled_cells_hide_no_other_run(store: RunStore, sound: str) -> None:
         if not store.entry(run).is_active:
             store.delete(run)
     assert sound in [entry.id for entry in store.entries()]
+    shown = [["show", run] for run in [*garbled][::6]]
+    assert trouble_with(store.folder, [["list"], *shown]) == []
 
 
 def test_a_damaged_run_is_never_started_nor_said_to_be_trained(store: RunStore, sound: str) -> None:

@@ -48,22 +48,6 @@ def test_the_mode_of_the_model_is_given_back_and_dropout_kept_out() -> None:
     assert scores[0] == scores[1]
 
 
-def test_a_score_that_is_watched_is_the_same_and_ends_where_it_is_told(
-    float64: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = tiny_task("decoder")
-    model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
-    whole = evaluate(model, task, samples=20, seed=3)
-    monkeypatch.setattr(module, "rows_at_once", lambda *_: 6)
-    seen: list[tuple[int, int]] = []
-    watched = evaluate(model, task, samples=20, seed=3, watch=lambda *so_far: not seen.append(so_far))
-    assert seen == [(0, 20), (6, 20), (12, 20), (18, 20), (20, 20)]
-    assert watched.loss == pytest.approx(whole.loss, rel=1e-12)
-    assert (watched.exact_match, watched.samples) == (pytest.approx(whole.exact_match), 20)
-    assert evaluate(model, task, samples=20, seed=3, watch=lambda done, of: done < 7).samples == 12
-    assert evaluate(model, task, samples=20, seed=3, watch=lambda done, of: False).samples == 6  # never of nothing
-
-
 def test_where_there_are_few_unseen_inputs_each_is_scored_once() -> None:
     task = tiny_task("decoder", name="modular", symbols=59, min_len=2, max_len=2)
     model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()

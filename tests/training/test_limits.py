@@ -132,15 +132,10 @@ WIDE = {"n_heads": 64, "d_head": 8, "d_value": 8}
 # MB above those of a process with torch imported, at the peak of two reports with snapshots, on one core of a Xeon.
 MEASURED: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], int]] = [
     ("reverse", {"d_ff": 8192, "n_layers": 6}, {}, {}, 233),
-    ("reverse", {}, {}, {"held_out": 16384}, 872),
     ("reverse", {}, {}, {"batch_size": 16384}, 3915),
-    ("reverse-decoder", {}, {}, {"batch_size": 4096}, 987),
     ("reverse", {"dropout": 0.1}, {}, {"batch_size": 2048}, 936),
-    ("reverse", WIDE, {}, {"batch_size": 512}, 459),
     ("reverse", {"max_len": 400, "dropout": 0.1}, LONG, {"batch_size": 64}, 1863),
-    ("reverse", {"max_len": 400, "positions": "alibi"}, LONG, {"batch_size": 64}, 1201),
     ("reverse-seq2seq", {"max_len": 400}, LONG, {"batch_size": 64}, 445),
-    ("characters", {"n_heads": 32, "d_head": 8, "d_value": 8, "n_layers": 8}, {}, {}, 213),
     ("characters", WIDE | {"max_len": 1001}, WINDOWS, {"batch_size": 4, "held_out": 8}, 423),
     ("digits", {}, {}, {"batch_size": 2048}, 671),
 ]

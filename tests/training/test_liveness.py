@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from xformer.training import liveness
-from xformer.training.liveness import LENGTH, holder, is_held, last_words, sign, silent_seconds, take
+from xformer.training.liveness import is_held, silent_seconds, take
 
 
 def python(code: str, *descriptors: int) -> subprocess.Popen[str]:
@@ -32,32 +32,6 @@ def taken(path: Path) -> int:
     lock = take(path)
     assert lock is not None
     return lock
-
-
-def test_one_holder_at_a_time(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "lock"
-    assert not is_held(path)
-    assert not path.exists()  # looking leaves nothing behind
-    mine = taken(path)
-    assert is_held(path)
-    assert take(path) is None
-    os.close(mine)
-    assert not is_held(path)
-    os.close(taken(path))
-
-
-def test_last_words_stand_beside_the_signature_and_take_no_more_room(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    assert last_words(path) == ""
-    mine = taken(path)
-    sign(mine, 123)
-    assert (holder(path), last_words(path), path.stat().st_size) == (123, "", LENGTH)
-    sign(mine, 123, "The disk is full – “so”. " * 100)
-    assert (holder(path), path.stat().st_size) == (123, LENGTH)
-    assert last_words(path).startswith("The disk is full – “so”. The disk")
-    sign(mine, 4)
-    assert (holder(path), last_words(path)) == (4, "")
-    os.close(mine)
 
 
 def test_reading_the_lock_does_not_block_it(tmp_path: Path) -> None:

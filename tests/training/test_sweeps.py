@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.training.at_work import LocalRun, claim, failing_with, quick_worker
+from tests.training.at_work import LocalRun, claim, quick_worker
 from tests.training.tiny import tiny_preset
-from xformer.checkpoints import FILE, load
+from xformer.checkpoints import load
 from xformer.errors import ConfigError, RunStoreError
 from xformer.files import STATE, snapshot_steps
 from xformer.tasks import texts
@@ -110,24 +110,6 @@ def test_a_stop_keeps_the_finished_and_makes_stopped_runs_of_the_others(
     assert {one.step for one in members(store, run)[2:]} == {20}
 
 
-def test_what_a_killed_process_left_is_gone_on_with_and_ends_in_the_same_bits(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = submit(store, steps=[5, 20])
-    train(store, whole, monkeypatch)
-    run = submit(store, steps=[5, 20])
-    with pytest.raises(SystemExit):
-        train(store, run, monkeypatch, {12: failing_with(SystemExit())})
-    assert [one.state for one in members(store, run)] == ["finished"]
-    store.change(run, worker=None, pid=None, state="interrupted")
-    jobs.resume(store, run)
-    assert train(store, run, monkeypatch).state == "finished"
-    for mine, theirs in zip(members(store, run), members(store, whole), strict=True):
-        assert [row["loss"] for row in store.rows(mine.id)] == [row["loss"] for row in store.rows(theirs.id)]
-        assert (store.folder_of(mine.id) / FILE).exists()
-    assert map_steps(store.folder_of(run))[-1] == 20
-
-
 def test_what_has_come_of_the_models_as_tables(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     run = submit(store, weight_decay=[0.0, 0.5], seed=[0, 1])
     assert StoredSweep(store, run).rows().empty
@@ -185,21 +167,6 @@ def test_a_model_whose_process_was_killed_before_it_was_a_run_becomes_one(
         again = members(store, run)[number]
         assert (again.id, again.step, again.figures) == (lost.id, 20, lost.figures)
         assert again.seconds == pytest.approx(lost.seconds, abs=0.01)
-
-
-def test_the_last_maps_are_written_before_the_last_model_is_a_run(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, become_run, found = submit(store, seed=[0, 1, 2]), worker.become_run, []
-
-    def noted(*of: Any, **how: Any) -> None:  # whoever sees all models as runs asks for no more files
-        found.append(map_steps(store.folder_of(run))[-1:])
-        become_run(*of, **how)
-
-    monkeypatch.setattr(worker, "become_run", noted)
-    train(store, run, monkeypatch)
-    assert found[-1] == map_steps(store.folder_of(run))[-1:] == [20]
-    assert read_maps(store.folder_of(run), 20).reshape(3, -1).any(axis=1).all()
 
 
 def test_one_that_is_given_up_is_a_failed_run_and_the_sweep_says_so(

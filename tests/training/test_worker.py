@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,10 @@ from tests.training.at_work import LocalRun, NewRun, assert_same_weights, claim,
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load, save
 from xformer.errors import RunStoreError
-from xformer.files import snapshot_file
+from xformer.files import STATE, snapshot_file
 from xformer.training import jobs, worker
 from xformer.training.entry import Entry
-from xformer.training.run_store import RunStore, entry_of, move
+from xformer.training.run_store import RunStore
 
 
 def test_a_run_from_its_start_to_its_end(run: LocalRun) -> None:
@@ -49,24 +47,6 @@ def test_a_worker_that_was_not_given_the_run_leaves_it_alone(run: LocalRun) -> N
     assert not run.folder.exists()
 
 
-def test_a_worker_that_is_quicker_than_the_transaction_it_was_started_in(run: LocalRun) -> None:
-    begun = threading.Event()
-
-    def start_slowly() -> None:
-        with run.store.database.writing() as db:
-            move(db, entry_of(db, run.id), "running", device="cpu", worker="token", pid=None)
-            begun.set()
-            time.sleep(0.2)
-
-    starter = threading.Thread(target=start_slowly)
-    with quick_worker(run.monkeypatch):
-        starter.start()
-        begun.wait()
-        worker.work(run.store, run.id, "token")
-    starter.join()
-    assert run.entry.state == "finished"
-
-
 NO_MEMORY = "It ran out of memory at step 12; try a smaller batch (it was 4, try 1) or a smaller model."
 
 
@@ -86,6 +66,22 @@ def test_each_failure_of_a_worker_is_recorded_as_one_sentence(run: LocalRun, err
     assert (entry.state, entry.worker, run.saved_step) == ("failed", None, 10)
     assert entry.message.startswith(message)
     assert "\n" not in entry.message
+    run.assert_goes_on()
+
+
+@pytest.mark.parametrize("name", [STATE, "000010.safetensors", FILE])
+def test_a_disk_that_is_full_at_any_file_ends_the_run_with_a_sentence(run: LocalRun, name: str) -> None:
+    replace = os.replace
+
+    def full(old: str, new: Path) -> None:
+        if new.name == name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(old, new)
+
+    with run.monkeypatch.context() as patch:
+        entry = run.train({9: lambda: patch.setattr(os, "replace", full)})
+    assert (entry.state, entry.message.partition(";")[0]) == ("failed", "The disk is full")
+    assert not list(run.folder.rglob("*.part"))
     run.assert_goes_on()
 
 

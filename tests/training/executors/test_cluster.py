@@ -1,4 +1,4 @@
-"""A real Ray cluster of one node, in a network namespace of its own; `python -m tests.faults.ray` tries more of it."""
+"""A real Ray cluster of one node, in a network namespace of its own; `python -m tests.faults.ray` kills nodes and servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,15 @@ def cluster_of(store: RunStore) -> Iterator[Callable[[Callable[[], object]], Non
     """A cluster and a server of this run store; gives a function that waits until something holds."""
     folder = store.folder.parent
     with open(folder / "out", "wb") as out:  # a pipe would be held open by whatever is left
-        command = [sys.executable, "-m", "tests.loopback", sys.executable, "-m", "tests.faults.ray_site", str(folder)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.loopback",
+            sys.executable,
+            "-m",
+            "tests.training.executors.ray_site",
+            str(folder),
+        ]
         site = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=out, stderr=out)
 
     def wait_until(holds: Callable[[], object]) -> None:

@@ -17,7 +17,6 @@ from xformer.training import executors, jobs, liveness
 from xformer.training.executors import __main__, relay
 from xformer.training.executors.relay import Status
 from xformer.training.limits import Limits
-from xformer.training.liveness import LOCK
 from xformer.training.run_store import RunStore
 
 
@@ -32,19 +31,6 @@ def test_the_environment_chooses_the_executor() -> None:
 def test_ray_is_imported_where_a_cluster_is_used_and_not_by_a_server() -> None:
     for file in Path(executors.__file__).parents[1].rglob("*.py"):
         assert not re.search(r"^(import|from) ray\b", file.read_text(), re.MULTILINE), file
-
-
-def test_the_status_is_that_of_a_process_at_work(store: RunStore) -> None:
-    Status("a:1", nodes=3, cpus=4, free_cpus=1).write(store.folder)
-    assert Status.read(store.folder) is None
-    lock = liveness.take(store.folder / relay.RELAY_LOCK)
-    found = Status.read(store.folder)
-    assert found is not None
-    assert (found.nodes, found.cpus, found.free_cpus) == (3, 4, 1)
-    (store.folder / relay.STATUS).write_text("nonsense")
-    assert Status.read(store.folder) is None
-    assert lock is not None
-    os.close(lock)
 
 
 def test_runs_of_a_cluster_have_one_process_beside_all_servers(
@@ -69,16 +55,6 @@ def test_runs_of_a_cluster_have_one_process_beside_all_servers(
     assert liveness.with_process_state(store, entry) == entry
     assert [module for module, _ in started] == ["xformer.training.executors"]
     os.close(held.pop())
-
-
-def test_a_waiting_run_is_left_to_the_cluster(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XFORMER_EXECUTOR", "ray")
-    monkeypatch.setattr(jobs, "start_relay", lambda store: None)
-    run = jobs.submit(store, tiny_preset())
-    assert store.entry(run).state == "queued"
-    monkeypatch.setenv("XFORMER_EXECUTOR", "slurm")
-    with pytest.raises(ConfigError, match="XFORMER_EXECUTOR must be"):
-        jobs.submit(store, tiny_preset())
 
 
 def test_a_large_sweep_fits_in_batches(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,19 +103,3 @@ def test_a_head_that_is_gone_is_noticed_within_a_moment() -> None:
         threading.Thread(target=__main__._watch, args=(head, gone.set), daemon=True).start()
         assert not gone.wait(0.6)
     assert gone.wait(30)
-
-
-def test_abandoned_folders_of_nodes_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from xformer.training.executors import remote
-
-    monkeypatch.setattr(remote.tempfile, "gettempdir", lambda: str(tmp_path))
-    kept, new, old = (tmp_path / f"{remote.PREFIX}{name}" for name in ("kept", "new", "old"))
-    for folder in (kept, new, old):
-        folder.mkdir()
-    lock = liveness.take(kept / LOCK)
-    for folder in (kept, old):
-        os.utime(folder, (1, 1))
-    remote._remove_abandoned()
-    assert sorted(tmp_path.iterdir()) == [kept, new]
-    assert lock is not None
-    os.close(lock)
