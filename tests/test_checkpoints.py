@@ -194,6 +194,14 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "a gigantic task": (lambda: with_task(symbols=100_000, max_len=10_000), "vocab_size"),
     "a card that is a list": (lambda: with_meta(card="[]"), "card must be a JSON object"),
+    "a config nested too deep": (lambda: with_meta(config="[" * 300_000), "configuration is not valid JSON"),
+    "NaN in the card": (lambda: with_meta(card='{"loss": NaN}'), "card holds NaN"),
+    "cut in its weights": (lambda: GOOD[: 3 * len(GOOD) // 4], "follow the header"),
+    "a large table": (lambda: with_config(max_len=65_536, d_model=16_384), "max_len × d_model must be at most"),
+    "an endless unknown field": (lambda: with_config(**{"x" * 500_000: 1}), "no field"),
+    "a base that divides by 0": (lambda: with_config(position_base=5e-324), "position_base"),
+    "no metadata": (lambda: pack(meta={}), "not written by xformer"),
+    "an unknown task": (lambda: with_task(name="think"), "name must be one of"),
     "a pickle": (lambda: pickle.dumps(Exploit()), "safetensors file"),
 }
 

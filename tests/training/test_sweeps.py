@@ -208,3 +208,18 @@ def test_a_damaged_list_of_models_is_a_damaged_run(store: RunStore) -> None:
         store.change(run, sweep=bad)
         assert store.entry(run).state == "damaged"
         assert "sweep" in store.entry(run).message
+
+
+def test_the_last_maps_are_written_before_the_last_model_is_a_run(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, become_run, found = submit(store, seed=[0, 1, 2]), worker.become_run, []
+
+    def noted(*of: Any, **how: Any) -> None:  # whoever sees all models as runs asks for no more files
+        found.append(map_steps(store.folder_of(run))[-1:])
+        become_run(*of, **how)
+
+    monkeypatch.setattr(worker, "become_run", noted)
+    train(store, run, monkeypatch)
+    assert found[-1] == map_steps(store.folder_of(run))[-1:] == [20]
+    assert read_maps(store.folder_of(run), 20).reshape(3, -1).any(axis=1).all()

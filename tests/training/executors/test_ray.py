@@ -405,3 +405,16 @@ def test_the_command_line_trains_on_a_cluster_what_it_trains_here(
         found[name] = {str(file.relative_to(out)): bits(file) for file in files}
     assert found["ray"] == found["process"]
     assert len(offices) == 1
+
+
+def test_an_answer_between_the_end_of_a_run_and_that_of_its_thread_has_its_rows(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = office.store.add(PRESET)
+    office.executor.round(starts=True)
+    (actor,) = office.cluster.actors.values()
+    actor.thread.join(PATIENCE)
+    monkeypatch.setattr(actor.thread, "is_alive", lambda: True)
+    report = actor.poll({}, {}, ())
+    assert (report.is_over, report.row["state"]) == (False, "finished")
+    assert [row["step"] for row in report.rows[run]][-1] == PRESET.train.steps
