@@ -235,31 +235,6 @@ def test_lightning_is_bit_identical_with_and_without_it(tmp_path: Path) -> None:
     assert (entry.state, entry.step) == ("finished", STEPS)
 
 
-def test_a_peft_model_is_read_through_its_adapters_and_trains_bit_identically() -> None:
-    peft: Any = pytest.importorskip("peft", reason="peft is not installed: LoRA was NOT tested")
-
-    def run(health: AttentionHealth | None) -> Any:
-        torch.manual_seed(0)
-        model = peft.get_peft_model(llama(), peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"])).train()
-        optimiser = torch.optim.AdamW(model.parameters(), lr=1e-1)
-        losses = []
-        for step, ids in enumerate(batches(), start=1):
-            loss = model(ids, labels=ids).loss
-            loss.backward()
-            optimiser.step()
-            optimiser.zero_grad()
-            losses.append(loss.item())
-            if health is not None:
-                health.step(model, step, loss=loss)
-        return losses, list(model.parameters()), torch.get_rng_state(), []
-
-    health = AttentionHealth(batches()[0, :2, :7], every=1)
-    assert same(run(None), run(health))
-    table = health.table()
-    assert table["step"].unique().tolist() == list(range(1, STEPS + 1))
-    assert table.query("layer == 0 and step > 1")["moved"].gt(0).all()  # by the adapters: nothing else is trained
-
-
 @pytest.mark.cuda
 def test_on_a_gpu_it_measures_what_it_measures_on_the_processor() -> None:
     tables = []

@@ -38,15 +38,6 @@ def test_a_server_for_others_prints_its_address_in_the_network(
     assert started.pop()[2:] == ["--server.address", "127.0.0.1"]
 
 
-def test_a_terminal_shows_the_address_as_a_code(capsys: pytest.CaptureFixture[str]) -> None:
-    app._print_code("http://192.0.2.7:8613")
-    assert capsys.readouterr().out == ""  # a log file has no use for it
-    rows = app._code("http://192.0.2.7:8613").splitlines()
-    assert len(rows) > 10
-    # White on black with any colours of the terminal; a phone does not read the inverse.
-    assert all(row.startswith("\x1b[97;40m") and row.endswith("\x1b[0m") for row in rows)
-
-
 def test_a_server_starts_with_a_playlist_only_if_that_can_be_read(
     started: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,12 +12,11 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from pages.compare.comparison import ModelSettings, incompatibility_reason, names_of, places_of, read_variant
+from pages.compare.comparison import ModelSettings, incompatibility_reason, names_of, read_variant
 from pages.compare.texts import usual_other
 from tests.pages.code_and_picture import left_by
 from tests.pages.conftest import ROOT, Open, complaints, in_link, text, with_weights
 from xformer import Checkpoint, Transformer, load
-from xformer.analysis.scoring import count_agreement
 from xformer.checkpoints import to_bytes
 from xformer.config import ModelConfig, TaskConfig
 from xformer.decoding import Sampling
@@ -48,16 +47,12 @@ def _no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("reverse-decoder", "reverse-decoder~temperature-3~top_k-5~top_p-0.9~seed-3", "steps"),
         ("reverse-small", "reverse-small~token:2.5", "lens"),
-        ("reverse-mirror", "sort", "many"),
         ("characters", "characters~positions:off", "attention"),
-        ("characters", "characters~positions:off", "lengths"),
     ],
 )
-def test_each_pair_opens_at_its_first_divergence_in_each_panel(
+def test_a_pair_opens_at_its_first_divergence(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, a: str, b: str, panel: str
 ) -> None:
-    few = lambda variants, samples, seed: count_agreement(variants, samples=samples // 50, seed=seed)  # noqa: E731
-    monkeypatch.setattr("pages.compare.panels.count_agreement", few)
     app = open_page(COMPARE, a=a, b=b, panel=panel, **({} if a == "characters" else {"input": INPUT}))
     assert complaints(app) == []
     assert (in_link(app, "a"), in_link(app, "b")) == (a, b)
@@ -75,8 +70,6 @@ def test_each_pair_opens_at_its_first_divergence_in_each_panel(
         assert len(scope["picture"]) == 4
         again = [scope["r1"], scope["r2"]]
         assert [[one.labels[token] for token in one.predicted] for one in again] == predicted
-    if "token" in b:  # by its variant only
-        assert [one[2] for one in predicted] != ["5", "5"]
     if panel == "attention":  # a continuation is neither right nor wrong
         assert not re.search("right(?! answer)|✗", text(app))
         assert not any(player["has_right_answer"] or player["answer"] for player in sent["models"])
@@ -190,26 +183,12 @@ def test_the_first_variant_is_the_model_of_the_other_screens_until_they_show_som
     assert ruler(app)["reads"] == ["1", "2", "3", "4"]
     assert {name: in_link(app, name) for name in link} == link
     app.selectbox(key="compare_model_1").set_value("reverse-mirror").run()
+    app.text_input(key="compare_input").set_value("5 6 7").run()
     app.switch_page("pages/attention/page.py").run()
-    assert {name: in_link(app, name) for name in link} == link
-    app.switch_page(COMPARE).run()
-    assert (in_link(app, "a"), in_link(app, "b")) == ("reverse-small~positions:off", "reverse-mirror")
-    app.switch_page("pages/attention/page.py").run()
+    assert {name: in_link(app, name) for name in link} == link | {"input": "5 6 7"}
     app.button_group(key="mask").set_value("causal").run()
     app.switch_page(COMPARE).run()
     assert (in_link(app, "a"), in_link(app, "b")) == ("reverse-small~causal~positions:off", "reverse-mirror")
-
-
-def test_an_input_typed_here_is_that_of_the_other_screens_where_they_can_read_it(open_page: Open) -> None:
-    app = open_page(COMPARE, model="reverse-small", input="1 2 3 4")
-    app.text_input(key="compare_input").set_value("5 6 7").run()
-    app.switch_page("pages/attention/page.py").run()
-    assert in_link(app, "input") == "5 6 7"
-    app = open_page(COMPARE, model="digits", input="test 5")
-    assert "It stays the model of the other screens" in text(app)
-    assert in_link(app, "reads")
-    app.switch_page("pages/attention/page.py").run()
-    assert (in_link(app, "model"), in_link(app, "input")) == ("digits", "test 5")
 
 
 def test_read_variant_inverts_text() -> None:
@@ -223,15 +202,11 @@ def test_read_variant_inverts_text() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "There is no model"),
         ("../../etc", "There is no model"),
         ("reverse~ablate:encoder.9.attn.0", "no attention layer"),
         ("reverse~temperature-nan", "temperature must be from 0"),
         ("reverse~temperature-hot", "temperature must be a number"),
-        ("reverse~top_k-99999", "top_k must be at most"),
         ("reverse~top_k-" + "9" * 400, "top_k must be from 0"),
-        ("reverse~seed--1", "seed must be"),
-        ("reverse~top_p-0", "must be above 0"),
         ("reverse~" + "x" * 5000, "characters in a link"),
     ],
 )
@@ -278,19 +253,6 @@ def test_another_model_keeps_the_changes_that_fit_it(open_page: Open) -> None:
     assert in_link(app, "b") == "reverse-small~causal~ablate:encoder.0.ffn~temperature-2"
     app = open_page(COMPARE, a="reverse~positions:off")  # one alone gets a contrast
     assert [player["name"] for player in ruler(app)["models"]] == ["A · positions off", "B · as trained"]
-
-
-def test_the_pair_is_found_among_the_variants_that_take_the_step() -> None:
-    assert [places_of("AC", list(letters)) for letters in ("ABC", "BC", "B", "")] == [(0, 2), (0, 1), None, None]
-    assert places_of("BD", list("BCD")) == (0, 2)
-
-
-def test_the_temperature_of_a_variant_is_written_into_the_link(open_page: Open) -> None:
-    app = open_page(COMPARE, a="reverse-small", b="reverse-small~positions:off")
-    app.session_state["compare_settings_1"] = True  # a click on its button, which AppTest does not know
-    app.run().number_input(key="compare_1_temperature").set_value(0.5).run()
-    assert not app.exception
-    assert in_link(app, "b") == "reverse-small~positions:off~temperature-0.5"
 
 
 def test_a_search_types_an_input_on_which_models_differ(open_page: Open) -> None:

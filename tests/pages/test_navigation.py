@@ -46,7 +46,7 @@ def test_what_is_chosen_on_one_screen_is_on_the_next_and_is_not_undone_later(ope
     """Clicks through all screens are made in a browser, without changes of the run."""
     app = open_page(ATTENTION, **LINK)
     assert looked_at(app) == LINK
-    for page in ("pages/first_principles/page.py", "pages/home/page.py", RESIDUAL):
+    for page in ("pages/first_principles/page.py", RESIDUAL):
         click(app, page)
     assert looked_at(app) == LINK
     app.sidebar.segmented_control(key="mask").set_value("full").run()

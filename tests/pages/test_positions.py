@@ -20,7 +20,7 @@ from xformer.positions import POSITION_KINDS
 from xformer.reading import rerun
 
 PAGE = "pages/positions/page.py"
-KINDS = [("encoder", "none"), ("decoder", "rotary"), ("decoder", "t5"), ("encoder-decoder", "learned")]
+KINDS = [("encoder", "none"), ("decoder", "t5"), ("encoder-decoder", "learned")]
 
 
 @pytest.fixture(scope="module")
@@ -138,17 +138,6 @@ def test_notes_hold_under_a_mask(open_page: Open) -> None:
     app.segmented_control(key="mask").set_value("as trained").run()
     assert "only their **order** is lost" in text(app)
     assert "causal mask" not in text(app)
-
-
-def test_another_head_and_other_waves_by_link(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse-small", watch="2.1")
-    assert complaints(app) == []
-    assert app.selectbox(key="watch").value == "2.1"
-    app = open_page(PAGE, model="reverse-decoder", waves="63-1", show="own")
-    assert app.multiselect(key="waves").value == [63, 1]
-    assert app.query_params["waves"] == "63-1"
-    app.sidebar.selectbox(key="model").set_value("reverse-mirror").run()  # a smaller model
-    assert complaints(app) == []
 
 
 @pytest.mark.usefixtures("kinds")

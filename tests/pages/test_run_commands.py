@@ -162,6 +162,10 @@ def test_an_imported_run_is_its_owners_alone_until_it_is_shared(
     [entry] = RunStore(runs).entries()
     assert (entry.owner, entry.private) == (MINE, 1)
     assert any("**a gift**" in element.value for element in app.markdown)
+    app.file_uploader(key="runs_import_1").upload("gift.safetensors", content, "application/octet-stream").run()
+    assert [plain(element.value) for element in app.success] == [
+        "These weights are here already: they are “a gift”, step 12."
+    ]
 
     be(THEIRS)
     for page, name, value in (
@@ -185,17 +189,6 @@ def test_an_imported_run_is_its_owners_alone_until_it_is_shared(
     assert complaints(app) == []
     be("")
     assert any("**a gift**" in element.value for element in open_page(RUNS).markdown)
-
-
-def test_on_a_local_server_nothing_is_marked_private(
-    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XFORMER_OPEN", "1")
-    run = add(RunStore(runs), "one")
-    RunStore(runs).change(run, private=1)
-    app = with_menu(open_page(RUNS, runs=run), run)
-    assert not [button for button in app.button if str(button.key).startswith("runs_share")]
-    assert "only" not in " ".join(caption.value for caption in app.caption).lower()
 
 
 def test_the_duration_of_a_private_run_is_not_shared(runs: Path) -> None:

@@ -143,9 +143,6 @@ def test_a_finished_sweep_shows_its_pictures_and_opens_each_model(
     assert app.query_params["run"] == members(store, run)[0].id
     assert status_of(app).startswith("Finished after")
     clicked_on_a_cell(StoredSweep(store, run), monkeypatch)
-    app = open_page(RUNS, runs="")  # no row is ticked
-    assert list(app.dataframe[0].value["name"]) == ["Many"]
-    assert "4 models of sweeps not shown, tick a sweep to see its own" in everything(app)
 
 
 def clicked_on_a_cell(sweep: StoredSweep, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,27 +157,6 @@ def clicked_on_a_cell(sweep: StoredSweep, monkeypatch: pytest.MonkeyPatch) -> No
             sweep_view._follow_outcome(sweep)
             _, number = chosen["sweep_member"]
             assert sweep.members[number].values == {"weight_decay": cell["weight_decay"], "seed": cell["seed"]}
-
-
-def test_the_maps_follow_the_latest_step_until_the_slider_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    state: dict[str, Any] = {}
-    slider = SimpleNamespace(session_state=state, select_slider=lambda label, options, *, key, **rest: state[key])
-    monkeypatch.setattr(sweep_view, "st", slider)
-    entry = SimpleNamespace(id="a", state="running")
-    sweep: Any = SimpleNamespace(entry=entry)
-
-    def ask(*steps: int) -> int | None:
-        return sweep_view._ask_step(sweep, list(steps))
-
-    assert [ask(0), ask(0, 5), ask(0, 5, 10)] == [None, 5, 10]
-    state["sweep_step_a"] = 5  # asked again before the browser knew of 10
-    assert ask(0, 5, 10, 15) == 15
-    state["sweep_step_a"] = 0  # dragged there
-    assert ask(0, 5, 10, 15, 20) == 0
-    state["sweep_step_a"] = 20  # dragged to the end, it goes along again
-    assert [ask(0, 5, 10, 15, 20), ask(0, 5, 10, 15, 20, 25)] == [20, 25]
-    entry.state, state["sweep_step_a"] = "finished", 5  # nothing goes on, so it was dragged
-    assert ask(0, 5, 10) == 5
 
 
 def test_the_remaining_time_is_shown_once_the_speed_is_known() -> None:
