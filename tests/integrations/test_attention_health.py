@@ -370,12 +370,3 @@ def test_patterns_are_codes_from_0_to_253_and_masked_cells_are_255() -> None:
     later = torch.ones(5, 5, dtype=torch.bool).triu(1).expand(3, 5, 5)
     assert codes[later].eq(255).all()
     torch.testing.assert_close(codes[~later], (253 * pattern[~later]).round().long())
-
-
-def test_weights_are_kept_on_request_only(tmp_path: Path) -> None:
-    for weights in (False, True):
-        health = AttentionHealth(batches()[0, :1, :5], every=1, out=tmp_path, weights=weights)
-        health.step(own_decoder(), 1)
-        files = [*RunStore(tmp_path).folder_of(health.run).rglob("*.safetensors")]
-        assert len(files) == int(weights)
-        health.close()

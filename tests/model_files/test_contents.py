@@ -45,12 +45,10 @@ OWN_CODE = {"auto_map": {"AutoModel": "evil.Model"}}
     [
         ({}, "There are no weights there; give a folder with config.json and model.safetensors, or a .gguf file."),
         ({"config.json": CONFIG, "pytorch_model.bin": b""}, r"as a pickle \(pytorch_model.bin\).* save_pretrained"),
-        ({"config.json": CONFIG, "weights.safetensors": SAFE["model.safetensors"]}, "alone is not a model"),
         ({"a.gguf": gguf(), "b.gguf": gguf()}, r"has 2 GGUF files \(a.gguf, b.gguf\); give the path of one"),
         (SAFE, "no config.json, which describes them"),
         ({"config.json": {"model_type": "../llama"}, **SAFE}, "must name the model_type"),
         ({"config.json": "[" * 100_000, **SAFE}, "config.json is not valid JSON"),
-        ({"config.json": "[]", **SAFE}, "must hold a JSON object, got list"),
         ({"config.json": CONFIG, "model.safetensors": SAFE["model.safetensors"][:-1]}, "take 48 bytes, but 47 follow"),
         ({"config.json": CONFIG | OWN_CODE, **SAFE}, r"own code \(config.json names 'evil"),
         ({"config.json": CONFIG, "tokenizer_config.json": {"auto_map": {"AutoTokenizer": ["evil.T", None]}}, **SAFE},
@@ -59,7 +57,6 @@ OWN_CODE = {"auto_map": {"AutoModel": "evil.Model"}}
         ({"config.json": CONFIG | {"transformers_weights": "adapter_model.bin"}, **SAFE}, "under transformers_weights"),
         ({"config.json": CONFIG | {"quantization_config": {"quant_method": "gptq"}}, **SAFE}, "quantised with 'gptq'"),
         ({"config.json": CONFIG, "adapter_config.json": {}, **SAFE}, "an adapter to another model"),
-        ({"m.gguf": gguf(), "config.json": CONFIG | OWN_CODE}, "brings its own code"),
     ],
 )  # fmt: skip
 def test_a_folder_that_cannot_be_read_is_refused_with_the_reason(

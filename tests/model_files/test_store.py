@@ -109,22 +109,6 @@ def test_what_is_used_is_never_given_up_and_the_one_unused_for_longest_makes_roo
     assert store.job("hf:b") is None
 
 
-def test_one_that_is_started_or_waited_for_is_loaded_once_and_not_given_up(machine: Machine) -> None:
-    store = machine.store()
-    machine.gate.clear()
-    job, used = store.start("hf:a"), store.use("hf:a")  # the first of whom does not wait
-    assert store.start("hf:a") is job
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(used.__enter__)
-        until(lambda: job.progress == (1, 2, "reading hf:a") and store._slots["hf:a"].users == 1)
-        assert (job.state, store.open_ids(), store.unload_unused()) == ("running", [], [])
-        machine.gate.set()
-        assert asked.result() is job.wait()
-        assert store.unload_unused() == []
-    assert store.job("hf:a") is job
-    assert machine.loads == ["hf:a"]
-
-
 def test_a_model_unused_for_a_while_is_closed(machine: Machine) -> None:
     store = machine.store(kept_seconds=0.05)
     with store.use("hf:a"):

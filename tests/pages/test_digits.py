@@ -58,19 +58,6 @@ def test_home_says_what_the_model_says_and_its_gallery_shows_the_mistakes(open_p
     assert any("which is wrong" in element.value for element in app.caption)
 
 
-def test_the_sidebar_chooses_test_images(open_page: Open) -> None:
-    app = open_page("pages/embeddings/page.py", model=MODEL)
-    app.sidebar.button(key="random_input").click().run()
-    number = int(app.query_params["input"].removeprefix("test "))
-    assert app.sidebar.number_input(key="test_number").value == number
-    wrong = wrong_ones(predict_test_images(checkpoint().model))["image"].tolist()
-    app.sidebar.number_input(key="test_number").set_value(wrong[-1]).run()
-    for image in wrong[:2]:  # after the last one the first one comes again
-        app.sidebar.button(key="wrong_input").click().run()
-        assert app.query_params["input"] == f"test {image}"
-    assert not app.exception
-
-
 def test_what_is_drawn_is_neither_right_nor_wrong(open_page: Open) -> None:
     app = open_page(model=MODEL, input="7-00g", mask="causal")  # an older link states the digit
     assert app.query_params["input"] == "drawn 00g"

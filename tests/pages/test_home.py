@@ -35,8 +35,6 @@ def test_an_answer_that_the_scene_shows_is_not_drawn_again_until_two_runs_are_co
     masked = read(ROOT / "checkpoints/reverse", "3 7 12 9", edits=[set_causal(True)])
     assert changed[1]["tokens"] == ["9", "12", "7", "3"] != changed[2]["tokens"]
     assert changed[2]["tokens"] == [masked.subject.labels[token] for token in masked.predicted]
-    decoded = strip_lanes(open_page(PAGE, model="reverse-seq2seq", input="3 7 12 9"))
-    assert decoded[1]["tokens"][:4] == ["9", "12", "7", "3"]
 
 
 def test_a_changed_input_is_judged_by_its_own_answer(open_page: Open) -> None:

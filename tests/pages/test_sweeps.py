@@ -11,19 +11,16 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pages.train import sweep as sweep_view
 from pages.train.sweep import sweep_finding, sweep_notes, time_left
 from tests.pages.conftest import Open, everything
 from tests.pages.test_runs import RUNS, with_menu
 from tests.pages.test_train import PAGE, buttons, status_of
 from tests.training.test_sweeps import members, train
 from tests.training.tiny import tiny_preset
-from xformer import viz
 from xformer.errors import ConfigError
 from xformer.presets import PRESETS
 from xformer.training import jobs
 from xformer.training.run_store import RunStore
-from xformer.training.stored_sweep import StoredSweep
 from xformer.training.sweeps import READY, SWEPT, USUAL, check_alike, read_values, sweep
 
 PRESET = tiny_preset(steps=10, log_every=5, snapshot_every=5)
@@ -142,21 +139,6 @@ def test_a_finished_sweep_shows_its_pictures_and_opens_each_model(
     assert not app.exception
     assert app.query_params["run"] == members(store, run)[0].id
     assert status_of(app).startswith("Finished after")
-    clicked_on_a_cell(StoredSweep(store, run), monkeypatch)
-
-
-def clicked_on_a_cell(sweep: StoredSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A click on each cell of the outcome chooses the model with its settings."""
-    drawn, chosen = viz.sweep_outcome(sweep.outcomes(), x="seed", y="weight_decay").to_dict(), dict[str, Any]()
-    assert drawn["params"][0]["select"]["fields"] == ["seed", "weight_decay"]
-    with monkeypatch.context() as patch:
-        patch.setattr(sweep_view.st, "session_state", chosen)
-        for cell in drawn["datasets"][drawn["data"]["name"]]:
-            clicked = {"cell": [{"seed": cell["seed"], "weight_decay": cell["weight_decay"]}]}
-            chosen["sweep_outcome"] = type("State", (), {"selection": clicked})()
-            sweep_view._follow_outcome(sweep)
-            _, number = chosen["sweep_member"]
-            assert sweep.members[number].values == {"weight_decay": cell["weight_decay"], "seed": cell["seed"]}
 
 
 def test_the_remaining_time_is_shown_once_the_speed_is_known() -> None:

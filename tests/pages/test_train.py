@@ -307,24 +307,6 @@ def test_an_input_that_is_too_large_for_a_timeline_shows_an_error(
         assert "Finished after" in status_of(app)
 
 
-def test_a_worker_that_was_killed_is_not_shown_as_training(open_page: Open, runs: Path) -> None:
-    """Its end is not in the run store yet; on a full disk it cannot be."""
-    run = finished(runs, state="running", worker="w", device="cpu", pid=1)
-    lock = liveness.take(RunStore(runs).folder_of(run) / liveness.LOCK)
-    assert lock is not None
-    liveness.sign(lock, 2**22 + 1, "The disk is full; what was kept before is whole.")
-    app = open_page(PAGE, run=run)
-    assert "Training on the CPU" in status_of(app)
-    os.close(lock)
-    app.run()
-    assert not app.exception
-    assert (
-        "Interrupted after step 12 of 12. The disk is full; what was kept before is whole. Resume goes on"
-        in status_of(app)
-    )
-    assert "run_resume" in buttons(app)
-
-
 def test_settings_that_take_too_much_memory_cannot_be_started(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MAX_RUN_MEMORY", "100")
     app = own(open_page(PAGE))

@@ -107,10 +107,6 @@ def test_kept_weights_of_our_model_open_on_the_other_screens_and_in_compare(open
     app.button(key=f"runs_open_{run}_Attention").click().run()
     assert not app.exception
     assert app.query_params["model"] == f"{run}@5"
-    train = open_page("pages/train/page.py", run=run, step="0")
-    train.button(key="open_Home").click().run()
-    assert not train.exception
-    assert train.query_params["model"] == f"{run}@0"
     compare = open_page("pages/compare/page.py", a=f"{run}@0", b=f"{run}@5")
     assert not compare.error
     assert [compare.query_params[name] for name in "ab"] == [f"{run}@0", f"{run}@5"]
