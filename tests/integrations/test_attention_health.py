@@ -115,25 +115,6 @@ def test_a_plain_loop_is_bit_identical_with_and_without_it(name: str, device: st
     assert health.loss_table()["loss"].notna().sum() == STEPS
 
 
-def test_a_compiled_model_is_bit_identical_and_not_compiled_again() -> None:
-    compiled: list[int] = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        compiled.append(len(inputs))
-        return graph.forward
-
-    def make() -> nn.Module:
-        torch.compiler.reset()
-        return torch.compile(Dropping(), backend=backend)  # type: ignore[return-value]
-
-    health = AttentionHealth(batches()[0, :2, :7], every=2)
-    without = plain(make, None, steps=4)
-    n = len(compiled)
-    assert same(without, plain(make, health, steps=4))
-    assert len(compiled) == 2 * n > 0
-    assert health.table()["step"].unique().tolist() == [2, 4]
-
-
 def llama(**options: Any) -> Any:
     transformers = pytest.importorskip(
         "transformers", reason="transformers is not installed: its Trainer was NOT tested"
@@ -246,17 +227,6 @@ def test_on_a_gpu_it_measures_what_it_measures_on_the_processor() -> None:
     assert_frame_equal(*tables, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.cuda
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_on_a_gpu_the_trainer_of_transformers_is_bit_identical_in_bfloat16(tmp_path: Path, attention: str) -> None:
-    pytest.importorskip("transformers")
-    options = {"bf16": True, "use_cpu": False}
-    without = trainer_run(tmp_path, llama(attn_implementation=attention), **options)
-    health = AttentionHealth(batches()[0, :2, :7], every=2)
-    assert same(without, trainer_run(tmp_path, llama(attn_implementation=attention), health, **options))
-    assert health.table()["future"].eq(0).all()
-
-
 @pytest.fixture
 def process_group(tmp_path: Path) -> Iterator[None]:
     """A group for distributed training whose only process is this one."""
@@ -340,22 +310,13 @@ def test_a_run_is_live_while_it_trains_and_can_be_stopped_from_the_app(tmp_path:
         jobs.resume(store, health.run)
 
 
-def test_a_record_is_read_back_from_its_folder(tmp_path: Path) -> None:
-    model = GPT(VOCAB, d_model=12, n_heads=3, max_len=POS, fault="leaking mask")
-    health = AttentionHealth(batches()[0, :2, :7], every=2, out=tmp_path, causal=True)
-    for step in (0, 2, 4):
-        health.step(model, step, loss=2.0)
+def test_a_record_that_is_damaged_or_has_no_such_step_is_refused(tmp_path: Path) -> None:
+    health = AttentionHealth(batches()[0, :2, :7], every=2, out=tmp_path)
+    for step in (0, 2):
+        health.step(Dropping(), step)
     folder = RunStore(tmp_path).folder_of(health.run)
-    assert HealthRecord.is_in(folder)
-    found = HealthRecord.load(folder)
-    assert found.alarms == health.alarms
-    assert found.table().equals(health.table())
-    assert found.layer_table().equals(health.layer_table())
-    assert found.steps == [0, 2, 4]
-    planes = found.planes(2)
-    assert {codes.shape for codes in planes.values()} == {(3, 7, 7)}
-    with pytest.raises(InputError, match="There are patterns of the steps 0, 2, 4, got 3"):
-        found.planes(3)
+    with pytest.raises(InputError, match="There are patterns of the steps 0, 2, got 3"):
+        HealthRecord.load(folder).planes(3)
     (folder / "health" / "record.json").write_text(json.dumps({"alarms": 5}))
     with pytest.raises(CheckpointError, match="no readable"):
         HealthRecord.load(folder)

@@ -65,15 +65,6 @@ def test_a_masked_edge_is_opened_and_closed_again(open_page: Open) -> None:
     assert app.session_state["edits"] == ""
 
 
-def test_a_replaced_token_takes_the_place_of_an_earlier_one(open_page: Open) -> None:
-    before = "ablate:encoder.0.attn.1,token:1.3"
-    app = open_page(PAGE, model="reverse", input="4 9 2", panel="change the run", edits=f"{before},token:0.7")
-    app.selectbox(key="replace_token").set_value(8)
-    app.button(key="replace").click().run()
-    assert not app.exception
-    assert app.session_state["edits"] == f"{before},token:0.8"
-
-
 def switches(app: object, text: str) -> list:
     return [button for button in app.button if button.key == f"switch_{text}"]  # type: ignore[attr-defined]
 

@@ -99,12 +99,6 @@ def test_random_is_a_piece_of_the_held_out_text_and_another_model_begins_with_it
     [file] = texts.folder().iterdir()
     whole = file.read_text()
     assert typed.replace("↵", "\n") in whole[len(whole) - round(0.1 * len(whole)) :]
-    file.rename(file.with_suffix(".away"))  # the model reads on without its text; only drawing needs it
-    try:
-        assert app.run().sidebar.button(key="random_input").disabled
-        assert not app.exception
-    finally:
-        file.with_suffix(".away").rename(file)
 
 
 def text_choice_page() -> None:

@@ -61,18 +61,6 @@ def test_what_was_chosen_for_one_pair_is_not_kept_for_another(open_page: Open) -
     assert "logit(5) − logit(7)" in everything(app)
 
 
-def test_the_second_input_follows_the_first_until_one_is_typed(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse", compare="pairs", input=SIX)
-    before = app.text_input(key="pair_other").value
-    app.text_input(key="input").set_value("1 2 3 4 5 6").run()
-    followed = app.text_input(key="pair_other").value
-    assert followed != before
-    assert sum(a != b for a, b in zip(followed.split(), "123456", strict=True)) == 1
-    app.text_input(key="pair_other").set_value("9 2 3 4 5 6").run()
-    app.text_input(key="input").set_value("1 2 3 4 5 7").run()
-    assert app.text_input(key="pair_other").value == "9 2 3 4 5 6"
-
-
 def test_an_invalid_choice_shows_a_message(open_page: Open) -> None:
     app = open_page(PAGE, **LINK, cell="99999", answer="quark")
     assert [f"asks for a {name} that is not here" in everything(app) for name in ("cell", "token")] == [True, True]

@@ -38,8 +38,6 @@ def test_a_changed_image_is_shown_and_its_code_runs(open_page: Open, monkeypatch
     assert link.items() <= dict(app.query_params.items()).items()
     monkeypatch.chdir(ROOT)
     assert all(left_by(block.value)["picture"] is not None for block in app.code)
-    shown = [element.value for element in app.markdown]
-    assert shown.index("**Original**") < shown.index("**With 1 change**")
 
 
 def test_home_says_what_the_model_says_and_its_gallery_shows_the_mistakes(open_page: Open) -> None:
@@ -63,8 +61,7 @@ def test_what_is_drawn_is_neither_right_nor_wrong(open_page: Open) -> None:
     assert app.query_params["input"] == "drawn 00g"
     assert app.sidebar.text_input == []
     assert "the prediction is neither right nor wrong" in text(app)
-    assert not any(verdict in text(app) for verdict in ("Right:", "Wrong:", "which is", "meant to be"))
-    assert not any(element.value.startswith(("**Right", "**Wrong")) for element in app.markdown)
+    assert not any(verdict in text(app) for verdict in ("Right:", "Wrong:", "which is", "**Right", "**Wrong"))
 
 
 def test_what_the_page_sends_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -123,7 +120,6 @@ def test_a_scale_without_the_first_token_is_in_the_link_and_in_the_code(
     assert link.items() <= dict(app.query_params.items()).items()
     assert any("scale='without_first_token'" in block.value for block in app.code)
     assert any("without_first=True" in block.value for block in app.code)
-    assert not any("Hatched grey" in element.value for element in app.markdown)  # the first key is hatched too
     assert open_page(PAGE, model=TINY, scale="nonsense").warning
 
 
@@ -150,20 +146,3 @@ def test_a_large_run_is_shown_by_small_pictures(open_page: Open, monkeypatch: py
     assert header["layers"][0]["runs"][-1]["silenced"] == [2]  # the last is the changed one
     assert header["layers"][0]["moved"] == [0] * 6  # it looks where it looked
     assert max(header["layers"][1]["moved"]) > 0
-
-
-def test_two_models_are_rehearsed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once, most, lock = list[Path](), list[int](), threading.Lock()
-
-    def rehearse(path: Path) -> None:
-        with lock:
-            at_once.append(path)
-            most.append(len(at_once))
-        time.sleep(0.05)
-        with lock:
-            at_once.remove(path)
-
-    monkeypatch.setattr(models, "rehearse", rehearse)
-    with ThreadPoolExecutor(4) as visitors:
-        list(visitors.map(lambda number: models._rehearsed(tmp_path / str(number), number), range(4)))
-    assert max(most) == 2

@@ -52,14 +52,12 @@ def test_of_the_last_character_the_likeliest_next_is_explained(open_page: Open) 
 
 def test_of_many_positions_a_window_is_shown_and_stands_in_the_link(open_page: Open) -> None:
     numbers = " ".join(str(1 + index % 19) for index in range(60))
-    app = open_page(PAGE, model="reverse", input=numbers)
-    assert "Shown are 24 of 60 positions, 0 to 23" in text(app)
+    app = open_page(PAGE, model="reverse", input=numbers, picture="norms", **{"from": "24"})
+    assert "Shown are 24 of 60 positions, 24 to 47" in text(app)
     app.select_slider(key="residual_from").set_value(48).run()
     assert not app.exception
     assert "Shown are 12 of 60 positions, 48 to 59" in text(app)
     assert app.query_params["from"] in ("48", ["48"])
-    app = open_page(PAGE, model="reverse", input=numbers, picture="norms", **{"from": "24"})
-    assert "Shown are 24 of 60 positions, 24 to 47" in text(app)
 
 
 def test_the_sum_on_the_screen_is_the_models_logit(open_page: Open) -> None:

@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import run_commands, run_store
-from pages.shared.serving import access, limits
+from pages.shared.serving import limits
 from pages.train.setup import expected
 from tests.pages.conftest import Open, complaints, plain, with_weights
 from tests.pages.test_runs import RUNS, add, with_menu
@@ -137,17 +137,6 @@ def test_a_forged_press_without_a_cookie_starts_and_deletes_nothing(open_page: O
     name.proto.disabled = False
     assert not name.set_value("mine now").run().exception
     assert of(store) == before
-
-
-def test_a_run_belongs_to_the_number_that_the_browser_sent(
-    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XFORMER_OPEN", "0")
-    monkeypatch.setattr(access, "visitor_id", lambda: "c" * 32)
-    monkeypatch.setattr("xformer.training.jobs.next_for", lambda *_: [])
-    app = press(open_page(TRAIN), "start_reverse-small")
-    assert complaints(app) == []
-    assert [entry.owner for entry in RunStore(runs).entries()] == ["c" * 32]
 
 
 def test_an_imported_run_is_its_owners_alone_until_it_is_shared(
