@@ -29,9 +29,9 @@ def turned(x: Tensor, angles: Tensor, fault: str) -> Tensor:
 
 
 class Attention(nn.Module):
-    def __init__(self, fault: str, window: int | None, scaling: float) -> None:
+    def __init__(self, fault: str, window: int | None) -> None:
         super().__init__()
-        self.fault, self.window, self.scaling = fault, window, scaling
+        self.fault, self.window = fault, window
         self.flash = False
         self.query = nn.Linear(WIDTH, N_HEADS * D_HEAD, bias=False)
         self.key = nn.Linear(WIDTH, N_KV * D_HEAD, bias=False)
@@ -42,8 +42,7 @@ class Attention(nn.Module):
         rates = 10000.0 ** (-torch.arange(0, D_HEAD - 1, 2) / (D_HEAD - 1))
         if self.fault == "angles_in_half_precision":
             return positions[..., None].to(dtype) * rates.to(dtype)
-        factor = 1.0 if self.fault == "scaling_ignored" else self.scaling
-        return positions[..., None].float() / factor * rates
+        return positions[..., None].float() * rates
 
     def forward(self, x: Tensor, allowed: Tensor, positions: Tensor, past: Any, with_attention: bool) -> Any:
         n, fault = x.shape[1], self.fault
@@ -95,11 +94,11 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, fault: str, window: int | None, scaling: float) -> None:
+    def __init__(self, fault: str, window: int | None) -> None:
         super().__init__()
         self.fault = fault
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.attention = Attention(fault, window, scaling)
+        self.attention = Attention(fault, window)
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
 
     def forward(self, x: Tensor, *more: Any) -> Any:
@@ -112,7 +111,7 @@ class Block(nn.Module):
 
 
 class PlainGPT(nn.Module):
-    def __init__(self, fault: str = "", *, window: int | None = None, scaling: float = 1.0, seed: int = 0) -> None:
+    def __init__(self, fault: str = "", *, window: int | None = None, seed: int = 0) -> None:
         super().__init__()
         torch.manual_seed(seed)
         self.fault, self.window = fault, window
@@ -120,10 +119,9 @@ class PlainGPT(nn.Module):
             max_position_embeddings=128,
             tie_word_embeddings=True,
             sliding_window=window,
-            rope_scaling={"factor": scaling},
         )
         self.embedding = nn.Embedding(VOCAB, WIDTH)
-        self.blocks = nn.ModuleList(Block(fault if i == LAYER else "", window, scaling) for i in range(N_LAYERS))
+        self.blocks = nn.ModuleList(Block(fault if i == LAYER else "", window) for i in range(N_LAYERS))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCAB, bias=False)
         for module in self.modules():  # larger than usual, so that attention is not uniform
@@ -192,7 +190,6 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "segments_lost": ("packing", {"cell": lambda query, key: key < 5 <= query}),  # the document before it has 5 tokens
     "keys_counted_from_0": ("position_shift", {}),
     "pairing": ("rotary", {}),
-    "scaling_ignored": ("rotary", {}),
     "angles_in_half_precision": ("precision", {}),
     "window_one_more": ("window", {"cell": lambda query, key: query - key == 5}),
     "groups_in_turn": ("key_value_groups", {"head": 1}),  # of heads 0 to 3 over two groups, 1 and 2 read the wrong one
@@ -207,4 +204,4 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "first_token_twice": ("special_tokens", {"layer": None}),
 }
 """The check that names each fault, and where it is: in layer `LAYER` unless said otherwise; a cell only where it has one."""
-OPTIONS: dict[str, dict[str, Any]] = {"window_one_more": {"window": 5}, "scaling_ignored": {"scaling": 4.0}}
+OPTIONS: dict[str, dict[str, Any]] = {"window_one_more": {"window": 5}}

@@ -24,7 +24,7 @@ CASES = [(model, fault) for model in MODELS for fault in FAULTS if fault in PLAN
 NOT_ASKED = {"special_tokens", "conversion"}
 """Checks that need a tokenizer or an original."""
 RIGHT: list[tuple[str, dict[str, Any], set[str]]] = [
-    ("plain", {"window": 5, "scaling": 4.0}, {"equations"}),
+    ("plain", {"window": 5}, {"equations"}),
     ("llama", {}, {"equations", "window"}),
     ("own", {"window": 5}, {"causality_with_attention", "position_shift", "accumulation", "tied_weights"}),
 ]
