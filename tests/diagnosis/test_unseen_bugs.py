@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import xformer
-from tests.diagnosis.confusion import shipped
 from tests.layers.reference import randomise
 from xformer.config import ModelConfig
 from xformer.diagnosis.diagnose import diagnose, examination
@@ -182,21 +181,3 @@ def test_it_is_found_with_the_model_at_hand_and_where_it_shows_in_a_trace_too(un
     assert xformer.diagnose(broken, checks=[check]).findings[0].verdict == "broken"
     found = diagnose(inputs.record(broken), valid=inputs.valid, target_valid=inputs.target_valid).findings
     assert any(finding.severity == "error" for finding in found) == (unseen.name in BY_A_TRACE)
-
-
-@pytest.mark.parametrize(
-    ("name", "with_task"), [("reverse-seq2seq", True), ("reverse-seq2seq", False), ("modular", True)]
-)
-def test_no_two_lengths_of_an_examination_can_be_taken_for_each_other(name: str, with_task: bool) -> None:
-    """Source and target differ in each row, either being the longer one somewhere; and rows differ in their padding."""
-    checkpoint = shipped(name)
-    inputs = examination(checkpoint.config, checkpoint.task if with_task else None)
-    n = inputs.valid.sum(dim=1)
-    assert len(set(n.tolist())) > 1
-    assert (inputs.tokens[~inputs.valid] == checkpoint.config.pad_token).all()
-    if inputs.target is not None and inputs.target_valid is not None:
-        n_target = inputs.target_valid.sum(dim=1)
-        assert (n != n_target).all()
-        assert (n > n_target).any()
-        assert (n < n_target).any()
-        assert (inputs.target[~inputs.target_valid] == checkpoint.config.pad_token).all()

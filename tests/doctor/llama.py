@@ -12,7 +12,7 @@ from transformers.models.llama import modeling_llama as family
 from tests.doctor.plain_gpt import LAYER
 
 VOCAB = 59
-HERE = {"mask_lost_with_attention", "scale_of_kernel", "cache_starts_again", "segments_lost", "head_not_tied"}
+HERE = {"mask_lost_with_attention", "scale_of_kernel", "cache_starts_again", "head_not_tied"}
 """The mistakes that are planted here: those for which the checks treat a model of Transformers in a way of its own."""
 
 
@@ -39,8 +39,6 @@ class Attention(family.LlamaAttention):
         mask = mask.expand(-1, self.config.num_attention_heads, -1, -1).clone()
         if fault == "mask_lost_with_attention" and more.get("output_attentions"):
             mask = torch.zeros_like(mask)
-        if fault == "segments_lost":
-            mask = causal.expand_as(mask)
         is_halved = fault == "scale_of_kernel" and self.config._attn_implementation != "eager"
         self.scaling = self.head_dim**-0.5 / (2 if is_halved else 1)
         return super().forward(hidden_states, position_embeddings, mask, past_key_values, **more)

@@ -79,12 +79,6 @@ def test_what_the_page_sends_is_checked(monkeypatch: pytest.MonkeyPatch) -> None
         assert state["input"] == kept
 
 
-def test_a_link_to_a_missing_image_shows_a_warning(open_page: Open) -> None:
-    app = open_page(model=MODEL, input="test 999")
-    assert len(complaints(app)) == 1
-    assert app.query_params["input"] == "test 0"
-
-
 def test_the_attention_laid_over_the_image_is_that_of_the_run(open_page: Open) -> None:
     app = open_page(ATTENTION, model=MODEL, input="test 17", **{"from": "r2 c3"})
     trace = xformer.record(checkpoint().model, digit_images()[1].pixels[17][None])

@@ -55,12 +55,6 @@ def test_a_figure_follows_its_options(open_page: Open, files: Files, asked: Aske
     assert grey == {"width": 3.4, "font_size": 12, "grey": True, "dark": False}
 
 
-def test_the_title_has_the_layer_and_the_head(open_page: Open, files: Files, asked: Asked) -> None:
-    open_page(ATTENTION, model="reverse-small", input="3 7 12", head="2.1")
-    next(make for name, make in files.items() if name.endswith("-pattern.svg"))()
-    assert asked[0][1]["title"] == "reverse-small · layer 2 · head 1 · “3 7 12”"
-
-
 def caption(drawn: bytes) -> str:
     """The words of a figure or a page, with the lines put together again that a figure breaks."""
     text = drawn.decode()
