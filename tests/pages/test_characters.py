@@ -163,8 +163,6 @@ def test_more_than_the_model_reads_is_a_window_and_what_was_typed_stays(open_pag
     first = len(long) - len(shown) + 1
     assert f"Characters {first:,} to {len(long):,} of your {len(long):,} are shown" in text(app)
     assert app.sidebar.text_input(key="input").value == long
-    app.switch_page("pages/residual/page.py").run()  # the link of before is still there, as on Back
-    assert app.sidebar.text_input(key="input").value == long
     app.sidebar.text_input(key="input").set_value(shown).run()
     assert "are shown" not in text(app)
     assert "".join(app.query_params["input"]) == shown

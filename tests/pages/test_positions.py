@@ -119,9 +119,6 @@ def test_a_statement_about_order_needs_a_measured_result(open_page: Open, model:
     if blind:
         app.segmented_control(key="positions_show").set_value("places").run()
         assert "no more than chance" in text(app)
-        app.segmented_control(key="positions_show").set_value("attention").run()
-        app.button(key="positions_off").click().run()
-        assert "attention moves." in text(app)  # one answer is not counted
     else:
         app = open_page(PAGE, model="reverse", show="kinds", input="5 5 5")
         assert len(app.metric) == 0  # of equal tokens nothing is stated

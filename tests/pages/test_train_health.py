@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 import xformer
 from benchmarks.health import GPT
-from tests.pages.conftest import Open, complaints, everything, n_charts
+from tests.pages.conftest import Open, everything, n_charts
 from xformer.integrations import AttentionHealth
 from xformer.integrations.health_archive import to_archive
 from xformer.training.run_store import RunStore
@@ -24,23 +24,6 @@ def recorded(runs: Path) -> AttentionHealth:
         health.step(model, step, loss=3.0 - step / 10)
     health.close()
     return health
-
-
-def test_train_shows_the_film_the_alarms_and_any_measure(open_page: Open, runs: Path) -> None:
-    health = recorded(runs)
-    app = open_page("pages/train/page.py", run=health.run)
-    words = everything(app)
-    assert "Finished after" in words
-    assert "leak" in words
-    assert "of its attention is on later tokens" in words
-    assert "layer 2" in words
-    n, first = len(health.alarms), health.alarms[0]
-    told = "One alarm:" if n == 1 else f"{n} alarms, the first:"
-    assert f"{told} **{first.rule.replace('_', ' ')}** at step {first.frame}" in words
-    assert n_charts(app) == 2
-    app.selectbox(key="health_measure").set_value("future").run()
-    app.button(key="health_go_0").click().run()
-    assert complaints(app) == []
 
 
 def test_an_archive_is_imported_and_shown_and_a_bad_one_refused_in_a_sentence(

@@ -67,24 +67,17 @@ def test_the_sentence_names_deciding_and_opposing_sources(found: Attribution) ->
     assert "The largest contribution is **layer 1 · head 1** at the key (+2.42)." in one
 
 
-@pytest.mark.parametrize(
-    ("changed", "wanted"),
-    [
-        (
-            {"deciding": ()},
-            "No single source decides this; the largest contributions are layer 1 · head 1 at the key (+2.42) and",
-        ),
+def test_where_no_source_decides_the_sentence_names_none(found: Attribution) -> None:
+    changed: dict[str, Any]
+    for changed, wanted in (
+        ({"deciding": ()}, "No single source decides this; the largest contributions are layer 1 · head 1 at the key"),
         ({"weight": 0.01}, "less than an even share among 5 keys"),
         ({"advantage": -0.3}, "not above the mean of the others"),
         ({"advantage": 0.05, "removed": None}, "too little to explain"),
-    ],
-)
-def test_where_no_source_decides_the_sentence_names_none(
-    found: Attribution, changed: dict[str, Any], wanted: str
-) -> None:
-    said = sentence(replace(found, **changed), "the mean of the others")
-    assert wanted in said
-    assert "**layer" not in said
+    ):
+        said = sentence(replace(found, **changed), "the mean of the others")
+        assert wanted in said
+        assert "**layer" not in said
 
 
 def test_the_matrix_opens_a_layer_to_its_heads_and_sums_to_the_same(open_page: Open) -> None:
