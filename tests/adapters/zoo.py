@@ -91,7 +91,7 @@ class Member:
 
 
 CAUSAL = {"GPT2", "Llama", "CLIPText"}
-PAIRS = {"T5", "Bart", "Marian", "Whisper"}
+PAIRS = {"T5", "Bart", "Whisper"}
 MODALITIES = {
     **dict.fromkeys(("ViT", "DeiT", "Dinov2", "CLIPVision", "SiglipVision"), "image"),
     "Wav2Vec2": "sound",
@@ -108,7 +108,7 @@ HEADS = {
     "ForTokenClassification": "token_class", "ForQuestionAnswering": "answer_span",
     "ForNextSentencePrediction": "next_sentence", "ForPreTraining": "masked_token", "LMHeadModel": "next_token",
     "ForCausalLM": "next_token", "EncoderModel": "vectors", "ForConditionalGeneration": "pair_next_token",
-    "MTModel": "pair_next_token", "ForImageClassification": "image_class", "ForAudioClassification": "audio_class",
+    "ForImageClassification": "image_class", "ForAudioClassification": "audio_class",
     "ForCTC": "ctc",
 }  # fmt: skip
 """What a class produces, by the end of its name."""
@@ -132,7 +132,6 @@ ZOO: tuple[Member, ...] = (
     *_members("Llama", GROUPED, "ForCausalLM", "ForSequenceClassification"),
     *_members("T5", {**FAMILIES["T5"].sizes, **SPECIAL}, "Model", "ForConditionalGeneration", "EncoderModel"),
     *_members("Bart", FAMILIES["BART"].sizes, "ForSequenceClassification"),
-    *_members("Marian", FAMILIES["Marian"].sizes, "MTModel"),
     *_members("ViT", IMAGE, "Model", "ForImageClassification"),
     Member("CLIP", "Model", {**DUAL, "projection_dim": 10}, "similarity"),
     Member("CLIPText", "ModelWithProjection", {**CLIP_TEXT, "projection_dim": 10}, "vectors"),

@@ -182,21 +182,6 @@ def test_a_load_continues_for_other_visitors_when_one_leaves(machine: Machine) -
     assert machine.loads == ["hf:a"]
 
 
-def test_checks_run_beside_each_other_and_before_the_turn_to_load(machine: Machine) -> None:
-    both = threading.Barrier(2, timeout=20)
-
-    def check(id: str, step: Step) -> None:
-        if id != "quick":
-            both.wait()
-
-    store = ModelStore(machine.load, lambda id: 1, check=check)
-    jobs = [store.start("a")]
-    assert store.start("quick").ended(20)
-    jobs.append(store.start("b"))
-    assert [job.wait().id for job in jobs] == ["a", "b"]
-    assert machine.loads[0] == "quick"
-
-
 def test_what_fails_its_check_or_is_not_known_is_not_loaded(machine: Machine) -> None:
     def refuse(id: str, step: Step | None = None) -> int:
         raise ModelFileError(f"{id} is damaged.")

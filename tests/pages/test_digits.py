@@ -10,8 +10,7 @@ from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 
 import xformer
 from pages.shared import inputs
-from tests.pages.code_and_picture import left_by
-from tests.pages.conftest import ROOT, Open, complaints, text
+from tests.pages.conftest import ROOT, Open, text
 from xformer.analysis.images import predict_test_images, wrong_ones
 from xformer.formatting import percent
 from xformer.tasks.images import digit_images
@@ -28,16 +27,6 @@ def tables(app: Any) -> list[pd.DataFrame]:
     """The data behind the Vega-Lite charts on a page."""
     protos = [element.proto for element in app.get("vega_lite_chart")]
     return [convert_arrow_bytes_to_pandas_df(data.data.data) for proto in protos for data in proto.datasets]
-
-
-def test_a_changed_image_is_shown_and_its_code_runs(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    link = {"edits": "cut:encoder.0.attn.*.0-5", "laid": "rollout", "from": "r2 c3", "panel": "steps"}
-    app = open_page(ATTENTION, model=MODEL, input="test 17", **link)
-    assert complaints(app) == []
-    assert app.code
-    assert link.items() <= dict(app.query_params.items()).items()
-    monkeypatch.chdir(ROOT)
-    assert all(left_by(block.value)["picture"] is not None for block in app.code)
 
 
 def test_home_says_what_the_model_says_and_its_gallery_shows_the_mistakes(open_page: Open) -> None:

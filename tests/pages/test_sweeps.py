@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,14 +61,11 @@ def test_a_ready_sweep_starts_with_one_press_and_is_shown(open_page: Open, runs:
     assert status_of(app) == "16 models are waiting for their turn: it is next."
 
 
-def test_many_seeds_of_any_preset_or_of_own_settings_with_their_cost(open_page: Open, runs: Path) -> None:
+def test_many_seeds_of_any_preset(open_page: Open, runs: Path) -> None:
     app = open_page(PAGE)
     one = everything(app.button_group(key="train_group").set_value("own").run())
     app.segmented_control(key="train_way").set_value("seeds").run()
-    assert "**Time:**" in one
-    assert "**Time for one of them alone:**" in everything(app)
-    memory = [float(re.findall(r"Memory:\*\* about ([\d.]+) MB", text)[0]) for text in (one, everything(app))]
-    assert memory[0] < memory[1]
+    assert ["**Time for one of them alone:**" in words for words in (one, everything(app))] == [False, True]
     app.segmented_control(key="train_group").set_value("seeds").run()
     app.number_input(key="train_seeds").set_value(5).run()
     app.button(key="start_reverse-mirror").click().run()
