@@ -286,6 +286,21 @@ def test_a_read_sees_what_changed_since_the_last_one(case: Case) -> None:
 # Threads
 
 
+def test_four_threads_open_one_fresh_model_at_once(case: Case) -> None:
+    wanted = case.expected(case.make())
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(2):
+            model, together = case.make().train(), threading.Barrier(4)
+
+            def read(model: nn.Module = model, together: threading.Barrier = together) -> Tensor:
+                together.wait(30)
+                return case.read(model, keep=("logits",)).logits
+
+            with left_as_found(model):
+                found = [job.result(60) for job in [pool.submit(read) for _ in range(4)]]
+            assert all(distance(logits, wanted) <= ROUNDING for logits in found)
+
+
 @torch.no_grad()
 def test_edits_of_four_threads_do_not_mix_and_a_pass_beside_them_is_the_stock_models(case: Case) -> None:
     model = case.make().eval()
