@@ -98,11 +98,6 @@ FAMILIES = {
         {**PAIR, **SPECIAL, **PLACES, "decoder_start_token_id": 2, "forced_eos_token_id": 2},
         "model.decoder.layers.0.encoder_attn.out_proj", "decoder.0.cross_attn",
     ),
-    "Marian": Family(
-        "MarianMTModel",
-        {**PAIR, **PLACES, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0, "forced_eos_token_id": 2},
-        "model.encoder.layers.0.self_attn.out_proj", "encoder.0.attn",
-    ),
     "ViT": Family("ViTForImageClassification", IMAGE, "vit.layers.0.attention.o_proj", "encoder.0.attn"),
     "Whisper": Family(
         "WhisperForConditionalGeneration",

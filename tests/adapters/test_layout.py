@@ -13,7 +13,6 @@ from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
 from xformer import edits
 from xformer.adapters.huggingface import HuggingFaceModel
-from xformer.adapters.layout import routing
 from xformer.errors import UnavailableError
 
 NAME = "decoder.1.ffn.experts"
@@ -75,10 +74,3 @@ def test_a_model_without_a_mixture_has_no_experts() -> None:
     assert model.shape.experts == {}
     with pytest.raises(UnavailableError, match=r"No decoder\.0\.ffn\.experts was found"):
         xformer.analysis.expert_weights(xformer.read(model, TEXT), layer=0)
-
-
-def test_what_gives_numbers_and_weights_is_a_router_and_nothing_else_is() -> None:
-    scores, weights, numbers = torch.rand(5, 7), torch.rand(5, 2), torch.randint(0, 7, (5, 2))
-    assert routing((numbers, weights, scores)) == (2, 1, 0)
-    for other in ((scores, weights), (scores, weights, numbers + 7), scores):  # the second gives numbers of tokens, say
-        assert routing(other) is None

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from base64 import b64decode
-from io import BytesIO
-
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import xformer
 from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
 from xformer.adapters import huggingface
 from xformer.adapters.huggingface import HuggingFaceModel
-from xformer.adapters.on_demand import MASKED, OnDemand, reduced
-from xformer.errors import EditError
-from xformer.viz.packing import pattern_layers, small
+from xformer.adapters.on_demand import OnDemand, reduced
+from xformer.viz.packing import small
 
 TEXT = "the cat sat on the mat and the dog sat on the bird"
 
@@ -28,9 +22,7 @@ def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface, "KEPT_BYTES", 0)
 
 
-@pytest.mark.parametrize(
-    ("family", "changes"), [("Gemma2", ""), ("GPT-OSS", "changed"), ("BERT", ""), ("T5", "changed")]
-)
+@pytest.mark.parametrize(("family", "changes"), [("Gemma2", ""), ("GPT-OSS", "changed"), ("T5", "changed")])
 def test_everything_that_is_asked_for_is_the_same(family: str, changes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer(), family)
     path = model.shape.attention[0].path
@@ -60,36 +52,6 @@ def test_a_block_is_its_largest_with_the_first_key_and_without() -> None:
         np.testing.assert_allclose(one.astype(int), other.astype(int), rtol=0, atol=1)
     np.testing.assert_allclose(kept.peaks, of_all.peaks)
     np.testing.assert_allclose(kept.rest_peaks, pattern[0, :, :, 1:].amax(dim=(1, 2)).numpy(), rtol=1e-6)
-
-
-def overview(html: str) -> np.ndarray:
-    """The image in what a notebook shows: how strong each pixel is."""
-    image = re.search(r"base64,([^\"]+)", html)
-    assert image is not None
-    return np.asarray(Image.open(BytesIO(b64decode(image[1]))).convert("RGBA"))[..., 3].astype(int)
-
-
-def test_a_notebook_shows_a_large_run_as_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = HuggingFaceModel.open(FAMILIES["Llama"].make(), tokenizer())
-    whole = xformer.read(model, TEXT)._repr_html_()
-    as_if_large(monkeypatch)
-    with pytest.raises(EditError, match="Nothing in this run is called"):
-        xformer.read(model, "the cat", edits=[xformer.edits.scale("decoder.9.ffn.out", 0.0)])
-    reading = xformer.read(model, TEXT)
-    [layer, *_] = pattern_layers(reading)
-    assert (layer.reduced(0).rest == MASKED).all()  # a column of one key is the first key's
-    monkeypatch.setattr(OnDemand, "__getitem__", _only_kept)
-    large = reading._repr_html_()
-    difference = np.abs(overview(whole) - overview(large))
-    assert difference.max() <= 3  # a byte stands for a weight, here at most 1/253 off
-    assert (overview(whole) > 40).any()
-    assert re.sub('base64,[^"]+', "", large) == re.sub('base64,[^"]+', "", whole)
-
-
-def _only_kept(run: OnDemand, name: str) -> torch.Tensor:
-    """Raises where an activation would have to be computed again."""
-    assert dict.__contains__(run, name), f"{name} was computed again"
-    return dict.__getitem__(run, name)
 
 
 @pytest.mark.parametrize(("family", "words"), [("Llama", 15), ("BERT", 3), ("T5", 15)])

@@ -28,7 +28,7 @@ class Opened(NamedTuple):
     run: dict[str, torch.Tensor]
 
 
-WATCHED = [name for name in FAMILIES if name not in ("Llama", "Mistral", "DistilBERT", "Marian", "GPT-J")]
+WATCHED = [name for name in FAMILIES if name not in ("Llama", "Mistral", "DistilBERT", "GPT-J")]
 """The families but those whose blocks are built like those of another one."""
 
 

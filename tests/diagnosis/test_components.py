@@ -11,7 +11,6 @@ from torch import Tensor
 
 import xformer
 from tests.layers.reference import randomise
-from xformer.bugs import BUGS
 from xformer.diagnosis.diagnose import diagnose, examination, examine
 from xformer.layers.feed_forward import Norm
 
@@ -52,16 +51,6 @@ def test_no_false_alarm(architecture: str, norm: str, changes: dict[str, Any]) -
     report = examine(model)
     assert [finding for finding in report.findings if finding.severity != "note"] == []
     assert not [line for line in report.left_open if "feed-forward" in line or "q, k, v" in line]
-
-
-def test_each_bug_has_its_name() -> None:
-    for bug, architecture, norm in (
-        ("gate-and-up-swapped", "encoder-decoder", "pre"),
-        ("kv-heads-tiled", "decoder", "post"),
-    ):
-        broken = BUGS[bug].broken(modern(architecture, norm=norm))
-        for with_weights in (False, True):
-            assert found(broken, with_weights=with_weights)[:1] == [bug]
 
 
 def centred(norm: Norm) -> None:

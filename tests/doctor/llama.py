@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama import modeling_llama as family
@@ -13,10 +12,7 @@ from transformers.models.llama import modeling_llama as family
 from tests.doctor.plain_gpt import LAYER
 
 VOCAB = 59
-HERE = {
-    "mask_lost_with_attention", "scale_of_kernel", "cache_starts_again", "segments_lost", "head_not_tied", "mean_of_rows",
-    "first_token_twice",
-}  # fmt: skip
+HERE = {"mask_lost_with_attention", "scale_of_kernel", "cache_starts_again", "head_not_tied"}
 """The mistakes that are planted here: those for which the checks treat a model of Transformers in a way of its own."""
 
 
@@ -43,22 +39,9 @@ class Attention(family.LlamaAttention):
         mask = mask.expand(-1, self.config.num_attention_heads, -1, -1).clone()
         if fault == "mask_lost_with_attention" and more.get("output_attentions"):
             mask = torch.zeros_like(mask)
-        if fault == "segments_lost":
-            mask = causal.expand_as(mask)
         is_halved = fault == "scale_of_kernel" and self.config._attn_implementation != "eager"
         self.scaling = self.head_dim**-0.5 / (2 if is_halved else 1)
         return super().forward(hidden_states, position_embeddings, mask, past_key_values, **more)
-
-
-class Llama(LlamaForCausalLM):
-    """With a loss that is the mean of each row's mean."""
-
-    def forward(self, input_ids: Any = None, labels: Any = None, **more: Any) -> Any:  # pyright: ignore
-        returned: Any = super().forward(input_ids=input_ids, labels=None, **more)
-        if labels is not None:
-            pairs = zip(returned.logits[:, :-1].float(), labels[:, 1:], strict=True)
-            returned.loss = torch.stack([F.cross_entropy(one, own) for one, own in pairs]).mean()
-        return returned
 
 
 def llama(fault: str = "") -> LlamaForCausalLM:
@@ -77,13 +60,13 @@ def llama(fault: str = "") -> LlamaForCausalLM:
         **options,
         initializer_range=0.4,
     )
-    model: Any = (Llama if fault == "mean_of_rows" else LlamaForCausalLM)(config).eval()
+    model: Any = LlamaForCausalLM(config).eval()
     layer: Any = model.model.layers[LAYER]
     if fault == "head_not_tied":
         model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight) * 0.4)
     elif fault == "cache_starts_again":
         model.model.register_forward_pre_hook(_positions_from_0, with_kwargs=True)
-    elif fault and fault != "mean_of_rows":
+    elif fault:
         layer.self_attn.__class__ = Attention
         layer.self_attn.fault = fault
     return model

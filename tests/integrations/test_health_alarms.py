@@ -48,7 +48,6 @@ def spike(height: float) -> list[tuple[int, float]]:
 
 CASES: dict[str, tuple[str, State, State, int | None]] = {
     "a NaN": ("nan", state(probe(0), probe(10, entropy_p50=[0.8, math.nan, 0.8])), state(probe(0), probe(10)), 1),
-    "an infinite score": ("nan", state(probe(0), probe(10, score_max=[1, 2, math.inf])), state(probe(0)), 2),
     "a loss that is NaN": ("nan", state(probe(0), losses=[(0, 2.0), (1, math.nan)]), state(probe(0)), None),
     "a leak": ("leak", state(probe(0, future=[0, 2e-4, 1e-4])), state(probe(0, future=9e-5)), 1),
     "no leak in an encoder": (

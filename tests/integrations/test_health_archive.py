@@ -131,9 +131,6 @@ def words(files: Files, name: str, **values: object) -> Files:
 LAYER = "plane_decoder.0.attn"
 BAD: dict[str, tuple[Callable[[Files], Files], str]] = {
     "no record": (lambda files: {"card.json": files["card.json"]}, "holds one recorded run, .* this one holds 0"),
-    "two runs": (lambda files: {f"{run}/{name}": of for run in "ab" for name, of in files.items()}, "this one holds 2"),
-    "no card": (lambda files: {name: of for name, of in files.items() if name != "card.json"}, "has no card.json"),
-    "no probe": (lambda files: {name: of for name, of in files.items() if "npz" not in name}, "has no probe"),
     "a card that is none": (lambda files: files | {"card.json": b"[]"}, "card.json must be a JSON object, got list"),
     "a wrong model": (lambda files: words(files, "card.json", model={}), "no valid model or task"),
     "wrong tokens": (
@@ -156,14 +153,6 @@ BAD: dict[str, tuple[Callable[[Files], Files], str]] = {
         "another shape",
     ),
     "patterns that are no codes": (as_floats, "is not a probe of AttentionHealth"),
-    "wrong measures": (
-        lambda files: probe(files, **{"heads_decoder.0.attn": np.zeros((2, 9), np.float32)}),
-        "is not a probe of AttentionHealth",
-    ),
-    "another step": (
-        lambda files: files | {"health/000007.npz": files["health/000005.npz"]},
-        "000007.npz is not a probe",
-    ),
 }
 
 

@@ -10,7 +10,6 @@ import pytest
 from tests.model_files.small_files import CONFIG, a_model, folder_of, gguf, safetensors
 from xformer.errors import ModelFileError, NotEnoughMemoryError
 from xformer.model_files import check_memory, contents, inspect
-from xformer.model_files.contents import needed_bytes
 
 INDEX = "model.safetensors.index.json"
 PARTS = {"a.safetensors": safetensors({"x": [2]}), "b.safetensors": safetensors({"y": [3, 3]})}
@@ -46,12 +45,10 @@ OWN_CODE = {"auto_map": {"AutoModel": "evil.Model"}}
     [
         ({}, "There are no weights there; give a folder with config.json and model.safetensors, or a .gguf file."),
         ({"config.json": CONFIG, "pytorch_model.bin": b""}, r"as a pickle \(pytorch_model.bin\).* save_pretrained"),
-        ({"config.json": CONFIG, "weights.safetensors": SAFE["model.safetensors"]}, "alone is not a model"),
         ({"a.gguf": gguf(), "b.gguf": gguf()}, r"has 2 GGUF files \(a.gguf, b.gguf\); give the path of one"),
         (SAFE, "no config.json, which describes them"),
         ({"config.json": {"model_type": "../llama"}, **SAFE}, "must name the model_type"),
         ({"config.json": "[" * 100_000, **SAFE}, "config.json is not valid JSON"),
-        ({"config.json": "[]", **SAFE}, "must hold a JSON object, got list"),
         ({"config.json": CONFIG, "model.safetensors": SAFE["model.safetensors"][:-1]}, "take 48 bytes, but 47 follow"),
         ({"config.json": CONFIG | OWN_CODE, **SAFE}, r"own code \(config.json names 'evil"),
         ({"config.json": CONFIG, "tokenizer_config.json": {"auto_map": {"AutoTokenizer": ["evil.T", None]}}, **SAFE},
@@ -60,7 +57,6 @@ OWN_CODE = {"auto_map": {"AutoModel": "evil.Model"}}
         ({"config.json": CONFIG | {"transformers_weights": "adapter_model.bin"}, **SAFE}, "under transformers_weights"),
         ({"config.json": CONFIG | {"quantization_config": {"quant_method": "gptq"}}, **SAFE}, "quantised with 'gptq'"),
         ({"config.json": CONFIG, "adapter_config.json": {}, **SAFE}, "an adapter to another model"),
-        ({"m.gguf": gguf(), "config.json": CONFIG | OWN_CODE}, "brings its own code"),
     ],
 )  # fmt: skip
 def test_a_folder_that_cannot_be_read_is_refused_with_the_reason(
@@ -145,13 +141,3 @@ def test_too_little_memory_is_refused_in_one_sentence(tmp_path: Path, monkeypatc
     words = r"^tiny needs 120\.0 MB of memory, 80\.0 MB are free; close other models or take a smaller one\.$"
     with pytest.raises(NotEnoughMemoryError, match=words):
         check_memory(found)
-
-
-def test_what_was_measured_fits_and_not_much_more() -> None:
-    """SmolLM2 took 0.72 GB more than an empty process from safetensors, 0.94 GB from its GGUF file.
-
-    From bfloat16 it took 0.93 GB, 0.27 GB of which were pages of the file that the system may take back.
-    """
-    n = 134_515_008
-    assert 0.72e9 <= needed_bytes(n, is_gguf=False) <= 0.72e9 * 1.2
-    assert 0.94e9 <= needed_bytes(n, is_gguf=True) <= 0.94e9 * 1.2

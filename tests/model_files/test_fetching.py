@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -171,21 +170,6 @@ transformers = pytest.importorskip("transformers")
 
 WORDS = [f"[{word}]" for word in ("PAD", "unused1", "UNK", "CLS", "SEP", "MASK", "O-", "Na+")]
 WORDS += [*"cCNOF()=.1~", ">>", "Br", "Cl", "%12"]
-
-REACTION = "CC[O-]~[Na+].BrCC.[Na+]~[H-]>>CCOCC"
-"""Of a list of real ones; no word stands for its [H-]."""
-
-
-def test_reactions_are_cut_as_the_rule_says(tmp_path: Path) -> None:
-    fetching.smiles_tokenizer(WORDS, tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "albert"}')
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    cut = ["[UNK]" if word == "[H-]" else word for word in re.findall(fetching.SMILES, REACTION)]
-    ids = tokenizer(REACTION)["input_ids"]
-    assert tokenizer.convert_ids_to_tokens(ids) == ["[CLS]", *cut, "[SEP]"]
-    words = tokenizer.convert_ids_to_tokens(tokenizer("C%12C [MASK]xN")["input_ids"])
-    assert words[1:-1] == ["C", "%12", "C", "[MASK]", "N"]
-    assert tokenizer.decode(tokenizer("CC[O-].Br>>C")["input_ids"], skip_special_tokens=True) == "CC[O-].Br>>C"
 
 
 def test_a_pickle_becomes_safetensors_with_each_matrix_once_and_another_is_not_read(

@@ -9,7 +9,6 @@ import pytest
 from tests.model_files.small_files import CONFIG, a_model, folder_of, gguf
 from xformer.errors import ModelFileError
 from xformer.model_files import Catalogue, catalogue, models_here
-from xformer.model_files.models_here import cache_folder
 
 
 @pytest.fixture
@@ -96,13 +95,6 @@ def test_a_model_that_changes_is_looked_at_again(cache: Path, tmp_path: Path) ->
     assert of(cache, XFORMER_MODELS=where).entry("hf:mine").contents is first.contents
     (folder / "model.safetensors").write_bytes(b"")
     assert "has only 0 bytes" in of(cache, XFORMER_MODELS=where).entries["hf:mine"].trouble
-
-
-def test_the_cache_folder_follows_the_environment() -> None:
-    assert cache_folder({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}) == Path("/a")
-    assert cache_folder({"HF_HOME": "/b"}) == Path("/b/hub")
-    assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/huggingface/hub")
-    assert cache_folder({}) == Path("~/.cache/huggingface/hub").expanduser()
 
 
 def test_a_package_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,22 +109,6 @@ def test_what_is_used_is_never_given_up_and_the_one_unused_for_longest_makes_roo
     assert store.job("hf:b") is None
 
 
-def test_one_that_is_started_or_waited_for_is_loaded_once_and_not_given_up(machine: Machine) -> None:
-    store = machine.store()
-    machine.gate.clear()
-    job, used = store.start("hf:a"), store.use("hf:a")  # the first of whom does not wait
-    assert store.start("hf:a") is job
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(used.__enter__)
-        until(lambda: job.progress == (1, 2, "reading hf:a") and store._slots["hf:a"].users == 1)
-        assert (job.state, store.open_ids(), store.unload_unused()) == ("running", [], [])
-        machine.gate.set()
-        assert asked.result() is job.wait()
-        assert store.unload_unused() == []
-    assert store.job("hf:a") is job
-    assert machine.loads == ["hf:a"]
-
-
 def test_a_model_unused_for_a_while_is_closed(machine: Machine) -> None:
     store = machine.store(kept_seconds=0.05)
     with store.use("hf:a"):
@@ -196,21 +180,6 @@ def test_a_load_continues_for_other_visitors_when_one_leaves(machine: Machine) -
     with store.use("hf:a") as model:
         assert model.id == "hf:a"
     assert machine.loads == ["hf:a"]
-
-
-def test_checks_run_beside_each_other_and_before_the_turn_to_load(machine: Machine) -> None:
-    both = threading.Barrier(2, timeout=20)
-
-    def check(id: str, step: Step) -> None:
-        if id != "quick":
-            both.wait()
-
-    store = ModelStore(machine.load, lambda id: 1, check=check)
-    jobs = [store.start("a")]
-    assert store.start("quick").ended(20)
-    jobs.append(store.start("b"))
-    assert [job.wait().id for job in jobs] == ["a", "b"]
-    assert machine.loads[0] == "quick"
 
 
 def test_what_fails_its_check_or_is_not_known_is_not_loaded(machine: Machine) -> None:

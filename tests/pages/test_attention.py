@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import json
 import struct
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import streamlit as st
 
 import xformer
 from pages.components.attention_view import Selection
 from tests.pages.code_and_picture import left_by
-from tests.pages.conftest import ROOT, Open, complaints
-from xformer.viz.packing import header_of
+from tests.pages.conftest import ROOT, Open
 
 PAGE = "pages/attention/page.py"
-
-
-def test_a_panel_without_a_chart_opens_and_its_code_runs(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    link = {"model": "reverse-seq2seq", "panel": "change", "input": "4 9 2 9", "edits": "positions:off"}
-    app = open_page(PAGE, **link, mask="causal")
-    assert complaints(app) == []
-    assert app.code
-    monkeypatch.chdir(ROOT)
-    assert all(left_by(block.value)["picture"] is not None for block in app.code)
 
 
 def sent(app: object, magic: bytes) -> bytes:
@@ -37,15 +25,6 @@ def sent(app: object, magic: bytes) -> bytes:
         if getattr(element.proto, "bytes", b"")[:4] == magic
     ]
     return proto.bytes
-
-
-def drawn(app: object) -> dict:
-    """The data of all heads in the attention view."""
-    header, original = header_of(sent(app, b"XATT")), original_of(app)[0]
-    assert header["original"] == original["content"]
-    for layer, own in zip(header["layers"], original["runs"], strict=True):
-        layer["runs"].insert(0, own)
-    return {**header, **original["common"]}
 
 
 def original_of(app: object) -> tuple[dict, bytes]:
@@ -86,27 +65,8 @@ def test_a_masked_edge_is_opened_and_closed_again(open_page: Open) -> None:
     assert app.session_state["edits"] == ""
 
 
-def test_a_replaced_token_takes_the_place_of_an_earlier_one(open_page: Open) -> None:
-    before = "ablate:encoder.0.attn.1,token:1.3"
-    app = open_page(PAGE, model="reverse", input="4 9 2", panel="change the run", edits=f"{before},token:0.7")
-    app.selectbox(key="replace_token").set_value(8)
-    app.button(key="replace").click().run()
-    assert not app.exception
-    assert app.session_state["edits"] == f"{before},token:0.8"
-
-
 def switches(app: object, text: str) -> list:
     return [button for button in app.button if button.key == f"switch_{text}"]  # type: ignore[attr-defined]
-
-
-def test_an_ablated_head_is_marked(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse", input="4 9 2 9", head="3.2", panel="step by step")
-    assert switches(app, "ablate:encoder.2.attn.1")[0].label == "Ablate 3.2"
-    switches(app, "ablate:encoder.2.attn.1")[0].click().run()
-    assert switches(app, "ablate:encoder.2.attn.1")[0].label == "Ablated: 3.2"
-    own, changed = drawn(app)["layers"][2]["runs"]
-    assert (own["silenced"], changed["silenced"]) == ([], [1])
-    assert changed["z"][1] == 0 < own["z"][1]
 
 
 def test_only_what_is_new_is_sent(open_page: Open) -> None:
@@ -128,30 +88,6 @@ def test_only_what_is_new_is_sent(open_page: Open) -> None:
     assert len(sent(app, b"XATT")) == 8 + length + 32 + len(original_of(app)[1])
     app.text_input(key="input").set_value("4 9 2 9 6").run()
     assert sent(app, b"XATO") != original
-
-
-def test_the_link_says_how_the_picture_is_drawn(open_page: Open) -> None:
-    asks = {"scale": "own", "view": "arcs", "arcs": "1.2", "look": "source", "panel": "scores"}
-    app = open_page(PAGE, model="reverse-decoder", head="2.1", **asks)
-    assert asks.items() <= dict(app.query_params.items()).items()
-    assert not app.warning
-    [code] = [block.value for block in app.code if "viz.attention(" in block.value]
-    assert "scale='own'" in code
-    app = open_page(PAGE, model="reverse-decoder")
-    assert not {"scale", "view", "arcs"} & set(app.query_params)
-
-
-def test_a_row_of_a_larger_model_is_no_row_of_a_smaller_one(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = st.dataframe
-
-    def chosen(*arguments: object, **options: object) -> object:
-        shown = whole(*arguments, **options)  # type: ignore[arg-type]
-        return SimpleNamespace(selection=SimpleNamespace(rows=[15])) if options.get("key") == "scores" else shown
-
-    monkeypatch.setattr(st, "dataframe", chosen)
-    app = open_page(PAGE, model="reverse-mirror", input="4 9 2")  # one head
-    app = open_page(PAGE, model="reverse", input="4 9 2")
-    assert app.query_params["head"] == "4.4"
 
 
 def test_the_code_compares_both_runs_as_the_screen_does(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,11 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from pages.compare.comparison import ModelSettings, incompatibility_reason, names_of, places_of, read_variant
+from pages.compare.comparison import ModelSettings, incompatibility_reason, names_of, read_variant
 from pages.compare.texts import usual_other
 from tests.pages.code_and_picture import left_by
 from tests.pages.conftest import ROOT, Open, complaints, in_link, text, with_weights
 from xformer import Checkpoint, Transformer, load
-from xformer.analysis.scoring import count_agreement
 from xformer.checkpoints import to_bytes
 from xformer.config import ModelConfig, TaskConfig
 from xformer.decoding import Sampling
@@ -48,16 +47,12 @@ def _no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("reverse-decoder", "reverse-decoder~temperature-3~top_k-5~top_p-0.9~seed-3", "steps"),
         ("reverse-small", "reverse-small~token:2.5", "lens"),
-        ("reverse-mirror", "sort", "many"),
         ("characters", "characters~positions:off", "attention"),
-        ("characters", "characters~positions:off", "lengths"),
     ],
 )
-def test_each_pair_opens_at_its_first_divergence_in_each_panel(
+def test_a_pair_opens_at_its_first_divergence(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, a: str, b: str, panel: str
 ) -> None:
-    few = lambda variants, samples, seed: count_agreement(variants, samples=samples // 50, seed=seed)  # noqa: E731
-    monkeypatch.setattr("pages.compare.panels.count_agreement", few)
     app = open_page(COMPARE, a=a, b=b, panel=panel, **({} if a == "characters" else {"input": INPUT}))
     assert complaints(app) == []
     assert (in_link(app, "a"), in_link(app, "b")) == (a, b)
@@ -66,8 +61,6 @@ def test_each_pair_opens_at_its_first_divergence_in_each_panel(
     differences = [step for step, (x, y) in enumerate(zip(*predicted, strict=False)) if x != y]
     assert sent["divergence"] == (differences[0] if differences else None)
     assert sent["start"] == (differences[0] if differences else 0)
-    assert "What to notice" in text(app)
-    assert [player["name"][0] for player in sent["models"]] == ["A", "B"]
     if panel == "steps":  # its code predicts the same
         monkeypatch.chdir(ROOT)
         [code] = app.code
@@ -75,8 +68,6 @@ def test_each_pair_opens_at_its_first_divergence_in_each_panel(
         assert len(scope["picture"]) == 4
         again = [scope["r1"], scope["r2"]]
         assert [[one.labels[token] for token in one.predicted] for one in again] == predicted
-    if "token" in b:  # by its variant only
-        assert [one[2] for one in predicted] != ["5", "5"]
     if panel == "attention":  # a continuation is neither right nor wrong
         assert not re.search("right(?! answer)|✗", text(app))
         assert not any(player["has_right_answer"] or player["answer"] for player in sent["models"])
@@ -107,22 +98,9 @@ def test_a_run_is_compared_with_an_earlier_step(open_page: Open, runs: Path) -> 
     assert "](http" not in text(app)
 
 
-@pytest.mark.parametrize(
-    ("link", "messages"),
-    [
-        (
-            {"a": "nonsense", "b": "digits", "c": "reverse~<b>x</b>", "d": "reverse"},
-            ["There is no model", "reads images", "is no intervention"],
-        ),
-        (
-            {"a": "reverse-decoder", "mode": "gas", "step": "²", "panel": "attention", "head": "17"},
-            ["asks for a mode", "asks for a step", "asks for a head"],
-        ),
-    ],
-)
-def test_each_invalid_part_of_a_link_shows_one_warning(
-    open_page: Open, link: dict[str, str], messages: list[str]
-) -> None:
+def test_each_invalid_part_of_a_link_shows_one_warning(open_page: Open) -> None:
+    link = {"a": "nonsense", "b": "digits", "c": "reverse~<b>x</b>", "d": "reverse-decoder", "mode": "gas", "step": "²"}
+    messages = ("There is no model", "reads images", "is no intervention", "asks for a mode", "asks for a step")
     app = open_page(COMPARE, **link)
     assert len(app.warning) == len(messages)
     assert [message in text(app).replace("\\", "") for message in messages] == [True] * len(messages)
@@ -141,10 +119,7 @@ def test_an_invalid_input_shows_an_error_and_the_last_valid_one_stays(open_page:
 def test_many_heads_and_long_inputs_are_summarised(open_page: Open, runs: Path) -> None:
     model = ModelConfig(architecture="encoder", vocab_size=20, d_model=24, n_layers=2, n_heads=12, d_ff=8, max_len=130)
     task = Task(TaskConfig(name="reverse", architecture="encoder", min_len=3, max_len=128))
-    big, other = (
-        from_file(RunStore(runs), to_bytes(Checkpoint(Transformer(model), task, {"name": name})), owner="").run
-        for name in ("big", "other")
-    )
+    big = from_file(RunStore(runs), to_bytes(Checkpoint(Transformer(model), task, {"name": "big"})), owner="").run
     source = " ".join(str(1 + place % 19) for place in range(128))
     app = open_page(COMPARE, a=big, b=f"{big}~causal", input=source, panel="rows")
     for panel, n_cells in (("rows", 12 * 43), ("attention", 32 * 32)):
@@ -154,9 +129,6 @@ def test_many_heads_and_long_inputs_are_summarised(open_page: Open, runs: Path) 
         data = [chart.proto.datasets[0].data.data for chart in app.get("vega_lite_chart")]
         assert [pyarrow.ipc.open_stream(one).read_all().num_rows for one in data] == [n_cells] * len(data)
         assert data
-    app = open_page(COMPARE, a=big, b=other, input=INPUT, panel="patching")
-    assert "were trained apart" in text(app)
-    assert not app.code
 
 
 def test_models_are_added_changed_and_removed(open_page: Open) -> None:
@@ -190,26 +162,12 @@ def test_the_first_variant_is_the_model_of_the_other_screens_until_they_show_som
     assert ruler(app)["reads"] == ["1", "2", "3", "4"]
     assert {name: in_link(app, name) for name in link} == link
     app.selectbox(key="compare_model_1").set_value("reverse-mirror").run()
+    app.text_input(key="compare_input").set_value("5 6 7").run()
     app.switch_page("pages/attention/page.py").run()
-    assert {name: in_link(app, name) for name in link} == link
-    app.switch_page(COMPARE).run()
-    assert (in_link(app, "a"), in_link(app, "b")) == ("reverse-small~positions:off", "reverse-mirror")
-    app.switch_page("pages/attention/page.py").run()
+    assert {name: in_link(app, name) for name in link} == link | {"input": "5 6 7"}
     app.button_group(key="mask").set_value("causal").run()
     app.switch_page(COMPARE).run()
     assert (in_link(app, "a"), in_link(app, "b")) == ("reverse-small~causal~positions:off", "reverse-mirror")
-
-
-def test_an_input_typed_here_is_that_of_the_other_screens_where_they_can_read_it(open_page: Open) -> None:
-    app = open_page(COMPARE, model="reverse-small", input="1 2 3 4")
-    app.text_input(key="compare_input").set_value("5 6 7").run()
-    app.switch_page("pages/attention/page.py").run()
-    assert in_link(app, "input") == "5 6 7"
-    app = open_page(COMPARE, model="digits", input="test 5")
-    assert "It stays the model of the other screens" in text(app)
-    assert in_link(app, "reads")
-    app.switch_page("pages/attention/page.py").run()
-    assert (in_link(app, "model"), in_link(app, "input")) == ("digits", "test 5")
 
 
 def test_read_variant_inverts_text() -> None:
@@ -223,15 +181,11 @@ def test_read_variant_inverts_text() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "There is no model"),
         ("../../etc", "There is no model"),
         ("reverse~ablate:encoder.9.attn.0", "no attention layer"),
         ("reverse~temperature-nan", "temperature must be from 0"),
         ("reverse~temperature-hot", "temperature must be a number"),
-        ("reverse~top_k-99999", "top_k must be at most"),
         ("reverse~top_k-" + "9" * 400, "top_k must be from 0"),
-        ("reverse~seed--1", "seed must be"),
-        ("reverse~top_p-0", "must be above 0"),
         ("reverse~" + "x" * 5000, "characters in a link"),
     ],
 )
@@ -248,9 +202,6 @@ def test_the_headline_counts_right_tokens_and_names_the_first_difference(open_pa
     assert right[0] == 7 > right[1]
     assert f"A · as trained: **7 of 7** right; B · causal mask: **{right[1]} of 7** right." in text(app)
     assert f"They first differ at position **{ruler(app)['divergence']}**." in text(app)
-    app.button(key="compare_open_lens").click().run()  # a panel behind “More” joins the tabs
-    assert in_link(app, "panel") == "lens"
-    assert app.button_group(key="compare_panel").options == ["Predictions", "Attention", "Logit lens"]
     same = text(open_page(COMPARE, a="reverse-small", b="reverse-small", input=INPUT))
     assert "All models predict the same tokens here" in same
     assert "Their probabilities are equal" in same
@@ -278,19 +229,6 @@ def test_another_model_keeps_the_changes_that_fit_it(open_page: Open) -> None:
     assert in_link(app, "b") == "reverse-small~causal~ablate:encoder.0.ffn~temperature-2"
     app = open_page(COMPARE, a="reverse~positions:off")  # one alone gets a contrast
     assert [player["name"] for player in ruler(app)["models"]] == ["A · positions off", "B · as trained"]
-
-
-def test_the_pair_is_found_among_the_variants_that_take_the_step() -> None:
-    assert [places_of("AC", list(letters)) for letters in ("ABC", "BC", "B", "")] == [(0, 2), (0, 1), None, None]
-    assert places_of("BD", list("BCD")) == (0, 2)
-
-
-def test_the_temperature_of_a_variant_is_written_into_the_link(open_page: Open) -> None:
-    app = open_page(COMPARE, a="reverse-small", b="reverse-small~positions:off")
-    app.session_state["compare_settings_1"] = True  # a click on its button, which AppTest does not know
-    app.run().number_input(key="compare_1_temperature").set_value(0.5).run()
-    assert not app.exception
-    assert in_link(app, "b") == "reverse-small~positions:off~temperature-0.5"
 
 
 def test_a_search_types_an_input_on_which_models_differ(open_page: Open) -> None:
@@ -325,4 +263,3 @@ def test_a_deep_link_restores_step_panel_models_and_mode(open_page: Open) -> Non
     assert {name: in_link(app, name) for name in link} == link
     assert ruler(app)["start"] == 4
     assert [model["name"][0] for model in ruler(app)["models"]] == ["A", "B", "C"]
-    assert "the likeliest token after each layer" in text(app)

@@ -11,7 +11,7 @@ import pytest
 import xformer
 from pages.shared.call import HEAD, Call, heads_from_1
 from tests.pages.conftest import ROOT
-from xformer import analysis, viz
+from xformer import viz
 from xformer.training.tables import metrics_csv, to_csv
 
 
@@ -30,12 +30,6 @@ def test_a_downloaded_picture_has_the_theme_of_the_visitor() -> None:
     for dark in (False, True):
         chart = Call(viz.norms, (reading,)).in_theme(dark).make()
         assert chart.to_dict() == viz.norms(reading, dark=dark).to_dict() != viz.norms(reading, dark=not dark).to_dict()
-
-
-def test_the_map_of_neurons_is_offered_as_vectors_and_what_is_no_picture_is_not() -> None:
-    assert [Call(draw, ()).is_chart for draw in (viz.activations, viz.norms, viz.projection, analysis.norms)] == [
-        True, True, False, False
-    ]  # fmt: skip
 
 
 def test_no_heading_and_no_cell_is_a_formula_and_numbers_stay() -> None:

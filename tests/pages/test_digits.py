@@ -10,8 +10,7 @@ from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 
 import xformer
 from pages.shared import inputs
-from tests.pages.code_and_picture import left_by
-from tests.pages.conftest import ROOT, Open, complaints, text
+from tests.pages.conftest import ROOT, Open, text
 from xformer.analysis.images import predict_test_images, wrong_ones
 from xformer.formatting import percent
 from xformer.tasks.images import digit_images
@@ -30,18 +29,6 @@ def tables(app: Any) -> list[pd.DataFrame]:
     return [convert_arrow_bytes_to_pandas_df(data.data.data) for proto in protos for data in proto.datasets]
 
 
-def test_a_changed_image_is_shown_and_its_code_runs(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    link = {"edits": "cut:encoder.0.attn.*.0-5", "laid": "rollout", "from": "r2 c3", "panel": "steps"}
-    app = open_page(ATTENTION, model=MODEL, input="test 17", **link)
-    assert complaints(app) == []
-    assert app.code
-    assert link.items() <= dict(app.query_params.items()).items()
-    monkeypatch.chdir(ROOT)
-    assert all(left_by(block.value)["picture"] is not None for block in app.code)
-    shown = [element.value for element in app.markdown]
-    assert shown.index("**Original**") < shown.index("**With 1 change**")
-
-
 def test_home_says_what_the_model_says_and_its_gallery_shows_the_mistakes(open_page: Open) -> None:
     app = open_page(model=MODEL, input="test 17", more="wrong")
     source = digit_images()[1].sources[17]
@@ -58,51 +45,27 @@ def test_home_says_what_the_model_says_and_its_gallery_shows_the_mistakes(open_p
     assert any("which is wrong" in element.value for element in app.caption)
 
 
-def test_the_sidebar_chooses_test_images(open_page: Open) -> None:
-    app = open_page("pages/embeddings/page.py", model=MODEL)
-    app.sidebar.button(key="random_input").click().run()
-    number = int(app.query_params["input"].removeprefix("test "))
-    assert app.sidebar.number_input(key="test_number").value == number
-    wrong = wrong_ones(predict_test_images(checkpoint().model))["image"].tolist()
-    app.sidebar.number_input(key="test_number").set_value(wrong[-1]).run()
-    for image in wrong[:2]:  # after the last one the first one comes again
-        app.sidebar.button(key="wrong_input").click().run()
-        assert app.query_params["input"] == f"test {image}"
-    assert not app.exception
-
-
 def test_what_is_drawn_is_neither_right_nor_wrong(open_page: Open) -> None:
     app = open_page(model=MODEL, input="7-00g", mask="causal")  # an older link states the digit
     assert app.query_params["input"] == "drawn 00g"
     assert app.sidebar.text_input == []
     assert "the prediction is neither right nor wrong" in text(app)
-    assert not any(verdict in text(app) for verdict in ("Right:", "Wrong:", "which is", "meant to be"))
-    assert not any(element.value.startswith(("**Right", "**Wrong")) for element in app.markdown)
+    assert not any(verdict in text(app) for verdict in ("Right:", "Wrong:", "which is", "**Right", "**Wrong"))
 
 
-@pytest.mark.parametrize(
-    ("before", "sent", "after"),
-    [
-        ("test 17", "g" * 64, "drawn " + "g" * 64),
-        ("test 17", "0" * 64, "drawn"),
-        ("drawn 00g", "0" * 63 + "1", "drawn " + "0" * 63 + "1"),
-        ("drawn 00g", "0" * 63, "drawn 00g"),
-        ("drawn 00g", "<b>" + "0" * 61, "drawn 00g"),
-        ("drawn 00g", ["0"], "drawn 00g"),
-    ],
-)
-def test_what_the_page_sends_is_checked(before: str, sent: Any, after: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = {"input": before, inputs.PAD: {"drawn": sent}}
-    monkeypatch.setattr("streamlit.session_state", state)
-    inputs._take_drawing()
-    assert state["input"] == after
-
-
-def test_a_link_to_a_missing_image_shows_a_warning(open_page: Open) -> None:
-    for missing in ("test 999", "7-xyz"):
-        app = open_page(model=MODEL, input=missing)
-        assert len(complaints(app)) == 1
-        assert app.query_params["input"] == "test 0"
+def test_what_the_page_sends_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: Any
+    for sent, kept in (
+        ("g" * 64, "drawn " + "g" * 64),
+        ("0" * 64, "drawn"),
+        ("0" * 63, "drawn 00g"),
+        ("<b>" + "0" * 61, "drawn 00g"),
+        (["0"], "drawn 00g"),
+    ):
+        state = {"input": "drawn 00g", inputs.PAD: {"drawn": sent}}
+        monkeypatch.setattr("streamlit.session_state", state)
+        inputs._take_drawing()
+        assert state["input"] == kept
 
 
 def test_the_attention_laid_over_the_image_is_that_of_the_run(open_page: Open) -> None:

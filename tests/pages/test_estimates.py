@@ -2,48 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import pandas as pd
-import pytest
 
-from pages.shared.background_job import Job, begin_measuring, how_far_to_trust, seconds_left
-
-
-@dataclass
-class Report:
-    done: int
-    to_do: int = 10
-
-    @property
-    def is_final(self) -> bool:
-        return self.done == self.to_do
-
-
-def work(seconds: float, preparation: float = 0.0) -> Iterator[Report]:
-    time.sleep(preparation)
-    for done in range(11):
-        yield Report(done)
-        time.sleep(seconds)
-
-
-def test_quick_work_starts_at_once_and_long_work_waits_for_a_click(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pages.shared.background_job.LONG", 0.5)
-    quick: Job[Report] = Job(work(0.01, preparation=0.2), "")
-    begin_measuring(quick, 0.0)
-    assert quick.is_running
-    assert quick.latest == Report(1)
-    long: Job[Report] = Job(work(0.1), "")
-    begin_measuring(long, 0.0)
-    assert long.cancelled
-    assert long.latest == Report(1)
-    assert seconds_left(long) == pytest.approx(0.9, rel=0.3)
-    whole: Job[Report] = Job(work(0.0), "")
-    begin_measuring(whole, 5.0)
-    assert whole.latest == Report(10)
-    assert not whole.is_running
+from pages.shared.background_job import how_far_to_trust
 
 
 def shown_text(estimated: Sequence[float], measured: Sequence[float | None]) -> str:

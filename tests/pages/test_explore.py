@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 import xformer
 from tests.pages.conftest import ROOT, Open, complaints, strip_lanes, text
 
 ATTENTION = "pages/attention/page.py"
-
-
-@pytest.mark.parametrize("model", ["reverse-modern", "parity"])
-def test_other_kinds_of_model_open(open_page: Open, model: str) -> None:
-    app = open_page(ATTENTION, model=model)
-    assert complaints(app) == []
-    assert app.sidebar.selectbox(key="model").value == model
-    assert re.search(r"of \d+ right|Every token is right", text(app))
 
 
 def test_a_mask_is_said_to_spoil_the_answers_or_to_change_nothing(open_page: Open) -> None:
@@ -40,12 +30,6 @@ def test_bad_input_gets_one_sentence_and_the_last_picture_stays(open_page: Open)
         [shown_text] = complaints(app)
         assert sentence in shown_text
         assert "Still showing the last input" in text(app)
-    next(button for button in app.sidebar.button if "equal numbers" in button.label).click().run()
-    assert app.sidebar.text_input(key="input").value == "5 5 5 5 9 9 9 9"
-    assert complaints(app) == []
-    app.sidebar.button(key="random_input").click().run()
-    assert app.sidebar.text_input(key="input").value != "5 5 5 5 9 9 9 9"
-    assert complaints(app) == []
 
 
 def test_more_than_it_was_trained_on_is_allowed_and_announced(open_page: Open) -> None:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from pages.shared import models, session
+from pages.shared import models
 from pages.shared.byte_cache import shared
 from tests.adapters.test_huggingface import folder_of
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
@@ -106,24 +102,6 @@ def test_a_fetch_is_offered_where_the_server_has_not_decided(
     assert button.label == "Fetch SmolLM2-135M-Instruct"
 
 
-def test_a_fetch_that_a_click_began_makes_the_page_give_it_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A click within the part draws that part alone, and nothing would look at the job again."""
-
-    class DrawnAnewError(Exception):
-        pass
-
-    def rerun() -> None:
-        raise DrawnAnewError
-
-    running = SimpleNamespace(state="running", title="Fetching", progress=SimpleNamespace(what="starting"))
-    monkeypatch.setattr(session, "_running", list)  # as it was when the page was drawn
-    monkeypatch.setattr(session, "FETCHES", SimpleNamespace(get=lambda name: running))
-    monkeypatch.setattr(session.st, "fragment", lambda **options: lambda part: part)
-    monkeypatch.setattr(session.st, "rerun", rerun)
-    with pytest.raises(DrawnAnewError):
-        session._fetch_part("SmolLM2-135M-Instruct")
-
-
 def test_what_a_model_said_is_forgotten_with_it(served: Path) -> None:
     shared.put(("run", TINY, (1,), "", ""), "answer")
     shared.put(("run", "reverse", (1,), "", ""), "kept")
@@ -142,7 +120,6 @@ def test_a_scale_without_the_first_token_is_in_the_link_and_in_the_code(
     assert link.items() <= dict(app.query_params.items()).items()
     assert any("scale='without_first_token'" in block.value for block in app.code)
     assert any("without_first=True" in block.value for block in app.code)
-    assert not any("Hatched grey" in element.value for element in app.markdown)  # the first key is hatched too
     assert open_page(PAGE, model=TINY, scale="nonsense").warning
 
 
@@ -153,8 +130,6 @@ def test_a_long_vocabulary_is_searched(open_page: Open, served: Path, monkeypatc
     assert app.selectbox(key="replace_token").options == ["dog"]
     app.button(key="replace").click().run()
     assert app.session_state["edits"] == "token:0.10"
-    app.segmented_control(key="panel").set_value("steps").run()
-    assert any("heads 1 to 3 share these keys and values" in element.value for element in app.caption)
     app.segmented_control(key="panel").set_value("scores").run()
     app.button(key="say_twice").click().run()
     typed = app.session_state["input"].split()
@@ -171,30 +146,3 @@ def test_a_large_run_is_shown_by_small_pictures(open_page: Open, monkeypatch: py
     assert header["layers"][0]["runs"][-1]["silenced"] == [2]  # the last is the changed one
     assert header["layers"][0]["moved"] == [0] * 6  # it looks where it looked
     assert max(header["layers"][1]["moved"]) > 0
-
-
-def test_two_runs_of_one_model_are_drawn_by_their_code(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch, served: Path
-) -> None:
-    link = {"model": TINY, "input": "the cat sat on the cat", "edits": "ablate:decoder.0.attn.2", "panel": "apart"}
-    app = assert_code_draws_what_is_shown(
-        open_page, monkeypatch, "pages/compare/page.py", {**link, "position": "3"}, folder=served.parent
-    )
-    assert any("ablate:decoder.0.attn.2" in block.value for block in app.code)
-
-
-def test_two_models_are_rehearsed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once, most, lock = list[Path](), list[int](), threading.Lock()
-
-    def rehearse(path: Path) -> None:
-        with lock:
-            at_once.append(path)
-            most.append(len(at_once))
-        time.sleep(0.05)
-        with lock:
-            at_once.remove(path)
-
-    monkeypatch.setattr(models, "rehearse", rehearse)
-    with ThreadPoolExecutor(4) as visitors:
-        list(visitors.map(lambda number: models._rehearsed(tmp_path / str(number), number), range(4)))
-    assert max(most) == 2

@@ -10,7 +10,7 @@ import pytest
 
 import xformer
 from pages.feed_forward.pictures import ablation_note, framed, layer_headline
-from tests.pages.conftest import ROOT, Open, complaints, in_link, text
+from tests.pages.conftest import ROOT, Open, complaints, text
 from xformer.adapters import TaskModel
 from xformer.analysis.feed_forward import fitting
 from xformer.errors import UnavailableError
@@ -18,29 +18,25 @@ from xformer.errors import UnavailableError
 PAGE = "pages/feed_forward/page.py"
 
 
-@pytest.mark.parametrize("model", ["reverse", "digits"])
-def test_every_model_shows_its_neurons(open_page: Open, model: str) -> None:
-    app = open_page(PAGE, model=model)
+def test_a_model_shows_its_neurons(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse")
     assert complaints(app) == []
     assert len(app.get("vega_lite_chart")) == 1
-    assert not app.get("plotly_chart")  # its script is larger than all others, and nothing here needs it
     assert "have no clear trigger" in text(app)
-    if model == "reverse":
-        assert re.search(r"Layer 4: \*\*\d+ of 512\*\* neurons fire to \*\*say\*\* a token", text(app))
+    assert re.search(r"Layer 4: \*\*\d+ of 512\*\* neurons fire to \*\*say\*\* a token", text(app))
     app.segmented_control(key="ff_picture").set_value("neuron").run()
     assert not app.exception
     assert "fires most in sampled inputs" in text(app)
 
 
-@pytest.mark.parametrize(("model", "one"), [("reverse-small", "token"), ("digits", "patch")])
-def test_how_many_fire_is_counted_over_a_sample(open_page: Open, model: str, one: str) -> None:
-    app = open_page(PAGE, model=model, picture="firing")
-    checkpoint = xformer.load(ROOT / "checkpoints" / model)
+def test_how_many_fire_is_counted_over_a_sample(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse-small", picture="firing")
+    checkpoint = xformer.load(ROOT / "checkpoints/reverse-small")
     assert checkpoint.task is not None
-    n = 360 if model == "digits" else fitting(TaskModel(checkpoint.model, checkpoint.task))
-    assert f"on {n:,} inputs, and at an average {one} **" in text(app)
+    n = fitting(TaskModel(checkpoint.model, checkpoint.task))
+    assert f"on {n:,} inputs, and at an average token **" in text(app)
     app.segmented_control(key="ff_over").set_value("input").run()
-    assert f"on this input, and at an average {one} **" in text(app)
+    assert "on this input, and at an average token **" in text(app)
 
 
 def test_layer_headline_is_silent_where_nothing_is_clear() -> None:
@@ -52,15 +48,6 @@ def test_layer_headline_is_silent_where_nothing_is_clear() -> None:
     assert "**3 of 10** neurons fire to **say**" in layer_headline(known(*["none"] * 7, *["says"] * 3), even, "layer 2")
     assert "**1 of 10** neurons holds half" in layer_headline(known(*["none"] * 10), [20.0, *even[1:]], "layer 2")
     assert layer_headline(known(*["none"] * 10), [0.0] * 10, "layer 2") == ""
-
-
-def test_of_many_positions_a_window_is_shown(open_page: Open) -> None:
-    numbers = " ".join(str(1 + index % 19) for index in range(60))
-    app = open_page(PAGE, model="reverse", input=numbers, picture="map", **{"from": "48"})
-    for picture in ("map", "neuron"):
-        app.segmented_control(key="ff_picture").set_value(picture).run()
-        assert complaints(app) == []
-        assert "Shown are 12 of 60 positions, 48 to 59" in text(app)
 
 
 def test_a_model_without_neurons_says_so_and_offers_another(open_page: Open) -> None:
@@ -98,14 +85,6 @@ def test_how_activity_is_measured_is_said(open_page: Open, monkeypatch: pytest.M
     assert ("so activity is |activation|." in text(app)) == out_of_reach
     assert ("× the norm of the vector" in text(app)) != out_of_reach
     assert "The 0 of a ReLU writes nothing" in text(app)
-
-
-def test_a_link_restores_the_map(open_page: Open) -> None:
-    link = {"layer": "encoder.0", "stage": "pre", "order": "plain", "neuron": "511", "picture": "map"}
-    app = open_page(PAGE, model="reverse", **link)
-    assert complaints(app) == []
-    assert {name: in_link(app, name) for name in link} == link
-    assert app.segmented_control(key="ff_stage").value == "pre"
 
 
 def test_ablation_is_told_only_where_it_is_known() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pages.train.form import EVERYTHING, KINDS
-from xformer.presets import preset
 
 
 def test_every_setting_is_in_the_form_unless_it_follows_from_others() -> None:
@@ -14,16 +13,3 @@ def test_every_setting_is_in_the_form_unless_it_follows_from_others() -> None:
     assert every - asked == {("model", name) for name in left} | {
         ("task", "patch"), ("task", "text"), ("task", "alphabet"), ("train", "lr_changes"),
     }  # fmt: skip
-
-
-def test_each_is_called_and_explained_and_offers_what_the_configuration_takes() -> None:
-    chosen = preset("reverse")
-    settings = {"task": chosen.task, "model": chosen.model, "train": chosen.train}
-    for field in EVERYTHING:
-        assert field.label != field.name
-        assert field.help.endswith((".", "?")), field.name
-        for option in field.options:
-            if field.of == "train" or field.name in ("norm", "activation", "init", "positions"):
-                assert getattr(settings[field.of].replace(**{field.name: option}), field.name) == option
-        value = getattr(settings[field.of], field.name)
-        assert not field.options or value in field.options or set(value) <= set(field.options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from html import unescape
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,8 +13,7 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from tests.pages.code_and_picture import files_offered
-from tests.pages.conftest import Open, with_weights
-from xformer.training.run_store import RunStore
+from tests.pages.conftest import Open
 
 RESIDUAL, ATTENTION, COMPARE = "pages/residual/page.py", "pages/attention/page.py", "pages/compare/page.py"
 SERVED = "http://localhost:8501/here"
@@ -57,22 +55,6 @@ def test_a_figure_follows_its_options(open_page: Open, files: Files, asked: Aske
     assert grey == {"width": 3.4, "font_size": 12, "grey": True, "dark": False}
 
 
-def test_the_title_has_the_layer_and_the_head(open_page: Open, files: Files, asked: Asked) -> None:
-    open_page(ATTENTION, model="reverse-small", input="3 7 12", head="2.1")
-    next(make for name, make in files.items() if name.endswith("-pattern.svg"))()
-    assert asked[0][1]["title"] == "reverse-small · layer 2 · head 1 · “3 7 12”"
-
-
-def test_curves_of_runs_are_figures_too(open_page: Open, files: Files, runs: Path, asked: Asked) -> None:
-    store = RunStore(runs)
-    one, two = with_weights(store, "one"), with_weights(store, "two")
-    open_page("pages/runs/page.py", runs=f"{one},{two}", curves="held_out_exact_match")
-    files["runs-curves.svg"]()
-    [([chart], _)] = asked
-    spec = chart if isinstance(chart, dict) else chart.to_dict()
-    assert {"one", "two"} <= {row.get("run") for rows in spec["datasets"].values() for row in rows}
-
-
 def caption(drawn: bytes) -> str:
     """The words of a figure or a page, with the lines put together again that a figure breaks."""
     text = drawn.decode()
@@ -102,24 +84,6 @@ def test_the_caption_of_the_attention_view_follows_what_is_changed(open_page: Op
     assert link_of(app) in text
     assert first not in text
     assert "set_causal(True)" in text
-
-
-@pytest.mark.usefixtures("served")
-def test_what_a_part_of_the_screen_writes_alone_is_in_the_link() -> None:
-    def screen() -> None:
-        import streamlit as st
-
-        from pages.shared import link
-
-        link.begin("here")
-        link.share({"model": "reverse", "panel": "heads"})
-        link.finish()
-        address = link.address()
-        link.chose("panel", "lens")
-        st.text(address()[0])
-
-    app = AppTest.from_function(screen).run()
-    assert app.text[0].value == f"{SERVED}?model=reverse&panel=lens"
 
 
 def test_what_is_served_nowhere_has_no_link(open_page: Open, files: Files) -> None:

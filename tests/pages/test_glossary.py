@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pages.shared.text import WORDS, escape_markdown, explained, words_in
-from tests.pages.conftest import Open
 
 
 def test_words_are_found_in_the_plural_in_bold_and_escaped_but_not_inside_others() -> None:
@@ -15,11 +14,3 @@ def test_words_are_found_in_the_plural_in_bold_and_escaped_but_not_inside_others
     assert words_in("keys and values", except_for={"key"}) == ["value"]
     assert explained("![x](http://evil) <b>nothing</b>") is None
     assert explained("logit ![x](http://evil)") == f"**logit**: {WORDS['logit']}."
-
-
-def test_what_to_notice_explains_each_word_once(open_page: Open) -> None:
-    app = open_page("pages/residual/page.py", model="reverse")
-    helps = [element.help for element in app.markdown if element.help]
-    shown_text = "\n".join(helps)
-    assert "**unembedding**" in shown_text
-    assert all(shown_text.count(f"**{word}**:") <= 1 for word in WORDS)

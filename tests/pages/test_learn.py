@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import xformer
-from pages.bug_lab import browse, game, lab
+from pages.bug_lab import browse
 from pages.bug_lab.game import PLAYED, round_of
 from pages.bug_lab.lab import example_of, has_effect, readings
 from pages.first_principles import steps
@@ -98,33 +98,12 @@ def test_each_wrong_way_to_mask_has_its_finding(open_page: Open, drawn: list[dic
         assert f"{round(100 * leak)}%" in text(app)
 
 
-def test_the_code_of_a_step_draws_its_matrices(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch, drawn: list[dict[str, Any]]
-) -> None:
-    app = open_page(PRINCIPLES, step="heads", heads="1")
-    pictures = run_codes(app, monkeypatch)[0]["picture"]
-    shown = [one for one in drawn[0]["matrices"] if one["drawn"]]
-    assert len(pictures) == len(shown)
-    for chart, one in zip(pictures, shown, strict=True):
-        [rows] = chart.to_dict()["datasets"].values()
-        values = [value for row in one["values"] for value in row if value is not None]
-        assert [row["value"] for row in rows if not row["hidden"]] == pytest.approx(values)
-
-
 def test_the_finding_is_that_of_the_row_and_silent_near_even_attention(open_page: Open) -> None:
     own = Sentence("we are what we are", 4, 5).average().weights
     app = open_page(PRINCIPLES, text="we are what we are", d="4", seed="5", row="2")
     assert f"“what” takes {percent(own[2, 2].item(), 0)} of its new vector from itself." in text(app)
     app = open_page(PRINCIPLES, text="a b", d="2", vector="a:0,0", row="0")  # every score of “a” is 0
     assert "of its new vector" not in text(app)
-
-
-def test_next_goes_to_the_next_step_and_the_link_follows(open_page: Open) -> None:
-    app = open_page(PRINCIPLES, step=STEPS[-2])
-    app.button(key="principle_next").click().run()
-    assert app.query_params["step"] == STEPS[-1]
-    assert app.button(key="principle_next").disabled
-    assert complaints(app) == []
 
 
 def test_a_change_in_the_matrices_is_in_the_link_and_a_forged_one_changes_nothing(
@@ -184,19 +163,11 @@ def test_the_model_step_names_an_answer_only_where_one_is_due() -> None:
         assert ("After all layers the model says" in steps.head_note(run, mixed, 0, 0, row)) == is_due
 
 
-@pytest.mark.parametrize(
-    ("typed", "message"),
-    [("one", "has 1"), ("a " + "b" * 200, "at most 14 letters")],
-)
-def test_a_sentence_that_cannot_be_read_leaves_the_last_one_and_says_why(
-    open_page: Open, typed: str, message: str
-) -> None:
-    app = open_page(PRINCIPLES, text=typed)
-    assert not app.exception
-    [problem] = [element.value for element in app.error]
-    assert message in problem
+def test_a_sentence_that_cannot_be_read_leaves_the_last_one_and_says_why(open_page: Open) -> None:
+    app = open_page(PRINCIPLES, text="a " + "b" * 200)
+    [problem] = complaints(app)
+    assert "at most 14 letters" in problem
     assert app.query_params["text"] == "the cat saw the dog"
-    assert complaints(app.run()) == []
 
 
 def test_the_variance_on_the_screen_was_measured_and_its_code_draws_it(
@@ -218,28 +189,21 @@ def test_a_round_keeps_its_answer_to_itself_until_it_is_over_and_leads_to_its_bu
     now = round_of(number)
     app = open_page(BUG_LAB, round=str(number))
     assert complaints(app) == []
-    assert dict(app.query_params) == {"round": str(number)}
     assert len(shown) == 2
     assert not app.code  # it would name the bug
     everything = str(app.main)
     assert now.bug not in everything
     assert BUGS[now.bug].title not in everything
-    assert "loss" not in text(app)
     app.button(key="bug_side_A").click().run()
     assert "Right, A is broken" in text(app)
-    assert [app.button(key=f"bug_{i}").label for i in range(4)] == [escape_markdown(BUGS[c].title) for c in now.choices]
     assert BUGS[now.bug].look_for not in str(app.main)
     shown.clear()
     app.button(key=f"bug_{now.choices.index(now.bug)}").click().run()
     assert complaints(app) == []
     assert dict(app.query_params) == {"round": str(number)}
     assert f"this bug: **{escape_markdown(BUGS[now.bug].title)}**" in text(app)
-    assert BUGS[now.bug].equation_wrong in text(app)
     assert "named from its trace and its weights" in text(app)
     assert_code_draws(app, shown, monkeypatch)
-    app.button(key="bug_browse").click().run()
-    assert complaints(app) == []
-    assert app.query_params["bug"] == app.selectbox(key="bug_name").value == now.bug
 
 
 def test_rounds_cover_each_bug() -> None:
@@ -261,24 +225,6 @@ def test_the_score_counts_named_bugs_and_the_next_round_is_another(open_page: Op
         assert score in text(app)
         app.button(key="bug_next").click().run()
         assert app.query_params["round"] == str(number + 1)
-    app.toggle(key="bug_losses_3").set_value(True).run()
-    right, wrong = readings(example_of(round_of(3).model), BUGS[round_of(3).bug])
-    assert f"{right.loss:.4f}" in text(app)
-    assert f"{wrong.loss:.4f}" in text(app)
-
-
-def test_another_input_can_be_tried_in_a_round(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[Any] = []
-
-    def draw(lanes: Any, *, editing: Any, **more: Any) -> None:
-        found.append((lanes[0].tokens, editing.take(0, "nothing"), editing.take(0, "19")))
-
-    monkeypatch.setattr(game, "prediction_strip", draw)
-    app = open_page(BUG_LAB).run()
-    (before, refused, taken), (after, *_) = found
-    assert (refused != "", taken) == (True, "")
-    assert after == ("19", *before[1:])
-    assert dict(app.query_params) == {"round": "1"}
 
 
 def test_links_to_a_model_and_to_a_bug_that_is_not_here_open_the_bugs(open_page: Open) -> None:
@@ -307,19 +253,6 @@ def test_equal_rows_have_no_note() -> None:
     both = readings(example_of("reverse-small"), BUGS["init-too-large"])
     assert re.search(r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", browse.rows(both))
     assert browse.rows([both[0], both[0]]) == ""
-
-
-def test_only_the_first_tokens_of_a_long_answer_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    view, bug = example_of("reverse-decoder"), BUGS["causal-ignored"]
-    whole = lab.written(view, bug)
-    lab.shared.forget(lambda key: True)
-    monkeypatch.setattr(lab, "MOST_WRITTEN", 2)
-    reported: list[tuple[int, int]] = []
-    first = lab.written(view, bug, lambda done, of: reported.append((done, of)))
-    assert first == [whole[0][:2], whole[1][:2]]
-    assert reported == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert len(whole[0]) > 2
-    lab.shared.forget(lambda key: True)
 
 
 def test_the_loss_is_called_low_only_where_it_is() -> None:
@@ -357,9 +290,6 @@ def test_a_bug_that_does_not_fit_is_shown_on_a_model_that_it_fits(open_page: Ope
     assert "it needs an encoder\\-decoder" in text(app)
     assert "named from its trace and its weights" in text(app)
     assert app.sidebar.selectbox(key="model").value == "reverse"
-    app.button(key="bug_model_reverse-seq2seq").click().run()
-    assert complaints(app) == []
-    assert app.sidebar.selectbox(key="model").value == "reverse-seq2seq"
 
 
 def test_a_model_that_shows_nothing_can_be_shown_all_the_same(open_page: Open) -> None:
@@ -380,27 +310,15 @@ def test_both_train_from_the_same_weights_and_the_broken_one_may_break_off(
     app.button(key="bug_train").click().run()
     assert not app.exception
     assert any("not a number" in element.value or "nan" in element.value for element in app.info)
+    drawn = charts_shown(monkeypatch)
     app = open_page(BUG_LAB, model="reverse-small", bug="loss-on-padding", own="1")
+    drawn.clear()
     app.button(key="bug_train").click().run()
     assert complaints(app) == []
+    assert_code_draws(app, drawn, monkeypatch)
     shown = re.search(r"After 5 steps of training the loss is ([\d.]+) without the bug and ([\d.]+) with", text(app))
     assert shown is not None
     assert shown[1] != shown[2]
-
-
-def test_the_code_of_a_lesson_that_was_broken_off_draws_the_curves_that_are_shown(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(browse, "STEPS", (20, 40))
-    monkeypatch.setattr(browse, "BUDGET", 0.0)
-    shown = charts_shown(monkeypatch)
-    app = open_page(BUG_LAB, model="reverse-small", bug="no-scale", show="training", own="1", rate="10")
-    app.button(key="bug_train").click().run()
-    shown.clear()
-    app.button(key="bug_train_cancel").click().run()
-    assert complaints(app) == []
-    assert "until=" in app.code[0].value
-    assert_code_draws(app, shown, monkeypatch)
 
 
 def test_the_lesson_is_the_labs_own_training() -> None:

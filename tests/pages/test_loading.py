@@ -59,20 +59,6 @@ def test_an_early_visitor_is_told_what_is_loaded(fresh: list[str], monkeypatch: 
     assert len(seen) == 1
 
 
-def test_a_missing_library_is_shown_to_every_visitor(fresh: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise ImportError("no torch")
-
-    monkeypatch.setattr(serving, "_import", fail)
-    monkeypatch.setattr(threading, "excepthook", lambda problem: fresh.append(str(problem.exc_value)))
-    serving.begin_loading()
-    for _ in range(2):
-        app = AppTest.from_function(page, default_timeout=DEADLINE).run()
-        assert len(app.exception) == 1  # its message is in the log
-        assert not app.text
-    assert fresh == ["no torch"]
-
-
 def test_a_server_answers_before_the_large_libraries_are_imported() -> None:
     code = """
 import sys

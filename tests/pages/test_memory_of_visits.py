@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,7 +22,6 @@ from xformer.reading import Reading
 from xformer.viz.packing import pack
 
 CHANGED = {"input": "3 7 12 9 " * 13, "edits": "ablate:encoder.0.attn.1"}
-PAGES = ["attention", "home"]
 
 
 class Kept:
@@ -71,23 +69,13 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     shared.sweep(unused=-1.0)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_a_visit_holds_no_activations(
-    page: str, kept: Kept, open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_visit_holds_no_activations(kept: Kept, open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "xformer.viz.packing.pack", partial(pack, max_thumbnail=8, budget=100_000)
     )  # as of a long input
-    model = add_model(runs, 2, 50)
-    app = open_page(f"pages/{page}/page.py", model=model, **CHANGED)
+    open_page("pages/attention/page.py", model=add_model(runs, 2, 50), **CHANGED)
     assert kept.computed
-    assert kept.fragments or kept.downloads
-    assert app.session_state["model"]
-    assert page != "attention" or kept.fragments
-    assert (
-        max((n_bytes(one) for _, given in kept.fragments for one in given if not isinstance(one, bytes)), default=0)
-        < 9_999
-    )
+    assert max(n_bytes(one) for _, given in kept.fragments for one in given if not isinstance(one, bytes)) < 9_999
     first = {key: data() for key, data in kept.downloads.items() if key.startswith("csv_")}
     assert kept.alive() == []
     assert {key: kept.downloads[key]() for key in first} == first  # computed again
@@ -108,17 +96,6 @@ def test_a_shared_reading_is_the_reading_itself(kept: Kept) -> None:
     assert reading.predicted == resources.run(*key).predicted
 
 
-def test_a_reading_is_computed_once_its_bytes_are_admitted(
-    kept: Kept, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked, admitted = (add_model(runs, 2, 50), (3, 7, 12), resources.MASKS[0], ""), []
-    monkeypatch.setattr(resources, "_admit", lambda run, n_bytes: admitted.append((n_bytes, len(kept.computed))))
-    for _ in range(2):
-        resources.run(*asked)
-    assert admitted == [(resources._peak_bytes(*asked), 0)]
-    assert kept.computed
-
-
 def test_a_computation_that_fails_gives_its_bytes_back(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, run = add_model(runs, 2, 50), resources._run
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "1")
@@ -136,13 +113,12 @@ def test_a_script_run_waits_while_the_others_keep_more_than_the_budget(monkeypat
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "1")
     others = [resources._ScriptRun()]
     resources._admit(others[0], 1_000_000, seconds=0.0)
-    resources._admit(resources._ScriptRun(), 20_000, seconds=20.0)
-    began = time.monotonic()
-    resources._admit(resources._ScriptRun(), 100_000, seconds=0.2)
-    assert time.monotonic() - began >= 0.2
-    threading.Timer(0.1, others.clear).start()
-    began = time.monotonic()
-    resources._admit(resources._ScriptRun(), 900_000, seconds=20.0)
-    assert 0.05 < time.monotonic() - began < 5.0
-    resources._admit(resources._ScriptRun(), 10**9, seconds=20.0)  # alone it does not wait
-    assert time.monotonic() - began < 5.0
+    resources._admit(resources._ScriptRun(), 20_000, seconds=60.0)
+    resources._admit(resources._ScriptRun(), 100_000, seconds=0.1)  # too much, and it has waited long enough
+    waiting = threading.Thread(target=resources._admit, args=(resources._ScriptRun(), 900_000, 60.0))
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    others.clear()
+    waiting.join(30.0)
+    assert not waiting.is_alive()

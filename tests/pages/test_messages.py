@@ -6,8 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-import pytest
-
 from tests.pages.conftest import ROOT, Open, parsed
 
 MARKDOWN = set(
@@ -107,23 +105,6 @@ def test_no_page_reads_what_anyone_typed_as_markdown() -> None:
     for file in sorted((ROOT / "pages").rglob("*.py")):
         name = file.relative_to(ROOT / "pages").as_posix()
         assert set(shown_unescaped(parsed(file))) == OURS.get(name, set()), name
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "st.error(str(error))",
-        "st.error(f'The file was not taken. {error}')",
-        "st.markdown(f'**{entry.name}**')",
-        "st.success(f'Taken: {taken.name}' if taken.is_new else '')",
-        "st.popover('More', help=story.about)",
-        "st.info(', '.join(labels))",
-    ],
-)
-def test_what_is_forbidden_is_found(line: str) -> None:
-    assert shown_unescaped(ast.parse(line))
-    escaped = line.replace("(str(error))", "(escape_markdown(str(error)))")
-    assert escaped == line or not shown_unescaped(ast.parse(escaped))
 
 
 def test_an_error_repeats_what_was_typed_letter_by_letter(open_page: Open) -> None:

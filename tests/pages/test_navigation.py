@@ -42,21 +42,6 @@ def looked_at(app: AppTest) -> dict[str, object]:
     return shown
 
 
-def test_what_is_chosen_on_one_screen_is_on_the_next_and_is_not_undone_later(open_page: Open) -> None:
-    """Clicks through all screens are made in a browser, without changes of the run."""
-    app = open_page(ATTENTION, **LINK)
-    assert looked_at(app) == LINK
-    for page in ("pages/first_principles/page.py", "pages/home/page.py", RESIDUAL):
-        click(app, page)
-    assert looked_at(app) == LINK
-    app.sidebar.segmented_control(key="mask").set_value("full").run()
-    app.sidebar.text_input(key="input").set_value("9 8 7").run()
-    click(app, ATTENTION)
-    assert looked_at(app) == LINK | {"mask": "full", "input": "9 8 7"}
-    app.run()
-    assert looked_at(app) == LINK | {"mask": "full", "input": "9 8 7"}
-
-
 def test_back_shows_what_the_link_of_that_page_says(open_page: Open) -> None:
     app = open_page(ATTENTION, **LINK, panel="rollout")
     there = link_of(app)

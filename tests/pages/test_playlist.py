@@ -11,7 +11,7 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from pages.shared import frame, playlist
+from pages.shared import playlist
 from pages.shared.screens import screens
 from tests.pages.conftest import Open
 from xformer.playlist import FIRST, Item, Playlist
@@ -37,11 +37,6 @@ def offered() -> Iterator[None]:
 def go(app: AppTest, link: object) -> AppTest:
     app.session_state["playlist_go"] = {"link": link, "id": 7}
     return app.run()
-
-
-def test_a_frame_has_no_playlist(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame, "is_framed", lambda: True)
-    assert drawn(open_page(ATTENTION)) == []
 
 
 def test_a_view_opens_without_a_frame_and_what_is_no_screen_is_not_opened(open_page: Open) -> None:

@@ -17,13 +17,13 @@ def specs(app: object) -> list[dict]:
     return [json.loads(chart.proto.spec) for chart in app.get("vega_lite_chart")]  # pyright: ignore
 
 
-@pytest.mark.parametrize("model", ["reverse-modern", "characters", "digits"])
+@pytest.mark.parametrize("model", ["characters", "digits"])
 def test_every_model_is_read_layer_by_layer(open_page: Open, model: str) -> None:
     app = open_page(PAGE, model=model)
     assert complaints(app) == []
     assert len(specs(app)) == 2  # the lens, and the answer that is followed
     words = {"digits": "The output is permanently correct", "characters": "these stay what they end as"}
-    assert words.get(model, "these are permanently correct") in text(app)
+    assert words[model] in text(app)
     assert ("✓" in text(app)) == (model != "characters")
     assert ("really comes next" in text(app)) == (model == "characters")
     app.segmented_control(key="residual_picture").set_value("norms").run()
@@ -52,14 +52,12 @@ def test_of_the_last_character_the_likeliest_next_is_explained(open_page: Open) 
 
 def test_of_many_positions_a_window_is_shown_and_stands_in_the_link(open_page: Open) -> None:
     numbers = " ".join(str(1 + index % 19) for index in range(60))
-    app = open_page(PAGE, model="reverse", input=numbers)
-    assert "Shown are 24 of 60 positions, 0 to 23" in text(app)
+    app = open_page(PAGE, model="reverse", input=numbers, picture="norms", **{"from": "24"})
+    assert "Shown are 24 of 60 positions, 24 to 47" in text(app)
     app.select_slider(key="residual_from").set_value(48).run()
     assert not app.exception
     assert "Shown are 12 of 60 positions, 48 to 59" in text(app)
     assert app.query_params["from"] in ("48", ["48"])
-    app = open_page(PAGE, model="reverse", input=numbers, picture="norms", **{"from": "24"})
-    assert "Shown are 24 of 60 positions, 24 to 47" in text(app)
 
 
 def test_the_sum_on_the_screen_is_the_models_logit(open_page: Open) -> None:
@@ -79,12 +77,3 @@ def test_a_change_stands_beside_the_original(open_page: Open) -> None:
     assert complaints(app) == []
     assert len(specs(app)) == 1
     assert "Outlined, the original: " in text(app)
-
-
-def test_a_choice_survives_a_model_without_it(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse-decoder", pos="12", picture="parts", goal="lead")
-    assert not app.warning
-    app.sidebar.selectbox(key="model").set_value("reverse").run()
-    assert not app.exception
-    assert app.selectbox(key="residual_pos").value == 0
-    assert app.segmented_control(key="residual_goal").value == "lead"

@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import run_commands, run_store
-from pages.shared.serving import access, limits
+from pages.shared.serving import limits
 from pages.train.setup import expected
 from tests.pages.conftest import Open, complaints, plain, with_weights
 from tests.pages.test_runs import RUNS, add, with_menu
@@ -139,17 +139,6 @@ def test_a_forged_press_without_a_cookie_starts_and_deletes_nothing(open_page: O
     assert of(store) == before
 
 
-def test_a_run_belongs_to_the_number_that_the_browser_sent(
-    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XFORMER_OPEN", "0")
-    monkeypatch.setattr(access, "visitor_id", lambda: "c" * 32)
-    monkeypatch.setattr("xformer.training.jobs.next_for", lambda *_: [])
-    app = press(open_page(TRAIN), "start_reverse-small")
-    assert complaints(app) == []
-    assert [entry.owner for entry in RunStore(runs).entries()] == ["c" * 32]
-
-
 def test_an_imported_run_is_its_owners_alone_until_it_is_shared(
     open_page: Open, be: Be, runs: Path, tmp_path: Path
 ) -> None:
@@ -162,6 +151,10 @@ def test_an_imported_run_is_its_owners_alone_until_it_is_shared(
     [entry] = RunStore(runs).entries()
     assert (entry.owner, entry.private) == (MINE, 1)
     assert any("**a gift**" in element.value for element in app.markdown)
+    app.file_uploader(key="runs_import_1").upload("gift.safetensors", content, "application/octet-stream").run()
+    assert [plain(element.value) for element in app.success] == [
+        "These weights are here already: they are “a gift”, step 12."
+    ]
 
     be(THEIRS)
     for page, name, value in (
@@ -185,17 +178,6 @@ def test_an_imported_run_is_its_owners_alone_until_it_is_shared(
     assert complaints(app) == []
     be("")
     assert any("**a gift**" in element.value for element in open_page(RUNS).markdown)
-
-
-def test_on_a_local_server_nothing_is_marked_private(
-    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XFORMER_OPEN", "1")
-    run = add(RunStore(runs), "one")
-    RunStore(runs).change(run, private=1)
-    app = with_menu(open_page(RUNS, runs=run), run)
-    assert not [button for button in app.button if str(button.key).startswith("runs_share")]
-    assert "only" not in " ".join(caption.value for caption in app.caption).lower()
 
 
 def test_the_duration_of_a_private_run_is_not_shared(runs: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,19 +9,17 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pages.train import sweep as sweep_view
 from pages.train.sweep import sweep_finding, sweep_notes, time_left
+from tests.pages.code_and_picture import left_by
 from tests.pages.conftest import Open, everything
 from tests.pages.test_runs import RUNS, with_menu
 from tests.pages.test_train import PAGE, buttons, status_of
 from tests.training.test_sweeps import members, train
 from tests.training.tiny import tiny_preset
-from xformer import viz
 from xformer.errors import ConfigError
 from xformer.presets import PRESETS
 from xformer.training import jobs
 from xformer.training.run_store import RunStore
-from xformer.training.stored_sweep import StoredSweep
 from xformer.training.sweeps import READY, SWEPT, USUAL, check_alike, read_values, sweep
 
 PRESET = tiny_preset(steps=10, log_every=5, snapshot_every=5)
@@ -55,7 +51,6 @@ def test_what_is_ready_or_suggested_can_be_trained_together() -> None:
 def test_a_ready_sweep_starts_with_one_press_and_is_shown(open_page: Open, runs: Path) -> None:
     app = open_page(PAGE)
     app.segmented_control(key="train_group").set_value("seeds").run()
-    assert {f"start_sweep_{name}" for name in READY} | {f"start_{name}" for name in PRESETS} <= buttons(app)
     app.button(key="start_sweep_seeds").click().run()
     assert not app.exception
     (entry,) = RunStore(runs).entries()
@@ -64,17 +59,13 @@ def test_a_ready_sweep_starts_with_one_press_and_is_shown(open_page: Open, runs:
     assert entry.sweep["settings"] == {"seed": list(range(16))}
     assert app.query_params["run"] == entry.id
     assert status_of(app) == "16 models are waiting for their turn: it is next."
-    assert "The first maps come when it starts." in everything(app)
 
 
-def test_many_seeds_of_any_preset_or_of_own_settings_with_their_cost(open_page: Open, runs: Path) -> None:
+def test_many_seeds_of_any_preset(open_page: Open, runs: Path) -> None:
     app = open_page(PAGE)
     one = everything(app.button_group(key="train_group").set_value("own").run())
     app.segmented_control(key="train_way").set_value("seeds").run()
-    assert "**Time:**" in one
-    assert "**Time for one of them alone:**" in everything(app)
-    memory = [float(re.findall(r"Memory:\*\* about ([\d.]+) MB", text)[0]) for text in (one, everything(app))]
-    assert memory[0] < memory[1]
+    assert ["**Time for one of them alone:**" in words for words in (one, everything(app))] == [False, True]
     app.segmented_control(key="train_group").set_value("seeds").run()
     app.number_input(key="train_seeds").set_value(5).run()
     app.button(key="start_reverse-mirror").click().run()
@@ -132,55 +123,14 @@ def test_a_finished_sweep_shows_its_pictures_and_opens_each_model(
     app.session_state["sweep_member"] = (run, 9)
     assert "weight decay 0, seed 0" in everything(app.run())
     app = app.select_slider(key=f"sweep_step_{run}").set_value(5).run()
-    app = app.segmented_control(key="sweep_measure").set_value("steps_to_solve").run()
     assert not app.exception
     code = next(block.value for block in app.code if "StoredSweep" in block.value)
-    ast.parse(code)
-    for line in (f'StoredSweep(RunStore(runs), "{run}")', "map_grid(*sweep.maps(5)", "measure='steps_to_solve'"):
-        assert line in code
+    monkeypatch.chdir(runs.parent)
+    assert len(left_by(code)["picture"]) == 3
     app.button(key="sweep_open_film").click().run()
     assert not app.exception
     assert app.query_params["run"] == members(store, run)[0].id
     assert status_of(app).startswith("Finished after")
-    clicked_on_a_cell(StoredSweep(store, run), monkeypatch)
-    app = open_page(RUNS, runs="")  # no row is ticked
-    assert list(app.dataframe[0].value["name"]) == ["Many"]
-    assert "4 models of sweeps not shown, tick a sweep to see its own" in everything(app)
-
-
-def clicked_on_a_cell(sweep: StoredSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A click on each cell of the outcome chooses the model with its settings."""
-    drawn, chosen = viz.sweep_outcome(sweep.outcomes(), x="seed", y="weight_decay").to_dict(), dict[str, Any]()
-    assert drawn["params"][0]["select"]["fields"] == ["seed", "weight_decay"]
-    with monkeypatch.context() as patch:
-        patch.setattr(sweep_view.st, "session_state", chosen)
-        for cell in drawn["datasets"][drawn["data"]["name"]]:
-            clicked = {"cell": [{"seed": cell["seed"], "weight_decay": cell["weight_decay"]}]}
-            chosen["sweep_outcome"] = type("State", (), {"selection": clicked})()
-            sweep_view._follow_outcome(sweep)
-            _, number = chosen["sweep_member"]
-            assert sweep.members[number].values == {"weight_decay": cell["weight_decay"], "seed": cell["seed"]}
-
-
-def test_the_maps_follow_the_latest_step_until_the_slider_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    state: dict[str, Any] = {}
-    slider = SimpleNamespace(session_state=state, select_slider=lambda label, options, *, key, **rest: state[key])
-    monkeypatch.setattr(sweep_view, "st", slider)
-    entry = SimpleNamespace(id="a", state="running")
-    sweep: Any = SimpleNamespace(entry=entry)
-
-    def ask(*steps: int) -> int | None:
-        return sweep_view._ask_step(sweep, list(steps))
-
-    assert [ask(0), ask(0, 5), ask(0, 5, 10)] == [None, 5, 10]
-    state["sweep_step_a"] = 5  # asked again before the browser knew of 10
-    assert ask(0, 5, 10, 15) == 15
-    state["sweep_step_a"] = 0  # dragged there
-    assert ask(0, 5, 10, 15, 20) == 0
-    state["sweep_step_a"] = 20  # dragged to the end, it goes along again
-    assert [ask(0, 5, 10, 15, 20), ask(0, 5, 10, 15, 20, 25)] == [20, 25]
-    entry.state, state["sweep_step_a"] = "finished", 5  # nothing goes on, so it was dragged
-    assert ask(0, 5, 10) == 5
 
 
 def test_the_remaining_time_is_shown_once_the_speed_is_known() -> None:
@@ -250,20 +200,12 @@ def test_the_models_of_a_sweep_stand_below_it_in_the_table_of_runs(
     train(store, run, monkeypatch)
     store.add(PRESET, owner="here", name="later")
     app = open_page(RUNS)
-    assert "finished · 2 models, one in the picture" in everything(app)
-    assert len(app.image) == 1
     app.button_group(key="runs_view").set_value("table").run()
-    assert app.query_params["runs"] == run  # no other run has a curve
     assert list(app.dataframe[0].value["name"]) == ["later", "Many", "↳ seed 1", "↳ seed 0", "earlier"]
     app.session_state["runs_text"] = "seed"
     assert list(app.run().dataframe[0].value["name"]) == ["Many · seed 1", "Many · seed 0"]
     app.session_state["runs_text"] = ""
-    with_menu(app, run)
-    assert "A sweep of 2 models; 2 of them are runs of their own" in everything(app)
-    app.button(key=f"runs_models_{run}").click().run()
-    assert not app.exception
-    assert set(app.query_params["runs"].split(",")) == {run, *(one.id for one in members(store, run))}
-    app.button(key=f"runs_delete_{run}").click().run()
+    with_menu(app, run).button(key=f"runs_delete_{run}").click().run()
     assert list(app.dataframe[0].value["name"]) == ["later", "earlier"]
     app.button(key="runs_undo").click().run()
     assert len(store.entries()) == 5

@@ -22,11 +22,11 @@ from pages.shared.byte_cache import shared
 from pages.train import form, status
 from pages.train.run import MOST_FRAMES, RunView, Timeline, finding
 from pages.train.setup import FIRST, OWN, expected, grouped, shipped_training, watchable
-from tests.pages.code_and_picture import charts_shown, files_offered, left_by, without_names
+from tests.pages.code_and_picture import charts_shown, left_by, without_names
 from tests.pages.conftest import Open, complaints, everything, plain, with_weights
 from tests.training.tiny import tiny_preset
 from xformer.files import snapshot_steps
-from xformer.formatting import duration, percent
+from xformer.formatting import percent
 from xformer.presets import PRESETS
 from xformer.tasks import Task
 from xformer.training import liveness
@@ -67,16 +67,11 @@ def buttons(app: AppTest) -> set[str]:
 def test_a_visitor_without_runs_can_start_every_preset(open_page: Open) -> None:
     app = open_page(PAGE)
     assert {key for key in buttons(app) if key.startswith("start_")} == {f"start_{name}" for name in FIRST}
-    assert len(app.image) == len(FIRST)  # each with what its shipped model ends with
-    assert f"26,517 parameters  \nabout {duration(shipped_training()['reverse-small'][0])}" in everything(app)
-    assert app.query_params["run"] == "new"
     started: set[str | None] = set()
-    for group, presets in grouped().items():
+    for group in grouped():
         app.button_group(key="train_group").set_value(group).run()
         assert not app.exception
         started |= buttons(app)
-        helps = "".join(element.help for element in app.caption)
-        assert all(preset.about in helps for preset in presets)
     assert {f"start_{name}" for name in PRESETS} <= started
 
 
@@ -86,19 +81,6 @@ def test_more_snapshots_do_not_change_what_a_preset_learns() -> None:
         assert shown.train.replace(snapshot_every=preset.train.snapshot_every) == preset.train
         assert (shown.model, shown.task) == (preset.model, preset.task)
         assert 10 <= shown.train.steps // shown.train.snapshot_every <= MOST_FRAMES
-
-
-def test_the_look_at_the_figures_has_the_page_drawn_where_more_is_new(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, again = finished(runs), Mock(side_effect=StopException)
-    monkeypatch.setattr(status.run_store, "entry", RunStore(runs).entry)
-    monkeypatch.setattr(status.st, "rerun", again)
-    settings = RunStore(runs).entry(run).settings()
-    status._progress(run, settings, "here", None, "finished", True)
-    for drawn, has_picture in (("running", True), ("finished", False)):  # another state, and the first picture
-        with pytest.raises(StopException):
-            status._progress(run, settings, "here", None, drawn, has_picture)
 
 
 def test_start_queues_one_run_and_shows_it(open_page: Open, runs: Path) -> None:
@@ -113,7 +95,6 @@ def test_start_queues_one_run_and_shows_it(open_page: Open, runs: Path) -> None:
     app.button(key="run_new").click().run()
     app.button(key="start_reverse-mirror").click().run()
     assert "1 run comes before it" in status_of(app)
-    assert len(RunStore(runs).entries()) == 2
 
 
 def own(app: AppTest) -> AppTest:
@@ -180,26 +161,17 @@ def test_a_finished_run_shows_its_timeline_and_curves(open_page: Open, runs: Pat
     assert complaints(app) == []
     assert status_of(app) == "Finished after a second on the CPU: 25.00% exact match on 2,000 unseen examples."
     assert figures_of(app)[:2] == ["Step 12 / 12", "Exact match 0%"]
-    assert len(figures_of(app)) == 3
     assert len(app.get("vega_lite_chart")) == 2
     [cache] = [entry for key, entry in shared._entries.items() if str(key).startswith(f"('snapshots', '{run}'")]
     assert cache.size > 100
     assert shared.total >= before + cache.size  # timelines count towards the memory of all visitors
-    app.session_state["train_more"] = True
-    app.run()
-    assert len(figures_of(app)) == 8
-    assert len(app.get("vega_lite_chart")) == 5
     assert {"run_new", "run_again", "open_Attention", "fork_start"} <= buttons(app)
-    assert app.query_params["run"] == run
     for typed, n in (("1 2 ninety", 1), ("1 2 3 4", 0)):
         (box,) = [box for box in app.text_input if box.label == "Watch it learn on"]
         box.set_value(typed).run()
         assert len(complaints(app)) == n
-    app.button(key="probe_random").click().run()
-    assert complaints(app) == []
-    (box,) = [box for box in app.text_input if box.label == "Watch it learn on"]
     app.button(key="open_Attention").click().run()  # with the same input
-    assert (app.query_params["model"], app.query_params["input"]) == (f"{run}@12", box.value)
+    assert (app.query_params["model"], app.query_params["input"]) == (f"{run}@12", "1 2 3 4")
     open_page(PAGE, run=run).button(key="run_again").click().run()
     again, first = RunStore(runs).entries()
     assert (again.id != first.id, again.settings()) == (True, first.settings())
@@ -209,13 +181,8 @@ def test_the_code_under_the_pictures_draws_what_is_shown(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = with_weights(RunStore(runs), "Tiny", "encoder-decoder")
-    files, shown = files_offered(monkeypatch), charts_shown(monkeypatch)
+    shown = charts_shown(monkeypatch)
     app = open_page(PAGE, run=run, step="4")
-    drawn = files[f"{run}-training.svg"]().decode()
-    assert {f"{run}-training.pdf", f"{run}-training.png", f"{run}-training.html"} < set(files)
-    assert "<image" not in drawn
-    for words in ("step 4 of 12", f"run {run}", "decoder 1 · cross", "decoder reads"):
-        assert f"{words}</text>" in drawn, words
     shown.clear()
     app.session_state["train_more"] = True
     app.run()
@@ -331,24 +298,6 @@ def test_an_input_that_is_too_large_for_a_timeline_shows_an_error(
         assert [phrase in plain(error.value) for error in app.error] == [True]
         assert not frame_of.called
         assert "Finished after" in status_of(app)
-
-
-def test_a_worker_that_was_killed_is_not_shown_as_training(open_page: Open, runs: Path) -> None:
-    """Its end is not in the run store yet; on a full disk it cannot be."""
-    run = finished(runs, state="running", worker="w", device="cpu", pid=1)
-    lock = liveness.take(RunStore(runs).folder_of(run) / liveness.LOCK)
-    assert lock is not None
-    liveness.sign(lock, 2**22 + 1, "The disk is full; what was kept before is whole.")
-    app = open_page(PAGE, run=run)
-    assert "Training on the CPU" in status_of(app)
-    os.close(lock)
-    app.run()
-    assert not app.exception
-    assert (
-        "Interrupted after step 12 of 12. The disk is full; what was kept before is whole. Resume goes on"
-        in status_of(app)
-    )
-    assert "run_resume" in buttons(app)
 
 
 def test_settings_that_take_too_much_memory_cannot_be_started(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from pages.shared.widgets import typed
 from tests.pages.conftest import Open, complaints
-from tests.pages.test_runs import RUNS, add
 from xformer.errors import InputError
-from xformer.training.run_store import RunStore
 
 
 def test_a_text_is_taken_whole_or_refused_and_never_cut() -> None:
@@ -31,12 +27,3 @@ def test_pasting_too_much_is_one_sentence(open_page: Open, page: str | None, key
     assert not box.proto.max_chars
     app = box.set_value("1 " * most).run()
     assert complaints(app) == [f"Up to {most:,} characters are read here, got {2 * most:,}; take a part of it."]
-
-
-def test_a_run_that_was_found_stays_found(open_page: Open, runs: Path) -> None:
-    add(RunStore(runs), "one")
-    app = open_page(RUNS, view="table", find="one")
-    app.text_input(key="runs_text").set_value("x" * 81).run()
-    assert complaints(app) == ["Up to 80 characters are read here, got 81; take a part of it."]
-    assert app.dataframe[0].value["name"].tolist() == ["one"]
-    assert app.query_params["find"] == "x" * 80
