@@ -331,3 +331,33 @@ def test_patterns_are_codes_from_0_to_253_and_masked_cells_are_255() -> None:
     later = torch.ones(5, 5, dtype=torch.bool).triu(1).expand(3, 5, 5)
     assert codes[later].eq(255).all()
     torch.testing.assert_close(codes[~later], (253 * pattern[~later]).round().long())
+
+
+def test_a_compiled_model_is_bit_identical_and_not_compiled_again() -> None:
+    compiled: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(len(inputs))
+        return graph.forward
+
+    def make() -> nn.Module:
+        torch.compiler.reset()
+        return torch.compile(Dropping(), backend=backend)  # type: ignore[return-value]
+
+    health = AttentionHealth(batches()[0, :2, :7], every=2)
+    without = plain(make, None, steps=4)
+    n = len(compiled)
+    assert same(without, plain(make, health, steps=4))
+    assert len(compiled) == 2 * n > 0
+    assert health.table()["step"].unique().tolist() == [2, 4]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_on_a_gpu_the_trainer_of_transformers_is_bit_identical_in_bfloat16(tmp_path: Path, attention: str) -> None:
+    pytest.importorskip("transformers")
+    options = {"bf16": True, "use_cpu": False}
+    without = trainer_run(tmp_path, llama(attn_implementation=attention), **options)
+    health = AttentionHealth(batches()[0, :2, :7], every=2)
+    assert same(without, trainer_run(tmp_path, llama(attn_implementation=attention), health, **options))
+    assert health.table()["future"].eq(0).all()

@@ -56,6 +56,9 @@ OWN_CODE = {"auto_map": {"AutoModel": "evil.Model"}}
         ({"config.json": CONFIG | {"text_config": OWN_CODE}, **SAFE}, "brings its own code"),
         ({"config.json": CONFIG | {"transformers_weights": "adapter_model.bin"}, **SAFE}, "under transformers_weights"),
         ({"config.json": CONFIG | {"quantization_config": {"quant_method": "gptq"}}, **SAFE}, "quantised with 'gptq'"),
+        ({"config.json": CONFIG, "weights.safetensors": SAFE["model.safetensors"]}, "alone is not a model"),
+        ({"config.json": "[]", **SAFE}, "must hold a JSON object, got list"),
+        ({"m.gguf": gguf(), "config.json": CONFIG | OWN_CODE}, "brings its own code"),
         ({"config.json": CONFIG, "adapter_config.json": {}, **SAFE}, "an adapter to another model"),
     ],
 )  # fmt: skip

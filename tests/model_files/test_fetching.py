@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -170,6 +171,8 @@ transformers = pytest.importorskip("transformers")
 
 WORDS = [f"[{word}]" for word in ("PAD", "unused1", "UNK", "CLS", "SEP", "MASK", "O-", "Na+")]
 WORDS += [*"cCNOF()=.1~", ">>", "Br", "Cl", "%12"]
+REACTION = "CC[O-]~[Na+].BrCC.[Na+]~[H-]>>CCOCC"
+"""Of a list of real ones; no word stands for its [H-]."""
 
 
 def test_a_pickle_becomes_safetensors_with_each_matrix_once_and_another_is_not_read(
@@ -267,3 +270,15 @@ def test_visitors_can_fetch_only_the_listed_models_and_none_where_the_models_are
     with pytest.raises(ModelFileError, match="models of this server are fixed"):
         start_fetch(SMOL)
     assert (offered(), fetched) == ([], [])
+
+
+def test_reactions_are_cut_as_the_rule_says(tmp_path: Path) -> None:
+    fetching.smiles_tokenizer(WORDS, tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "albert"}')
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    cut = ["[UNK]" if word == "[H-]" else word for word in re.findall(fetching.SMILES, REACTION)]
+    ids = tokenizer(REACTION)["input_ids"]
+    assert tokenizer.convert_ids_to_tokens(ids) == ["[CLS]", *cut, "[SEP]"]
+    words = tokenizer.convert_ids_to_tokens(tokenizer("C%12C [MASK]xN")["input_ids"])
+    assert words[1:-1] == ["C", "%12", "C", "[MASK]", "N"]
+    assert tokenizer.decode(tokenizer("CC[O-].Br>>C")["input_ids"], skip_special_tokens=True) == "CC[O-].Br>>C"
