@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from tests.browser.serving import ARGUMENTS, launch, stop
-from tests.viz.drawn_file import words
 
 PATIENCE = 120_000
 """Milliseconds for anything that a test waits for: a busy machine takes its time, and only a test that fails waits so long."""
-SHORT_LIVED = "--js-flags=--single-threaded --no-turbofan --no-maglev"
+SHORT_LIVED = "--js-flags=--single-threaded"
 """Chromium's too: no page is open for long enough to be worth compiling well, nor the threads that do it beside the page."""
 expect.set_options(timeout=PATIENCE)
 
@@ -59,16 +59,6 @@ def app_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("app") / "runs"
 
 
-COLD = "/attention?model=reverse&input=4+9+2+11&mask=causal&head=3.2"
-"""The link of the first visit to `app`."""
-
-
-@pytest.fixture(scope="session")
-def first_sight() -> dict[str, Any]:
-    """What the first visitor of `app` saw at `COLD`."""
-    return {}
-
-
 @pytest.fixture(scope="session")
 def slides_server() -> Iterator[int]:
     """The port of another server, whose pages have a frame in them: with what their address names."""
@@ -78,27 +68,83 @@ def slides_server() -> Iterator[int]:
         server.shutdown()
 
 
+class Server:
+    """The server of `app`: for this machine alone; a test may kill it, and start it again at the same address."""
+
+    def __init__(self, **env: str) -> None:
+        self._env = env
+        self.process, self.address = launch(**env)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def start(self) -> None:
+        self.process, _ = launch(port=urlsplit(self.address).port or 0, **self._env)
+
+
 @pytest.fixture(scope="session")
-def app(
-    browser: Browser, app_runs: Path, tabs: list[Page], slides_server: int, first_sight: dict[str, Any]
-) -> Iterator[str]:
-    """One server for all tests, for this machine alone; the slides may frame its whole pages under either of their names."""
+def server(app_runs: Path, slides_server: int) -> Iterator[Server]:
+    """One server for all tests; the slides may frame its whole pages under either of their names."""
     frames = f"http://localhost:{slides_server} http://127.0.0.1:{slides_server}"
-    server, address = launch(XFORMER_RUNS=str(app_runs), XFORMER_OPEN="", XFORMER_FRAMES=frames)
+    server = Server(XFORMER_RUNS=str(app_runs), XFORMER_OPEN="", XFORMER_FRAMES=frames)
+    yield server
+    stop(server.process)
+
+
+@pytest.fixture(scope="session")
+def first_visitor(browser: Browser, server: Server, tabs: list[Page]) -> Visit:
+    """A visitor whose deep link was the first request after the start of the server, and who stays."""
     page = browser.new_context().new_page()
     page.set_default_timeout(PATIENCE)
-    visitor = Visit(page, address, tabs).open(COLD)
-    name = page.locator(".st-key-attention .head .name").or_(page.get_by_text("Page not found"))
-    expect(name.first).to_be_visible()
-    verdict = page.get_by_text("right instead of 4").filter(visible=True).first
-    verdict.or_(page.get_by_test_id("stException")).first.wait_for()
-    typed = page.locator(".st-key-input input")
-    expect(typed).not_to_have_value("")
-    first_sight.update(name=name.first.inner_text(), verdict=verdict.inner_text(), typed=typed.input_value())
-    first_sight["problems"] = [*visitor.problems]
-    visitor.leave()
-    yield address
-    stop(server)
+    visitor = Visit(page, server.address, tabs).open("/attention?model=reverse&input=4+9+2+11&mask=causal&head=3.2")
+    expect(page.locator(".st-key-attention .head .name")).to_have_text("layer 3 · head 2")
+    expect(page.locator(".st-key-input input")).to_have_value("4 9 2 11")
+    see(page, "right instead of 4")
+    assert visitor.problems == []
+    return visitor
+
+
+@pytest.fixture(scope="session")
+def app(first_visitor: Visit) -> str:
+    """The address of the server."""
+    return first_visitor.address
+
+
+GO = """async (link) => {
+    const app = document.querySelector("[data-testid=stApp]");
+    const runs = new Promise((done) => new MutationObserver((_, observer) => {
+        if (app.dataset.testScriptState === "notRunning") return;
+        observer.disconnect();
+        done();
+    }).observe(app, { attributes: true }));
+    history.replaceState({}, "", link);
+    dispatchEvent(new PopStateEvent("popstate"));
+    await runs;
+}"""
+"""Go to a link as Back does, until the server runs it."""
+
+
+@pytest.fixture
+def browse(first_visitor: Visit) -> Callable[..., Visit]:
+    """`browse("/attention?model=reverse")`: the first visitor goes on to that link; a fresh page takes far longer.
+
+    What the link does not say, such as the mask, stays as the visitor had it.
+    """
+
+    def browse(link: str, theme: str = "light") -> Visit:
+        page = first_visitor.page
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.emulate_media(color_scheme=theme, reduced_motion="no-preference")  # type: ignore[arg-type]
+        page.mouse.move(0, 0)
+        expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-connection-state", "CONNECTED")
+        quiet(page)
+        first_visitor.problems.clear()
+        page.evaluate(GO, link)
+        quiet(page)
+        return first_visitor
+
+    return browse
 
 
 class Slides(BaseHTTPRequestHandler):
@@ -217,16 +263,6 @@ def until(holds: Callable[[], bool], page: Page) -> None:
     while not holds():
         assert time.monotonic() < deadline
         page.wait_for_timeout(50)
-
-
-def downloaded_figure(page: Page) -> list[str]:
-    """The words of the figure whose “⋯” is open: it has no raster, and the link of the screen."""
-    with page.expect_download() as download:
-        page.get_by_role("button", name="SVG").click()
-    drawn = download.value.path().read_text("utf-8")
-    assert "<image" not in drawn
-    assert page.url in "".join(words(drawn))
-    return words(drawn)
 
 
 def drawn(place: Locator) -> bytes:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import WebSocket, expect
 
 from tests.browser.conftest import Visit, click, click_in_scene, quiet, see, until
 
@@ -21,22 +20,43 @@ def pixels(visit: Visit) -> bytes:
     return visit.page.locator(".st-key-attention").screenshot()
 
 
-def test_a_deep_link_works_as_the_first_request_after_a_start(app: str, first_sight: dict[str, Any]) -> None:
-    assert (first_sight["name"], first_sight["typed"]) == ("layer 3 · head 2", "4 9 2 11")
-    assert "right instead of 4" in first_sight["verdict"]
-    assert first_sight["problems"] == []
-
-
-def test_a_toggle_changes_the_picture_and_brings_neither_the_heading_nor_the_choice_of_a_model_again(
+def test_hovering_asks_no_server_and_a_toggle_brings_neither_the_heading_nor_the_choice_of_a_model_again(
     app: str, visit: Visiting
 ) -> None:
     visitor = visit(app, "")
-    page, came = visitor.page, list[str]()
-    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: came.append(str(frame))))
+    page, came, sent = visitor.page, list[str](), list[object]()
+
+    def listen(socket: WebSocket) -> None:
+        socket.on("framereceived", lambda frame: came.append(str(frame)))
+        socket.on("framesent", lambda frame: sent.append(frame))
+
+    page.on("websocket", listen)
     attention_ready(visitor.open("/attention?model=reverse&panel=change+the+run"))
-    quiet(page)
+    assert sent
     assert any("Who looks at whom" in frame for frame in came)
     see(page, "6 of 6 right")
+
+    sent.clear()
+    view = page.locator(".st-key-attention")
+    grid, detail = view.locator(".grid").first, view.locator(".detail").first
+    drawn = grid.screenshot(), detail.screenshot()
+    view.locator(".chip").nth(2).hover()  # a token lights its row and its column
+    until(lambda: grid.screenshot() != drawn[0], page)
+    until(lambda: detail.screenshot() != drawn[1], page)
+    box = detail.locator("canvas").first.bounding_box()
+    assert box is not None
+    for step in range(10):
+        page.mouse.move(box["x"] + box["width"] * (0.4 + 0.04 * step), box["y"] + box["height"] / 2)
+    expect(view).to_contain_text("query")
+    assert sent == []
+    name, link = view.locator(".head .name"), page.url
+    chosen = name.inner_text()
+    grid.locator("canvas").first.focus()
+    page.keyboard.press(".")
+    expect(name).not_to_have_text(chosen)
+    page.wait_for_function("(old) => location.href !== old", arg=link)
+    quiet(page)
+
     before, mask = pixels(visitor), page.locator(".st-key-mask")
     for toggle, says in (
         (mask.get_by_text("causal", exact=True), "with causal mask"),
@@ -57,40 +77,11 @@ def test_a_toggle_changes_the_picture_and_brings_neither_the_heading_nor_the_cho
     assert visitor.problems == []
 
 
-def test_hovering_asks_no_server_and_a_head_chosen_with_the_keyboard_is_in_the_link(app: str, visit: Visiting) -> None:
-    visitor = visit(app, "")
-    page = visitor.page
-    sent: list[object] = []
-    page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(frame)))
-    attention_ready(visitor.open("/attention?model=reverse-small&input=4+9+2+11+5"))
-    assert sent
-    sent.clear()
-    view = page.locator(".st-key-attention")
-    grid, detail = view.locator(".grid").first, view.locator(".detail").first
-    before = grid.screenshot(), detail.screenshot()
-    view.locator(".chip").nth(2).hover()  # a token lights its row and its column
-    until(lambda: grid.screenshot() != before[0], page)
-    until(lambda: detail.screenshot() != before[1], page)
-    box = detail.locator("canvas").first.bounding_box()
-    assert box is not None
-    for step in range(10):
-        page.mouse.move(box["x"] + box["width"] * (0.4 + 0.04 * step), box["y"] + box["height"] / 2)
-    expect(view).to_contain_text("query")
-    assert sent == []
-    name, link = view.locator(".head .name"), page.url
-    chosen = name.inner_text()
-    grid.locator("canvas").first.focus()
-    page.keyboard.press(".")
-    expect(name).not_to_have_text(chosen)
-    page.wait_for_function("(old) => location.href !== old", arg=link)
-    assert visitor.problems == []
-
-
 SCREENS = ("embeddings", "positions", "attention", "feed_forward", "residual")
 
 
-def test_the_scene_runs_what_is_typed_into_it_and_its_heads_lead_to_attention(app: str, visit: Visiting) -> None:
-    visitor = visit(app, "/?model=reverse&input=4+9+2+11")
+def test_the_scene_runs_what_is_typed_into_it_and_its_heads_lead_to_attention(browse: Visiting) -> None:
+    visitor = browse("/?mask=as+trained&model=reverse&input=4+9+2+11")
     page = visitor.page
     scene = page.locator(".st-key-scene")
     expect(scene.locator(".play")).to_be_visible()
@@ -108,9 +99,9 @@ def test_the_scene_runs_what_is_typed_into_it_and_its_heads_lead_to_attention(ap
     assert visitor.problems == []
 
 
-def test_every_screen_is_quiet_in_both_themes(app: str, visit: Visiting) -> None:
+def test_every_screen_is_quiet_in_both_themes(browse: Visiting) -> None:
     """Each in the theme that it is opened in, then in the other one, which follows the system's at once."""
-    visitor = visit(app, "/?model=reverse&mask=causal")
+    visitor = browse("/?model=reverse&mask=causal")
     page, theme, light = visitor.page, "light", "rgb(255, 255, 255)"
 
     def look(screen: str) -> None:
@@ -161,8 +152,10 @@ def click_cell(visitor: Visit, query: int, key: int) -> None:
     raise AssertionError(f"no cell of the matrix reads {wanted.pattern}")
 
 
-def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link(app: str, visit: Visiting) -> None:
-    visitor = visit(app, "/attention?model=reverse-mirror&input=4+9+2+11+5&panel=change+the+run")
+def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link(
+    app: str, browse: Visiting, visit: Visiting
+) -> None:
+    visitor = browse("/attention?mask=as+trained&model=reverse-mirror&input=4+9+2+11+5&panel=change+the+run")
     page = visitor.page
     attention_ready(visitor)
     click_cell(visitor, query=0, key=4)
@@ -172,7 +165,6 @@ def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link
     expect(page.locator(".st-key-chips")).to_contain_text("0 may not look at 4")
     page.wait_for_function("() => location.search.includes('cut')")
     link = page.url
-    visitor.leave()
     other = visit(app, link.removeprefix(app))  # as good as a fresh browser
     see(other.page, "4 of 5 right instead of 5")
     expect(other.page.locator(".st-key-attention")).to_contain_text("locked")
@@ -181,8 +173,8 @@ def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link
     assert visitor.problems == other.problems == []
 
 
-def test_tokens_are_edited_where_they_are_shown(app: str, visit: Visiting) -> None:
-    visitor = visit(app, "/residual?model=reverse&input=3+7+12")
+def test_tokens_are_edited_where_they_are_shown(browse: Visiting) -> None:
+    visitor = browse("/residual?mask=as+trained&model=reverse&input=3+7+12")
     page = visitor.page
     strip, typed = page.locator(".st-key-strip"), page.locator(".st-key-input input")
     cells = strip.locator(".lane").first.locator(".token")
@@ -214,9 +206,9 @@ COLOURS = """(picture) => {
 }"""
 
 
-def test_a_map_whose_numbers_go_to_the_browser_in_another_way_has_its_colours_there(app: str, visit: Visiting) -> None:
+def test_a_map_whose_numbers_go_to_the_browser_in_another_way_has_its_colours_there(browse: Visiting) -> None:
     """What Streamlit makes of rows that are no table is its own: a map was empty in the browser, and right everywhere else."""
-    visitor = visit(app, "/attention?model=reverse-small&panel=rollout")
+    visitor = browse("/attention?mask=as+trained&model=reverse-small&panel=rollout")
     page = visitor.page
     picture = page.get_by_test_id("stVegaLiteChart").first
     for screen in ("attention", "feed_forward"):
@@ -229,10 +221,8 @@ def test_a_map_whose_numbers_go_to_the_browser_in_another_way_has_its_colours_th
     assert visitor.problems == []
 
 
-def test_a_click_chooses_a_head_and_another_picture_takes_that_choice_out_of_the_link(
-    app: str, visit: Visiting
-) -> None:
-    visitor = visit(app, "/positions?model=reverse&edits=positions:off")
+def test_a_click_chooses_a_head_and_another_picture_takes_that_choice_out_of_the_link(browse: Visiting) -> None:
+    visitor = browse("/positions?mask=as+trained&model=reverse&input=3+7+12+9+4+11&edits=positions:off")
     page = visitor.page
     page.wait_for_function("() => new URL(location).searchParams.get('watch') === 'most'")
     quiet(page)

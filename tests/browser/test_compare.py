@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from pages.compare.comparison import Comparison, ModelSettings
-from tests.browser.conftest import Visit, downloaded_figure, see
+from tests.browser.conftest import Visit, see
 
 pytestmark = pytest.mark.browser
 Visiting = Callable[..., Visit]
@@ -34,14 +33,13 @@ def in_link(page: Page, name: str, value: str) -> None:
 
 
 def test_it_opens_at_the_first_difference_and_the_keyboard_steps_without_the_server_which_follows_when_it_rests(
-    app: str, visit: Visiting
+    browse: Visiting,
 ) -> None:
-    """The first difference is that of decoding, and the figure says what the screen says."""
     settings = [ModelSettings("reverse-decoder"), ModelSettings("reverse-decoder", changes=(f"ablate:{SILENCED}",))]
     runs = Comparison(tuple(settings), tuple(INPUT), forced=False).runs()
     own, changed = ([run.labels[token] for token in run.predicted] for run in runs)
     divergence = next(step for step, (x, y) in enumerate(zip(own, changed, strict=False)) if x != y)
-    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~ablate:{SILENCED}&panel=rows")
+    visitor = browse(f"{LINK}&a=reverse-decoder&b=reverse-decoder~ablate:{SILENCED}&panel=rows")
     page = visitor.page
     at(page, divergence)
     shown = ruler(page).get_attribute("aria-valuetext") or ""
@@ -72,15 +70,11 @@ def test_it_opens_at_the_first_difference_and_the_keyboard_steps_without_the_ser
     in_link(page, "step", str(len(own) - 1))
     page.get_by_text("Predictions", exact=True).click()
     in_link(page, "panel", "steps")
-    said = page.locator(".sr svg .token, .sr svg .number, .sr svg .sign").all_text_contents()
-    page.locator(".st-key-footer_steps button, [class*='st-key-below_steps'] button").first.click()
-    assert len(said) > 30
-    assert not Counter(said) - Counter(" ".join(downloaded_figure(page)).split())
     assert visitor.problems == []
 
 
-def test_a_model_is_changed_in_its_drawer(app: str, visit: Visiting) -> None:
-    visitor = visit(app, f"{LINK}&a=reverse-small&b=reverse-small~causal")
+def test_a_model_is_changed_in_its_drawer(browse: Visiting) -> None:
+    visitor = browse(f"{LINK}&a=reverse-small&b=reverse-small~causal")
     page = visitor.page
     at(page, 0)
     page.get_by_role("button", name=re.compile("causal mask")).click()
@@ -93,16 +87,11 @@ def test_a_model_is_changed_in_its_drawer(app: str, visit: Visiting) -> None:
     page.get_by_role("combobox", name="Changes").fill("token:0.5")
     page.keyboard.press("Enter")
     in_link(page, "b", "reverse-small~token:0.5")
-    page.locator(".st-key-compare_settings_1 button").click()
-    page.get_by_role("combobox", name="Changes").fill("nonsense")
-    page.keyboard.press("Enter")
-    see(page, "is no intervention")
-    in_link(page, "b", "reverse-small~token:0.5")
     assert visitor.problems == []
 
 
-def test_counting_runs_to_its_end_by_itself(app: str, visit: Visiting) -> None:
-    visitor = visit(app, f"{LINK}&a=reverse-mirror&b=reverse-mirror~causal&panel=many&samples=20000")
-    see(visitor.page, "Whole answers right of 20,000")
+def test_counting_runs_to_its_end_by_itself(browse: Visiting) -> None:
+    visitor = browse(f"{LINK}&a=reverse-mirror&b=reverse-mirror~causal&panel=many&samples=5000")
+    see(visitor.page, "Whole answers right of 5,000")
     expect(visitor.page.get_by_role("button", name="Cancel")).to_have_count(0)
     assert visitor.problems == []

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from pages.shared.serving.access import COOKIE
 from tests.attack.visitor import Visitor
-from tests.browser.conftest import Visit
+from tests.browser.conftest import PATIENCE, Visit
 from xformer.presets import preset
 from xformer.training.run_store import RunStore
 
@@ -45,13 +45,12 @@ def test_the_cookie_comes_with_a_page_and_not_with_a_picture_for_slides(app: str
 
 @pytest.mark.browser
 def test_in_a_browser_only_a_frame_of_the_same_site_has_the_cookie(
-    visit: Callable[..., Visit], app: str, slides_server: int, app_runs: Path, run: str
+    browse: Callable[..., Visit], app: str, slides_server: int, app_runs: Path, run: str
 ) -> None:
     """The visitor has the app open by itself, too; the framed page is a whole one, which does not say that it is in a frame."""
-    page = visit(app, f"/runs?runs={run}").page
+    page = browse(f"/runs?runs={run}").page.context.new_page()
+    page.set_default_timeout(PATIENCE)
     menu, delete = (f".st-key-runs_{part}_{run} button" for part in ("menu", "delete"))
-    page.locator(menu).first.click()
-    expect(page.locator(delete).first).to_be_enabled()  # by itself, the page may
     frame = page.frame_locator("iframe")
     for site, may in (("localhost", False), ("127.0.0.1", True)):
         page.goto(f"http://{site}:{slides_server}/?{app}/runs?runs={run}")
@@ -61,3 +60,4 @@ def test_in_a_browser_only_a_frame_of_the_same_site_has_the_cookie(
     frame.locator(delete).first.click()
     expect(frame.locator(delete)).to_have_count(0)
     assert RunStore(app_runs).entry(run).deleted is not None
+    page.close()

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import FrameLocator, Page, expect
 
-from tests.browser.conftest import Visit, click_in_scene
+from tests.browser.conftest import PATIENCE, Visit, click_in_scene
 
 pytestmark = pytest.mark.browser
 LINK = "/attention?model=reverse&input=3+7+12+9&mask=causal&head=3.2"
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None: ...
-
-
-@pytest.fixture
-def slides(tmp_path: Path) -> Iterator[str]:
-    """The address of another server, which shows what lies in `tmp_path`."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 SCROLLS = "main => main.scrollHeight > main.clientHeight"
@@ -46,10 +30,9 @@ def fits(slide: Page, frame: FrameLocator) -> None:
 
 
 def test_the_copied_iframe_shows_the_picture_alone_in_another_page(
-    app: str, visit: Callable[..., Visit], slides: str, tmp_path: Path
+    app: str, browse: Callable[..., Visit], tmp_path: Path
 ) -> None:
-    visitor = visit(app, LINK)
-    page = visitor.page
+    page = browse(LINK).page
     page.wait_for_function("location.search.includes('panel=')")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Share").click()
@@ -63,10 +46,10 @@ def test_the_copied_iframe_shows_the_picture_alone_in_another_page(
     assert "panel=" not in copied  # it is the default
 
     (tmp_path / "slide.html").write_text(f"<!doctype html><body style='margin: 0'>{copied}")
-    visitor.forget()
-    slide = page
+    slide = page.context.new_page()
+    slide.set_default_timeout(PATIENCE)
     slide.set_viewport_size({"width": 1300, "height": 740})
-    slide.goto(f"{slides}/slide.html")
+    slide.goto((tmp_path / "slide.html").as_uri())  # test_frame_cookies has slides of a server
     frame = slide.frame_locator("iframe")
     expect(frame.locator(".av .head .name")).to_have_text("layer 3 · head 2")
     expect(frame.locator(".st-key-chip_mask")).to_be_visible()
@@ -91,6 +74,5 @@ def test_the_copied_iframe_shows_the_picture_alone_in_another_page(
     expect(frame.locator(".av .head .name")).to_be_visible()
     expect(frame.get_by_test_id("stApp")).to_have_css("background-color", "rgb(16, 20, 28)")
     expect(frame.get_by_test_id("stSidebar").filter(visible=True)).to_have_count(0)
-    assert slide.url == f"{slides}/slide.html"
-    slide.goto((tmp_path / "slide.html").as_uri())  # slides that are a file
-    expect(frame.locator(".av .head .name")).to_have_text("layer 3 · head 2")
+    assert slide.url == (tmp_path / "slide.html").as_uri()
+    slide.close()

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from tests.browser.conftest import until
 from tests.browser.serving import ROOT, stop
 
 pytestmark = [
@@ -121,7 +122,9 @@ def told_by_python(page: Page, cell: Locator) -> str:
     raise AssertionError(f"the click has not reached Python: {output.inner_text()}")
 
 
-def test_in_jupyterlab_the_widget_draws_hovering_links_and_a_click_reaches_python(lab: str, page: Page) -> None:
+def test_the_widget_in_jupyterlab_and_in_the_notebook_that_is_saved_as_html(
+    lab: str, notebook: Path, page: Page
+) -> None:
     page.goto(f"{lab}/lab/tree/view.ipynb?reset")
     cells = page.locator(".jp-Notebook .jp-CodeCell")
     expect(cells).to_have_count(2)
@@ -139,14 +142,10 @@ def test_in_jupyterlab_the_widget_draws_hovering_links_and_a_click_reaches_pytho
         in shown_text
     )
 
-
-def test_an_executed_notebook_as_html_still_shows_the_view_without_a_network(notebook: Path, page: Page) -> None:
-    out = notebook.with_name("executed.html")
-    command = [sys.executable, "-m", "nbconvert", "--execute", "--to", "html", "--output", out.name, str(notebook)]
-    command += ["--allow-errors"]  # no click has come: no cell is chosen
-    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    page.keyboard.press("Control+s")
+    until(lambda: "chosen" in notebook.read_text("utf-8"), page)
+    command = [sys.executable, "-m", "nbconvert", "--to", "html", str(notebook)]
+    subprocess.run(command, check=True, capture_output=True)
     page.context.set_offline(True)
-    page.goto(out.as_uri(), wait_until="domcontentloaded")
-    frame = page.frame_locator("iframe[title=Attention]")
-    shown_text = choose(page, frame.locator(".av"))
-    assert "query" in shown_text
+    page.goto(notebook.with_suffix(".html").as_uri(), wait_until="domcontentloaded")
+    assert "query" in choose(page, page.frame_locator("iframe[title=Attention]").locator(".av"))

@@ -22,11 +22,10 @@ def written(value: float) -> str:
     return f"{value:.2f}".replace("-", "−")
 
 
-def test_a_click_computes_a_number_and_words_and_vectors_change_in_place(app: str, visit: Visiting) -> None:
-    visitor = visit(app, "")
+def test_a_click_computes_a_number_and_words_and_vectors_change_in_place(browse: Visiting) -> None:
+    visitor = browse("/first_principles?text=to+be+or+not")
     page = visitor.page
     page.emulate_media(reduced_motion="reduce")
-    visitor.open("/first_principles?text=to+be+or+not")
     mixed = Sentence("to be or not").average()
     says, terms = page.locator(".matrices .says"), page.locator(".matrices .sum .result")
     expect(says).to_have_text("Y, row “1 be”: each row of X times its weight in A, added up")

@@ -1,4 +1,4 @@
-"""Watching a model learn, in a real Chromium: one press, the picture forms, pause, step, resume, stop, reload, scrub."""
+"""Watching a model learn, in a real Chromium: one press, the picture forms, is scrubbed and framed; pause, step, stop."""
 
 from __future__ import annotations
 
@@ -22,87 +22,66 @@ def state(page: Page) -> Locator:
     return page.get_by_test_id("stProgress")
 
 
-def shown_step(page: Page) -> int:
-    found = re.match(r"step ([\d,]+) of", page.locator(".tp .step").inner_text())
-    assert found is not None
-    return int(found[1].replace(",", ""))
-
-
 def picture(page: Page) -> str:
     """What the enlarged head looks like."""
     return page.locator(".tp .large").evaluate("(canvas) => canvas.toDataURL()")
 
 
-def start(visitor: Visit, preset: str) -> Page:
+def shows(page: Page, step: str) -> None:
+    expect(page.locator(".tp .step")).to_have_text(re.compile(f"^step {step}$"))
+
+
+def test_one_press_trains_a_model_whose_film_is_scrubbed_and_framed(
+    app: str, browse: Visiting, visit: Visiting
+) -> None:
+    visitor = browse("/train?run=new")
     page = visitor.page
-    button(page, f"start_{preset}").click()
-    expect(page.locator(".tp .step")).to_be_visible()
-    return page
-
-
-@pytest.fixture(scope="module")
-def trained(app: str) -> dict[str, str]:
-    """The link of a run that one press started and that is finished; trained by whichever test comes first."""
-    return {}
-
-
-@pytest.fixture
-def finished(app: str, visit: Visiting, trained: dict[str, str]) -> Visit:
-    """A visitor who has started a run and seen its timeline grow to its end, or has the link of that run."""
-    visitor = visit(app, trained.get("link", "/train?run=new"))
-    if not trained:
-        start(visitor, "reverse-mirror")
-    expect(state(visitor.page)).to_contain_text("Finished after")
-    expect(visitor.page.locator(".tp .step")).to_have_text("step 300 of 300")
-    trained["link"] = visitor.page.url.removeprefix(app)
-    return visitor
-
-
-def test_one_press_and_the_anti_diagonal_appears(finished: Visit) -> None:
-    page = finished.page
+    button(page, "start_reverse-mirror").click()
+    expect(state(page)).to_contain_text("Finished after")
+    shows(page, "300 of 300")
     expect(page.locator(".tp .telling")).to_contain_text("best of all heads")
     score = page.locator(".tp .score").inner_text()
     assert float(score.rsplit(" ", 1)[1]) > 0.9, score
     expect(page.locator(".tp .chip.wrong")).to_have_count(0)
     expect(page.locator(".st-key-headline")).to_contain_text("anti-diagonal appears at step")
-    assert finished.problems == []
 
-
-def test_a_film_is_played_and_scrubbed_without_the_server_and_its_link_opens_the_step(
-    app: str, visit: Visiting, finished: Visit
-) -> None:
-    page = finished.page
     last = picture(page)
-    ruler = page.locator(".tp .ruler")
-    ruler.focus()
+    page.locator(".tp .ruler").focus()
     page.keyboard.press("Home")
-    expect(page.locator(".tp .step")).to_have_text("step 0 of 300")
+    shows(page, "0 of 300")
     assert picture(page) != last
     page.wait_for_function("() => new URL(location).searchParams.get('step') === '0'")
     page.keyboard.press("ArrowRight")
-    first_step = shown_step(page)
-    assert first_step > 0
-    link = re.compile(rf"step={first_step}$")
-    expect(page).to_have_url(link)
+    shows(page, "10 of 300")
+    expect(page).to_have_url(re.compile(r"step=10$"))
     button(page, "run_more").click()
-    see(page, f"Fork from step {first_step}")
+    see(page, "Fork from step 10")
     page.keyboard.press("Escape")
     shared = page.url
     page.locator(".tp .pace").click(click_count=2)
     expect(page.locator(".tp .pace")).to_have_text("4×")
     page.locator(".tp .play").click()
     expect(page.locator(".tp .play")).to_have_text("❚❚ Pause")
-    expect(page.locator(".tp .step")).to_have_text("step 300 of 300")
+    shows(page, "300 of 300")
     assert picture(page) == last
-    finished.leave()
-    other = visit(app, shared.removeprefix(app))
-    expect(other.page.locator(".tp .step")).to_have_text(f"step {first_step} of 300")
-    assert finished.problems == other.problems == []
+
+    other = visit(app, f"{shared.removeprefix(app)}&embed=true")
+    shows(other.page, "10 of 300")
+    for wide, tall in ((960, 540), (1280, 720)):  # both sides change, as those of a slide do
+        other.page.set_viewport_size({"width": wide, "height": tall})
+        other.page.wait_for_function(
+            "tall => { const main = document.querySelector('[data-testid=stMain]'); "
+            "return main.clientHeight === tall && main.scrollHeight <= tall; }",
+            arg=tall,
+        )
+    assert visitor.problems == other.problems == []
 
 
-def test_pause_step_resume_stop_reload(app: str, visit: Visiting) -> None:
-    visitor = visit(app, "/train?run=new")
-    page = start(visitor, "reverse-seq2seq")
+def test_pause_step_resume_stop(browse: Visiting) -> None:
+    visitor = browse("/train?run=new")
+    page = visitor.page
+    button(page, "start_reverse-seq2seq").click()
+    shows(page, ".*")
     page.set_viewport_size(
         {"width": 1280, "height": 720}
     )  # so low that the row stands beside the header: it is not under it
@@ -111,13 +90,11 @@ def test_pause_step_resume_stop_reload(app: str, visit: Visiting) -> None:
     at = int(re.search(r"step ([\d,]+) of", state(page).inner_text())[1].replace(",", ""))  # type: ignore[index]
     button(page, "run_step").click()
     expect(state(page)).to_contain_text(f"Paused at step {at + 1:,} of")
-    expect(page.locator(".tp .step")).to_have_text(f"step {at + 1:,} of 1,200")
+    shows(page, f"{at + 1:,} of 1,200")
     box = page.locator(".st-key-probe_row input")
     box.fill("5 3 9 1")
     box.press("Enter")
     expect(page.locator(".tp .lane").first.locator(".word")).to_have_text(["5", "3", "9", "1", "end"])
-    page.reload()
-    expect(state(page)).to_contain_text(f"Paused at step {at + 1:,} of")
     button(page, "run_resume").click()
     expect(state(page)).to_contain_text("Training on the CPU")
     expect(button(page, "run_pause")).to_be_enabled()
@@ -125,17 +102,3 @@ def test_pause_step_resume_stop_reload(app: str, visit: Visiting) -> None:
     expect(state(page)).to_contain_text("Stopped at step")
     expect(button(page, "run_resume")).to_be_visible()
     assert visitor.problems == []
-
-
-def test_the_player_fits_a_frame(app: str, visit: Visiting, finished: Visit) -> None:
-    link = finished.page.url
-    finished.leave()
-    framed = visit(app, f"{link.removeprefix(app)}&embed=true").page
-    expect(framed.locator(".tp .step")).to_be_visible()
-    for wide, tall in ((960, 540), (1280, 720)):  # both sides change, as those of a slide do
-        framed.set_viewport_size({"width": wide, "height": tall})
-        framed.wait_for_function(
-            "tall => { const main = document.querySelector('[data-testid=stMain]'); "
-            "return main.clientHeight === tall && main.scrollHeight <= tall; }",
-            arg=tall,
-        )

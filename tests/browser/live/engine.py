@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,6 @@ import numpy as np
 from playwright.sync_api import Browser, Page, Route
 
 import xformer.widgets
-from tests.browser.serving import ARGUMENTS
 
 SOURCES = Path(xformer.widgets.__file__).parent
 ADDRESS = "http://live.test"
@@ -55,10 +53,7 @@ class Engine:
     """The engine in a tab. `calls` are (model, function, request); all of them are made at once."""
 
     def __init__(self, browser: Browser) -> None:
-        # a browser of its own: that of the screens does not compile long loops well
-        executable = shutil.which("chromium")
-        self.browser = browser.browser_type.launch(executable_path=executable, args=ARGUMENTS)
-        self.page: Page = self.browser.new_page()
+        self.page: Page = browser.new_page()
         self.page.route("**/*", self._answer)
         self.page.goto(f"{ADDRESS}/index.html")
 

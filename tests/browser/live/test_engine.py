@@ -26,10 +26,9 @@ from xformer.config import ModelConfig, TaskConfig
 from xformer.edits import AnyEdit
 from xformer.errors import ConfigError, InputError, XformerError
 from xformer.layers.attention import Attention
-from xformer.live.export import KNOWN, KNOWN_TASKS, TOLERANCE, live_page, opened, pack_model
+from xformer.live.export import KNOWN, KNOWN_TASKS, TOLERANCE, live_page, pack_model
 from xformer.model import Transformer
 from xformer.positions import POSITION_KINDS
-from xformer.presets import Preset
 from xformer.reading import framed
 from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task
@@ -46,7 +45,7 @@ Request = dict[str, Any]
 def engine(browser: Browser) -> Iterator[Engine]:
     tab = Engine(browser)
     yield tab
-    tab.browser.close()
+    tab.page.close()
 
 
 @cache
@@ -302,15 +301,17 @@ def test_the_logit_lens_reads_the_stream_as_pytorch_does(engine: Engine) -> None
 
 def test_erf_and_float16_are_exact(engine: Engine) -> None:
     grid = [index / 64 for index in range(-448, 449)]
+    bits = np.array(
+        [*range(1100), *range(1100, 31744, 31)], dtype=np.uint16
+    )  # all that are subnormal, and some of the finite
     erf, halves = engine.page.evaluate(
-        """async (grid) => {
+        """async ([grid, bits]) => {
           const [{ erf }, { float16 }] = await Promise.all([import("/live/tensors.js"), import("/live/model_file.js")]);
-          return [grid.map(erf), Array.from({ length: 31744 }, (_, bits) => [float16(bits), float16(bits + 32768)])];
+          return [grid.map(erf), bits.map((one) => [float16(one), float16(one + 32768)])];
         }""",
-        grid,
+        [grid, bits.tolist()],
     )
     np.testing.assert_allclose(erf, [math.erf(x) for x in grid], rtol=0, atol=1e-14)
-    bits = np.arange(31744, dtype=np.uint16)  # all that are finite
     np.testing.assert_array_equal(np.array(halves).T, [bits.view("<f2"), (bits + 32768).astype(np.uint16).view("<f2")])
 
 
@@ -400,11 +401,9 @@ def test_a_text_means_what_it_means_in_python(engine: Engine, name: str) -> None
 
 
 UNSHIPPED = [
-    ("copy", "encoder", {}), ("copy-twice", "encoder-decoder", {}), ("sort", "decoder", {}), ("parity", "decoder", {}),
+    ("copy", "encoder", {}), ("copy-twice", "encoder-decoder", {}),
     ("addition", "encoder-decoder", {"symbols": 11, "min_len": 1, "max_len": 3}),
-    ("modular", "encoder-decoder", {"symbols": 7, "min_len": 2, "max_len": 2}),
     ("brackets", "encoder", {"symbols": 2, "max_len": 6, "end_token": True}),
-    ("characters", "decoder", {"symbols": 5, "min_len": 8, "max_len": 8, "text": "python", "alphabet": "\t ab↵"}),
 ]  # fmt: skip
 
 
@@ -412,8 +411,7 @@ UNSHIPPED = [
 def test_a_task_without_a_shipped_model_is_read_too(
     engine: Engine, name: str, architecture: Any, sizes: dict[str, Any]
 ) -> None:
-    more: dict[str, Any] = {"symbols": 2} if name == "parity" else {}
-    task = Task(TaskConfig(name=name, architecture=architecture, **(more | sizes)))
+    task = Task(TaskConfig(name=name, architecture=architecture, **sizes))
     special = task.vocabulary.special
     config = ModelConfig(
         architecture=architecture, vocab_size=len(task.vocabulary), d_model=8, n_layers=1, n_heads=2, d_ff=8, max_len=64,
@@ -429,14 +427,10 @@ def test_a_task_without_a_shipped_model_is_read_too(
 
 REFUSED: dict[str, Request] = {
     "This model has no attention layer encoder.9.attn; it has encoder.0.attn, ": {"ablate": [["encoder.9.attn", 0]]},
-    "This model has heads 0 to 3, got 4.": {"ablate": [["encoder.0.attn", 4]]},
     "encoder.0.attn.mask has queries 0 to 5 and keys 0 to 5, so there is no ": {"cut": [["encoder.0.attn", 0, 6, 0]]},
-    "This model's positions are 0 to 63, got 99.": {"cut": [["encoder.0.attn", 0, 99, 0]]},
     "encoder.0.attn.mask has 6 queries and 6 keys, which a mask of 1 × 1 does not fit.": {"mask": [[True]]},
-    "A mask is trained, causal, full, or a table of true and false, got none.": {"mask": "none"},
     "This model's tokens are 0 to 19, got 25.": {"tokens": [3, 25]},
     "This model reads at most 64 tokens, got 65.": {"tokens": [1] * 65},
-    "This model has positions 0 to 63 and tokens 0 to 19, got 0 and x.": {"replace": [[0, "x"]]},
     "This page has the training steps of the trained model alone, got 7.": {"step": 7},
 }
 
@@ -502,26 +496,6 @@ def test_the_export_knows_what_the_script_computes_and_every_registered_componen
     assert found == [sorted(names) for names in registered], (
         "a new component needs its equation in the live page's script"
     )
-
-
-def test_the_folder_of_a_training_run_is_exported_with_its_snapshots(engine: Engine, tmp_path: Path) -> None:
-    recipe = xformer.TrainConfig(steps=120, batch_size=8, snapshot_every=2, log_every=60)
-    checkpoint = xformer.load("checkpoints/reverse-mirror")
-    assert checkpoint.task is not None
-    settings = Preset("reverse-mirror", "", "", checkpoint.config, checkpoint.task.config, recipe)
-    xformer.train(settings, out=tmp_path / "run")
-    live_page(tmp_path / "run")
-    [name, final, snapshots] = opened(tmp_path / "run")
-    assert (name, len(snapshots), snapshots[0][0], snapshots[-1][0]) == ("run", 40, 0, 120)
-    model = pack_model(final, snapshots, name=name)
-    made = engine.calls([model], [(0, "trace", {"input": "3 7 12 9", "step": step}) for step in (0, 120, None)])
-    trained, _ = run_of(TaskModel(final.model, checkpoint.task), {"input": "3 7 12 9"})
-    [described] = engine.calls([model], [(0, "model", {})])
-    assert described["steps"] == [step for step, _ in snapshots]
-    first, *last = [arrays(one["trace"])["logits"] for one in made]
-    assert np.abs(first - trained.logits.numpy()).max() > 0.1
-    for one in last:
-        np.testing.assert_allclose(one, trained.logits.numpy(), atol=TOLERANCE)
 
 
 def test_what_cannot_run_in_a_page_is_refused_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
