@@ -68,7 +68,7 @@ def test_the_parts_sum_to_the_score_of_our_models(name: str) -> None:
     check_sums(xformer.read(f"checkpoints/{name}", SHIPPED[name]))
 
 
-@pytest.mark.parametrize("name", ["ALBERT", "Gemma2", "GPT-OSS", "T5"])
+@pytest.mark.parametrize("name", ["ALBERT", "Gemma2", "GPT-OSS", "Granite", "T5"])
 def test_the_parts_sum_to_the_score_of_external_models(name: str) -> None:
     check_sums(of_family(name))
 
