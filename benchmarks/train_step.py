@@ -155,7 +155,7 @@ def main() -> None:
         )
     notes = [
         f"Batch {given.batch}, {tokens:,.0f} tokens; {given.rounds} turns each. Ours has {n_parameters(chosen.model):,} "
-        "parameters, and the model of torch.nn parts, with the same weights, gives the same logits.",
+        "parameters, and the model of torch.nn parts, with the same weights, gives the same logits."
     ]
     show("A training step of preset reverse", machine, rows, notes, given)
 

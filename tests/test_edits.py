@@ -9,15 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.layers.reference import (
-    FITTING,
-    WHOLE_MODEL,
-    assert_close,
-    build,
-    inputs,
-    random,
-    softmax_by_hand,
-)
+from tests.layers.reference import FITTING, WHOLE_MODEL, assert_close, build, inputs, random, softmax_by_hand
 from xformer import edits
 from xformer.edits import AnyEdit
 from xformer.errors import EditError
@@ -205,12 +197,7 @@ def test_steering_adds_so_many_times_the_vector_at_the_positions_named(positions
 
 @pytest.mark.parametrize(
     ("name", "heads", "positions"),
-    [
-        ("k", None, [0, 3]),
-        ("scores", None, None),
-        ("pattern", [0, 2], None),
-        ("z", [1], [0, 3]),
-    ],
+    [("k", None, [0, 3]), ("scores", None, None), ("pattern", [0, 2], None), ("z", [1], [0, 3])],
 )
 def test_patching_some_heads_at_some_positions(name: str, heads: list[int] | None, positions: list[int] | None) -> None:
     model = build()

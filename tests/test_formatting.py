@@ -24,13 +24,7 @@ def test_all_and_none_are_said_of_all_and_none_alone(share: float, digits: int, 
 
 
 @pytest.mark.parametrize(
-    ("value", "digits", "text"),
-    [
-        (0.324, 2, "0.33"),
-        (0.3, 1, "0.3"),
-        (1.9991, 3, "2.000"),
-        (-0.325, 2, "-0.32"),
-    ],
+    ("value", "digits", "text"), [(0.324, 2, "0.33"), (0.3, 1, "0.3"), (1.9991, 3, "2.000"), (-0.325, 2, "-0.32")]
 )
 def test_an_upper_bound_is_rounded_up(value: float, digits: int, text: str) -> None:
     assert at_most(value, digits) == text

@@ -139,10 +139,7 @@ def test_tokens_that_do_not_fit_are_refused(tokens: torch.Tensor, message: str) 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("valid", "received"),
-    [
-        (torch.ones(2, 4, dtype=torch.bool), r"torch\.bool \[2, 4\]"),
-        (torch.ones(2, 3), r"torch\.float32 \[2, 3\]"),
-    ],
+    [(torch.ones(2, 4, dtype=torch.bool), r"torch\.bool \[2, 4\]"), (torch.ones(2, 3), r"torch\.float32 \[2, 3\]")],
 )
 def test_a_valid_that_does_not_fit_is_refused(valid: torch.Tensor, received: str) -> None:
     with pytest.raises(InputError, match=r"\[2, 3\], got " + received):

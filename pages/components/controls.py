@@ -62,11 +62,7 @@ class Editing:
 
 
 def prediction_strip(
-    lanes: Sequence[Lane],
-    *,
-    key: str,
-    width: Literal["stretch", "content"] = "stretch",
-    editing: Editing | None = None,
+    lanes: Sequence[Lane], *, key: str, width: Literal["stretch", "content"] = "stretch", editing: Editing | None = None
 ) -> None:
     """Draw the lanes under each other, token positions aligned; right and wrong differ in a sign as well as in colour."""
     refused = f"{key}_refused"

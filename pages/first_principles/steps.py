@@ -422,7 +422,7 @@ def position_panel(sentence: Sentence) -> list[str]:
     if not adds:
         return [
             "Without positions each word gets the same vector, in another row: $f(PX) = P f(X)$ for every order $P$, any "
-            "number of heads, and the feed-forward layer too. “The dog saw the cat” and “the cat saw the dog” are the same.",
+            "number of heads, and the feed-forward layer too. “The dog saw the cat” and “the cat saw the dog” are the same."
         ]
     return ["The positions are the sinusoids of the paper (§3.5), added to X before Q, K and V."]
 

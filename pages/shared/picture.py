@@ -80,12 +80,7 @@ def shown(view: Shown, call: Call, key: str, **more: Any) -> Any:
 
 
 def side_by_side(
-    view: Shown,
-    calls: Sequence[Call],
-    name: str,
-    *,
-    titles: Sequence[str] = (),
-    widths: Sequence[float] = (),
+    view: Shown, calls: Sequence[Call], name: str, *, titles: Sequence[str] = (), widths: Sequence[float] = ()
 ) -> None:
     """Show charts in columns, each below its title where there are titles; `widths` are relative."""
     for index, (place, call) in enumerate(zip(st.columns(widths or len(calls), gap="medium"), calls, strict=True)):

@@ -74,23 +74,8 @@ from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.entry import DAMAGED, ELSEWHERE, Entry
-from xformer.viz.timeline import (
-    FilmLayer,
-    Frame,
-    film_still,
-    head_to_enlarge,
-    layers_of,
-    of_input,
-    pack_film,
-)
-from xformer.viz.training_curves import (
-    CURVES,
-    curve_chart,
-    head_curves,
-    head_frame,
-    metrics_frame,
-    with_marks,
-)
+from xformer.viz.timeline import FilmLayer, Frame, film_still, head_to_enlarge, layers_of, of_input, pack_film
+from xformer.viz.training_curves import CURVES, curve_chart, head_curves, head_frame, metrics_frame, with_marks
 from xformer.widgets.page import film_page
 
 HEIGHT = 230

@@ -181,8 +181,7 @@ def by_hand(pair: MinimalPair, changes: list[AnyEdit]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "part"),
-    [("decoder", "stream"), *(("encoder-decoder", part) for part in PARTS)],
+    ("architecture", "part"), [("decoder", "stream"), *(("encoder-decoder", part) for part in PARTS)]
 )
 def test_each_cell_is_the_same_replacement_made_by_hand(architecture: str, part: PartKind) -> None:
     pair = pair_of(architecture)

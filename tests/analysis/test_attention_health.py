@@ -11,13 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import xformer
-from xformer.analysis.attention_health import (
-    LAYER_MEASURES,
-    attention_modules,
-    gradient_norms,
-    measure,
-    score_factor,
-)
+from xformer.analysis.attention_health import LAYER_MEASURES, attention_modules, gradient_norms, measure, score_factor
 from xformer.config import ModelConfig
 from xformer.model import Transformer
 

@@ -13,14 +13,7 @@ from torch.distributions import Categorical, kl_divergence
 
 import xformer
 from tests.adapters.families import FAMILIES
-from tests.analysis.duel import (
-    CHECKPOINTS,
-    SOURCE,
-    of_family,
-    random_variant,
-    shipped,
-    variant_of,
-)
+from tests.analysis.duel import CHECKPOINTS, SOURCE, of_family, random_variant, shipped, variant_of
 from tests.training.tiny import ARCHITECTURES
 from xformer import analysis, edits
 from xformer.analysis.comparison import Variant

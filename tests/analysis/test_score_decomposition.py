@@ -31,11 +31,7 @@ from xformer.analysis.score_decomposition import (
 from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
 
-SHIPPED = {
-    "reverse-seq2seq": "3 7 12 5",
-    "reverse-mirror": "3 7 12 5",
-    "digits": "test 3",
-}
+SHIPPED = {"reverse-seq2seq": "3 7 12 5", "reverse-mirror": "3 7 12 5", "digits": "test 3"}
 
 
 def cells(reading: Reading) -> list[tuple[int, int, int, int]]:

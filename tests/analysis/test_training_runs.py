@@ -6,16 +6,7 @@ import numpy as np
 import pandas as pd
 
 from xformer import analysis
-from xformer.analysis.training_runs import (
-    Emerged,
-    appearance,
-    best_heads,
-    dip,
-    emerged,
-    head_table,
-    settled,
-    thinned,
-)
+from xformer.analysis.training_runs import Emerged, appearance, best_heads, dip, emerged, head_table, settled, thinned
 
 
 def test_the_table_has_a_row_for_each_step_and_head_and_the_best_is_found() -> None:

@@ -9,15 +9,7 @@ import pytest
 import torch
 
 import xformer
-from tests.diagnosis.confusion import (
-    CONSEQUENCES,
-    NOT_IN_A_TRACE,
-    bugs_of,
-    fresh,
-    kinds,
-    shipped,
-    trained_with,
-)
+from tests.diagnosis.confusion import CONSEQUENCES, NOT_IN_A_TRACE, bugs_of, fresh, kinds, shipped, trained_with
 from tests.layers.reference import FITTING
 from xformer import edits
 from xformer.bugs import BUGS

@@ -146,10 +146,7 @@ UNSEEN = (
 )  # fmt: skip
 
 
-NOT_BY_EQUATIONS = {
-    "fast path: forgets the padding": "right_padding",
-    "keys: cut off from the gradient": "gradients",
-}
+NOT_BY_EQUATIONS = {"fast path: forgets the padding": "right_padding", "keys: cut off from the gradient": "gradients"}
 """What shows in no recorded run, and the check that finds it."""
 BY_A_TRACE = {
     "positions: counted from 1", "scores: cosines", "values: centred over the batch", "feed-forward: leaky ReLU",

@@ -115,11 +115,7 @@ class PlainGPT(nn.Module):
         super().__init__()
         torch.manual_seed(seed)
         self.fault, self.window = fault, window
-        self.config = SimpleNamespace(
-            max_position_embeddings=128,
-            tie_word_embeddings=True,
-            sliding_window=window,
-        )
+        self.config = SimpleNamespace(max_position_embeddings=128, tie_word_embeddings=True, sliding_window=window)
         self.embedding = nn.Embedding(VOCAB, WIDTH)
         self.blocks = nn.ModuleList(Block(fault if i == LAYER else "", window) for i in range(N_LAYERS))
         self.norm = nn.LayerNorm(WIDTH)

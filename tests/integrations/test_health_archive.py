@@ -148,10 +148,7 @@ BAD: dict[str, tuple[Callable[[Files], Files], str]] = {
         "no array of numbers under 'about.npy'",
     ),
     "a size that is not true": (claiming, "no array of numbers under 'plane:decoder.0.attn.npy'"),
-    "other patterns": (
-        lambda files: probe(files, **{LAYER: np.zeros((1, 3, 3), np.uint8)}),
-        "another shape",
-    ),
+    "other patterns": (lambda files: probe(files, **{LAYER: np.zeros((1, 3, 3), np.uint8)}), "another shape"),
     "patterns that are no codes": (as_floats, "is not a probe of AttentionHealth"),
 }
 

@@ -61,11 +61,7 @@ def test_a_model_of_another_task_brings_its_own_input_where_it_cannot_read_what_
     assert app.query_params["input"] == "3 7 12 9 4 11"
 
 
-EDITS = [
-    ("reverse", "3 7 12", 0, "", "7 12"),
-    ("reverse", "3", 1, "8", "3 8"),
-    ("addition", "34+56", 1, "9", "39+56"),
-]
+EDITS = [("reverse", "3 7 12", 0, "", "7 12"), ("reverse", "3", 1, "8", "3 8"), ("addition", "34+56", 1, "9", "39+56")]
 
 
 @pytest.mark.usefixtures("untrained")

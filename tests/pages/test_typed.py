@@ -17,8 +17,7 @@ def test_a_text_is_taken_whole_or_refused_and_never_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "key", "most"),
-    [(None, "input", 20_000), ("pages/compare/page.py", "compare_input", 2_000)],
+    ("page", "key", "most"), [(None, "input", 20_000), ("pages/compare/page.py", "compare_input", 2_000)]
 )
 def test_pasting_too_much_is_one_sentence(open_page: Open, page: str | None, key: str, most: int) -> None:
     app = open_page(page)

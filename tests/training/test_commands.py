@@ -94,10 +94,7 @@ def test_a_paused_run_leaves_when_another_run_waits(run: LocalRun) -> None:
     run.assert_goes_on()
 
 
-@pytest.mark.parametrize(
-    ("sent", "state"),
-    [("resume stop", "stopped"), ("rate=0.02", "paused")],
-)
+@pytest.mark.parametrize(("sent", "state"), [("resume stop", "stopped"), ("rate=0.02", "paused")])
 def test_commands_to_a_leaving_run_are_kept(run: LocalRun, sent: str, state: str) -> None:
     """Between the last look at the commands and the run store saying that the process is gone."""
     leave = worker.leave

@@ -18,14 +18,7 @@ from xformer.files import STATE
 from xformer.presets import PRESETS, Preset
 from xformer.training import limits
 from xformer.training.entry import Entry
-from xformer.training.limits import (
-    PROCESS,
-    Limits,
-    disk_needed,
-    memory_needed,
-    promised,
-    weights_on_disk,
-)
+from xformer.training.limits import PROCESS, Limits, disk_needed, memory_needed, promised, weights_on_disk
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 

@@ -11,11 +11,7 @@ import torch
 from tests.training.tiny import run_of, tiny_preset, tiny_task
 from xformer.config import TrainConfig
 from xformer.layers.masks import Layout
-from xformer.training.recipe import (
-    learning_rate,
-    spread,
-    with_random_positions,
-)
+from xformer.training.recipe import learning_rate, spread, with_random_positions
 
 R = math.sqrt(0.5)
 

@@ -67,8 +67,7 @@ def read(name: str) -> Reading:
 
 
 @pytest.mark.parametrize(
-    ("name", "special"),
-    [("SiglipVisionModel", []), ("DeiTForImageClassification", ["class", "special 1"])],
+    ("name", "special"), [("SiglipVisionModel", []), ("DeiTForImageClassification", ["class", "special 1"])]
 )
 def test_the_weights_of_a_head_stand_at_its_patches(name: str, special: list[str]) -> None:
     reading = read(name)

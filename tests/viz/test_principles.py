@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from tests.viz.drawn_file import datasets, ends_of
 from xformer import viz
-from xformer.analysis.principles import (
-    AFTER,
-    BEFORE,
-    ZERO,
-    Sentence,
-)
+from xformer.analysis.principles import AFTER, BEFORE, ZERO, Sentence
 from xformer.viz import theme
 
 SENTENCE = Sentence("the cat saw the dog", d=4)

@@ -21,16 +21,7 @@ from xformer.reading import Reading
 from xformer.viz import timeline
 from xformer.viz.export import svg
 from xformer.viz.packing import LEVELS, MASKED, NAN, header_of
-from xformer.viz.timeline import (
-    MAGIC,
-    FilmLayer,
-    Frame,
-    film_frame,
-    layers_of,
-    of_input,
-    pack_film,
-    plane,
-)
+from xformer.viz.timeline import MAGIC, FilmLayer, Frame, film_frame, layers_of, of_input, pack_film, plane
 
 
 def film(frames: Sequence[Frame], layers: Sequence[FilmLayer], **changes: Any) -> bytes:

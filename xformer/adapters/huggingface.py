@@ -29,14 +29,7 @@ from xformer.adapters.huggingface_opening import (
     open_transformers,
     text_config,
 )
-from xformer.adapters.on_demand import (
-    added_bytes,
-    lengths,
-    on_demand_bytes,
-    plane_side,
-    recorded_bytes,
-    reduced,
-)
+from xformer.adapters.on_demand import added_bytes, lengths, on_demand_bytes, plane_side, recorded_bytes, reduced
 from xformer.adapters.opening import Inputs, OpenedModel, shape_of
 from xformer.decoding import GREEDY, Choice, Sampling, Step
 from xformer.edits import AnyEdit

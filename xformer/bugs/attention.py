@@ -60,18 +60,10 @@ def _wide(config: ModelConfig) -> bool:
 
 SOFTMAX_BUGS = (
     bug("softmax-over-queries", exchange(Attention, OverQueries)),
-    bug(
-        "softmax-over-heads",
-        exchange(Attention, OverHeads),
-        lambda config: config.n_heads > 1,
-    ),
+    bug("softmax-over-heads", exchange(Attention, OverHeads), lambda config: config.n_heads > 1),
     bug("scaled-after-softmax", exchange(Attention, ScaledAfter), _wide),
     bug("no-scale", exchange(Attention, Unscaled), _wide),
-    bug(
-        "softmax-of-nothing",
-        exchange(Attention, OverNothing),
-        shows="with padding",
-    ),
+    bug("softmax-of-nothing", exchange(Attention, OverNothing), shows="with padding"),
 )
 
 
@@ -150,16 +142,8 @@ MASK_BUGS = (
     bug("causal-off-by-one", exchange(Attention, OffByOne), _causal),
     bug("causal-ignored", exchange(Attention, NoTriangle), _causal),
     bug("causal-upside-down", exchange(Attention, UpsideDown), _causal),
-    bug(
-        "masked-with-zero",
-        exchange(Attention, HiddenByZero),
-        _causal,
-    ),
-    bug(
-        "masked-after-softmax",
-        exchange(Attention, HiddenTooLate),
-        _causal,
-    ),
+    bug("masked-with-zero", exchange(Attention, HiddenByZero), _causal),
+    bug("masked-after-softmax", exchange(Attention, HiddenTooLate), _causal),
 )
 
 
@@ -233,20 +217,8 @@ def _pair(config: ModelConfig) -> bool:
 
 ROLE_BUGS = (
     bug("keys-values-swapped", exchange(Attention, KeysAsValues), lambda config: config.d_head == config.d_value),
-    bug(
-        "cross-queries-from-memory",
-        exchange(Attention, AskedByMemory, "cross_attn"),
-        _pair,
-    ),
-    bug(
-        "cross-roles-swapped",
-        exchange(Attention, RolesExchanged, "cross_attn"),
-        _pair,
-    ),
-    bug(
-        "forgotten-return",
-        exchange(Attention, MemoryLost, "cross_attn"),
-        _pair,
-    ),
+    bug("cross-queries-from-memory", exchange(Attention, AskedByMemory, "cross_attn"), _pair),
+    bug("cross-roles-swapped", exchange(Attention, RolesExchanged, "cross_attn"), _pair),
+    bug("forgotten-return", exchange(Attention, MemoryLost, "cross_attn"), _pair),
     bug("split-by-view", exchange(Attention, SplitByView), lambda config: config.n_heads > 1),
 )

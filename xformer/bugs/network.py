@@ -45,11 +45,7 @@ class NormalisedStream(PreNorm):
 RESIDUAL_BUGS = (
     bug("no-residual", exchange(Residual, NoResidual)),
     bug("lost-output", exchange(Residual, Lost, "attn_residual")),
-    bug(
-        "residual-after-norm",
-        exchange(PreNorm, NormalisedStream),
-        lambda config: config.norm == "pre",
-    ),
+    bug("residual-after-norm", exchange(PreNorm, NormalisedStream), lambda config: config.norm == "pre"),
 )
 
 
@@ -140,16 +136,8 @@ def _relus(config: ModelConfig) -> bool:
 
 
 WEIGHT_BUGS = (
-    bug(
-        "init-too-large",
-        lambda model: redrawn(model, 1.0),
-        shows="when fresh",
-    ),
-    bug(
-        "init-too-small",
-        lambda model: redrawn(model, 0.001),
-        shows="when fresh",
-    ),
+    bug("init-too-large", lambda model: redrawn(model, 1.0), shows="when fresh"),
+    bug("init-too-small", lambda model: redrawn(model, 0.001), shows="when fresh"),
     bug("identical-heads", with_equal_heads, lambda config: config.n_heads > 1),
     bug("cloned-layers", with_cloned_layers, lambda config: config.n_layers > 1, shows="when fresh"),
     bug("dead-neurons", with_dead_neurons, _relus),

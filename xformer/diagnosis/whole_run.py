@@ -15,17 +15,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import (
-    Case,
-    Finding,
-    Layer,
-    Measurement,
-    broken,
-    error,
-    positions_of,
-    relative,
-    warning,
-)
+from xformer.diagnosis.case import Case, Finding, Layer, Measurement, broken, error, positions_of, relative, warning
 from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, unit
 
 EQUAL_STREAMS = 1e-5

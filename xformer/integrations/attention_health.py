@@ -28,14 +28,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from xformer.adapters.attachment import left_as_found, on_device, unwrapped
-from xformer.analysis.attention_health import (
-    KEEP,
-    Projections,
-    attention_modules,
-    gradient_norms,
-    induction,
-    measure,
-)
+from xformer.analysis.attention_health import KEEP, Projections, attention_modules, gradient_norms, induction, measure
 from xformer.checkpoints import Checkpoint, save
 from xformer.errors import ConfigError, EditError, InputError, XformerError
 from xformer.files import snapshot_file

@@ -98,11 +98,7 @@ def live_page(
     return stand_alone_page("live", "live", data, title=title, styles=INSIDE)
 
 
-def save_live(
-    path: str | Path,
-    checkpoint_or_run: Readable,
-    input: str | None = None,
-) -> None:
+def save_live(path: str | Path, checkpoint_or_run: Readable, input: str | None = None) -> None:
     """Write a model of ours as one HTML file in which it runs: type an input, change its mask, ablate heads, with no network.
 
     Args:

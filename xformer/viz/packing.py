@@ -415,12 +415,7 @@ def _real(reading: Reading, site: Site, shape: Sequence[int]) -> np.ndarray:
 
 
 def head_message(
-    blocks: Float[np.ndarray, "run row col"],
-    at: Sequence[int],
-    *,
-    view: str,
-    content: int,
-    pool: int = 1,
+    blocks: Float[np.ndarray, "run row col"], at: Sequence[int], *, view: str, content: int, pool: int = 1
 ) -> bytes:
     """The exact weights of head `at`, (layer, head), in each run, for the planes with that `content` in their header."""
     _, rows, cols = blocks.shape

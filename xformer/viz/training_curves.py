@@ -252,13 +252,7 @@ def curves(
 
 
 def curves_chart(
-    frame: pd.DataFrame,
-    metric: str,
-    title: str,
-    colours: Mapping[str, str],
-    *,
-    x: str = "step",
-    log: bool = False,
+    frame: pd.DataFrame, metric: str, title: str, colours: Mapping[str, str], *, x: str = "step", log: bool = False
 ) -> Chart:
     """The `curves` of runs, x being "step" or "seconds". A click on a line or a name brings that run to the front.
 

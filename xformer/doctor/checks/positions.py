@@ -320,11 +320,7 @@ def precision(exam: Exam) -> Finding:
         if beyond > max(4 * near, 0.05) and not (one.layer and _is_worse_before(one, other, places)):
             errors = f"{share(beyond)} at position {far}, and by {share(near)} at the start"
             return broken(
-                f"In bfloat16 the scores are off by {errors}.",
-                HALF,
-                beyond,
-                layer=one.layer,
-                cause="positions",
+                f"In bfloat16 the scores are off by {errors}.", HALF, beyond, layer=one.layer, cause="positions"
             )
     return Finding("holds", f"In bfloat16 the scores are as exact at position {far} as at the start.")
 
