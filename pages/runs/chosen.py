@@ -14,7 +14,7 @@ import streamlit as st
 
 from pages.shared import models, run_commands, run_store, screens
 from pages.shared.layout import chart_spec, is_dark
-from pages.shared.link import address
+from pages.shared.link import address, asked
 from pages.shared.picture import figure_files, menu
 from pages.shared.session import open_on
 from pages.shared.text import escape_markdown
@@ -129,7 +129,7 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Rows]) -> dict[str
     if shown:
         with menu("runs_curves"):
             figure_files(lambda dark: [draw(metric, dark) for metric in shown], address(), "curves", "runs")
-    return {"curves": ",".join(metrics), "x": x, "scale": scale, "smooth": str(smoothing)}
+    return {"curves": ",".join(metrics)}
 
 
 def _ask_look() -> tuple[str, str, float]:
@@ -149,9 +149,11 @@ def _drawn(entry: Entry, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ask_metrics() -> list[str]:
-    if "runs_metrics" not in st.session_state:
-        wanted = [name for name in st.query_params.get("curves", ",".join(FIRST)).split(",") if name in METRICS]
-        st.session_state["runs_metrics"] = wanted or list(FIRST)
+    wanted = asked("curves")
+    if wanted is not None or "runs_metrics" not in st.session_state:
+        st.session_state["runs_metrics"] = [name for name in (wanted or "").split(",") if name in METRICS] or list(
+            FIRST
+        )
     chosen = st.multiselect(
         "Curves",
         list(METRICS),

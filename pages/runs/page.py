@@ -12,6 +12,7 @@ import streamlit as st
 from pages.runs.chosen import MAX_DRAWN, TRAIN, Rows, alarms_words, curves_panel, run_notes, run_panel, runs_state
 from pages.shared import frame, run_commands, run_store, run_thumbnail
 from pages.shared.layout import headline, is_dark, what_to_notice
+from pages.shared.link import asked, begin_part, share
 from pages.shared.session import upload
 from pages.shared.text import escape_markdown
 from pages.shared.widgets import typed
@@ -66,11 +67,12 @@ def _runs(who: str, was_alive: bool) -> None:
 
 
 def _body(who: str, was_alive: bool) -> None:
+    begin_part()
     _messages()
     store, entries = run_store.store(), run_store.entries()
     if not entries:
         _nothing_yet(who)
-        st.query_params.clear()
+        share({})
         return
     latest = latest_rows(store)
     _follow_the_link(entries, latest)
@@ -105,8 +107,7 @@ def _body(who: str, was_alive: bool) -> None:
         headline("".join(notes[:1]))
     if notes[1:]:
         what_to_notice(notes[1:])
-    if st.query_params.to_dict() != link:
-        st.query_params.from_dict(link)
+    share(link)
     if was_alive and not any(map(_is_alive, entries)):
         st.rerun()  # to end the updates
 
@@ -147,11 +148,13 @@ def _undo(run: str) -> None:
 
 
 def _follow_the_link(entries: Sequence[Entry], latest: Mapping[str, Any]) -> None:
-    """Choose the runs of the link at the beginning of a visit, else the latest runs with metrics."""
-    state, link = runs_state(), st.query_params.get("runs")
-    if state.has_begun:
-        return
+    """Choose the runs of the link, in the table; at the beginning of a visit without them, the latest runs with metrics."""
+    state, link = runs_state(), asked("runs")
+    if asked("view") == TABLE or link is not None:
+        st.session_state["runs_view"] = TABLE
     if link is None:
+        if state.has_begun:
+            return
         found = [entry.id for entry in entries if entry.id in latest and not entry.sweep_of][:4]
         found = found or [entry.id for entry in entries if entry.sweep is not None][:1]
     else:
@@ -164,10 +167,8 @@ def _follow_the_link(entries: Sequence[Entry], latest: Mapping[str, Any]) -> Non
 
 
 def _ask_view() -> str:
-    """Ask for cards or the table; a link with chosen runs is one of the table."""
-    if "runs_view" not in st.session_state:
-        is_table = "runs" in st.query_params or st.query_params.get("view") == TABLE
-        st.session_state["runs_view"] = TABLE if is_table else CARDS
+    """Ask for cards or the table."""
+    st.session_state.setdefault("runs_view", CARDS)
     look: dict[str, Any] = {"required": True, "persist_state": "session", "label_visibility": "collapsed"}
     st.segmented_control("View", list(VIEWS), format_func=VIEWS.__getitem__, key="runs_view", **look)
     return st.session_state["runs_view"]
@@ -175,9 +176,9 @@ def _ask_view() -> str:
 
 def _find(entries: Sequence[Entry]) -> list[Entry]:
     """Ask for words that runs contain, where there are more than `FEW` runs or the link has words; returns the runs."""
-    if "runs_text" not in st.session_state:  # older links filter by state and tag
-        words = " ".join(st.query_params.get(name, "") for name in ("find", "state", "tag")).replace(",", " ")
-        st.session_state["runs_text"] = words.strip()[:MAX_FIND]
+    wanted = " ".join(filter(None, map(asked, ("find", "state", "tag"))))  # older links have state and tag
+    if wanted or "runs_text" not in st.session_state:
+        st.session_state["runs_text"] = wanted.replace(",", " ").strip()[:MAX_FIND]
     text = st.session_state["runs_text"]
     if text or sum(not entry.sweep_of for entry in entries) > FEW:
         look: dict[str, Any] = {"label_visibility": "collapsed", "icon": ":material/search:", "width": 260}

@@ -135,6 +135,7 @@ ZOO: tuple[Member, ...] = (
     *_members("ViT", IMAGE, "Model", "ForImageClassification"),
     Member("CLIP", "Model", {**DUAL, "projection_dim": 10}, "similarity"),
     Member("CLIPText", "ModelWithProjection", {**CLIP_TEXT, "projection_dim": 10}, "vectors"),
+    *_members("DeiT", IMAGE, "ForImageClassification"),
     *_members("CLIPVision", IMAGE, "Model"),
     Member("Siglip", "Model", DUAL, "similarity"),
     *_members("SiglipVision", IMAGE, "Model"),

@@ -69,7 +69,9 @@ def room(browser: Browser, tabs: list[Page], app: str) -> Iterator[Room]:
     with visiting(browser, tabs) as visit:
         lecturer, code = open_room(visit, app)
         room = Room(code, lecturer, join(visit, app, code), join(visit, app, code, theme="dark"))
-        assert room.one.page.evaluate("xformerRoom.page.state.layer") == 2, "the head of the lecturer's link"
+        room.one.page.wait_for_function(
+            "window.xformerRoom?.page?.state.layer === 2"
+        )  # the head of the lecturer's link
         yield room
 
 
