@@ -17,10 +17,10 @@ models: .venv/app
 families: .venv/app
 	$(BIN)/python -m benchmarks.families
 
-# Three workers for two processors: a test in a browser mostly waits. A file goes to one worker, which starts its own server.
-# Files go out in their order: by number of tests, the browser's few and long ones would all come last.
+# Three workers for two processors: a test in a browser mostly waits. tests/conftest.py says what goes to one worker. Files go out
+# in their order: by number of tests, the browser's few and long ones would all come last.
 test: .venv/test
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder $(PYTEST_FLAGS)
 
 # Training runs that are killed, stopped or out of disk some hundreds of times: half an hour, and a table of what came of it.
 faults: .venv/test

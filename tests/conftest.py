@@ -31,6 +31,13 @@ CHECKED = (
 """Folders and files whose tests run with these checks; the others call the same code far more often, which takes its time."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `--dist loadgroup` a file goes to one worker, and so do all tests of the app in a browser: they share a server."""
+    for item in items:
+        is_of_app = "app" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("app" if is_of_app else item.path.stem))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("cuda") is not None and not torch.cuda.is_available():
         pytest.skip("NOT RUN: it needs a GPU, and this machine has none that torch can use")
