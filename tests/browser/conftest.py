@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,8 @@ def server(app_runs: Path, slides_server: int) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def first_visitor(browser: Browser, server: Server, tabs: list[Page]) -> Visit:
-    """A visitor whose deep link was the first request after the start of the server, and who stays."""
+def app(browser: Browser, server: Server, tabs: list[Page]) -> str:
+    """The address of the server; a deep link was the first request after its start."""
     page = browser.new_context().new_page()
     page.set_default_timeout(PATIENCE)
     visitor = Visit(page, server.address, tabs).open("/attention?model=reverse&input=4+9+2+11&mask=causal&head=3.2")
@@ -102,49 +103,14 @@ def first_visitor(browser: Browser, server: Server, tabs: list[Page]) -> Visit:
     expect(page.locator(".st-key-input input")).to_have_value("4 9 2 11")
     see(page, "right instead of 4")
     assert visitor.problems == []
-    return visitor
-
-
-@pytest.fixture(scope="session")
-def app(first_visitor: Visit) -> str:
-    """The address of the server."""
-    return first_visitor.address
-
-
-GO = """async (link) => {
-    const app = document.querySelector("[data-testid=stApp]");
-    const runs = new Promise((done) => new MutationObserver((_, observer) => {
-        if (app.dataset.testScriptState === "notRunning") return;
-        observer.disconnect();
-        done();
-    }).observe(app, { attributes: true }));
-    history.replaceState({}, "", link);
-    dispatchEvent(new PopStateEvent("popstate"));
-    await runs;
-}"""
-"""Go to a link as Back does, until the server runs it."""
+    visitor.leave()
+    return server.address
 
 
 @pytest.fixture
-def browse(first_visitor: Visit) -> Callable[..., Visit]:
-    """`browse("/attention?model=reverse")`: the first visitor goes on to that link; a fresh page takes far longer.
-
-    What the link does not say, such as the mask, stays as the visitor had it.
-    """
-
-    def browse(link: str, theme: str = "light") -> Visit:
-        page = first_visitor.page
-        page.set_viewport_size({"width": 1280, "height": 900})
-        page.emulate_media(color_scheme=theme, reduced_motion="no-preference")  # type: ignore[arg-type]
-        page.mouse.move(0, 0)
-        expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-connection-state", "CONNECTED")
-        quiet(page)
-        first_visitor.problems.clear()
-        page.evaluate(GO, link)
-        quiet(page)
-        return first_visitor
-
-    return browse
+def browse(app: str, visit: Callable[..., Visit]) -> Callable[..., Visit]:
+    """`browse("/attention?model=reverse", theme="dark")`: a fresh visitor of the app at that link."""
+    return partial(visit, app)
 
 
 class Slides(BaseHTTPRequestHandler):

@@ -69,14 +69,16 @@ def room(browser: Browser, tabs: list[Page], app: str) -> Iterator[Room]:
     with visiting(browser, tabs) as visit:
         lecturer, code = open_room(visit, app)
         room = Room(code, lecturer, join(visit, app, code), join(visit, app, code, theme="dark"))
-        room.one.page.wait_for_function(
-            "window.xformerRoom?.page?.state.layer === 2"
-        )  # the head of the lecturer's link
+        # The head of the lecturer's link.
+        room.one.page.wait_for_function("window.xformerRoom?.page?.state.layer === 2")
         yield room
 
 
 def test_students_follow_explore_and_return(room: Room) -> None:
     lecturer, student, other = room.lecturer, room.one, room.two
+    lecturer.page.locator(".st-key-present button").first.click()
+    see(lecturer.page, "2 students here")
+    lecturer.page.keyboard.press("Escape")
     shows_mask(student, "trained")
     student.page.get_by_label("Input").fill("1 2 3")
     expect(student.page.get_by_text("You explore on your own.")).to_be_visible()
@@ -212,7 +214,6 @@ def test_lecturer_sees_who_has_solved_what(room: Room) -> None:
 def test_a_room_ends(room: Room) -> None:
     lecturer, student = room.lecturer, room.one
     lecturer.page.locator(".st-key-present button").first.click()
-    see(lecturer.page, "1 student here")
     lecturer.page.get_by_role("button", name="End the room").click()
     expect(student.page.get_by_text("This room has ended.").first).to_be_visible()
     student.page.reload()

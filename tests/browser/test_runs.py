@@ -71,7 +71,8 @@ def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
     link = page.url
     tick(page, 1)
     chosen(page, [two])
-    browse(f"/runs?view=table&runs={one}")  # as Back does: the link is followed, whatever is ticked
+    back = "(link) => { history.replaceState({}, '', link); dispatchEvent(new PopStateEvent('popstate')); }"
+    page.evaluate(back, f"/runs?view=table&runs={one}")  # the link is followed, whatever is ticked
     see(page, "3 runs · 1 chosen")
     chosen(page, [one])
     other = visit(app, link.removeprefix(app), "dark")
