@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from pathlib import Path
 
 import benchmarks
 
-ROOT = Path(__file__).parents[1]
 MODULES = [found.name for found in pkgutil.walk_packages(benchmarks.__path__, "benchmarks.")]
-FOLDER = ROOT / "benchmarks"
 
 
 def test_every_benchmark_can_be_imported() -> None:

@@ -99,8 +99,3 @@ def chance(counts: list[int], expected: list[float]) -> float:
     assert min(expected) >= 5, "the test needs five expected cases in every class"
     half = sum((count - e) ** 2 / e for count, e in zip(counts, expected, strict=True)) / 2
     return math.exp(-half) * sum(half**i / math.factorial(i) for i in range(degrees // 2))
-
-
-ONE_IN_A_MILLION = 1e-6
-"""A right sampler fails a `chance` test for one seed in a million, and the seeds here are fixed; one that leaves out a
-class or prefers one by a few percent fails it always, at the thousands of draws used."""
