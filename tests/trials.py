@@ -17,14 +17,14 @@ class Kind(NamedTuple):
     name: str
     trials: Callable[[int, random.Random], Iterator[str]]
     short: int
-    """Trials in the test suite."""
+    """Trials of the short form; of an attack, those of the test suite."""
     long: int
 
 
 def options_of(program: str) -> argparse.Namespace:
     """`short`, `only` and `seed`; the seed is printed, so that what was found can be found again."""
     parser = argparse.ArgumentParser(prog=program)
-    parser.add_argument("--short", action="store_true", help="as many trials as in the test suite")
+    parser.add_argument("--short", action="store_true", help="a few trials of each kind")
     parser.add_argument("--only", default="", help="the kinds whose name holds a word")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()

@@ -151,9 +151,8 @@ def _drawn(entry: Entry, row: dict[str, Any]) -> dict[str, Any]:
 def _ask_metrics() -> list[str]:
     wanted = asked("curves")
     if wanted is not None or "runs_metrics" not in st.session_state:
-        st.session_state["runs_metrics"] = [name for name in (wanted or "").split(",") if name in METRICS] or list(
-            FIRST
-        )
+        known = [name for name in (wanted or "").split(",") if name in METRICS]
+        st.session_state["runs_metrics"] = known or list(FIRST)
     chosen = st.multiselect(
         "Curves",
         list(METRICS),

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from tests.browser.serving import ARGUMENTS, launch, stop
 PATIENCE = 120_000
 """Milliseconds for anything that a test waits for: a busy machine takes its time, and only a test that fails waits so long."""
 SHORT_LIVED = "--js-flags=--single-threaded"
-"""Chromium's too: no page is open for long enough to be worth compiling well, nor the threads that do it beside the page."""
+"""Chromium's too: no page is open for long enough to be worth threads that compile beside it."""
 expect.set_options(timeout=PATIENCE)
 
 
@@ -105,12 +104,6 @@ def app(browser: Browser, server: Server, tabs: list[Page]) -> str:
     assert visitor.problems == []
     visitor.leave()
     return server.address
-
-
-@pytest.fixture
-def browse(app: str, visit: Callable[..., Visit]) -> Callable[..., Visit]:
-    """`browse("/attention?model=reverse", theme="dark")`: a fresh visitor of the app at that link."""
-    return partial(visit, app)
 
 
 class Slides(BaseHTTPRequestHandler):

@@ -80,8 +80,8 @@ def test_hovering_asks_no_server_and_a_toggle_brings_neither_the_heading_nor_the
 SCREENS = ("embeddings", "positions", "attention", "feed_forward", "residual")
 
 
-def test_the_scene_runs_what_is_typed_into_it_and_its_heads_lead_to_attention(browse: Visiting) -> None:
-    visitor = browse("/?mask=as+trained&model=reverse&input=4+9+2+11")
+def test_the_scene_runs_what_is_typed_into_it_and_its_heads_lead_to_attention(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/?mask=as+trained&model=reverse&input=4+9+2+11")
     page = visitor.page
     scene = page.locator(".st-key-scene")
     expect(scene.locator(".play")).to_be_visible()
@@ -99,9 +99,9 @@ def test_the_scene_runs_what_is_typed_into_it_and_its_heads_lead_to_attention(br
     assert visitor.problems == []
 
 
-def test_every_screen_is_quiet_in_both_themes(browse: Visiting) -> None:
+def test_every_screen_is_quiet_in_both_themes(app: str, visit: Visiting) -> None:
     """Each in the theme that it is opened in, then in the other one, which follows the system's at once."""
-    visitor = browse("/?model=reverse&mask=causal")
+    visitor = visit(app, "/?model=reverse&mask=causal")
     page, theme, light = visitor.page, "light", "rgb(255, 255, 255)"
 
     def look(screen: str) -> None:
@@ -152,10 +152,8 @@ def click_cell(visitor: Visit, query: int, key: int) -> None:
     raise AssertionError(f"no cell of the matrix reads {wanted.pattern}")
 
 
-def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link(
-    app: str, browse: Visiting, visit: Visiting
-) -> None:
-    visitor = browse("/attention?mask=as+trained&model=reverse-mirror&input=4+9+2+11+5&panel=change+the+run")
+def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/attention?mask=as+trained&model=reverse-mirror&input=4+9+2+11+5&panel=change+the+run")
     page = visitor.page
     attention_ready(visitor)
     click_cell(visitor, query=0, key=4)
@@ -173,8 +171,8 @@ def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link
     assert visitor.problems == other.problems == []
 
 
-def test_tokens_are_edited_where_they_are_shown(browse: Visiting) -> None:
-    visitor = browse("/residual?mask=as+trained&model=reverse&input=3+7+12")
+def test_tokens_are_edited_where_they_are_shown(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/residual?mask=as+trained&model=reverse&input=3+7+12")
     page = visitor.page
     strip, typed = page.locator(".st-key-strip"), page.locator(".st-key-input input")
     cells = strip.locator(".lane").first.locator(".token")
@@ -206,9 +204,9 @@ COLOURS = """(picture) => {
 }"""
 
 
-def test_a_map_whose_numbers_go_to_the_browser_in_another_way_has_its_colours_there(browse: Visiting) -> None:
+def test_a_map_whose_numbers_go_to_the_browser_in_another_way_has_its_colours_there(app: str, visit: Visiting) -> None:
     """What Streamlit makes of rows that are no table is its own: a map was empty in the browser, and right everywhere else."""
-    visitor = browse("/attention?mask=as+trained&model=reverse-small&panel=rollout")
+    visitor = visit(app, "/attention?mask=as+trained&model=reverse-small&panel=rollout")
     page = visitor.page
     picture = page.get_by_test_id("stVegaLiteChart").first
     for screen in ("attention", "feed_forward"):
@@ -221,8 +219,10 @@ def test_a_map_whose_numbers_go_to_the_browser_in_another_way_has_its_colours_th
     assert visitor.problems == []
 
 
-def test_a_click_chooses_a_head_and_another_picture_takes_that_choice_out_of_the_link(browse: Visiting) -> None:
-    visitor = browse("/positions?mask=as+trained&model=reverse&input=3+7+12+9+4+11&edits=positions:off")
+def test_a_click_chooses_a_head_and_another_picture_takes_that_choice_out_of_the_link(
+    app: str, visit: Visiting
+) -> None:
+    visitor = visit(app, "/positions?mask=as+trained&model=reverse&input=3+7+12+9+4+11&edits=positions:off")
     page = visitor.page
     page.wait_for_function("() => new URL(location).searchParams.get('watch') === 'most'")
     quiet(page)

@@ -17,13 +17,13 @@ Visiting = Callable[..., Visit]
 
 
 def test_a_training_in_progress_is_followed_and_an_alarm_leads_to_its_frame(
-    app_runs: Path, app: str, browse: Visiting, visit: Visiting
+    app_runs: Path, app: str, visit: Visiting
 ) -> None:
     torch.manual_seed(0)
     model = GPT(19, d_model=12, n_heads=3, max_len=11, fault="leaking mask")
     health = AttentionHealth(torch.arange(14).reshape(2, 7), every=2, out=app_runs, causal=True, steps=6, name="theirs")
     health.step(model, 0, loss=3.0)
-    visitor = browse(f"/train?run={health.run}")
+    visitor = visit(app, f"/train?run={health.run}")
     page = visitor.page
     try:
         see(page, "step 0 of 6")

@@ -33,13 +33,13 @@ def in_link(page: Page, name: str, value: str) -> None:
 
 
 def test_it_opens_at_the_first_difference_and_the_keyboard_steps_without_the_server_which_follows_when_it_rests(
-    browse: Visiting,
+    app: str, visit: Visiting
 ) -> None:
     settings = [ModelSettings("reverse-decoder"), ModelSettings("reverse-decoder", changes=(f"ablate:{SILENCED}",))]
     runs = Comparison(tuple(settings), tuple(INPUT), forced=False).runs()
     own, changed = ([run.labels[token] for token in run.predicted] for run in runs)
     divergence = next(step for step, (x, y) in enumerate(zip(own, changed, strict=False)) if x != y)
-    visitor = browse(f"{LINK}&a=reverse-decoder&b=reverse-decoder~ablate:{SILENCED}&panel=rows")
+    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~ablate:{SILENCED}&panel=rows")
     page = visitor.page
     at(page, divergence)
     shown = ruler(page).get_attribute("aria-valuetext") or ""
@@ -73,8 +73,8 @@ def test_it_opens_at_the_first_difference_and_the_keyboard_steps_without_the_ser
     assert visitor.problems == []
 
 
-def test_a_model_is_changed_in_its_drawer(browse: Visiting) -> None:
-    visitor = browse(f"{LINK}&a=reverse-small&b=reverse-small~causal")
+def test_a_model_is_changed_in_its_drawer(app: str, visit: Visiting) -> None:
+    visitor = visit(app, f"{LINK}&a=reverse-small&b=reverse-small~causal")
     page = visitor.page
     at(page, 0)
     page.get_by_role("button", name=re.compile("causal mask")).click()
@@ -90,8 +90,8 @@ def test_a_model_is_changed_in_its_drawer(browse: Visiting) -> None:
     assert visitor.problems == []
 
 
-def test_counting_runs_to_its_end_by_itself(browse: Visiting) -> None:
-    visitor = browse(f"{LINK}&a=reverse-mirror&b=reverse-mirror~causal&panel=many&samples=5000")
+def test_counting_runs_to_its_end_by_itself(app: str, visit: Visiting) -> None:
+    visitor = visit(app, f"{LINK}&a=reverse-mirror&b=reverse-mirror~causal&panel=many&samples=5000")
     see(visitor.page, "Whole answers right of 5,000")
     expect(visitor.page.get_by_role("button", name="Cancel")).to_have_count(0)
     assert visitor.problems == []

@@ -45,10 +45,10 @@ def test_the_cookie_comes_with_a_page_and_not_with_a_picture_for_slides(app: str
 
 @pytest.mark.browser
 def test_in_a_browser_only_a_frame_of_the_same_site_has_the_cookie(
-    browse: Callable[..., Visit], app: str, slides_server: int, app_runs: Path, run: str
+    visit: Callable[..., Visit], app: str, slides_server: int, app_runs: Path, run: str
 ) -> None:
     """The visitor has the app open by itself, too; the framed page is a whole one, which does not say that it is in a frame."""
-    page = browse(f"/runs?runs={run}").page.context.new_page()
+    page = visit(app, f"/runs?runs={run}").page.context.new_page()
     page.set_default_timeout(PATIENCE)
     menu, delete = (f".st-key-runs_{part}_{run} button" for part in ("menu", "delete"))
     frame = page.frame_locator("iframe")

@@ -30,9 +30,9 @@ def fits(slide: Page, frame: FrameLocator) -> None:
 
 
 def test_the_copied_iframe_shows_the_picture_alone_in_another_page(
-    app: str, browse: Callable[..., Visit], tmp_path: Path
+    app: str, visit: Callable[..., Visit], tmp_path: Path
 ) -> None:
-    page = browse(LINK).page
+    page = visit(app, LINK).page
     page.wait_for_function("location.search.includes('panel=')")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Share").click()

@@ -22,8 +22,8 @@ def written(value: float) -> str:
     return f"{value:.2f}".replace("-", "−")
 
 
-def test_a_click_computes_a_number_and_words_and_vectors_change_in_place(browse: Visiting) -> None:
-    visitor = browse("/first_principles?text=to+be+or+not")
+def test_a_click_computes_a_number_and_words_and_vectors_change_in_place(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/first_principles?text=to+be+or+not")
     page = visitor.page
     page.emulate_media(reduced_motion="reduce")
     mixed = Sentence("to be or not").average()

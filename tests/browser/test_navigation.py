@@ -19,8 +19,10 @@ def linked(page: Page) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlparse(page.url).query).items()}
 
 
-def test_the_sidebar_keeps_the_model_the_input_and_the_mask_and_one_back_leaves_a_screen(browse: Visiting) -> None:
-    visitor = browse("/attention?model=reverse&mask=causal&input=1+2+3+4")
+def test_the_sidebar_keeps_the_model_the_input_and_the_mask_and_one_back_leaves_a_screen(
+    app: str, visit: Visiting
+) -> None:
+    visitor = visit(app, "/attention?model=reverse&mask=causal&input=1+2+3+4")
     page = visitor.page
     page.wait_for_function("location.search.includes('head=')")
     began = page.evaluate("history.length")
@@ -55,9 +57,9 @@ def test_the_sidebar_keeps_the_model_the_input_and_the_mask_and_one_back_leaves_
     assert visitor.problems == []
 
 
-def test_on_a_projector_model_input_and_mask_are_in_view(browse: Visiting) -> None:
+def test_on_a_projector_model_input_and_mask_are_in_view(app: str, visit: Visiting) -> None:
     for model, typed in (("reverse", "input"), ("digits", "digit_pad")):
-        page = browse(f"/attention?model={model}&mask=as+trained").page
+        page = visit(app, f"/attention?model={model}&mask=as+trained").page
         page.set_viewport_size({"width": 1280, "height": 720})
         for key in ("model", typed, "mask"):
             expect(page.locator(f".st-key-{key}").first).to_be_in_viewport(ratio=1)

@@ -45,8 +45,8 @@ def share(page: Page, words: str) -> None:
     page.get_by_role("button", name=words, exact=True).click()
 
 
-def test_views_are_collected_ordered_saved_opened_and_played(browse: Visiting, tmp_path: Path) -> None:
-    visitor = browse(LINK)
+def test_views_are_collected_ordered_saved_opened_and_played(app: str, visit: Visiting, tmp_path: Path) -> None:
+    visitor = visit(app, LINK)
     page = visitor.page
     page.wait_for_function("location.search.includes('panel=')")
     see(page, "right instead of 4")
@@ -128,8 +128,8 @@ def test_views_are_collected_ordered_saved_opened_and_played(browse: Visiting, t
     assert visitor.problems == []
 
 
-def test_a_lesson_is_played_on_one_screen_with_notes_in_a_window_of_their_own(browse: Visiting) -> None:
-    visitor = browse("/attention?model=reverse&mask=as+trained&input=4+9+2+11&edits=ablate:encoder.1.attn.2")
+def test_a_lesson_is_played_on_one_screen_with_notes_in_a_window_of_their_own(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/attention?model=reverse&mask=as+trained&input=4+9+2+11&edits=ablate:encoder.1.attn.2")
     page = visitor.page
     page.wait_for_function("location.search.includes('panel=')")
     began = page.evaluate("history.length")

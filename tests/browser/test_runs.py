@@ -53,11 +53,11 @@ def chosen(page: Page, runs: list[str]) -> None:
 
 
 def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
-    store: RunStore, app: str, browse: Visiting, visit: Visiting
+    store: RunStore, app: str, visit: Visiting
 ) -> None:
     add(store, "older", last=2.0)  # who comes without a link has this one chosen too
     one, two = add(store, "one", last=0.5, peak_lr=1e-4), add(store, "two", last=1.0)
-    visitor = browse(f"/runs?runs={one}", "dark")
+    visitor = visit(app, f"/runs?runs={one}", "dark")
     page = visitor.page
     expect(curve(page)).to_be_visible()
     expect(page.get_by_role("button", name="Share")).to_be_in_viewport(ratio=1)

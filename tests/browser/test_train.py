@@ -31,10 +31,8 @@ def shows(page: Page, step: str) -> None:
     expect(page.locator(".tp .step")).to_have_text(re.compile(f"^step {step}$"))
 
 
-def test_one_press_trains_a_model_whose_film_is_scrubbed_and_framed(
-    app: str, browse: Visiting, visit: Visiting
-) -> None:
-    visitor = browse("/train?run=new")
+def test_one_press_trains_a_model_whose_film_is_scrubbed_and_framed(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/train?run=new")
     page = visitor.page
     button(page, "start_reverse-mirror").click()
     expect(state(page)).to_contain_text("Finished after")
@@ -77,14 +75,13 @@ def test_one_press_trains_a_model_whose_film_is_scrubbed_and_framed(
     assert visitor.problems == other.problems == []
 
 
-def test_pause_step_resume_stop(browse: Visiting) -> None:
-    visitor = browse("/train?run=new")
+def test_pause_step_resume_stop(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/train?run=new")
     page = visitor.page
     button(page, "start_reverse-seq2seq").click()
     shows(page, ".*")
-    page.set_viewport_size(
-        {"width": 1280, "height": 720}
-    )  # so low that the row stands beside the header: it is not under it
+    # So low that the row stands beside the header: it is not under it.
+    page.set_viewport_size({"width": 1280, "height": 720})
     button(page, "run_pause").click(position={"x": 20, "y": 4})
     expect(state(page)).to_contain_text("Paused at step")
     at = int(re.search(r"step ([\d,]+) of", state(page).inner_text())[1].replace(",", ""))  # type: ignore[index]

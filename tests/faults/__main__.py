@@ -1,7 +1,7 @@
 """`python -m tests.faults`: disturb runs, resume them, and fail where one ends unlike an undisturbed run.
 
 python -m tests.faults                  the long form, half an hour or so
-python -m tests.faults --short          what the test suite does
+python -m tests.faults --short          one or two trials of each kind
 python -m tests.faults --only sweep     the kinds whose name holds a word
 """
 

@@ -301,9 +301,8 @@ def test_the_logit_lens_reads_the_stream_as_pytorch_does(engine: Engine) -> None
 
 def test_erf_and_float16_are_exact(engine: Engine) -> None:
     grid = [index / 64 for index in range(-448, 449)]
-    bits = np.array(
-        [*range(1100), *range(1100, 31744, 31)], dtype=np.uint16
-    )  # all that are subnormal, and some of the finite
+    some = [*range(1100), *range(1100, 31744, 31)]  # all that are subnormal, and some of the finite
+    bits = np.array(some, dtype=np.uint16)
     erf, halves = engine.page.evaluate(
         """async ([grid, bits]) => {
           const [{ erf }, { float16 }] = await Promise.all([import("/live/tensors.js"), import("/live/model_file.js")]);

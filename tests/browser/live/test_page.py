@@ -215,10 +215,10 @@ def test_nothing_of_a_result_is_seen_before_the_reveal(mirror: Callable[[str], P
 
 
 def test_a_screen_gives_its_model_with_the_input_the_mask_and_the_changes(
-    browse: Callable[..., Visit], files: Callable[[str], Path], opened: Opening
+    app: str, visit: Callable[..., Visit], files: Callable[[str], Path], opened: Opening
 ) -> None:
     where = "/attention?model=reverse-small&input=5+2+8+1&mask=causal&edits=ablate:encoder.1.attn.0&head=2.1.0-1"
-    page = browse(where).page
+    page = visit(app, where).page
     page.locator(".st-key-footer_pattern button").first.click()
     with page.expect_download() as download:
         page.get_by_role("button", name="Live page").click()
