@@ -151,7 +151,7 @@ def test_of_a_difference_of_less_than_a_tenth_of_a_logit_no_share_is_told(monkey
 def test_nothing_is_copied_between_models_that_were_trained_apart() -> None:
     one, other = (random_variant(f"seed {seed}", "encoder", seed=seed) for seed in (1, 2))
     assert abs(kinship(one.model, other.model)) < KIN / 2
-    with pytest.raises(InputError, match="trained apart"):
+    with pytest.raises(InputError, match="trained independently"):
         patching([decode_steps(variant, SOURCE)[0] for variant in (one, other)])
     other.model.load_state_dict({name: 1.1 * value + 0.01 for name, value in one.model.state_dict().items()})
     assert kinship(one.model, one.model) == pytest.approx(1.0)
@@ -269,8 +269,8 @@ def test_what_is_no_pair_is_refused_with_the_reason() -> None:
     for other, options, why in (
         (longer, {}, "4 tokens and the second 5.*at position 4: nothing against “2”. Take 1 from"),
         (a, {}, "Both inputs are the same"),
-        (b, {"answers": ("3", "3")}, "Two different answers"),
-        (b, {"answers": ("3", "x")}, "No token is written “x”"),
+        (b, {"answers": ("3", "3")}, "two different answers"),
+        (b, {"answers": ("3", "x")}, "There is no token “x”"),
         (b, {"position": 9}, "positions 0 to 3, got 9"),
         (b, {"part": "gas"}, "part is one of stream, head, neurons"),
     ):

@@ -1,8 +1,8 @@
-"""Tables of what a run computed: one call on a `Reading`, or on several, returns a DataFrame.
+"""Analyses of recorded runs: each function takes one `Reading`, or several, and returns a DataFrame.
 
     xformer.analysis.head_scores(reading)
 
-`xformer.viz` has the picture of a table under the same name.
+`xformer.viz` has the corresponding chart under the same name.
 """
 
 from __future__ import annotations

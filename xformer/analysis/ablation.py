@@ -4,7 +4,7 @@
     estimated    −z_h · ∂m/∂z_h            all heads from one backward pass, to first order
                                            (attribution patching, Syed et al. 2023, arXiv:2310.10348)
 
-Without a position the measure m is the loss where an answer is known, else the logit of the likeliest token less the next.
+By default the measure m is the loss; without labels it is the logit of the likeliest token minus that of the second likeliest.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from xformer.reading import Reading
 from xformer.trace import repeat_first
 
 Head = tuple[int, int]
-"""The number of its attention layer, and its own, from 0."""
+"""(attention layer, head), both counted from 0."""
 
 
 @dataclass(eq=False)
 class SilencedHeads:
-    """The effects of ablating the heads of a reading: estimated for all, measured for some."""
+    """The effects of ablating the heads of a run: estimated for all of them, measured for some."""
 
     reading: Reading
     measure: Measure
@@ -49,28 +49,28 @@ class SilencedHeads:
 
     @property
     def done(self) -> int:
-        """The number of heads that are measured."""
+        """The number of heads measured so far."""
         return len(self.measured)
 
     @property
     def to_do(self) -> int:
-        """The number of heads in all."""
+        """The total number of heads."""
         return len(self.estimated)
 
     @property
     def is_final(self) -> bool:
-        """Whether all are measured."""
+        """Whether every head is measured."""
         return self.done == self.to_do
 
     def silence(self, *heads: Head) -> None:
-        """Measure some heads. Raises `EditError` where there is no such head."""
+        """Measure the given heads. Raises `EditError` if a head does not exist."""
         if wrong := [head for head in heads if head not in self.estimated]:
             raise EditError(f"There is no head {wrong[0][1]} in attention layer {wrong[0][0]}; for example (0, 0).")
         for _ in self._measuring(heads):
             pass
 
     def silence_all(self) -> Iterator[SilencedHeads]:
-        """Measure all heads in the order of `order_to_measure`; yields itself before the first head and after each."""
+        """Measure all heads in the order of `order_to_measure`; yield `self` before the first head and after each one."""
         yield self
         heads = list(self.estimated)
         yield from self._measuring([heads[at] for at in order_to_measure(list(self.estimated.values()))])
@@ -94,7 +94,7 @@ class SilencedHeads:
 def silenced_heads(
     reading: Reading, *, position: int | None = None, token: int | None = None, against: int | None = None
 ) -> SilencedHeads:
-    """Estimate all heads. Raises `UnavailableError` where none can be ablated, or the backward pass needs too much memory."""
+    """Estimate all heads. Raises `UnavailableError` if none can be ablated, or if the backward pass needs too much memory."""
     measure = minimal_pairs.of_run(reading, position, token, against)
     names = [name for site in reading.attention if (name := f"{site.path}.z") in reading]
     if not names:
@@ -124,20 +124,23 @@ def head_effects(
     against: int | None = None,
     exact: bool | Sequence[Head] = True,
 ) -> pd.DataFrame:
-    """By how much the measure grows when each head is ablated.
+    """Compute how much the measure grows when each head is ablated.
 
     Args:
         reading: The run.
-        position: The output at which a lead is measured; without one the measure is the loss where an answer is known.
-        token: The token whose logit is measured; without one the likeliest.
-        against: The token it is compared with.
-        exact: The heads (layer, head) to measure by a run each; True: all, False: none.
+        position: The output position, from 0, at which logits are measured; by default the last. If neither `position` nor
+            `token` is given and the run has labels, the measure is the loss.
+        token: The id of the token whose logit is measured; by default the likeliest.
+        against: The id of the token whose logit is subtracted; by default none if `token` is given, else the second likeliest.
+        exact: The heads (layer, head) to measure with one run each. True measures all of them, False none.
 
     Returns:
-        A row for each head: layer, head (from 0), estimated, and measured, NaN where it is not.
+        A row per head: layer (its path), head (from 0), estimated and measured, both in nats of loss or in logits; measured is
+        NaN for heads that were not measured.
 
     Raises:
-        UnavailableError: If the run holds no heads, or the backward pass takes too much memory.
+        EditError: If `exact` names a head that does not exist.
+        UnavailableError: If the run has no outputs of single heads, or the backward pass needs too much memory.
 
     Example:
         >>> import xformer
@@ -152,22 +155,23 @@ def head_effects(
 
 
 MOST_MEASURED = 4096
-"""Heads times tokens up to which the heads worth seeing are also ablated."""
+"""Heads × tokens. Up to this product `heads_worth_seeing` also ablates each head."""
 
 
 def heads_worth_seeing(reading: Reading, n: int = 5) -> pd.DataFrame:
-    """The heads to look at first: those that follow a known pattern and matter, then those that only matter.
+    """Rank the heads to look at first: those with a known pattern and an effect, then those with an effect alone.
 
-    Each head of one of our own small models is ablated to see what it costs; the heads of other models are in the order of
+    For small models of xformer's own, each head is ablated to measure its effect; for other models the order is that of
     `notable_heads`.
 
     Args:
         reading: The run.
-        n: At most so many heads.
+        n: The largest number of heads.
 
     Returns:
-        The columns of `notable_heads` (pattern is "" for a head that matters and follows none of them), with effect, by how
-        much the loss grows without the head, and right, how many predictions are right then; both NaN where not measured.
+        The columns of `notable_heads` (pattern is "" for a head that has an effect but no known pattern), effect (by how much
+        the measure of `head_effects` grows when the head is ablated) and right (how many predictions are then right). effect
+        and right are NaN where they were not measured.
 
     Example:
         >>> import xformer
@@ -197,18 +201,21 @@ def heads_worth_seeing(reading: Reading, n: int = 5) -> pd.DataFrame:
 
 
 WORTH_SEEING = 0.1
-"""A head without a pattern is worth seeing where ablating it moves the loss by so many nats."""
+"""Nats. A head whose ablation changes the loss by at least this much is worth seeing, even without a pattern."""
 
 
 AT_ONCE = 256
-"""Tokens of one forward pass: larger batches are no faster per token, and report progress less often."""
+"""Tokens per forward pass: larger batches are no faster per token, and progress is reported less often."""
 
 Where = tuple[Any, ...]
-"""The index of a part in an activation, behind that of the batch."""
+"""The index of a part in an activation, without the batch axis."""
 
 
 def rows_at_once(reading: Reading) -> int:
-    """How many copies of this input to run in one batch, by time and by memory; a module is only called with its own inputs."""
+    """Return how many copies of this input to run per batch, limited by time and memory; 1 for `AnyModule`.
+
+    A module is called only with inputs of the shape that it was given.
+    """
     if isinstance(reading.subject, AnyModule):
         return 1
     shape = reading.subject.shape
@@ -220,21 +227,21 @@ def rows_at_once(reading: Reading) -> int:
 def each_logits_with(
     reading: Reading, parts: Sequence[tuple[str, Where]], by: Mapping[str, Tensor] | None = None
 ) -> Iterator[Float[Tensor, "pos vocab"]]:
-    """The logits of a reading's first input with one part replaced at a time; the reading's own edits stay.
+    """Yield the logits of a reading's first input with one part replaced at a time; the reading's own edits stay in place.
 
-    Own models keep padding and mask too. `rows_at_once` parts share a forward pass.
+    Models of xformer's own keep their padding and mask. `rows_at_once` parts share a forward pass.
 
     Args:
         reading: The run.
-        parts: The name of an activation, and the index of the part in it.
-        by: The activations to take the parts from, of the first input; without it the parts are 0.
+        parts: The name of an activation and the index of the part in it, for each replacement.
+        by: Activations of one input to take the parts from; without them the parts are set to 0.
     """
     subject, example, at_once = reading.subject, reading.example, rows_at_once(reading)
     for begin in range(0, len(parts), at_once):
         some = parts[begin : begin + at_once]
         changes = []
         for name in dict.fromkeys(name for name, _ in some):
-            places = tuple((row, where) for row, (of, where) in enumerate(some) if of == name)
+            places = tuple((row, where) for row, (part, where) in enumerate(some) if part == name)
             changes.append(ReplaceParts(name, places, None if by is None else by[name]))
         if isinstance(subject, BareModel):
             run = repeat_first(subject.model, reading.trace, len(some), edits=changes, keep=("logits",), fused=True)
@@ -247,22 +254,22 @@ def each_logits_with(
 
 
 NOTHING = 1e-3
-"""A part that changes the measure by less has no effect."""
+"""A part that changes the measure by less counts as having no effect."""
 
 FEWEST = 10
-"""The fewest parts over which an agreement is computed."""
+"""The fewest parts from which an agreement is computed."""
 
 TOP = 6
-"""The most of the largest estimates that an agreement compares."""
+"""The largest number of top estimates that an agreement compares."""
 
 ENOUGH = 0.75
-"""The largest estimates must find at least this share of the largest effects."""
+"""The share of the largest effects that the largest estimates must recover."""
 
 
 def order_to_measure(estimates: Sequence[float]) -> list[int]:
-    """The order in which parts are measured: alternately the one with the largest estimate and one at random.
+    """Return the order in which to measure parts: alternately the largest remaining estimate and a random part.
 
-    The random ones show whether the estimates miss large effects.
+    The random parts show whether the estimates miss large effects.
     """
     by_size = sorted(range(len(estimates)), key=lambda at: -abs(estimates[at]))
     at_random = random.Random(0).sample(by_size, len(by_size))
@@ -271,33 +278,33 @@ def order_to_measure(estimates: Sequence[float]) -> list[int]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well estimates rank the parts that were measured."""
+    """How well the estimates rank the measured parts."""
 
     rho: float
     """Spearman's rank correlation."""
     n: int
-    """The number of measured parts with an effect, by estimate or measurement."""
+    """The number of measured parts whose estimated or measured effect is at least `NOTHING`."""
     top: int
     """The number of largest estimates that are compared."""
     found: float
-    """What their measured effects add up to, as a share of what the `top` largest effects add up to; signs do not count."""
+    """The summed |effect| of the parts with the `top` largest estimates, as a share of that of the `top` largest effects."""
 
     @property
     def is_near_chance(self) -> bool:
-        """Whether a random order would reach this correlation in one of forty trials (ρ √(n − 1) < 2)."""
+        """Whether a random order would reach this correlation in one of forty trials: ρ √(n − 1) < 2."""
         return self.rho * math.sqrt(self.n - 1) < 2
 
     @property
     def is_poor(self) -> bool:
-        """Whether the estimates must not be used to choose parts: near chance, or large effects are missed."""
+        """Whether the estimates should not be used to choose parts: near chance, or large effects are missed."""
         return self.is_near_chance or self.found < ENOUGH
 
 
 def agreement(table: pd.DataFrame) -> Agreement | None:
-    """Compare the columns estimated and measured over the rows that are measured.
+    """Compare the columns estimated and measured over the measured rows.
 
     Returns:
-        None where fewer than `FEWEST` measured parts do anything, or all of them are estimated or measured alike.
+        The agreement; None if fewer than `FEWEST` measured parts have an effect, or if all estimates or all effects are equal.
     """
     two = table.filter(["estimated", "measured"]).dropna()
     two = two.loc[(two.abs() >= NOTHING).any(axis=1)].reset_index(drop=True)

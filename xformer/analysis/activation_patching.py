@@ -1,18 +1,18 @@
 """Activation patching: copy one activation of run A into run B, and measure how much of the difference it restores.
 
     LD = logit[A's answer] − logit[B's answer]         at the deciding position, in each run
-    restored = (LD_patched − LD_B) / (LD_A − LD_B)     0: B unmoved, 1: as in A; beyond both ends is possible
+    restored = (LD_patched − LD_B) / (LD_A − LD_B)     0: B unchanged, 1: as in A; it can be below 0 or above 1
 
 (Meng et al. 2022, arXiv:2202.05262, §2; the normalisation is that of Wang et al. 2022, arXiv:2211.00593, §3.)
 
-An answer is the likeliest token of the run: what is drawn by chance no activation carries. What is copied, one row each: the
-stream after each layer (and before the first), each attention and feed-forward output, and each head's z; at the deciding
-position alone, or at all positions. B's own edits stay, and the copy comes after them.
+The answer of a run is its likeliest token, since no activation carries the chance of sampling. Copied one at a time: the
+residual stream before the first and after each layer, each attention and feed-forward output, and each head's z, either at the
+deciding position only or at all positions. B keeps its own edits; the copy is applied after them.
 
-A copy means something only where both models write in one basis: the same weights, or some that were trained from one another.
-Models of different seeds share none, so nothing is copied between them:
+A copy is meaningful only if both models use the same basis: they have the same weights, or one was trained from the other.
+Models of different seeds have no common basis, so nothing is copied between them:
 
-    kinship = cos(W_A, W_B)      over all matrices, each flattened      (1: the same weights, about 0: trained apart)
+    kinship = cos(W_A, W_B)      over all matrices, flattened and concatenated      (1: same weights, about 0: independent)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from xformer.reading import Reading
 from xformer.site import layer_title
 
 KIN = 0.1
-"""From this kinship on two models share a basis. Of models trained apart it stayed within ±0.005 in every trial."""
+"""Kinship from which two models share a basis. For independently trained models it stayed within ±0.005 in every trial."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Part:
     title: str
     component: str
     layer: int
-    """From 1; 0 for the stream before the first layer."""
+    """From 1; 0 for the residual stream before the first layer."""
     head: int = 0
-    """From 1; 0 for none."""
+    """From 1; 0 if the part is not a head."""
 
     def patch(self, source: Reading, *, everywhere: bool) -> AnyEdit:
         return patch_from(
@@ -65,9 +65,9 @@ class Part:
 
 
 def parts(reading: Reading, *, everywhere: bool = False) -> list[Part]:
-    """The parts of a run that can be copied, in the order in which they are computed.
+    """Return the parts of a run that can be copied, in the order in which they are computed.
 
-    The encoder of an encoder-decoder has no deciding position: its parts are left out unless all positions are copied.
+    The encoder of an encoder-decoder has no deciding position: its parts are included only if all positions are copied.
     """
     is_pair = reading.trace.target is not None
     found = []
@@ -90,19 +90,22 @@ def parts(reading: Reading, *, everywhere: bool = False) -> list[Part]:
 
 
 def patching(readings: Sequence[Reading], *, everywhere: bool = False) -> pd.DataFrame:
-    """Copy each part of the first run into the second, then of the second into the first, one forward pass a row.
+    """Copy each part of the first run into the second and vice versa, and measure how much of the difference it restores.
 
-    Columns: source, into, part, component, layer (from 1), head (from 1; 0 none), restored, difference (LD_patched), says,
-    turns (whether the patched run says `source`'s answer). Each direction is sorted by how much a part carries.
-
-    Raises `InputError` when the two cannot be patched, or agree so that there is nothing to carry.
+    Each row takes one forward pass.
 
     Args:
-        readings: The runs to compare.
-        everywhere: Copy parts at every position, not only at the one that decides.
+        readings: The two runs to compare, for example the same step of two variants of a model.
+        everywhere: Copy parts at every position instead of the deciding one only.
 
     Returns:
-        A table; the example shows its columns.
+        A row per direction and part, sorted within each direction by |restored|, largest first: source and into (names of the
+        models), part (its title), component, layer (from 1; 0 for the embedding), head (from 1; 0 if the part is not a head),
+        restored (a share, see the formula above), difference (the patched run's logit difference), says (the token that the
+        patched run predicts) and turns (whether that is the source's answer).
+
+    Raises:
+        InputError: If the two runs cannot be patched into one another, or predict the same token.
 
     Example:
         >>> import xformer
@@ -121,7 +124,7 @@ def patching(readings: Sequence[Reading], *, everywhere: bool = False) -> pd.Dat
 
 
 def copying(readings: Sequence[Reading], *, everywhere: bool = False) -> Iterator[TableSoFar]:
-    """As `patching`, with a report before each copy; only the last one is in order."""
+    """Compute `patching` with a report before each copy; only the last report is sorted."""
     one, other = readings
     work = []
     for source, into in ((one, other), (other, one)):
@@ -137,7 +140,7 @@ def copying(readings: Sequence[Reading], *, everywhere: bool = False) -> Iterato
 
 
 def _row(source: Reading, into: Reading, part: Part, everywhere: bool) -> dict[str, Any]:
-    """Copy one part and measure the answer again."""
+    """Copy one part, and measure the difference of the two answers again."""
     a, b = source.predicted[-1], into.predicted[-1]
     goal, start = (_difference(deciding_logits(run), a, b) for run in (source, into))  # goal ≥ 0 ≥ start
     logits = patched_logits(into, [part.patch(source, everywhere=everywhere)])
@@ -150,9 +153,9 @@ def _row(source: Reading, into: Reading, part: Part, everywhere: bool) -> dict[s
 
 @torch.no_grad()
 def kinship(one: nn.Module, other: nn.Module) -> float:
-    """The cosine of the angle between the matrices of two models; 0 where their shapes differ.
+    """Return the cosine similarity between all matrices of two models; 0 if their shapes differ.
 
-    Vectors are left out: the gains of norms begin at 1 in every model.
+    Vectors are left out, because the gains of norms start at 1 in every model.
     """
     matrices = [[one for one in model.parameters() if one.dim() > 1] for model in (one, other)]
     if len({tuple(matrix.shape for matrix in of) for of in matrices}) > 1:
@@ -162,35 +165,35 @@ def kinship(one: nn.Module, other: nn.Module) -> float:
 
 
 def deciding_logits(reading: Reading) -> Float[Tensor, " vocab"]:
-    """The logits at a run's deciding position: the last of its target positions."""
+    """Return the logits at a run's deciding position, the last of its target positions."""
     return reading.logits[0, reading.target_positions[-1]]
 
 
 def patched_logits(into: Reading, patches: Sequence[AnyEdit]) -> Float[Tensor, " vocab"]:
-    """The same with `patches` applied after the run's own edits."""
+    """Return `deciding_logits` of a run to which `patches` are applied after its own edits."""
     run = into.subject.record(into.example, edits=[*into.edits, *patches], keep=("logits",))
     return run.logits[0, into.target_positions[-1]]
 
 
 def patching_incompatibility(source: Reading, into: Reading) -> str | None:
-    """The reason why nothing can be copied from one run into another, in one sentence; None where it can."""
+    """Return the reason why nothing can be copied from one run into another, in one sentence; None if it can be."""
     names, runs = (source.subject.name, into.subject.name), (source, into)
     labels = source.subject.labels
     shapes = [{part.name: run[part.name].shape for part in parts(run, everywhere=True)} for run in runs]
-    for what, has_one in (
+    for what, is_equal in (
         ("tokens", labels == into.subject.labels),
         ("activations", shapes[0] == shapes[1]),
         ("deciding positions", source.target_positions[-1] == into.target_positions[-1]),
     ):
-        if not has_one:
+        if not is_equal:
             return (
                 f"{names[0]} and {names[1]} have different {what}, so nothing can be copied; compare the same step of two "
-                "models of one task, architecture and size, on inputs of one length."
+                "models with the same task, architecture and size, on inputs of equal length."
             )
     if (kin := kinship(own_model(source.subject), own_model(into.subject))) < KIN:
         return (
-            f"{names[0]} and {names[1]} were trained apart: their weights have a cosine of {kin:+.2f}, so they share no basis "
-            "and a copy means nothing; compare two steps of one run, or one model under different changes."
+            f"{names[0]} and {names[1]} were trained independently: their weights have a cosine of {kin:+.2f}, so they share "
+            "no basis and a copy means nothing; compare two training steps of one run, or one model with different changes."
         )
     a, b = source.predicted[-1], into.predicted[-1]
     if a == b:
@@ -211,27 +214,27 @@ def _difference(logits: Float[Tensor, " vocab"], a: int, b: int) -> float:
 PartKind = Literal["stream", "head", "neurons"]
 
 GROUPS = 8
-"""The neurons of a layer are cut into so many groups."""
+"""Number of groups into which the neurons of a layer are divided."""
 
 POINTS = (0.0, 0.25, 0.5)
-"""Where between the two inputs the gradients of the estimate are taken: 0 is this run, 1 the other. With one part patched the
-model stays nearer to this run, and in trials these three ranked the parts better than points along the whole way."""
+"""Points between the two inputs at which the estimate takes its gradients: 0 is this run, 1 the other one. With a single part
+patched the model stays closer to this run: in trials these three points ranked parts better than points all along the path."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A part of an activation that is replaced, with its columns of the table."""
+    """A part of an activation to replace, with its columns of the table."""
 
     name: str
     where: Where
-    """The index of the part in the activation, behind that of the batch."""
+    """The index of the part in the activation, without the batch axis."""
     columns: dict[str, Any]
 
 
 def cells(pair: MinimalPair, part: PartKind, groups: int = GROUPS) -> list[Cell]:
-    """All parts of a kind, in the order in which they are computed. Raises `InputError` for a kind that is none.
+    """Return all parts of a kind, in the order in which they are computed.
 
-    Raises `UnavailableError` where the model has none.
+    Raises `InputError` for an unknown kind and `UnavailableError` if the model has no such parts.
     """
     if part not in get_args(PartKind):
         raise InputError(f"part is one of {', '.join(get_args(PartKind))}, got {part!r}.")
@@ -291,27 +294,31 @@ def patching_map(
     exact: bool | Sequence[int] = False,
     groups: int = GROUPS,
 ) -> pd.DataFrame:
-    """How much of the difference between two inputs each part carries: put from `source` into `reading`, all else left alone.
+    """Measure how much of the difference between two inputs each part carries, by patching it from `source` into `reading`.
 
-    The measure is the difference of the logits of two `answers` at an output; see `MinimalPair.of` for the usual ones.
+    The measure is the difference of the logits of two `answers` at one output. A part's share is how far patching it moves the
+    measure from `reading`'s value (0) to `source`'s (1).
 
     Args:
         reading: The run that is patched.
-        source: The run of the other input, of equal length.
-        part: What a row is: the stream at a position after a layer, a head, or a group of neighbouring neurons of a layer. Of
-            a head and of neurons all positions are patched.
-        answers: The two tokens, by number or as they are written.
-        position: The output at which the answers are compared.
-        exact: Whether the parts are measured too, or the numbers of those that are.
-        groups: The number of groups that the neurons of a layer are cut into.
+        source: The run on the other input, which has the same length.
+        part: What to patch: "stream" (the residual stream after a layer, at one position), "head" (the output of a head, at all
+            positions) or "neurons" (a group of neighbouring neurons of a layer, at all positions).
+        answers: The two tokens, by id or label; by default each run's likeliest token.
+        position: The output, from 0, at which the answers are compared; by default the one at which the runs diverge.
+        exact: True to also measure each part with a run of its own, or the row numbers of the parts to measure; False only
+            estimates the shares from gradients.
+        groups: The number of groups into which the neurons of a layer are divided.
 
     Returns:
-        A row for each part: stack, layer, where (the layer in words), what the part is, and estimated; with `exact` measured
-        too, NaN where it is not. `layer` counts the points of the stream from 0, the embedding, and else the attention (or
-        feed-forward) layers from 0.
+        A row per part: stack, layer, where (the layer's title), the columns that identify the part, and estimated (a share).
+        The stream has position, token and source_token; a head has head; neurons have group, first_neuron and last_neuron.
+        With `exact` there is also measured, NaN for parts that were not. `layer` counts from 0: for the stream, 0 is the
+        embedding and n is after the n-th layer; for heads and neurons it counts attention or feed-forward layers.
 
     Raises:
-        InputError: If the two inputs are no pair, or their measures hardly differ.
+        InputError: If the two inputs do not form a pair, their measures hardly differ, or an argument is invalid.
+        UnavailableError: If the model has no such parts.
 
     Example:
         >>> import xformer
@@ -332,7 +339,7 @@ def patching_map(
 
 
 def estimated(pair: MinimalPair, of: Sequence[Cell]) -> list[float]:
-    """What each cell carries, as a share of the difference: the mean gradient over `POINTS`, times the difference."""
+    """Estimate the share that each cell carries: the mean gradient over `POINTS` × the difference of its activations."""
     names = list(dict.fromkeys(cell.name for cell in of))
     here, there = (activations(run, names) for run in (pair.reading, pair.source))
     total = {name: torch.zeros_like(value) for name, value in here.items()}
@@ -350,14 +357,14 @@ def estimated(pair: MinimalPair, of: Sequence[Cell]) -> list[float]:
 
 
 def measured(pair: MinimalPair, of: Sequence[Cell]) -> list[float]:
-    """What each cell carries, measured by a run for each."""
+    """Measure the share of the difference that each cell carries, with one run each."""
     *_, last = measuring(pair, of)
     return [last.shares[at] for at in range(len(of))]
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The shares that are known so far, by the number of the cell, and for how many cells the model ran and is to run."""
+    """The shares known so far, by the number of the cell, and the numbers of runs done and planned."""
 
     shares: dict[int, float]
     done: int
@@ -371,7 +378,7 @@ class Measured:
 def measuring(pair: MinimalPair, of: Sequence[Cell], estimates: Sequence[float] | None = None) -> Iterator[Measured]:
     """Measure cells, with a report before the first one and after each.
 
-    A cell that is equal in both runs carries nothing and needs no run. With `estimates` the cells are measured in the order of
+    A cell that is equal in both runs carries nothing and needs no run. With `estimates`, cells are measured in the order of
     `order_to_measure`.
     """
     gap, start = pair.gap, pair.start
@@ -390,7 +397,7 @@ def measuring(pair: MinimalPair, of: Sequence[Cell], estimates: Sequence[float] 
 
 
 def activations(reading: Reading, names: Sequence[str]) -> dict[str, Tensor]:
-    """Those of some activations that the model has, recorded again where the run did not keep them."""
+    """Return those of the activations that the model has; they are recorded again if the run did not keep all of them."""
     if all(name in reading for name in names):
         return {name: reading[name] for name in names}
     trace = reading.subject.record(reading.example, edits=reading.edits, keep=names)

@@ -1,11 +1,11 @@
-"""Numbers that tell whether attention is healthy, from one recorded run: one row per head, and one row per layer.
+"""Measures of whether attention is healthy, from one recorded run: a row per head and a row per attention layer.
 
     found = measure(reading)
-    found.heads["decoder.0.attn"]["entropy_p50"]     one value per head, float32 on the CPU
+    found.heads["decoder.0.attn"]["entropy_p50"]     a value per head, float32 on the CPU
     found.layers["decoder.0.attn"]["stream_norm"]    one value
 
-`HEAD_MEASURES` and `LAYER_MEASURES` have the equation and the unit of each. A measure that a model does not allow is NaN: the
-backend `returned_weights` has no scores, cross-attention no previous token. Queries and keys that are padding do not count.
+`HEAD_MEASURES` and `LAYER_MEASURES` give the equation and unit of each. A measure is NaN where a model does not allow it: the
+backend `returned_weights` has no scores, and cross-attention has no previous token. Padded queries and keys are ignored.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from xformer.reading import Reading
 from xformer.site import Site
 
 HEAD_MEASURES = {
-    "score_max": "max s over permitted cells; s are the scores before softmax, masks excluded",
+    "score_max": "max s over permitted cells; s are the scores before softmax and masking",
     "score_spread": "mean over queries of the standard deviation of s over the permitted keys",
-    "entropy_p05": "5 % quantile over queries of −Σ p ln p / ln n, n permitted keys; 0 is one key, 1 is even attention",
-    "entropy_p50": "the median of the same",
-    "entropy_p95": "95 % quantile of the same",
-    "first_token": "mean over queries but the first of p on key 0, a share",
+    "entropy_p05": "5 % quantile over queries of −Σ p ln p / ln n, n permitted keys; 0: one key, 1: uniform attention",
+    "entropy_p50": "median over queries of the normalised entropy −Σ p ln p / ln n",
+    "entropy_p95": "95 % quantile over queries of the normalised entropy −Σ p ln p / ln n",
+    "first_token": "mean over queries after the first of p on key 0, a share",
     "diagonal": "mean over queries of p on the query's own position, a share",
     "previous": "mean over queries of p on the position before, a share",
-    "padding": "mean over queries of Σ p over keys that are padding, a share; NaN without padding",
+    "padding": "mean over queries of Σ p over padded keys, a share; NaN without padding",
     "future": "mean over queries of Σ p over later keys, a share",
     "induction": "mean p on the token after the earlier occurrence of the query's token, on a repeated random sequence",
     "output_norm": "mean over queries of ‖z W_O‖₂, what the head adds to the stream; ‖z‖₂ where W_O was not located",
     "twin_distance": "least total variation distance ½ Σ|p − p′| to another head of the layer, mean over queries",
-    "moved": "the same distance to the head's own pattern at the previous probe",
+    "moved": "total variation distance ½ Σ|p − p′| to the head's own pattern in the previous run, mean over queries",
 }
 """The measures of each head: name → equation and unit. p is the pattern [query, key]."""
 LAYER_MEASURES = {
@@ -47,20 +47,20 @@ LAYER_MEASURES = {
     "stream_norm": "mean over positions of ‖x‖₂ of the stream after the layer's block",
     "score_factor": "√d_head · ⟨s, q·k⟩ / ⟨q·k, q·k⟩: 1 for scores scaled by 1/√d_head; NaN unless s is a multiple of q·k",
     "grad_q": "‖∂ loss / ∂ W_Q‖₂; NaN where no such parameter was found, 0 where it got no gradient",
-    "grad_k": "the same of W_K",
-    "grad_v": "the same of W_V",
-    "grad_o": "the same of W_O",
+    "grad_k": "‖∂ loss / ∂ W_K‖₂; NaN and 0 as for grad_q",
+    "grad_v": "‖∂ loss / ∂ W_V‖₂; NaN and 0 as for grad_q",
+    "grad_o": "‖∂ loss / ∂ W_O‖₂; NaN and 0 as for grad_q",
 }
 """The measures of each attention layer: name → equation and unit."""
 KEEP = ("*.pattern", "*.scores", "*.mask", "*.z", "*.q", "*.k", "*.resid_post", "*.post")
-"""What a run must keep for all measures; what a model does not have is left out."""
+"""What a run must keep for all measures; patterns that a model lacks are skipped."""
 SILENT_NEURON, EXACT_FIT = 1e-3, 1e-3
-"""A neuron below this share of its layer's RMS is inactive. The largest relative residual of s = factor · q·k."""
+"""A neuron whose peak is below this share of its layer's RMS is inactive. The largest relative residual of s = factor · q·k."""
 
 
 @dataclass(frozen=True, eq=False)
 class Measures:
-    """The measures of one run, by the path of the attention layer."""
+    """The measures of one run, by the path of the attention layer, and its attention patterns."""
 
     heads: dict[str, dict[str, Float[Tensor, " head"]]]
     layers: dict[str, dict[str, float]]
@@ -74,10 +74,10 @@ def measure(
     """Measure every attention layer of a recorded run.
 
     Args:
-        reading: The run, with what `KEEP` names.
-        previous: The patterns [batch, head, query, key] of an earlier run of the same inputs by the path of the layer, for
+        reading: The run, which must keep the activations in `KEEP`.
+        previous: The patterns [batch, head, query, key] of an earlier run on the same inputs, by the path of the layer, for
             `moved`.
-        valid: True where there is a token, for a module that reads padding by a name of its own.
+        valid: True at tokens, False at padding, for modules whose padding mask has a name that the adapter does not recognize.
 
     Returns:
         The measures, and the patterns for the next call.
@@ -111,7 +111,7 @@ def measure(
 
 
 def _counts(reading: Reading, stack: str, pattern: Tensor, valid: Tensor | None) -> Bool[Tensor, "batch pos"] | None:
-    """Which positions of a stack are tokens; None for all of them."""
+    """Return which positions of a stack are tokens; None if all of them are."""
     trace = reading.trace
     is_target = stack == "decoder" and trace.target is not None
     known = trace.target_valid if is_target else trace.valid
@@ -121,7 +121,7 @@ def _counts(reading: Reading, stack: str, pattern: Tensor, valid: Tensor | None)
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """The rows of one layer's pattern, and which of them count."""
+    """The rows of one layer's pattern, and which of them are counted."""
 
     p: Float[Tensor, "batch head query key"]
     allowed: Bool[Tensor, "batch head query key"]
@@ -136,7 +136,7 @@ class _Rows:
     def mean(
         self, values: Float[Tensor, "batch head query"] | None, counted: Tensor | None = None
     ) -> Float[Tensor, " head"]:
-        """The mean over the rows that count; `counted` [query] or [batch, head, query] excludes more. NaN without rows."""
+        """Average over the counted rows; `counted` [query] or [batch, head, query] excludes more. NaN without rows."""
         if values is None:
             return self.nothing
         keep = self._kept(counted)
@@ -173,7 +173,7 @@ class _Rows:
         return found
 
     def _entropies(self, n: Int[Tensor, "batch head query"]) -> dict[str, Float[Tensor, " head"]]:
-        """Quantiles of the normalised entropy over the rows with two permitted keys or more."""
+        """Return quantiles of the normalised entropy over the rows with at least two permitted keys."""
         h = torch.special.entr(self.p).sum(-1) / n.clamp(min=2).log()  # [batch, head, query], from 0 to 1
         h = h.masked_fill(~self._kept(n > 1), math.nan).transpose(0, 1).flatten(1)  # [head, batch·query]
         at = torch.nanquantile(h, h.new_tensor([0.05, 0.5, 0.95]), dim=1)  # [quantile, head]
@@ -182,7 +182,7 @@ class _Rows:
 
 
 def _output_size(reading: Reading, path: str, z: Tensor | None, pattern: Tensor) -> Tensor | None:
-    """‖z W_O‖₂ of each head and query [batch, head, query], from d_head × d_head products: no vector of the stream is made."""
+    """Return ‖z W_O‖₂ of each head and query [batch, head, query] from Gram matrices, without forming vectors of d_model."""
     if z is None:
         return None
     z, n_heads = z.float(), pattern.shape[1]
@@ -190,7 +190,7 @@ def _output_size(reading: Reading, path: str, z: Tensor | None, pattern: Tensor)
         weight = reading.subject.weights.projection(path).weight.to(z).unflatten(0, (n_heads, -1))
         gram = weight @ weight.transpose(-2, -1)  # [head, d_head, d_head]
         return ((z @ gram) * z).sum(-1).clamp(min=0).sqrt()
-    except (XformerError, RuntimeError):  # no such matrix, or one of another shape
+    except (XformerError, RuntimeError):  # no such matrix, or one of a different shape
         return z.norm(dim=-1)
 
 
@@ -214,13 +214,13 @@ def score_factor(scores: Tensor | None, q: Tensor | None, k: Tensor | None, allo
     """√d_head times the factor by which a layer multiplies q·k, by least squares over the permitted cells.
 
     Args:
-        scores: [batch, head, query, key]; None gives NaN, as it does for q and k.
+        scores: [batch, head, query, key]; if it, q or k is None, the result is NaN.
         q: Queries [batch, head, query, d_head].
         k: Keys [batch, head, key, d_head].
         allowed: True where a query may attend, broadcastable to the scores.
 
     Returns:
-        1 for the usual 1/√d_head, √d_head where the factor is missing; NaN where s is no multiple of q·k.
+        1 for the usual 1/√d_head, √d_head if the factor is missing; NaN if the scores are not a multiple of q·k.
 
     Example:
         >>> import torch
@@ -243,9 +243,10 @@ def score_factor(scores: Tensor | None, q: Tensor | None, k: Tensor | None, allo
 
 
 def induction(reading: Reading) -> dict[str, Float[Tensor, " head"]]:
-    """The induction score of each head on a sequence of tokens that stands there twice, by the path of the layer.
+    """Return the induction score of each head on a sequence of tokens that occurs twice, by the path of the layer.
 
-    p on the token after the earlier occurrence, mean over the second half (Olsson et al. 2022, arXiv:2209.11895).
+    The score is the mean p, over the second half, on the token after the earlier occurrence (Olsson et al. 2022,
+    arXiv:2209.11895).
     """
     found = {}
     for path, pattern in reading.trace.patterns().items():
@@ -264,7 +265,7 @@ PROJECTIONS = {
         r"(^|[._])(w?_?o|o_proj|out|out_proj|out_lin|to_out|wo|c_proj|dense|proj|output|weight_out)([._]|$)", re.I
     ),
 }
-"""The names of the projections of attention in common libraries; `qkv`, tried first, is one matrix of all three."""
+"""The names of attention projections in common libraries; `qkv`, tried first, is a single matrix for all three."""
 
 
 Projections = list[tuple[str, dict[str, list[nn.Parameter]]]]
@@ -272,14 +273,14 @@ Projections = list[tuple[str, dict[str, list[nn.Parameter]]]]
 
 
 def attention_modules(model: nn.Module, owners: Sequence[str] = ()) -> Projections:
-    """The modules that hold the projections of attention, in the order of the model, with their weight matrices.
+    """Return the modules that hold the projections of attention, in the order of the model, with their weight matrices.
 
     Args:
         model: Any model.
-        owners: Names of modules that compute attention, where they are known; others are found by their names.
+        owners: Names of modules known to compute attention; others are recognized by their names.
 
     Returns:
-        Only modules of which Q, K and V are known.
+        Only the modules whose Q, K and V were all found.
 
     Example:
         >>> import xformer
@@ -289,7 +290,7 @@ def attention_modules(model: nn.Module, owners: Sequence[str] = ()) -> Projectio
     """
     found: dict[str, dict[str, list[nn.Parameter]]] = {}
     for name, parameter in model.named_parameters():
-        if parameter.dim() != 2:  # a bias of keys has no gradient in any model: softmax does not see it
+        if parameter.dim() != 2:  # the key bias never has a gradient: softmax cancels it
             continue
         parts = name.split(".")
         for depth in range(len(parts) - 1, 0, -1):
@@ -304,10 +305,10 @@ def attention_modules(model: nn.Module, owners: Sequence[str] = ()) -> Projectio
 
 @torch.no_grad()
 def gradient_norms(modules: Projections) -> list[dict[str, float]]:
-    """The gradient norms of W_Q, W_K, W_V and W_O of each module of `attention_modules`, as the parameters have them now.
+    """Return the norms of the current gradients of W_Q, W_K, W_V and W_O of each module of `attention_modules`.
 
     Returns:
-        A dictionary per module with `grad_q`, `grad_k`, `grad_v` and `grad_o`; empty where no parameter has a gradient.
+        A dictionary per module with `grad_q`, `grad_k`, `grad_v` and `grad_o`; empty if no parameter has a gradient.
     """
     if not any(one.grad is not None for _, kinds in modules for ones in kinds.values() for one in ones):
         return []
@@ -326,9 +327,9 @@ def gradient_norms(modules: Projections) -> list[dict[str, float]]:
 
 
 def _thirds(both: Float[Tensor, "one two"], out: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
-    """The parts of one matrix for Q, K and V. Q has as many rows as W_O has inputs; K and V share the rest equally.
+    """Split a joint matrix into its parts for Q, K and V. Q has as many rows as W_O has inputs; K and V share the rest equally.
 
-    GPT-2 writes its matrices [in, out], others [out, in]; the longer axis is the output.
+    GPT-2 stores its matrices as [in, out], other models as [out, in]; the longer axis is the output.
     """
     axis = 0 if both.shape[0] >= both.shape[1] else 1
     n, d_model = both.shape[axis], both.shape[1 - axis]

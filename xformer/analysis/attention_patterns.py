@@ -1,4 +1,4 @@
-"""Attention patterns as tables: the weights of a head, scores of all heads, rollout, change between runs, coarse maps."""
+"""Attention patterns as tables: weights of a head, scores of all heads, rollout, change between runs, pooled maps."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ from xformer.site import Site
 from xformer.trace import Trace
 
 MOST_WRITTEN_OUT = 512**2
-"""The most cells of a table with names as text; larger ones use categories, which need a tenth of the memory."""
+"""The most cells of a table whose names are text; larger tables use categories, which need a tenth of the memory."""
 REACH = 24
-"""How many queries and keys before and after a cell count as around it."""
+"""How many queries and keys on each side of a cell `attention` keeps with `around`."""
 
 
 def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int] | None = None) -> pd.DataFrame:
-    """One row a cell: query, key (position, from 0, and token), whether the mask allows it, and its weight (none where not).
-
-    `layer` counts the attention layers in their order, `head` the heads of a layer, both from 0; of a long input `around` keeps
-    the cells around one, (query, key), up to `REACH` on each side. Of a trace without its masks every cell counts as allowed.
-    Raises `EditError` where there is no such layer, head or cell, and `InputError` where a table of all cells is too large.
+    """Return the attention weights of one head, a row per query and key.
 
     Args:
         reading: The run.
-        layer: The layer, from 0.
-        head: The head, from 0.
-        around: A cell (query, key) around which every cell is kept.
+        layer: The attention layer, counted from 0 in the order of the model.
+        head: The head of the layer, from 0.
+        around: For a long input, a cell (query, key) around which cells are kept, up to `REACH` on each side.
 
     Returns:
-        A table; the example shows its columns.
+        A row per cell: query and key (position, from 0, and token), allowed (whether the mask permits the cell; without a
+        recorded mask always True) and weight (NaN where not allowed).
+
+    Raises:
+        EditError: If the layer, head or cell does not exist.
+        InputError: If a table of all cells would be too large.
 
     Example:
         >>> import xformer
@@ -55,7 +56,7 @@ def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int
     weights = pattern[head].float().numpy(force=True)  # [query, key]
     mask = reading.get(f"{site.path}.mask")
     allowed = np.True_ if mask is None else mask[0].expand(pattern.shape)[head].numpy(force=True)
-    allowed = allowed | (weights > 0)  # a faulty mask lets weight through
+    allowed = allowed | (weights > 0)  # a faulty mask can let weight through
     queries, keys = map(numbered, token_names(reading, site, weights.shape))
     if around is None:
         check_analysis("attention", "ask for cells with around=", n=max(weights.shape))
@@ -68,14 +69,14 @@ def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int
 
 
 def numbered(words: Sequence[str]) -> list[str]:
-    """Words with their positions in front, so that repeats stay distinct."""
+    """Prefix words with their positions, so that repeated words stay distinct."""
     return [f"{position} {word}" for position, word in enumerate(words)]
 
 
 def token_names(reading: Reading, site: Site, shape: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What stands at the queries and at the keys of a layer whose patterns end in the axes `shape`, [query, key].
+    """Return the tokens at the queries and at the keys of a layer whose patterns end in the axes `shape`, [query, key].
 
-    Where a broken model swaps or cuts these axes, the names of the stream that has so many, or else numbers.
+    If a broken model swaps or truncates these axes, the tokens of the stack with that length are used, else numbers.
     """
     streams = [reading.tokens_of(stack) for stack in (site.query_stack, site.key_stack)]
     named = []
@@ -90,7 +91,7 @@ def pattern_cells(
     queries: Sequence[str],
     keys: Sequence[str],
 ) -> pd.DataFrame:
-    """The table of `attention` from its arrays and the names of its rows and columns, each of them another."""
+    """Build the table of `attention` from its arrays and the names of its rows and columns, which must be distinct."""
     n_query, n_key = pattern.shape
     return pd.DataFrame(
         {
@@ -103,26 +104,26 @@ def pattern_cells(
 
 
 def _column(names: Sequence[str], rows: Int[np.ndarray, " row"]) -> np.ndarray | pd.Categorical:
-    """A name a row; of very many rows each name is kept once."""
+    """Return a name per row; with very many rows each name is stored once."""
     return np.asarray(names)[rows] if len(rows) <= MOST_WRITTEN_OUT else pd.Categorical.from_codes(rows, list(names))
 
 
 def attention_moved(reading: Reading, *, before: Reading) -> pd.DataFrame:
-    """How far each head's attention moved from the run `before`, of equal length: layer (its path), head (from 0), moved.
+    """Measure how far each head's attention moved from the run `before`, whose input has the same length.
 
-    moved = mean over queries of ½ Σ_key |p_after − p_before|, the share of the attention that went elsewhere (0 to 1).
+    moved = mean over queries of ½ Σ_key |p_after − p_before|, the share of the attention that went elsewhere.
 
     Args:
-        reading: The run.
+        reading: The changed run.
         before: The original run.
 
     Returns:
-        A table; the example shows its columns.
+        A row per head: layer (its path), head (from 0) and moved (0 to 1).
 
     Example:
         >>> import xformer
         >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
-        >>> ablated = xformer.read("checkpoints/reverse", "3 7 12 9 1", changes="silence:encoder.2.attn.1")
+        >>> ablated = xformer.read("checkpoints/reverse", "3 7 12 9 1", changes="ablate:encoder.2.attn.1")
         >>> table = xformer.analysis.attention_moved(ablated, before=reading)
         >>> list(table.columns)
         ['layer', 'head', 'moved']
@@ -136,15 +137,15 @@ def attention_moved(reading: Reading, *, before: Reading) -> pd.DataFrame:
 
 
 def stream_moved(reading: Reading, *, before: Reading) -> pd.DataFrame:
-    """How far the residual stream moved from the run `before`, of equal length, after each layer.
+    """Measure how far the residual stream moved from the run `before`, whose input has the same length, after each layer.
 
     Args:
-        reading: The run.
+        reading: The changed run.
         before: The original run.
 
     Returns:
-        A row per layer and position: layer (the path of its last attention), position (from 0), and moved, the length of the
-        change as a share of the length of the original vector. No rows where the streams are not recorded.
+        A row per layer and position: layer (the path of its last attention), position (from 0), and moved (the norm of the
+        change divided by the norm of the original vector). No rows if the residual stream was not recorded.
 
     Example:
         >>> import xformer
@@ -167,33 +168,37 @@ def stream_moved(reading: Reading, *, before: Reading) -> pd.DataFrame:
 def relative_change(
     after: Float[np.ndarray, "pos d_model"], before: Float[np.ndarray, "pos d_model"]
 ) -> Float[np.ndarray, " pos"]:
-    """The length of each vector's change as a share of its length before; not a number counts as no change."""
+    """Return the norm of each vector's change divided by its original norm; NaN counts as no change."""
     lengths = np.maximum(np.linalg.norm(before, axis=-1), 1e-9)
     return np.nan_to_num(np.linalg.norm(after - before, axis=-1) / lengths)
 
 
 def looks_back_only(reading: Reading, stack: str | None = None) -> bool:
-    """Whether every self-attention of a run (of one of its stacks) kept each query from all later keys."""
+    """Return whether all self-attention of a run (or of one of its stacks) masks later keys."""
     paths = [site.path for site in reading.attention if not site.is_cross and stack in (None, site.stack)]
     return all(not reading[f"{path}.mask"].triu(1).any() for path in paths)
 
 
 MOST_TOKENS = 48
-"""The most tokens a side of a rollout; neighbours are pooled beyond it."""
+"""The most tokens per side of a rollout; beyond it, neighbouring tokens are pooled."""
 
 
 def rollout(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
-    """One row for each cell: after which layer, from 1, how much of the token at `key` could have reached `query`.
+    """Compute attention rollout: how much of the token at `key` could have reached `query` after each layer.
 
-    Of more than `MOST_TOKENS` tokens, neighbours are taken together: what any of the keys could have given the queries on
-    average, so that rows still sum to 1. Columns: layer, query, key, share.
+    Each layer contributes ½ (mean pattern of its heads) + ½ I, and layers are multiplied (Abnar and Zuidema 2020,
+    arXiv:2005.00928). Beyond `MOST_TOKENS` tokens, neighbours are pooled: keys are summed and queries averaged, so that each
+    row still sums to 1.
 
     Args:
         reading: The run.
-        stack: "encoder" or "decoder", where a model has both.
+        stack: "encoder" or "decoder" of an encoder-decoder.
 
     Returns:
-        A table; the example shows its columns.
+        A row per layer and cell: layer (from 1), query and key (position and token, or a block of them) and share.
+
+    Raises:
+        EditError: If the model has no such stack.
 
     Example:
         >>> import xformer
@@ -211,10 +216,10 @@ def rollout(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
 def rollout_matrices(
     trace: Trace, stack: str | None = None, most: int | None = None
 ) -> Float[Tensor, "layer query key"]:
-    """R after each layer of a stack ("encoder" or "decoder", the model's only one by default); rows sum to 1.
+    """Compute the rollout after each layer of a stack ("encoder" or "decoder", by default the first); rows sum to 1.
 
-    A row that may look at nothing counts as looking at itself. With `most`, each is pooled (see `pooled`) before the next one
-    is computed. Raises `EditError` when the trace has no such stack.
+    A row without any permitted key counts as attending to itself. With `most`, each matrix is pooled (see `pooled`) before the
+    next one is computed. Raises `EditError` if the trace has no such stack.
     """
     sites = [site for site in trace.sites() if not site.is_cross]
     stack = stack or sites[0].stack
@@ -232,23 +237,23 @@ def rollout_matrices(
 
 
 def blocks(n: int, most: int | None) -> list[tuple[int, int]]:
-    """The first and last position of at most `most` blocks of one size that hold n positions (the last may be smaller)."""
+    """Divide n positions into at most `most` blocks of equal size (the last may be smaller): (first, last) of each."""
     size = 1 if most is None else -(-n // most)
     return [(first, min(first + size, n) - 1) for first in range(0, n, size)]
 
 
 def span(texts: Sequence[str], first: int, last: int) -> str:
-    """The text of a position, or of the ends of a block of several."""
+    """Return the text of a position, or of both ends of a block of several."""
     return texts[first] if first == last else f"{texts[first]} … {texts[last]}"
 
 
 def pooled(pattern: Float[Tensor, "*rest query key"], most: int | None) -> Float[Tensor, "*rest query_block key_block"]:
-    """Pool a pattern to at most `most` × `most` blocks: keys are summed, queries averaged."""
+    """Pool a pattern to at most `most` × `most` blocks: keys are summed and queries averaged."""
     return _pooled(_pooled(pattern, most, -1, torch.sum), most, -2, torch.mean)
 
 
 def pooled_keys(rows: Float[Tensor, "*rest key"], most: int | None) -> Float[Tensor, "*rest key_block"]:
-    """Pool the keys of single rows."""
+    """Sum the keys of single rows in at most `most` blocks."""
     return _pooled(rows, most, -1, torch.sum)
 
 
@@ -260,7 +265,7 @@ def _pooled(values: Tensor, most: int | None, dim: int, reduce: Callable[..., Te
 
 
 TASK = "task_pattern"
-"""The column with how much of the attention is where the task needs it."""
+"""The column with the share of attention that is on the keys the task requires."""
 
 SCORES = ("diagonal", "anti_diagonal", "previous", "next", "first", "entropy")
 
@@ -273,24 +278,25 @@ def head_scores(
     keys: Sequence[int] | None = None,
     without_first: bool = False,
 ) -> pd.DataFrame:
-    """One row per head: layer, head (from 0), what the task needs, the six scores, and induction, for the first input.
+    """Score how each head of the first input attends, by its mean weight on simple patterns.
 
-    Which positions count is the subject's to say (`Input.scored`; `look` is "answer" or "source") unless `positions` are
-    given; `keys` are positions of another stream to look at from them, for a decoder whose answer looks at its source. What
-    the task needs is missing where no task is known, or where the layer has no part in it.
-
-    Most attention of a large model may rest on the first token (Xiao et al. 2023, arXiv:2309.17453). With
-    `without_first` all but the score "first" leave it out, as a query and as a key: rows sum to 1 over the other keys.
+    Much of the attention of a large model may rest on the first token (Xiao et al. 2023, arXiv:2309.17453). With
+    `without_first`, every score but "first" leaves that token out, as query and as key; rows are renormalised over the other
+    keys.
 
     Args:
         reading: The run.
-        look: "answer" or "source": the positions that count.
-        positions: The positions, from 0; all of them by default.
-        keys: Positions of another stream that count as keys.
-        without_first: Leave the first token out, as a query and as a key.
+        look: The positions that count: "answer" or "source" (see `Input.scored`). Ignored if `positions` are given.
+        positions: The query positions, from 0, that count; by default those of `look`.
+        keys: The positions of another stack that count as keys, for a decoder whose answer attends to its source.
+        without_first: Leave the first token out, as query and as key.
 
     Returns:
-        A table; the example shows its columns.
+        A row per head: layer (its path), head (from 0), task_pattern (the share of attention that is where the task requires
+        it; None if that is unknown or the layer has no part in it), the mean weights on the query's own position (diagonal),
+        on its mirror position (anti_diagonal), on the previous, the next and the first position, entropy (mean over queries,
+        in bits), and induction (mean weight on the token after an earlier occurrence of the query's token; NaN if no token
+        repeats).
 
     Example:
         >>> import xformer
@@ -322,22 +328,23 @@ def head_scores(
 
 
 NOTABLE = (TASK, "previous", "next", "anti_diagonal", "diagonal", "induction")
-"""The patterns that make a head worth seeing. Attention to the first token is none: most heads of a large model rest there."""
+"""The patterns that make a head notable. Attention to the first token is not one: most heads of a large model rest there."""
 NOTABLE_SHARE, NOTABLE_TIMES, NOTABLE_GAIN, MOST_EVEN = 0.4, 2.0, 0.4, 0.9
-"""A notable head has at least this share of its attention on its pattern, and so many times the share of even attention or
-so much of the way from there to 1; where even attention has `MOST_EVEN` there, a share tells nothing."""
+"""A head is notable if its share of attention on a pattern is at least `NOTABLE_SHARE`, and is either `NOTABLE_TIMES` the share
+of uniform attention or `NOTABLE_GAIN` of the way from there to 1. Patterns on which uniform attention has `MOST_EVEN` or more
+are skipped."""
 
 
 def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
-    """The heads of the first input whose attention follows a known pattern: the clearest of each pattern, then the others.
+    """List the heads of the first input whose attention follows a known pattern: the clearest of each pattern, then the rest.
 
     Args:
         reading: The run.
-        n: At most so many heads.
+        n: The largest number of heads.
 
     Returns:
-        A row per head: layer, head (from 0), pattern (one of `NOTABLE`), share (the mean attention on it) and even (the share
-        of a head that attends evenly to all keys that it may see). No rows where no head is clear.
+        A row per head: layer (its path), head (from 0), pattern (one of `NOTABLE`), share (the mean attention on it) and even
+        (the share of a head that attends uniformly to all permitted keys). No rows if no head follows a pattern clearly.
 
     Example:
         >>> import xformer
@@ -372,8 +379,8 @@ def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
             and share >= max(NOTABLE_SHARE, min(NOTABLE_TIMES * chance, chance + NOTABLE_GAIN * (1 - chance)))
         ]
     table = pd.DataFrame(rows, columns=["layer", "head", "pattern", "share", "even"])
-    table = table.astype({"head": int, "share": float, "even": float})  # an empty table has no types of its own
-    above = (table["share"] - table["even"]).round(3)  # the task's pattern first where another is as clear
+    table = table.astype({"head": int, "share": float, "even": float})  # an empty table has no column types
+    above = (table["share"] - table["even"]).round(3)  # rounded, so that the task's pattern wins over one as clear
     best = table.assign(above=above).sort_values("above", ascending=False, kind="stable")
     best = best.drop_duplicates(["layer", "head"])
     is_first = ~best.duplicated("pattern")
@@ -384,15 +391,15 @@ def notable_heads(reading: Reading, n: int = 5) -> pd.DataFrame:
 def _induction(
     reading: Reading, site: Site, pattern: Float[Tensor, "head query key"], positions: Sequence[int] | None
 ) -> list[float]:
-    """The induction score of each head of a layer; NaN where queries and keys are not the same tokens."""
+    """Return the induction score of each head of a layer; NaN if queries and keys are not the same tokens."""
     tokens = reading.trace.read_by(site.stack)[0]
-    if site.is_cross or len(tokens) != pattern.shape[-1]:  # patches of an image are no tokens
+    if site.is_cross or len(tokens) != pattern.shape[-1]:  # image patches are not tokens
         return [math.nan] * len(pattern)
     return induction_scores(pattern, tokens, positions)
 
 
 def _without_padding(reading: Reading, site: Site, positions: Sequence[int] | None) -> Sequence[int] | None:
-    """The positions that count, as far as they are no padding."""
+    """Return the positions that count, without padding."""
     real = reading.trace.real(site.query_stack)
     if real is None:
         return positions
@@ -400,7 +407,7 @@ def _without_padding(reading: Reading, site: Site, positions: Sequence[int] | No
 
 
 def renormalised(pattern: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query key"]:
-    """The weights on all keys but the first, each row summing to 1; a row that has nothing else stays 0."""
+    """Renormalise each row over all keys but the first; a row with no weight on them stays 0."""
     others = pattern.clone()
     others[..., 0] = 0
     total = others.sum(dim=-1, keepdim=True)
@@ -410,7 +417,7 @@ def renormalised(pattern: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*
 def induction_scores(
     pattern: Float[Tensor, "head query key"], tokens: Int[Tensor, " pos"], positions: Sequence[int] | None = None
 ) -> list[float]:
-    """Mean weight on the tokens right after earlier occurrences of the query's token; NaN where no token repeats."""
+    """Return the mean weight on the tokens right after earlier occurrences of the query's token; NaN if no token repeats."""
     counted = range(len(tokens)) if positions is None else positions
     index = torch.tensor(list(counted), dtype=torch.long, device=pattern.device)
     same = tokens[index][:, None] == tokens[index]  # [query, earlier]
@@ -418,7 +425,7 @@ def induction_scores(
     has_earlier = same.any(dim=1)  # [query]
     if not bool(has_earlier.any()):
         return [math.nan] * len(pattern)
-    after = (index + 1).clamp(max=pattern.shape[-1] - 1)  # one that is earlier than a query has a token after it
+    after = (index + 1).clamp(max=pattern.shape[-1] - 1)  # a token before a query always has a token after it
     rows = pattern[:, index[has_earlier]]  # [head, query, key]
     wanted = rows.new_zeros(rows.shape[1:]).index_add_(1, after, same[has_earlier].to(rows.dtype))  # [query, key]
     return (rows.flatten(1) @ wanted.flatten() / len(wanted)).tolist()
@@ -427,7 +434,7 @@ def induction_scores(
 def pattern_scores(
     pattern: Float[Tensor, "head query key"], positions: Sequence[int] | None = None, keys: Sequence[int] | None = None
 ) -> Float[Tensor, "head score"]:
-    """The six scores of each head, in the order of `SCORES`."""
+    """Return the six scores of each head, in the order of `SCORES`; 0 if no position counts."""
     index = torch.arange(pattern.shape[1]) if positions is None else torch.tensor(list(positions), dtype=torch.long)
     index = index.to(pattern.device)
     if len(index) == 0:
@@ -436,14 +443,14 @@ def pattern_scores(
     entropy = -(rows * rows.clamp(min=torch.finfo(rows.dtype).tiny).log2()).sum(dim=-1).mean(dim=-1)
     if keys is not None or positions is not None:
         chosen = index if keys is None else torch.tensor(list(keys), dtype=torch.long, device=pattern.device)
-        rows = rows[:, :, chosen]  # … and the keys that count
+        rows = rows[:, :, chosen]  # and the keys that count
     mirrored = rows.flip(-1)  # key = last − query
     along = [_along(of, offset) for of, offset in ((rows, 0), (mirrored, 0), (rows, -1), (rows, 1))]
     return torch.stack((*along, rows[:, :, 0].mean(dim=-1), entropy), dim=-1)
 
 
 def _along(pattern: Float[Tensor, "head query key"], offset: int) -> Float[Tensor, " head"]:
-    """Mean weight on key = query + offset, over the queries that have such a key; 0 where none has."""
+    """Average the weight on key = query + offset over the queries that have such a key; 0 if none has."""
     n_queries, n_keys = pattern.shape[-2:]
     if not -n_queries < offset < n_keys:
         return pattern.new_zeros(len(pattern))

@@ -1,10 +1,10 @@
-"""Minimal pairs: two inputs that differ in little, and the measure that compares the model's outputs on them.
+"""Minimal pairs: two inputs that differ in one detail, and the measure that compares the model's outputs on them.
 
-    measure = logit[answer] − logit[the other's answer]          at one output, in each run
+    measure = logit[answer] − logit[the other input's answer]         at one output, in each run
     share   = (measure − this run's) / (the other's − this run's)     0: as in this run, 1: as in the other
 
-(Wang et al. 2022, arXiv:2211.00593, §3; the normalisation is theirs.) What is compared is position by position, so both inputs
-have as many tokens, in each stack.
+(Wang et al. 2022, arXiv:2211.00593, §3, including the normalisation.) Runs are compared position by position, so both inputs
+must have the same number of tokens in each stack.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 
 LEAST = 0.1
-"""Logits. A smaller difference changes the odds of the two answers by less than a tenth."""
+"""Logits. A smaller difference changes the odds of the two answers by less than about a tenth."""
 Token = int | str
-"""A token by its number, or as it is written; a space before it may be left out."""
+"""A token by its id or its label; the space before a word may be left out."""
 
 
 @dataclass(frozen=True, eq=False)
 class MinimalPair:
-    """A run, the run of the other input, and the measure that is taken in both."""
+    """A run, the run of the other input, and the measure taken in both."""
 
     reading: Reading
     source: Reading
-    """The other run: activations are taken from it and put into `reading`."""
+    """The other run, whose activations are patched into `reading`."""
     position: int
     """The output at which the answers are compared."""
     answers: tuple[int, int]
@@ -47,9 +47,9 @@ class MinimalPair:
     def of(
         cls, reading: Reading, source: Reading, answers: Sequence[Token] | None = None, position: int | None = None
     ) -> MinimalPair:
-        """What is not given is the usual: where the two runs part, and each one's likeliest token there.
+        """Pair two runs. By default they are compared where they diverge, on the likeliest token of each there.
 
-        Raises `InputError` where the two cannot be compared, or where a token or position does not exist.
+        Raises `InputError` if the two cannot be compared, or if a token or position does not exist.
         """
         if reason := pair_incompatibility(reading, source):
             raise InputError(reason)
@@ -62,12 +62,12 @@ class MinimalPair:
         if answers is None:
             found = usual_answers(reading, source, position)
         if len(found) != 2 or found[0] == found[1]:
-            raise InputError(f"Two different answers are compared, got {answers}.")
+            raise InputError(f"Give two different answers to compare, got {answers}.")
         return cls(reading, source, position, (found[0], found[1]))
 
     @property
     def measure(self) -> Logit:
-        """How far the first answer is ahead of the second."""
+        """The logit of the first answer minus that of the second."""
         return Logit(self.position, *self.answers)
 
     @property
@@ -82,7 +82,7 @@ class MinimalPair:
 
     @property
     def gap(self) -> float:
-        """The difference of the two measures. Raises `InputError` where there is none to explain."""
+        """The difference between the two measures. Raises `InputError` if it is too small to explain."""
         gap = self.goal - self.start
         if abs(gap) < LEAST:
             one, other = (self.reading.subject.labels[token] for token in self.answers)
@@ -94,12 +94,12 @@ class MinimalPair:
 
 
 def stacks_of(reading: Reading) -> tuple[str, ...]:
-    """The stacks of a model, in the order the input meets them."""
+    """Return the stacks of a model, in the order in which the input passes them."""
     return tuple(dict.fromkeys(site.stack for site in reading.subject.shape.sites))
 
 
 def differing(reading: Reading, source: Reading, stack: str | None = None) -> list[int]:
-    """The positions of a stack at which the two read different tokens (or patches)."""
+    """Return the positions of a stack at which the two runs read different tokens (or patches)."""
     name = f"{stack or reading.output_stack}.0.resid_pre"
     if name in reading and name in source:
         return (reading[name] != source[name])[0].any(dim=-1).nonzero()[:, 0].tolist()
@@ -108,9 +108,9 @@ def differing(reading: Reading, source: Reading, stack: str | None = None) -> li
 
 
 def pair_incompatibility(reading: Reading, source: Reading) -> str | None:
-    """The reason why two runs cannot be compared position by position, in one sentence, or None."""
+    """Return the reason why two runs cannot be compared position by position, in one sentence, or None."""
     if reading.subject.shape != source.subject.shape:
-        return "A minimal pair is two inputs of one model; these two runs are of models of different kinds."
+        return "A minimal pair is two inputs of one model; these two runs come from models of different shapes."
     tokens = [reading.subject.names(torch.tensor(run.example.source)) for run in (reading, source)]
     for one, other in (tokens, *((run.tokens_of(stack) for run in (reading, source)) for stack in stacks_of(reading))):
         if len(one) != len(other):
@@ -121,32 +121,32 @@ def pair_incompatibility(reading: Reading, source: Reading) -> str | None:
 
 
 def _different_lengths(one: Sequence[str], other: Sequence[str]) -> str:
-    """A sentence about two inputs of different lengths: where they differ first, and how to make them equally long."""
+    """Return a sentence about two inputs of different lengths: where they first differ, and how to make them equally long."""
     at, pair = next((at, pair) for at, pair in enumerate(zip_longest(one, other)) if pair[0] != pair[1])
     first, second = ("nothing" if token is None else f"“{token}”" for token in pair)
     more = len(one) - len(other)
     advice = f"Add {more} to the second" if more > 0 else f"Take {-more} from the second"
     return (
         f"The first has {len(one)} tokens and the second {len(other)}. They differ first at position {at}: {first} against "
-        f"{second}. {advice}, or choose words that are cut into as many tokens."
+        f"{second}. {advice}, or choose words that are split into equally many tokens."
     )
 
 
 def differing_output(reading: Reading, source: Reading) -> int:
-    """The output to compare: what follows a text; else the first asked for at which they say different tokens.
+    """Return the output to compare: the one after the end of a text, else the first target at which the predictions differ.
 
-    Where they say the same at all of them, that at which what they believe differs most.
+    If the predictions agree at all targets, it is the one at which the two distributions differ most.
     """
     if reading.open_output is not None:
         return reading.open_output
-    asked = reading.target_positions or tuple(range(reading.logits.shape[1]))
-    one, other = (run.logits[0, list(asked)].softmax(dim=-1) for run in (reading, source))
-    parted = (one.argmax(dim=-1) != other.argmax(dim=-1)).nonzero()[:, 0].tolist()
-    return asked[parted[0] if parted else int((one - other).abs().sum(dim=-1).argmax())]
+    targets = reading.target_positions or tuple(range(reading.logits.shape[1]))
+    one, other = (run.logits[0, list(targets)].softmax(dim=-1) for run in (reading, source))
+    diverging = (one.argmax(dim=-1) != other.argmax(dim=-1)).nonzero()[:, 0].tolist()
+    return targets[diverging[0] if diverging else int((one - other).abs().sum(dim=-1).argmax())]
 
 
 def usual_answers(reading: Reading, source: Reading, position: int) -> tuple[int, int]:
-    """Each run's likeliest token; where that is one, the second is what gains most from the first run to the other."""
+    """Return each run's likeliest token; if they agree, the second is the token that gains most from one run to the other."""
     one, other = (run.logits[0, position].softmax(dim=-1) for run in (reading, source))
     first, second = int(one.argmax()), int(other.argmax())
     if first == second:
@@ -157,7 +157,7 @@ def usual_answers(reading: Reading, source: Reading, position: int) -> tuple[int
 
 
 def token_of(labels: Sequence[str], token: Token) -> int:
-    """The number of a token. Raises `InputError` where there is none that is written so."""
+    """Return the id of a token. Raises `InputError` if there is no such token."""
     if isinstance(token, int):
         if 0 <= token < len(labels):
             return token
@@ -166,18 +166,18 @@ def token_of(labels: Sequence[str], token: Token) -> int:
     for text in (token, shown, f"·{shown}"):
         if text in labels:
             return labels.index(text)
-    raise InputError(f"No token is written “{token[:40]}”; one of them is {labels[len(labels) // 2]}.")
+    raise InputError(f"There is no token “{token[:40]}”; an example of a token is {labels[len(labels) // 2]}.")
 
 
 LAST = 8
-"""How many characters before the last one of a text are tried; the prediction is made at the last one."""
+"""Number of characters before the last one of a text that are replaced in trials; the prediction is made at the last one."""
 
 TRIED = 6
-"""How many other symbols are tried at each place of an input with a right answer."""
+"""Number of replacement symbols tried at each position of an input that has a right answer."""
 
 
 def pairs(subject: ModelAdapter) -> dict[str, tuple[str, str]]:
-    """Minimal pairs for a model, by what each is about; nothing where none is known and none can be made."""
+    """Return minimal pairs for a model, by the topic of each; empty if none is known and none can be made."""
     if known := known_pairs(subject.name):
         return known
     if subject.shape.image:
@@ -186,7 +186,7 @@ def pairs(subject: ModelAdapter) -> dict[str, tuple[str, str]]:
     for purpose, text in subject.input.examples().items():
         try:
             other = one_token_changed(subject, subject.input.read(text))
-        except InputError:  # an example that is meant to be too long
+        except InputError:  # some examples are too long on purpose
             continue
         if other is not None:
             found[purpose] = text, subject.input.text(other)
@@ -194,7 +194,7 @@ def pairs(subject: ModelAdapter) -> dict[str, tuple[str, str]]:
 
 
 def one_token_changed(subject: ModelAdapter, source: Sequence[int]) -> tuple[int, ...] | None:
-    """The same source with one token replaced; None where no such change is known to matter."""
+    """Return the source with one token replaced; None if no such change is known to matter."""
     source = tuple(source)
     for pair in known_pairs(subject.name).values():
         texts = [subject.input.read(text) for text in pair]
@@ -219,14 +219,14 @@ def one_token_changed(subject: ModelAdapter, source: Sequence[int]) -> tuple[int
 
 
 def _candidates(subject: TaskModel, example: Example) -> Iterator[Example]:
-    """The same with one token replaced, laid out as it is; from the middle on, so that both ends stay what they are."""
+    """Yield the example with one token replaced, same layout, starting from the middle so that both ends stay the same."""
     source, symbols = example.source, subject.input.replacements
     n = len(source)
     is_text = subject.input.goes_on
     places = range(max(0, n - 1 - LAST), n - 1) if is_text else sorted(range(n), key=lambda at: abs(at - n // 2))
     for at in places:
         tried = [symbols[(source[at] - symbols[0] + step) % len(symbols)] for step in range(1, 1 + TRIED)]
-        if is_text:  # a small letter for another one
+        if is_text:  # replace a lower-case letter by another one
             is_small = {token: subject.labels[token] in ascii_lowercase for token in (*symbols, source[at])}
             tried = [token for token in symbols if is_small[token] and is_small[source[at]]]
         for token in tried:
@@ -236,19 +236,19 @@ def _candidates(subject: TaskModel, example: Example) -> Iterator[Example]:
                     framed = subject.frame(other)
                     if framed.stream.shape == example.stream.shape and framed.labels.shape == example.labels.shape:
                         yield framed
-            except InputError:  # not every sequence of symbols is an input
+            except InputError:  # not every sequence of symbols is a valid input
                 continue
 
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """Of the first input, as `Reading.loss` has it. Raises `InputError` where no output is asked for."""
+    """The loss of the first input, as in `Reading.loss`. Raises `InputError` if the input has no labels."""
 
     example: Example
 
     def __post_init__(self) -> None:
         if not bool((self.example.labels[0] != IGNORED).any()):
-            raise InputError("No answer is known to this input, so there is no loss; measure a logit.")
+            raise InputError("This input has no known answer, so there is no loss; measure a logit instead.")
 
     def __call__(self, logits: Tensor) -> Tensor:
         return F.cross_entropy(logits[0].float(), self.example.labels[0].to(logits.device), ignore_index=IGNORED)
@@ -256,7 +256,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Logit:
-    """Of a token at a position of the first input; with `against`, less that of another one."""
+    """The logit of a token at a position of the first input, minus that of the token `against` if it is given."""
 
     position: int
     token: int
@@ -274,9 +274,11 @@ class Logit:
 def of_run(
     reading: Reading, position: int | None = None, token: int | None = None, against: int | None = None
 ) -> Measure:
-    """The measure of a run: its loss; with a position, or without a right answer, a difference of logits there.
+    """Return the measure of a run: its loss, or a logit or a difference of two if a position or token is given.
 
-    Without a token that is the likeliest; without both the likeliest against the next.
+    A run without labels has no loss: its measure is the likeliest token's logit minus the second likeliest's at the last
+    position. `position` defaults to the last, `token` to the likeliest, and `against`, if no token is given, to the second
+    likeliest.
     """
     if position is None and token is None and reading.target_positions:
         return Loss(reading.example)
@@ -288,7 +290,7 @@ def of_run(
 
 
 def title(reading: Reading, measure: Measure) -> str:
-    """What is measured, in words."""
+    """Name the measure for a chart."""
     if not isinstance(measure, Logit):
         return "loss"
     labels = reading.subject.labels
