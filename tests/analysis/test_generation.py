@@ -116,7 +116,7 @@ def test_what_cannot_be_decoded_is_told_why() -> None:
     for sentence, call in (
         ("needs a name", lambda: variant_of("", variant.model, variant.task)),
         ("reads at most 17", lambda: decode_steps(variant, [1] * 18)),
-        ("takes the steps 0 to 4, got 5", lambda: decode_steps(variant, SOURCE)[5]),
+        ("has steps 0 to 4, got 5", lambda: decode_steps(variant, SOURCE)[5]),
         ("in training mode", lambda: variant_of("busy", variant.model.train(), variant.task)),
     ):
         with pytest.raises(InputError, match=sentence):
@@ -224,7 +224,7 @@ def test_likeliest_tokens_are_those_of_every_run_and_the_right_one() -> None:
         assert set(at[at["right"]]["token"]) == {right}
         said = at[at["predicted"]].set_index("model")["token"].to_dict()
         assert said == {one.name: one.labels[one.predicted[step]] for one in runs}
-    with pytest.raises(InputError, match="take the steps 0 to 5, got 6"):
+    with pytest.raises(InputError, match="have steps 0 to 5, got 6"):
         likeliest_tokens(runs, 6, 2)
 
 

@@ -51,7 +51,7 @@ def test_added_positions_are_those_of_a_run(architecture: str, kind: str) -> Non
     run = ran(random_model(architecture, positions=kind))
     assert ("pos_embed" in run) == (kind in ("sinusoidal", "learned", "mirror"))
     if "pos_embed" not in run:
-        with pytest.raises(InputError, match="add nothing that this model has"):
+        with pytest.raises(InputError, match="add no vectors that this model has"):
             added_positions(run)
         return
     for n in (N, 4):  # counted from both ends, the whole input is what counts
@@ -65,7 +65,7 @@ def test_fixed_positions_can_be_added_to_any_model_and_learned_ones_only_to_thei
     run = ran(random_model("encoder", positions="rotary"))
     assert added_positions(run, 5, kind="sinusoidal").equal(sinusoidal(5, 13))
     for kind in ("learned", "mirror", "rotary", "alibi"):
-        with pytest.raises(InputError, match="add nothing that this model has"):
+        with pytest.raises(InputError, match="add no vectors that this model has"):
             added_positions(run, 5, kind=kind)
     with pytest.raises(InputError, match="learned no T5"):
         analysis.position_offsets(run, n=5, kind="t5")

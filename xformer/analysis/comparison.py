@@ -1,8 +1,8 @@
-"""Models that are compared, each with its own changes and sampling rule; their predictions on many inputs.
+"""Variants of models to compare, each with its own edits and sampling rule, and their predictions on many inputs.
 
     Variant.load("checkpoints/reverse", "without head 2", changes="ablate:encoder.1.attn.1")
 
-Models with different vocabularies are compared by the labels of their tokens: see `joint_labels`.
+Models with different vocabularies are compared by the labels of their tokens; see `joint_labels`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from xformer.trace import record
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A model with its task, and what is changed for it alone.
+    """A model with its task, and the changes that apply to it alone.
 
     Example:
         >>> import xformer
@@ -47,17 +47,17 @@ class Variant:
     edits: tuple[AnyEdit, ...] = ()
     sampling: Sampling = GREEDY
     seed: int = 0
-    """The seed of its own generator, so that its samples do not depend on the other models."""
+    """The seed of the variant's own generator, so that its samples do not depend on other models."""
     interventions: tuple[Intervention, ...] = ()
-    """The changes that a link can hold. Their edits are among `edits`; some replace tokens of the input."""
+    """The changes that a link can store. Their edits are included in `edits`; some replace tokens of the input."""
     recipe: str = ""
-    """The call that loads it again, or ""."""
+    """The call that loads the variant again, or ""."""
 
     def __post_init__(self) -> None:
         if not self.name:
             raise InputError("A model in a comparison needs a name, got none; for example 'original'.")
         if self.model.training:
-            raise InputError(f"Only models in eval() mode are compared, and that of {self.name} is in training mode.")
+            raise InputError(f"Models in a comparison must be in eval() mode, and {self.name} is in training mode.")
 
     @classmethod
     def load(
@@ -71,9 +71,24 @@ class Variant:
         seed: int = 0,
         subject: TaskModel | None = None,
     ) -> Variant:
-        """The model in a folder or a file under a mask (None: its own) and interventions (see `xformer.interventions`).
+        """Load a variant from a folder or file.
 
-        `subject` is that model where it is loaded already. Raises `CheckpointError`, `InputError` or `EditError`.
+        Args:
+            model: The checkpoint.
+            name: The name of the variant in tables and charts.
+            causal: Whether to apply a causal mask; None keeps the model's own mask.
+            changes: Interventions as text, see `xformer.interventions`.
+            sampling: The rule by which tokens are chosen.
+            seed: The seed of its generator.
+            subject: The loaded model, if there is one already.
+
+        Returns:
+            The variant.
+
+        Raises:
+            CheckpointError: If the checkpoint cannot be loaded.
+            InputError: If the changes cannot be parsed.
+            EditError: If a change does not fit the model.
         """
         given = {"causal": causal, "changes": changes, "seed": seed}
         usual = {"causal": None, "changes": "", "seed": 0}
@@ -88,7 +103,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """Its name in tables and charts."""
+        """The name in tables and charts."""
         return self.subject.name
 
     @property
@@ -101,20 +116,20 @@ class Variant:
 
     @property
     def writes(self) -> bool:
-        """Whether it generates one token after the other; an encoder predicts all positions at once."""
+        """Whether the model generates tokens one by one; an encoder predicts all positions at once."""
         return self.model.config.architecture != "encoder"
 
     def frame(self, source: Sequence[int]) -> Example:
-        """An input as this model reads it, with its own replacements of tokens."""
+        """Return an input as this model reads it, with the variant's own replacements of tokens."""
         return self.subject.frame(changed_source(self.interventions, tuple(source)))
 
     def generator(self) -> torch.Generator:
-        """A new generator with its seed."""
+        """Return a new generator with the variant's seed."""
         return torch.Generator(self.model.device).manual_seed(self.seed)
 
 
 def clip_edges_to_length(edits: Iterable[AnyEdit]) -> tuple[AnyEdit, ...]:
-    """The same edits for a run over the beginning of an answer, which may be shorter than some edges need."""
+    """Return the edits for a run over the beginning of an answer, which may be too short for some of the edges."""
     return tuple(replace(edit, grows=True) if isinstance(edit, SetEdges) else edit for edit in edits)
 
 
@@ -126,12 +141,12 @@ def check_names(variants: Sequence[Variant]) -> None:
 
 
 def joint_labels(variants: Iterable[Variant]) -> tuple[str, ...]:
-    """All labels of all vocabularies, in order."""
+    """Return the labels of all vocabularies, each once, in order of first occurrence."""
     return tuple(dict.fromkeys(label for variant in variants for label in variant.subject.labels))
 
 
 def to_joint(variant: Variant, labels: tuple[str, ...]) -> Int[Tensor, " vocab"]:
-    """The index among `labels` of each of the variant's tokens."""
+    """Return the index in `labels` of each token of the variant."""
     place = {label: index for index, label in enumerate(labels)}
     return torch.tensor([place[label] for label in variant.subject.labels])
 
@@ -139,18 +154,18 @@ def to_joint(variant: Variant, labels: tuple[str, ...]) -> Int[Tensor, " vocab"]
 NO_TOKEN = -1
 
 CELLS_AT_ONCE = 800_000
-"""Cells of attention, queries by keys, that a head may have in one forward pass: so much takes about a second."""
+"""The most attention cells (queries × keys) of a head in one forward pass; this many take about a second."""
 
 TRIED = 4
-"""The number of inputs, and of places in each answer, on which `sees_ahead` tries a model."""
+"""The number of inputs, and of positions in each answer, on which `sees_ahead` tests a model."""
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """One variant's answers to one batch of inputs, as indices of the joint labels; `NO_TOKEN` beyond an answer."""
+    """One variant's answers to a batch of inputs, as indices of the joint labels; `NO_TOKEN` after the end of an answer."""
 
     sources: Int[Tensor, "input pos"]
-    """The tokens read, padding and special tokens included (this variant's own numbers)."""
+    """The tokens that were read, including padding and special tokens, as ids of this variant."""
     right: Int[Tensor, "input place"]
     predicted: Int[Tensor, "input place"]
 
@@ -158,12 +173,12 @@ class Predictions:
 def predictions(
     variants: Sequence[Variant], n: int, *, seed: int, chunk: int
 ) -> Iterator[tuple[int, list[Predictions]]]:
-    """The predictions of all variants on n held-out inputs of the first one's task, one forward pass at a time.
+    """Predict n held-out inputs of the first variant's task with all variants, one forward pass at a time.
 
-    Yields the number of inputs done and each variant's predictions on the latest. Inputs are sampled `chunk` at a time:
-    the same as those of `evaluate` where its batches have that size.
+    Yields the number of inputs done and each variant's predictions on the latest ones. Inputs are sampled in chunks of `chunk`;
+    they equal those of `evaluate` if its batches have that size.
 
-    Raises `InputError` when a variant was made for other tokens, `ConfigError` when they are too long for it.
+    Raises `InputError` if a variant was made for other tokens, and `ConfigError` if the inputs are too long for it.
     """
     task, labels = variants[0].task, joint_labels(variants)
     tasks = [inputs_for(variant, task) for variant in variants]
@@ -183,7 +198,7 @@ def predictions(
 
 
 def inputs_for(variant: Variant, task: Task) -> Task:
-    """The inputs of `task` as this variant reads them; raises as `predictions` does."""
+    """Return the inputs of `task` as this variant reads them. Raises the errors of `predictions`."""
     own = variant.task.config
     laid_out = task.for_architecture(own.architecture, end_token=own.end_token)
     if laid_out.config.name != own.name or laid_out.vocabulary.labels != variant.subject.labels:
@@ -196,22 +211,22 @@ def inputs_for(variant: Variant, task: Task) -> Task:
 
 
 def portions(task: Task, n: int, variants: Sequence[Variant], *, one_by_one: bool = False) -> list[range]:
-    """The rows of a batch of n inputs, in portions that one forward pass can take, or one for every token of an answer.
+    """Divide the rows of a batch of n inputs into portions that fit one forward pass, or one pass per token of an answer.
 
-    So few at once that also the widest of the models stays within bounds (see `rows_that_fit`).
+    The portions are small enough for the largest of the models (see `rows_that_fit`).
     """
     longest = max(task.longest)
     cells = max(1, longest**3 // 3) if one_by_one else longest**2
-    copies = longest if one_by_one else 1  # an input is read once for each token of its answer
+    copies = longest if one_by_one else 1  # each input is read once per token of its answer
     sizes = [CELLS_AT_ONCE // cells, *(rows_that_fit(one.model.config, longest) // copies for one in variants)]
     size = max(1, min(sizes))
     return [range(start, min(start + size, n)) for start in range(0, n, size)]
 
 
 def sees_ahead(variant: Variant, task: Task) -> bool:
-    """Whether the variant can read a right answer in its input ahead of predicting it: by its edits, or found by trying.
+    """Return whether the variant can see the right answer before predicting it, judged by its edits, else by a test run.
 
-    `task` is laid out for this variant.
+    `task` must have the layout of this variant.
     """
     if not variant.writes:
         return False
@@ -229,11 +244,11 @@ def sees_ahead(variant: Variant, task: Task) -> bool:
 
 @torch.no_grad()
 def _predictions(variant: Variant, batch: Batch, labels: tuple[str, ...], one_by_one: bool) -> Predictions:
-    """One forward pass; `one_by_one` as many as an answer has tokens."""
+    """Run one forward pass, or with `one_by_one` one per token of an answer."""
     likeliest = (_logits_one_by_one(variant, batch) if one_by_one else _logits(variant, batch)).argmax(dim=-1)
     sources, labels_typed = variant.task.rule.as_typed(batch.tokens, batch.labels, is_pair=batch.target is not None)
     labelled = labels_typed != IGNORED  # [input, out]
-    width = int(labelled.sum(dim=1).max())  # unlabelled ones go to a spare column
+    width = int(labelled.sum(dim=1).max())  # outputs without a label go to a spare column
     place = (labelled.cumsum(dim=1) - 1).masked_fill(~labelled, width)
     joint = to_joint(variant, labels).to(batch.labels.device)
 
@@ -253,8 +268,8 @@ def _logits(variant: Variant, batch: Batch) -> Float[Tensor, "input out vocab"]:
 
 
 def _logits_one_by_one(variant: Variant, batch: Batch) -> Float[Tensor, "input out vocab"]:
-    """The logits of every labelled output out of a run that ends there: 0 at the others."""
-    logits = torch.zeros_like(_logits(variant, batch))  # this run refuses an edge beyond the longest input
+    """Compute the logits of each labelled output with a run that ends there; the others are 0."""
+    logits = torch.zeros_like(_logits(variant, batch))  # this run raises for an edge beyond the longest input
     edits, model = clip_edges_to_length(variant.edits), variant.model
     for rows, place, read in prefixes(batch):
         run = record(model, *read, edits=edits, keep=("logits",)).logits if edits else model(*read)
@@ -263,12 +278,12 @@ def _logits_one_by_one(variant: Variant, batch: Batch) -> Float[Tensor, "input o
 
 
 CHUNK = 250
-"""Inputs between two reports."""
+"""Inputs between two progress reports."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """How far a search has come, and the input that it found: `Task.example(list(found))` puts it before any variant."""
+    """The progress of a search, and the input found, if any: `Task.example(list(found))` lays it out for a variant."""
 
     looked: int
     within: int
@@ -276,13 +291,13 @@ class Search:
 
 
 def search(variants: Sequence[Variant], *, within: int = 5000, seed: int = 0) -> Iterator[Search]:
-    """Look through at most `within` inputs of the first one's task for one on which two variants say different tokens.
+    """Search up to `within` inputs of the first variant's task for one on which the variants predict different tokens.
 
-    The last report has the first such input, or None. Raises `InputError` for fewer than two variants, or variants of
+    The last report has the first such input, or None. Raises `InputError` for fewer than two variants, or for variants with
     different tokens.
     """
     if len(variants) < 2:
-        raise InputError(f"It takes two models to differ, got {len(variants)}; add another one.")
+        raise InputError(f"A comparison needs two models or more, got {len(variants)}; add another one.")
     for done, chunk in predictions(variants, within, seed=seed, chunk=CHUNK):
         width = min(one.predicted.shape[1] for one in chunk)
         tokens = torch.stack([one.predicted[:, :width] for one in chunk])  # [variant, input, place]
@@ -295,6 +310,6 @@ def search(variants: Sequence[Variant], *, within: int = 5000, seed: int = 0) ->
 
 
 def _source(variant: Variant, tokens: list[int]) -> tuple[int, ...]:
-    """The tokens before the first special token of an input."""
+    """Return the tokens of an input before its first special token."""
     special = variant.task.vocabulary.special
     return tuple(takewhile(lambda token: token not in (special.pad, special.end, special.start), tokens))

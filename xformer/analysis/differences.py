@@ -1,7 +1,7 @@
-"""How two runs differ: attention and logit lens at the position that decided a step, and predictions along a text.
+"""How two runs differ: attention and logit lens at the position that decides a step, and predictions along a text.
 
-The deciding position of a reading is its last target position. Patterns are compared only where their shapes agree; where
-they do not, `pattern_incompatibility` gives the reason.
+The deciding position of a reading is its last target position. Patterns are compared only if their shapes agree; otherwise
+`pattern_incompatibility` gives the reason.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from xformer.site import Site
 from xformer.tasks.batch import IGNORED
 
 MEAN = -1
-"""In a column `head`: the mean of the layer's heads."""
+"""The value of a column `head` for the mean over the layer's heads."""
 ALL_ROWS = 16
-"""The most heads and means that are all shown."""
+"""The most rows per model, heads and means, up to which all are kept."""
 
 
 def deciding_layers(reading: Reading) -> tuple[str, ...]:
-    """The attention layers of the output stack, which the deciding position passes."""
+    """Return the attention layers of the output stack, to which the deciding position belongs."""
     return tuple(site.path for site in reading.sites if site.stack == reading.output_stack)
 
 
@@ -44,21 +44,18 @@ def decision_rows(
     n_heads: int | None = None,
     max_keys: int | None = None,
 ) -> pd.DataFrame:
-    """Where each one looked: a row for each model, attention layer, head (and the mean) and key.
-
-    Columns: model, layer (path), head (from 0; −1 the mean), key, key_end, token, weight, allowed. With `max_keys`, longer
-    rows are of at most so many blocks of keys, from `key` to `key_end`, whose weights are added up. With `n_heads`, of more
-    than `ALL_ROWS` heads and means only so many heads are kept: those in which the `pair` differs most where its patterns can
-    be compared, else each one's sharpest.
+    """Tabulate the attention at the deciding position: a row per model, attention layer, head (and the mean) and key.
 
     Args:
         readings: The runs to compare.
-        pair: The two readings that are compared, by number.
-        n_heads: The most heads to keep; all by default.
-        max_keys: The most blocks of keys in a row.
+        pair: The indices of the two readings from whose difference the heads to keep are chosen.
+        n_heads: If there are more than `ALL_ROWS` heads and means, the number of heads to keep: those in which the `pair`
+            differs most if its patterns can be compared, else those with the largest weight in each model. None keeps all.
+        max_keys: The most blocks of keys per row; the weights of the keys in a block are summed.
 
     Returns:
-        A table; the example shows its columns.
+        The columns model, layer (its path), head (from 0; −1 for the mean), key and key_end (first and last position of the
+        block), token, weight and allowed (whether the mask permits any key of the block).
 
     Example:
         >>> import xformer
@@ -84,9 +81,9 @@ def decision_rows(
 
 
 def clearest_heads(one: pd.DataFrame, other: pd.DataFrame | None, n: int) -> list[tuple[str, int]]:
-    """The n heads (layer, head) whose rows are furthest apart in two tables of one model, by half the summed differences.
+    """Return the n heads (layer, head) whose rows differ most between two tables of one model, by half the summed |difference|.
 
-    Of one table alone: those whose largest weight is largest. The means of layers are left out.
+    With one table only, return those with the largest single weight. The means over heads are left out.
     """
     value = one["weight"] if other is None else (one["weight"] - other["weight"]).abs() / 2
     heads = one.assign(value=value).loc[one["head"] != MEAN].groupby(["layer", "head"], sort=False)["value"]
@@ -97,20 +94,22 @@ def clearest_heads(one: pd.DataFrame, other: pd.DataFrame | None, n: int) -> lis
 def pattern_difference(
     readings: Sequence[Reading], layer: int, head: int = MEAN, max_blocks: int | None = None
 ) -> pd.DataFrame:
-    """Compare two whole patterns of an attention layer cell by cell: difference = other − one.
-
-    One row a cell: query, query_end, key, key_end, query_token, key_token, one, other, difference, one_allowed, other_allowed,
-    decides (whether this row decided the step). With `max_blocks`, larger patterns are of at most so many blocks a side, from
-    `query` to `query_end` and so on. Raises `InputError` where the shapes do not agree.
+    """Compare two patterns of an attention layer cell by cell: difference = other − one.
 
     Args:
-        readings: The runs to compare.
-        layer: The layer, from 0.
-        head: The head, from 0; -1 for the mean.
-        max_blocks: The most blocks in a row or a column.
+        readings: The two runs to compare.
+        layer: The attention layer, from 0.
+        head: The head, from 0; −1 for the mean over heads.
+        max_blocks: The most blocks of positions per side; keys are summed and queries averaged within a block.
 
     Returns:
-        A table; the example shows its columns.
+        A row per cell: query, query_end, key and key_end (first and last position of each block), query_token, key_token, one,
+        other and difference (weights), one_allowed and other_allowed (whether the mask permits the cell), and decides (whether
+        the deciding position is in this row).
+
+    Raises:
+        EditError: If the layer or head does not exist.
+        InputError: If the patterns have different shapes.
 
     Example:
         >>> import xformer
@@ -144,13 +143,13 @@ def pattern_difference(
 
 
 def _axis(name: str, token: str, texts: Sequence[str], most: int | None) -> dict[str, list[Any]]:
-    """The columns of an axis of tokens in at most `most` blocks: the first and the last position of each, and its text."""
+    """Return the columns of an axis of tokens in at most `most` blocks: first and last position of each, and its text."""
     first, last = map(list, zip(*blocks(len(texts), most), strict=True))
     return {name: first, f"{name}_end": last, token: [span(texts, *ends) for ends in zip(first, last, strict=True)]}
 
 
 def _of_head(reading: Reading, name: str, head: int) -> Float[Tensor, "query key"]:
-    """The weights (or the mask) of one head, or the mean of the layer's heads."""
+    """Return the weights (or the mask) of one head, or the mean over the layer's heads."""
     heads = reading[name][0].float()
     if not MEAN <= head < len(heads):
         raise EditError(f"{name} has heads 0 to {len(heads) - 1} and {MEAN} for their mean, got {head}.")
@@ -158,7 +157,7 @@ def _of_head(reading: Reading, name: str, head: int) -> Float[Tensor, "query key
 
 
 def pattern_incompatibility(one: Reading, other: Reading) -> str | None:
-    """The reason why the patterns of two runs have no difference, in one sentence; None where they have one."""
+    """Return the reason why the patterns of two runs cannot be subtracted, in one sentence; None if they can be."""
     for what, of in (
         ("attention layers", deciding_layers),
         (
@@ -170,29 +169,28 @@ def pattern_incompatibility(one: Reading, other: Reading) -> str | None:
         if of(one) != of(other):
             return (
                 f"{one.subject.name} and {other.subject.name} have different {what}, so there is no map of differences; "
-                "compare the same step of two models of one architecture and size, on inputs of one length."
+                "compare the same step of two models with the same architecture and size, on inputs of equal length."
             )
     return None
 
 
 def lens_divergence(table: pd.DataFrame) -> tuple[int, str] | None:
-    """The depth and point of a `decision_lens` of two from which on their likeliest tokens differ to the end; None if they
-    agree at the end.
+    """Return the depth and point from which the likeliest tokens of a two-model `decision_lens` differ to the end.
 
-    Raises `InputError` where the two do not pass the same points.
+    None if they agree at the end. Raises `InputError` if the two models do not have the same points.
     """
     one, other = (frame for _, frame in table.groupby("model", sort=False))
     if one["point"].tolist() != other["point"].tolist():
         raise InputError(
-            f"The two models pass {len(one)} and {len(other)} points, so their layers cannot be laid side by side; "
-            "compare two of the same architecture and number of layers."
+            f"The two models have {len(one)} and {len(other)} points, so their layers cannot be compared side by side; "
+            "choose two with the same architecture and number of layers."
         )
     depth = holds_from((one["token"].to_numpy() != other["token"].to_numpy()).tolist())
     return None if depth is None else (depth, one["point"].iloc[depth])
 
 
 def _rows(reading: Reading, max_keys: int | None) -> pd.DataFrame:
-    """The rows of one model."""
+    """Tabulate the attention of one model at its deciding position."""
     frames = []
     for path in deciding_layers(reading):
         weights = reading[f"{path}.pattern"][0, :, reading.target_positions[-1]].double()  # [head, key]
@@ -209,15 +207,13 @@ def _rows(reading: Reading, max_keys: int | None) -> pd.DataFrame:
 
 
 def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
-    """What each point of the stream would say at the deciding position: a `lens` with the column model.
-
-    Without right answers, the columns answer, answer_probability and right are left out.
+    """Apply the logit lens at the deciding position of each run.
 
     Args:
         readings: The runs to compare.
 
     Returns:
-        A table; the example shows its columns.
+        The columns of `lens`, and model. Unless all runs have a right answer, answer, answer_probability and right are omitted.
 
     Example:
         >>> import xformer
@@ -238,10 +234,10 @@ def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
 
 
 def prediction_incompatibility(one: Reading, other: Reading) -> str | None:
-    """The reason why two runs cannot be compared token by token, in one sentence; None where they can be."""
+    """Return the reason why two runs cannot be compared token by token, in one sentence; None if they can be."""
     names = f"{one.subject.name} and {other.subject.name}"
     if one.subject.labels != other.subject.labels:
-        return f"{names} have different vocabularies, so there is no distance between what they believe."
+        return f"{names} have different vocabularies, so there is no distance between their predictions."
     if one.logits.shape != other.logits.shape:
         return (
             f"{names} predict at {one.logits.shape[1]} and {other.logits.shape[1]} positions; give both the same text."
@@ -251,15 +247,17 @@ def prediction_incompatibility(one: Reading, other: Reading) -> str | None:
 
 @torch.no_grad()
 def prediction_difference(readings: Sequence[Reading]) -> pd.DataFrame:
-    """One row a position: token, what each finds likeliest with its probability, KL both ways in nats, total variation.
-
-    Raises `InputError` where the two have no common vocabulary, or read texts of different lengths.
+    """Compare the next-token distributions of two runs at every position.
 
     Args:
-        readings: The runs to compare.
+        readings: The two runs to compare.
 
     Returns:
-        A table; the example shows its columns.
+        A row per position: position (from 0), token, the likeliest token of each run (one_says, other_says) with its
+        probability, kl (of one from other) and kl_back (of other from one) in nats, and total_variation (0 to 1).
+
+    Raises:
+        InputError: If the two models have different vocabularies, or the texts have different lengths.
 
     Example:
         >>> import xformer
@@ -288,14 +286,14 @@ def prediction_difference(readings: Sequence[Reading]) -> pd.DataFrame:
 
 
 def relabel(reading: Reading, name: str) -> Reading:
-    """The same run as that of a model of another name: in a picture of several each has its own.
+    """Return the same run under another model name, so that runs of one model can be told apart in tables and charts.
 
     Args:
         reading: The run.
-        name: The name.
+        name: The new name.
 
     Returns:
-        The reading.
+        A copy of the reading whose model has that name.
 
     Example:
         >>> import xformer
@@ -303,20 +301,23 @@ def relabel(reading: Reading, name: str) -> Reading:
         >>> xformer.analysis.relabel(reading, "as trained").subject.name
         'as trained'
     """
-    subject = copy(reading.subject)  # any subject: it need not be a dataclass
+    subject = copy(reading.subject)  # not replace(): an adapter need not be a dataclass
     object.__setattr__(subject, "name", name)
     return replace(reading, subject=subject, recipe=f"xformer.analysis.relabel({reading.recipe}, {name!r})")
 
 
 def at_position(reading: Reading, position: int) -> Reading:
-    """The same run, of which one output alone is asked for. Raises `InputError` where there is no such position.
+    """Return the same run with a single target position.
 
     Args:
         reading: The run.
-        position: The position, from 0.
+        position: The output position, from 0.
 
     Returns:
-        The reading.
+        A copy of the reading whose only label is at that position.
+
+    Raises:
+        InputError: If there is no such position.
 
     Example:
         >>> import xformer
@@ -338,16 +339,17 @@ def at_position(reading: Reading, position: int) -> Reading:
 
 @torch.no_grad()
 def gap_fillings(readings: Sequence[Reading], *, k: int = 6) -> pd.DataFrame:
-    """One row for each gap, model and token that is among the `k` likeliest of one of them: gap, model, token, probability.
+    """Compare the likeliest tokens for each gap of a text across several runs.
 
-    Gaps are counted, as the same one may stand at different positions. A model without that token has no row for it.
+    Gaps are numbered, because the same gap may be at different positions in different models.
 
     Args:
         readings: The runs to compare.
-        k: The number of tokens of each variant.
+        k: The number of likeliest tokens taken from each run.
 
     Returns:
-        A table; the example shows its columns.
+        A row per gap, model and token that is among the `k` likeliest of any run: gap (from 0), model, token and probability.
+        A model whose vocabulary lacks the token has no row for it.
 
     Example:
         >>> import xformer
@@ -379,7 +381,7 @@ def gap_fillings(readings: Sequence[Reading], *, k: int = 6) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class GeneratedText:
-    """A text, where its tokens end in it, and how likely each of them was."""
+    """A text, the character at which each of its tokens ends, and the probability of each token."""
 
     text: str
     ends: tuple[int, ...]
@@ -387,7 +389,7 @@ class GeneratedText:
 
     @classmethod
     def of(cls, plain: Callable[[Sequence[int]], str], tokens: Sequence[tuple[int, float]]) -> GeneratedText:
-        """The text of tokens, each with its probability; `plain` says what text some of them are."""
+        """Build the text of tokens given with their probabilities; `plain` converts token ids to text."""
         ids = [token for token, _ in tokens]
         text = plain(ids)
         ends = tuple(min(len(plain(ids[: index + 1])), len(text)) for index in range(len(ids)))
@@ -395,15 +397,16 @@ class GeneratedText:
 
 
 def first_difference(one: GeneratedText, other: GeneratedText) -> int | None:
-    """The character at which two texts part; None where one of them only goes on further, or not even that."""
+    """Return the first character at which two texts differ; None if one text is the beginning of the other."""
     pairs = zip(one.text, other.text, strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), None)
 
 
 def pieces(one: GeneratedText, other: GeneratedText) -> pd.DataFrame:
-    """The common text, cut where both have the end of a token: text, from, to, tokens and probability of each.
+    """Divide the common beginning of two texts into pieces that end at a token boundary in both.
 
-    Their last row is where they part: what each says from the last common end to the end of the token at which it parts.
+    Columns: from (the first character), and for A and B the text, the number of tokens and their probability. If the texts
+    differ, the last row has the pieces from the last common boundary to the end of the tokens that differ first.
     """
     apart = first_difference(one, other)
     last = min(len(one.text), len(other.text)) if apart is None else apart
@@ -429,13 +432,14 @@ def _row(one: GeneratedText, other: GeneratedText, start: int, end: int, other_e
 
 
 def surprise_by_character(readings: Sequence[Reading]) -> pd.DataFrame:
-    """By how many bits models of text are surprised along a text; their tokens may differ.
+    """Measure how surprising each token of a text is to several language models, whose tokens may differ.
 
     Args:
         readings: The runs on the same text.
 
     Returns:
-        A row for each token but the first: model, token, from, to (characters), bits, bits_per_character.
+        A row for each token but the first: model, token, from and to (characters of the text), bits (−log₂ of the token's
+        probability) and bits_per_character.
 
     Example:
         >>> import xformer

@@ -2,7 +2,7 @@
 
     enters layer 1 = E[token] (times √d_model where the model says so) + P[position]      (Vaswani et al. 2017, §3.4–3.5)
 
-`stack` chooses the side of an encoder-decoder: the encoder reads the source, the decoder the target.
+`stack` selects one side of an encoder-decoder: the encoder reads the source, the decoder the target.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ from xformer.memory import check_analysis
 from xformer.reading import Reading
 
 WORDS_OUT = ("next_token", "masked_token", "pair_next_token")
-"""The outputs of external models that are the tokens they read."""
+"""The output kinds of external models whose output vocabulary is the input vocabulary."""
 
 
 def vocabulary_vectors(reading: Reading, stack: str | None = None) -> Float[Tensor, "vocab d_model"]:
-    """The embedding of every token, as a stack receives it; of an external model, as its table has it.
+    """Return the embedding of every token as the stack receives it; for an external model, the rows of its table.
 
-    Raises `InputError` for a model of images, `UnavailableError` where there is no table.
+    Raises `InputError` for a model of images, and `UnavailableError` if there is no table.
     """
     return reading.subject.weights.token_embedding(stack)
 
 
 def token_labels(subject: ModelAdapter) -> tuple[str, ...]:
-    """What each token that a model reads is called. The outputs of a model that is no language model have other names."""
+    """Return the label of each input token. Only language models have the same labels for inputs and outputs."""
     if getattr(subject, "output", "next_token") in WORDS_OUT:
         return tuple(subject.labels)
     return subject.names(torch.arange(subject.shape.n_inputs))
 
 
 def input_vectors(reading: Reading, stack: str | None = None) -> dict[str, Float[Tensor, "pos d_model"]]:
-    """What the vectors of the first input are made of, part by part: "tokens", "positions", and their "sum", which is what
-    layer 1 really received. A model that adds no positions has only the first.
+    """Return the parts that make up the vectors of the first input: "tokens", "positions", and "sum", the input of layer 1.
+
+    A model that adds no position vectors has only "tokens".
     """
     stack = (stack or "encoder") if reading.is_pair else reading.output_stack
     at = f"{stack}." if reading.is_pair else ""
@@ -55,26 +56,26 @@ def input_vectors(reading: Reading, stack: str | None = None) -> dict[str, Float
 
 
 def is_the_sum(parts: Mapping[str, Float[Tensor, "pos d_model"]]) -> bool:
-    """Whether tokens and positions are just added: some models normalise the sum, or map it to another width."""
+    """Return whether "sum" is simply tokens + positions: some models normalise the sum, or map it to another width."""
     if "sum" not in parts:
         return False
-    tokens, positions, whole = (parts[name] for name in ("tokens", "positions", "sum"))
-    return tokens.shape == whole.shape and bool(torch.allclose(tokens + positions, whole, atol=1e-5))
+    tokens, positions, total = (parts[name] for name in ("tokens", "positions", "sum"))
+    return tokens.shape == total.shape and bool(torch.allclose(tokens + positions, total, atol=1e-5))
 
 
 def vectors(
     reading: Reading, *, part: str = "tokens", stack: str | None = None, positions: Sequence[int] | None = None
 ) -> pd.DataFrame:
-    """One part of `input_vectors` at some positions (all by default), one row a number: position, token, dimension, value.
+    """Tabulate the embedding vectors of the input, a row per number.
 
     Args:
         reading: The run.
-        part: "tokens", "positions" or "sum".
-        stack: "encoder" or "decoder", where a model has both.
-        positions: The positions, from 0; all of them by default.
+        part: "tokens" (token embeddings), "positions" (position vectors), or "sum" (what the first layer receives).
+        stack: "encoder" or "decoder" of an encoder-decoder.
+        positions: The positions to return, from 0; all by default.
 
     Returns:
-        A table; the example shows its columns.
+        A row per position and dimension: position, token, dimension (both counted from 0) and value.
 
     Example:
         >>> import xformer
@@ -90,18 +91,19 @@ def vectors(
 def cosines(
     reading: Reading, *, part: str = "tokens", stack: str | None = None, positions: Sequence[int] | None = None
 ) -> pd.DataFrame:
-    """The cosine of every two of the same vectors, one row a pair: position, token, other_position, other_token, cosine.
-
-    Raises `InputError` where there are too many pairs.
+    """Compute the cosine similarity of every pair of embedding vectors of the input.
 
     Args:
         reading: The run.
-        part: "tokens", "positions" or "sum".
-        stack: "encoder" or "decoder", where a model has both.
-        positions: The positions, from 0; all of them by default.
+        part: "tokens" (token embeddings), "positions" (position vectors), or "sum" (what the first layer receives).
+        stack: "encoder" or "decoder" of an encoder-decoder.
+        positions: The positions to compare, from 0; all by default.
 
     Returns:
-        A table; the example shows its columns.
+        A row per ordered pair: position, token, other_position, other_token and cosine.
+
+    Raises:
+        InputError: If there are too many pairs.
 
     Example:
         >>> import xformer
@@ -117,22 +119,20 @@ def cosines(
 
 
 def principal_axes(reading: Reading, stack: str | None = None) -> Pca:
-    """The three directions in which the vectors of the vocabulary differ most."""
+    """Return the first three principal axes of the vocabulary's embeddings."""
     return pca(vocabulary_vectors(reading, stack), 3)
 
 
 def projection(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
-    """The vocabulary along its `principal_axes`, one row a token: id, token, positions, pc1, pc2, pc3.
-
-    `positions` says where it stands in the input: "0, 4", or "" where it does not; `attrs["explained"]` has the share of the
-    variance along each axis.
+    """Project the vocabulary's embeddings onto their first three principal axes.
 
     Args:
         reading: The run.
-        stack: "encoder" or "decoder", where a model has both.
+        stack: "encoder" or "decoder" of an encoder-decoder.
 
     Returns:
-        A table; the example shows its columns.
+        A row per token of the vocabulary: id, token, positions (where it occurs in the input, as "0, 4", or "") and its
+        coordinates pc1, pc2 and pc3. `attrs["explained"]` has the share of the variance along each axis.
 
     Example:
         >>> import xformer
@@ -155,16 +155,16 @@ def projection(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
 
 
 def neighbours(reading: Reading, *, token: int, stack: str | None = None, n: int = 8) -> pd.DataFrame:
-    """The `n` tokens whose vectors point most nearly the way of a token's: id, token, cosine, distance; itself left out.
+    """Find the `n` tokens of the vocabulary whose embeddings have the highest cosine similarity to that of a token.
 
     Args:
         reading: The run.
         token: The token's id.
-        stack: "encoder" or "decoder", where a model has both.
+        stack: "encoder" or "decoder" of an encoder-decoder.
         n: The number of neighbours.
 
     Returns:
-        A table; the example shows its columns.
+        A row per neighbour, the most similar first: id, token, cosine and distance (Euclidean).
 
     Example:
         >>> import xformer
@@ -184,14 +184,14 @@ def neighbours(reading: Reading, *, token: int, stack: str | None = None, n: int
 
 
 def _as_many(labels: Sequence[str], n: int) -> list[str]:
-    """The names of `n` rows: a table may have more of them than the model says tokens, or fewer."""
+    """Return `n` labels: an embedding table may have more rows than the model has labels, or fewer."""
     return [*labels[:n], *(f"#{row}" for row in range(len(labels), n))]
 
 
 def vector_table(
     vectors: Float[Tensor, "pos d_model"], labels: Sequence[str], positions: Sequence[int] | None = None
 ) -> pd.DataFrame:
-    """Any vectors, one row a number: position, token, dimension, value."""
+    """Tabulate any vectors, a row per number: position, token, dimension, value."""
     n_pos, d_model = vectors.shape
     at = {"position": range(n_pos) if positions is None else positions, "token": labels}
     return array_table(at, {"dimension": range(d_model)}, value=vectors.double())
@@ -200,49 +200,49 @@ def vector_table(
 def _part(
     reading: Reading, part: str, stack: str | None, positions: Sequence[int] | None
 ) -> tuple[list[int], list[str], Float[Tensor, "pos d_model"]]:
-    """The positions that are wanted, what stands there, and one part of their vectors."""
+    """Return the chosen positions, their tokens, and one part of their vectors."""
     found, tokens = input_vectors(reading, stack)[part], reading.tokens_of(stack)
     chosen = list(range(len(found)) if positions is None else positions)
     return chosen, [tokens[position] for position in chosen], found[chosen]
 
 
 BLOCK_BYTES = 16 * 1024**2
-"""Memory that one block of cosines may take."""
+"""Memory that one block of cosines may use."""
 
 MOST_IN_DOUBLE = 2**22
-"""Of more numbers than these no copy in double precision is made: a vocabulary of 49,152 tokens takes seconds then."""
+"""Arrays with more numbers are not copied to double precision: it takes seconds for a vocabulary of 49,152 tokens."""
 
 
 def cosine_matrix(vectors: Float[Tensor, "a d_model"]) -> Float[Tensor, "a a"]:
-    """The cosine of every vector with every other; 0 where one has no length."""
+    """Return the cosine of every pair of vectors; 0 for a vector of length 0."""
     unit = torch.nn.functional.normalize(vectors.double(), dim=-1)
     return unit @ unit.T
 
 
 def evenly(n: int, most: int) -> Int[Tensor, " chosen"]:
-    """`most` of the numbers 0 … n − 1, evenly apart; all where there are no more."""
+    """Return `most` evenly spaced numbers out of 0 … n − 1, or all of them if there are no more."""
     return torch.arange(n) if n <= most else torch.linspace(0, n - 1, most, dtype=torch.float64).round().long()
 
 
 @dataclass(frozen=True)
 class Alike:
-    """The two tokens of an input whose vectors point most nearly the same way."""
+    """The two tokens of an input whose embeddings have the highest cosine similarity."""
 
     tokens: tuple[int, int]
     """Their ids."""
     cosine: float
     usual: float
-    """What the cosine of two tokens of the vocabulary stays below, but for the share that chance alone would reach."""
+    """The cosine below which random tokens of the vocabulary stay, except in a share `SURE` of inputs of this length."""
 
 
 SURE = 0.05
-"""The share of inputs of random tokens in which two tokens would count as alike by chance."""
+"""The share of inputs of random tokens that would be reported as having two similar tokens."""
 MOST_PAIRED = 1_024
-"""Of a larger vocabulary so many tokens, evenly apart, are compared with each other."""
+"""From a larger vocabulary, this many evenly spaced tokens are compared with each other."""
 
 
 def most_alike(reading: Reading, stack: str | None = None) -> Alike | None:
-    """The two most similar tokens of the input; None where two of so many random tokens would be as similar."""
+    """Return the two most similar tokens of the input; None if two of as many random tokens would be as similar."""
     every, ids = vocabulary_vectors(reading, stack), sorted(set(reading.ids(stack)))
     n = len(ids)
     if n < 2:
@@ -258,27 +258,27 @@ def most_alike(reading: Reading, stack: str | None = None) -> Alike | None:
 
 
 def cosines_with(vectors: Float[Tensor, "a d_model"], one: int) -> Float[Tensor, " a"]:
-    """The cosine of one of the vectors with each of them."""
+    """Return the cosine of one of the vectors with each of them."""
     exact = vectors if vectors.numel() > MOST_IN_DOUBLE else vectors.double()
     return torch.cosine_similarity(exact, exact[one], dim=-1).double()
 
 
 @dataclass(frozen=True, eq=False)
 class Pca:
-    """Points seen along the directions in which they differ most."""
+    """Points projected onto their principal axes."""
 
     mean: Float[Tensor, " d_model"]
     axes: Float[Tensor, "axis d_model"]
-    """Unit vectors at right angles, the most telling first; the largest entry of each is positive."""
+    """Orthogonal unit vectors in order of decreasing variance; the entry of each with the largest magnitude is positive."""
     points: Float[Tensor, "point axis"]
     explained: Float[Tensor, " axis"]
-    """The share of the points' whole variance that lies along each axis."""
+    """The share of the total variance along each axis."""
 
 
 def pca(vectors: Float[Tensor, "point d_model"], n_axes: int | None = None) -> Pca:
-    """The first `n_axes` principal axes (at most as many as there are points or dimensions).
+    """Compute the first `n_axes` principal axes (at most as many as there are points or dimensions).
 
-    Of very many numbers by the eigenvectors of the dimensions' covariance, one product of single precision.
+    Large inputs use the eigenvectors of the covariance, computed in single precision, instead of an SVD.
     """
     is_large = vectors.numel() > MOST_IN_DOUBLE
     exact = vectors if is_large else vectors.double()
@@ -298,20 +298,20 @@ def pca(vectors: Float[Tensor, "point d_model"], n_axes: int | None = None) -> P
 N_SHUFFLES = 999
 
 MOST_COMPARED = 2_048
-"""Of more tokens so many, evenly apart, are asked for their nearest one among all."""
+"""From more tokens, this many evenly spaced ones are compared, each with all tokens."""
 
 
 @dataclass(frozen=True)
 class Nearness:
-    """For what share of the tokens the nearest other one is of the kind asked for."""
+    """The share of tokens whose nearest other token is of the requested kind, next to the shares under shuffled labels."""
 
     share: float
     chance: float
-    """The share that shuffled names give on average."""
+    """The mean share over shuffles of the labels."""
     most_by_chance: float
-    """The highest share that any of `N_SHUFFLES` shuffles gave."""
+    """The highest share in any of the `N_SHUFFLES` shuffles."""
     n_compared: int
-    """For how many tokens that was looked at: `MOST_COMPARED` at most."""
+    """The number of tokens examined, `MOST_COMPARED` at most."""
 
     @property
     def is_above_chance(self) -> bool:
@@ -319,7 +319,7 @@ class Nearness:
 
 
 def numbers_in_order(vectors: Float[Tensor, "number d_model"]) -> Nearness:
-    """For how many of the numbers the nearest other number, by cosine, is one more or one less."""
+    """Measure for how many numbers the nearest other number, by cosine, is one more or one less."""
     n = len(vectors)
     if n < 2:
         return Nearness(0.0, 0.0, 1.0, n)
@@ -329,7 +329,7 @@ def numbers_in_order(vectors: Float[Tensor, "number d_model"]) -> Nearness:
 
 
 def kinds_together(vectors: Float[Tensor, "token d_model"], kinds: Mapping[str, Sequence[int]]) -> dict[str, Nearness]:
-    """For each kind (its tokens, as rows of `vectors`): for how many of them the nearest other token is of that kind too."""
+    """Measure for each kind (given as rows of `vectors`) how many of its tokens have a nearest other token of the same kind."""
     n = len(vectors)
     tokens, nearest = _nearest(vectors)
     inside = {
@@ -344,12 +344,12 @@ def kinds_together(vectors: Float[Tensor, "token d_model"], kinds: Mapping[str, 
 
 
 def places_side_by_side(cosine: Float[Tensor, "patch patch"]) -> Nearness:
-    """For how many of an image's patches the most alike other place is right beside them: above, below, left or right."""
+    """Measure for how many patches of an image the most similar other patch is adjacent: above, below, left or right."""
     n = len(cosine)
     side = math.isqrt(n)
     nearest = cosine.clone().fill_diagonal_(-math.inf).argmax(dim=1)
     shares = []
-    for place in _names(n):  # [order, patch]: where it would stand
+    for place in _names(n):  # [order, patch]: its place in this order
         other = place[:, nearest]
         beside = (place // side - other // side).abs() + (place % side - other % side).abs() == 1
         shares.append(beside.double().mean(dim=1))
@@ -357,7 +357,7 @@ def places_side_by_side(cosine: Float[Tensor, "patch patch"]) -> Nearness:
 
 
 def _nearest(vectors: Float[Tensor, "token d_model"]) -> tuple[Int[Tensor, " compared"], Int[Tensor, " compared"]]:
-    """Tokens, `MOST_COMPARED` at most, and the nearest other one of each."""
+    """Return up to `MOST_COMPARED` tokens and the nearest other token of each."""
     tokens, nearest = evenly(len(vectors), MOST_COMPARED), []
     directions = torch.nn.functional.normalize(vectors.double(), dim=-1)
     for some in tokens.split(max(1, BLOCK_BYTES // (8 * len(vectors)))):
@@ -368,7 +368,7 @@ def _nearest(vectors: Float[Tensor, "token d_model"]) -> tuple[Int[Tensor, " com
 
 
 def _names(n: int) -> Iterator[Int[Tensor, "order token"]]:
-    """The names of the tokens, as they are and then shuffled `N_SHUFFLES` times, in blocks of `BLOCK_BYTES`."""
+    """Yield the labels of the tokens in order, then shuffled `N_SHUFFLES` times, in blocks of `BLOCK_BYTES`."""
     yield torch.arange(n)[None]
     generator, at_once = torch.Generator().manual_seed(0), max(1, BLOCK_BYTES // (32 * n))
     for done in range(0, N_SHUFFLES, at_once):
@@ -376,6 +376,6 @@ def _names(n: int) -> Iterator[Int[Tensor, "order token"]]:
 
 
 def _nearness(blocks: Sequence[Float[Tensor, " order"]], n_compared: int) -> Nearness:
-    """The first share is that of the true order, the others are those of shuffles."""
+    """Build the result from the share for the true order, which comes first, and those for the shuffles."""
     shares = torch.cat([*blocks])
     return Nearness(shares[0].item(), shares[1:].mean().item(), shares[1:].max().item(), n_compared)

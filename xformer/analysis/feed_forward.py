@@ -1,9 +1,10 @@
-"""Neurons of feed-forward layers: activations, what they write, the effect of ablating them, and surveys over many inputs.
+"""Neurons of feed-forward layers: activations, direct logit effects, ablation, and surveys over many inputs.
 
     FFN(x) = act(x W₁ + b₁) W₂ + b₂                                               (Vaswani et al. 2017, §3.3)
 
-What neuron n writes is its activation × its row of W₂ (Geva et al. 2021, arXiv:2012.14913: feed-forward layers are key-value
-memories), which through the unembedding favours some tokens. Its activity is the norm of that: |activation| × ‖row of W₂‖.
+Neuron n writes its activation × its row of W₂ to the residual stream (Geva et al. 2021, arXiv:2012.14913: feed-forward layers
+are key-value memories); through the unembedding this favours some tokens. The norm of that vector, |activation| × ‖row of W₂‖,
+is the neuron's activity.
 """
 
 from __future__ import annotations
@@ -32,30 +33,27 @@ from xformer.site import Site
 from xformer.trace import Trace, record
 
 FIRING_SHARE = 1e-6
-"""A neuron fires where its activity is more than this share of the layer's mean peak: the mean over its neurons of the largest
-activity of each. One that never fires is dead. The 0 of a ReLU writes nothing."""
+"""A neuron fires where its activity exceeds this share of the layer's mean peak, the mean over neurons of the largest activity
+of each. A neuron that never fires is dead. The 0 of a ReLU is below any threshold."""
 FAVOURITES = 3
-"""How many tokens are named that a neuron promotes, and that it suppresses."""
+"""Number of tokens listed that a neuron promotes, and that it suppresses."""
 MOST_TOKENS = 2048
-"""The most tokens in a table of promotions; of larger vocabularies those that change most."""
+"""The most tokens in a table of promotions; of a larger vocabulary, the tokens that change most."""
 
 
 def activations(
     reading: Reading, *, layer: int, stage: str = "post", positions: Sequence[int] | None = None
 ) -> pd.DataFrame:
-    """One row per position (all, unless `positions` are given): position, token, and a column for each neuron.
-
-    `stage` is "post", after the activation function, or "pre", before it; with a gate "post" is the product of what the
-    function makes of the gate and of "up", what that is multiplied with.
+    """Tabulate the activations of all neurons of a layer, a row per position.
 
     Args:
         reading: The run.
-        layer: The layer, from 0.
-        stage: "pre" or "post" the nonlinearity.
-        positions: The positions, from 0; all of them by default.
+        layer: The feed-forward layer, from 0.
+        stage: "pre" or "post" the activation function. In a gated layer, "post" is act(gate) × up.
+        positions: The positions to return, from 0; all by default.
 
     Returns:
-        A table; the example shows its columns.
+        A row per position: position, token, and a column for each neuron, named by its number.
 
     Example:
         >>> import xformer
@@ -74,16 +72,16 @@ def activations(
 
 
 def neuron(reading: Reading, *, layer: int, neuron: int, positions: Sequence[int] | None = None) -> pd.DataFrame:
-    """The activation of one neuron, one row a position: position, token, activation.
+    """Tabulate the activation of one neuron at each position.
 
     Args:
         reading: The run.
-        layer: The layer, from 0.
+        layer: The feed-forward layer, from 0.
         neuron: The neuron, from 0.
-        positions: The positions, from 0; all of them by default.
+        positions: The positions to return, from 0; all by default.
 
     Returns:
-        A table; the example shows its columns.
+        A row per position: position, token and activation (after the activation function).
 
     Example:
         >>> import xformer
@@ -98,7 +96,7 @@ def neuron(reading: Reading, *, layer: int, neuron: int, positions: Sequence[int
 
 @torch.no_grad()
 def written_norms(subject: ModelAdapter, path: str) -> Float[Tensor, " d_ff"] | None:
-    """The norm of what each neuron of a layer writes at an activation of 1; None where no single matrix writes it."""
+    """Return the norm of what each neuron of a layer writes at activation 1; None if no single matrix writes it."""
     try:
         own = subject.weights.projection(path)
     except UnavailableError:
@@ -107,9 +105,9 @@ def written_norms(subject: ModelAdapter, path: str) -> Float[Tensor, " d_ff"] | 
 
 
 def activity(reading: Reading, *, layer: int) -> Float[Tensor, "pos d_ff"]:
-    """|activation| × the norm of the vector that each neuron writes.
+    """Return |activation| × the norm of the vector that each neuron writes.
 
-    Where those vectors are out of reach (`written_norms` is None), it is |activation|.
+    If those vectors are not accessible (`written_norms` is None), return |activation|.
     """
     path = reading.feed_forward_site(layer).path
     size, norms = reading[f"{path}.post"][0].abs(), written_norms(reading.subject, path)
@@ -117,11 +115,11 @@ def activity(reading: Reading, *, layer: int) -> Float[Tensor, "pos d_ff"]:
 
 
 def fires_above(peak: Float[Tensor, " d_ff"], norms: Float[Tensor, " d_ff"] | None) -> Float[Tensor, " d_ff"]:
-    """The |activation| above which each neuron fires, see `FIRING_SHARE`.
+    """Return the |activation| above which each neuron fires, see `FIRING_SHARE`.
 
     Args:
-        peak: the largest |activation| of each neuron.
-        norms: what `written_norms` gives.
+        peak: The largest |activation| of each neuron.
+        norms: The result of `written_norms`.
     """
     norms = torch.ones_like(peak) if norms is None else norms
     least = FIRING_SHARE * (peak * norms).mean() / norms
@@ -129,13 +127,13 @@ def fires_above(peak: Float[Tensor, " d_ff"], norms: Float[Tensor, " d_ff"] | No
 
 
 def top_neurons(reading: Reading, *, layer: int, position: int, n: int = 10) -> list[int]:
-    """The `n` most active neurons at a position, see `activity`, the most active first."""
+    """Return the `n` neurons with the highest `activity` at a position, highest first."""
     here = activity(reading, layer=layer)[position]  # [d_ff]
     return here.topk(min(n, len(here))).indices.tolist()
 
 
 def speaks_directly(reading: Reading, layer: int) -> bool:
-    """Whether the layer stands on the stream that is unembedded: an encoder-decoder's encoder does not."""
+    """Return whether the layer writes to the stream that is unembedded; an encoder-decoder's encoder does not."""
     return reading.feed_forward_site(layer).stack == reading.output_stack
 
 
@@ -143,12 +141,16 @@ def speaks_directly(reading: Reading, layer: int) -> bool:
 def direct_logit_effect(
     reading: Reading, layer: int, neurons: Sequence[int] | None = None
 ) -> Float[Tensor, "neuron vocab"]:
-    """W₂ W_U: what one unit of each neuron's activation (all, unless some are given) adds to each logit on the direct path to
-    the unembedding.
+    """Return W₂ W_U: what one unit of each neuron's activation adds to each logit along the direct path to the unembedding.
 
-    The path is the whole truth in the last layer of a model without norms. Elsewhere it leaves out what later layers make
-    of it, and that every norm in between rescales it. Raises `UnavailableError` where the matrices are out of reach, and
-    `InputError` where the result is too large.
+    The direct path is exact in the last layer of a model without norms. Elsewhere it ignores later layers, and the rescaling by
+    each norm on the way. Raises `UnavailableError` if the matrices are not accessible, and `InputError` if the result would be
+    too large.
+
+    Args:
+        reading: The run.
+        layer: The feed-forward layer, from 0.
+        neurons: The neurons, from 0; all by default.
     """
     weights = reading.subject.weights
     own = weights.projection(reading.feed_forward_site(layer).path)
@@ -161,20 +163,22 @@ def direct_logit_effect(
 def promotion(
     reading: Reading, *, layer: int, position: int, n: int = 10, only: Sequence[int] | None = None
 ) -> pd.DataFrame:
-    """What the `n` most active neurons at a position add to each logit there: neuron, token, adds (activation × direct effect).
-
-    Of a vocabulary of more than `MOST_TOKENS` the tokens are there that any of the neurons changes most. Raises `EditError`
-    for a layer whose stream is not unembedded.
+    """Measure what the `n` most active neurons at a position add to each logit there.
 
     Args:
         reading: The run.
-        layer: The layer, from 0.
+        layer: The feed-forward layer, from 0.
         position: The position, from 0.
         n: The number of neurons.
         only: These neurons instead of the most active ones.
 
     Returns:
-        A table; the example shows its columns.
+        A row per neuron and token: neuron, token and adds (activation × direct effect, in logits). Of a vocabulary of more than
+        `MOST_TOKENS`, only the tokens that any of the neurons changes most.
+
+    Raises:
+        EditError: If the layer writes to a stream that is not unembedded.
+        UnavailableError: If the matrices are not accessible.
 
     Example:
         >>> import xformer
@@ -208,23 +212,24 @@ def neurons(
     survey: Survey | None = None,
     ablate: bool = False,
 ) -> pd.DataFrame:
-    """The `n` most active neurons at a position, or on average over all of them: what they fire on and what they promote.
+    """List the `n` most active neurons at a position, or on average over all: what they fire on and which tokens they promote.
 
     Args:
         reading: The run.
-        layer: The layer, from 0.
-        position: The position, from 0; by default the mean over all positions ranks them.
+        layer: The feed-forward layer, from 0.
+        position: The position, from 0; by default neurons are ranked by their mean activity over all positions.
         n: The number of neurons.
         only: These neurons instead of the most active ones.
         distinct: Take the most active neuron of each trigger first, then the second of each; those without a clear one last.
-        survey: The inputs from which the triggers are found; by default the reading.
-        ablate: Whether to measure what ablating each neuron does; that runs the model once for each.
+        survey: The survey from which triggers are determined; by default the reading itself.
+        ablate: Whether to measure the effect of ablating each neuron, with one run each.
 
     Returns:
-        One row per neuron: neuron, peak (the position, if none is given, where it is most active), activation (there), activity
-        (see `activity`), the columns of `triggers`, and the tokens that it promotes and suppresses there (where the layer's
-        stream is unembedded). With `ablate`, loss_change, in nats, over the labelled outputs, and flips, how many of their
-        likeliest tokens change. A model without an output head has no loss: NaN, and 0 flips.
+        A row per neuron: neuron, peak (the given position, else the one where the neuron is most active), activation (at peak),
+        activity (see `activity`; the mean over positions if none is given), the columns of `triggers`, and promotes and
+        suppresses, the tokens whose logits it raises and lowers most at its peak (if the layer's stream is unembedded). With
+        `ablate` also loss_change (in nats, over the labelled outputs) and flips (how many of their likeliest tokens change);
+        for a model without an output head these are NaN and 0.
 
     Example:
         >>> import xformer
@@ -249,7 +254,7 @@ def neurons(
     table = pd.DataFrame({"neuron": chosen} | {name: of.tolist() for name, of in numbers.items()})
     table = table.merge(known, on="neuron")
     if speaks_directly(reading, layer):
-        with suppress(UnavailableError):  # then its matrices are out of reach
+        with suppress(UnavailableError):  # the matrices are not accessible
             effect = direct_logit_effect(reading, layer, chosen) * torch.where(at < 0, -1.0, 1.0)[:, None]
             for column, end in (("promotes", effect), ("suppresses", -effect)):
                 best = end.topk(min(FAVOURITES, effect.shape[1])).indices.tolist()
@@ -260,7 +265,9 @@ def neurons(
         return table.assign(loss_change=math.nan, flips=0)
     answers, name = reading.example.labels[0], f"{reading.feed_forward_site(layer).path}.post"
     losses, predicted = [], []
-    parts = [(name, where) for where in ((slice(0),), *((..., neuron) for neuron in chosen))]  # first none is ablated
+    parts = [
+        (name, where) for where in ((slice(0),), *((..., neuron) for neuron in chosen))
+    ]  # the first ablates nothing
     for logits in each_logits_with(reading, parts):
         losses.append(F.cross_entropy(logits[answers >= 0], answers[answers >= 0]).item())
         predicted.append(logits[answers >= 0].argmax(dim=-1))
@@ -269,33 +276,33 @@ def neurons(
 
 
 BEST = 8
-"""How many inputs are kept for each neuron: those at which it is most active."""
+"""The number of inputs kept for each neuron: those at which it is most active."""
 MOST_TOKENS_AT_ONCE = 4096
-"""Tokens of one batch of a survey."""
+"""Tokens per batch of a survey."""
 
 
 Tally = tuple[Float[Tensor, "value d_ff"], Int[Tensor, " value"]]
-"""The summed |activation| of each neuron at each value of a trigger, and at how many positions that value stood."""
+"""The summed |activation| of each neuron at each value of a trigger, and the number of positions with that value."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayerSurvey:
-    """What the neurons of one layer did over many inputs."""
+    """Statistics of the neurons of one layer over many inputs."""
 
     n_positions: int
     fired: Int[Tensor, " d_ff"]
-    """At how many positions each neuron fired."""
+    """The number of positions at which each neuron fired."""
     least: Float[Tensor, " d_ff"]
-    """The |activation| above which each neuron fires; the layer's mean peak is that of the first input."""
+    """The |activation| above which each neuron fires; the layer's mean peak is taken from the first input."""
     peak: Float[Tensor, "best d_ff"]
-    """The activations of each neuron that are largest in size, one per input, largest first …"""
+    """The activations of each neuron with the largest magnitude, one per input, largest first …"""
     places: Int[Tensor, "best d_ff 2"]
-    """… and where: (input, position)."""
+    """… and their locations: (input, position)."""
     tallies: dict[str, Tally]
-    """For each kind of trigger, how much of each neuron's activation falls on each of its values."""
+    """For each kind of trigger, how the activation of each neuron is distributed over its values."""
 
     def joined(self, other: LayerSurvey, start: int) -> LayerSurvey:
-        """The survey of the inputs of both; those of `other` are numbered from `start` on."""
+        """Merge two surveys; the inputs of `other` are numbered from `start`."""
         peak = torch.cat((self.peak, other.peak))
         places = torch.cat((self.places, other.places + torch.tensor([start, 0])))
         row = peak.abs().topk(min(BEST, len(peak)), dim=0).indices
@@ -308,7 +315,7 @@ class LayerSurvey:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What the neurons did over many inputs."""
+    """Statistics of all feed-forward neurons of a model over many inputs."""
 
     subject: TaskModel
     n_inputs: int
@@ -316,24 +323,24 @@ class Survey:
     layers: dict[str, LayerSurvey]
     """By the path of the layer."""
     inputs: tuple[tuple[int, ...], ...]
-    """The tokens that the encoder's or the only stack's layers read."""
+    """The tokens read by the only stack, or by the encoder of an encoder-decoder."""
     targets: tuple[tuple[int, ...], ...]
-    """The tokens that an encoder-decoder's decoder read; else empty."""
+    """The tokens read by the decoder of an encoder-decoder; empty otherwise."""
     path: str | None = None
-    """Where the model was loaded from, if that is known."""
+    """The path that the model was loaded from, if known."""
 
     @property
     def recipe(self) -> str | None:
-        """The call that counts it again."""
+        """The call that repeats the survey."""
         return self.path and f"xformer.analysis.survey({self.path!r}, {self.n_inputs}, {self.seed})"
 
     def read_by(self, site: Site) -> tuple[tuple[int, ...], ...]:
-        """The tokens of every input that a layer reads."""
+        """Return the tokens of every input that a layer reads."""
         return self.targets if self.targets and site.stack == "decoder" else self.inputs
 
 
 def fitting(subject: TaskModel, work: float = 2e10, most: int = 500) -> int:
-    """How many inputs of the task a survey may run for so much `work`, in floating-point operations; at least 16."""
+    """Return how many inputs a survey can run within `work` floating-point operations; at least 16."""
     config, longest = subject.model.config, max(subject.task.longest)
     token = 2 * sum(parameter.numel() for parameter in subject.model.parameters())
     token += 4 * longest * config.n_layers * config.n_heads * config.d_head
@@ -341,17 +348,20 @@ def fitting(subject: TaskModel, work: float = 2e10, most: int = 500) -> int:
 
 
 def survey(where: str | Path | Checkpoint | TaskModel, n: int = 500, seed: int = 0) -> Survey:
-    """Run a model on `n` inputs sampled from its task (the "test" stream, so never trained on) and count what fires.
+    """Run a model on `n` inputs sampled from its task, and count where its neurons fire.
 
-    The same (n, seed) gives the same inputs. Raises `InputError` for a model without a task.
+    Inputs are from the task's "test" stream, which is never used in training; the same (n, seed) gives the same inputs.
 
     Args:
-        where: A checkpoint with a task, or its folder.
-        n: The number of inputs.
-        seed: The seed of the random numbers.
+        where: A checkpoint with a task, or its path.
+        n: The number of inputs; fewer if the task has fewer unseen ones.
+        seed: The seed of the sampled inputs.
 
     Returns:
-        The survey.
+        The survey, for `firing`, `triggers`, `exciting_inputs` and `neurons`.
+
+    Raises:
+        InputError: If the model has no task.
 
     Example:
         >>> import xformer
@@ -386,13 +396,13 @@ def survey(where: str | Path | Checkpoint | TaskModel, n: int = 500, seed: int =
 def _survey_batch(
     subject: TaskModel, path: str, trace: Trace, read: Tensor, real: Tensor | None, known: LayerSurvey | None
 ) -> LayerSurvey:
-    """Count one layer in one batch: `read` are its tokens [batch, pos], `real` those that are no padding."""
+    """Count one layer in one batch: `read` are its tokens [batch, pos], `real` is False at padding."""
     post = trace[f"{path}.post"]  # [batch, pos, d_ff]
     if real is None:
         real = post.new_ones(post.shape[:2], dtype=torch.bool)
-    size = post.abs().masked_fill(~real[..., None], -1.0)  # what is padding is never the largest
+    size = post.abs().masked_fill(~real[..., None], -1.0)  # padding is never the largest
     least = known.least if known else fires_above(size[0].amax(dim=0), written_norms(subject, path))
-    position = torch.arange(real.shape[1]).expand(real.shape) - (~real).cumsum(dim=1)  # padding may stand first
+    position = torch.arange(real.shape[1]).expand(real.shape) - (~real).cumsum(dim=1)  # padding may be on the left
     keys = {} if subject.shape.image else {"reads": read}
     if trace.logits.shape[1] == post.shape[1]:
         keys["says"] = trace.logits.argmax(dim=-1)
@@ -412,8 +422,8 @@ def _sequences(tokens: Int[Tensor, "batch pos"], pad: int) -> tuple[tuple[int, .
 
 
 CLEAR_SHARE, OVER_EVEN, MOST_VALUES, LEAST_FIRINGS = 0.5, 3.0, 3, 20
-"""A trigger is clear where at most so many values hold half of a neuron's activation, and three times their even share. In a
-survey the neuron has to fire at twenty positions."""
+"""A trigger is clear if at most `MOST_VALUES` of its values hold `CLEAR_SHARE` of a neuron's activation, and `OVER_EVEN` times
+their even share. In a survey the neuron must also fire at `LEAST_FIRINGS` positions."""
 
 
 def _tally(key: Int[Tensor, " real"], size: Float[Tensor, "real d_ff"], n_values: int) -> Tally:
@@ -421,19 +431,19 @@ def _tally(key: Int[Tensor, " real"], size: Float[Tensor, "real d_ff"], n_values
 
 
 def triggers(of: Reading | Survey, *, layer: int) -> pd.DataFrame:
-    """What each neuron of a layer fires on: a token that is read, one that the model says there, or a position.
+    """Determine what each neuron of a layer fires on: a token that is read, a token that is predicted there, or a position.
 
-    A kind of trigger is clear where up to three of its values hold half of the neuron's |activation| and at least three times
-    their even share: that of the positions at which they stand. Of several clear kinds the one furthest above its even
-    share is taken, the first of equal ones. Of a single run only the tokens that are read count as triggers.
+    A kind of trigger is clear if up to three of its values hold at least half of the neuron's |activation|, and at least three
+    times their even share, which is the share of positions with these values. Of several clear kinds, the one furthest above
+    its even share is reported. In a single run only the tokens that are read count as triggers.
 
     Args:
-        of: A survey, or a run.
-        layer: The layer, from 0.
+        of: A survey or a run.
+        layer: The feed-forward layer, from 0.
 
     Returns:
-        One row per neuron: neuron, trigger ("reads", "says", "position", "from_end", or "none" where nothing is clear), on (the
-        tokens or positions, the strongest first), share (of the neuron's activation there) and even (the even share).
+        A row per neuron: neuron, trigger ("reads", "says", "position", "from_end", or "none" if no kind is clear), on (the
+        tokens or positions, strongest first), share (of the neuron's activation on them) and even (their even share).
 
     Example:
         >>> import xformer
@@ -460,7 +470,7 @@ def triggers(of: Reading | Survey, *, layer: int) -> pd.DataFrame:
         shares = (sums.gather(0, order) / sums.sum(dim=0).clamp(min=1e-12)).cumsum(dim=0)
         evens = (count[order] / count.sum()).cumsum(dim=0)
         clear = (shares >= CLEAR_SHARE) & (shares >= OVER_EVEN * evens) & is_known
-        first = clear.int().argmax(dim=0, keepdim=True)  # the fewest values that do
+        first = clear.int().argmax(dim=0, keepdim=True)  # the fewest values that suffice
         here, there = shares.gather(0, first)[0], evens.gather(0, first)[0]
         for neuron in (clear.any(dim=0) & (here - there > best + 1e-6)).nonzero()[:, 0].tolist():
             chosen = order[: int(first[0, neuron]) + 1, neuron].tolist()
@@ -471,17 +481,15 @@ def triggers(of: Reading | Survey, *, layer: int) -> pd.DataFrame:
 
 
 def firing(of: Reading | Survey) -> pd.DataFrame:
-    """One row per feed-forward layer, of a run (its padding left out) or of a survey.
-
-    Columns: layer, over (what was counted over), measure (of activity: "written", or "activation" where what the neurons write
-    is out of reach), neurons, dead (how many fire nowhere), share_dead, share_ever (that fire anywhere), share_at_once (that
-    fire at an average position).
+    """Count how many neurons of each feed-forward layer fire, in a run (without its padding) or in a survey.
 
     Args:
         of: A run or a survey.
 
     Returns:
-        A table; the example shows its columns.
+        A row per layer: layer (its path), over (the inputs counted), measure (the measure of activity: "written", or
+        "activation" if the vectors that the neurons write are not accessible), neurons (their number), dead (how many never
+        fire), share_dead, share_ever (share that fires anywhere) and share_at_once (mean share that fires at a position).
 
     Example:
         >>> import xformer
@@ -511,17 +519,16 @@ def firing(of: Reading | Survey) -> pd.DataFrame:
 
 
 def exciting_inputs(of: Survey, *, layer: int, neuron: int) -> pd.DataFrame:
-    """The inputs at which a neuron writes most in a survey, each once, the most first; none where the neuron is dead.
-
-    Columns: input (its number), position, token (what stands there), activation, tokens (all that it reads, of a text).
+    """List the inputs of a survey at which a neuron is most active, each input once, the most active first.
 
     Args:
         of: The survey.
-        layer: The layer, from 0.
+        layer: The feed-forward layer, from 0.
         neuron: The neuron, from 0.
 
     Returns:
-        A table; the example shows its columns.
+        A row per input, none if the neuron is dead: input (its number), position (from 0), token (at that position), activation
+        (there), and tokens (the whole input; "" for images).
 
     Example:
         >>> import xformer
@@ -542,17 +549,18 @@ def exciting_inputs(of: Survey, *, layer: int, neuron: int) -> pd.DataFrame:
 
 
 def expert_weights(reading: Reading, *, layer: int) -> pd.DataFrame:
-    """One row for each position and expert: position, token, expert (from 0), weight; 0 for an expert that is not taken.
-
-    `layer` counts the feed-forward layers from 0. Raises `EditError` where there is no such layer, `UnavailableError` where it
-    has no router that was found.
+    """Tabulate the router weights of a mixture-of-experts layer.
 
     Args:
         reading: The run.
-        layer: The layer, from 0.
+        layer: The feed-forward layer, from 0.
 
     Returns:
-        A table; the example shows its columns.
+        A row per position and expert: position, token, expert (from 0) and weight (0 if the expert was not selected).
+
+    Raises:
+        EditError: If there is no such layer.
+        UnavailableError: If no router was found in the layer.
 
     Example:
         >>> import xformer

@@ -1,14 +1,14 @@
 """The tokens that a model generates, step by step, and how several models compare at each step.
 
-    step s      p_s = softmax(logits at the deciding position)      token_s chosen from p_s by the sampling rule
+    step s      p_s = softmax(logits at the deciding position)      token_s is chosen from p_s by the sampling rule
     entropy     H(p) = −Σ p log₂ p, in bits                         (Shannon 1948, §6)
 
-The steps of an encoder are the positions with a right answer. Those of a decoder are the tokens it generates: free-running it
-reads its own tokens, teacher-forced it reads the right answer. Decoding ends at the end token (free-running only), or after
-as many tokens as the right answer has, its end token included.
+The steps of an encoder are the positions with a right answer. The steps of a decoder are the tokens that it generates: when
+free-running it reads its own tokens, when teacher-forced the right answer. Decoding ends at the end token (free-running only),
+or after as many tokens as the right answer has, including its end token.
 
-A text has no right answer. Free-running, a decoder continues it by `CONTINUATION_LENGTH` tokens; teacher-forced, the answer of
-a step is the next token of the text.
+A text has no right answer. A free-running decoder continues it by `CONTINUATION_LENGTH` tokens; when teacher-forced, the answer
+of a step is the next token of the text.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from xformer.tasks.task import Example
 from xformer.trace import record
 
 SCALES = tuple(range(-5, 6))
-"""The scales of steering that are tried."""
+"""The default scales of steering vectors."""
 CONTINUATION_LENGTH = 32
-"""How many tokens a decoder generates after a text."""
+"""The number of tokens that a decoder generates after a text."""
 
 
 @dataclass(frozen=True, eq=False)
 class DecodedSteps:
-    """The steps of one variant on one input. `run[3]` is the reading that decided step 3."""
+    """The steps of one variant on one input. `run[3]` is the reading of the forward pass that decided step 3."""
 
     variant: Variant
     source: tuple[int, ...]
-    """The input, before the variant's own replacements of tokens."""
+    """The input, before the variant's own token replacements."""
     example: Example
     forced: bool
     answer: tuple[int, ...]
-    """The right token at each step, also beyond the last step; of a text its next token, none after its end."""
+    """The right token at each step, including steps after the last; for a text its next tokens, empty if it is continued."""
     steps: tuple[Step, ...] = field(repr=False)
 
     def __len__(self) -> int:
@@ -59,9 +59,9 @@ class DecodedSteps:
         return (self[step] for step in range(len(self)))
 
     def __getitem__(self, step: int) -> Reading:
-        """Record a forward pass over the tokens that were read at this step; its only target position is this step's."""
+        """Record a forward pass over the tokens read at this step; its only target position is that of the step."""
         if not 0 <= step < len(self):
-            raise InputError(f"{self.name} takes the steps 0 to {len(self) - 1}, got {step}.")
+            raise InputError(f"{self.name} has steps 0 to {len(self) - 1}, got {step}.")
         taken = self.steps[step]
         trace = taken.trace()
         labels = trace.tokens.new_full(trace.logits.shape[:2], IGNORED)
@@ -77,7 +77,7 @@ class DecodedSteps:
 
     @property
     def recipe(self) -> str:
-        """The call that makes it again, or ""."""
+        """The call that repeats the run, or ""."""
         if not self.variant.recipe:
             return ""
         source, forced = list(self.source), ", forced=True" if self.forced else ""
@@ -95,17 +95,17 @@ class DecodedSteps:
 
     @property
     def read(self) -> tuple[int, ...]:
-        """The tokens it read next: the chosen ones, or teacher-forced the right ones."""
+        """The tokens read after each step: the chosen ones, or the right ones when teacher-forced."""
         return self.answer[: len(self)] if self.forced else self.predicted
 
     @cached_property
     def probabilities(self) -> Float[Tensor, "step vocab"]:
-        """The model's probabilities."""
+        """The model's probabilities, before the sampling rule."""
         return torch.stack([step.probabilities for step in self.steps])
 
     @cached_property
     def drawn_from(self) -> Float[Tensor, "step vocab"]:
-        """The distribution that the token was sampled from, after temperature, top-k and top-p."""
+        """The distribution from which each token was sampled, after temperature, top-k and top-p."""
         return torch.stack([step.drawn_from for step in self.steps])
 
     @property
@@ -121,16 +121,16 @@ class DecodedSteps:
         return tuple(token == right for token, right in zip(self.predicted, self.answer, strict=False))
 
     def probability(self, step: int) -> float:
-        """The model's probability of the token that it chose."""
+        """Return the model's probability of the token that it chose."""
         return self.probabilities[step, self.predicted[step]].item()
 
     def top(self, step: int, k: int = 5) -> list[tuple[int, float]]:
-        """The k likeliest tokens with their probabilities, likeliest first."""
+        """Return the k likeliest tokens with their probabilities, likeliest first."""
         best = self.probabilities[step].topk(min(k, self.probabilities.shape[1]))
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
     def entropy(self) -> Float[Tensor, " step"]:
-        """The entropy of each step in bits: 0 where one token has probability 1, log₂(vocab) for the uniform distribution."""
+        """Return the entropy of each step in bits: 0 if one token has probability 1, log₂(vocab) if all are equally likely."""
         p = self.probabilities.double()
         return -torch.special.xlogy(p, p).sum(dim=-1) / log(2.0)
 
@@ -143,18 +143,20 @@ def decode_steps(
     forced: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> DecodedSteps:
-    """Decode a variant's answer to an input; `forced` feeds it the right answer instead of its own tokens.
-
-    Raises `InputError` when it is too long for the model, `EditError` when an edit does not fit.
+    """Decode a variant's answer to an input step by step.
 
     Args:
         variant: The variant.
         source: The input, as token ids.
-        forced: Follow the right answer in place of its own tokens.
-        progress: Called after each step with the number of steps done and the most there can be.
+        forced: Teacher forcing: read the right answer instead of the generated tokens.
+        progress: Called after each step with the number of steps done and the largest possible number.
 
     Returns:
-        The steps of the answer.
+        The steps; indexing them returns the reading of the forward pass that decided a step.
+
+    Raises:
+        InputError: If the input is too long for the model.
+        EditError: If an edit does not fit the model or the input.
 
     Example:
         >>> import xformer
@@ -170,7 +172,7 @@ def decode_steps(
     if variant.subject.input.goes_on and example.target is None and not forced:
         answer, n_steps = (), CONTINUATION_LENGTH
         work = continue_text(model, example.stream, n_steps, edits=_growing(variant, example), **rule)
-    elif not variant.writes:  # an encoder: its predictions where there is a right answer
+    elif not variant.writes:  # an encoder: only its predictions at positions with a right answer
         labelled = (example.labels[0] != IGNORED).tolist()
         every = decode(model, example.tokens, edits=variant.edits, **rule)
         work = (step for step in every if labelled[step.position])
@@ -185,16 +187,16 @@ def decode_steps(
 
 
 def _growing(variant: Variant, example: Example) -> tuple[AnyEdit, ...]:
-    """The edits of a variant during decoding."""
+    """Return the edits of a variant during decoding, which starts on a shorter input."""
     if not any(isinstance(edit, SetEdges) for edit in variant.edits):
         return variant.edits
-    # This run raises for an edge that not even the whole answer has.
+    # This run raises for an edge that even the complete answer does not have.
     record(variant.model, example.stream, example.target, edits=variant.edits, keep=("logits",))
     return clip_edges_to_length(variant.edits)
 
 
 def first_divergence(runs: Sequence[DecodedSteps]) -> int | None:
-    """The first step at which two runs predict different tokens, or None."""
+    """Return the first step at which any two runs predict different tokens, or None."""
     for step in range(max(map(len, runs))):
         if len({one.labels[one.predicted[step]] for one in runs if step < len(one)}) > 1:
             return step
@@ -202,21 +204,21 @@ def first_divergence(runs: Sequence[DecodedSteps]) -> int | None:
 
 
 def kl(p: Float[Tensor, "*step vocab"], q: Float[Tensor, "*step vocab"]) -> Float[Tensor, "*step"]:
-    """KL(p‖q) in nats, in double precision; exactly 0 for equal p and q."""
+    """Return KL(p‖q) in nats, in double precision; exactly 0 for equal p and q."""
     p, q = _normalised(p), _normalised(q)
     return (torch.special.xlogy(p, p) - torch.special.xlogy(p, q)).sum(dim=-1).clamp(min=0)
 
 
 def total_variation(p: Float[Tensor, "*step vocab"], q: Float[Tensor, "*step vocab"]) -> Float[Tensor, "*step"]:
-    """Half the summed absolute differences: the largest difference in probability of any set of tokens."""
+    """Return half the summed absolute differences: the largest difference in probability over all sets of tokens."""
     return (_normalised(p) - _normalised(q)).abs().sum(dim=-1) / 2
 
 
 def same_context(one: DecodedSteps, other: DecodedSteps, step: int) -> bool:
-    """Whether two runs read the same tokens before a step.
+    """Return whether two runs read the same tokens before a step.
 
-    An encoder never reads its own predictions, so only the inputs count. Decoders differ from the first token on in which
-    their contexts differ.
+    An encoder never reads its own predictions, so only its input counts. Decoders have different contexts after the first token
+    that they read differently.
     """
     if one.example.source != other.example.source:
         return False
@@ -227,17 +229,16 @@ def same_context(one: DecodedSteps, other: DecodedSteps, step: int) -> bool:
 
 
 def predictions_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:
-    """One row per step and model.
-
-    Columns: step, model, token, probability (the model's, of that token), drawn (its probability under the sampling rule),
-    answer, answer_probability, right (None where there is no right answer), entropy in bits, same_context (as all others that
-    take the step). Without a right answer, answer is "" and its probability NaN.
+    """Tabulate what each model predicts at each step.
 
     Args:
-        runs: The answers of the variants to one input, from `decode_steps`.
+        runs: The runs of different variants on one input, from `decode_steps`.
 
     Returns:
-        A table; the example shows its columns.
+        A row per step and model: step (from 0), model, token (the chosen one), probability (the model's) and drawn (under the
+        sampling rule) of that token, answer and answer_probability ("" and NaN without a right answer), right (None without a
+        right answer), entropy (in bits), and same_context (whether all other models that reach this step read the same tokens
+        before it).
 
     Example:
         >>> import xformer
@@ -275,16 +276,15 @@ def predictions_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:
 
 
 def divergence_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:
-    """One row per step and pair of models that both take it.
-
-    Columns: step, one, other, pair, kl (of one from other), kl_back (of other from one), total_variation, same_token,
-    same_context.
+    """Compare the predictions of every pair of models at each step that both of them reach.
 
     Args:
-        runs: The answers of the variants to one input, from `decode_steps`.
+        runs: The runs of different variants on one input, from `decode_steps`.
 
     Returns:
-        A table; the example shows its columns.
+        A row per step and pair: step (from 0), one and other (names), pair (both names), kl (of one from other) and kl_back (of
+        other from one) in nats, total_variation (0 to 1), same_token (whether they chose the same token) and same_context
+        (whether they read the same tokens before the step).
 
     Example:
         >>> import xformer
@@ -320,18 +320,20 @@ def divergence_by_step(runs: Sequence[DecodedSteps]) -> pd.DataFrame:
 
 
 def likeliest_tokens(runs: Sequence[DecodedSteps], step: int, k: int = 5) -> pd.DataFrame:
-    """One row per token and model, for every token among the k likeliest of any of them at a step, likeliest first.
-
-    Columns: step, token, model, probability, drawn, right, predicted. The right token is always there, where there is one. A
-    model whose vocabulary lacks a token gives it 0.
+    """Tabulate the likeliest tokens of all models at one step.
 
     Args:
-        runs: The answers of the variants to one input, from `decode_steps`.
+        runs: The runs of different variants on one input, from `decode_steps`.
         step: The step, from 0.
-        k: The number of likeliest tokens.
+        k: The number of likeliest tokens taken from each model.
 
     Returns:
-        A table; the example shows its columns.
+        A row per token and model, likeliest token first, for the `k` likeliest of each model and the right token: step, token,
+        model, probability (the model's; 0 if its vocabulary lacks the token), drawn (under the sampling rule), right (whether
+        it is the right token) and predicted (whether the model chose it).
+
+    Raises:
+        InputError: If no model reaches the step.
 
     Example:
         >>> import xformer
@@ -351,7 +353,7 @@ def likeliest_tokens(runs: Sequence[DecodedSteps], step: int, k: int = 5) -> pd.
         if 0 <= step < len(run)
     ]
     if not taking:
-        raise InputError(f"The models take the steps 0 to {max(map(len, runs)) - 1}, got {step}.")
+        raise InputError(f"The models have steps 0 to {max(map(len, runs)) - 1}, got {step}.")
     shown = {labels.index(one.labels[one.answer[step]]) for one, _, _ in taking if step < len(one.answer)}
     for _, p, _ in taking:
         shown.update(p.topk(min(k, len(labels))).indices.tolist())
@@ -372,7 +374,7 @@ def likeliest_tokens(runs: Sequence[DecodedSteps], step: int, k: int = 5) -> pd.
 
 
 def _joint_probabilities(runs: Sequence[DecodedSteps], *, drawn: bool = False) -> list[Float[Tensor, "step joint"]]:
-    """The probabilities of each run over the joint labels."""
+    """Return the probabilities of each run over the joint labels."""
     variants = [run.variant for run in runs]
     check_names(variants)
     labels = joint_labels(variants)
@@ -384,15 +386,15 @@ def _joint_probabilities(runs: Sequence[DecodedSteps], *, drawn: bool = False) -
 
 
 def _normalised(p: Tensor) -> Float[Tensor, "*step vocab"]:
-    """In double precision and summing to 1, so that a KL cannot come out negative by float32's rounding."""
+    """Normalise in double precision, so that float32 rounding cannot make a KL negative."""
     p = p.double()
     return p / p.sum(dim=-1, keepdim=True)
 
 
 def direction(towards: Reading, away: Reading, *, layer: int) -> Float[Tensor, " d_model"]:
-    """From the stream after the last token of one text to that of another, after block `layer`, counted from 0.
+    """Return the difference of the residual streams of two texts at their last tokens, after layer `layer` (from 0).
 
-    Raises `UnavailableError` where there is no stream, `InputError` where there is no such layer.
+    Raises `UnavailableError` if there is no residual stream, and `InputError` if there is no such layer or no difference.
     """
     name = _name(towards, layer)
     one, other = (reading[name][0, -1] for reading in (towards, away))
@@ -404,7 +406,7 @@ def direction(towards: Reading, away: Reading, *, layer: int) -> Float[Tensor, "
 def steering_steps(
     reading: Reading, towards: Reading, away: Reading, *, layer: int, scale: float = 1.0, n: int = 16
 ) -> Iterator[Step]:
-    """The `n` tokens that the model goes on with after `reading` while it is steered."""
+    """Generate up to `n` tokens after the text of `reading` while it is steered."""
     edit = steer(_name(reading, layer), direction(towards, away, layer=layer), float(scale))
     return islice(reading.subject.steps(reading.example, n, edits=[*reading.edits, edit]), n)
 
@@ -412,18 +414,26 @@ def steering_steps(
 def steered(
     reading: Reading, towards: Reading, away: Reading, *, layer: int, scale: float = 1.0, n: int = 16
 ) -> pd.DataFrame:
-    """Both texts step by step: step, says, probability, steered_says, steered_probability; layers count from 0.
+    """Continue a text with and without steering, step by step.
+
+    The steering vector is the difference of two residual streams, `towards` minus `away`, at the last tokens of their texts
+    (Turner et al. 2023, arXiv:2308.10248).
 
     Args:
-        reading: The run.
+        reading: A run of the text to continue.
         towards: A run of a text to steer towards.
         away: A run of a text to steer away from.
-        layer: The layer, from 0.
-        scale: The factor of the difference vector.
+        layer: The layer, from 0, after which the vector is added.
+        scale: The factor of the steering vector.
         n: The number of tokens.
 
     Returns:
-        A table; the example shows its columns.
+        A row per step: step (from 0), says and probability (token of the unsteered text), steered_says and
+        steered_probability. If one text ends earlier, its columns are NaN from there on.
+
+    Raises:
+        InputError: If there is no such layer, or both texts lead to the same state.
+        UnavailableError: If the model's residual stream was not found.
 
     Example:
         >>> import xformer
@@ -447,18 +457,18 @@ def steered(
 def steering_by_scale(
     reading: Reading, towards: Reading, away: Reading, *, layer: int, scales: Sequence[float] = SCALES, k: int = 6
 ) -> pd.DataFrame:
-    """The probability of the likeliest next tokens at each scale of steering.
+    """Compute the probabilities of the likeliest next tokens at each scale of steering.
 
     Args:
-        reading: The run.
+        reading: A run of the text to continue.
         towards: A run of a text to steer towards.
         away: A run of a text to steer away from.
-        layer: The layer, from 0.
-        scales: The factors of the difference vector.
+        layer: The layer, from 0, after which the vector is added.
+        scales: The factors of the steering vector.
         k: The number of tokens: those with the largest probability at any scale.
 
     Returns:
-        A table with the columns scale, token, probability; the last token of each scale, "all others", has the rest.
+        A row per scale and token: scale, token and probability; the last token of each scale, "all others", has the rest.
 
     Example:
         >>> import xformer

@@ -1,4 +1,4 @@
-"""What a model of images predicts, for one image and for all test images."""
+"""Predictions of image models for one image and for all test images, their attention over the image, and patch filters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from xformer.tasks.images import digit_images
 
 @torch.no_grad()
 def predict_test_images(model: Transformer) -> pd.DataFrame:
-    """One row per test image, in their order: image, digit, predicted, probability (of that), of_digit (the right one's)."""
+    """Return a row per test image: image, digit, predicted, probability (of predicted), of_digit (probability of the digit)."""
     _, test = digit_images()
     parts = test.pixels.to(model.device).split(rows_that_fit(model.config, model.config.max_len))
     p = torch.cat([model(part)[:, 0] for part in parts]).softmax(dim=-1).cpu()  # [image, digit]
@@ -36,18 +36,19 @@ def predict_test_images(model: Transformer) -> pd.DataFrame:
 
 
 def wrong_ones(predictions: pd.DataFrame) -> pd.DataFrame:
-    """The wrong rows of `predict_test_images`, the most confident first."""
+    """Return the wrong rows of `predict_test_images`, the most confident first."""
     return predictions.loc[predictions["predicted"] != predictions["digit"]].sort_values("probability", ascending=False)
 
 
 def mistakes(reading: Reading) -> pd.DataFrame:
-    """The test images that the model of a reading gets wrong by itself, the surest first: see `predict_test_images`.
+    """List the test images that the unedited model of a reading gets wrong, the most confident mistake first.
 
     Args:
-        reading: The run.
+        reading: Any run of the model.
 
     Returns:
-        A table; the example shows its columns.
+        A row per mistake: image (its number), digit (the right one), predicted, probability (of the predicted digit) and
+        of_digit (of the right one).
 
     Example:
         >>> import xformer
@@ -60,13 +61,13 @@ def mistakes(reading: Reading) -> pd.DataFrame:
 
 
 def classes(reading: Reading) -> pd.DataFrame:
-    """The probability of each digit, one row a digit: digit, probability, right (all False without a right answer).
+    """Return the probability of each class for the image of a run.
 
     Args:
         reading: The run.
 
     Returns:
-        A table; the example shows its columns.
+        A row per class: digit (its label), probability, and right (all False without a right answer).
 
     Example:
         >>> import xformer
@@ -81,27 +82,27 @@ def classes(reading: Reading) -> pd.DataFrame:
 
 
 CROWDED = 6
-"""From so many heads on, a panel is called “2.3” for layer 2, head 3."""
+"""From this many heads, panels have short titles: “2.3” for layer 2, head 3."""
 
 
 def over_image(
     reading: Reading, *, query: int = 0, laid: str = "heads", layer: int | None = None, head: int | None = None
 ) -> pd.DataFrame:
-    """What one position of a vision model looks at.
+    """Show the attention of one position of a vision model over the image, panel by panel.
 
     Args:
         reading: A run on an image.
-        query: The position that looks, from 0: the class token where there is one.
-        laid: "heads", a panel a head and their mean in a row for each layer, or "rollout", a panel after each layer.
+        query: The query position, from 0: the class token if there is one.
+        laid: "heads" for a row per layer with a panel for each head and for their mean, or "rollout" for a panel per layer.
         layer: Only this attention layer, from 0.
         head: Only this head of each layer, from 0.
 
     Returns:
-        One row a key: row and panel of the picture, place (the class token or a patch), weight of that key.
+        A row per panel and key: row and panel (the title) in the figure, place (the class token or a patch) and weight.
 
     Raises:
-        UnavailableError: The model reads no image that is cut into patches.
-        EditError: There is no such layer or head.
+        UnavailableError: If the model does not read an image in patches.
+        EditError: If there is no such layer or head.
 
     Example:
         >>> import xformer
@@ -121,10 +122,10 @@ def over_image(
 
 
 def patch_grid(reading: Reading) -> tuple[int, int]:
-    """Rows and columns of the patches of an image; they are its last positions.
+    """Return the number of rows and columns of an image's patches, which are the last positions of the input.
 
     Raises:
-        UnavailableError: The model reads no image that is cut into patches.
+        UnavailableError: If the model does not read an image in patches.
     """
     shape, of, n = reading.subject.shape, reading.subject.input, len(reading.ids())
     if shape.image:
@@ -155,7 +156,7 @@ def _heads(reading: Reading, query: int, layer: int | None, head: int | None) ->
 
 
 def patch_weights(model: Transformer) -> Float[Tensor, "d_model y x"]:
-    """What each number of a patch's vector adds up: its weights on the pixels. Raises `InputError` without patches."""
+    """Return the pixel weights of each dimension of the patch embedding. Raises `InputError` for a model without patches."""
     if not isinstance(model.embedding, PatchEmbedding):
         raise InputError("Only a model of images has patch filters, and this one reads tokens.")
     side = model.config.patch
@@ -163,13 +164,16 @@ def patch_weights(model: Transformer) -> Float[Tensor, "d_model y x"]:
 
 
 def patch_filters(reading: Reading) -> pd.DataFrame:
-    """The filters of the patch embedding, the strongest first, one row a weight: filter, pixel_y, pixel_x, weight.
+    """Tabulate the filters of the patch embedding, those with the largest norm first.
 
     Args:
-        reading: The run.
+        reading: Any run of the model.
 
     Returns:
-        A table; the example shows its columns.
+        A row per filter and pixel: filter ("dimension 5"), pixel_y, pixel_x (from 0) and weight.
+
+    Raises:
+        InputError: If the model reads tokens.
 
     Example:
         >>> import xformer
@@ -184,13 +188,16 @@ def patch_filters(reading: Reading) -> pd.DataFrame:
 
 
 def filter_components(reading: Reading) -> pd.DataFrame:
-    """The directions in which the filters differ most, named by their share of the variance; columns as in `patch_filters`.
+    """Compute the principal components of the patch filters.
 
     Args:
-        reading: The run.
+        reading: Any run of the model.
 
     Returns:
-        A table; the example shows its columns.
+        The columns of `patch_filters`; filter is the component with its share of the variance ("component 1: 40%").
+
+    Raises:
+        InputError: If the model reads tokens.
 
     Example:
         >>> import xformer
@@ -211,18 +218,21 @@ def _table(filters: Float[Tensor, "filter y x"], names: Sequence[str]) -> pd.Dat
 
 
 def place_cosines(reading: Reading) -> Float[Tensor, "patch patch"]:
-    """The cosine of each patch's position vector with every other's. Raises `InputError` where no positions are added."""
+    """Return the cosines of all pairs of patches' position vectors. Raises `InputError` if no position vectors are added."""
     return cosine_matrix(added_positions(reading)[1:])  # without the class token
 
 
 def patch_places(reading: Reading) -> pd.DataFrame:
-    """One row per pair of patches: patch, other (by row and column, "r1 c3"), cosine, itself.
+    """Compare the position vectors of every pair of patches.
 
     Args:
-        reading: The run.
+        reading: Any run of the model.
 
     Returns:
-        A table; the example shows its columns.
+        A row per pair: patch and other (row and column, "r1 c3"), cosine, and itself (whether both are the same patch).
+
+    Raises:
+        InputError: If the model adds no position vectors.
 
     Example:
         >>> import xformer

@@ -1,10 +1,10 @@
-"""Fourier analysis of the embeddings of numbers: how much of their variance turns at each frequency.
+"""Fourier analysis of the embeddings of numbers: how their variance is distributed over frequencies.
 
-    F[k] = Σ_n x_n e^(−2πi k n / N)      the discrete Fourier transform over the N numbers, their mean taken off
-    share of frequency k = |F[k]|² (and that of N − k, its mirror image) of the whole power, summed over the dimensions
+    F[k] = Σ_n x_n e^(−2πi k n / N)      the discrete Fourier transform over the N numbers, after subtracting their mean
+    share of frequency k = |F[k]|² (plus that of its mirror image N − k) / total power, each summed over the dimensions
 
 A model that learns to add modulo N can lay the numbers on circles, one per frequency (Nanda et al. 2023, arXiv:2301.05217, §4).
-Random vectors have peaks too, so each share is held against those of the same vectors in shuffled order.
+Random vectors have peaks too, so each share is compared with those of the same vectors in shuffled order.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from xformer.analysis.embeddings import vocabulary_vectors
 from xformer.reading import Reading
 
 FEWEST_NUMBERS = 8
-"""Fewer have too few frequencies for a peak to mean anything."""
+"""With fewer numbers there are too few frequencies for a peak to be meaningful."""
 PEAK_OVER_CHANCE = 1.5
-"""A peak is at least so many times the highest share of any shuffle."""
+"""The strongest peak must be at least this many times the highest share of any shuffle."""
 N_SHUFFLES, FEWEST_SHUFFLES = 999, 19
-"""Random orders that a spectrum is compared with; of very many numbers fewer, down to the second."""
+"""The largest and smallest numbers of random orders that a spectrum is compared with; more numbers allow fewer orders."""
 MOST_SHUFFLED = 2 * 10**8
-"""Entries (shuffles × numbers × dimensions) that are transformed for the comparison: a few seconds of work."""
+"""The most entries (shuffles × numbers × dimensions) transformed for the comparison: a few seconds of work."""
 BLOCK_BYTES = 16 * 1024**2
-"""Memory that one block of the transform may take."""
+"""Memory that one block of the transform may use."""
 BYTES_PER_ENTRY = 48
-"""Of a block: the entries in float64, in their order, transformed, and squared."""
+"""Memory per entry of a block: as float64, reordered, transformed, and squared."""
 Step = Callable[[int, int], None]
-"""Called with the steps done and their total. An exception that it raises ends the computation."""
+"""Called with the number of steps done and in total. Raising an exception stops the computation."""
 
 
 def numbers(reading: Reading) -> range:
-    """The tokens that are numbers, in their order; none where the task reads something else."""
+    """Return the tokens that are numbers, in order: those of the task, possibly none; without a task, all tokens."""
     if isinstance(reading.subject, TaskModel):
         return range(1, 1 + reading.subject.task.rule.n_numbers)
     return range(len(reading.subject.labels))
 
 
 def number_vectors(reading: Reading, stack: str | None = None) -> Float[Tensor, "number d_model"]:
-    """The vectors of the numbers, in their order."""
+    """Return the vectors of the numbers, in order."""
     return vocabulary_vectors(reading, stack)[list(numbers(reading))]
 
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """How the variance of the numbers' vectors is shared out among the frequencies."""
+    """How the variance of the numbers' vectors is distributed over the frequencies."""
 
     n: int
-    """How many numbers there are."""
+    """The number of numbers."""
     shares: Float[Tensor, " frequency"]
-    """Of the frequencies 1, 2, … n // 2: turns over all the numbers. They sum to 1."""
+    """The shares of the frequencies 1, 2, … n // 2, in turns over all numbers. They sum to 1."""
     chance: float
     """The highest share of any frequency in any shuffle."""
     n_shuffles: int
 
     @property
     def peaks(self) -> list[int]:
-        """The frequencies that stand out from every shuffle, the strongest first; none where the strongest does not
-        stand out clearly."""
+        """The frequencies whose share exceeds that of every shuffle, strongest first; empty if the strongest is not clear, see
+        `PEAK_OVER_CHANCE`."""
         order = self.shares.argsort(descending=True).tolist()
         if not self.chance or self.shares[order[0]] < PEAK_OVER_CHANCE * self.chance:
             return []
@@ -78,51 +78,51 @@ class Spectrum:
 def power_shares(
     vectors: Float[Tensor, "number d_model"], orders: Int[Tensor, "order number"] | None = None
 ) -> Float[Tensor, "order frequency"]:
-    """The share of each frequency in the vectors' variance over the numbers.
+    """Return the share of each frequency in the vectors' variance over the numbers.
 
-    Takes `BLOCK_BYTES` of memory besides its result: orders and dimensions are transformed in blocks.
+    Orders and dimensions are transformed in blocks, which use `BLOCK_BYTES` of memory besides the result.
 
     Args:
         vectors: The vectors of the numbers.
-        orders: At which place each number is read, for each order; its own place where none are given.
+        orders: Permutations; each gives the place of every number. By default, only the natural order.
 
     Returns:
-        The shares of the frequencies 1 … n // 2, which sum to 1; all 0 where the vectors are all equal.
+        The shares of the frequencies 1 … n // 2, which sum to 1; all 0 if the vectors are all equal.
     """
     n, d_model = vectors.shape
     orders = torch.arange(n)[None] if orders is None else orders
     power = torch.zeros(len(orders), n // 2, dtype=torch.float64)
-    entries = max(1, BLOCK_BYTES // (BYTES_PER_ENTRY * n))  # numbers' entries [number] that fit a block
+    entries = max(1, BLOCK_BYTES // (BYTES_PER_ENTRY * n))  # rows of n entries that fit in a block
     width = min(d_model, entries)
     for first in range(0, d_model, width):
         part = vectors[:, first : first + width].double().T  # [dimension, number]
         centred = part - part.mean(dim=1, keepdim=True)
         for block in range(0, len(orders), max(1, entries // width)):
-            at = orders[block : block + max(1, entries // width)].argsort(dim=-1)  # [order, place]: who stands there
+            at = orders[block : block + max(1, entries // width)].argsort(dim=-1)  # [order, place]: the number there
             read = centred[:, at].transpose(0, 1)  # [order, dimension, place]
             waves = torch.fft.rfft(read, dim=-1)[..., 1:]  # [order, dimension, frequency]
             power[block : block + len(at)] += torch.view_as_real(waves).square().sum(dim=(1, -1))
     if n % 2 == 0:
-        power[:, -1] /= 2  # k and n − k are one wave, but n / 2 is its own mirror image
+        power[:, -1] /= 2  # the others stand for two equal terms, k and n − k; n / 2 is its own mirror image
     total = power.sum(dim=-1, keepdim=True)
     return torch.where(total > 0, power / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)
 
 
 def shuffles_for(n: int, d_model: int) -> int:
-    """How many random orders of so many vectors a spectrum is compared with."""
+    """Return the number of random orders that a spectrum of n vectors is compared with."""
     return max(FEWEST_SHUFFLES, min(N_SHUFFLES, MOST_SHUFFLED // max(1, n * d_model)))
 
 
 def spectrum_of(
     vectors: Float[Tensor, "number d_model"], n_shuffles: int | None = None, seed: int = 0, *, step: Step | None = None
 ) -> Spectrum:
-    """The shares of the frequencies, and the highest share in random orders of the same vectors.
+    """Compute the shares of the frequencies, and the highest share in random orders of the same vectors.
 
     Args:
-        vectors: The vectors of the numbers, in their order.
-        n_shuffles: How many random orders are tried; `shuffles_for` them by default.
-        seed: Of the orders.
-        step: Called with the number of orders done.
+        vectors: The vectors of the numbers, in order.
+        n_shuffles: The number of random orders; by default that of `shuffles_for`.
+        seed: The seed of the orders.
+        step: Called with the number of orders done and in total.
     """
     vectors, n = vectors.cpu(), len(vectors)
     n_shuffles = shuffles_for(*vectors.shape) if n_shuffles is None else n_shuffles
@@ -137,19 +137,20 @@ def spectrum_of(
 
 
 def number_spectrum(reading: Reading, stack: str | None = None, *, step: Step | None = None) -> Spectrum:
-    """The spectrum of the vectors of the numbers; see `spectrum_of`."""
+    """Compute the spectrum of the numbers' vectors; see `spectrum_of`."""
     return spectrum_of(number_vectors(reading, stack), step=step)
 
 
 def spectrum(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
-    """One row per frequency: frequency (turns over all numbers), period (numbers a turn takes), share, chance, above_chance.
+    """Compute the spectrum of the embeddings of numbers, next to the peaks that chance alone reaches.
 
     Args:
-        reading: The run.
-        stack: "encoder" or "decoder", where a model has both.
+        reading: Any run of the model.
+        stack: "encoder" or "decoder" of an encoder-decoder.
 
     Returns:
-        A table; the example shows its columns.
+        A row per frequency: frequency (turns over all numbers), period (numbers per turn), share (of the variance), chance (the
+        highest share of any frequency in any shuffle) and above_chance.
 
     Example:
         >>> import xformer
@@ -167,24 +168,24 @@ def spectrum(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class Circle:
-    """The numbers seen in the plane in which one frequency turns."""
+    """The numbers projected onto the plane of one frequency."""
 
     points: Float[Tensor, "number 2"]
-    """Along the plane's two axes, which are at right angles; the first points as the frequency's cosine does."""
+    """Coordinates along two orthogonal axes of the plane; the first has the direction of the frequency's cosine."""
     uneven: float
-    """By how much the numbers' distances from the middle vary, as a share of their mean: 0 on a perfect circle."""
+    """The standard deviation of the distances from the centre divided by their mean: 0 on a perfect circle."""
     explained: float
     """The share of the vectors' variance that lies in the plane."""
 
 
 def circle_of(vectors: Float[Tensor, "number d_model"], frequency: int) -> Circle:
-    """Project the numbers on the plane of a frequency: that of Σ x_n cos(2πkn/N) and Σ x_n sin(2πkn/N)."""
+    """Project the numbers onto the plane of a frequency, spanned by Σ x_n cos(2πkn/N) and Σ x_n sin(2πkn/N)."""
     centred = vectors.double() - vectors.double().mean(dim=0)  # [number, d_model]
     angle = 2 * torch.pi * frequency * torch.arange(len(vectors), dtype=torch.float64) / len(vectors)
     waves = torch.stack((angle.cos(), angle.sin()))  # [2, number]
     axes, _ = torch.linalg.qr((waves @ centred).T)  # [d_model, 2 at most]
     points = torch.nn.functional.pad(centred @ axes, (0, 2 - axes.shape[1]))  # [number, 2]
-    points = points * torch.where((waves * points.T).sum(dim=1) < 0, -1.0, 1.0)  # an axis has no direction of its own
+    points = points * torch.where((waves * points.T).sum(dim=1) < 0, -1.0, 1.0)  # the sign of an axis is arbitrary
     radius = points.norm(dim=1)
     mean = radius.mean()
     total = centred.square().sum()
@@ -196,15 +197,16 @@ def circle_of(vectors: Float[Tensor, "number d_model"], frequency: int) -> Circl
 
 
 def circle(reading: Reading, *, frequency: int, stack: str | None = None) -> pd.DataFrame:
-    """One row per number: its name, its place on the two axes, its distance from the middle, and its phase, 0 to 1 turn.
+    """Project the embeddings of the numbers onto the plane of one frequency.
 
     Args:
-        reading: The run.
+        reading: Any run of the model.
         frequency: The frequency, in turns over all numbers.
-        stack: "encoder" or "decoder", where a model has both.
+        stack: "encoder" or "decoder" of an encoder-decoder.
 
     Returns:
-        A table; the example shows its columns.
+        A row per number: number (its label), cosine_axis and sine_axis (coordinates), radius (distance from the centre) and
+        phase (the expected angle, in turns from 0 to 1).
 
     Example:
         >>> import xformer

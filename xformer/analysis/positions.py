@@ -1,13 +1,13 @@
-"""How a model knows where a token is: what is done at each position, and what two positions make of each other.
+"""How a model represents positions: what is applied at each position, and how two positions affect each other's score.
 
     added       P[i] · P[j]                       sinusoidal, learned, mirror
     turned      (R_i q) · (R_j k)                 the same q and k at any two positions          (Su et al. 2021, §3.4)
     biased      b_head(i − j)                     added to the score itself: ALiBi, T5
 
-Each is a matrix [query, key]; `position_offsets` reads it along its diagonals. For the sinusoidal kind with an even d_model
-every diagonal is constant, Σ cos(offset · ω); for rotary it is Σ over pairs as well, by construction.
+Each is a matrix [query, key]; `position_offsets` reads it along its diagonals. For sinusoidal positions with an even d_model
+every diagonal is constant, Σ cos(offset · ω); for rotary positions it is constant, a sum over pairs, by construction.
 
-`kind` is the name of a kind of positions, the model's own where none is given; `stack` the side of an encoder-decoder.
+`kind` is the name of a kind of positions, by default the model's own; `stack` selects one side of an encoder-decoder.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from xformer.trace import record
 def added_positions(
     reading: Reading, n: int | None = None, *, kind: str | None = None, stack: str | None = None
 ) -> Float[Tensor, "pos d_model"]:
-    """What is added at each of the first `n` positions: all that the model can have, or where that hangs on the end of the
-    input, that it has. A kind that learns nothing can be added to any model.
+    """Return the vectors added at the first `n` positions, by default at all positions that the model supports.
 
-    Raises `InputError` for one that adds nothing that this model has.
+    If the vectors depend on the end of the input, the default is the length of this input. A kind without parameters can be
+    computed for any model. Raises `InputError` for a kind that adds no vectors this model has.
     """
     if not isinstance(reading.subject, BareModel):
         how, found = found_positions(reading, stack)
         if how != "added":
-            raise UnavailableError(f"{reading.subject.name} adds no vectors for its positions.")
+            raise UnavailableError(f"{reading.subject.name} adds no position vectors.")
         return found if n is None else found[:n]
     config, chosen = own_model(reading.subject).config, kind_of(reading, kind)
     is_own = chosen is config.position_kind
     if chosen.acts_on != "stream" or not (is_own or chosen.can_be_drawn(config)):
-        raise InputError(f"{chosen.title} positions add nothing that this model has; its own are {config.positions}.")
+        raise InputError(f"{chosen.title} positions add no vectors that this model has; it uses {config.positions}.")
     n = config.max_len if n is None else n
     if not is_own:
         sizes = config.replace(positions=chosen.name, max_len=max(n, config.max_len))
@@ -69,21 +69,21 @@ def added_positions(
 def position_values(
     reading: Reading, *, positions: Sequence[int] | None = None, kind: str | None = None, stack: str | None = None
 ) -> pd.DataFrame:
-    """Tabulate what a kind of positions does at each position.
-
-    Of vectors that are added one row a number (position, dimension, value), of queries and keys that are rotated one row a
-    pair of dimensions (position, pair, angle in radians, not reduced, cos, sin).
-
-    Raises `InputError` where a kind does neither in this model.
+    """Tabulate what a kind of positions applies at each position: added vectors, or rotation angles of queries and keys.
 
     Args:
         reading: The run.
-        positions: The positions, from 0; all of them by default.
+        positions: The positions, from 0; all by default.
         kind: A kind of positions (`ModelConfig.positions`); the model's own by default.
-        stack: "encoder" or "decoder", where a model has both.
+        stack: "encoder" or "decoder" of an encoder-decoder.
 
     Returns:
-        A table; the example shows its columns.
+        For added vectors, a row per number: position, dimension (from 0) and value. For rotated queries and keys, a row per
+        pair of dimensions: position, pair (from 0), angle (in radians, not reduced to one turn), cos and sin.
+
+    Raises:
+        InputError: If the kind does neither in this model.
+        UnavailableError: If an external model only adds biases to its scores, or nothing was found.
 
     Example:
         >>> import xformer
@@ -95,7 +95,9 @@ def position_values(
     if not isinstance(reading.subject, BareModel):
         how, found = found_positions(reading, stack)
         if how == "biased":
-            raise UnavailableError(f"{reading.subject.name} adds to its scores; nothing is done at a position itself.")
+            raise UnavailableError(
+                f"{reading.subject.name} adds biases to its scores; nothing is applied at single positions."
+            )
         shown = [at for at in (range(len(found)) if positions is None else positions) if at < len(found)]
         return _added_table(found[shown], shown) if how == "added" else _angle_table(found[shown].double(), shown)
     if kind_of(reading, kind).acts_on != "queries and keys":
@@ -111,16 +113,16 @@ def position_values(
 def position_curves(
     reading: Reading, *, dimensions: Sequence[int], positions: Sequence[int] | None = None, stack: str | None = None
 ) -> pd.DataFrame:
-    """Some dimensions of the vectors that the model adds, as curves: position, dimension, value.
+    """Tabulate chosen dimensions of the added position vectors, for curves over the positions.
 
     Args:
         reading: The run.
         dimensions: The dimensions, from 0.
-        positions: The positions, from 0; all of them by default.
-        stack: "encoder" or "decoder", where a model has both.
+        positions: The positions, from 0; all by default.
+        stack: "encoder" or "decoder" of an encoder-decoder.
 
     Returns:
-        A table; the example shows its columns.
+        A row per dimension and position: position, dimension and value.
 
     Example:
         >>> import xformer
@@ -144,22 +146,24 @@ def position_offsets(
     stack: str | None = None,
     most: int | None = None,
 ) -> pd.DataFrame:
-    """What two of the first `n` positions make of each other by how far apart they are, offset = key − query.
+    """Tabulate how two of the first `n` positions affect each other's score, by their offset = key − query.
 
-    Where something is added to scores: head, offset, bias; of a causal stack the past; `most` leaves out offsets, evenly and
-    the same on both sides of 0, so that each head has at most so many rows. Else, along each diagonal of the products: offset,
-    mean, low, high, and how many pairs there are. Turned is a query that meets its own key, both of length 1 and with the same
-    share in every pair. Raises `InputError` where a kind does nothing that this model has.
+    For rotary positions the products are those of a query with an equal key, both of norm 1 with equal shares in every pair.
 
     Args:
         reading: The run.
-        n: The number of positions.
+        n: The number of positions; by default as many as the model supports.
         kind: A kind of positions (`ModelConfig.positions`); the model's own by default.
-        stack: "encoder" or "decoder", where a model has both.
-        most: The most rows.
+        stack: "encoder" or "decoder" of an encoder-decoder.
+        most: The most offsets per head in a table of biases; offsets are skipped evenly, and symmetrically around 0.
 
     Returns:
-        A table; the example shows its columns.
+        For biases on scores: head (from 0), offset and bias, in a causal stack only for offsets ≤ 0. For other kinds, a row per
+        diagonal of the products: offset, mean, low, high and pairs (the number of pairs of positions).
+
+    Raises:
+        InputError: If the kind does nothing that this model has.
+        UnavailableError: If nothing was found in an external model.
 
     Example:
         >>> import xformer
@@ -183,13 +187,13 @@ def position_offsets(
 
 
 def dot_products(vectors: Float[Tensor, "pos d_model"]) -> Float[Tensor, "query key"]:
-    """Each position's vector times each other's, in double precision."""
+    """Return the dot products of all pairs of position vectors, in double precision."""
     vectors = vectors.double()
     return vectors @ vectors.T
 
 
 def by_offset(matrix: Float[Tensor, "query key"]) -> pd.DataFrame:
-    """Along each diagonal: offset = key − query, the mean, the lowest and the highest entry, and how many there are."""
+    """Summarise each diagonal: offset = key − query, mean, lowest and highest entry, and number of entries."""
     n = len(matrix)
     diagonals = [(offset, matrix.diagonal(offset)) for offset in range(1 - n, n)]
     rows = [(offset, line.mean().item(), line.min().item(), line.max().item(), len(line)) for offset, line in diagonals]
@@ -197,7 +201,7 @@ def by_offset(matrix: Float[Tensor, "query key"]) -> pd.DataFrame:
 
 
 def wavelengths(config: ModelConfig) -> Float[Tensor, " pair"]:
-    """How many positions each wave takes for one turn: 2π · base^(2i/width), the width being d_model, or d_head (rotary)."""
+    """Return the wavelength of each pair in positions: 2π · base^(2i/width), where width is d_model, or d_head for rotary."""
     width = config.position_kind.wave_width(config)
     pair = torch.arange(0, width, 2, dtype=torch.float64)  # [pair]: 2i
     return 2 * torch.pi * config.position_base ** (pair / width)
@@ -210,7 +214,7 @@ def _biases(reading: Reading, n: int, kind: PositionKind, stack: str | None, mos
     name, chosen = _stack_of(reading, stack)
     table = chosen.positions.table if kind is own.position_kind else None
     if table is None and kind.learned(config):
-        raise InputError(f"This model has learned no {kind.title} positions; {own.positions} is its kind.")
+        raise InputError(f"This model has not learned {kind.title} positions; it uses {own.positions}.")
     causal = config.looks_back_only(name)
     step = 1 if most is None else max(1, math.ceil((2 * n - 1) / most))
     far = (n - 1) // step * step
@@ -222,25 +226,25 @@ def _biases(reading: Reading, n: int, kind: PositionKind, stack: str | None, mos
 
 
 def kind_of(reading: Reading, name: str | None) -> PositionKind:
-    """The kind of positions of that name, the model's own where none is given."""
+    """Return the kind of positions with that name; by default the model's own."""
     return own_model(reading.subject).config.position_kind if name is None else POSITION_KINDS[name]
 
 
 def are_turned(reading: Reading, kind: str | None, stack: str | None) -> bool:
-    """Whether queries and keys are turned, by a kind, or by the model itself."""
+    """Return whether queries and keys are rotated, by the given kind or by the model itself."""
     if not isinstance(reading.subject, BareModel):
         return found_positions(reading, stack)[0] == "turned"
     return kind_of(reading, kind).acts_on == "queries and keys"
 
 
 def _stack_of(reading: Reading, stack: str | None) -> tuple[str, Stack]:
-    """The encoder or the decoder by name, the first there is where none is named."""
+    """Return the name and module of a stack, by default of the first one."""
     name = stack or reading.subject.shape.sites[0].stack
     return name, getattr(own_model(reading.subject), name)
 
 
 def _turned(config: ModelConfig) -> int:
-    """The head's dimensions, made even: rotary positions turn them in pairs."""
+    """Return the head's number of dimensions, rounded up to even: rotary positions rotate pairs."""
     return config.d_head + config.d_head % 2
 
 
@@ -248,9 +252,9 @@ Found = Literal["added", "turned", "biased"]
 
 
 def found_positions(reading: Reading, stack: str | None = None) -> tuple[Found, Tensor]:
-    """Which of the three, and its numbers: [pos, d_model], [pos, pair] or [head, query, key].
+    """Return how an external model represents positions, and its values: [pos, d_model], [pos, pair] or [head, query, key].
 
-    Raises `UnavailableError` where none was found.
+    Raises `UnavailableError` if nothing was found.
     """
     stack = (stack or "encoder") if reading.is_pair else reading.output_stack
     at = f"{stack}." if reading.is_pair else ""
@@ -273,18 +277,18 @@ def found_positions(reading: Reading, stack: str | None = None) -> tuple[Found, 
 
 
 def _added_table(vectors: Float[Tensor, "pos d_model"], positions: Sequence[int]) -> pd.DataFrame:
-    """One row a number: position, dimension, value."""
+    """Tabulate vectors, a row per number: position, dimension, value."""
     return array_table({"position": positions}, {"dimension": range(vectors.shape[1])}, value=vectors.double())
 
 
 def _angle_table(angles: Float[Tensor, "pos pair"], positions: Sequence[int]) -> pd.DataFrame:
-    """One row a pair of dimensions: position, pair, angle, cos, sin."""
+    """Tabulate angles, a row per pair of dimensions: position, pair, angle, cos, sin."""
     table = _added_table(angles, positions).rename(columns={"dimension": "pair", "value": "angle"})
     return table.assign(cos=angles.cos().flatten().numpy(force=True), sin=angles.sin().flatten().numpy(force=True))
 
 
 def found_biases(bias: Float[Tensor, "head query key"]) -> pd.DataFrame:
-    """Head, offset = key − query, and the bias there, the mean of its pairs, which are alike where only distance counts."""
+    """Tabulate head, offset = key − query, and the mean bias of the pairs with that offset, usually all equal."""
     n_query, n_key = bias.shape[1:]
     offsets = range(1 - n_query, n_key)
     means = [bias.double().diagonal(offset, dim1=1, dim2=2).mean(dim=1) for offset in offsets]
@@ -292,38 +296,38 @@ def found_biases(bias: Float[Tensor, "head query key"]) -> pd.DataFrame:
 
 
 def turned_products(angles: Float[Tensor, "pos pair"]) -> Float[Tensor, "query key"]:
-    """q · k of one vector turned to two positions, of length 1 and with the same share in every pair."""
+    """Return q · k of one vector rotated to two positions, of norm 1 with equal shares in every pair."""
     c, s = angles.double().cos(), angles.double().sin()
     return (c @ c.T + s @ s.T) / angles.shape[1]
 
 
 ROUNDING = 1e-4
-"""Logits that differ by less than this share of the largest are the same but for single precision."""
+"""Logits that differ by less than this share of the largest are equal up to single precision."""
 
 MOST_TOKENS_READ = 32
-"""More would show no more."""
+"""More tokens would not show more."""
 
 
 @dataclass(frozen=True)
 class OrderTest:
-    """What a model without positions makes of the same tokens (patches) in another order."""
+    """How the logits of a model without positions change when its tokens (patches) are reordered."""
 
     difference: float
-    """The largest difference of any logit, each token's output compared with its own in the other order."""
+    """The largest difference of any logit, comparing each token's output in both orders."""
     scale: float
     """The largest magnitude of any logit."""
 
     @property
     def is_blind(self) -> bool:
-        """Whether nothing but rounding is left of the order."""
+        """Whether the order makes no difference beyond rounding."""
         return self.difference <= ROUNDING * self.scale
 
 
 def order_test(reading: Reading) -> OrderTest | None:
-    """Run a model of one stack with its positions off on its input (the first `MOST_TOKENS_READ` tokens), and backwards.
+    """Run a single-stack model with its positions disabled on its input (the first `MOST_TOKENS_READ` tokens) and its reverse.
 
-    An image is put together from its patches in reverse order; its class token stays in front. None for a model of two stacks,
-    and where backwards is the same as forwards, so that there is nothing to be seen.
+    The patches of an image are reversed; its class token stays in front. Returns None for a model with two stacks, and if the
+    reversed input equals the input, so that there is nothing to compare.
     """
     model = own_model(reading.subject)
     config, inputs = model.config, reading.example.tokens[:1]
@@ -335,14 +339,14 @@ def order_test(reading: Reading) -> OrderTest | None:
     # [out, vocab] each
     forwards, backwards = (record(model, x, edits=off, keep=["logits"]).logits[0] for x in (inputs, other))
     if config.patch:
-        forwards, backwards = forwards[:1], backwards[:1]  # the answer is read at the class token alone
+        forwards, backwards = forwards[:1], backwards[:1]  # only the class token has an output
     else:
         backwards = backwards.flip(0)
     return OrderTest((forwards - backwards).abs().max().item(), forwards.abs().max().item())
 
 
 def reversed_patches(pixels: Int[Tensor, "batch pixel"], patch: int) -> Int[Tensor, "batch pixel"]:
-    """The same images with their patches in reverse order: the last one first, each as it is inside."""
+    """Return the same images with their patches in reverse order; pixels within a patch keep their order."""
     side = math.isqrt(pixels.shape[-1])
     across = side // patch
     tiles = pixels.view(-1, across, patch, across, patch)  # [batch, row, y, column, x]
