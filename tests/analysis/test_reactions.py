@@ -57,5 +57,5 @@ def test_each_atom_goes_to_where_the_head_looks_and_agreement_can_fail() -> None
 def test_what_is_no_reaction_is_refused() -> None:
     reading = reading_of("C O . N", {})
     assert not is_reaction(reading)
-    with pytest.raises(InputError, match="Atoms are mapped in a reaction"):
+    with pytest.raises(InputError, match="Atoms can only be mapped in a reaction"):
         xformer.analysis.atom_mapping(reading, layer=0, head=0)

@@ -168,7 +168,9 @@ def test_sublayers_that_rounding_hides_are_no_sources(monkeypatch: pytest.Monkey
     shape = reading.subject.shape
     less = dataclasses.replace(shape, sites=tuple(site for site in shape.sites if site.path != "decoder.0.ffn"))
     monkeypatch.setitem(vars(reading.subject), "shape", less)
-    reason = "In layer 1 attention and feed-forward could not be separated: what they add is rounded to bfloat16"
+    reason = (
+        "In layer 1 attention and feed-forward could not be separated, because what they add is rounded to bfloat16"
+    )
     with pytest.raises(UnavailableError, match=reason):
         why(reading, layer=1, head=0, query=4, key=2)
     with pytest.raises(UnavailableError, match=reason):

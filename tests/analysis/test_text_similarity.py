@@ -55,7 +55,7 @@ def test_a_projected_vector_is_the_usual_one_where_the_class_makes_it() -> None:
 
 def test_what_cannot_be_compared_says_why() -> None:
     for name, texts, pooling, error, sentence in (
-        ("GPT2Model", TEXTS, "own", UnavailableError, "makes no vector of its own"),
+        ("GPT2Model", TEXTS, "own", UnavailableError, "has no pooled vector of its own"),
         ("T5Model", TEXTS, None, UnavailableError, "encoder-decoder"),
         ("BertModel", [], None, InputError, "got none"),
         ("BertModel", TEXTS, "max", InputError, "one of mean, last, first, own"),

@@ -252,7 +252,7 @@ def test_many_inputs_are_counted_and_the_code_counts_again(open_page: Open, monk
     [code] = app.code
     assert len(left_by(re.sub(r"samples=\d+", "samples=20", code.value))["picture"]) == 5
     app = open_page(COMPARE, a="modular", b="modular~ablate:decoder.0.attn.0", panel="lengths")
-    assert "all have one length" in text(app)
+    assert "have the same length" in text(app)
 
 
 def test_a_deep_link_restores_step_panel_models_and_mode(open_page: Open) -> None:

@@ -271,8 +271,8 @@ def found_positions(reading: Reading, stack: str | None = None) -> tuple[Found, 
         if name.startswith(stack) and name.endswith(".pos_bias") and "cross" not in name:
             return "biased", reading[name][0]
     raise UnavailableError(
-        f"Nothing was found in {reading.subject.name} that tells it where a token is: no vectors that are added, no angles and "
-        "no biases. What it has may sit where it cannot be seen, or its mask is all there is."
+        f"No position information was found in {reading.subject.name}: no added vectors, no angles and no biases. It may be "
+        "computed where it cannot be recorded, or the model may rely on its mask alone."
     )
 
 

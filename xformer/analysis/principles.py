@@ -1,10 +1,10 @@
-"""Attention step by step: on a few words with short vectors, in one cell of a real head, and its cost and scaling.
+"""Attention step by step: on a few words with short vectors, in one cell of a trained head, and its cost and scaling.
 
-average     Y = softmax(X Xᵀ) X                              no parameters: each word becomes a mean of all words
+average     Y = softmax(X Xᵀ) X                              no parameters: each word becomes a weighted mean of all words
 q, k, v     Y = softmax(Q Kᵀ / √d) V,   Q = X W_Q, …          Vaswani et al. 2017, §3.2.1
 mask        S[i, j] = −∞ for j > i                            ibid., §3.2.3
 heads       concat(head₁ … headₕ) W_O                         ibid., §3.2.2
-position    f(P X) = P f(X) for every permutation P
+position    f(P X) = P f(X) for every permutation P           holds for f without positions
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from xformer.reading import Reading
 
 MOST_WORDS, LONGEST_WORD = 8, 14
 NO_MASK, BEFORE, AFTER, ZERO = "no mask", "−∞ before the softmax", "0 after the softmax", "0 before the softmax"
-"""Ways to treat later keys: `BEFORE` is the right way to forbid them, the last two are mistakes that people make."""
+"""Ways to treat later keys: `BEFORE` is the correct mask, the last two are common mistakes."""
 BETWEEN_WORDS = ("scores", "weights")
-"""The matrices whose columns are words, as their rows are."""
+"""The matrices whose columns, like their rows, are words."""
 Matrix = Float[Tensor, "row column"]
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A few words with a vector of d numbers each, drawn from a seed; `own` is a word whose vector was set by hand.
+    """A few words with a vector of d numbers each, drawn from a seed; `own` is a word and the vector set for it by hand.
 
-    Raises `InputError` where there are fewer than two words, more than eight, or one is too long.
+    Raises `InputError` for fewer than two or more than eight words, and for a word that is too long.
     """
 
     text: str
@@ -66,7 +66,7 @@ class Sentence:
 
     @property
     def names(self) -> list[str]:
-        """The words with their positions in front, so that repeats stay distinct."""
+        """The words prefixed with their positions, so that repeated words stay distinct."""
         return numbered(self.words)
 
     @property
@@ -78,57 +78,58 @@ class Sentence:
         return drawn
 
     def in_order(self, order: Sequence[int]) -> Sentence:
-        """The same words in another order."""
+        """Return the same words in another order."""
         return replace(self, text=" ".join(self.words[at] for at in order))
 
     def average(self) -> Mixed:
-        """softmax(X Xᵀ) X: every word asks with its own vector, is found by it, and is mixed in as it is."""
+        """Compute softmax(X Xᵀ) X: the vector of each word serves as its query, key and value."""
         x = self.x
         scores = x @ x.T
         return Mixed(self.names, x, x, x, x, scores, scores.softmax(dim=-1), self._call("average"))
 
     def attention(self, *, mask: str = NO_MASK, n_heads: int = 1, head: int = 0, add_positions: bool = False) -> Mixed:
-        """One of h heads, whose Q = X W_Q, K = X W_K, V = X W_V are drawn from the seed; head i has the i-th slice of columns.
+        """Compute one of h heads: W_Q, W_K and W_V are drawn from the seed, and head i uses the i-th slice of their columns.
 
-        The positions are sinusoids. `mask` is one of "no mask", "−∞ before the softmax" and the two mistakes.
+        Positions are sinusoids. `mask` is one of "no mask", "−∞ before the softmax", "0 after the softmax" and "0 before the
+        softmax".
         """
         rows = self.x + sinusoidal(len(self.words), self.d) if add_positions else self.x
         q, k, v = ((rows @ w).chunk(n_heads, dim=1)[head] for w in learned_matrices(self.d, self.seed))
-        asked = {"mask": mask, "n_heads": n_heads, "head": head, "add_positions": add_positions}
-        return attend(self.names, self.x, q, k, v, mask, self._call("attention", **asked))
+        given = {"mask": mask, "n_heads": n_heads, "head": head, "add_positions": add_positions}
+        return attend(self.names, self.x, q, k, v, mask, self._call("attention", **given))
 
-    def _call(self, method: str, **asked: Any) -> str:
+    def _call(self, method: str, **given: Any) -> str:
         usual = {"mask": NO_MASK, "n_heads": 1, "head": 0, "add_positions": False}
-        arguments = ", ".join(f"{name}={value!r}" for name, value in asked.items() if value != usual[name])
+        arguments = ", ".join(f"{name}={value!r}" for name, value in given.items() if value != usual[name])
         return f"xformer.analysis.principles.{self!r}.{method}({arguments})"
 
 
 @dataclass(frozen=True, eq=False)
 class Mixed:
-    """One attention with all that it computes on the way."""
+    """One attention with all intermediate matrices."""
 
     names: Sequence[str]
-    """Of its rows: the words."""
+    """The names of the rows: the words."""
     x: Float[Tensor, "pos d_model"]
-    """What goes in."""
+    """The input vectors."""
     q: Float[Tensor, "pos d_head"]
     k: Float[Tensor, "pos d_head"]
     v: Float[Tensor, "pos d_value"]
     scores: Float[Tensor, "query key"]
     weights: Float[Tensor, "query key"]
     recipe: str
-    """The call that makes it again."""
+    """The call that repeats the computation."""
     mask: str = NO_MASK
     out_letter: str = "y"
 
     @property
     def out(self) -> Float[Tensor, "query d_value"]:
-        """The mixed values."""
+        """The weighted values."""
         return self.weights @ self.v
 
 
 def attend(names: Sequence[str], x: Matrix, q: Matrix, k: Matrix, v: Matrix, mask: str, recipe: str) -> Mixed:
-    """softmax(Q Kᵀ / √d) V under one of the ways to treat later keys."""
+    """Compute softmax(Q Kᵀ / √d) V with one of the ways to treat later keys."""
     scores = q @ k.T / math.sqrt(q.shape[1])
     later = ~causal_mask(*scores.shape)
     if mask in (BEFORE, ZERO):
@@ -138,7 +139,7 @@ def attend(names: Sequence[str], x: Matrix, q: Matrix, k: Matrix, v: Matrix, mas
 
 
 def head_of(reading: Reading, *, layer: int, head: int) -> Mixed:
-    """The same steps with the real numbers of a causal head: computed again from its q, k and v."""
+    """Recompute a trained causal head from its recorded q, k and v."""
     site = reading.attention_site(layer)
     q, k, v = (reading[f"{site.path}.{name}"][0, head] for name in "qkv")
     names, x = numbered(reading.tokens_of(site.stack)), reading[f"{site.stack}.{site.layer}.resid_pre"][0]
@@ -147,23 +148,23 @@ def head_of(reading: Reading, *, layer: int, head: int) -> Mixed:
 
 
 def order_error(sentence: Sentence, order: Sequence[int], *, add_positions: bool = False) -> float:
-    """max |f(P X) − P f(X)| of attention f: 0 but for rounding where it does not know the order of its rows."""
-    moved, typed = (one.attention(add_positions=add_positions).out for one in (sentence.in_order(order), sentence))
-    return (moved - typed[list(order)]).abs().max().item()
+    """Return max |f(P X) − P f(X)| of attention f: 0 up to rounding if it ignores the order of its rows."""
+    permuted, original = (
+        one.attention(add_positions=add_positions).out for one in (sentence.in_order(order), sentence)
+    )
+    return (permuted - original[list(order)]).abs().max().item()
 
 
 def matrix(mixed: Mixed, *, which: str, n_columns: int | None = None) -> pd.DataFrame:
-    """A matrix of an attention ("x", "q", "scores", "weights", "out", …), one row a cell: matrix, row, column, value.
-
-    `n_columns` are the first ones that are wanted, all by default.
+    """Tabulate one matrix of an attention, a row per cell.
 
     Args:
-        mixed: The attention of a `principles.Sentence`.
+        mixed: The attention, from the methods of a `principles.Sentence`.
         which: The matrix: "x", "q", "k", "v", "scores", "weights" or "out".
-        n_columns: The number of columns to keep, from the first.
+        n_columns: Keep only the first columns; all by default.
 
     Returns:
-        A table; the example shows its columns.
+        A row per cell: matrix (`which`), row and column (words with their positions, or numbered dimensions), value.
 
     Example:
         >>> import xformer
@@ -181,7 +182,7 @@ def matrix(mixed: Mixed, *, which: str, n_columns: int | None = None) -> pd.Data
 
 
 def parts() -> pd.DataFrame:
-    """The registered components of a transformer, one row each: part, title, what it does, and where it was published."""
+    """List the registered components of a transformer, a row each: part, title, explanation, and source of publication."""
     registries = {"Norm": NORMS, "Feed-forward": FEED_FORWARDS, "Mask": MASKS, "Key/value heads": KEY_VALUE_HEADS}
     rows = [
         (part, one.title, one.explanation, one.source) for part, known in registries.items() for one in known.values()
@@ -193,20 +194,20 @@ def parts() -> pd.DataFrame:
 
 
 def word_vectors(words: Sequence[str], d: int, seed: int = 0) -> Float[Tensor, "pos d_model"]:
-    """A vector of d numbers from N(0, 1) for each word: the same word and seed always have the same one."""
+    """Draw a vector of d numbers from N(0, 1) for each word; the same word and seed always give the same vector."""
     seeds = [zlib.crc32(word.encode("utf-8", "replace")) + 7919 * seed for word in words]
     return torch.stack([torch.randn(d, generator=torch.Generator().manual_seed(one)) for one in seeds])
 
 
 def learned_matrices(d: int, seed: int = 0, names: str = "QKV") -> list[Float[Tensor, "d_model d_model"]]:
-    """One matrix a name, standing for learned ones: from N(0, 1/d), so that what goes in and what comes out spread alike."""
+    """Draw one matrix per name in place of learned ones, from N(0, 1/d), so that outputs have the same variance as inputs."""
     draw = torch.Generator().manual_seed(seed)
     return [torch.randn(d, d, generator=draw) / math.sqrt(d) for _ in names]
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionCell:
-    """The numbers of one (query, key) cell, all taken from a trace."""
+    """The numbers of one (query, key) cell, taken from a trace."""
 
     q: Float[Tensor, " d_head"]
     k: Float[Tensor, " d_head"]
@@ -214,7 +215,7 @@ class AttentionCell:
     bias: float
     """What ALiBi adds to the score; 0 without it."""
     score: float
-    """q · k / √d_head + bias, or what else the layer makes of it before the mask."""
+    """q · k / √d_head + bias; if the layer computes something else, its recorded score before the mask."""
     allowed: Bool[Tensor, " key"]
     scores: Float[Tensor, " key"]
     """The query's masked scores: −inf where not allowed."""
@@ -223,9 +224,9 @@ class AttentionCell:
     keys: Float[Tensor, "key d_head"]
     values: Float[Tensor, "key d_value"]
     tokens: tuple[str, ...]
-    """What stands at the keys."""
+    """The tokens at the keys."""
     shared_by: tuple[int, ...] = ()
-    """The heads, itself included, that read the very same keys and values as this one."""
+    """The heads, including this one, that use exactly the same keys and values."""
 
     @property
     def d_head(self) -> int:
@@ -233,14 +234,14 @@ class AttentionCell:
 
     @property
     def dot(self) -> float:
-        """q · k, before it is scaled."""
+        """q · k, before scaling."""
         return (self.q.double() @ self.k.double()).item()
 
 
 def attention_cell(reading: Reading, *, layer: int, head: int, query: int, key: int) -> AttentionCell:
-    """The numbers of one cell; `layer` counts the attention layers in their order, from 0, as head, query and key do.
+    """Collect the numbers of one cell. `layer` (in the order of attention layers), head, query and key count from 0.
 
-    Raises `EditError` when the layer, head or cell is not in the trace.
+    Raises `EditError` if the layer, head or cell is not in the trace.
     """
     site = reading.attention_site(layer)
     at = site.path
@@ -251,14 +252,14 @@ def attention_cell(reading: Reading, *, layer: int, head: int, query: int, key: 
     q, k, values = (reading[f"{at}.{name}"][0, head] for name in ("q", "k", "v"))
     bias = reading[f"{at}.pos_bias"][0, head, query, key].item() if f"{at}.pos_bias" in reading else 0.0
     dot = (q[query].double() @ k[key].double()).item()
-    score, seen = dot / math.sqrt(q.shape[-1]) + bias, reading[f"{at}.scores"][0, head, query, key].item()
+    score, recorded = dot / math.sqrt(q.shape[-1]) + bias, reading[f"{at}.scores"][0, head, query, key].item()
     keys, of_all = reading[f"{at}.k"][0], reading[f"{at}.v"][0]
     return AttentionCell(
         q=q[query],
         k=k[key],
         v=values[key],
         bias=bias,
-        score=seen if math.isfinite(seen) and abs(seen - score) > 1e-3 * max(1.0, abs(score)) else score,
+        score=recorded if math.isfinite(recorded) and abs(recorded - score) > 1e-3 * max(1.0, abs(score)) else score,
         allowed=reading[f"{at}.mask"][0, head, query],
         scores=reading[f"{at}.scores"][0, head, query],
         pattern=pattern[head, query],
@@ -273,29 +274,33 @@ def attention_cell(reading: Reading, *, layer: int, head: int, query: int, key: 
 
 
 def head_output(reading: Reading, *, layer: int, head: int, query: int) -> Float[Tensor, " d_model"]:
-    """What a head adds to the residual stream at a position: z W_O (the output bias belongs to no head)."""
+    """Return what a head adds to the residual stream at a position: z W_O (the output bias belongs to no head)."""
     path = reading.attention_site(layer).path
     z, to_stream = reading[f"{path}.z"][0, head, query], reading.subject.weights.projection(path)
     if to_stream.norm is not None:
         raise UnavailableError(
-            "A norm stands between the heads and the stream here, so no head adds anything by itself."
+            "A norm follows the heads of this layer, so no head adds anything to the stream by itself."
         )
     rows = to_stream.weight[head * len(z) : (head + 1) * len(z)]  # [d_value, d_model]
     return to_stream.factor * (z @ rows.detach().to(z.dtype))
 
 
 def attention_steps(reading: Reading, *, layer: int, head: int, query: int, key: int) -> pd.DataFrame:
-    """One row per key: its token and score, whether the mask allows it, exp(score − largest), and its share of their sum.
+    """Compute the softmax over all keys of one query, step by step.
 
     Args:
         reading: The run.
-        layer: The layer, from 0.
+        layer: The attention layer, from 0.
         head: The head, from 0.
         query: The query's position, from 0.
-        key: The key's position, from 0.
+        key: A key's position, from 0; it must exist, but the table covers all keys.
 
     Returns:
-        A table; the example shows its columns.
+        A row per key: key (position, from 0), token, allowed (whether the mask permits it), score (scaled; NaN or None where
+        masked), exp (exp(score − largest score), 0 where masked) and weight (its share of their sum).
+
+    Raises:
+        EditError: If the layer, head or cell does not exist.
 
     Example:
         >>> import xformer
@@ -308,13 +313,13 @@ def attention_steps(reading: Reading, *, layer: int, head: int, query: int, key:
 
 
 def dimensions(cell: AttentionCell) -> pd.DataFrame:
-    """One row a dimension of the head: q, k and their product, whose sum over √d_head is the score."""
+    """Tabulate q, k and their product, a row per dimension of the head; the sum of the products over √d_head is the score."""
     table = pd.DataFrame({"q": cell.q.tolist(), "k": cell.k.tolist(), "product": (cell.q * cell.k).tolist()})
     return table.rename_axis("dimension").reset_index()
 
 
 def softmax_of_cell(cell: AttentionCell) -> pd.DataFrame:
-    """One row per key: its token and score, whether the mask allows it, exp(score − largest), and its share of their sum."""
+    """Tabulate the softmax over the keys of a cell's query; see `attention_steps`."""
     largest = cell.scores[cell.allowed].max() if bool(cell.allowed.any()) else torch.tensor(0.0)
     raised = torch.where(cell.allowed, (cell.scores - largest).exp(), 0.0)  # [key]
     return pd.DataFrame(
@@ -330,13 +335,13 @@ def softmax_of_cell(cell: AttentionCell) -> pd.DataFrame:
 
 
 def strongest(row: pd.DataFrame, most: int, key: int) -> pd.DataFrame:
-    """The `most` keys of a softmax row with the largest weights, in their order, and the one that was asked for."""
+    """Keep the `most` keys of a softmax row with the largest weights, in order, and the chosen `key`."""
     kept = row.nlargest(most, "weight").index.union([key])
     return row if len(row) <= most else row.loc[kept].reset_index(drop=True)
 
 
 def multiplications(n: int, d_model: int, n_heads: int, d_head: int) -> dict[str, int]:
-    """How often multi-head attention multiplies two numbers, from its shapes alone, part by part (biases, softmax left out)."""
+    """Count the multiplications of multi-head attention by part, from its shapes alone (without biases and softmax)."""
     wide = n_heads * d_head
     return {
         "Q, K, V = X W": 3 * n * d_model * wide,
@@ -347,9 +352,9 @@ def multiplications(n: int, d_model: int, n_heads: int, d_head: int) -> dict[str
 
 
 def measured_multiplications(n: int, d_model: int, n_heads: int, d_head: int) -> int:
-    """The same number, counted by torch while the multiplications are carried out (on shapes without numbers in them).
+    """Count the same multiplications with torch's FLOP counter while they are carried out on meta tensors.
 
-    A FLOP count takes each multiplication and its addition for two.
+    A FLOP count includes each multiplication and its addition, so it is halved.
     """
 
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
@@ -362,17 +367,16 @@ def measured_multiplications(n: int, d_model: int, n_heads: int, d_head: int) ->
 
 
 def attention_costs(*, n_tokens: int, d_model: int, n_heads: int) -> pd.DataFrame:
-    """One head, h heads that share d_model, and h heads each as wide as d_model: multiplications by part, and as measured.
-
-    Columns: heads, part, count, measured (of the whole layer).
+    """Count the multiplications of one head, of h heads that share d_model, and of h heads that are each as wide as d_model.
 
     Args:
         n_tokens: The number of tokens.
-        d_model: The width of the stream.
-        n_heads: The number of heads.
+        d_model: The width of the residual stream.
+        n_heads: The number of heads h.
 
     Returns:
-        A table; the example shows its columns.
+        A row per kind of heads and part of the computation: heads, part, count (multiplications of that part) and measured
+        (those of the whole layer, counted by torch).
 
     Example:
         >>> import xformer
@@ -395,7 +399,7 @@ def attention_costs(*, n_tokens: int, d_model: int, n_heads: int) -> pd.DataFram
 
 
 N_PAIRS, N_QUERIES, N_KEYS = 2000, 200, 8
-"""How many products, and how many rows of how many keys, are drawn."""
+"""Default numbers of sampled products, of sampled queries, and of keys per query."""
 
 WIDTHS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -403,19 +407,19 @@ SCALED, RAW = "with 1/√d", "without"
 
 
 def product_variances(*, widths: Sequence[int] = WIDTHS, samples: int = N_PAIRS, seed: int = 0) -> pd.DataFrame:
-    """The measured variance of q · k and of q · k / √d, one row a width, q and k drawn from N(0, 1) just now.
+    """Measure the variance of q · k and of q · k / √d for vectors drawn from N(0, 1), at several widths d.
 
-    For independent entries of mean 0 and variance 1, Var(qᵢ kᵢ) = E[qᵢ²] E[kᵢ²] − 0 = 1, and the d summands are
-    independent, so Var(q · k) = d. A sample variance of n products scatters by d √((2 + 6/d) / n), because the products
-    have the excess kurtosis 6/d; `error` is that. The widths share their draws, so neighbours err together.
+    For independent entries of mean 0 and variance 1, Var(qᵢ kᵢ) = E[qᵢ²] E[kᵢ²] − 0 = 1, and the d summands are independent,
+    so Var(q · k) = d. Since the products have an excess kurtosis of 6/d, the standard error of their variance over n samples is
+    d √((2 + 6/d) / n). All widths use the same draws, so the errors of neighbouring widths are correlated.
 
     Args:
-        widths: The widths of queries and keys to try.
-        samples: The number of random inputs.
+        widths: The widths d of queries and keys.
+        samples: The number of products per width.
         seed: The seed of the random numbers.
 
     Returns:
-        A table; the example shows its columns.
+        A row per width: d, variance (of q · k), scaled (the variance of q · k / √d) and error (the standard error of variance).
 
     Example:
         >>> import xformer
@@ -434,25 +438,24 @@ def product_variances(*, widths: Sequence[int] = WIDTHS, samples: int = N_PAIRS,
 
 
 def softmax_jacobian(weights: Float[Tensor, "*row key"]) -> Float[Tensor, "*row key key"]:
-    """∂pᵢ/∂sⱼ = pᵢ (δᵢⱼ − pⱼ). Its largest entry is on the diagonal, p (1 − p), never above 1/4."""
+    """Return ∂pᵢ/∂sⱼ = pᵢ (δᵢⱼ − pⱼ). The entry with the largest magnitude is on the diagonal, p (1 − p) ≤ 1/4."""
     return torch.diag_embed(weights) - weights[..., :, None] * weights[..., None, :]
 
 
 def softmax_saturation(
     *, widths: Sequence[int] = WIDTHS, n_keys: int = N_KEYS, samples: int = N_QUERIES, seed: int = 0
 ) -> pd.DataFrame:
-    """The softmax over `n_keys` random products, with the scale and without, at each width; means over `samples` queries.
-
-    Columns: d, scale, largest (the largest weight), gradient (the largest entry of the softmax's Jacobian).
+    """Measure how far the softmax over random products saturates, with and without the factor 1/√d, at several widths d.
 
     Args:
-        widths: The widths of queries and keys to try.
-        n_keys: The number of keys.
-        samples: The number of random inputs.
+        widths: The widths d of queries and keys.
+        n_keys: The number of keys per query.
+        samples: The number of queries that are averaged.
         seed: The seed of the random numbers.
 
     Returns:
-        A table; the example shows its columns.
+        A row per width and scale: d, scale ("with 1/√d" or "without"), largest (mean of the largest weight) and gradient (mean
+        of the largest entry of the softmax's Jacobian).
 
     Example:
         >>> import xformer
@@ -474,7 +477,7 @@ def softmax_saturation(
 
 
 def softmax_row(*, d: int, scaled: bool = True, n_keys: int = N_KEYS, seed: int = 0) -> pd.DataFrame:
-    """One random query with `n_keys` random keys of width d: key, score, weight.
+    """Compute the attention of one random query over `n_keys` random keys of width d.
 
     Args:
         d: The width of queries and keys.
@@ -483,7 +486,7 @@ def softmax_row(*, d: int, scaled: bool = True, n_keys: int = N_KEYS, seed: int 
         seed: The seed of the random numbers.
 
     Returns:
-        A table; the example shows its columns.
+        A row per key: key (from 0), score and weight.
 
     Example:
         >>> import xformer

@@ -1,7 +1,7 @@
-"""Which atom of the product was which atom of the reactants, as one head of a model of reactions looks (Schwaller et al. 2021).
+"""Atom mapping: which atom of the reactants became which atom of the product, from the attention of a reaction model's head.
 
-A reaction is a text, “reactants>>product” in SMILES. Each atom of the product is given the atom of the reactants that the head
-puts most weight on, counted from both sides. Whether their elements agree is chemistry, and not read from the model.
+A reaction is a text, “reactants>>product” in SMILES. Each atom of the product is mapped to the atom of the reactants with the
+most attention between the two, in both directions (Schwaller et al. 2021). The mapping does not use their elements.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ATOM = re.compile(rf"{_BRACKET}|(?P<plain>Cl|Br|[BCNOPSFI]|[bcnops])")
 
 
 def element(token: str) -> str | None:
-    """The element that a token of a SMILES text stands for, "C" for "c" and for "[C@@H]"; None for what is no atom."""
+    """Return the element of a SMILES token, "C" for "c" and for "[C@@H]"; None if the token is not an atom."""
     found = _ATOM.fullmatch(token)
     if found is None:
         return None
@@ -28,7 +28,7 @@ def element(token: str) -> str | None:
 
 
 def is_reaction(reading: Reading) -> bool:
-    """Whether the tokens are those of a reaction, with atoms on both sides of its arrow."""
+    """Return whether the tokens are a reaction with atoms on both sides of its arrow."""
     tokens = reading.tokens
     if tokens.count(ARROW) != 1:
         return False
@@ -37,20 +37,20 @@ def is_reaction(reading: Reading) -> bool:
 
 
 def atom_mapping(reading: Reading, *, layer: int, head: int) -> pd.DataFrame:
-    """For each atom of the product the atom of the reactants that the head maps it to.
-
-    Columns: product and reactant (positions), their tokens and elements, weight (how much of what both put on the other side's
-    atoms they put on each other, 0 to 1) and agrees (whether the elements are the same).
-
-    Raises `InputError` where the input is no reaction.
+    """Map each atom of the product to an atom of the reactants, by the attention of one head.
 
     Args:
-        reading: The run.
-        layer: The layer, from 0.
+        reading: A run on a reaction.
+        layer: The attention layer, from 0.
         head: The head, from 0.
 
     Returns:
-        A table; the example shows its columns.
+        A row per atom of the product: product and reactant (positions, from 0), product_token, product_element,
+        reactant_token, reactant_element, weight (0 to 1: of the attention that each of the two pays to atoms of the other side,
+        the share paid to the other one, averaged over both) and agrees (whether the elements are the same).
+
+    Raises:
+        InputError: If the input is not a reaction.
 
     Example:
         >>> import xformer
@@ -59,7 +59,7 @@ def atom_mapping(reading: Reading, *, layer: int, head: int) -> pd.DataFrame:
     """
     if not is_reaction(reading):
         raise InputError(
-            f"Atoms are mapped in a reaction, like 'CCO.CC(=O)O>>CC(=O)OCC', got {' '.join(reading.tokens)!r}."
+            f"Atoms can only be mapped in a reaction, like 'CCO.CC(=O)O>>CC(=O)OCC', got {' '.join(reading.tokens)!r}."
         )
     pattern = reading[f"{reading.attention_site(layer).path}.pattern"][0, head]  # [query, key]
     tokens, at = reading.tokens, reading.tokens.index(ARROW)
@@ -79,7 +79,7 @@ def atom_mapping(reading: Reading, *, layer: int, head: int) -> pd.DataFrame:
 
 
 def agreement_by_chance(reading: Reading) -> float:
-    """The share of product atoms whose element would agree if each were mapped to any atom of the reactants alike."""
+    """Return the expected share of product atoms whose element agrees if each is mapped to a random atom of the reactants."""
     tokens, at = reading.tokens, reading.tokens.index(ARROW)
     before = [element(token) for token in tokens[:at] if element(token)]
     after = [element(token) for token in tokens[at + 1 :] if element(token)]
@@ -87,5 +87,5 @@ def agreement_by_chance(reading: Reading) -> float:
 
 
 def _shares(weights: torch.Tensor) -> torch.Tensor:
-    """Each product atom's weights as shares of their sum; 0 where there is none."""
+    """Normalise the weights of each product atom to sum to 1; all-zero rows stay 0."""
     return weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-12)

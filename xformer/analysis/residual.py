@@ -1,7 +1,7 @@
-"""The residual stream of the output stack: its norm after each sublayer, what each part adds to a logit, and the logit lens.
+"""The residual stream of the output stack: its norm after each sublayer, direct logit attribution, and the logit lens.
 
 x ← x + f(x)  (pre-norm: x + f(Norm(x));  post-norm: Norm(x + f(x)))       (Vaswani et al. 2017, §3.1)
-logit lens      logits(x) = W_U · norm(x) + b_U   for the stream x after each sublayer; norm: the model's own last one
+logit lens      logits(x) = W_U · norm(x) + b_U   for the stream x after each sublayer; norm: the model's own final norm
                 (nostalgebraist 2020, "interpreting GPT: the logit lens")
 """
 
@@ -27,13 +27,13 @@ from xformer.site import Site, after
 from xformer.trace import Trace
 
 WHOLE = ("sequence_class", "next_sentence", "image_class", "audio_class", "answer_span", "similarity")
-"""The outputs of external models whose logits are about the whole input, not about each position."""
+"""The output kinds of external models whose logits describe the whole input instead of each position."""
 _DOES = {"attn": "attention", "self_attn": "self", "cross_attn": "cross", "ffn": "feed-forward"}
 
 
 @dataclass(frozen=True)
 class StreamStep:
-    """One sublayer of the output stack, with the names of the stream before and after it."""
+    """One sublayer of the output stack, with the activation names of the stream before and after it."""
 
     site: Site
     title: str
@@ -42,9 +42,9 @@ class StreamStep:
 
 
 def stream_steps(reading: Reading) -> list[StreamStep]:
-    """The sublayers of the output stack, in order. Those that add at once, in a parallel block, share a before and an after.
+    """List the sublayers of the output stack in order. The sublayers of a parallel block share their before and after.
 
-    Raises `UnavailableError` for a model in which no stream was found.
+    Raises `UnavailableError` if no residual stream was found in the model.
     """
     shape = reading.subject.shape
     sites = [site for site in shape.sites if site.stack == reading.output_stack]
@@ -62,12 +62,12 @@ def stream_steps(reading: Reading) -> list[StreamStep]:
 
 
 def stream(reading: Reading) -> dict[str, Float[Tensor, "batch pos d_model"]]:
-    """The residual stream at every point where something has been added, by a title of the point, in order."""
+    """Return the residual stream after each addition to it, by the title of the point, in order."""
     return {title: reading[name] for title, (name, _) in _points(reading).items()}
 
 
 def _points(reading: Reading) -> dict[str, tuple[str, list[str]]]:
-    """The points of the stream by their titles: its name there, and the names of what was added to get there."""
+    """Return the points of the stream by title: its activation name there, and the names of what was added to reach it."""
     steps = stream_steps(reading)
     points: dict[str, tuple[str, list[str]]] = {"embedding": (steps[0].before, [])}
     by_end: dict[str, list[StreamStep]] = {}
@@ -80,7 +80,7 @@ def _points(reading: Reading) -> dict[str, tuple[str, list[str]]]:
 
 
 def positions_of(reading: Reading, positions: Sequence[int] | None = None) -> list[int]:
-    """The positions of the output stack that are no padding, in order; only those among `positions` where they are given."""
+    """Return the positions of the output stack without padding, in order; only those in `positions` if given."""
     real = reading.trace.real(reading.output_stack)
     has_one_each = reading.has_logits and reading.output not in WHOLE
     n = reading.logits.shape[1] if has_one_each else len(reading.ids(reading.output_stack))
@@ -88,17 +88,20 @@ def positions_of(reading: Reading, positions: Sequence[int] | None = None) -> li
 
 
 def norms(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFrame:
-    """Lengths ‖x‖₂ by position: of the stream at each point ("stream"), and of what was added to get there ("added").
+    """Measure the norm ‖x‖₂ of the residual stream at each point, and of what was added to it there, at each position.
 
-    With post-norm what is added is measured before the sum is normalised. "added" at the embedding is the embedding.
-    Padding is left out. Columns: what, depth, point, position, length.
+    In a post-norm model, the added vector is measured before the sum is normalised. Padding is left out.
 
     Args:
         reading: The run.
-        positions: The positions, from 0; all of them by default.
+        positions: The positions, from 0; all by default.
 
     Returns:
-        A table; the example shows its columns.
+        A row per vector: what ("stream" for the stream, "added" for what was added; equal at the embedding), depth (number of
+        the point, from 0), point (its title), position (from 0) and length (‖x‖₂).
+
+    Raises:
+        UnavailableError: If no residual stream was found in the model.
 
     Example:
         >>> import xformer
@@ -117,14 +120,14 @@ def norms(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFr
 
 
 ROUNDINGS = 8
-"""A sum may miss the recorded value by so many times the rounding of the run's dtype (`torch.finfo(dtype).eps`)."""
+"""A sum may differ from the recorded value by this many roundings of the run's dtype (`torch.finfo(dtype).eps`)."""
 
 CLOSE = 1e-3
-"""The same where the dtype rounds less than our own computation: a share of the largest number."""
+"""The least tolerance, for dtypes more precise than the computation here: a share of the largest number."""
 
 
 def tolerance(recorded: Tensor) -> float:
-    """How far a sum of parts may be from what a run recorded, as a share of the largest number.
+    """Return how far a sum of parts may be from the recorded value, as a share of the largest number.
 
     Example:
         >>> tolerance(torch.zeros(1)), tolerance(torch.zeros(1, dtype=torch.bfloat16))
@@ -134,10 +137,10 @@ def tolerance(recorded: Tensor) -> float:
 
 
 def check_told_apart(recorded: Tensor, sites: Sequence[Site]) -> None:
-    """Raise `UnavailableError` where rounding may have hidden which sublayer of a block added what.
+    """Raise `UnavailableError` if rounding may have hidden which sublayer of a block added what.
 
-    An external model's sublayers are found by what they add. In float16 and bfloat16 a block in which only one was found may
-    give the output of the feed-forward layer as that of the attention.
+    The sublayers of an external model are located by what they add. In float16 and bfloat16, if only one sublayer was found in
+    a block, the output reported for the attention may be that of the feed-forward layer.
     """
     if torch.finfo(recorded.dtype).bits >= 32:
         return
@@ -145,33 +148,32 @@ def check_told_apart(recorded: Tensor, sites: Sequence[Site]) -> None:
     if missing := sorted({site.layer for site in sites} - whole):
         dtype = str(recorded.dtype).removeprefix("torch.")
         raise UnavailableError(
-            f"In layer {missing[0] + 1} attention and feed-forward could not be separated: what they add is rounded to {dtype}"
-            ". Read the model in float32."
+            f"In layer {missing[0] + 1} attention and feed-forward could not be separated, because what they add is rounded to "
+            f"{dtype}. Load the model in float32."
         )
 
 
 @torch.no_grad()
 def attribution(reading: Reading, *, position: int, token: int | None = None, lead: bool = False) -> pd.DataFrame:
-    """What each part adds to the logit of a token at a position of the output stack, for the first input.
+    """Attribute the logit of a token at a position to the parts that were added to the residual stream.
 
-    The token is what stands there (`Reading.explained`) unless one is given; with `lead`, its logit less that of the strongest
-    other token. One row per part, in the order of the stream: part, kind, layer (from 0; −1 outside the layers), head (from 0,
-    −1 for none), contribution. The contributions, in double precision, sum to the logit (or the lead); they have both signs and
-    cancel, so none is a share of it. Where an edit took the place of a whole sublayer's output, that output is one part, its
-    bias included. In float16 and bfloat16 the last part is "rounding"; a larger difference, as where a sublayer was not found,
-    is "unattributed".
-
-    Raises `EditError` when an edit changed the stream itself, which is then not the sum of its parts, and `UnavailableError`
-    where more than a norm and a matrix stand between the stream and the logits.
+    The contributions, computed in double precision, sum to the logit (or the lead). They have both signs and cancel, so none is
+    a share of it. If an edit replaced the whole output of a sublayer, that output is one part, including its bias.
 
     Args:
-        reading: The run.
-        position: The position, from 0.
-        token: The token's id; by default the one that stands there.
+        reading: The run; only its first input counts.
+        position: The position in the output stack, from 0.
+        token: The id of the token; by default the target token at the position, see `Reading.explained`.
         lead: Subtract the logit of the strongest other token.
 
     Returns:
-        A table; the example shows its columns.
+        A row per part, in the order of the stream: part (its title), kind, layer (from 0; −1 outside the layers), head (from 0;
+        −1 if the part is not a head) and contribution (in logits). In float16 and bfloat16 the last part is "rounding". If the
+        difference is larger, for example because a sublayer was not found, it is "unattributed".
+
+    Raises:
+        EditError: If an edit changed the stream itself, which is then not the sum of its parts.
+        UnavailableError: If there is more than a norm and a matrix between the stream and the logits.
 
     Example:
         >>> import xformer
@@ -202,7 +204,7 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
     for step in reversed(steps):
         path, layer = step.site.path, step.site.layer
         out = trace[f"{path}.out"][0, position].double()  # [d_model]
-        if (norm := weights.norm_after(path)) is not None:  # the norm after the sum, which post-norm alone has
+        if (norm := weights.norm_after(path)) is not None:  # the norm after the sum, only in post-norm models
             g, constant = before_norm(norm, trace[step.before][0, position].double() + out, g)
             shift = shift + constant
         kind = "attention" if step.site.is_attention else "feed_forward"
@@ -233,7 +235,7 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
 
 
 def _difference(trace: Trace, position: int, tokens: list[int], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the rows miss of the recorded logit (or lead) as one more row, where that is more than float32 rounds."""
+    """Return one more row with what the rows miss of the recorded logit (or lead), if it exceeds float32 rounding."""
     logits = trace.logits[0, position, tokens].double()  # [1 or 2]
     found = [row["contribution"] for row in rows]
     missing = logits[0] - (logits[1] if len(logits) > 1 else 0.0) - sum(found)
@@ -244,12 +246,13 @@ def _difference(trace: Trace, position: int, tokens: list[int], rows: Sequence[d
 
 
 def entering(reading: Reading, name: str) -> list[tuple[str, str, Float[Tensor, "pos d_model"]]]:
-    """What enters the first layer at `name`, part by part, the last one first: position, token; one part where they mix.
+    """Return the parts of the stream that enters the first layer at `name`: positions, then tokens; one part if they are mixed.
 
-    Some families multiply a table's rows with a constant, which is found here; a norm or a matrix behind the tables mixes them.
+    Some model families multiply the rows of a table by a constant, which is estimated here; a norm or matrix after the tables
+    mixes the parts.
     """
     at = f"{name.split('.')[0]}." if reading.is_pair else ""
-    whole = reading[name][0].double()  # [pos, d_model]
+    total = reading[name][0].double()  # [pos, d_model]
     tables = {"position": "pos_embed", "token": "embed", "token type": "type_embed"}
     found: dict[str, Tensor] = {}
     for part, table in tables.items():
@@ -257,24 +260,24 @@ def entering(reading: Reading, name: str) -> list[tuple[str, str, Float[Tensor, 
             rows = reading[f"{at}{table}"].double()
             found[part] = rows[0] if rows.dim() == 3 else rows
     kinds = {"position": "positions", "token": "embedding", "token type": "embedding"}
-    if found and all(rows.shape == whole.shape for rows in found.values()):
+    if found and all(rows.shape == total.shape for rows in found.values()):
         columns = torch.stack([rows.flatten() for rows in found.values()], dim=1)  # [pos · d_model, part]
-        largest, eps = float(whole.abs().max()), torch.finfo(reading[name].dtype).eps  # the sum is rounded once
-        if torch.allclose(columns.sum(dim=1), whole.flatten(), rtol=0, atol=max(1e-6, eps) * largest):
+        largest, eps = float(total.abs().max()), torch.finfo(reading[name].dtype).eps  # the sum is rounded once
+        if torch.allclose(columns.sum(dim=1), total.flatten(), rtol=0, atol=max(1e-6, eps) * largest):
             factors = torch.ones_like(columns[0])
         else:
-            factors = torch.linalg.lstsq(columns, whole.flatten()[:, None]).solution[:, 0]
-        if torch.allclose(columns @ factors, whole.flatten(), rtol=0, atol=max(1e-5, 2 * eps) * largest):
+            factors = torch.linalg.lstsq(columns, total.flatten()[:, None]).solution[:, 0]
+        if torch.allclose(columns @ factors, total.flatten(), rtol=0, atol=max(1e-5, 2 * eps) * largest):
             return [
                 (part, kinds[part], factor * rows) for (part, rows), factor in zip(found.items(), factors, strict=True)
             ]
-    return [("token and position" if f"{at}pos_embed" in reading else "token", "embedding", whole)]
+    return [("token and position" if f"{at}pos_embed" in reading else "token", "embedding", total)]
 
 
 def _capped(
     readout: Readout, x: Float[Tensor, " d_model"], row: Float[Tensor, " d_model"]
 ) -> Float[Tensor, " d_model"]:
-    """A row of the matrix, lowered as a soft cap lowers the logit that it reads, frozen at this run's value."""
+    """Scale a row of the unembedding as the soft cap scales its logit, with the factor frozen at this run's value."""
     if (cap := readout.softcap) is None:
         return row
     g, constant = (row, 0.0) if readout.norm is None else before_norm(readout.norm, x, row)
@@ -283,7 +286,7 @@ def _capped(
 
 
 def projection_of(reading: Reading, site: Site) -> Projection | None:
-    """What maps the inside of a layer to the stream, where it is known and the inside was kept."""
+    """Return the projection from the inside of a layer to the stream, if it is known and the inside was recorded."""
     inside = f"{site.path}.{'z' if site.is_attention else 'post'}"
     with suppress(UnavailableError):
         return reading.subject.weights.projection(site.path) if inside in reading else None
@@ -293,7 +296,7 @@ def projection_of(reading: Reading, site: Site) -> Projection | None:
 def _inside(
     own: Projection, trace: Trace, site: Site, position: int, g: Float[Tensor, " d_model"]
 ) -> tuple[Float[Tensor, " d_model"], Float[Tensor, ""]]:
-    """The readout of what the matrix gives that equals the readout g of what is added, up to a constant."""
+    """Return the readout of the matrix's output that equals, up to a constant, the readout g of what is added."""
     g = g * own.factor
     if own.norm is None:
         return g, torch.zeros((), dtype=torch.float64)
@@ -303,7 +306,7 @@ def _inside(
 
 
 def explained_pair(reading: Reading, position: int, token: int | None = None) -> tuple[int, int]:
-    """The token that is explained at a position, and the strongest other one."""
+    """Return the token that is explained at a position, and the strongest other token."""
     token = reading.explained(position) if token is None else token
     others = reading.logits[0, position].clone()  # [vocab]
     others[token] = float("-inf")
@@ -311,13 +314,13 @@ def explained_pair(reading: Reading, position: int, token: int | None = None) ->
 
 
 def strongest(frames: Mapping[str, pd.DataFrame], n: int) -> dict[str, pd.DataFrame]:
-    """`attribution` frames with their `n` largest parts, by size in any of them, in the order of the stream; and the others.
+    """Keep the `n` largest parts, by magnitude in any frame, of `attribution` frames, in the order of the stream.
 
-    The others are one last row, "63 others", of the kind "others": so that each frame still sums to what it did.
+    The rest become a last row, "63 others", of kind "others", so that the sum of each frame is unchanged.
     """
     every = pd.concat([*frames.values()]).sort_values("contribution", key=abs, ascending=False, kind="stable")
     parts = list(dict.fromkeys(every["part"]))
-    if len(parts) <= n + 1:  # a row for one other says less than the other
+    if len(parts) <= n + 1:  # a row for a single other part would say less than the part itself
         return dict(frames)
     found = {}
     for name, frame in frames.items():
@@ -329,7 +332,7 @@ def strongest(frames: Mapping[str, pd.DataFrame], n: int) -> dict[str, pd.DataFr
 
 
 def _check_is_a_sum(trace: Trace, names: Sequence[str]) -> None:
-    """Raise `EditError` where an edit replaced a sum of the stream."""
+    """Raise `EditError` if an edit replaced a sum of the stream."""
     for edit, name in product(trace.edits, names):
         if fnmatchcase(name, edit.name):
             raise EditError(
@@ -343,23 +346,25 @@ def _row(part: str, kind: str, value: Tensor, layer: int = -1, head: int = -1) -
 
 
 MOST_AT_ONCE = 8_000_000
-"""Logits that are computed at a time."""
+"""The most logits computed at a time."""
 
 
 @torch.no_grad()
 def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFrame:
-    """One row for each point of the stream and each output that is asked for, of the first input; padding is left out.
-
-    Columns: depth, point, position, token (the likeliest), probability, answer, answer_probability, right. Where no output is
-    asked for, all positions are there, without the last three. `positions` are those wanted, all by default. The output that
-    predicts what follows a text has the model's own prediction as its answer.
+    """Apply the logit lens at each point of the residual stream: the prediction if the model ended there.
 
     Args:
-        reading: The run.
-        positions: The positions, from 0; all of them by default.
+        reading: The run; only its first input counts.
+        positions: The positions to include, from 0; by default all. If the run has target positions, only those and the output
+            that follows a text are included. Padding is left out.
 
     Returns:
-        A table; the example shows its columns.
+        A row per point and position: depth (number of the point, from 0), point (its title), position (from 0), token (the
+        likeliest) and its probability. If the run has target positions, also answer, answer_probability and right (whether the
+        likeliest token is the answer); after the end of a text, the answer is the model's own prediction.
+
+    Raises:
+        UnavailableError: If no residual stream was found in the model.
 
     Example:
         >>> import xformer
@@ -369,7 +374,7 @@ def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFra
         ['depth', 'point', 'position', 'token', 'probability', 'answer', 'answer_probability', 'right']
     """
     names, counted = reading.subject.labels, looked_at(reading, positions)
-    answer = torch.tensor([reading.explained(at) for at in counted], dtype=torch.long)  # [asked]
+    answer = torch.tensor([reading.explained(at) for at in counted], dtype=torch.long)  # [position]
     frames = []
     for depth, (point, p) in enumerate(_probabilities(reading, counted)):
         best = p.max(dim=-1)
@@ -384,31 +389,32 @@ def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFra
     return pd.concat(frames, ignore_index=True)
 
 
-def _probabilities(reading: Reading, counted: Sequence[int]) -> Iterator[tuple[str, Float[Tensor, "asked vocab"]]]:
-    """What each point of the stream would say at some positions. As many points at a time as `MOST_AT_ONCE` allows: a large
-    vocabulary's matrix is slow to read, and all its logits together are too many to hold.
+def _probabilities(reading: Reading, counted: Sequence[int]) -> Iterator[tuple[str, Float[Tensor, "position vocab"]]]:
+    """Yield the lens probabilities of each point of the stream at the given positions.
+
+    Points are batched up to `MOST_AT_ONCE` logits: reading a large unembedding is slow, and all logits together would not fit.
     """
     points = list(stream(reading).items())
     together = max(1, MOST_AT_ONCE // max(1, len(counted) * len(reading.subject.labels)))
     for first in range(0, len(points), together):
         some = points[first : first + together]
-        x = torch.cat([state[:1, counted] for _, state in some], dim=1)  # [1, point · asked, d_model]
+        x = torch.cat([state[:1, counted] for _, state in some], dim=1)  # [1, point · position, d_model]
         p = reading.subject.unembed(x)[0].softmax(dim=-1).cpu().unflatten(0, (len(some), len(counted)))
         yield from ((point, p[index]) for index, (point, _) in enumerate(some))
 
 
 @torch.no_grad()
 def answer_path(reading: Reading, *, position: int) -> pd.DataFrame:
-    """One output through the stream: how likely its answer is after each sublayer, and what the sublayer adds to its margin.
+    """Follow one output through the stream: the probability of its answer after each sublayer, and what each sublayer adds.
 
     Args:
         reading: The run.
-        position: The position, from 0.
+        position: The output position, from 0.
 
     Returns:
-        One row for each point of the stream: depth, point, token (the likeliest), answer, answer_probability, rank (of the
-        answer, from 1), and adds: what was added there to the answer's logit less that of the strongest other token (see
-        `attribution`; biases are in no row), NaN where that cannot be split.
+        A row per point of the stream: depth (from 0), point, token (the likeliest), answer, answer_probability, rank (of the
+        answer, from 1) and adds (what was added there to the answer's logit minus that of the strongest other token, see
+        `attribution`; biases are in no row; NaN if it cannot be attributed).
 
     Example:
         >>> import xformer
@@ -439,15 +445,15 @@ def answer_path(reading: Reading, *, position: int) -> pd.DataFrame:
 
 
 def looked_at(reading: Reading, positions: Sequence[int] | None = None) -> list[int]:
-    """The positions of the outputs that a lens is about: those asked for, and what follows a text; where none is, all."""
-    asked = {*reading.target_positions, *([] if reading.open_output is None else [reading.open_output])}
-    return [at for at in positions_of(reading, positions) if not reading.target_positions or at in asked]
+    """Return the output positions that a lens shows: the targets and the one after a text, or all if there are no targets."""
+    targets = {*reading.target_positions, *([] if reading.open_output is None else [reading.open_output])}
+    return [at for at in positions_of(reading, positions) if not reading.target_positions or at in targets]
 
 
 def decided(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per position of a `lens` frame with answers: `depth` and `point` from which on the likeliest token stays right.
+    """Find for each position of a `lens` frame with answers the `depth` and `point` from which the likeliest token stays right.
 
-    Positions whose last word is wrong have no row.
+    Positions whose final prediction is wrong have no row.
     """
     rows = []
     for position, group in frame.sort_values("depth").groupby("position"):
@@ -457,6 +463,6 @@ def decided(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def holds_from(flags: Sequence[bool]) -> int | None:
-    """The index from which on all flags are true to the end; None where the last one is false."""
+    """Return the index from which all flags are true to the end; None if the last one is false."""
     first = 1 + max((at for at, flag in enumerate(flags) if not flag), default=-1)
     return first if first < len(flags) else None

@@ -1,11 +1,11 @@
-"""Score attribution: the score of one cell of a head, split by what wrote the vectors that its query and key are made of.
+"""Score attribution: the score of one cell of a head, split by the sources that wrote the inputs of its query and its key.
 
-    score(i, j)  =  Σ over sources a, b   q_a(i) · k_b(j) · scale        q_a, k_b: what the head reads of the parts a, b
+    score(i, j)  =  Σ over sources a, b   q_a(i) · k_b(j) · scale        q_a, k_b: the query and key computed from parts a, b
 
-The score is bilinear in the stream at the query and at the key once the norm before the layer is frozen at this run's value, so
-the sum is exact. Softmax depends on differences alone: what explains a *choice* is the advantage of a key, its score less that
-of another key, or less the mean of all others that the query may look at. An advantage is a difference of log attention
-weights, in nats. Contributions to it have both signs and cancel, so none is a share of it.
+With the norm before the layer frozen at this run's value, the score is bilinear in the stream at the query and at the key, so
+the sum is exact. Softmax depends on differences only: a *choice* is explained by the advantage of a key, its score minus that
+of another key, or minus the mean of all other permitted keys. An advantage is a difference of log attention weights, in nats.
+Contributions to it have both signs and cancel, so none is a share of it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from xformer.reading import Reading, rerun
 from xformer.site import Site, after, layer_title
 
 COPIES = 3
-"""So many times the parts are in memory at once: joined, behind a norm, and on the way there."""
+"""How many copies of the parts are in memory at once: joined, after a norm, and an intermediate."""
 
 
 @dataclass(frozen=True)
 class Writer:
-    """A source: what wrote a part of the stream. `head` is None for what is no head, `site` for what is no layer."""
+    """A source of a part of the stream. `head` is None if it is not a head, `site` if it is not a layer."""
 
     name: str
     kind: str
@@ -45,32 +45,32 @@ class Writer:
 
 BIASES = Writer("biases", "bias")
 DISTANCE = Writer("distance", "positions")
-"""The bias by the distance of query and key that some models add to their scores."""
+"""The bias by distance between query and key that some models add to their scores."""
 
 
 @dataclass(frozen=True, eq=False)
 class StreamParts:
-    """The stream at one point, part by part, of the first input; they sum to it."""
+    """The parts of the stream of the first input at one point; they sum to it."""
 
     writers: tuple[Writer, ...]
     vectors: Float[Tensor, "part pos d_model"]
 
     def through(self, norm: FrozenNorm) -> StreamParts:
-        """The same behind a norm, whose shift goes to the biases."""
+        """Apply a frozen norm to the parts; its shift is added to the biases."""
         vectors = norm(self.vectors)
         vectors[self.writers.index(BIASES)] += norm.shift
         return StreamParts(self.writers, vectors)
 
     def total(self) -> Float[Tensor, "pos d_model"]:
-        """The stream."""
+        """Return the stream, the sum of the parts."""
         return self.vectors.sum(dim=0)
 
 
 @torch.no_grad()
 def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> StreamParts:
-    """The stream of a stack where layer `until` reads it, before that layer's own norm; None: its state after the last block.
+    """Split the stream of a stack as layer `until` receives it, before that layer's norm; with None, after the last block.
 
-    Raises `UnavailableError` where the stream or its parts are out of reach, or take too much memory.
+    Raises `UnavailableError` if the stream or its parts are not accessible, or need too much memory.
     """
     sites = [site for site in reading.subject.shape.sites if site.stack == stack]
     if not sites or f"{stack}.0.resid_pre" not in reading:
@@ -83,7 +83,7 @@ def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> Str
     found = [*reversed(entering(reading, f"{stack}.0.resid_pre"))]
     writers = [*(Writer(name, kind) for name, kind, _ in found), BIASES]
     vectors = [part.to(_dtype(reading, stack)) for *_, part in found]
-    vectors.append(0 * vectors[0])  # the biases begin at nothing
+    vectors.append(0 * vectors[0])  # the biases start at 0
     for site in before:
         more, added, bias = _added(reading, site)
         writers, vectors = [*writers, *more], [*vectors, *added]
@@ -101,23 +101,23 @@ def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> Str
 
 
 def _check_memory(reading: Reading, stack: str, before: list[Site]) -> None:
-    """Raise `UnavailableError` where the parts written by these layers take more than half of the free memory."""
+    """Raise `UnavailableError` if the parts written by these layers need more than half of the free memory."""
     n_parts = 4 + sum(reading.subject.shape.heads.get(site.path, 1) for site in before)
     needed = COPIES * BYTES_PER_FLOAT * n_parts * reading[f"{stack}.0.resid_pre"][0].numel()
     if needed > (free := free_bytes() // 2):
         raise UnavailableError(
-            f"Splitting the stream before this layer takes {megabytes(needed)} of memory, and {megabytes(free)} are "
-            "available; choose an earlier layer, or type a shorter input."
+            f"Splitting the stream before this layer needs {megabytes(needed)} of memory, and {megabytes(free)} are "
+            "available; choose an earlier layer, or enter a shorter input."
         )
 
 
 def _dtype(reading: Reading, stack: str) -> torch.dtype:
-    """What the parts are computed in: the dtype of the run, at least float32."""
+    """Return the dtype for the parts: that of the run, but at least float32."""
     return torch.promote_types(reading[f"{stack}.0.resid_pre"].dtype, torch.float32)
 
 
 def _with_difference(reading: Reading, parts: StreamParts, name: str) -> StreamParts:
-    """The parts with what they miss of the recorded stream as one more part, where that is more than float32 rounds."""
+    """Append what the parts miss of the recorded stream as one more part, if it exceeds float32 rounding."""
     if name not in reading:
         return parts
     recorded = reading[name][0]  # [pos, d_model]
@@ -131,7 +131,7 @@ def _with_difference(reading: Reading, parts: StreamParts, name: str) -> StreamP
 
 
 def _added(reading: Reading, site: Site) -> tuple[list[Writer], Tensor, Tensor]:
-    """What a layer adds: its sources, their vectors [writer, pos, d_model], and its biases [pos, d_model]."""
+    """Return what a layer adds: its sources, their vectors [writer, pos, d_model], and its biases [pos, d_model]."""
     title = layer_title(site.path, is_pair=reading.is_pair)
     dtype = _dtype(reading, site.stack)
     out = reading[f"{site.path}.out"][0].to(dtype)  # [pos, d_model]
@@ -161,18 +161,18 @@ Side = Literal["query", "key"]
 
 @dataclass(frozen=True, eq=False)
 class HeadInput:
-    """The queries (or the keys) of one head, source by source."""
+    """The queries (or the keys) of one head, split by source."""
 
     writers: tuple[Writer, ...]
     reads: Float[Tensor, "writer pos d_head"]
-    """They sum to the queries (or keys), with the norm before the layer frozen."""
+    """They sum to the queries (or keys); the norm before the layer is frozen."""
     without: Float[Tensor, "writer pos d_head"]
-    """The queries (or keys) after removing each source from what the layer reads, with that norm computed anew."""
+    """The queries (or keys) without each source in the layer's input, with the norm recomputed."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreParts:
-    """One cell's score part by part. The last source of each side is `DISTANCE`, which has no part but with itself."""
+    """The parts of one cell's score. The last source of each side is `DISTANCE`, whose only part is the pair with itself."""
 
     query: HeadInput
     key: HeadInput
@@ -180,14 +180,14 @@ class ScoreParts:
     advantage: Float[Tensor, "query_writer key_writer"]
     """In nats; it sums to `total_advantage`."""
     left: dict[Side, Float[Tensor, " writer"]]
-    """The advantage after removing each source from this head's queries, or from its keys: see `HeadInput.without`."""
+    """The advantage after removing each source from this head's queries, or from its keys; see `HeadInput.without`."""
     total: float
-    """The score itself, from the run."""
+    """The recorded score."""
     total_advantage: float
     weight: float
     """The attention weight of the cell."""
     n_allowed: int
-    """How many keys the query may look at."""
+    """The number of keys that the query may attend to."""
 
     @property
     def has_distance(self) -> bool:
@@ -196,12 +196,12 @@ class ScoreParts:
 
     @property
     def residue(self) -> float:
-        """What the sum misses of the score: rounding."""
+        """The difference between the score and the sum of its parts: rounding."""
         return self.total - float(self.score.sum())
 
 
 def why(reading: Reading, *, layer: int, head: int, query: int, key: int, against: int | None = None) -> pd.DataFrame:
-    """What each pair of sources adds to the score of (query, key), and to that key's advantage over `against`, in nats.
+    """Attribute the score of (query, key) to pairs of sources that wrote the query's input and the key's input.
 
     Args:
         reading: The run.
@@ -209,16 +209,17 @@ def why(reading: Reading, *, layer: int, head: int, query: int, key: int, agains
         head: The head, from 0.
         query: The query's position, from 0.
         key: The key's position, from 0.
-        against: Another key, or None for the mean of all others that the query may look at.
+        against: The key to compare with; None for the mean of all other permitted keys.
 
     Returns:
-        The columns query_source, key_source, query_layer, query_head, key_layer, key_head (−1 where there is none), score,
-        advantage; the largest advantage first. They sum to the score and to the whole advantage. Contributions of both signs
-        cancel, so a single one may be larger than the sum.
+        A row per pair of sources, sorted by |advantage|, largest first: query_source and key_source (titles), query_layer,
+        query_head, key_layer and key_head (from 0; −1 if there is none), score (the pair's part of the score) and advantage
+        (its part of the advantage over `against`), both in nats. score and advantage sum to their totals; since contributions
+        of both signs cancel, a single one may be larger than the sum.
 
     Raises:
-        UnavailableError: Where the parts are out of reach, or do not sum to the head's queries and keys.
-        InputError: For a cell that is masked or not there.
+        UnavailableError: If the parts are not accessible, or do not sum to the head's queries and keys.
+        InputError: If the cell is masked or does not exist.
 
     Example:
         >>> import xformer
@@ -229,7 +230,7 @@ def why(reading: Reading, *, layer: int, head: int, query: int, key: int, agains
 
 
 def table_of(parts: ScoreParts) -> pd.DataFrame:
-    """See `why`."""
+    """Tabulate the parts of a score; see `why`."""
     axes = []
     for side, writers in (("query", (*parts.query.writers, DISTANCE)), ("key", (*parts.key.writers, DISTANCE))):
         layers = [-1 if one.site is None else one.site.layer for one in writers]
@@ -245,7 +246,7 @@ def table_of(parts: ScoreParts) -> pd.DataFrame:
 def score_parts(
     reading: Reading, *, layer: int, head: int, query: int, key: int, against: int | None = None
 ) -> ScoreParts:
-    """The same as matrices, with what removing each source leaves of the advantage."""
+    """Compute the parts of a score as matrices, and the advantage that remains after removing each source; see `why`."""
     site = reading.attention_site(layer)
     scores = reading[f"{site.path}.scores"][0]  # [head, query, key]
     _check_cell(scores, head, query, key, against)
@@ -281,11 +282,11 @@ def score_parts(
 def head_input(
     reading: Reading, site: Site, side: Side, head: int, before: tuple[StreamParts, nn.Module | None] | None = None
 ) -> HeadInput:
-    """A head's queries or keys, source by source. What does not depend on the stream belongs to the biases.
+    """Split a head's queries or keys by source. What does not depend on the stream belongs to the biases.
 
-    `before` is the stream that it reads and the norm between them, where they are known.
+    `before` is the layer's input and the norm before it, if they are already known.
 
-    Raises `UnavailableError` where the parts do not sum to the recorded queries or keys, with the reason.
+    Raises `UnavailableError` with the reason if the parts do not sum to the recorded queries or keys.
     """
     parts, norm = before or _before_norm(reading, site, side)
     total, short = parts.total(), "q" if side == "query" else "k"
@@ -301,12 +302,12 @@ def head_input(
         left = [torch.einsum("pm,pcm->pc", anew((total - part)[None])[0], matrix) for part in parts.vectors]
     without = torch.stack(left).double() + constant  # [writer, pos, d_head]
     at = parts.writers.index(BIASES)
-    without[at] = reads.sum(dim=0) - reads[at]  # constants, which no norm divides
+    without[at] = reads.sum(dim=0) - reads[at]  # constants are not scaled by the norm
     return HeadInput(parts.writers, reads, without)
 
 
 def _before_norm(reading: Reading, site: Site, side: Side) -> tuple[StreamParts, nn.Module | None]:
-    """The stream that a layer takes its queries or keys from, and the norm between them."""
+    """Return the stream from which a layer computes its queries or keys, and the norm between them."""
     weights = reading.subject.weights
     if side == "key" and site.is_cross:
         return stream_parts(reading, site.key_stack), weights.last_norm(site.key_stack)
@@ -314,7 +315,7 @@ def _before_norm(reading: Reading, site: Site, side: Side) -> tuple[StreamParts,
 
 
 def _check_sum(recorded: Float[Tensor, "pos d_head"], name: str, total: Float[Tensor, "pos d_head"]) -> None:
-    """Raise `UnavailableError` where the parts do not sum to the recorded queries or keys."""
+    """Raise `UnavailableError` if the parts do not sum to the recorded queries or keys."""
     missed = float((total - recorded.double()).abs().max()) / float(recorded.abs().max())
     if not missed <= (allowed := tolerance(recorded)):
         raise UnavailableError(
@@ -326,8 +327,8 @@ def _check_sum(recorded: Float[Tensor, "pos d_head"], name: str, total: Float[Te
 def _affine(
     reading: Reading, site: Site, shape: torch.Size, side: Literal["q", "k"], head: int
 ) -> tuple[Float[Tensor, "pos d_head d_model"], Float[Tensor, "pos d_head"]]:
-    """How a head's queries or keys follow from the normed stream at each position: a matrix, rotated where positions rotate,
-    and what is there without any stream. A gradient for each of its numbers costs less than calling the layer for each part."""
+    """Return the affine map from the normed stream to a head's queries or keys at each position: matrix (rotated for rotary
+    positions) and constant. One gradient per dimension of the head is cheaper than calling the layer for each part."""
     zero = torch.zeros(1, *shape, requires_grad=True)
     read = reading.subject.heads_read(reading.example, reading.trace, site.path, zero, side)[0, head]  # [pos, d_head]
     each = torch.eye(read.shape[1])[:, None].expand(-1, *read.shape)  # [d_head, pos, d_head]
@@ -336,7 +337,7 @@ def _affine(
 
 
 def _distance(reading: Reading, site: Site, head: int, query: int) -> Float[Tensor, " key"]:
-    """The bias that a position kind adds to the scores."""
+    """Return the bias by distance that is added to the scores."""
     name = f"{site.path}.pos_bias"
     if name not in reading:
         return torch.zeros(reading[f"{site.path}.scores"].shape[-1], dtype=torch.float64)
@@ -345,7 +346,7 @@ def _distance(reading: Reading, site: Site, head: int, query: int) -> Float[Tens
 
 
 def _factor(scores: Float[Tensor, " key"], raw: Float[Tensor, " key"], rounding: float) -> Float[Tensor, " key"]:
-    """What the product of query and key is multiplied with: a constant; under a soft cap, what it comes to in each cell."""
+    """Return the factor between q · k and the score: a constant, or with a soft cap the ratio in each cell."""
     seen = torch.isfinite(scores)
     strongest = int(torch.where(seen, raw.abs(), -1.0).argmax())
     constant = scores[strongest] / raw[strongest]
@@ -365,18 +366,18 @@ def _check_cell(scores: Tensor, head: int, query: int, key: int, against: int | 
 
 
 LEAST = 0.1
-"""Nats. A smaller advantage, or opposing contribution, changes the odds of two keys by less than a tenth: not worth a word."""
+"""Nats. A smaller advantage or opposing contribution changes the odds of two keys by about a tenth at most: not reported."""
 
 NEAR = 0.8
-"""A source with so much of the largest one's contribution is comparable to it, so that neither is named alone."""
+"""A source with at least this share of the largest contribution is comparable to it, so that neither is reported alone."""
 
 MOST = 0.5
-"""Removing a source that is named takes away at least so much of the advantage."""
+"""Removing a reported source must take away at least this share of the advantage."""
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """A source at the query or at the key. Over the sources of either side `adds` sums to the whole advantage."""
+    """A source at the query or at the key. Over the sources of either side, `adds` sums to the total advantage."""
 
     side: Side | None
     """None for the bias by distance, which belongs to neither."""
@@ -384,21 +385,21 @@ class Contribution:
     adds: float
     """What it adds to the advantage, in nats."""
     removal: float
-    """By how much the advantage falls when it is removed from this head's queries, or from its keys."""
+    """The decrease of the advantage when the source is removed from this head's queries, or from its keys."""
 
     @property
     def title(self) -> str:
-        """The source in words: "layer 1 · head 2 at the key"."""
+        """The source and its side, like "layer 1 · head 2 at the key"."""
         return self.writer.name if self.side is None else f"{self.writer.name} at the {self.side}"
 
 
 def contributions(parts: ScoreParts) -> list[Contribution]:
-    """Each source on each side, the largest contribution first."""
+    """Return each source on each side, the largest contribution first."""
     found: list[Contribution] = []
     sides: tuple[tuple[Side, HeadInput, int], ...] = (("query", parts.query, 1), ("key", parts.key, 0))
-    for side, of, dim in sides:
+    for side, inputs, dim in sides:
         adds, left = parts.advantage.sum(dim=dim)[:-1].tolist(), parts.left[side].tolist()
-        for writer, added, rest in zip(of.writers, adds, left, strict=True):
+        for writer, added, rest in zip(inputs.writers, adds, left, strict=True):
             found.append(Contribution(side, writer, added, parts.total_advantage - rest))
     if parts.has_distance:
         of_distance = float(parts.advantage[-1, -1])
@@ -407,15 +408,15 @@ def contributions(parts: ScoreParts) -> list[Contribution]:
 
 
 def is_worth_a_word(parts: ScoreParts) -> bool:
-    """Whether there is a choice to explain: the key has an even share of the attention or more, and is preferred."""
+    """Return whether there is a choice to explain: the key has at least a uniform share of attention, and is preferred."""
     return parts.weight * parts.n_allowed >= 1.0 and parts.total_advantage >= LEAST
 
 
 def deciding(parts: ScoreParts) -> tuple[Contribution, ...]:
-    """The source that decides why a key is preferred; two where one at the query and one at the key are comparable; else none.
+    """Return the source that decides why a key is preferred, or one at the query and one at the key if they are comparable.
 
-    No source is named where another one of the same side has `NEAR` as much, where removing it does not change the advantage
-    most, or takes away less than `MOST` of it, or where there is no choice to explain (see `is_worth_a_word`).
+    No source is returned if another one on the same side has `NEAR` as much, if removing it does not change the advantage most
+    or takes away less than `MOST` of it, or if there is no choice to explain (see `is_worth_a_word`).
     """
     found = contributions(parts)
     named = [one for one in found if one.adds > NEAR * found[0].adds]
@@ -430,7 +431,7 @@ def deciding(parts: ScoreParts) -> tuple[Contribution, ...]:
 
 
 def opposing(parts: ScoreParts) -> Contribution | None:
-    """The source that takes away the most; None where none takes away as much as `LEAST`."""
+    """Return the source that reduces the advantage most; None if none reduces it by `LEAST`."""
     last = contributions(parts)[-1]
     return last if last.adds <= -LEAST else None
 
@@ -438,17 +439,18 @@ def opposing(parts: ScoreParts) -> Contribution | None:
 def without_source(
     reading: Reading, *, layer: int, head: int, source: str, side: Side | None = None, parts: ScoreParts | None = None
 ) -> Reading:
-    """The same run with a source removed from one head's queries, or from its keys, at all positions.
+    """Rerun with a source removed from one head's queries, or from its keys, at all positions.
 
     Args:
         reading: The run.
-        layer: The attention layer, from 0; `head` counts from 0 too.
-        source: Its name, as in the tables of `analysis.why`; "distance" removes the bias from this head's scores.
-        side: Whether the queries or the keys lose it; None for "distance".
-        parts: Those of any cell of that head where they are known.
+        layer: The attention layer, from 0.
+        head: The head, from 0.
+        source: The name of the source, as in the tables of `analysis.why`; "distance" removes the bias from this head's scores.
+        side: Whether to remove it from the queries or from the keys; None for "distance".
+        parts: The parts of any cell of that head, if they are known.
 
     Raises:
-        InputError: Where there is no source of that name.
+        InputError: If there is no such source, or `side` is missing.
     """
     site = reading.attention_site(layer)
     if source == DISTANCE.name and f"{site.path}.pos_bias" in reading:
@@ -461,7 +463,9 @@ def without_source(
     found = known or head_input(reading, site, side, head)
     names = [writer.name for writer in found.writers]
     if source not in names:
-        raise InputError(f"No source is called {source!r} in what this layer reads; there are {', '.join(names)}.")
+        raise InputError(
+            f"There is no source {source!r} in the input of this layer; the sources are {', '.join(names)}."
+        )
     name = f"{site.path}.{'q' if side == 'query' else 'k'}"
     left = reading[name].clone()
     left[0, head] = found.without[names.index(source)].to(left.dtype)
@@ -471,11 +475,11 @@ def without_source(
 def check(
     reading: Reading, changed: Reading, *, layer: int, head: int, query: int, key: int, against: int | None = None
 ) -> pd.DataFrame:
-    """What became of a cell and of the predictions.
+    """Compare a cell and the loss before and after a change.
 
     Returns:
-        The rows weight (attention, 0 to 1), advantage (over `against`, or over the mean of the other keys), score and loss,
-        these three in nats; the columns what, before, after.
+        The rows weight (attention, 0 to 1), advantage (over `against`, or over the mean of the other keys), score and loss, the
+        last three in nats; the columns what, before and after.
     """
     path = reading.attention_site(layer).path
 

@@ -1,11 +1,11 @@
-"""Accuracy, agreement and confusions of models over many sampled inputs, with 95 % intervals, also by length of the input.
+"""Accuracy, agreement and confusions of models over many sampled inputs, overall and by input length.
 
-The intervals are Wilson's (1927, JASA 22:209–212), of 95 %.
+Intervals are 95 % Wilson intervals (1927, JASA 22:209–212).
 
-Every answer is the likeliest token given the right answer so far and nothing of what follows, so that a model's exact
-match is that of its greedy decoding, also where a change lets it see ahead. The trials of an interval are taken as
-independent. Inputs are; the tokens of one answer are not, so that the interval of a token accuracy over whole answers
-(`accuracy` over all and by length, `same_answers`) is somewhat too narrow.
+Each answer token is the likeliest one given the right answer so far and nothing after it, so exact match equals that of greedy
+decoding, even if a change lets the model see ahead. The trials of an interval are assumed to be independent. Inputs are, but
+the tokens of one answer are not: the interval of a token accuracy over whole answers (`accuracy` overall and by length,
+`same_answers`) is somewhat too narrow.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from xformer.tasks import Task
 from xformer.training.evaluate import lengths_of, of_length, scores_by_length
 
 CHUNK = 500
-"""Inputs between two reports: those of `evaluate`, batch by batch, so that the figures are the same."""
+"""Inputs between two progress reports; equal to the batch size of `evaluate`, so that the results agree."""
 
 Cell = tuple[Any, ...]
-"""What is counted: (kind, model, measure, where), of kind "all", "position", "length" or "pair"; or (model, right, predicted)
+"""A counter's key: (kind, model, measure, where), with kind "all", "position", "length" or "pair", or (model, right, predicted)
 as indices of the joint labels."""
 
 
 def wilson(hits: int, trials: int) -> tuple[float, float]:
-    """The ends of the 95 % interval; 0 and 1 where nothing was tried. Raises `ValueError` for more hits than trials."""
+    """Return the ends of the 95 % interval; 0 and 1 without trials. Raises `ValueError` for more hits than trials."""
     if not 0 <= hits <= trials:
         raise ValueError(f"There are {trials} trials, got {hits} hits.")
     if trials == 0:
@@ -62,7 +62,7 @@ def wilson(hits: int, trials: int) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """What has been counted so far. Measures: "token" one token right, "exact" a whole answer."""
+    """The counts so far. Measures: "token" counts single right tokens, "exact" whole right answers."""
 
     done: int
     samples: int
@@ -72,7 +72,7 @@ class Agreement:
     trials: dict[Cell, int]
     confusions: dict[Cell, int]
     recipe: str = ""
-    """The call that counts so many again, where that can be written down."""
+    """The call that repeats the count; its variants may have no recipe."""
 
     @property
     def is_final(self) -> bool:
@@ -80,17 +80,16 @@ class Agreement:
 
 
 def accuracy(counted: Agreement, by: Literal["all", "position", "length"] = "all") -> pd.DataFrame:
-    """How often each model is right, a row per model and measure: model, measure, share, low, high, hits, trials.
-
-    By "position", for each token of the answer from 0 (a column of that name); "exact" is the share that is right up to there.
-    By "length", for each length of the right answer, its end token not counted.
+    """Compute how often each model is right, with 95 % intervals.
 
     Args:
-        counted: The answers that were counted, from `agreement`.
-        by: "all", "position" or "length".
+        counted: The counted answers, from `agreement`.
+        by: "all" for all answers; "position" for each token of the answer, from 0; "length" for each length of the right
+            answer, without its end token.
 
     Returns:
-        A table; the example shows its columns.
+        A row per model and measure (and position or length, in a column of that name): model, measure ("token", or "exact":
+        the whole answer, by position the answer up to there), share, low and high (ends of its interval), hits and trials.
 
     Example:
         >>> import xformer
@@ -108,13 +107,14 @@ def accuracy(counted: Agreement, by: Literal["all", "position", "length"] = "all
 
 
 def same_answers(counted: Agreement) -> pd.DataFrame:
-    """How often two models say the same, a row per pair and measure: one, other, measure, share to trials.
+    """Compute how often two models predict the same, with 95 % intervals.
 
     Args:
-        counted: The answers that were counted, from `agreement`.
+        counted: The counted answers, from `agreement`.
 
     Returns:
-        A table; the example shows its columns.
+        A row per pair of models and measure: one, other, measure ("token" or "exact"), share, low and high (ends of its
+        interval), hits and trials.
 
     Example:
         >>> import xformer
@@ -131,14 +131,15 @@ def same_answers(counted: Agreement) -> pd.DataFrame:
 
 
 def confusion(counted: Agreement, model: str | None = None) -> pd.DataFrame:
-    """A row for each token predicted for a right one: model, right, predicted, count, share (of that right token).
+    """Count which tokens were predicted for each right token.
 
     Args:
-        counted: The answers that were counted, from `agreement`.
-        model: The name of the variant.
+        counted: The counted answers, from `agreement`.
+        model: The name of one variant; by default all of them.
 
     Returns:
-        A table; the example shows its columns.
+        A row per model and pair of tokens that occurred: model, right, predicted, count and share (of the right token's
+        occurrences).
 
     Example:
         >>> import xformer
@@ -162,7 +163,7 @@ def confusion(counted: Agreement, model: str | None = None) -> pd.DataFrame:
 
 
 def _table(counted: Agreement, kind: str, group: str) -> pd.DataFrame:
-    """The counts of one kind as shares with their intervals, models in their own order."""
+    """Tabulate the counts of one kind as shares with their intervals, models in the given order."""
     keys = sorted((key for key in counted.trials if key[0] == kind), key=lambda key: counted.models.index(key[1]))
     rows = []
     for key in keys:
@@ -173,17 +174,18 @@ def _table(counted: Agreement, kind: str, group: str) -> pd.DataFrame:
 
 
 def agreement(variants: Sequence[Variant], *, samples: int = 5000, seed: int = 0) -> Agreement:
-    """Count over `samples` fresh inputs of the first one's task.
-
-    Raises `InputError` when variants share a name or were made for different tokens.
+    """Count right and equal answers of several models over fresh inputs of the first one's task.
 
     Args:
-        variants: The variants.
-        samples: The number of random inputs.
-        seed: The seed of the random numbers.
+        variants: The variants of models to compare.
+        samples: The number of inputs.
+        seed: The seed of the sampled inputs.
 
     Returns:
-        The counted answers.
+        The counts, for `accuracy`, `same_answers` and `confusion`.
+
+    Raises:
+        InputError: If variants have equal names or different tokens.
 
     Example:
         >>> import xformer
@@ -199,9 +201,9 @@ def agreement(variants: Sequence[Variant], *, samples: int = 5000, seed: int = 0
 
 
 def count_agreement(variants: Sequence[Variant], *, samples: int = 5000, seed: int = 0) -> Iterator[Agreement]:
-    """The same with a report per 500 inputs, or fewer long ones.
+    """Count as `agreement` does, with a report every 500 inputs, or more often for long ones.
 
-    Closing the iterator stops the counting; nothing is left behind.
+    Closing the iterator stops the count.
     """
     check_names(variants)
     if samples < 1:
@@ -233,7 +235,7 @@ Outcomes = Iterator[tuple[Cell, Bool[Tensor, " trial"]]]
 
 
 def _outcomes(name: str, one: Predictions, end: int) -> Outcomes:
-    """Whether one variant is right at each trial: over all, by position and by length."""
+    """Yield whether one variant is right in each trial: over all, by position and by length."""
     there = one.right != NO_TOKEN  # [input, place]
     right = (one.predicted == one.right) & there
     exact = (right | ~there).all(dim=1)  # [input]
@@ -252,7 +254,7 @@ def _outcomes(name: str, one: Predictions, end: int) -> Outcomes:
 
 
 def _pair_outcomes(first: tuple[str, Predictions], second: tuple[str, Predictions]) -> Outcomes:
-    """Whether two models, each with its name, predict the same, over the tokens that both predict."""
+    """Yield whether two named models predict the same, over the tokens that both predict."""
     (name, one), (other_name, other) = first, second
     width = min(one.predicted.shape[1], other.predicted.shape[1])
     a, b = one.predicted[:, :width], other.predicted[:, :width]
@@ -262,31 +264,30 @@ def _pair_outcomes(first: tuple[str, Predictions], second: tuple[str, Prediction
 
 
 SAMPLES = 200
-"""Inputs of each length."""
+"""Inputs per length."""
 
 HIGH = 0.99
-"""A length counts as mastered from such a share of right answers on."""
+"""The share of right answers from which a length counts as mastered."""
 
 
 def accuracy_by_length(
     reading: Reading, *, lengths: Sequence[int] | None = None, samples: int = SAMPLES, seed: int = 1
 ) -> pd.DataFrame:
-    """Measure how often a model answers inputs of each length, on fresh inputs drawn from `seed`.
-
-    One row a length: exact_match, the ends low and high of its 95 % interval (Wilson 1927), token_accuracy, samples, and
-    whether it was trained on. Only the model and the task of the reading count.
-
-    Raises `UnavailableError` for a model without a task, or whose task has one length alone, `InputError` for a length that is
-    out of reach.
+    """Measure a model's accuracy on fresh inputs of each length.
 
     Args:
-        reading: The run.
-        lengths: The lengths of input to try; those that the model reads by default.
-        samples: The number of random inputs.
-        seed: The seed of the random numbers.
+        reading: Any run of a model with a task.
+        lengths: The input lengths to test; by default all that the model can read.
+        samples: The number of inputs per length.
+        seed: The seed of the sampled inputs.
 
     Returns:
-        A table; the example shows its columns.
+        A row per length: length, exact_match (share of whole answers right), low and high (ends of its 95 % Wilson interval),
+        token_accuracy, samples and trained (whether the training had inputs of that length).
+
+    Raises:
+        UnavailableError: If the model has no task, or its task has only one length.
+        InputError: If the model cannot read a length.
 
     Example:
         >>> import xformer
@@ -302,7 +303,7 @@ def accuracy_by_length(
 def asking_lengths(
     reading: Reading, *, lengths: Sequence[int] | None = None, samples: int = SAMPLES, seed: int = 1
 ) -> Iterator[TableSoFar]:
-    """The same with a report every length."""
+    """Compute `accuracy_by_length` with a report after each length."""
     own = own_task_model(reading.subject)
     chosen = _chosen(lengths_of(own.model.config, own.task), lengths)
     rows = []
@@ -322,21 +323,23 @@ def _row(
 
 
 def _chosen(every: Sequence[int], lengths: Sequence[int] | None) -> Sequence[int]:
-    """The `lengths`, or every length. Raises `UnavailableError` for a task of one length alone."""
+    """Return the `lengths`, or every length. Raises `UnavailableError` for a task with only one length."""
     if not every:
-        raise UnavailableError("The inputs of this task all have one length, so there is none to go beyond.")
+        raise UnavailableError("All inputs of this task have the same length, so there is no other one to test.")
     return every if lengths is None else lengths
 
 
 def has_mastered_its_training(table: pd.DataFrame) -> bool:
-    """Whether every length that it was trained on is mastered, and there are some in the table."""
+    """Return whether the table has lengths that occurred in training, and all of them are mastered."""
     trained = table["exact_match"][table["trained"]].tolist()
     return bool(trained) and min(trained) >= HIGH
 
 
 def how_far(table: pd.DataFrame) -> int | None:
-    """Up to which length every one beyond the training is mastered, in a table of all lengths from the trained ones on; None
-    where the first of them is not."""
+    """Return the length up to which all lengths beyond the training are mastered; None if the first of them is not.
+
+    The table must have all lengths from the trained ones on.
+    """
     cells = sorted(table[["length", "exact_match", "trained"]].itertuples(index=False, name=None))
     longest = max((length for length, _, trained in cells if trained), default=0)
     mastered = takewhile(lambda cell: cell[1] >= HIGH, (cell for cell in cells if cell[0] > longest))
@@ -344,28 +347,27 @@ def how_far(table: pd.DataFrame) -> int | None:
 
 
 COMPARED_SAMPLES = 100
-"""Inputs of each length where several models are compared."""
+"""Inputs per length when several models are compared."""
 
 
 def lengths_compared(
     variants: Sequence[Variant], *, lengths: Sequence[int] | None = None, samples: int = COMPARED_SAMPLES, seed: int = 0
 ) -> pd.DataFrame:
-    """Measure how often several models answer the same fresh inputs of each length, under their own changes.
-
-    A row for each model and length: model, length, exact_match with the ends low and high of its 95 % interval (Wilson
-    1927), token_accuracy, samples, and whether its own training had inputs of that length.
-
-    Raises `UnavailableError` for a task of one length alone, and `InputError` for variants of different tasks or a length
-    that one of them cannot read.
+    """Measure the accuracy of several models on the same fresh inputs of each length, with their own changes applied.
 
     Args:
-        variants: The variants.
-        lengths: The lengths of input to try; those that the model reads by default.
-        samples: The number of random inputs.
-        seed: The seed of the random numbers.
+        variants: The variants of models to compare.
+        lengths: The input lengths to test; by default all that every model can read.
+        samples: The number of inputs per length.
+        seed: The seed of the sampled inputs.
 
     Returns:
-        A table; the example shows its columns.
+        A row per model and length: model, length, exact_match (share of whole answers right), low and high (ends of its 95 %
+        Wilson interval), token_accuracy, samples and trained (whether the model's training had inputs of that length).
+
+    Raises:
+        UnavailableError: If the task has only one length.
+        InputError: If the variants have different tasks, or one of them cannot read a length.
 
     Example:
         >>> import xformer
@@ -383,7 +385,7 @@ def lengths_compared(
 def comparing_lengths(
     variants: Sequence[Variant], *, lengths: Sequence[int] | None = None, samples: int = COMPARED_SAMPLES, seed: int = 0
 ) -> Iterator[TableSoFar]:
-    """The same with a report every length."""
+    """Compute `lengths_compared` with a report after each length."""
     check_names(variants)
     each = [set(lengths_of(one.model.config, inputs_for(one, variants[0].task))) for one in variants]
     every = sorted(set.intersection(*each))
@@ -391,7 +393,7 @@ def comparing_lengths(
     rows = []
     for done, length in enumerate(chosen, start=1):
         if length not in every:
-            raise InputError(f"These models all read lengths from {every[0]} to {every[-1]}, got {length}.")
+            raise InputError(f"All of these models read lengths from {every[0]} to {every[-1]}, got {length}.")
         of_one = [replace(one, subject=replace(one.subject, task=of_length(one.task, length))) for one in variants]
         shares = accuracy(agreement(of_one, samples=samples, seed=seed)).set_index(["model", "measure"])
         for one in variants:

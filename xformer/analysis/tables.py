@@ -1,4 +1,4 @@
-"""Tables out of arrays, one row a cell, and a report of a table that is still being filled."""
+"""Tables built from arrays, a row per cell, and reports of tables that are still being filled."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 
 
 def array_table(*axes: Mapping[str, Sequence[Any]], **values: Tensor) -> pd.DataFrame:
-    """One row a cell of arrays of one shape: the columns of each axis at that cell, then the number in each array.
+    """Build a table from arrays of one shape, a row per cell: the columns of each axis, then the value of each array.
 
     Args:
-        axes: For each axis the columns that name its entries, each as long as the axis.
-        values: The arrays, by the names of their columns.
+        axes: For each axis, the columns that label its entries, each as long as the axis.
+        values: The arrays, by column name.
 
     Returns:
-        The rows, the last axis the fastest.
+        The rows; the last axis varies fastest.
     """
     places = np.indices([len(next(iter(axis.values()))) for axis in axes]).reshape(len(axes), -1)
     columns = {

@@ -1,9 +1,9 @@
 """Similarity of whole texts: the cosine of their pooled vectors, layer by layer.
 
-"mean"     the mean over the positions of a text; padding is left out      (Reimers & Gurevych 2019, §3)
-"last"     the last position, the only one that a causal model lets see all others
+"mean"     the mean over the positions of a text, without padding      (Reimers & Gurevych 2019, §3)
+"last"     the last position, the only one from which a causal model sees all others
 "first"    the first position, which encoders of the BERT family train as a summary ([CLS])
-"own"      the vector that the model itself makes of a text (text_embeds, pooler_output)
+"own"      the vector that the model itself computes for a text (text_embeds, pooler_output)
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 def similarity(
     model: Readable | Reading, texts: Sequence[str], *, pooling: Pooling | None = None, tokenizer: Any = None
 ) -> pd.DataFrame:
-    """The cosine similarity of every two texts after each layer.
+    """Compute the cosine similarity of every pair of texts after each layer.
 
     Args:
-        model: What `xformer.read` takes, or a reading, of which only the model counts.
+        model: Any argument of `xformer.read`, or a reading, of which only the model counts.
         texts: The texts.
-        pooling: How the vectors of a text become one. By default what the model's folder says (the `1_Pooling` of
-            sentence-transformers), "own" where the model projects its pooled vector, "last" of a causal model, else "mean".
-        tokenizer: Cuts the texts of a loaded Hugging Face model.
+        pooling: How the vectors of a text are pooled. The default is the one in the model's folder (the `1_Pooling` of
+            sentence-transformers), "own" if the model projects its pooled vector, "last" for a causal model, else "mean".
+        tokenizer: The tokenizer for a loaded Hugging Face model.
 
     Returns:
-        Columns: layer, first, second (positions in `texts`), cosine. Layer 0 is what enters the first block, layer n what
-        leaves block n, the last layer after the final norm. With pooling="own" there is only the last layer.
+        A row per layer and ordered pair: layer, first and second (indices in `texts`) and cosine. Layer 0 is the input of the
+        first block, layer n the output of block n, and the last layer is after the final norm. With pooling="own" there is only
+        the last layer.
 
     Raises:
-        InputError: The model cannot read one of the texts, or there are none.
-        UnavailableError: The model has no residual stream, is an encoder-decoder, or makes no pooled vector of its own.
+        InputError: If the model cannot read one of the texts, or there are none.
+        UnavailableError: If the model has no residual stream, is an encoder-decoder, or has no pooled vector of its own.
 
     Example:
         >>> import xformer
@@ -63,10 +64,10 @@ def similarity(
 def text_vectors(
     model: Readable | Reading, texts: Sequence[str], *, pooling: Pooling | None = None, tokenizer: Any = None
 ) -> dict[int, Float[Tensor, "text width"]]:
-    """The pooled vector of each text, by layer; see `similarity`."""
+    """Return the pooled vector of each text by layer; see `similarity`."""
     subject = model.subject if isinstance(model, Reading) else adapter_of(model, None, tokenizer)
     if not texts:
-        raise InputError("Texts are compared, got none; give two.")
+        raise InputError("There are no texts to compare; give two.")
     pooling = default_pooling(subject) if pooling is None else pooling
     if pooling not in POOLINGS:
         raise InputError(f"A pooling is one of {', '.join(POOLINGS)}, got {pooling!r}.")
@@ -86,7 +87,7 @@ def text_vectors(
 def pooled(
     states: Float[Tensor, "text pos d_model"], valid: Bool[Tensor, "text pos"], pooling: Pooling
 ) -> Float[Tensor, "text d_model"]:
-    """One vector a text of its states; positions that are not `valid` are padding."""
+    """Pool the states of each text to one vector; positions that are not `valid` are padding."""
     if pooling == "mean":
         weight = valid[..., None].to(states.dtype)  # [text, pos, 1]
         return (states * weight).sum(dim=1) / weight.sum(dim=1)
@@ -96,17 +97,19 @@ def pooled(
 
 
 def default_pooling(subject: ModelAdapter) -> Pooling:
-    """The pooling that `similarity` uses by default."""
+    """Return the pooling that `similarity` uses by default."""
     if (own := getattr(subject, "pooling", None)) is not None:
         return own
     opened = getattr(subject, "opened", None)
     if opened is not None and type(opened.module).__name__.endswith("WithProjection"):
-        return "own"  # the class makes a projected vector of a text (`text_embeds`), which is what it was trained for
-    return "last" if subject.shape.architecture == "decoder" else "mean"  # of a decoder the last position sees all
+        return "own"  # the class projects the vector of a text (`text_embeds`), which is what it was trained for
+    return (
+        "last" if subject.shape.architecture == "decoder" else "mean"
+    )  # in a decoder the last position sees all others
 
 
 def stream_names(subject: ModelAdapter) -> list[str]:
-    """The names of the stream before the first block and after each."""
+    """Return the activation names of the stream before the first block and after each block."""
     shape = subject.shape
     if shape.is_pair:
         raise UnavailableError(
@@ -123,4 +126,4 @@ def _own(subject: ModelAdapter, texts: Sequence[str]) -> Float[Tensor, "text wid
     try:
         return read(subject, list(texts), keep=["pooled"])["pooled"]
     except EditError as error:
-        raise UnavailableError(f"{subject.name} makes no vector of its own for a whole text.") from error
+        raise UnavailableError(f"{subject.name} has no pooled vector of its own for a text.") from error

@@ -1,4 +1,4 @@
-"""Training runs as tables: scores of heads by step, when a curve passes a threshold, the spread of many runs, and sweeps."""
+"""Training runs as tables: head scores by step, when a curve passes a threshold, the spread of many runs, and sweeps."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 import pandas as pd
 
 APPEARS = 0.5
-"""A head has appeared when half of its attention is where the task needs it."""
+"""A head has appeared when half of its attention is where the task requires it."""
 GAIN = 0.25
-"""The least gain of a score that is called an appearance."""
+"""The smallest increase of a score that is reported as an appearance."""
 LEARNED = 0.99
-"""The share of exact matches from which on a run counts as having learned its task."""
+"""The share of exact matches from which a run counts as having learned its task."""
 
 
 def head_table(scores: Mapping[int, Mapping[str, Sequence[float]]]) -> pd.DataFrame:
-    """Scores by step and layer as one row per step and head: step, layer, head (counted from 0), score."""
+    """Tabulate scores by step and layer, a row per step and head: step, layer, head (from 0), score."""
     rows = [
         {"step": step, "layer": path, "head": head, "score": score}
         for step in sorted(scores)
@@ -28,19 +28,19 @@ def head_table(scores: Mapping[int, Mapping[str, Sequence[float]]]) -> pd.DataFr
 
 
 def best_heads(table: pd.DataFrame) -> pd.DataFrame:
-    """Of a `head_table`, the head that scores best at each step; of equals the first."""
+    """Return the best head of a `head_table` at each step; the first one in case of a tie."""
     return table.loc[table.groupby("step")["score"].idxmax()].reset_index(drop=True)
 
 
 def first_passing(steps: Iterable[int], values: Iterable[float], threshold: float) -> int | None:
-    """The first step at which a curve is at or above a threshold; None where it never is."""
+    """Return the first step at which a curve reaches a threshold; None if it never does."""
     return next((step for step, value in zip(steps, values, strict=True) if value >= threshold), None)
 
 
 def appearance(best: pd.DataFrame) -> int | None:
-    """The step of a `best_heads` frame at which a head appears: the first at or above `APPEARS`.
+    """Return the step of a `best_heads` frame at which a head appears: the first at or above `APPEARS`.
 
-    None where no head is yet, and where one was from the beginning: then chance alone gives that much.
+    None if no head has appeared yet, and if one was there from the start, where it scores that much by chance.
     """
     steps, scores = best["step"].tolist(), best["score"].tolist()
     return None if not scores or scores[0] >= APPEARS else first_passing(steps, scores, APPEARS)
@@ -48,7 +48,7 @@ def appearance(best: pd.DataFrame) -> int | None:
 
 @dataclass(frozen=True)
 class Emerged:
-    """The step at which a head appeared, the head that is best at the last step, and its first and last score."""
+    """The step at which a head appeared, the head that is best at the last step, and its first and last scores."""
 
     step: int
     layer: str
@@ -58,9 +58,9 @@ class Emerged:
 
 
 def emerged(table: pd.DataFrame) -> Emerged | None:
-    """What appeared in a `head_table` (see `appearance`) and is still there.
+    """Return the head of a `head_table` that appeared (see `appearance`) and is still there.
 
-    None as well where the head that is best now gained less than `GAIN`: on few tokens, chance gives as much.
+    None also if the head that is best at the end gained less than `GAIN`, which on few tokens happens by chance.
     """
     best = best_heads(table)
     if (step := appearance(best)) is None:
@@ -71,7 +71,7 @@ def emerged(table: pd.DataFrame) -> Emerged | None:
 
 
 def settled(steps: Sequence[float], values: Sequence[float], threshold: float) -> float | None:
-    """The step from which on a curve stays at or above a threshold; None where it does not for two reports at the end."""
+    """Return the step from which a curve stays at or above a threshold; None if that is not so for the last two reports."""
     below = max((i for i, value in enumerate(values) if value < threshold), default=-1)
     return steps[below + 1] if below + 2 < len(values) else None
 
@@ -80,9 +80,9 @@ HIGH, DEPTH = 0.95, 0.03
 
 
 def dip(steps: Sequence[int], values: Sequence[float]) -> tuple[int, float] | None:
-    """Where a curve that had been at `HIGH` falls by `DEPTH` or more below its best so far and comes back up to it.
+    """Find where a curve that had reached `HIGH` falls by at least `DEPTH` below its best value so far, and later recovers it.
 
-    The step and the value of the lowest such point; None where there is none.
+    Returns the step and value of the lowest such point; None if there is none.
     """
     curve = np.asarray(values, dtype=float)
     if len(curve) == 0:
@@ -97,9 +97,9 @@ def dip(steps: Sequence[int], values: Sequence[float]) -> tuple[int, float] | No
 
 
 def thinned(steps: Sequence[int], most: int) -> list[int]:
-    """At most about `most` of the steps, evenly spread, the last among them.
+    """Return at most about `most` of the steps, evenly spaced and including the last one.
 
-    Every 2^k-th is kept, so that a run which grows keeps what has been computed.
+    Every 2^k-th step is kept, so that as a run grows, results for kept steps can be reused.
     """
     stride = 1
     while len(steps) > stride * most:
@@ -112,9 +112,9 @@ QUANTILES = {"low": 0.1, "lower": 0.25, "median": 0.5, "upper": 0.75, "high": 0.
 
 
 def curves_of_all(rows: pd.DataFrame, *, metric: str) -> pd.DataFrame:
-    """A row a step, a column a member, from `rows` of [member, step, the metrics …]: what each last reported until then.
+    """Return a row per step and a column per member from `rows` of [member, step, metrics …], each with its latest value.
 
-    So a member that has finished keeps its last value, and one that has not reported yet is not a number.
+    A member that has finished keeps its last value; one that has not reported yet is NaN.
     """
     known = rows[["member", "step", metric]].dropna()
     wide = known.pivot_table(index="step", columns="member", values=metric, aggfunc="last")
@@ -122,16 +122,15 @@ def curves_of_all(rows: pd.DataFrame, *, metric: str) -> pd.DataFrame:
 
 
 def training_fan(rows: pd.DataFrame, *, metric: str = "held_out_exact_match") -> pd.DataFrame:
-    """A row a step: the quantiles `QUANTILES` of a metric over all members that have reported it, and how many these are.
-
-    `rows` has the columns member, step and the metrics. A member that has finished counts with its last value.
+    """Summarise a metric over the members of a training run by quantiles, a row per step.
 
     Args:
-        rows: One row for each report: member, step and its figures.
-        metric: The column of `rows`.
+        rows: A row per report, with the columns member, step and the metrics.
+        metric: The column of `rows` to summarise.
 
     Returns:
-        A table; the example shows its columns.
+        A row per step: step, low, lower, median, upper and high (the quantiles 0.1, 0.25, 0.5, 0.75 and 0.9 over the members),
+        and members (how many have reported so far). A member that has finished counts with its last value.
 
     Example:
         >>> import xformer
@@ -145,26 +144,23 @@ def training_fan(rows: pd.DataFrame, *, metric: str = "held_out_exact_match") ->
 
 
 def quantiles(wide: pd.DataFrame) -> pd.DataFrame:
-    """`training_fan` of curves that stand side by side, see `curves_of_all`."""
+    """Compute `training_fan` from curves side by side, see `curves_of_all`."""
     table = wide.T.quantile([*QUANTILES.values()]).T.set_axis([*QUANTILES], axis=1)
     return table.assign(members=wide.notna().sum(axis=1)).rename_axis("step").reset_index()
 
 
 def sweep_outcome(outcomes: pd.DataFrame, *, x: str, y: str | None = None) -> pd.DataFrame:
-    """Summarise a sweep: one row for each setting of `x` (and `y`) that was tried.
-
-    `outcomes` has a row a member with the columns of the settings, solved (True, False, or missing while it is being trained)
-    and steps_to_solve. In the table members is how many there are, decided how many of them have finished, solved how many of
-    these solved the task, share_solved the share of the decided (NaN where there are none), steps_to_solve the median of those
-    that solved it.
+    """Summarise a sweep, a row per setting of `x` (and `y`).
 
     Args:
-        outcomes: One row for each member: its settings, solved and steps_to_solve.
-        x: The setting along x.
-        y: The setting along y.
+        outcomes: A row per member, with its settings, solved (True, False, or missing while it is training) and
+            steps_to_solve.
+        x: The column of the first setting.
+        y: The column of the second setting, if any.
 
     Returns:
-        A table; the example shows its columns.
+        A row per setting: the settings, members (their number), decided (how many have finished), solved (how many solved the
+        task), share_solved (of the decided ones; NaN if there are none) and steps_to_solve (median of those that solved it).
 
     Example:
         >>> import xformer
