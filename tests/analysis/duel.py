@@ -1,4 +1,4 @@
-"""What the tests of the Compare screen's library share: random variants of prime sizes, and small models of other libraries."""
+"""Helpers shared by the tests of the comparison functions: random variants of prime sizes, and small external models."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ SOURCE = [3, 7, 1, 4, 2]
 def of_family(
     name: str, text: str = "the cat sat on the mat", to: torch.dtype = torch.float32, **options: Any
 ) -> Reading:
-    """A tiny random model of a Hugging Face family, read on a text; one of two stacks reads a target as well."""
+    """Run a tiny random model of a Hugging Face family on a text; an encoder-decoder also gets a target."""
     typed = f"{text} >> a bird then flew" if name in ("T5", "BART", "Marian") else text
     return xformer.read(FAMILIES[name].make().to(to), typed, tokenizer=tokenizer(), **options)
 
 
 @cache
 def torch_encoder() -> torch.nn.Module:
-    """An encoder of torch's own, with random weights."""
+    """Return torch's own encoder, with random weights."""
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True)
     return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
 def module_reading(inputs: torch.Tensor) -> Reading:
-    """That encoder as a module that is only ever called with these inputs [1, pos, 12]."""
+    """Read `torch_encoder` as a module that is called only with these inputs [1, pos, 12]."""
     return xformer.read(AnyModule.open(torch_encoder(), inputs), None)
 
 
 def variant_of(name: str, model: Transformer, task: Task, edits: Sequence[AnyEdit] = (), **options: Any) -> Variant:
-    """A variant out of its parts."""
+    """Build a variant from its parts."""
     return Variant(TaskModel(model, task, name), tuple(edits), **options)
 
 
 def random_variant(name: str, architecture: str, *, seed: int = 0, model: dict[str, Any] | None = None, **options: Any):
-    """A model of random weights as a variant of a tiny reversal; it is wrong most of the time."""
+    """Build a variant with random weights for a tiny reversal task; most of its answers are wrong."""
     task = tiny_task(architecture)
     special = task.vocabulary.special
     sizes = {"vocab_size": len(task.vocabulary), "start_token": special.start, "end_token": special.end, "max_len": 17}

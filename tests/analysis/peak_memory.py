@@ -1,4 +1,4 @@
-"""How much memory an expression takes at its peak, measured in a process of its own."""
+"""The peak memory of an expression, measured in a separate process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def held():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 
 for expression, before in {cases!r}:
-    if os.fork() == 0:  # nothing of one measurement is left in memory for the next
+    if os.fork() == 0:  # each measurement starts from the same memory
         names = dict(globals())
         exec(before, names)
-        open("/proc/self/clear_refs", "w").write("5")  # the peak is counted from here
+        open("/proc/self/clear_refs", "w").write("5")  # resets the peak
         start = held()
         result = eval(expression, names)
         [peak] = [line for line in open("/proc/self/status") if line.startswith("VmHWM:")]
@@ -33,10 +33,10 @@ for expression, before in {cases!r}:
 
 
 def peaks_of(cases: Sequence[tuple[str, str]]) -> list[int]:
-    """Bytes of resident memory at the peak of each expression, above what is there after the code that comes before it.
+    """Return the peak resident memory of each expression in bytes, above that after its setup code.
 
     Args:
-        cases: Expressions, each with the code that comes before it.
+        cases: Expressions, each with its setup code.
     """
     program = PROGRAM.format(cases=list(cases))
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)

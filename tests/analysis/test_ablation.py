@@ -16,7 +16,7 @@ from xformer.errors import EditError, InputError, UnavailableError
 from xformer.reading import rerun
 
 
-def test_each_measurement_is_the_run_without_that_head() -> None:
+def test_each_measured_effect_matches_a_run_without_that_head() -> None:
     reading = xformer.read("checkpoints/reverse-seq2seq", "3 7 12")
     frame = analysis.head_effects(reading)
     assert len(frame) == sum(reading.subject.shape.heads.values())
@@ -25,7 +25,7 @@ def test_each_measurement_is_the_run_without_that_head() -> None:
         assert measured == pytest.approx(by_hand, abs=1e-5)
 
 
-def test_measurements_of_external_models_are_runs_without_the_head() -> None:
+def test_measured_effects_of_external_models_match_runs_without_the_head() -> None:
     read = of_family("BART")
     path = read.attention[-1].path
     reading = rerun(read, [edits.ablate_head(path, 1)])
@@ -35,12 +35,12 @@ def test_measurements_of_external_models_are_runs_without_the_head() -> None:
         at = rerun(reading, [edits.ablate_head(row["layer"], row["head"])]).logits[0, 2]
         change = (at[token] - at[second]) - (reading.logits[0, 2, token] - reading.logits[0, 2, second])
         assert row["measured"] == pytest.approx(float(change), abs=1e-4)
-    silent = frame.set_index(["layer", "head"]).loc[(path, 1)].to_dict()
-    assert silent == {"measured": pytest.approx(0, abs=1e-5), "estimated": 0}
+    ablated = frame.set_index(["layer", "head"]).loc[(path, 1)].to_dict()
+    assert ablated == {"measured": pytest.approx(0, abs=1e-5), "estimated": 0}
 
 
-def test_an_estimate_is_the_first_step_towards_silence() -> None:
-    """Taking a little of a head away does that little of its estimate."""
+def test_an_estimate_is_the_slope_of_the_loss_towards_ablation() -> None:
+    """Removing a small share of a head changes the loss by that share of the estimate."""
     reading, share = of_family("Llama"), 1e-2
     for row in analysis.head_effects(reading, exact=False).to_dict("records")[::3]:
         assert pd.isna(row["measured"])
@@ -49,7 +49,7 @@ def test_an_estimate_is_the_first_step_towards_silence() -> None:
         assert row["estimated"] == pytest.approx((both[0] - both[1]) / (2 * share), abs=2e-4)
 
 
-def test_the_largest_estimate_is_measured_first_and_measuring_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_head_with_the_largest_estimate_is_measured_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
     found = silenced_heads(xformer.read("checkpoints/reverse", "3 7 12 9"))
     largest = max(found.estimated, key=lambda head: abs(found.estimated[head]))
@@ -62,7 +62,7 @@ def test_the_largest_estimate_is_measured_first_and_measuring_can_be_stopped(mon
     assert found.to_do == len(found.frame()) == 16
 
 
-def test_what_cannot_be_measured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_effects_that_cannot_be_measured_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = xformer.read("checkpoints/induction", "3 7 3")
     with pytest.raises(EditError, match="no head 4 in attention layer 0"):
         analysis.head_effects(reading, exact=[(0, 4)])
@@ -76,7 +76,7 @@ def test_what_cannot_be_measured_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def effects(*rows: tuple[float | None, float]) -> pd.DataFrame:
-    """Of heads with these measurements and scores; estimates are what was measured."""
+    """Build the effects of heads with these measurements and scores; estimates equal the measurements."""
     table = pd.DataFrame(rows, columns=["measured", "induction"]).astype(float)
     return table.assign(name=[f"head {index}" for index in table.index], estimated=table["measured"].fillna(0.0))
 
@@ -84,7 +84,7 @@ def effects(*rows: tuple[float | None, float]) -> pd.DataFrame:
 NONE_NEEDED = "No head is needed by itself: ablating one moves the loss by {} at most."
 
 
-def test_the_summary_says_which_heads_are_needed() -> None:
+def test_the_summary_names_the_heads_that_are_needed() -> None:
     for heads, sentences in (
         ([(2.0, 0.9), (0.1, 0.1)], ["Without **head 0** the loss goes from 1.000 to 3.000",
                                     "It also has the highest induction score, 90%."]),
@@ -97,7 +97,7 @@ def test_the_summary_says_which_heads_are_needed() -> None:
     ):  # fmt: skip
         summary = effect_summary(effects(*heads), "induction", "loss", 1.0)
         assert all(sentence in summary for sentence in sentences)
-    # nor does it name heads without a clear score or measurement
+    # heads without a clear score or measurement are not named
     assert effect_summary(effects((2.0, 0.3), (0.0, 0.1)), "induction", "loss", 1.0).endswith("the largest effect.")
     for heads in (((2.0, 0.1), (0.04, 0.9)), ((0.5, 0.1), (None, 0.9), *[(0.1, 0.2)] * 4)):
         assert "head 1" not in effect_summary(effects(*heads), "induction", "loss", 1.0).lower()
@@ -107,7 +107,7 @@ def table(estimated: list[float], measured: list[float]) -> pd.DataFrame:
     return pd.DataFrame({"estimated": estimated, "measured": measured})
 
 
-def test_the_rank_correlation_is_that_of_scipy() -> None:
+def test_the_rank_correlation_matches_scipy() -> None:
     random = np.random.default_rng(0)
     measured = random.normal(size=40)
     estimated = measured + random.normal(size=40)
@@ -118,8 +118,8 @@ def test_the_rank_correlation_is_that_of_scipy() -> None:
     assert agreement(table(estimated.tolist(), measured.tolist())) == wanted
 
 
-def test_of_few_or_equal_numbers_no_agreement_is_told() -> None:
-    values = [0.1 * step for step in range(12)]  # one does nothing
+def test_few_or_equal_numbers_have_no_agreement() -> None:
+    values = [0.1 * step for step in range(12)]  # the first has no effect
     one = table(values, [value**3 for value in values])
     found = agreement(one)
     assert found == Agreement(pytest.approx(1.0), 11, 3, pytest.approx(1.0))
@@ -128,14 +128,14 @@ def test_of_few_or_equal_numbers_no_agreement_is_told() -> None:
     assert agreement(one * NOTHING / 2) is None
     assert agreement(one.assign(estimated=0.5)) is None
     assert agreement(one.drop(columns="measured")) is None
-    assert agreement(one.assign(measured=[*[None] * 3, *values[3:]]).astype(float)) is None  # nine are measured
+    assert agreement(one.assign(measured=[*[None] * 3, *values[3:]]).astype(float)) is None  # only nine are measured
 
 
-def test_a_turned_or_random_order_is_near_chance() -> None:
+def test_a_reversed_or_random_order_is_near_chance() -> None:
     values = [0.1 * step for step in range(1, 31)]
-    turned = agreement(table(values, [-value for value in values]))
-    assert turned is not None
-    assert (turned.rho, turned.is_near_chance) == (pytest.approx(-1.0), True)
+    inverted = agreement(table(values, [-value for value in values]))
+    assert inverted is not None
+    assert (inverted.rho, inverted.is_near_chance) == (pytest.approx(-1.0), True)
     shuffled = agreement(table(values, np.random.default_rng(1).permutation(values).tolist()))
     assert shuffled is not None
     assert shuffled.is_near_chance
@@ -152,7 +152,7 @@ def test_a_good_order_that_misses_the_largest_effects_is_poor() -> None:
     assert (alike.found > 0.95, alike.is_poor) == (True, False)
 
 
-def test_half_of_what_is_measured_first_is_chosen_at_random() -> None:
+def test_every_second_part_is_measured_in_random_order() -> None:
     estimates = [(-1.0) ** at * at for at in range(1000)]
     order = order_to_measure(estimates)
     assert sorted(order) == list(range(1000))
@@ -162,11 +162,11 @@ def test_half_of_what_is_measured_first_is_chosen_at_random() -> None:
     assert 35 <= len(first & set(range(900))) <= 50
 
 
-def test_the_head_worth_seeing_first_has_a_pattern_and_matters() -> None:
+def test_the_first_head_worth_seeing_has_a_pattern_and_an_effect() -> None:
     reading = xformer.read("checkpoints/reverse-small", "3 7 12 9 4 11")
     first, second = xformer.analysis.heads_worth_seeing(reading).to_dict("records")
     assert (first["layer"], first["pattern"]) == ("encoder.1.attn", "task_pattern")
-    assert (second["layer"], second["pattern"]) == ("encoder.0.attn", "")  # it costs more, but follows no known pattern
+    assert (second["layer"], second["pattern"]) == ("encoder.0.attn", "")  # a larger effect, but no known pattern
     for row in (first, second):
         without = xformer.read("checkpoints/reverse-small", "3 7 12 9 4 11", changes=f"ablate:{row['layer']}.0")
         assert row["right"] == without.n_correct < reading.n_correct

@@ -1,4 +1,4 @@
-"""What is copied carries what it should: everything copied is the other run bit for bit, and one row is checked by hand."""
+"""Patching restores what it should: with everything copied the runs are bitwise equal, and each row is recomputed by hand."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from xformer.trace import record
 
 
 def one_way(source: Reading, into: Reading, *, everywhere: bool = False) -> pd.DataFrame:
-    """The copies out of `source` alone."""
+    """Patch out of `source` only."""
     frame = patching([source, into], everywhere=everywhere)
     return frame[frame["source"] == source.subject.name].reset_index(drop=True)
 
 
 @cache
 def duel(architecture: str, **model: Any) -> tuple[Reading, Reading]:
-    """A random model and the same one without positions and with a head silenced, at the first step where they part."""
+    """Return a random model and a copy without positions and one head, at the first step at which they diverge."""
     stack = "encoder" if architecture == "encoder" else "decoder"
     layer = f"{stack}.0.self_attn" if architecture == "encoder-decoder" else f"{stack}.0.attn"
     for seed in range(20):
@@ -67,11 +67,11 @@ def duel(architecture: str, **model: Any) -> tuple[Reading, Reading]:
         step = first_divergence(runs)
         if step is not None:
             return runs[0][step], runs[1][step]
-    raise AssertionError("none of these models minds")
+    raise AssertionError("none of these models changes its answer")
 
 
 @pytest.mark.parametrize(("architecture", "norm"), list(zip(ARCHITECTURES, ["none", "pre", "post"], strict=True)))
-def test_everything_copied_is_the_other_run_bit_for_bit(architecture: str, norm: str) -> None:
+def test_copying_everything_gives_the_other_run_bit_for_bit(architecture: str, norm: str) -> None:
     one, other = duel(architecture, norm=norm)
     for source, into in ((one, other), (other, one)):
         everything = parts(source, everywhere=True)
@@ -81,12 +81,14 @@ def test_everything_copied_is_the_other_run_bit_for_bit(architecture: str, norm:
         assert not torch.allclose(deciding_logits(into), deciding_logits(source), atol=0.1)
     frame = patching([one, other], everywhere=True)
     last = frame.query("component == 'residual' and layer == 2 and not part.str.contains('encoder')")
-    assert last[["restored", "turns"]].to_numpy().tolist() == [[1.0, True]] * 2  # the last layer's stream is all
+    assert (
+        last[["restored", "turns"]].to_numpy().tolist() == [[1.0, True]] * 2
+    )  # the last layer's stream determines the logits
     assert frame["into"].tolist() == ["changed"] * (len(frame) // 2) + ["whole"] * (len(frame) // 2)
 
 
-def test_one_row_worked_out_by_hand() -> None:
-    """The logit differences of every row from tensors put together here, without `patch_from`."""
+def test_each_row_matches_a_patch_made_by_hand() -> None:
+    """Every row's logit difference from tensors assembled here, without `patch_from`."""
     source, into = duel("encoder-decoder", norm="post")
     a, b = int(deciding_logits(source).argmax()), int(deciding_logits(into).argmax())
 
@@ -135,8 +137,8 @@ def test_incompatible_runs_are_refused_with_the_reason() -> None:
             patching([one, into])
 
 
-def test_of_a_difference_of_less_than_a_tenth_of_a_logit_no_share_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A share of it would be a number without a bound; the two answers differ all the same."""
+def test_runs_whose_logit_differences_hardly_differ_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share of a tiny difference would be unbounded, even though the two answers differ."""
     one, other = duel("decoder", norm="pre")
     a, b = one.predicted[-1], other.predicted[-1]
     logits = [deciding_logits(run) for run in (one, other)]
@@ -148,7 +150,7 @@ def test_of_a_difference_of_less_than_a_tenth_of_a_logit_no_share_is_told(monkey
         patching([one, other])
 
 
-def test_nothing_is_copied_between_models_that_were_trained_apart() -> None:
+def test_nothing_is_copied_between_independently_trained_models() -> None:
     one, other = (random_variant(f"seed {seed}", "encoder", seed=seed) for seed in (1, 2))
     assert abs(kinship(one.model, other.model)) < KIN / 2
     with pytest.raises(InputError, match="trained independently"):
@@ -164,13 +166,13 @@ TEXTS = ("the cat sat on the mat", "the dog sat on the mat")
 
 
 def pair_of(architecture: str, **model: Any) -> MinimalPair:
-    """Two inputs of a random model that differ in their third symbol."""
+    """Pair two inputs of a random model that differ in their third symbol."""
     subject = random_variant("model", architecture, model=model).subject
     return MinimalPair.of(read(subject, "3 7 1 4 2"), read(subject, "3 7 5 4 2"))
 
 
 def by_hand(pair: MinimalPair, changes: list[AnyEdit]) -> float:
-    """The share that is restored under changes of this run, from a run of the model itself."""
+    """Return the share that changes of this run restore, from running the model itself."""
     run = pair.reading
     assert isinstance(run.subject, TaskModel)
     logits = record(run.subject.model, run.trace.tokens, run.trace.target, edits=changes).logits[0, pair.position]
@@ -183,7 +185,7 @@ def by_hand(pair: MinimalPair, changes: list[AnyEdit]) -> float:
 @pytest.mark.parametrize(
     ("architecture", "part"), [("decoder", "stream"), *(("encoder-decoder", part) for part in PARTS)]
 )
-def test_each_cell_is_the_same_replacement_made_by_hand(architecture: str, part: PartKind) -> None:
+def test_each_cell_matches_a_replacement_made_by_hand(architecture: str, part: PartKind) -> None:
     pair = pair_of(architecture)
     table = patching_map(pair.reading, pair.source, part=part, exact=True)
     assert set(table["stack"]) == set(stacks_of(pair.reading))
@@ -204,7 +206,7 @@ def test_each_cell_is_the_same_replacement_made_by_hand(architecture: str, part:
 
 
 @pytest.mark.parametrize("family", ["GPT-J", "T5"])
-def test_external_models_are_patched_as_one_edit_at_a_time_does_it(family: str) -> None:
+def test_batched_patching_of_external_models_matches_single_edits(family: str) -> None:
     subject = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer())
     target = " >> the mat sat" if subject.shape.is_pair else ""
     a, b = (read(subject, text + target) for text in TEXTS)
@@ -220,7 +222,7 @@ def test_external_models_are_patched_as_one_edit_at_a_time_does_it(family: str) 
         assert max(map(abs, estimated(pair, some))) > 1e-4
 
 
-def test_a_module_that_reads_only_its_own_inputs_is_patched_part_by_part() -> None:
+def test_a_module_is_patched_with_its_own_inputs_only() -> None:
     a, b = map(module_reading, torch.randn(2, 1, 5, 12, generator=torch.Generator().manual_seed(0)))
     moved = (b.logits - a.logits)[0, 1]
     one, other = int(moved.argmax()), int(moved.argmin())
@@ -233,17 +235,17 @@ def test_a_module_that_reads_only_its_own_inputs_is_patched_part_by_part() -> No
     assert table["measured"].iloc[-1] == pytest.approx(share.item(), abs=1e-5)
 
 
-def test_a_part_that_is_equal_in_both_runs_carries_nothing_and_costs_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_is_equal_in_both_runs_needs_no_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = pair_of("decoder")
     first = differing(pair.reading, pair.source)[0]
     before = [cell for cell in cells(pair, "stream") if cell.columns["position"] < first]
     assert before
-    monkeypatch.setattr(Transformer, "forward", lambda *args, **more: pytest.fail("it was run"))
+    monkeypatch.setattr(Transformer, "forward", lambda *args, **more: pytest.fail("the model was run"))
     assert measured(pair, before) == [0.0] * len(before)
 
 
 def test_the_estimate_is_the_mean_slope_towards_the_other_input() -> None:
-    """By finite differences: each cell moved a little towards the other run, at inputs between the two."""
+    """By finite differences: each cell is moved slightly towards the other run, at inputs between the two."""
     step = 1e-2
     pair = pair_of("encoder-decoder")
     for part in PARTS:
@@ -264,9 +266,9 @@ def test_the_estimate_is_the_mean_slope_towards_the_other_input() -> None:
             assert found == pytest.approx(sum(slopes) / 3, abs=5e-3, rel=2e-2)
 
 
-def test_what_is_no_pair_is_refused_with_the_reason() -> None:
+def test_invalid_pairs_and_options_are_refused_with_the_reason() -> None:
     a, b, longer = (read("checkpoints/reverse", text) for text in ("3 7 1 4", "3 7 2 4", "3 7 1 4 2"))
-    for other, options, why in (
+    for other, options, reason in (
         (longer, {}, "4 tokens and the second 5.*at position 4: nothing against “2”. Take 1 from"),
         (a, {}, "Both inputs are the same"),
         (b, {"answers": ("3", "3")}, "two different answers"),
@@ -274,9 +276,9 @@ def test_what_is_no_pair_is_refused_with_the_reason() -> None:
         (b, {"position": 9}, "positions 0 to 3, got 9"),
         (b, {"part": "gas"}, "part is one of stream, head, neurons"),
     ):
-        with pytest.raises(InputError, match=why):
+        with pytest.raises(InputError, match=reason):
             patching_map(a, other, **options)  # pyright: ignore
-    measures = (a.logits - b.logits)[0, 3]  # says the first token, which is the same in both
+    measures = (a.logits - b.logits)[0, 3]  # the first token is predicted here, the same in both
     order = measures.sort().indices.tolist()
     near = min(pairwise(order), key=lambda two: (measures[two[1]] - measures[two[0]]).item())
     assert (measures[near[1]] - measures[near[0]]).abs().item() < LEAST
@@ -284,20 +286,20 @@ def test_what_is_no_pair_is_refused_with_the_reason() -> None:
         patching_map(a, b, answers=near, position=3)
 
 
-def test_the_usual_answers_are_what_the_two_runs_say() -> None:
+def test_the_default_answers_are_the_predictions_of_the_two_runs() -> None:
     a, b = (read("checkpoints/reverse", text) for text in ("3 7 12 5", "3 7 13 5"))
     pair = MinimalPair.of(a, b)
     labels = a.subject.labels
-    assert pair.position == 1  # the mirror of what differs
+    assert pair.position == 1  # the mirror position of the difference
     assert tuple(labels[token] for token in pair.answers) == ("12", "13")
     assert pair.start > 0 > pair.goal
     assert MinimalPair.of(a, b, ("12", "13")).answers == pair.answers
-    same = usual_answers(a, b, 0)  # both say 5 here
+    same = usual_answers(a, b, 0)  # both predict 5 here
     assert labels[same[0]] == "5" != labels[same[1]]
 
 
 @pytest.mark.parametrize("name", ["brackets", "characters"])
-def test_a_second_input_is_found_that_differs_in_one_token_that_matters(name: str) -> None:
+def test_a_counterpart_differs_in_one_token_that_matters(name: str) -> None:
     subject = adapter_of(f"checkpoints/{name}")
     one = subject.input.read(subject.input.default)
     other = one_token_changed(subject, one)
@@ -308,11 +310,11 @@ def test_a_second_input_is_found_that_differs_in_one_token_that_matters(name: st
     if pair.reading.has_right_answer:
         assert pair.reading.answer != pair.source.answer
     digits = adapter_of("checkpoints/digits")
-    assert one_token_changed(digits, digits.input.read(digits.input.default)) is None  # no image is made up
+    assert one_token_changed(digits, digits.input.read(digits.input.default)) is None  # no image is invented
     assert pairs(digits) == {}
 
 
-def test_a_reading_that_kept_only_its_logits_is_enough() -> None:
+def test_readings_that_kept_only_their_logits_can_be_patched() -> None:
     whole = [read("checkpoints/reverse", text) for text in ("3 7 12 5", "3 7 13 5")]
     bare: list[Reading] = [read("checkpoints/reverse", text, keep=("logits",)) for text in ("3 7 12 5", "3 7 13 5")]
     one, other = (patching_map(*runs, part="head", exact=True) for runs in (whole, bare))

@@ -1,4 +1,4 @@
-"""The measures of attention, each against its equation written out with loops over single numbers."""
+"""Attention health measures, each compared with its equation written as loops over single numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATH = "decoder.1.attn"
 
 
 def reading_of(seed: int = 0, n_pads: int = 0) -> Any:
-    """A run of a small random decoder whose attention is not even; the last tokens of input 1 are padding."""
+    """Run a small random decoder whose attention is not uniform; the last `n_pads` tokens of input 1 are padding."""
     torch.manual_seed(seed)
     config = ModelConfig(
         architecture="decoder", vocab_size=19, d_model=13, n_layers=2, n_heads=HEADS, d_head=5, d_value=7, d_ff=17,
@@ -45,7 +45,7 @@ def reading_of(seed: int = 0, n_pads: int = 0) -> Any:
 
 
 def rows(reading: Any, head: int) -> list[tuple[int, int, list[float], list[float], int]]:
-    """(batch, query, p, s, permitted keys) of each query that is a token."""
+    """Return (batch, query, p, s, number of permitted keys) of each query that is a token."""
     get = reading.trace.activations
     pattern, scores, mask = (get[f"{PATH}.{name}"] for name in ("pattern", "scores", "mask"))
     valid = reading.trace.valid
@@ -73,7 +73,7 @@ def entropy(p: list[float], n: int) -> float:
 
 
 def quantile(values: list[float], q: float) -> float:
-    """Linear between the two nearest of the ordered values."""
+    """Interpolate linearly between the two nearest of the sorted values."""
     ordered, at = sorted(values), q * (len(values) - 1)
     low = math.floor(at)
     return ordered[low] + (at - low) * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])
@@ -98,7 +98,7 @@ REFERENCES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("n_pads", [0, 4])
-def test_a_measure_of_a_head_is_its_equation(n_pads: int) -> None:
+def test_each_head_measure_matches_its_equation(n_pads: int) -> None:
     reading = reading_of(n_pads=n_pads)
     found = measure(reading).heads[PATH]
     for name, equation in REFERENCES.items():
@@ -106,7 +106,7 @@ def test_a_measure_of_a_head_is_its_equation(n_pads: int) -> None:
         assert found[name].tolist() == pytest.approx(wanted, rel=1e-4, abs=1e-6), name
 
 
-def test_attention_to_padding_is_measured_where_there_is_padding() -> None:
+def test_attention_to_padding_is_measured_if_there_is_padding() -> None:
     reading = reading_of(n_pads=4)
     padding = measure(reading).heads[PATH]["padding"]
     for head in range(HEADS):
@@ -115,14 +115,14 @@ def test_attention_to_padding_is_measured_where_there_is_padding() -> None:
     assert measure(reading_of()).heads[PATH]["padding"].isnan().all()
 
 
-def test_the_output_norm_is_that_of_what_a_head_adds_to_the_stream() -> None:
+def test_the_output_norm_matches_what_a_head_adds_to_the_stream() -> None:
     reading = reading_of()
     z, weight = reading[f"{PATH}.z"], reading.subject.weights.projection(PATH).weight.unflatten(0, (HEADS, 7))
     added = torch.einsum("bhqv,hvd->bhqd", z, weight).norm(dim=-1).mean(dim=(0, 2))
     torch.testing.assert_close(measure(reading).heads[PATH]["output_norm"], added.detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_distances_to_another_head_and_to_the_probe_before() -> None:
+def test_distances_to_another_head_and_to_the_previous_run() -> None:
     reading, before = reading_of(), reading_of(seed=1)
     found = measure(reading, before.trace.patterns()).heads[PATH]
     p, old = reading[f"{PATH}.pattern"], before[f"{PATH}.pattern"]
@@ -134,21 +134,21 @@ def test_distances_to_another_head_and_to_the_probe_before() -> None:
     assert measure(reading).heads[PATH]["moved"].isnan().all()
 
 
-def test_measures_of_a_layer() -> None:
+def test_layer_measures_match_their_equations() -> None:
     reading = reading_of()
     found = measure(reading).layers[PATH]
     stream, neurons = reading["decoder.1.resid_post"], reading["decoder.1.ffn.post"].flatten(0, 1)
     assert found["stream_norm"] == pytest.approx(float(stream.norm(dim=-1).mean()), rel=1e-5)
     sizes = sorted(stream.abs().flatten().tolist())
     assert found["activation_ratio"] == pytest.approx(sizes[-1] / sizes[(len(sizes) - 1) // 2], rel=1e-5)
-    silent = [bool((neurons[:, one].abs() <= 1e-3 * neurons.square().mean().sqrt()).all()) for one in range(17)]
-    assert found["inactive_neurons"] == pytest.approx(mean(map(float, silent)))
+    inactive = [bool((neurons[:, one].abs() <= 1e-3 * neurons.square().mean().sqrt()).all()) for one in range(17)]
+    assert found["inactive_neurons"] == pytest.approx(mean(map(float, inactive)))
     assert found["score_factor"] == pytest.approx(1.0, rel=1e-5)
     assert all(math.isnan(found[name]) for name in LAYER_MEASURES if name.startswith("grad"))
 
 
 @pytest.mark.parametrize(("factor", "noise", "wanted"), [(1.0, 0.0, 5**0.5), (5**-0.5, 0.0, 1.0), (0.3, 0.1, math.nan)])
-def test_the_score_factor_is_found_unless_scores_are_no_multiple_of_q_k(
+def test_the_score_factor_is_nan_unless_scores_are_a_multiple_of_q_k(
     factor: float, noise: float, wanted: float
 ) -> None:
     torch.manual_seed(0)
@@ -159,7 +159,7 @@ def test_the_score_factor_is_found_unless_scores_are_no_multiple_of_q_k(
     assert math.isnan(score_factor(None, q, k, torch.ones(POS, POS, dtype=torch.bool)))
 
 
-def test_a_nan_is_not_hidden_by_a_quantile() -> None:
+def test_quantiles_propagate_nan() -> None:
     reading = reading_of()
     reading.trace.activations[f"{PATH}.pattern"][0, 1, 4, 2] = math.nan
     found = measure(reading).heads[PATH]["entropy_p50"]
@@ -167,7 +167,7 @@ def test_a_nan_is_not_hidden_by_a_quantile() -> None:
 
 
 class Named(nn.Module):
-    """One attention module with matrices of given names and shapes [out, in]."""
+    """A module with one attention submodule that has matrices of given names and shapes [out, in]."""
 
     def __init__(self, **shapes: tuple[int, int]) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ CASES: dict[str, tuple[dict[str, tuple[int, int]], dict[str, tuple[str, slice]]]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_gradient_norms_are_those_of_each_projection(name: str) -> None:
+def test_gradient_norms_are_split_by_projection(name: str) -> None:
     shapes, parts = CASES[name]
     model = Named(**shapes)
     assert gradient_norms(attention_modules(model)) == []
@@ -202,7 +202,7 @@ def test_gradient_norms_are_those_of_each_projection(name: str) -> None:
     for weight in weights.values():
         weight.grad = torch.randn_like(weight)
     [found] = gradient_norms(attention_modules(model))
-    for letter, (of, rows_of) in parts.items():
-        gradient = weights[of].grad
+    for letter, (weight_name, rows_of) in parts.items():
+        gradient = weights[weight_name].grad
         assert gradient is not None
         assert found[f"grad_{letter}"] == pytest.approx(float(gradient[rows_of].norm()), rel=1e-5)

@@ -1,4 +1,4 @@
-"""Head scores against patterns whose every number can be worked out by hand; 5 heads, 7 positions."""
+"""Head scores, rollout and pooling of patterns whose numbers can be computed by hand; 5 heads, 7 positions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ N = 7
 
 
 def by_loops(pattern: list[list[float]], positions: list[int]) -> list[float]:
-    """The docstring's table, one query at a time."""
+    """Compute the six scores, one query at a time."""
     n = len(positions)
 
     def mean(values: list[float]) -> float:
@@ -48,9 +48,9 @@ def by_loops(pattern: list[list[float]], positions: list[int]) -> list[float]:
 
 
 @pytest.mark.parametrize("positions", [None, [1, 2, 4, 6], [3], []])
-def test_only_the_positions_named_are_queries_and_keys(float64: None, positions: list[int] | None) -> None:
+def test_only_the_given_positions_count_as_queries_and_keys(float64: None, positions: list[int] | None) -> None:
     patterns = torch.randn(5, N, N, generator=torch.Generator().manual_seed(1)).softmax(dim=-1)
-    patterns[3], patterns[4, 2] = torch.eye(N), 0.0  # all on one key, and a query that looks at nothing
+    patterns[3], patterns[4, 2] = torch.eye(N), 0.0  # all weight on one key, and a query without any weight
     chosen = list(range(N)) if positions is None else list(positions)
     expected = [by_loops(head, chosen) for head in patterns.tolist()]
     found = pattern_scores(patterns, positions)
@@ -58,7 +58,7 @@ def test_only_the_positions_named_are_queries_and_keys(float64: None, positions:
     torch.testing.assert_close(found, torch.tensor(expected), rtol=0, atol=1e-14)
 
 
-def test_one_row_a_head() -> None:
+def test_head_scores_has_one_row_per_head() -> None:
     model, tokens = random_model("encoder-decoder"), torch.tensor([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]])
     trace = record(model, tokens, tokens)
     frame = head_scores(from_trace(model, trace), positions=[0, 2, 3])
@@ -71,7 +71,7 @@ def test_one_row_a_head() -> None:
         assert [row[name] for name in SCORES] == pytest.approx(by_loops(pattern, [0, 2, 3]), abs=1e-6)
 
 
-def test_a_weight_that_a_faulty_mask_lets_through_is_a_cell_of_the_table() -> None:
+def test_weight_that_a_faulty_mask_lets_through_is_in_the_table() -> None:
     trace = record(random_model("decoder"), torch.arange(1, 6)[None])
     path = next(iter(trace.attention_layers()))
     trace.activations[f"{path}.pattern"][0, 1, 2, 4] = 0.125  # query 2 on a later key
@@ -81,23 +81,27 @@ def test_a_weight_that_a_faulty_mask_lets_through_is_a_cell_of_the_table() -> No
     assert table["allowed"].sum() == 5 * 6 / 2 + 1
 
 
-def test_between_two_streams_the_ith_position_is_held_against_the_ith_key() -> None:
+def test_with_keys_of_another_stream_the_ith_position_is_paired_with_the_ith_key() -> None:
     pattern = torch.zeros(1, 7, 7)
-    for answer, source in ((3, 2), (4, 1), (5, 0)):  # an answer at 3, 4, 5 that reads the source 0, 1, 2 backwards
+    for answer, source in ((3, 2), (4, 1), (5, 0)):  # answers at 3, 4, 5 attend to the source 0, 1, 2 in reverse
         pattern[0, answer, source] = 0.75
         pattern[0, answer, 6] = 0.25
     scores = dict(zip(SCORES, pattern_scores(pattern, [3, 4, 5], [0, 1, 2])[0].tolist(), strict=True))
-    assert (scores["diagonal"], scores["anti_diagonal"], scores["first"]) == (0.25, 0.75, 0.25)  # one is on both
+    assert (scores["diagonal"], scores["anti_diagonal"], scores["first"]) == (
+        0.25,
+        0.75,
+        0.25,
+    )  # one cell is on both diagonals
     assert scores["entropy"] == pytest.approx(-0.75 * math.log2(0.75) + 0.25 * 2, abs=1e-6)
-    wide = torch.zeros(1, 3, 5)  # of 3 queries on 5 keys the mirrored key of query i is 4 − i
+    wide = torch.zeros(1, 3, 5)  # with 3 queries and 5 keys, the mirror key of query i is 4 − i
     wide[0, [0, 1, 2], [4, 3, 2]] = 1.0
     assert pattern_scores(wide)[0, 1] == 1.0
 
 
-def test_induction_is_the_weight_on_what_followed_the_same_token_before() -> None:
+def test_induction_is_the_weight_on_the_token_after_an_earlier_occurrence() -> None:
     tokens = torch.tensor([5, 7, 2, 5, 7, 5])
     pattern = torch.zeros(2, 6, 6)
-    pattern[0, 3, 1] = 0.5  # the second 5 looks at what followed the first
+    pattern[0, 3, 1] = 0.5  # the second 5 attends to the token after the first
     pattern[0, 4, 2] = 0.25  # the second 7 likewise
     pattern[0, 5, 1], pattern[0, 5, 4] = 0.5, 0.25  # the third 5: two earlier ones
     pattern[1, 3, 2] = 1.0
@@ -110,10 +114,10 @@ def test_without_the_first_token_rows_sum_to_one_over_the_others() -> None:
     pattern = torch.tensor([[[[1.0, 0, 0], [0.9, 0.1, 0], [0.8, 0.05, 0.15]]]])
     others = renormalised(pattern)
     torch.testing.assert_close(others[0, 0], torch.tensor([[0.0, 0, 0], [0, 1, 0], [0, 0.25, 0.75]]))
-    assert pattern[0, 0, 1, 0] == 0.9  # nothing is changed
+    assert pattern[0, 0, 1, 0] == 0.9  # the input is not changed
 
 
-def test_head_scores_leave_the_sink_out_and_still_measure_it() -> None:
+def test_without_first_keeps_the_score_of_the_first_token() -> None:
     model = random_model("decoder")
     reading = from_trace(model, record(model, torch.arange(1, N + 1)[None]))
     whole, others = (head_scores(reading, without_first=out) for out in (False, True))
@@ -124,7 +128,7 @@ def test_head_scores_leave_the_sink_out_and_still_measure_it() -> None:
     assert others["diagonal"].tolist() != whole["diagonal"].tolist()
 
 
-def test_rows_still_sum_to_one_and_one_block_by_hand() -> None:
+def test_pooled_rows_sum_to_one() -> None:
     pattern = torch.rand(3, 10, 7).softmax(dim=-1)
     small = pooled(pattern, 4)  # blocks of 3 queries and 2 keys
     assert small.shape == (3, 4, 4)
@@ -142,18 +146,18 @@ def model_of(architecture: str, **options: object) -> xformer.Transformer:
     return xformer.Transformer(config, torch.Generator().manual_seed(3)).double().eval()
 
 
-def test_against_the_equation() -> None:
+def test_rollout_matches_its_equation() -> None:
     trace = xformer.record(model_of("encoder"), torch.arange(1, 12)[None])
     expected = torch.eye(11, dtype=torch.float64)
     for layer in range(3):
         pattern = trace[f"encoder.{layer}.attn.pattern"][0]
         mean = [[sum(pattern[head, q, k] for head in range(5)) / 5 for k in range(11)] for q in range(11)]
         expected = (0.5 * torch.tensor(mean, dtype=torch.float64) + 0.5 * torch.eye(11, dtype=torch.float64)) @ expected
-        # float64, in another order of addition: a few ulps of numbers below 1
+        # float64 with another order of addition: a few ulps of numbers below 1
         torch.testing.assert_close(rollout_matrices(trace)[layer], expected, rtol=0, atol=1e-15)
 
 
-def test_a_row_that_sees_nothing_counts_as_itself() -> None:
+def test_a_row_without_permitted_keys_counts_as_attending_to_itself() -> None:
     blind = model_of("encoder", causal=True, see_self=False)
     reached = rollout_matrices(xformer.record(blind, torch.arange(1, 12)[None]))
     torch.testing.assert_close(reached.sum(dim=-1), torch.ones(3, 11, dtype=torch.float64))
@@ -161,7 +165,7 @@ def test_a_row_that_sees_nothing_counts_as_itself() -> None:
     assert reached[:, 0, 0].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_notable_heads_are_those_with_a_clear_pattern_the_best_of_each_first() -> None:
+def test_notable_heads_lists_the_clearest_head_of_each_pattern_first() -> None:
     reading = xformer.read("checkpoints/reverse", "3 7 12 9 1 15")
     table = xformer.analysis.notable_heads(reading)
     assert table["pattern"].tolist()[:2] == ["task_pattern", "diagonal"]
@@ -172,16 +176,16 @@ def test_notable_heads_are_those_with_a_clear_pattern_the_best_of_each_first() -
         assert (row["share"], row["even"]) == pytest.approx((share, 1 / 6))
 
 
-def test_a_share_that_even_attention_nearly_has_is_notable_only_far_above_it() -> None:
-    """Of the first test image even attention has 53 % on ink; in "brackets" it has all that the task needs."""
+def test_a_share_near_that_of_uniform_attention_is_not_notable() -> None:
+    """On the first test image uniform attention has 53 % on ink; in "brackets" it has all that the task requires."""
     for model, typed, is_any in (("digits", "test 0", True), ("brackets", "( ( ) ) (", False)):
         assert xformer.analysis.notable_heads(xformer.read(f"checkpoints/{model}", typed)).empty != is_any
-    # Under another mask even attention is that of the mask: on the diagonal it has 41 % here.
+    # The uniform attention of a causal mask has 41 % on the diagonal here.
     causal = xformer.read("checkpoints/reverse", "3 7 12 9 4 11", edits=[xformer.edits.set_causal(True)])
     assert "diagonal" not in xformer.analysis.notable_heads(causal)["pattern"].tolist()
 
 
-def test_the_stream_moves_only_after_an_ablated_head() -> None:
+def test_the_stream_moves_only_after_the_ablated_head() -> None:
     original = xformer.read("checkpoints/reverse-small", "3 7 12 9")
     ablated = xformer.read("checkpoints/reverse-small", "3 7 12 9", changes="ablate:encoder.1.attn.0")
     table = xformer.analysis.stream_moved(ablated, before=original)
@@ -193,7 +197,7 @@ def test_the_stream_moves_only_after_an_ablated_head() -> None:
     assert last.min() > 0.01
 
 
-def test_a_model_that_has_learned_nothing_has_no_notable_head() -> None:
+def test_an_untrained_model_has_no_notable_head() -> None:
     trained = xformer.load("checkpoints/reverse")
     untrained = xformer.Transformer(trained.config, torch.Generator().manual_seed(1)).eval()
     reading = xformer.read(xformer.Checkpoint(untrained, trained.task, {}), "3 7 12 9 1 15")

@@ -1,4 +1,4 @@
-"""The search finds what a plain walk through the same inputs finds, and ends."""
+"""The search finds the input that a plain loop over the same inputs finds, and ends."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from xformer.errors import InputError
 @pytest.mark.parametrize(
     ("architecture", "changes"), [*((name, ()) for name in ARCHITECTURES), ("decoder", (edits.set_causal(False),))]
 )
-def test_it_finds_the_first_input_of_a_plain_walk(architecture: str, changes: tuple[AnyEdit, ...]) -> None:
-    """Also where a change would let one of them see ahead. The twin differs in one neuron, so on few inputs."""
+def test_search_finds_the_first_input_on_which_two_models_differ(
+    architecture: str, changes: tuple[AnyEdit, ...]
+) -> None:
+    """Includes a change that lets a model see ahead. The twin differs in one neuron, so on few inputs."""
     one = random_variant("one", architecture, seed=1)
     stack = "encoder" if architecture == "encoder" else "decoder"
     twin = variant_of("twin", one.model, one.task, (edits.ablate_neuron(f"{stack}.1.ffn", 3), *changes))
@@ -32,17 +34,17 @@ def test_it_finds_the_first_input_of_a_plain_walk(architecture: str, changes: tu
     assert last.found == tuple(expected)
 
 
-def test_a_search_ends_with_a_result_or_with_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_ends_with_a_result_or_after_all_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK", 7)
     one, other = random_variant("one", "decoder"), random_variant("other", "decoder", seed=1)
     reports = list(search([one, variant_of("twin", one.model, one.task)], within=23))
     assert [(report.looked, report.found) for report in reports] == [(n, None) for n in (7, 14, 21, 23)]
     assert [report.looked for report in search([one, other], within=70)] == [7]
-    with pytest.raises(InputError, match="takes two models"):
+    with pytest.raises(InputError, match="needs two models"):
         next(search([one]))
 
 
-def test_where_one_answer_has_ended_and_the_other_says_so_they_do_not_differ() -> None:
-    """Of two models that are always right only the decoder has an end token."""
+def test_an_end_token_after_the_other_answer_ended_is_no_difference() -> None:
+    """Both models are always right, but only the decoder has an end token."""
     *_, last = search([shipped("reverse"), shipped("reverse-decoder")], within=11)
     assert (last.looked, last.found) == (11, None)

@@ -1,4 +1,4 @@
-"""Differences between runs: rows, patterns, lenses and predictions against values computed by hand."""
+"""Differences between runs: rows, patterns, lenses and predictions, compared with values computed by hand."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def two_readings(architecture: str, step: int = 2) -> tuple[Reading, Reading]:
     return one, other
 
 
-def test_the_rows_are_those_of_the_deciding_position() -> None:
+def test_decision_rows_are_the_rows_of_the_deciding_position() -> None:
     reading, other = two_readings("encoder-decoder")
     [position] = reading.target_positions
     frame = decision_rows([reading])
@@ -68,14 +68,14 @@ def test_the_rows_are_those_of_the_deciding_position() -> None:
     assert both[both["model"] == "seed 1"].reset_index(drop=True).equals(decision_rows([other]))
 
 
-def test_differences_are_second_less_first() -> None:
+def test_pattern_differences_are_second_minus_first() -> None:
     one, other = two_readings("encoder-decoder")
     layers = [site.path for site in one.attention]
     for path in deciding_layers(one):
         for head in (2, MEAN):
             frame = pattern_difference([one, other], layers.index(path), head)
-            whole = [run[f"{path}.pattern"][0] for run in (one, other)]  # [head, query, key] each
-            a, b = (heads.mean(dim=0) if head == MEAN else heads[head] for heads in whole)
+            patterns = [run[f"{path}.pattern"][0] for run in (one, other)]  # [head, query, key] each
+            a, b = (heads.mean(dim=0) if head == MEAN else heads[head] for heads in patterns)
             assert len(frame) == a.numel()
             assert frame["difference"].abs().max() > 0.01
             keys = one.tokens_of("encoder" if "cross" in path else "decoder")
@@ -87,7 +87,7 @@ def test_differences_are_second_less_first() -> None:
                 assert row["key_token"] == keys[row["key"]]
 
 
-def test_tokens_that_differ_are_both_named() -> None:
+def test_a_label_names_both_tokens_where_they_differ() -> None:
     variant = random_variant("one", "encoder")
     a, b = (decode_steps(variant, source)[0] for source in ([1, 2, 3], [1, 7, 3]))
     assert pattern_difference([a, b], 0)["key_token"].tolist()[:3] == ["1", "2 / 7", "3"]
@@ -117,10 +117,10 @@ def frame_of(name: str, *tokens: str) -> pd.DataFrame:
     return pd.DataFrame(columns | {"model": "".join(tokens) + name})
 
 
-def test_lenses_diverge_where_they_differ_to_the_end_and_those_of_other_depths_cannot_be_compared() -> None:
+def test_lenses_diverge_where_they_differ_to_the_end() -> None:
     for other, expected in (("dbe", (2, "p2")), ("def", (0, "p0")), ("dec", None)):
         assert lens_divergence(pd.concat([frame_of("one", *"abc"), frame_of("other", *other)])) == expected
-    with pytest.raises(InputError, match="pass 2 and 3 points"):
+    with pytest.raises(InputError, match="have 2 and 3 points"):
         lens_divergence(pd.concat([frame_of("one", *"ab"), frame_of("other", *"abc")]))
 
 
@@ -135,7 +135,7 @@ def two() -> list[Reading]:
     return [xformer.read(model, TEXT), xformer.read(model, TEXT, changes=CHANGE)]
 
 
-def test_the_distance_at_each_position_is_pytorch_s(two: list[Reading]) -> None:
+def test_the_divergence_at_each_position_matches_pytorch(two: list[Reading]) -> None:
     found = prediction_difference(two)
     assert len(found) == len(two[0].tokens)
     p, q = (run.logits[0].double().log_softmax(dim=-1) for run in two)
@@ -159,7 +159,7 @@ def test_at_position_has_one_target_position(two: list[Reading]) -> None:
     one = relabel(at_position(two[0], 3), "A")
     assert (one.target_positions, one.subject.name) == ((3,), "A")
     lens = decision_lens([one])
-    assert (set(lens["position"]), len(lens)) == ({3}, 5)  # before the blocks, and after each part of both
+    assert (set(lens["position"]), len(lens)) == ({3}, 5)  # before the two blocks, and after each of their sublayers
     with pytest.raises(InputError, match=f"outputs 0 to {last}, got {last + 1}"):
         at_position(two[0], last + 1)
 
@@ -175,8 +175,8 @@ def test_a_gap_lists_the_likeliest_tokens_of_both_models() -> None:
     for (gap, name), rows in found.groupby(["gap", "model"]):
         run = runs["AB".index(name)]
         best = run.logits[0, run.target_positions[gap]].softmax(dim=-1).topk(3)
-        said = rows.set_index("token")["probability"][[run.subject.labels[token] for token in best.indices]]
-        assert said.tolist() == pytest.approx(best.values.tolist())
+        found_values = rows.set_index("token")["probability"][[run.subject.labels[token] for token in best.indices]]
+        assert found_values.tolist() == pytest.approx(best.values.tolist())
 
 
 WORDS = ["dr", "ink", " to", " Mary", " John", "drink", "."]
@@ -188,7 +188,7 @@ def generated(*tokens: tuple[str, float]) -> GeneratedText:
     )
 
 
-def test_texts_differ_at_a_character_however_they_are_cut() -> None:
+def test_texts_differ_at_a_character_however_they_are_tokenized() -> None:
     one = generated(("dr", 0.5), ("ink", 0.4), (" to", 0.9), (" Mary", 0.8))
     other = generated(("drink", 0.3), (" to", 0.7), (" John", 0.6))
     assert first_difference(one, other) == len("drink to ")
@@ -203,14 +203,14 @@ def test_texts_differ_at_a_character_however_they_are_cut() -> None:
     }
 
 
-def test_a_text_and_its_beginning_do_not_differ() -> None:
+def test_a_text_does_not_differ_from_its_beginning() -> None:
     one, other = generated(("drink", 0.5)), generated(("dr", 0.5), ("ink", 0.5), (".", 0.5))
     assert first_difference(one, other) is None
     assert pieces(one, other)["A says"].tolist() == ["drink"]
     assert pieces(generated(("dr", 0.5)), generated((" to", 0.5)))["B says"].tolist() == [" to"]
 
 
-def test_surprise_is_spread_over_the_characters_of_a_token() -> None:
+def test_surprise_is_divided_among_the_characters_of_a_token() -> None:
     reading = xformer.read("checkpoints/characters", "import os")
     table = surprise_by_character([reading])
     assert table["bits"].mean() == pytest.approx(reading.loss / math.log(2), rel=1e-5)

@@ -1,4 +1,4 @@
-"""Vectors of a reading against what the run received and against F.cosine_similarity; prime sizes."""
+"""Vectors of a reading, compared with what the run received and with F.cosine_similarity; prime sizes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reading() -> Reading:
 
 
 @pytest.mark.parametrize(("architecture", "scale"), [("encoder", False), ("decoder", True)])
-def test_the_parts_add_up_to_what_layer_1_received(architecture: str, scale: bool) -> None:
+def test_the_parts_sum_to_the_input_of_layer_1(architecture: str, scale: bool) -> None:
     model = random_model(architecture, positions="learned", scale_embeddings=scale)
     reading = xformer.read(model, TOKENS)
     parts = input_vectors(reading)
@@ -53,7 +53,7 @@ def test_the_parts_add_up_to_what_layer_1_received(architecture: str, scale: boo
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_the_two_sides_of_an_encoder_decoder(tied: bool) -> None:
+def test_both_sides_of_an_encoder_decoder_have_vectors(tied: bool) -> None:
     model = random_model("encoder-decoder", tied_source=tied, positions="learned")
     reading = xformer.read(model, "3 7 1 7 2 > 10 4 4")
     source, target = input_vectors(reading, "encoder"), input_vectors(reading, "decoder")
@@ -66,7 +66,7 @@ def test_the_two_sides_of_an_encoder_decoder(tied: bool) -> None:
     assert projection(reading, stack="decoder").loc[[4, 7], "positions"].tolist() == ["1, 2", ""]
 
 
-def test_tables_hold_every_number_once(reading: Reading) -> None:
+def test_tables_have_every_number_once(reading: Reading) -> None:
     x = input_vectors(reading)["sum"]
     rows = [(p, str(token), d, x[p, d].item()) for p, token in enumerate(TOKENS) for d in range(13)]
     assert list(vectors(reading, part="sum").itertuples(index=False, name=None)) == rows
@@ -79,7 +79,7 @@ def test_tables_hold_every_number_once(reading: Reading) -> None:
         assert (token, other_token) == (str(TOKENS[position]), str(TOKENS[other]))
 
 
-def test_neighbours_by_brute_force(reading: Reading) -> None:
+def test_neighbours_match_brute_force(reading: Reading) -> None:
     x = vocabulary_vectors(reading).double()
     for token in (0, 4, 10):
         cosine = F.cosine_similarity(x, x[token], dim=-1)
@@ -94,7 +94,7 @@ def test_neighbours_by_brute_force(reading: Reading) -> None:
 
 
 def points(n: int, d: int, seed: int = 0) -> Tensor:
-    """Points with a mean that is not zero and axes of clearly different lengths."""
+    """Draw points with a nonzero mean and axes of clearly different lengths."""
     draw = torch.Generator().manual_seed(seed)
     return torch.randn(n, d, generator=draw, dtype=torch.float64) * torch.arange(1, d + 1) + 3.0
 
@@ -118,7 +118,7 @@ def test_pca_is_the_eigen_decomposition_of_the_covariance(n: int, d: int) -> Non
     torch.testing.assert_close(found.points.square().mean(dim=0)[:k], values.flip(0)[:k], rtol=1e-11, atol=0)
 
 
-def test_the_axes_of_many_points_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pca_of_many_points_in_single_precision_gives_the_same_axes(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = points(31, 5).float()
     few = pca(vectors, 2)
     monkeypatch.setattr(embeddings, "MOST_IN_DOUBLE", 0)
@@ -127,7 +127,7 @@ def test_the_axes_of_many_points_are_the_same(monkeypatch: pytest.MonkeyPatch) -
     torch.testing.assert_close(many.explained, few.explained, rtol=0, atol=1e-5)
 
 
-def test_most_alike_names_a_pair_only_where_random_tokens_would_not_be_as_similar() -> None:
+def test_most_alike_reports_only_pairs_more_similar_than_by_chance() -> None:
     model = random_model("encoder")
     table = model.embedding.token
     with torch.no_grad():
@@ -150,10 +150,10 @@ def random(n: int, d: int, seed: int) -> Tensor:
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_numbers_along_an_arc_are_in_order_and_shuffled_ones_are_not() -> None:
+def test_numbers_along_an_arc_are_in_order_unless_shuffled() -> None:
     found = numbers_in_order(arc(11))
     assert (found.share, found.is_above_chance) == (1.0, True)
-    # Chance, counted: over all pairs (number, another number) the share that are one apart.
+    # Chance is the share of pairs (number, another number) that are one apart.
     assert found.chance == pytest.approx(2 / 11, abs=0.02)
     order = torch.tensor([0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9])  # neighbours along the arc are two apart
     assert not numbers_in_order(arc(11)[order.argsort()]).is_above_chance
@@ -161,7 +161,7 @@ def test_numbers_along_an_arc_are_in_order_and_shuffled_ones_are_not() -> None:
     assert not numbers_in_order(arc(1)).is_above_chance
 
 
-def test_kinds_that_lie_together_and_kinds_that_do_not() -> None:
+def test_kinds_together_detects_clusters_only() -> None:
     together = torch.cat([random(12, 8, 0) + 9.0, random(12, 8, 1) - 9.0])
     kinds = {"one": list(range(12)), "other": list(range(12, 24))}
     for near in kinds_together(together, kinds).values():
@@ -171,12 +171,12 @@ def test_kinds_that_lie_together_and_kinds_that_do_not() -> None:
     assert not any(near.is_above_chance for near in kinds_together(together, mixed).values())
 
 
-def test_places_of_a_map_are_found_and_random_ones_are_not() -> None:
+def test_adjacent_patches_are_detected_and_random_ones_are_not() -> None:
     row, column = (x.flatten().double() for x in torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij"))
     apart = (row[:, None] - row).abs() + (column[:, None] - column).abs()
     found = places_side_by_side(-apart)
     assert (found.share, found.is_above_chance) == (1.0, True)
-    assert found.chance == pytest.approx(48 / 240, abs=0.02)  # ordered pairs side by side, of all
+    assert found.chance == pytest.approx(48 / 240, abs=0.02)  # the share of ordered pairs that are adjacent
     assert places_side_by_side(apart).share == 0.0
     for seed in range(3):
         assert not places_side_by_side(cosine_matrix(random(16, 64, seed))).is_above_chance

@@ -1,4 +1,4 @@
-"""Neurons counted by hand, by loops, and by running the model again."""
+"""Neurons, compared with counts by hand, with loops, and with new runs of the model."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def ran(architecture: str = "encoder", **options: object) -> tuple[Transformer, 
     return model, record(model, torch.randint(1, 10, (2, 7), generator=draw), target)
 
 
-def test_shares_worked_out_by_hand() -> None:
-    """5 neurons, 3 positions: one never fires, one once, one twice, two always; firing at 9 of 15 places."""
+def test_firing_shares_match_a_count_by_hand() -> None:
+    """Of 5 neurons at 3 positions, one never fires, one once, one twice, two always: 9 of 15 cells."""
     post = torch.tensor([[0.0, 0.0, 0.5, 1.0, 2.0], [0.0, 0.3, 0.0, 1.0, 2.0], [0.0, 0.0, 0.1, 1.0, 2.0]])
     model = random_model("encoder", n_layers=1, d_ff=5)
     kept = {"encoder.0.ffn.post": post[None], "logits": torch.zeros(1, 3, 11)}
@@ -60,7 +60,7 @@ def test_shares_worked_out_by_hand() -> None:
 
 
 def tiny_survey(monkeypatch: pytest.MonkeyPatch, architecture: str, n: int, seed: int, batch: int) -> Survey:
-    """A survey that keeps three inputs for each neuron and runs `batch` inputs at once."""
+    """Run a survey that keeps three inputs for each neuron, with `batch` inputs per batch."""
     task = tiny_task(architecture)
     monkeypatch.setattr(feed_forward, "BEST", 3)
     monkeypatch.setattr(feed_forward, "MOST_TOKENS_AT_ONCE", batch * max(task.longest))
@@ -69,8 +69,8 @@ def tiny_survey(monkeypatch: pytest.MonkeyPatch, architecture: str, n: int, seed
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
-def test_the_survey_is_the_sum_of_single_runs(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every sampled input once more, alone, without padding, counted in plain loops."""
+def test_a_survey_is_the_sum_of_single_runs(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sampled input is run again alone, without padding, and counted in plain loops."""
     n = 23
     found = tiny_survey(monkeypatch, architecture, n, 7, batch=10)
     model, task = found.subject.model, found.subject.task
@@ -106,7 +106,7 @@ def test_a_large_model_is_surveyed_over_fewer_inputs() -> None:
     assert 16 == fitting(large, work=1.0) <= fitting(large, work=2e8) < fitting(large, work=1e9) < fitting(small) == 500
 
 
-def test_a_survey_knows_how_to_make_it_again_and_what_it_needs(tmp_path: Path) -> None:
+def test_a_survey_can_be_repeated_from_its_recipe(tmp_path: Path) -> None:
     task = tiny_task()
     model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
     xformer.save(xformer.Checkpoint(model, task), tmp_path)
@@ -118,7 +118,7 @@ def test_a_survey_knows_how_to_make_it_again_and_what_it_needs(tmp_path: Path) -
         survey(BareModel(model), 30)  # pyright: ignore[reportArgumentType]
 
 
-def test_exciting_inputs_are_those_of_the_survey(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exciting_inputs_are_the_peaks_of_the_survey(monkeypatch: pytest.MonkeyPatch) -> None:
     found, task = tiny_survey(monkeypatch, "encoder-decoder", 30, 2, batch=30), tiny_task("encoder-decoder")
     *_, counted = found.layers.values()
     rows = exciting_inputs(found, layer=len(found.layers) - 1, neuron=3).to_dict("records")
@@ -130,8 +130,8 @@ def test_exciting_inputs_are_those_of_the_survey(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("float64")
-def test_promoted_tokens_are_finite_differences() -> None:
-    """In the last layer without norms the direct path is all there is: nudge each neuron and see the logits move."""
+def test_direct_logit_effects_match_finite_differences() -> None:
+    """In the last layer of a model without norms the direct path is exact: each neuron is changed and the logits compared."""
     model, trace = ran("encoder-decoder", norm="none")
     path, step = feed_forward_paths(model)[-1], 0.25
     effect = direct_logit_effect(from_trace(model, trace), len(feed_forward_paths(model)) - 1)
@@ -140,14 +140,14 @@ def test_promoted_tokens_are_finite_differences() -> None:
         nudged = trace[f"{path}.post"].clone()
         nudged[:, :, neuron] += step
         moved = record(model, trace.tokens, trace.target, edits=[edits.replace(f"{path}.post", nudged)]).logits
-        # The logits are linear in the activation, so the difference is the derivative for every step.
+        # The logits are linear in the activation, so the difference quotient is the derivative for any step.
         slope = (moved - trace.logits) / step
-        # What rounds is the logits, some of which are in the thousands without a norm: 2⁻⁵³ · 10⁴ / step ≈ 5e-12 an operation.
+        # Without a norm some logits are in the thousands and dominate the rounding: 2⁻⁵³ · 10⁴ / step ≈ 5e-12 per operation.
         torch.testing.assert_close(slope, effect[neuron].expand_as(slope), rtol=0, atol=1e-8)
 
 
 def ablated(reading: Reading, path: str, neurons: list[int]) -> list[torch.Tensor]:
-    """The logits without a change, and with each of the neurons ablated."""
+    """Return the logits without a change, and with each of the neurons ablated."""
     parts = [(f"{path}.post", (slice(0),)), *((f"{path}.post", (..., neuron)) for neuron in neurons)]
     return list(each_logits_with(reading, parts))
 
@@ -162,7 +162,7 @@ PADDED = [
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(("architecture", "given"), PADDED)
 def test_ablation_keeps_the_padding_and_the_mask_of_the_run(architecture: str, given: dict[str, object]) -> None:
-    """The first of two inputs, padded or masked, against the same batch run once more with the one neuron silent."""
+    """The first of two inputs, padded or masked, compared with the same batch run again with the neuron ablated."""
     model, _ = ran(architecture)
     tokens = torch.tensor([[3, 1, 4, 1, 5, 0, 0], [2, 7, 1, 8, 2, 8, 1]])
     target = torch.tensor([[3, 1, 4, 0, 0], [2, 7, 1, 8, 2]]) if architecture == "encoder-decoder" else None
@@ -179,7 +179,7 @@ def test_ablation_keeps_the_padding_and_the_mask_of_the_run(architecture: str, g
     assert not torch.allclose(again[0], plain)
 
 
-def test_the_table_tells_what_the_model_tells() -> None:
+def test_the_neuron_table_matches_runs_of_the_model() -> None:
     model, trace = ran("decoder")
     answers = torch.tensor([-100, -100, 3, 1, 4, 1, 5])
     run = from_trace(model, trace, answers)
@@ -201,13 +201,13 @@ def test_the_table_tells_what_the_model_tells() -> None:
         ranked = sorted(range(11), key=lambda token: -effect[token])
         assert row["promotes"] == f"{ranked[0]} {ranked[1]} {ranked[2]}"
         assert row["suppresses"] == f"{ranked[-1]} {ranked[-2]} {ranked[-3]}"
-        silent = record(model, trace.tokens[:1], edits=[edits.ablate_neuron("decoder.1.ffn", neuron)]).logits
-        assert row["loss_change"] == pytest.approx(loss(silent) - loss(trace.logits[:1]), abs=1e-5)
-        assert row["flips"] == int((silent.argmax(-1) != trace.logits[:1].argmax(-1))[0, 2:].sum())
+        ablated_logits = record(model, trace.tokens[:1], edits=[edits.ablate_neuron("decoder.1.ffn", neuron)]).logits
+        assert row["loss_change"] == pytest.approx(loss(ablated_logits) - loss(trace.logits[:1]), abs=1e-5)
+        assert row["flips"] == int((ablated_logits.argmax(-1) != trace.logits[:1].argmax(-1))[0, 2:].sum())
     assert table["flips"].any()
 
 
-def test_an_encoder_of_two_stacks_does_not_speak_directly() -> None:
+def test_the_encoder_of_an_encoder_decoder_promotes_no_tokens() -> None:
     model, trace = ran("encoder-decoder")
     run = from_trace(model, trace, torch.tensor([1, 2, 3, 4, 5]))
     assert [speaks_directly(run, layer) for layer in range(4)] == [False, False, True, True]
@@ -219,8 +219,8 @@ def test_an_encoder_of_two_stacks_does_not_speak_directly() -> None:
 
 
 def gated_model() -> Any:
-    """A Llama of random weights. In its last layer neuron 3 is strongly negative everywhere, 4 is 0 everywhere, and what 5
-    writes is the zero vector."""
+    """Build a Llama with random weights. In its last layer, neuron 3 is strongly negative everywhere, neuron 4 is 0 everywhere,
+    and neuron 5 writes the zero vector."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -241,14 +241,14 @@ def gated_model() -> Any:
 GATED_INPUT = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
 
 
-def test_a_strongly_negative_neuron_of_a_gated_layer_is_the_most_active_and_one_that_writes_nothing_is_dead() -> None:
+def test_a_strongly_negative_gated_neuron_is_active_and_one_that_writes_nothing_is_dead() -> None:
     model = gated_model()
     given: list[torch.Tensor] = []
     down = model.model.layers[1].mlp.down_proj
     handle = down.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0][0]))
     model(GATED_INPUT)
     handle.remove()
-    post = given[0]  # [pos, d_ff]: an independent reading of the activations
+    post = given[0]  # [pos, d_ff]: the activations, captured independently
     assert post[:, 3].max() <= 0
     assert post[:, 5].abs().min() > 0.01
     written = torch.stack(
@@ -257,7 +257,9 @@ def test_a_strongly_negative_neuron_of_a_gated_layer_is_the_most_active_and_one_
     at = int(written[:, 3].argmax())
     assert written[at].argmax() == 3
     reading = xformer.read(model, GATED_INPUT)
-    torch.testing.assert_close(activity(reading, layer=1), written, rtol=1e-4, atol=1e-3)  # another sum of hundreds
+    torch.testing.assert_close(
+        activity(reading, layer=1), written, rtol=1e-4, atol=1e-3
+    )  # sums of hundreds in another order
     for position in range(8):
         wanted = written[position].argsort(descending=True)[:6].tolist()
         assert top_neurons(reading, layer=1, position=position, n=6) == wanted
@@ -265,15 +267,15 @@ def test_a_strongly_negative_neuron_of_a_gated_layer_is_the_most_active_and_one_
     first = table.iloc[0]
     assert (first["neuron"], first["activation"] < 0 < first["activity"]) == (3, True)
     assert table["activity"].tolist() == pytest.approx(written[at].sort(descending=True).values[:4].tolist(), rel=1e-4)
-    effect = direct_logit_effect(reading, 1, [3])[0]  # of an activation above 0; this one is below
-    said = [first[name].split(" ")[0] for name in ("promotes", "suppresses")]
-    assert said == [reading.subject.labels[int(at)] for at in (effect.argmin(), effect.argmax())]
+    effect = direct_logit_effect(reading, 1, [3])[0]  # for a positive activation; this one is negative
+    found = [first[name].split(" ")[0] for name in ("promotes", "suppresses")]
+    assert found == [reading.subject.labels[int(at)] for at in (effect.argmin(), effect.argmax())]
     row = firing(reading).iloc[1]
     assert row[["dead", "neurons", "measure"]].tolist() == [2, 20, "written"]  # 4 and 5, not 3
     assert row["share_at_once"] == pytest.approx(18 / 20)
 
 
-def test_a_neuron_is_dead_below_a_millionth_of_what_its_layer_writes() -> None:
+def test_a_neuron_below_a_millionth_of_its_layers_mean_peak_is_dead() -> None:
     post = torch.ones(4, 10)
     norms = torch.full((10,), 2.0)
     post[:, 0], post[:, 1], post[:, 2] = 1e-9, -1e-4, 0.0
@@ -281,10 +283,10 @@ def test_a_neuron_is_dead_below_a_millionth_of_what_its_layer_writes() -> None:
     assert fires.any(dim=0).tolist() == [False, True, False, *[True] * 7]
     norms[9] = 0.0
     assert not (post.abs() > fires_above(post.abs().amax(dim=0), norms))[:, 9].any()
-    assert not (torch.zeros(4, 10).abs() > fires_above(torch.zeros(10), norms)).any()  # a layer all dead
+    assert not (torch.zeros(4, 10).abs() > fires_above(torch.zeros(10), norms)).any()  # a layer of dead neurons
 
 
-def test_a_neuron_is_named_by_what_half_of_its_activation_falls_on_and_three_times_its_even_share() -> None:
+def test_a_trigger_holds_half_of_the_activation_and_three_times_its_even_share() -> None:
     post = torch.zeros(8, 5)
     post[2, 0], post[[2, 5], 1], post[:, 2], post[[1, 2, 3, 4], 3] = 3.0, 1.0, 1.0, 1.0
     tokens = torch.tensor([[1, 2, 7, 3, 4, 7, 5, 6]])
@@ -295,7 +297,7 @@ def test_a_neuron_is_named_by_what_half_of_its_activation_falls_on_and_three_tim
     assert found["trigger"].tolist()[2:] == ["none", "none", "none"]
 
 
-def test_a_survey_tells_tokens_that_are_read_from_those_that_are_said_and_from_positions() -> None:
+def test_triggers_of_a_survey_distinguish_tokens_and_positions() -> None:
     """Neuron 0 fires on the token 3 and neuron 1 at position 1, by their weights; neuron 2 fires everywhere."""
     task = tiny_task()
     model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
@@ -313,5 +315,5 @@ def test_a_survey_tells_tokens_that_are_read_from_those_that_are_said_and_from_p
     counted.fired[:3] = counted.n_positions
     rows = triggers(found, layer=0)[["trigger", "on"]].to_numpy().tolist()
     assert rows[:3] == [["reads", ("3",)], ["position", (1,)], ["none", ()]]
-    counted.fired[0] = 3  # too few to tell
+    counted.fired[0] = 3  # too few firings
     assert triggers(found, layer=0)["trigger"].iloc[0] == "none"

@@ -1,4 +1,4 @@
-"""Decoded steps against a plain loop over the bare model."""
+"""Decoded steps, compared with a plain loop over the model itself."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from xformer.reading import Reading, rerun
 from xformer.trace import record
 from xformer.viz.generation import pack_steps
 
-# Cached and whole passes add up the same < 100 products a number in another order, in float32 (6e-8 each).
+# Cached and full passes add the same < 100 products per number in different orders, in float32 (6e-8 each).
 ROUNDING = 2e-5
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_trace_of_a_step_ends_in_what_was_believed(architecture: str) -> None:
+def test_the_trace_of_a_step_ends_in_its_prediction(architecture: str) -> None:
     variant = random_variant("random", architecture, edits=(edits.zero_positions(),))
     for forced in (False, True):
         result = decode_steps(variant, SOURCE, forced=forced)
         assert result.read == (result.answer if forced else result.predicted)
-        p = result.probabilities.double()  # float32: their sum is off by some 1e-6
+        p = result.probabilities.double()  # float32: they sum to 1 up to about 1e-6
         entropy = Categorical(p / p.sum(dim=-1, keepdim=True)).entropy() / math.log(2)
         torch.testing.assert_close(result.entropy(), entropy, rtol=0, atol=1e-5)
         for step in range(len(result)):
@@ -61,7 +61,7 @@ def test_the_trace_of_a_step_ends_in_what_was_believed(architecture: str) -> Non
                 assert read[0, len(read[0]) - step :].tolist() == list(result.read[:step])
 
 
-def test_the_same_seed_draws_the_same_tokens_beside_other_draws() -> None:
+def test_the_same_seed_samples_the_same_tokens() -> None:
     plain, before, found = random_variant("random", "encoder-decoder"), torch.get_rng_state(), set()
     for seed in range(4):
         options = {"sampling": Sampling(temperature=2.0), "seed": seed}
@@ -74,7 +74,7 @@ def test_the_same_seed_draws_the_same_tokens_beside_other_draws() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
-def test_an_edge_of_a_position_that_is_still_to_come_waits_for_it(architecture: str) -> None:
+def test_an_edge_applies_once_its_position_is_decoded(architecture: str) -> None:
     layer = "decoder.0.attn" if architecture == "decoder" else "decoder.0.self_attn"
     late = 9 if architecture == "decoder" else 4
     masked = edits.mask_edges(layer, [(late, key) for key in range(2, late + 1)])
@@ -94,7 +94,7 @@ def test_an_edge_of_a_position_that_is_still_to_come_waits_for_it(architecture: 
         decode_steps(beyond, SOURCE)
 
 
-def test_a_variant_is_loaded_with_its_changes_and_its_recipe() -> None:
+def test_a_loaded_variant_has_its_changes_and_its_recipe() -> None:
     where = str(CHECKPOINTS / "reverse-decoder")
     sampling = Sampling(temperature=2.0, top_k=5)
     changes = "ablate:decoder.1.attn.0,token:1.9"
@@ -111,7 +111,7 @@ def test_a_variant_is_loaded_with_its_changes_and_its_recipe() -> None:
     assert decode_steps(random_variant("nowhere", "encoder"), SOURCE)[0].recipe is None
 
 
-def test_what_cannot_be_decoded_is_told_why() -> None:
+def test_inputs_that_cannot_be_decoded_are_refused_with_the_reason() -> None:
     variant = random_variant("random", "encoder")
     for sentence, call in (
         ("needs a name", lambda: variant_of("", variant.model, variant.task)),
@@ -123,7 +123,7 @@ def test_what_cannot_be_decoded_is_told_why() -> None:
             call()
 
 
-def test_the_continuation_of_a_text_is_neither_right_nor_wrong() -> None:
+def test_the_continuation_of_a_text_has_no_right_answer() -> None:
     variant = shipped("characters")
     text = variant.task.vocabulary.read("The list of ")
     after, along = decode_steps(variant, text), decode_steps(variant, text, forced=True)
@@ -139,7 +139,7 @@ def two_of(architecture: str, *, forced: bool = False, seeds: tuple[int, int] = 
     return [decode_steps(variant, SOURCE, forced=forced) for variant in variants]
 
 
-def test_divergences_are_those_of_torch() -> None:
+def test_divergences_match_torch() -> None:
     draw = torch.Generator().manual_seed(2)
     p, q = (torch.randn(13, 11, generator=draw, dtype=torch.float64).mul(3).softmax(-1) for _ in range(2))
     # double precision, sums of 11 terms below 20 each
@@ -152,7 +152,7 @@ def test_divergences_are_those_of_torch() -> None:
     assert kl(torch.tensor([1.0, 0.0, 0.0]), p).item() == pytest.approx(math.log(2), abs=1e-15)
 
 
-def test_the_first_divergence_may_be_late_and_of_three_runs() -> None:
+def test_the_first_divergence_may_be_late_and_in_one_of_three_runs() -> None:
     a, b = two_of("encoder")
     *before, last = a.steps
     late = replace(a, steps=(*before, replace(last, predicted=(last.predicted + 1) % 8)))
@@ -162,7 +162,7 @@ def test_the_first_divergence_may_be_late_and_of_three_runs() -> None:
     assert first_divergence([a, late, b]) == first_divergence([a, b])
 
 
-def test_after_a_divergence_free_runs_read_different_tokens_and_forced_ones_do_not() -> None:
+def test_only_free_running_contexts_differ_after_a_divergence() -> None:
     free, forced = two_of("decoder", seeds=(2, 3)), two_of("decoder", forced=True, seeds=(2, 3))
     step = first_divergence(free)
     assert step is not None
@@ -185,12 +185,12 @@ def test_vocabularies_are_joined_by_labels() -> None:
         p, q = p / p.sum(), q / q.sum()
         assert row["total_variation"] == pytest.approx(((p - q[:8]).abs().sum() + q[8:].sum()).item() / 2, abs=1e-12)
         assert row["kl"] == pytest.approx((p * (p / q[:8]).log()).sum().item(), abs=1e-10)
-        assert row["kl_back"] == math.inf  # the decoder may say "end", the encoder never
+        assert row["kl_back"] == math.inf  # only the decoder can predict "end"
     assert all(pair["kl_back"] == [None] * 5 for pair in pack_steps(runs)["pairs"])
     json.dumps(pack_steps(runs), allow_nan=False)
 
 
-def test_the_tables_hold_the_values_of_the_runs() -> None:
+def test_the_table_of_predictions_has_the_values_of_the_runs() -> None:
     runs = two_of("encoder-decoder")
     frame = predictions_by_step(runs)
     assert len(frame) == sum(map(len, runs))
@@ -211,7 +211,7 @@ def test_the_tables_hold_the_values_of_the_runs() -> None:
         }
 
 
-def test_likeliest_tokens_are_those_of_every_run_and_the_right_one() -> None:
+def test_likeliest_tokens_include_those_of_every_run_and_the_right_one() -> None:
     runs = two_of("decoder", forced=True)
     for step in (0, 5):
         at, right = likeliest_tokens(runs, step, 2), runs[0].labels[runs[0].answer[step]]
@@ -222,19 +222,19 @@ def test_likeliest_tokens_are_those_of_every_run_and_the_right_one() -> None:
         assert (set(at["token"]), len(at), set(at["step"])) == (expected, 2 * len(expected), {step})
         assert max(at["probability"].iloc[:2]) == max(at["probability"])  # the likeliest token comes first
         assert set(at[at["right"]]["token"]) == {right}
-        said = at[at["predicted"]].set_index("model")["token"].to_dict()
-        assert said == {one.name: one.labels[one.predicted[step]] for one in runs}
+        predicted = at[at["predicted"]].set_index("model")["token"].to_dict()
+        assert predicted == {one.name: one.labels[one.predicted[step]] for one in runs}
     with pytest.raises(InputError, match="have steps 0 to 5, got 6"):
         likeliest_tokens(runs, 6, 2)
 
 
 @pytest.fixture(scope="module")
 def three() -> list[Reading]:
-    """A text, and the two between whose streams the direction is."""
+    """A text to continue, and the two texts that define the steering direction."""
     return [xformer.read("checkpoints/characters", text) for text in ("The list of ", "THE CLASS", "the class")]
 
 
-def test_steering_is_a_hook_on_a_stock_model() -> None:
+def test_steering_matches_a_hook_on_the_original_model() -> None:
     reading, towards, away = (of_family("Llama", text) for text in ("the cat sat on", "the dog flew", "a bird saw it"))
     table = analysis.steered(reading, towards, away, layer=0, scale=3.0, n=3)
     stock = FAMILIES["Llama"].make()
@@ -253,7 +253,7 @@ def test_steering_is_a_hook_on_a_stock_model() -> None:
     assert table["says"].tolist() != table["steered_says"].tolist()
 
 
-def test_what_cannot_be_added_is_refused(three: list[Reading]) -> None:
+def test_invalid_steering_is_refused(three: list[Reading]) -> None:
     reading, towards, away = three
     with pytest.raises(InputError, match="has layers 0 to 3, got 4"):
         analysis.steered(reading, towards, away, layer=4)

@@ -1,4 +1,4 @@
-"""Tables of a model of images, against loops over single images and patches."""
+"""Tables of an image model, compared with loops over single images and patches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def model() -> Transformer:
     return randomise(Transformer(preset("digits").model)).eval()
 
 
-def test_every_test_image_is_read_as_it_is_alone(model: Transformer) -> None:
+def test_batched_predictions_match_single_images(model: Transformer) -> None:
     read = predict_test_images(model)
     assert len(read) == N_TEST
     test = digit_images()[1]
@@ -40,14 +40,14 @@ def test_every_test_image_is_read_as_it_is_alone(model: Transformer) -> None:
         assert shares == pytest.approx([p.max().item(), p[digit].item()], abs=1e-5)
 
 
-def test_mistakes_are_the_wrong_ones_the_surest_first(model: Transformer) -> None:
+def test_mistakes_are_sorted_by_confidence(model: Transformer) -> None:
     read = predict_test_images(model)
     wrong = mistakes(xformer.read(TaskModel(model, Task(preset("digits").task)), "test 3"))
     assert set(wrong["image"]) == {row.image for row in read.itertuples() if row.predicted != row.digit}
     assert wrong["probability"].is_monotonic_decreasing
 
 
-def test_filters_are_the_weights_and_their_components_rebuild_them(model: Transformer) -> None:
+def test_filters_are_the_weights_and_components_reconstruct_them(model: Transformer) -> None:
     filters = patch_weights(model)
     assert filters.shape == (64, 2, 2)
     assert filters[5, 1, 0] == model.embedding.weight[5, 2]
@@ -71,7 +71,7 @@ def test_filters_are_the_weights_and_their_components_rebuild_them(model: Transf
         patch_filters(xformer.read(Transformer(preset("reverse").model), "3 7"))
 
 
-def test_classes_are_the_probabilities_of_the_digits(model: Transformer) -> None:
+def test_classes_have_the_probabilities_of_the_digits(model: Transformer) -> None:
     subject = TaskModel(model, Task(preset("digits").task))
     p = record(model, digit_images()[1].pixels[3][None]).logits[0, 0].softmax(dim=-1)
     table = classes(xformer.read(subject, "test 3"))
@@ -81,7 +81,7 @@ def test_classes_are_the_probabilities_of_the_digits(model: Transformer) -> None
     assert not classes(xformer.read(subject, "drawn 00g"))["right"].any()  # no right answer is known
 
 
-def test_a_survey_counts_blank_pixels_too_and_each_test_image_once(model: Transformer) -> None:
+def test_a_survey_counts_blank_pixels_and_each_test_image_once(model: Transformer) -> None:
     found = survey(TaskModel(model, Task(preset("digits").task)), 2000, 1)
     assert found.n_inputs == N_TEST
     assert [layer.n_positions for layer in found.layers.values()] == [17 * N_TEST] * 2

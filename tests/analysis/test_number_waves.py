@@ -1,4 +1,4 @@
-"""Waves among numbers: the transform against numpy's, a planted circle that is found, and random vectors that have none."""
+"""Frequencies among numbers: compared with numpy's transform, found in a planted circle, absent from random vectors."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ def random(n: int, d: int, seed: int = 0) -> Tensor:
 
 
 def planted(n: int, d: int, frequency: int, noise: float) -> Tensor:
-    """Numbers on a circle of one frequency, in a plane of its own, with noise and a mean."""
+    """Place numbers on a circle of one frequency, in a random plane, with noise and a nonzero mean."""
     angle = 2 * math.pi * frequency * torch.arange(n, dtype=torch.float64) / n
     plane = torch.linalg.qr(random(d, 2, 7))[0]  # [d, 2]
     return torch.stack((angle.cos(), angle.sin()), dim=1) @ plane.T + noise * random(n, d, 8) + 3.0
 
 
 @pytest.mark.parametrize("n", [10, 23])
-def test_the_shares_are_those_of_numpys_transform_in_blocks(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_computed_in_blocks_match_numpys_transform(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(number_waves, "BLOCK_BYTES", 3_000)
     x = random(n, 5) + 2.0
     power = (np.abs(np.fft.fft(x.numpy(), axis=0)) ** 2).sum(axis=1)  # [n]: both k and n - k
     expected = [(power[k] + power[n - k]) / (1 + (2 * k == n)) for k in range(1, n // 2 + 1)]
-    expected = np.array(expected) / power[1:].sum()  # the mean is taken off
+    expected = np.array(expected) / power[1:].sum()  # without the mean
     np.testing.assert_allclose(power_shares(x)[0].numpy(), expected, rtol=1e-10)
     assert power_shares(x).sum().item() == pytest.approx(1.0, abs=1e-12)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(power_shares(x, order[None])[0], power_shares(x[order.argsort()])[0], rtol=1e-10, atol=0)
 
 
-def test_vectors_that_are_all_the_same_have_no_waves() -> None:
+def test_equal_vectors_have_no_frequencies() -> None:
     found = spectrum_of(torch.ones(9, 5), n_shuffles=20)
     assert found.shares.tolist() == [0.0] * 4
     assert (found.peaks, found.share_of_peaks) == ([], 0)
@@ -63,7 +63,7 @@ def test_a_planted_circle_is_found() -> None:
     seen = circle_of(x, frequency)
     assert seen.uneven < 0.15
     assert seen.explained == pytest.approx(seen.points.square().sum().item() / ((x - x.mean(0)) ** 2).sum().item())
-    # In the plane the numbers stand where cos and sin of the frequency are, up to the noise.
+    # In the plane, the numbers are at the cosine and sine of the frequency, up to the noise.
     angle = 2 * math.pi * frequency * torch.arange(23, dtype=torch.float64) / 23
     assert torch.corrcoef(torch.stack((seen.points[:, 0], angle.cos())))[0, 1] > 0.95
 
@@ -74,8 +74,8 @@ def test_random_vectors_have_no_peaks() -> None:
     assert circle_of(random(19, 64), 3).uneven > 0.2
 
 
-def test_the_tables_hold_every_number_once() -> None:
-    model = random_model("encoder")  # eleven tokens, each of them a number
+def test_the_tables_have_every_number_once() -> None:
+    model = random_model("encoder")  # eleven tokens, all of them numbers
     with torch.no_grad():
         model.embedding.token.copy_(planted(11, 13, 2, noise=0.1))
     reading = xformer.read(model, "3 7")
@@ -94,8 +94,8 @@ def test_the_tables_hold_every_number_once() -> None:
 
 
 @pytest.mark.parametrize(("model", "peaks"), [("modular", [1, 17]), ("reverse", [])])
-def test_shipped_models_have_the_waves_their_tasks_suggest(model: str, peaks: list[int]) -> None:
-    """Addition modulo 59 is learned on circles; reversing has no use for them."""
+def test_shipped_models_have_the_frequencies_that_their_tasks_suggest(model: str, peaks: list[int]) -> None:
+    """Addition modulo 59 is learned on circles; reversing does not need them."""
     checkpoint = xformer.load(ROOT / "checkpoints" / model)
     assert checkpoint.task is not None
     numbers = number_vectors(xformer.read(checkpoint, checkpoint.task.rule.default))

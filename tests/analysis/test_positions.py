@@ -1,4 +1,4 @@
-"""Positions against closed forms and against the model's own layers; prime sizes."""
+"""Positions, compared with closed forms and with the model's own layers; prime sizes."""
 
 from __future__ import annotations
 
@@ -47,31 +47,31 @@ def ran(model: Transformer, edits: list[AnyEdit] | None = None, tokens: Tensor =
     ("architecture", "kind"),
     [("encoder", "mirror"), ("decoder", "sinusoidal"), ("decoder", "learned"), ("decoder", "t5")],
 )
-def test_added_positions_are_those_of_a_run(architecture: str, kind: str) -> None:
+def test_added_positions_match_a_run(architecture: str, kind: str) -> None:
     run = ran(random_model(architecture, positions=kind))
     assert ("pos_embed" in run) == (kind in ("sinusoidal", "learned", "mirror"))
     if "pos_embed" not in run:
         with pytest.raises(InputError, match="add no vectors that this model has"):
             added_positions(run)
         return
-    for n in (N, 4):  # counted from both ends, the whole input is what counts
+    for n in (N, 4):  # a kind that counts from both ends uses the length of the input
         assert added_positions(run, n).equal(run["pos_embed"][:n])
     table = analysis.position_values(run, positions=[2, 5])
     assert table["value"].tolist() == run["pos_embed"][[2, 5]].double().flatten().tolist()
     assert list(zip(table["position"], table["dimension"], strict=True)) == [(p, d) for p in (2, 5) for d in range(13)]
 
 
-def test_fixed_positions_can_be_added_to_any_model_and_learned_ones_only_to_their_own() -> None:
+def test_fixed_positions_are_available_for_any_model_but_learned_ones_are_not() -> None:
     run = ran(random_model("encoder", positions="rotary"))
     assert added_positions(run, 5, kind="sinusoidal").equal(sinusoidal(5, 13))
     for kind in ("learned", "mirror", "rotary", "alibi"):
         with pytest.raises(InputError, match="add no vectors that this model has"):
             added_positions(run, 5, kind=kind)
-    with pytest.raises(InputError, match="learned no T5"):
+    with pytest.raises(InputError, match="not learned T5"):
         analysis.position_offsets(run, n=5, kind="t5")
 
 
-def test_sinusoidal_products_are_the_closed_form_and_depend_on_the_offset_alone(float64: None) -> None:
+def test_sinusoidal_products_match_the_closed_form_and_depend_only_on_the_offset(float64: None) -> None:
     """sin a sin b + cos a cos b = cos(a − b), so P[i] · P[j] = Σ cos((j − i) ω) for an even d_model."""
     d_model, base = 14, 100.0
     table = by_offset(dot_products(sinusoidal(11, d_model, base)))
@@ -83,8 +83,8 @@ def test_sinusoidal_products_are_the_closed_form_and_depend_on_the_offset_alone(
         assert row.pairs == 11 - abs(row.offset)
 
 
-def test_a_query_that_meets_its_own_key(float64: None) -> None:
-    """By the closed form, and by vectors that are really turned."""
+def test_rotary_products_match_the_closed_form_and_rotated_vectors(float64: None) -> None:
+    """The closed form and vectors that are actually rotated give the same products."""
     run = ran(random_model("encoder", positions="rotary", position_base=100.0))
     turned = rotate(torch.full((1, 1, N, 10), 10**-0.5), rotary_angles(torch.arange(N), 10, 100.0))[
         0, 0
@@ -93,11 +93,11 @@ def test_a_query_that_meets_its_own_key(float64: None) -> None:
     for row, product in zip(analysis.position_offsets(run, n=N).itertuples(), by_hand, strict=True):
         expected = sum(math.cos(row.offset / 100.0 ** (2 * m / 10)) for m in range(5)) / 5
         assert (row.mean, product) == pytest.approx((expected, expected), abs=1e-13)
-        assert row.high - row.low < 1e-13  # the offset alone decides
+        assert row.high - row.low < 1e-13  # only the offset matters
 
 
 @pytest.mark.parametrize(("n_heads", "own"), [(3, "learned"), (4, "alibi")])
-def test_alibi_is_the_difference_that_it_makes_to_a_models_scores(n_heads: int, own: str) -> None:
+def test_alibi_biases_match_their_effect_on_a_models_scores(n_heads: int, own: str) -> None:
     slopes = alibi_slopes(n_heads)
     table = analysis.position_offsets(ran(random_model("encoder", positions=own, n_heads=n_heads)), n=N, kind="alibi")
     model = random_model("encoder", positions="alibi", n_heads=n_heads)
@@ -111,16 +111,16 @@ def test_alibi_is_the_difference_that_it_makes_to_a_models_scores(n_heads: int, 
 
 
 @pytest.mark.parametrize(("kind", "width"), [("sinusoidal", 14), ("rotary", 10)])
-def test_after_one_wavelength_a_wave_is_back(kind: str, width: int) -> None:
+def test_a_wave_makes_one_turn_per_wavelength(kind: str, width: int) -> None:
     config = random_model("encoder", positions=kind, d_model=14, position_base=100.0).config
     waves = wavelengths(config)
     assert len(waves) == width // 2
     assert waves[0].item() == pytest.approx(2 * math.pi, abs=1e-12)
     for pair, wave in enumerate(waves.tolist()):
-        assert wave / 100.0 ** (2 * pair / width) == pytest.approx(2 * math.pi, abs=1e-12)  # one whole turn
+        assert wave / 100.0 ** (2 * pair / width) == pytest.approx(2 * math.pi, abs=1e-12)  # one full turn
 
 
-def test_attention_moved_by_loops_and_at_its_ends() -> None:
+def test_attention_moved_matches_loops() -> None:
     model = random_model("encoder")
     before, after = ran(model), ran(model, [zero_positions()])
     table = analysis.attention_moved(after, before=before)
@@ -128,11 +128,11 @@ def test_attention_moved_by_loops_and_at_its_ends() -> None:
     for row in table.itertuples():
         p, q = (run[f"{row.layer}.pattern"][0, row.head].tolist() for run in (before, after))
         rows = [sum(max(0.0, b - a) for a, b in zip(x, y, strict=True)) for x, y in zip(p, q, strict=True)]
-        assert row.moved == pytest.approx(sum(rows) / N, abs=1e-6)  # what was gained is what was lost
+        assert row.moved == pytest.approx(sum(rows) / N, abs=1e-6)  # gains equal losses
     assert analysis.attention_moved(before, before=before)["moved"].tolist() == [0.0] * 6
 
 
-def test_without_positions_an_encoder_is_blind_to_order_and_a_causal_model_is_not() -> None:
+def test_without_positions_only_a_causal_model_depends_on_the_order() -> None:
     for kind in ("mirror", "rotary", "alibi"):
         found = order_test(ran(random_model("encoder", positions=kind)))
         assert found is not None
@@ -142,13 +142,15 @@ def test_without_positions_an_encoder_is_blind_to_order_and_a_causal_model_is_no
     assert (found.is_blind, found.difference > 1e-2) == (False, True)
 
 
-def test_nothing_is_tried_where_backwards_is_forwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_test_returns_none_for_palindromes_and_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert order_test(ran(random_model("encoder-decoder"))) is None
-    monkeypatch.setattr("xformer.analysis.positions.MOST_TOKENS_READ", 3)  # of a long input the first are tried
+    monkeypatch.setattr(
+        "xformer.analysis.positions.MOST_TOKENS_READ", 3
+    )  # only the first tokens of a long input are used
     assert order_test(ran(random_model("encoder"), tokens=torch.tensor([[3, 7, 3, 1, 4]]))) is None
 
 
-def test_a_model_of_images_is_blind_to_the_order_of_patches_not_to_that_of_pixels() -> None:
+def test_an_image_model_without_positions_ignores_the_order_of_patches() -> None:
     model = Transformer(preset("digits").model.replace(positions="learned"), torch.Generator().manual_seed(0)).eval()
     pixels = torch.randint(0, 17, (1, 64), generator=torch.Generator().manual_seed(1))
     found = order_test(ran(model, tokens=pixels))
@@ -159,7 +161,7 @@ def test_a_model_of_images_is_blind_to_the_order_of_patches_not_to_that_of_pixel
     ]  # fmt: skip
 
 
-def test_whether_a_run_is_causal() -> None:
+def test_looks_back_only_detects_causal_runs() -> None:
     model = random_model("encoder")
     assert not looks_back_only(ran(model))
     assert looks_back_only(ran(model, [set_causal(True)]))
@@ -168,7 +170,7 @@ def test_whether_a_run_is_causal() -> None:
     assert (looks_back_only(pair, "encoder"), looks_back_only(pair, "decoder")) == (False, True)
 
 
-def test_a_learned_table_is_read_row_by_row() -> None:
+def test_learned_positions_of_an_external_model_match_its_table() -> None:
     reading = reading_of("GPT-2")
     how, found = found_positions(reading)
     table = FAMILIES["GPT-2"].make().transformer.wpe.weight
@@ -188,7 +190,7 @@ def test_rotary_angles_grow_with_the_position() -> None:
     assert offsets[2] == pytest.approx((torch.tensor([2.0, 0.02]).cos().mean()).item(), abs=1e-5)
 
 
-def test_the_biases_of_t5_are_those_of_its_buckets() -> None:
+def test_t5_biases_match_the_models_buckets() -> None:
     reading = reading_of("T5")
     table = position_offsets(reading, stack="encoder")
     layer = FAMILIES["T5"].make().encoder.block[0].layer[0].SelfAttention
@@ -198,6 +200,6 @@ def test_the_biases_of_t5_are_those_of_its_buckets() -> None:
     assert at[0, -3] == pytest.approx(wanted[0, 5, 2].item(), abs=1e-5)
 
 
-def test_where_nothing_was_found_it_says_so() -> None:
-    with pytest.raises(UnavailableError, match="Nothing was found"):
+def test_a_model_without_position_information_is_refused() -> None:
+    with pytest.raises(UnavailableError, match="No position information was found"):
         found_positions(reading_of("BLOOM"))

@@ -1,4 +1,4 @@
-"""The first principles against the layer that a model runs, and against hand-made numbers."""
+"""First principles of attention, compared with the layers of models and with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EPS = torch.finfo(torch.float32).eps
 
 
 @pytest.mark.parametrize(("d", "causal"), [(3, False), (8, True)])
-def test_q_k_v_and_the_mask_are_those_of_torch(d: int, causal: bool) -> None:
+def test_attention_and_its_mask_match_torch(d: int, causal: bool) -> None:
     sentence = Sentence(TEXT, d, seed=5)
     mixed = sentence.attention(mask=BEFORE if causal else NO_MASK)
     q, k, v = (sentence.x @ weights for weights in learned_matrices(d, seed=5))
@@ -52,7 +52,7 @@ def test_q_k_v_and_the_mask_are_those_of_torch(d: int, causal: bool) -> None:
     assert bool((mixed.weights.triu(1) == 0).all()) == causal
 
 
-def test_heads_are_those_of_the_layer_that_models_run() -> None:
+def test_heads_match_the_attention_layer_of_models() -> None:
     d, n_heads = 8, 2
     sizes = {"vocab_size": 5, "d_model": d, "n_layers": 1, "n_heads": n_heads, "d_ff": 0, "max_len": 7}
     config = ModelConfig(architecture="encoder", attention_bias=False, **sizes)
@@ -65,7 +65,7 @@ def test_heads_are_those_of_the_layer_that_models_run() -> None:
     assert torch.allclose(torch.cat(heads, dim=1), expected, rtol=0, atol=16 * EPS * expected.abs().max().item())
 
 
-def test_a_head_of_a_model_is_computed_again_from_its_own_numbers() -> None:
+def test_head_of_recomputes_a_head_of_a_model() -> None:
     reading = xformer.read(random_model("decoder"), [3, 7, 1, 7])
     mixed = head_of(reading, layer=1, head=2)
     own = {name: reading[f"decoder.1.attn.{name}"][0, 2] for name in ("pattern", "scores", "z")}
@@ -76,7 +76,7 @@ def test_a_head_of_a_model_is_computed_again_from_its_own_numbers() -> None:
     assert matrix(mixed, which="out", n_columns=2)["column"].unique().tolist() == ["z1", "z2"]
 
 
-def test_the_ways_to_mask_by_hand() -> None:
+def test_each_way_to_mask_matches_weights_computed_by_hand() -> None:
     q, k = torch.tensor([[1.0], [0.0]]), torch.tensor([[0.0], [math.log(3.0)]])  # scores 0, ln 3 and 0, 0
     ways = {mask: attend(["a", "b"], q, q, k, k, mask, "").weights for mask in (NO_MASK, BEFORE, AFTER, ZERO)}
     rows = [weights[0].tolist() for weights in ways.values()]
@@ -84,7 +84,7 @@ def test_the_ways_to_mask_by_hand() -> None:
     assert all(weights[1].tolist() == [0.5, 0.5] for weights in ways.values())
 
 
-def test_order_matters_with_positions_alone() -> None:
+def test_order_matters_only_with_positions() -> None:
     order = [3, 0, 6, 1, 5, 2, 4]
     sentence = Sentence(TEXT, 8, seed=1)
     assert sentence.in_order(order).x.equal(sentence.x[order])
@@ -93,14 +93,14 @@ def test_order_matters_with_positions_alone() -> None:
     assert order_error(sentence, order, add_positions=True) > 1e-3
 
 
-def test_a_sentence_that_cannot_be_shown_says_why() -> None:
+def test_sentences_that_cannot_be_shown_are_refused_with_the_reason() -> None:
     for text, problem in (("one", "has 1"), ("a b c d e f g h i", "has 9"), ("a " + "x" * 15, "at most 14 letters")):
         with pytest.raises(InputError, match=problem):
             Sentence(text)
     assert Sentence("  a\tb ").words == ["a", "b"]
 
 
-def test_a_matrix_has_a_row_for_each_cell() -> None:
+def test_a_matrix_table_has_a_row_per_cell() -> None:
     mixed = Sentence(TEXT, d=4).attention()
     for which, columns in (("x", ["x1", "x2", "x3", "x4"]), ("out", ["y1", "y2", "y3", "y4"]), ("scores", mixed.names)):
         table = matrix(mixed, which=which)
@@ -110,7 +110,7 @@ def test_a_matrix_has_a_row_for_each_cell() -> None:
 
 
 @pytest.mark.parametrize("positions", ["rotary", "alibi"])
-def test_each_stage_follows_from_the_one_before(positions: Any) -> None:
+def test_each_stage_of_a_cell_follows_from_the_previous_one(positions: Any) -> None:
     config = xformer.ModelConfig(
         architecture="decoder", vocab_size=23, d_model=13, n_layers=2, n_heads=3, d_head=6, d_value=7, d_ff=11,
         max_len=17, positions=positions, embed_std=1.0,
@@ -122,7 +122,7 @@ def test_each_stage_follows_from_the_one_before(positions: Any) -> None:
     frame = dimensions(cell)
     assert frame["product"].sum() == pytest.approx(cell.dot, rel=1e-12)
     assert cell.score == pytest.approx(cell.dot / math.sqrt(6) + cell.bias, rel=1e-12)
-    # float64: a sum of six products, in any order
+    # float64: a sum of six products in another order
     assert trace["decoder.1.attn.scores"][0, 2, 7, 3].item() == pytest.approx(cell.score, rel=1e-10)
     row = softmax_of_cell(cell)
     assert row["token"].tolist() == list(reading.tokens)
@@ -134,14 +134,14 @@ def test_each_stage_follows_from_the_one_before(positions: Any) -> None:
     torch.testing.assert_close(sum(heads), trace["decoder.1.attn.out"][0, 7], rtol=1e-12, atol=1e-14)
 
 
-def test_a_cell_that_is_not_there_is_an_error() -> None:
+def test_a_cell_outside_the_trace_is_an_error() -> None:
     reading = xformer.read(random_model("decoder"), [3, 7, 1, 7])
     for head, query, key in ((3, 0, 0), (0, 4, 0), (0, 0, -1)):
         with pytest.raises(EditError, match="got"):
             attention_cell(reading, layer=0, head=head, query=query, key=key)
 
 
-def test_multiplications_from_shapes_are_those_that_torch_counts() -> None:
+def test_multiplications_from_shapes_match_torchs_count() -> None:
     n, d, h = 7, 12, 3
     frame = attention_costs(n_tokens=n, d_model=d, n_heads=h)
     sums = frame.groupby("heads", sort=False)["count"].sum()
@@ -150,7 +150,7 @@ def test_multiplications_from_shapes_are_those_that_torch_counts() -> None:
     assert sums["h heads of d"] == h * sums["one head of d"]
 
 
-def test_the_variance_is_measured_on_products_of_the_same_draws() -> None:
+def test_all_widths_use_the_same_random_draws() -> None:
     draw = torch.Generator().manual_seed(11)
     q, k = (torch.randn(50, 13, generator=draw, dtype=torch.float64) for _ in range(2))
     expected = [(q[:, :d] * k[:, :d]).sum(dim=1).var().item() for d in (3, 13)]
@@ -159,7 +159,7 @@ def test_the_variance_is_measured_on_products_of_the_same_draws() -> None:
     assert found["scaled"].tolist() == pytest.approx([expected[0] / 3, expected[1] / 13])
 
 
-def test_the_jacobian_is_that_of_autograd_and_its_largest_entry_p_1_minus_p() -> None:
+def test_the_softmax_jacobian_matches_autograd_and_its_largest_entry_is_p_1_minus_p() -> None:
     scores = torch.tensor([0.3, -1.0, 2.0, 0.0, 0.7], dtype=torch.float64)
     weights = scores.softmax(dim=0)
     expected = torch.autograd.functional.jacobian(lambda s: s.softmax(dim=0), scores)
@@ -167,7 +167,7 @@ def test_the_jacobian_is_that_of_autograd_and_its_largest_entry_p_1_minus_p() ->
     assert expected.abs().max().item() == pytest.approx((weights * (1 - weights)).max().item())
 
 
-def test_without_the_scale_the_softmax_saturates_and_with_it_it_does_not() -> None:
+def test_the_softmax_saturates_only_without_the_scale() -> None:
     frame = softmax_saturation(widths=[1, 4, 64, 512], n_keys=5, samples=300, seed=2).set_index(["d", "scale"])
     assert frame.loc[(1, "without")].tolist() == frame.loc[(1, "with 1/√d")].tolist()
     raw = frame.xs("without", level="scale")["gradient"].tolist()

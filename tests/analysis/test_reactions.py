@@ -1,4 +1,4 @@
-"""Atoms of a product and where they came from, as a head looks."""
+"""Atom mapping from the attention of a head."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from xformer.errors import InputError
 from xformer.reading import Reading
 
 
-def test_an_atom_is_known_by_its_token() -> None:
+def test_element_recognizes_the_tokens_of_atoms() -> None:
     atoms = {"c": "C", "[C@@H]": "C", "[O-]": "O", "Cl": "Cl", "[nH]": "N", "[13C]": "C", "[Na+]": "Na", "[Si]": "Si"}
     assert {token: element(token) for token in atoms} == atoms
     assert [element(token) for token in ("=", "1", "(", ">>", "[CLS]", ".")] == [None] * 6
 
 
 class Looks(torch.nn.Module):
-    """An attention of one head whose scores are given."""
+    """Attention with one head whose scores are given."""
 
     def __init__(self, scores: torch.Tensor) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Looks(torch.nn.Module):
 
 
 def reading_of(tokens: str, looks: dict[int, int]) -> Reading:
-    """A reading of these tokens whose one head looks from the keys to the values of `looks`."""
+    """Build a reading of these tokens whose head attends from the keys of `looks` to its values."""
     words = tuple(tokens.split())
     scores = torch.zeros(len(words), len(words))
     for query, key in looks.items():
@@ -43,7 +43,7 @@ def reading_of(tokens: str, looks: dict[int, int]) -> Reading:
     return reading
 
 
-def test_each_atom_goes_to_where_the_head_looks_and_agreement_can_fail() -> None:
+def test_each_atom_is_mapped_to_the_atom_it_attends_to() -> None:
     #                                0 1 2 3 4  5 6 7
     reading = reading_of("C O . N >> N O C", {5: 3, 6: 0, 7: 0})
     assert is_reaction(reading)
@@ -54,7 +54,7 @@ def test_each_atom_goes_to_where_the_head_looks_and_agreement_can_fail() -> None
     assert agreement_by_chance(reading) == pytest.approx(1 / 3)
 
 
-def test_what_is_no_reaction_is_refused() -> None:
+def test_inputs_that_are_not_reactions_are_refused() -> None:
     reading = reading_of("C O . N", {})
     assert not is_reaction(reading)
     with pytest.raises(InputError, match="Atoms can only be mapped in a reaction"):

@@ -1,4 +1,4 @@
-"""The lens ends in the logits, and the parts sum to them: against the model itself, run again without a part."""
+"""The lens ends in the logits and the parts sum to them; both are compared with runs of the model, with and without a part."""
 
 from __future__ import annotations
 
@@ -66,26 +66,26 @@ def test_the_lens_ends_in_the_models_own_logits(architecture: str, variant: str)
     model, trace = ran(architecture, variant)
     reading = from_trace(model, trace)
     *others, last = map(reading.subject.unembed, stream(reading).values())
-    assert torch.equal(last, trace.logits)  # the same operations on the same numbers: not one bit apart
+    assert torch.equal(last, trace.logits)  # the same operations on the same numbers: bitwise equal
     assert len(others) == len(stream_steps(reading))
     assert all(not torch.allclose(other, trace.logits, atol=0.1) for other in others)
 
 
 @pytest.mark.usefixtures("float64")
-def test_the_lens_in_the_middle_is_a_model_that_stops_there() -> None:
-    """After layer 1, the lens says what the model does with layer 2 taken out, for which `record` knows nothing of lenses."""
+def test_the_lens_after_layer_1_matches_a_model_without_layer_2() -> None:
+    """The model with layer 2 removed is run directly, without any lens."""
     model, trace = ran("encoder", "pre")
     middle = model.unembed(stream(from_trace(model, trace))["layer 1 · feed-forward"])
     del model.encoder.blocks[1]  # pyright: ignore
     torch.testing.assert_close(middle, model(trace.tokens), rtol=1e-10, atol=1e-10)
 
 
-def test_the_lens_frame_holds_the_probabilities() -> None:
+def test_the_lens_table_has_the_probabilities() -> None:
     model, trace = ran("decoder", "post")
     answers = torch.tensor([-100, -100, 3, 1, 4, 1, 5])
     frame = lens(from_trace(model, trace, answers))
     assert sorted(frame["position"].unique()) == [2, 3, 4, 5, 6]
-    open_lens = lens(from_trace(model, trace))  # without answers, what is likeliest everywhere
+    open_lens = lens(from_trace(model, trace))  # without answers, the likeliest token at every position
     assert list(open_lens.columns) == ["depth", "point", "position", "token", "probability"]
     assert (len(frame), len(open_lens)) == (5 * 5, 5 * N)
     for row in frame.to_dict("records"):
@@ -96,16 +96,18 @@ def test_the_lens_frame_holds_the_probabilities() -> None:
         assert (row["probability"], row["answer_probability"]) == pytest.approx(p[[best, answer]].tolist(), rel=1e-5)
 
 
-def test_decided_is_where_the_answer_stays_right() -> None:
+def test_decided_finds_the_depth_from_which_the_answer_stays_right() -> None:
     right = {0: [0, 1, 1], 1: [1, 0, 1], 2: [1, 1, 1], 3: [1, 1, 0]}
-    rows = [(position, depth, "abc"[depth], bool(ok)) for position, of in right.items() for depth, ok in enumerate(of)]
+    rows = [
+        (position, depth, "abc"[depth], bool(ok)) for position, flags in right.items() for depth, ok in enumerate(flags)
+    ]
     frame = pd.DataFrame(rows, columns=["position", "depth", "point", "right"])
     assert decided(frame).to_dict("list") == {"position": [0, 1, 2], "depth": [1, 2, 0], "point": ["b", "c", "a"]}
 
 
 def rounding(parts: pd.DataFrame) -> float:
-    """What float64 may lose: a few thousand operations, each within 2⁻⁵³ of what it adds, of the size of the parts."""
-    assert not parts["part"].isin(["rounding", "unattributed"]).any()  # it would make any parts sum to the logit
+    """Return the tolerance for float64: a few thousand operations, each rounded by 2⁻⁵³ of its operands, of the parts' size."""
+    assert not parts["part"].isin(["rounding", "unattributed"]).any()  # with these, any parts would sum to the logit
     return 2**-53 * 5000 * (1 + float(parts["contribution"].abs().sum()))
 
 
@@ -119,23 +121,23 @@ def test_the_parts_sum_to_the_logit(architecture: str, variant: str) -> None:
         assert parts["contribution"].sum() == pytest.approx(wanted.item(), abs=rounding(parts))
 
 
-def test_what_a_sublayer_that_was_not_found_adds_is_unattributed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the last feed-forward layer in the list, what is missing is what it adds, its bias too."""
+def test_the_contribution_of_a_sublayer_that_was_not_found_is_unattributed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the last feed-forward layer in the list, its contribution is missing, including its bias."""
     model, trace = ran("decoder", "pre, biases")
     reading = from_trace(model, trace)
-    whole = attribution(reading, position=3, token=4)
+    complete = attribution(reading, position=3, token=4)
     *kept, last = stream_steps(reading)
-    end = dataclasses.replace(kept[-1], after=last.after)  # the logits are still read off the end of the stream
+    end = dataclasses.replace(kept[-1], after=last.after)  # the logits are still computed from the end of the stream
     monkeypatch.setattr("xformer.analysis.residual.stream_steps", lambda _: [*kept[:-1], end])
     parts = attribution(reading, position=3, token=4)
     assert parts["part"].iloc[-1] == "unattributed"
-    of_biases = [frame.set_index("part")["contribution"]["sublayers' biases"] for frame in (whole, parts)]
-    wanted = whole.set_index("part")["contribution"][last.title] + of_biases[0] - of_biases[1]
+    of_biases = [frame.set_index("part")["contribution"]["sublayers' biases"] for frame in (complete, parts)]
+    wanted = complete.set_index("part")["contribution"][last.title] + of_biases[0] - of_biases[1]
     assert parts["contribution"].iloc[-1] == pytest.approx(wanted, abs=1e-4)
     assert abs(wanted) > 0.01
 
 
-def test_in_low_precision_the_last_part_of_a_logit_is_the_rounding() -> None:
+def test_in_low_precision_the_last_part_is_the_rounding() -> None:
     dtype = torch.bfloat16
     exact = attribution(from_trace(*ran("decoder", "pre")), position=3, token=4)
     model = random_model("decoder", **VARIANTS["pre"]).to(dtype)
@@ -149,22 +151,22 @@ def test_in_low_precision_the_last_part_of_a_logit_is_the_rounding() -> None:
 
 
 @pytest.mark.usefixtures("float64")
-def test_without_norms_a_part_of_the_last_layer_is_what_its_absence_costs() -> None:
-    """Silence it in the running model: nothing comes after it but the sum, so the logit falls by just its part."""
+def test_without_norms_a_contribution_of_the_last_layer_equals_the_effect_of_ablating_it() -> None:
+    """Only the sum comes after these parts, so ablating one lowers the logit by exactly its contribution."""
     model, trace = ran("encoder-decoder", "no norm")
     last = stream_steps(from_trace(model, trace))[-1].site.path
     parts = attribution(from_trace(model, trace), position=2, token=4)
     attention = last.replace("ffn", "cross_attn")
-    # the feed-forward layer is the last word: muted, its part and its bias go
-    muted = record(model, trace.tokens, trace.target, edits=[edits.scale(f"{last}.out", 0.0)])
+    # ablating the feed-forward layer, the last sublayer, removes its contribution and its bias
+    without_ffn = record(model, trace.tokens, trace.target, edits=[edits.scale(f"{last}.out", 0.0)])
     bias = _bias(model, last) @ model.unembedding.weight[4]  # pyright: ignore
     part = parts[(parts["layer"] == 1) & (parts["kind"] == "feed_forward")]["contribution"].item()
-    assert part == pytest.approx((trace.logits - muted.logits)[0, 2, 4].item() - bias.item(), abs=1e-10)
-    # a head, with the feed-forward layer held as it was
+    assert part == pytest.approx((trace.logits - without_ffn.logits)[0, 2, 4].item() - bias.item(), abs=1e-10)
+    # a head, with the feed-forward output held fixed
     hold = edits.replace(f"{last}.out", trace[f"{last}.out"])
-    silent = record(model, trace.tokens, trace.target, edits=[edits.ablate_head(attention, 1), hold])
+    without_head = record(model, trace.tokens, trace.target, edits=[edits.ablate_head(attention, 1), hold])
     rows = parts[(parts["layer"] == 1) & (parts["head"] == 1)]
-    cost = (trace.logits - silent.logits)[0, 2, 4].item()  # a difference of numbers in the thousands
+    cost = (trace.logits - without_head.logits)[0, 2, 4].item()  # a difference of numbers in the thousands
     assert rows["contribution"].iloc[-1] == pytest.approx(cost, rel=1e-12, abs=1e-10)
 
 
@@ -176,8 +178,8 @@ def _bias(model: Transformer, path: str) -> Tensor:
 
 
 @pytest.mark.usefixtures("float64")
-def test_post_norm_parts_are_gradients_times_inputs_with_the_scales_detached() -> None:
-    """An independent way to the same numbers: autograd through the equations, each norm's σ detached."""
+def test_post_norm_contributions_are_gradient_times_input_with_detached_scales() -> None:
+    """The same numbers are computed independently: autograd through the equations, with each norm's σ detached."""
     model, trace = ran("encoder", "post, biases")
     assert model.encoder is not None
     position, token = 3, 4
@@ -207,7 +209,7 @@ def test_post_norm_parts_are_gradients_times_inputs_with_the_scales_detached() -
 
 
 @pytest.mark.usefixtures("float64")
-def test_the_parts_of_a_changed_run_sum_to_its_logit() -> None:
+def test_the_parts_of_an_edited_run_sum_to_its_logit() -> None:
     changes = [edits.ablate_head("decoder.0.self_attn", 1), edits.scale("decoder.0.ffn.out", 0.0)]
     model, trace = ran("encoder-decoder", "pre, biases", edits=changes)
     parts = attribution(from_trace(model, trace), position=2, token=4)
@@ -218,10 +220,12 @@ def test_the_parts_of_a_changed_run_sum_to_its_logit() -> None:
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", ["decoder.1.resid_post", "log*", "decoder.?.resid_mid"])
-def test_a_stream_that_an_edit_changed_is_refused(name: str) -> None:
+def test_an_edited_stream_is_refused(name: str) -> None:
     with pytest.raises(EditError, match="the stream itself"):
         attribution(from_trace(*ran("encoder-decoder", "pre", edits=[edits.scale(name, 1.0)])), position=2, token=4)
-    model, trace = ran("encoder-decoder", "pre", edits=[edits.scale("encoder.0.resid_mid", 2.0)])  # not its stream
+    model, trace = ran(
+        "encoder-decoder", "pre", edits=[edits.scale("encoder.0.resid_mid", 2.0)]
+    )  # not the output stack
     parts = attribution(from_trace(model, trace), position=2, token=4)
     assert parts["contribution"].sum() == pytest.approx(trace.logits[0, 2, 4].item(), abs=rounding(parts))
 
@@ -236,13 +240,13 @@ def test_padding_is_left_out_of_lens_and_norms() -> None:
         assert ours.iloc[:, -1].tolist() == pytest.approx(own.iloc[:, -1].tolist(), rel=1e-4)
 
 
-def test_norms_are_lengths_of_the_stream_and_of_what_is_added() -> None:
+def test_norms_are_those_of_the_stream_and_of_the_added_vectors() -> None:
     model, trace = ran("encoder-decoder", "pre")
     frame = norms(from_trace(model, trace))
     points = list(stream(from_trace(model, trace)).values())
     zero = torch.zeros_like(points[0])
     for (depth, what), rows in frame.groupby(["depth", "what"]):
-        before = points[depth - 1] if what == "added" and depth else zero  # with pre-norm the difference of two points
+        before = points[depth - 1] if what == "added" and depth else zero  # with pre-norm, the difference of two points
         wanted = (points[depth] - before)[0].square().sum(dim=-1).sqrt().tolist()
         assert rows["length"].tolist() == pytest.approx(wanted, rel=1e-4)
 
@@ -251,7 +255,7 @@ POSITION, TOKEN = 3, 5
 
 
 def reading_of(family: str, *changes: object) -> Reading:
-    """One run of a tiny model of a family, its norms' weights no ones."""
+    """Run a tiny model of a family whose norm weights differ from 1."""
     model = FAMILIES[family].make()
     draw = torch.Generator().manual_seed(3)
     for weight in model.parameters():
@@ -272,17 +276,17 @@ def test_the_parts_of_external_models_sum_to_the_logit(family: str) -> None:
     parts, lead = (attribution(reading, position=POSITION, token=TOKEN, lead=lead) for lead in (False, True))
     assert parts["contribution"].sum() == pytest.approx(float(logits[TOKEN]), abs=near)
     assert "unattributed" not in set(parts["part"])
-    assert parts.loc[parts["head"] >= 0, "head"].tolist()[:6] == list(range(6))  # each head, in their order
+    assert parts.loc[parts["head"] >= 0, "head"].tolist()[:6] == list(range(6))  # each head, in order
     others = torch.cat([logits[:TOKEN], logits[TOKEN + 1 :]])
     assert lead["contribution"].sum() == pytest.approx(float(logits[TOKEN] - others.max()), abs=2 * near)
 
 
-def test_where_a_logit_is_no_sum_it_says_so() -> None:
+def test_a_logit_that_is_not_a_sum_is_refused() -> None:
     with pytest.raises(UnavailableError, match="no sum"):
         attribution(reading_of("BERT"), position=POSITION, token=TOKEN)
 
 
-def test_a_parallel_block_has_one_point_of_the_stream() -> None:
+def test_a_parallel_block_has_a_single_point_of_the_stream() -> None:
     reading = reading_of("GPT-NeoX")
     points = stream(reading)
     assert list(points) == ["embedding", "layer 1 · attention and feed-forward", "layer 2 · attention and feed-forward"]
@@ -292,17 +296,17 @@ def test_a_parallel_block_has_one_point_of_the_stream() -> None:
     torch.testing.assert_close(reading.subject.unembed(after), reading.logits, rtol=1e-4, atol=1e-4)
 
 
-def test_the_lens_does_not_judge_the_token_after_a_text() -> None:
+def test_the_lens_gives_no_verdict_on_the_token_after_a_text() -> None:
     reading = xformer.read("checkpoints/characters", "The list")
     chart = xformer.viz.lens(reading).to_dict()
     rows = [row for table in chart["datasets"].values() for row in table if "verdict" in row]
     last, others = ([row for row in rows if (row["position"] == reading.open_output) == at] for at in (True, False))
     assert {(row["answer"], row["right"]) for row in last} == {("?", False)}
-    verdicts = [{row["verdict"] for row in of} for of in (last, others)]
+    verdicts = [{row["verdict"] for row in group} for group in (last, others)]
     assert (verdicts[0] & {"yes", "no"}, verdicts[1]) == (set(), {"yes", "no"})
 
 
-def test_an_answer_is_followed_by_its_probability_its_rank_and_what_each_step_adds_to_its_margin() -> None:
+def test_answer_path_has_probability_rank_and_contribution_at_each_point() -> None:
     model, trace = ran("decoder", "pre, biases")
     reading = from_trace(model, trace)
     path = answer_path(reading, position=3)

@@ -1,4 +1,4 @@
-"""A head's score split by the sources of its query and key: the sum is exact, and the named sources agree with a removal."""
+"""A head's score split by the sources of its query and key: the sum is exact, and reported sources agree with removing them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHIPPED = {"reverse-seq2seq": "3 7 12 5", "reverse-mirror": "3 7 12 5", "digits"
 
 
 def cells(reading: Reading) -> list[tuple[int, int, int, int]]:
-    """For each attention layer a head, a query, and two keys that it may look at."""
+    """Return for each attention layer a head, a query, and a key that it may attend to."""
     found = []
     for layer, site in enumerate(reading.attention):
         scores = reading[f"{site.path}.scores"][0]
@@ -46,7 +46,7 @@ def cells(reading: Reading) -> list[tuple[int, int, int, int]]:
 
 
 def check_sums(reading: Reading) -> None:
-    """The parts sum to the score, and their advantages to the difference from the mean of the other keys."""
+    """Check that the parts sum to the score, and their advantages to the difference from the mean of the other keys."""
     for layer, head, query, key in cells(reading):
         row = reading[f"{reading.attention[layer].path}.scores"][0, head, query]
         frame = why(reading, layer=layer, head=head, query=query, key=key)
@@ -60,25 +60,25 @@ def check_sums(reading: Reading) -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_the_parts_sum_to_the_score_of_our_models(name: str) -> None:
+def test_the_parts_sum_to_the_score_in_our_models(name: str) -> None:
     check_sums(xformer.read(f"checkpoints/{name}", SHIPPED[name]))
 
 
 @pytest.mark.parametrize("name", ["ALBERT", "Gemma2", "GPT-OSS", "Granite", "T5"])
-def test_the_parts_sum_to_the_score_of_external_models(name: str) -> None:
+def test_the_parts_sum_to_the_score_in_external_models(name: str) -> None:
     check_sums(of_family(name))
 
 
 @pytest.mark.parametrize(
     ("name", "sentence"), [("Qwen3", "normalises its queries and keys"), ("BLOOM", "captured by the backend 'softmax'")]
 )
-def test_a_score_that_is_no_sum_is_refused(name: str, sentence: str) -> None:
+def test_a_score_that_is_not_a_sum_is_refused(name: str, sentence: str) -> None:
     with pytest.raises(UnavailableError, match=sentence):
         why(of_family(name), layer=1, head=0, query=4, key=2)
 
 
-def test_the_first_layers_parts_are_what_anyone_computes_by_hand() -> None:
-    """reverse-small adds a table of places to its tokens: q and k of both, and their four products."""
+def test_the_parts_of_the_first_layer_match_a_product_by_hand() -> None:
+    """reverse-small adds a position table to its token embeddings, so there are four products of their q and k."""
     reading = xformer.read("checkpoints/reverse-small", "3 7 12 5")
     model = xformer.load("checkpoints/reverse-small").model
     attention = model.encoder.blocks[0].attn
@@ -89,8 +89,8 @@ def test_the_first_layers_parts_are_what_anyone_computes_by_hand() -> None:
     assert frame.loc[("position", "token"), "score"] == pytest.approx(product.item(), abs=1e-5)
 
 
-def test_the_check_on_a_model_of_others_is_the_same_change_made_in_it() -> None:
-    """A hook on a stock Llama takes what a head of layer 1 wrote out of the queries of one head of layer 2."""
+def test_removing_a_source_of_an_external_model_matches_a_hook() -> None:
+    """A hook on the original Llama removes what a head of layer 1 wrote from the queries of one head of layer 2."""
     stock = FAMILIES["Llama"].make()
     reading = of_family("Llama")
     first, second, head = stock.model.layers[0].self_attn, stock.model.layers[1], 3
@@ -114,7 +114,7 @@ def test_the_check_on_a_model_of_others_is_the_same_change_made_in_it() -> None:
     torch.testing.assert_close(without.logits, by_hand, rtol=0, atol=1e-4)
 
 
-def test_what_takes_too_much_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_that_needs_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = xformer.read("checkpoints/reverse", "3 7 12 5")
     monkeypatch.setattr("xformer.analysis.score_decomposition.free_bytes", lambda: 20_000)
     stream_parts(reading, "encoder", reading.attention[0])
@@ -122,21 +122,21 @@ def test_what_takes_too_much_room_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         why(reading, layer=3, head=0, query=0, key=0)
 
 
-def test_against_another_key_it_is_the_difference_of_two_scores() -> None:
+def test_the_advantage_over_another_key_is_the_difference_of_two_scores() -> None:
     reading = xformer.read("checkpoints/induction", "3 7 12 5 3 7 12")
     found = score_parts(reading, layer=1, head=0, query=4, key=1, against=2)
     row = reading["decoder.1.attn.scores"][0, 0, 4]
     assert float(found.advantage.sum()) == pytest.approx((row[1] - row[2]).item(), abs=1e-4)
 
 
-def test_a_cell_that_is_not_there_is_refused() -> None:
+def test_masked_and_missing_cells_are_refused() -> None:
     reading = xformer.read("checkpoints/induction", "3 7 12 5")
     for head, query, key, sentence in ((0, 1, 3, "may not look at"), (0, 9, 0, "query 0 to"), (5, 1, 0, "head 0 to")):
         with pytest.raises(InputError, match=sentence):
             why(reading, layer=1, head=head, query=query, key=key)
 
 
-def test_what_an_edit_adds_to_the_stream_is_a_source_of_its_own() -> None:
+def test_a_vector_added_by_an_edit_is_an_unattributed_source() -> None:
     vector = torch.linspace(-1, 1, 64)
     steer = edits.steer("decoder.0.resid_post", vector, 2.0)
     reading = xformer.read("checkpoints/induction", "3 7 12 5 3 7", edits=[steer])
@@ -147,7 +147,7 @@ def test_what_an_edit_adds_to_the_stream_is_a_source_of_its_own() -> None:
     assert "unattributed" not in [writer.name for writer in stream_parts(unchanged, "decoder", None).writers]
 
 
-def test_what_rounding_does_to_the_stream_in_bfloat16_is_a_source_that_is_never_named() -> None:
+def test_rounding_in_bfloat16_is_a_separate_source() -> None:
     reading = of_family("Llama", to=torch.bfloat16)
     parts = stream_parts(reading, "decoder", reading.attention[1])
     assert parts.writers[-1].kind == "rounding"
@@ -162,8 +162,8 @@ def test_edited_queries_are_refused() -> None:
         why(changed, layer=1, head=0, query=4, key=2)
 
 
-def test_sublayers_that_rounding_hides_are_no_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block in which only the attention was found: in bfloat16 its output may be that of the feed-forward layer."""
+def test_sublayers_that_rounding_hides_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If only the attention of a block was found in bfloat16, its output may be that of the feed-forward layer."""
     reading = of_family("Llama", to=torch.bfloat16)
     shape = reading.subject.shape
     less = dataclasses.replace(shape, sites=tuple(site for site in shape.sites if site.path != "decoder.0.ffn"))
@@ -180,9 +180,9 @@ def test_sublayers_that_rounding_hides_are_no_sources(monkeypatch: pytest.Monkey
 def made(
     *, query: list[float], key: Sequence[float] = (), kind: str = "attention", removals: Any = None, weight: float = 0.9
 ) -> ScoreParts:
-    """Parts of a score with these contributions in nats, the first at the query of a kind of source; four keys are allowed.
+    """Build the parts of a score from contributions in nats, with four permitted keys; `kind` is that of the first query source.
 
-    Where nothing else is said the removals take the same, and there are eight equal sources at the key.
+    By default, removals take away the contributions, and there are eight equal sources at the key.
     """
     total = sum(query)
     adds = {"query": query, "key": key or [total / 8] * 8}
@@ -190,8 +190,8 @@ def made(
     advantage[:-1, :-1] = torch.tensor(np.outer(query, adds["key"]) / total)
     left = {side: total - torch.tensor(taken) for side, taken in (adds | (removals or {})).items()}
     inputs = []
-    for side, of in adds.items():
-        writers = (Writer(f"{side} {at}", "attention" if at or side == "key" else kind) for at in range(len(of)))
+    for side, values in adds.items():
+        writers = (Writer(f"{side} {at}", "attention" if at or side == "key" else kind) for at in range(len(values)))
         inputs.append(HeadInput(tuple(writers), torch.zeros(0), torch.zeros(0)))
     return ScoreParts(*inputs, advantage, advantage, left, total, total, weight, n_allowed=4)
 
@@ -200,7 +200,7 @@ def named(parts: ScoreParts) -> list[str]:
     return [one.title for one in deciding(parts)]
 
 
-def test_a_source_may_add_more_than_the_advantage_where_another_one_opposes_it() -> None:
+def test_a_source_may_add_more_than_the_advantage_if_another_one_opposes_it() -> None:
     assert named(made(query=[5.0, 2.0, -1.0])) == ["query 0 at the query"]
     parts = made(query=[15.7, -11.6])
     assert named(parts) == ["query 0 at the query"]
@@ -210,31 +210,31 @@ def test_a_source_may_add_more_than_the_advantage_where_another_one_opposes_it()
     assert opposing(made(query=[3.0, -0.09])) is None
 
 
-def test_no_source_is_named_where() -> None:
+def test_no_source_is_reported_without_a_clear_reason() -> None:
     usual: dict[str, Any] = {"query": [5.0, 2.0]}
     assert named(made(**usual))
     for changed, reason in (
-        ({"query": [5.0, 4.1]}, "the runner-up of the same side has more than 0.8 of it"),
-        ({"weight": 0.24}, "less than an even share of four keys"),
+        ({"query": [5.0, 4.1]}, "the second source on the same side has more than 0.8 as much"),
+        ({"weight": 0.24}, "less than a uniform share over four keys"),
         ({"query": [0.09]}, "an advantage of less than a tenth of a nat"),
         ({"query": [-5.0]}, "no advantage"),
-        ({"kind": "unattributed"}, "not known what it is"),
-        ({"kind": "rounding"}, "it is no part of the model"),
-        ({"removals": {"query": [1.0, 2.0]}}, "removing another one takes more"),
-        ({"removals": {"query": [5.0, 4.5]}}, "removing another one takes about as much"),
+        ({"kind": "unattributed"}, "an unattributed source has no name"),
+        ({"kind": "rounding"}, "rounding is not a part of the model"),
+        ({"removals": {"query": [1.0, 2.0]}}, "removing another source takes away more"),
+        ({"removals": {"query": [5.0, 4.5]}}, "removing another source takes away about as much"),
         ({"removals": {"query": [-1.0, -2.0]}}, "removing it raises the advantage"),
         ({"removals": {"query": [3.4, 0.0], "key": [0.0] * 8}}, "removing it leaves more than half"),
     ):
         assert named(made(**{**usual, **changed})) == [], reason
 
 
-def test_one_source_of_each_side_may_be_comparable_as_the_score_is_their_product() -> None:
+def test_one_source_on_each_side_may_be_reported_together() -> None:
     assert named(made(query=[5.0, 2.0], key=[5.5, 1.5])) == ["key 0 at the key", "query 0 at the query"]
     assert named(made(query=[5.0, 2.0], key=[3.5, 3.5])) == ["query 0 at the query"]
 
 
-def test_every_source_that_is_named_lowers_the_advantage_most_when_a_run_goes_without_it() -> None:
-    """Random cells: each source of each side is removed in a run of its own, wherever one is named."""
+def test_removing_a_reported_source_lowers_the_advantage_most() -> None:
+    """In random cells with a reported source, each source on each side is removed in a run of its own."""
     reading = xformer.read("checkpoints/induction", "3 7 12 5 9 3 7 12")
     draw, n_named = np.random.default_rng(1), 0
     for _ in range(8):
@@ -257,7 +257,7 @@ def test_every_source_that_is_named_lowers_the_advantage_most_when_a_run_goes_wi
     assert n_named >= 3
 
 
-def test_removing_the_bias_by_distance_leaves_the_score_without_it() -> None:
+def test_removing_distance_subtracts_the_position_bias_from_the_scores() -> None:
     reading = of_family("T5")
     site = reading.attention[0]
     without = without_source(reading, layer=0, head=1, source="distance")

@@ -1,4 +1,4 @@
-"""The counts against one run after another, the figures against `evaluate`, the interval against scipy."""
+"""Counts compared with single runs, accuracies with `evaluate`, and intervals with scipy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def final(*variants: Variant, samples: int = 11, seed: int = 3) -> Agreement:
     return last
 
 
-def test_wilson_is_scipys() -> None:
+def test_wilson_matches_scipy() -> None:
     for hits, trials in ((0, 1), (1, 1), (2, 7), (0, 60), (59, 60), (60, 60), (33_333, 100_000)):
         reference = stats.binomtest(hits, trials).proportion_ci(method="wilson")
         assert wilson(hits, trials) == pytest.approx((reference.low, reference.high), abs=1e-14)
@@ -49,7 +49,7 @@ def test_wilson_is_scipys() -> None:
 
 
 def sources_of(variant: Variant, samples: int, seed: int) -> list[list[int]]:
-    """The sampled inputs, read off an encoder's batch of the same task."""
+    """Return the sampled inputs, taken from an encoder's batch of the same task."""
     batch = variant.task.for_architecture("encoder").sample(samples, seed=seed)
     return [[token for token in row if token] for row in batch.tokens.tolist()]
 
@@ -59,12 +59,12 @@ def table(frame, *columns: str) -> dict[tuple, tuple[int, int]]:  # pyright: ign
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_counts_are_those_of_one_run_after_another(architecture: str) -> None:
+def test_the_counts_match_single_runs(architecture: str) -> None:
     stack = "encoder" if architecture == "encoder" else "decoder"
     one = random_variant("one", architecture, seed=1)
-    muted = variant_of("muted", one.model, one.task, (edits.scale(f"{stack}.1.ffn.out", 0.0),))
+    ablated = variant_of("ablated", one.model, one.task, (edits.scale(f"{stack}.1.ffn.out", 0.0),))
     other = random_variant("other", "encoder", seed=2)
-    variants = (one, muted, other)
+    variants = (one, ablated, other)
     result = final(*variants)
     hits: Counter = Counter()
     trials: Counter = Counter()
@@ -113,8 +113,8 @@ def test_the_counts_are_those_of_one_run_after_another(architecture: str) -> Non
     assert shares.tolist() == pytest.approx([1.0] * len(shares))
 
 
-def test_a_leak_of_the_answer_is_not_counted_as_knowing_it() -> None:
-    """Under changes that let a decoder see ahead, what is counted is what it says step by step."""
+def test_an_answer_leaked_by_an_edit_is_not_counted() -> None:
+    """If a change lets a decoder see ahead, its step-by-step predictions are counted."""
     variant = random_variant("lifted", "decoder", seed=3, edits=(edits.set_causal(False),))
     result = final(variant, random_variant("untouched", "decoder", seed=3))
     right = exact = 0
@@ -125,7 +125,7 @@ def test_a_leak_of_the_answer_is_not_counted_as_knowing_it() -> None:
     assert (figures["token"], figures["exact"]) == (right, exact)
 
 
-def test_variants_of_other_tokens_or_equal_names_are_refused() -> None:
+def test_variants_with_different_tokens_or_equal_names_are_refused() -> None:
     one = random_variant("one", "encoder")
     with pytest.raises(InputError, match="different names"):
         next(count_agreement([one, one]))
@@ -133,7 +133,7 @@ def test_variants_of_other_tokens_or_equal_names_are_refused() -> None:
         next(count_agreement([one, shipped("reverse-small")]))
 
 
-def test_long_inputs_are_counted_in_portions_and_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_long_inputs_in_portions_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     variants = [random_variant("a", "encoder"), random_variant("b", "encoder", seed=1)]
     whole = final(*variants)
     monkeypatch.setattr(predicting, "CELLS_AT_ONCE", 50)
@@ -157,7 +157,7 @@ def rows(trained: list[float], beyond: list[float]) -> pd.DataFrame:
     return pd.DataFrame({"length": range(3, 3 + len(shares)), "exact_match": shares, "trained": flags})
 
 
-def test_how_far_it_goes_is_where_the_first_length_fails() -> None:
+def test_how_far_ends_before_the_first_length_that_fails() -> None:
     assert how_far(rows([1.0, 1.0], [1.0, 0.99, 0.98, 1.0])) == 6
     assert how_far(rows([1.0, 1.0], [0.5, 1.0])) is None
     assert how_far(rows([1.0, 1.0], [])) is None
@@ -170,7 +170,7 @@ def variant(name: str, called: str, **options: str) -> Variant:
     return Variant.load(str(CHECKPOINTS / name), called, **options)
 
 
-def test_lengths_compared_are_the_shares_of_inputs_of_one_length() -> None:
+def test_lengths_compared_matches_evaluate_at_each_length() -> None:
     models = [variant("reverse-small", "A"), variant("reverse-mirror", "B")]
     models.append(variant("reverse-small", "C", changes="ablate:encoder.0.attn.0"))
     table = lengths_compared(models, lengths=[5, 16], samples=40, seed=3).set_index(["model", "length"])
@@ -183,18 +183,18 @@ def test_lengths_compared_are_the_shares_of_inputs_of_one_length() -> None:
     alone = accuracy_by_length(reading("reverse-mirror"), lengths=[16], samples=40, seed=3).loc[0]
     assert (alone["exact_match"], alone["low"], alone["trained"]) == (row["exact_match"], row["low"], False)
     assert table.loc[("A", 5), "exact_match"] == 1.0
-    assert table.loc[("C", 5), "exact_match"] < 0.5  # its own change counts
+    assert table.loc[("C", 5), "exact_match"] < 0.5  # its own changes are applied
     assert table["trained"].tolist() == [True, True, True, False, False, False]
 
 
-def test_lengths_that_cannot_be_asked_are_refused() -> None:
+def test_lengths_that_cannot_be_tested_are_refused() -> None:
     with pytest.raises(InputError, match="one task"):
         lengths_compared([variant("reverse-small", "A"), variant("addition", "B")], samples=2)
-    with pytest.raises(UnavailableError, match="one length"):
+    with pytest.raises(UnavailableError, match="have the same length"):
         lengths_compared([variant("modular", "A"), variant("modular", "B")], samples=2)
-    with pytest.raises(UnavailableError, match="one length"):
+    with pytest.raises(UnavailableError, match="have the same length"):
         accuracy_by_length(reading("digits", "test 3"))
-    with pytest.raises(InputError, match="from 1 to 40, got 41"):  # the second reads 64
+    with pytest.raises(InputError, match="from 1 to 40, got 41"):  # the second model reads up to 64
         lengths_compared([variant("reverse-mirror", "A"), variant("reverse-long", "B")], lengths=[41])
     with pytest.raises(InputError, match="from 1 to 40, got 41"):
         accuracy_by_length(reading("reverse-mirror"), lengths=[41])

@@ -1,4 +1,4 @@
-"""How alike texts are: held against the stock model, run on each text alone, where nothing is padded."""
+"""Text similarity, compared with the original model run on each text alone, without padding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEMBERS = {member.name: member for member in ZOO}
 
 
 def by_hand(model: Any, text: str, pooling: str) -> list[torch.Tensor]:
-    """The pooled hidden states of the stock model, the embeddings first; the text is run alone."""
+    """Return the pooled hidden states of the original model, the embeddings first, for a text run alone."""
     ids = tokenizer()(text, return_tensors="pt")["input_ids"]
     with torch.no_grad():
         states = model(input_ids=ids, output_hidden_states=True).hidden_states
@@ -31,7 +31,7 @@ def by_hand(model: Any, text: str, pooling: str) -> list[torch.Tensor]:
     ("name", "pooling"),
     [("BertModel", None), ("BertModel", "first"), ("T5EncoderModel", None), ("LlamaForCausalLM", None)],
 )
-def test_cosines_are_those_of_the_stock_model_without_padding(name: str, pooling: Any) -> None:
+def test_cosines_match_the_original_model_without_padding(name: str, pooling: Any) -> None:
     model = MEMBERS[name].make()
     usual = "last" if MEMBERS[name].is_causal else "mean"
     vectors = [by_hand(model, text, pooling or usual) for text in TEXTS]
@@ -43,7 +43,7 @@ def test_cosines_are_those_of_the_stock_model_without_padding(name: str, pooling
         assert cosine == pytest.approx(wanted.item(), abs=1e-5)
 
 
-def test_a_projected_vector_is_the_usual_one_where_the_class_makes_it() -> None:
+def test_the_projected_vector_is_the_default_if_the_class_has_one() -> None:
     model = MEMBERS["CLIPTextModelWithProjection"].make()
     table = xformer.analysis.similarity(model, TEXTS, tokenizer=tokenizer())
     assert set(table["layer"]) == {2}
@@ -53,18 +53,18 @@ def test_a_projected_vector_is_the_usual_one_where_the_class_makes_it() -> None:
         assert cosine == pytest.approx(torch.cosine_similarity(own[first], own[second], dim=0).item(), abs=1e-5)
 
 
-def test_what_cannot_be_compared_says_why() -> None:
+def test_texts_that_cannot_be_compared_are_refused_with_the_reason() -> None:
     for name, texts, pooling, error, sentence in (
         ("GPT2Model", TEXTS, "own", UnavailableError, "has no pooled vector of its own"),
         ("T5Model", TEXTS, None, UnavailableError, "encoder-decoder"),
-        ("BertModel", [], None, InputError, "got none"),
+        ("BertModel", [], None, InputError, "no texts to compare"),
         ("BertModel", TEXTS, "max", InputError, "one of mean, last, first, own"),
     ):
         with pytest.raises(error, match=sentence):
             xformer.analysis.similarity(MEMBERS[name].make(), texts, pooling=pooling, tokenizer=tokenizer())  # pyright: ignore
 
 
-def test_the_pooling_of_a_sentence_transformers_folder_is_used_and_one_that_is_none_refused(tmp_path: Path) -> None:
+def test_the_pooling_of_a_sentence_transformers_folder_is_used(tmp_path: Path) -> None:
     folder = MEMBERS["BertModel"].save(tmp_path / "encoder")
     (folder / "1_Pooling").mkdir()
     file = folder / "1_Pooling" / "config.json"

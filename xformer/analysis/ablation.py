@@ -105,7 +105,7 @@ def silenced_heads(
     if needed > free:
         raise UnavailableError(
             f"The backward pass of this run needs about {megabytes(needed)} of memory, and {megabytes(free)} are available; "
-            "enter a shorter input."
+            "type a shorter input."
         )
     found = gradients(reading.subject, reading.example, measure, names, reading.edits)
     estimated: dict[Head, float] = {}

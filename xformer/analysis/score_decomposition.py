@@ -107,7 +107,7 @@ def _check_memory(reading: Reading, stack: str, before: list[Site]) -> None:
     if needed > (free := free_bytes() // 2):
         raise UnavailableError(
             f"Splitting the stream before this layer needs {megabytes(needed)} of memory, and {megabytes(free)} are "
-            "available; choose an earlier layer, or enter a shorter input."
+            "available; choose an earlier layer, or type a shorter input."
         )
 
 
