@@ -131,7 +131,11 @@ def test_the_advantage_over_another_key_is_the_difference_of_two_scores() -> Non
 
 def test_masked_and_missing_cells_are_refused() -> None:
     reading = xformer.read("checkpoints/induction", "3 7 12 5")
-    for head, query, key, sentence in ((0, 1, 3, "may not look at"), (0, 9, 0, "query 0 to"), (5, 1, 0, "head 0 to")):
+    for head, query, key, sentence in (
+        (0, 1, 3, "may not attend to"),
+        (0, 9, 0, "query must be"),
+        (5, 1, 0, "head must be"),
+    ):
         with pytest.raises(InputError, match=sentence):
             why(reading, layer=1, head=head, query=query, key=key)
 
@@ -180,7 +184,7 @@ def test_sublayers_that_rounding_hides_are_refused(monkeypatch: pytest.MonkeyPat
 def made(
     *, query: list[float], key: Sequence[float] = (), kind: str = "attention", removals: Any = None, weight: float = 0.9
 ) -> ScoreParts:
-    """Build the parts of a score from contributions in nats, with four permitted keys; `kind` is that of the first query source.
+    """Build the parts of a score from contributions in nats, with four permitted keys; `kind` is for the first query source.
 
     By default, removals take away the contributions, and there are eight equal sources at the key.
     """

@@ -83,7 +83,7 @@ class SilencedHeads:
             yield self
 
     def frame(self) -> pd.DataFrame:
-        """See `head_effects`."""
+        """Return the table of `head_effects`."""
         rows = [
             (self.reading.attention[layer].path, head, estimated, self.measured.get((layer, head)))
             for (layer, head), estimated in self.estimated.items()
@@ -314,5 +314,5 @@ def agreement(table: pd.DataFrame) -> Agreement | None:
     if math.isnan(rho):
         return None
     top, sizes = min(TOP, len(two) // 3), two.abs()
-    chosen, largest = (float(sizes.nlargest(top, of)["measured"].sum()) for of in ("estimated", "measured"))
+    chosen, largest = (float(sizes.nlargest(top, column)["measured"].sum()) for column in ("estimated", "measured"))
     return Agreement(rho, len(two), top, chosen / largest if largest else 0.0)

@@ -157,11 +157,11 @@ def kinship(one: nn.Module, other: nn.Module) -> float:
 
     Vectors are left out, because the gains of norms start at 1 in every model.
     """
-    matrices = [[one for one in model.parameters() if one.dim() > 1] for model in (one, other)]
-    if len({tuple(matrix.shape for matrix in of) for of in matrices}) > 1:
+    matrices = [[weight for weight in model.parameters() if weight.dim() > 1] for model in (one, other)]
+    if len({tuple(weight.shape for weight in weights) for weights in matrices}) > 1:
         return 0.0
-    mine, theirs = (torch.cat([matrix.flatten() for matrix in of]).double() for of in matrices)
-    return F.cosine_similarity(mine, theirs, dim=0).item()
+    first, second = (torch.cat([weight.flatten() for weight in weights]).double() for weights in matrices)
+    return F.cosine_similarity(first, second, dim=0).item()
 
 
 def deciding_logits(reading: Reading) -> Float[Tensor, " vocab"]:
@@ -338,9 +338,9 @@ def patching_map(
     return table.assign(measured=pd.Series(values, index=chosen, dtype=float))
 
 
-def estimated(pair: MinimalPair, of: Sequence[Cell]) -> list[float]:
+def estimated(pair: MinimalPair, selection: Sequence[Cell]) -> list[float]:
     """Estimate the share that each cell carries: the mean gradient over `POINTS` × the difference of its activations."""
-    names = list(dict.fromkeys(cell.name for cell in of))
+    names = list(dict.fromkeys(cell.name for cell in selection))
     here, there = (activations(run, names) for run in (pair.reading, pair.source))
     total = {name: torch.zeros_like(value) for name, value in here.items()}
     ends = [f"{stack}.0.resid_pre" for stack in stacks_of(pair.reading)]
@@ -353,13 +353,13 @@ def estimated(pair: MinimalPair, of: Sequence[Cell]) -> list[float]:
         for name in names:
             total[name] += found[name] / len(points)
     gap, moved = pair.gap, {name: total[name] * (there[name] - here[name]) for name in names}
-    return [moved[cell.name][0][cell.where].sum().item() / gap for cell in of]
+    return [moved[cell.name][0][cell.where].sum().item() / gap for cell in selection]
 
 
-def measured(pair: MinimalPair, of: Sequence[Cell]) -> list[float]:
+def measured(pair: MinimalPair, selection: Sequence[Cell]) -> list[float]:
     """Measure the share of the difference that each cell carries, with one run each."""
-    *_, last = measuring(pair, of)
-    return [last.shares[at] for at in range(len(of))]
+    *_, last = measuring(pair, selection)
+    return [last.shares[at] for at in range(len(selection))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,22 +375,24 @@ class Measured:
         return self.done == self.to_do
 
 
-def measuring(pair: MinimalPair, of: Sequence[Cell], estimates: Sequence[float] | None = None) -> Iterator[Measured]:
+def measuring(
+    pair: MinimalPair, selection: Sequence[Cell], estimates: Sequence[float] | None = None
+) -> Iterator[Measured]:
     """Measure cells, with a report before the first one and after each.
 
     A cell that is equal in both runs carries nothing and needs no run. With `estimates`, cells are measured in the order of
     `order_to_measure`.
     """
     gap, start = pair.gap, pair.start
-    names = list(dict.fromkeys(cell.name for cell in of))
+    names = list(dict.fromkeys(cell.name for cell in selection))
     here, there = (activations(run, names) for run in (pair.reading, pair.source))
-    moved = [not torch.equal(here[cell.name][0][cell.where], there[cell.name][0][cell.where]) for cell in of]
-    shares = {at: 0.0 for at in range(len(of)) if not moved[at]}
-    left = [at for at in range(len(of)) if moved[at]]
+    moved = [not torch.equal(here[cell.name][0][cell.where], there[cell.name][0][cell.where]) for cell in selection]
+    shares = {at: 0.0 for at in range(len(selection)) if not moved[at]}
+    left = [at for at in range(len(selection)) if moved[at]]
     if estimates is not None:
         left = [left[at] for at in order_to_measure([estimates[at] for at in left])]
     yield Measured(dict(shares), 0, len(left))
-    runs = each_logits_with(pair.reading, [(of[at].name, of[at].where) for at in left], there)
+    runs = each_logits_with(pair.reading, [(selection[at].name, selection[at].where) for at in left], there)
     for done, (at, logits) in enumerate(zip(left, runs, strict=True), start=1):
         shares[at] = (pair.measure(logits[None]).item() - start) / gap
         yield Measured(dict(shares), done, len(left))

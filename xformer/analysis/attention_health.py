@@ -98,8 +98,10 @@ def measure(
         scores, allowed = get["scores"], get["mask"]
         if allowed is None:
             allowed = pattern.new_ones(pattern.shape, dtype=torch.bool) if scores is None else scores > -math.inf
-        counts_q, counts_k = (_counts(reading, stack, pattern, valid) for stack in (site.query_stack, site.key_stack))
-        rows = _Rows(pattern, allowed.expand(pattern.shape), counts_q, counts_k, is_self=not site.is_cross)
+        valid_q, valid_k = (
+            _valid_positions(reading, stack, pattern, valid) for stack in (site.query_stack, site.key_stack)
+        )
+        rows = _Rows(pattern, allowed.expand(pattern.shape), valid_q, valid_k, is_self=not site.is_cross)
         found = rows.measures(scores)
         found["output_norm"] = rows.mean(_output_size(reading, path, get["z"], pattern))
         before = (previous or {}).get(path)
@@ -110,7 +112,9 @@ def measure(
     return Measures(heads, layers, patterns)
 
 
-def _counts(reading: Reading, stack: str, pattern: Tensor, valid: Tensor | None) -> Bool[Tensor, "batch pos"] | None:
+def _valid_positions(
+    reading: Reading, stack: str, pattern: Tensor, valid: Tensor | None
+) -> Bool[Tensor, "batch pos"] | None:
     """Return which positions of a stack are tokens; None if all of them are."""
     trace = reading.trace
     is_target = stack == "decoder" and trace.target is not None
@@ -125,8 +129,8 @@ class _Rows:
 
     p: Float[Tensor, "batch head query key"]
     allowed: Bool[Tensor, "batch head query key"]
-    counts_q: Bool[Tensor, "batch query"] | None
-    counts_k: Bool[Tensor, "batch key"] | None
+    valid_q: Bool[Tensor, "batch query"] | None
+    valid_k: Bool[Tensor, "batch key"] | None
     is_self: bool
 
     @property
@@ -144,7 +148,7 @@ class _Rows:
 
     def _kept(self, counted: Tensor | None) -> Bool[Tensor, "batch head query"]:
         keep = self.p.new_ones(self.p.shape[:3], dtype=torch.bool)
-        keep = keep if self.counts_q is None else keep & self.counts_q[:, None]
+        keep = keep if self.valid_q is None else keep & self.valid_q[:, None]
         return keep if counted is None else keep & counted
 
     def measures(self, scores: Tensor | None) -> dict[str, Float[Tensor, " head"]]:
@@ -164,8 +168,8 @@ class _Rows:
             before = torch.cat([p.new_zeros(*p.shape[:2], 1), p.diagonal(-1, dim1=-2, dim2=-1)], dim=-1)
             found["previous"] = self.mean(before, query > 0)
             found["future"] = self.mean(p.masked_fill(key <= query[:, None], 0.0).sum(-1))
-        if self.counts_k is not None and not bool(self.counts_k.all()):
-            found["padding"] = self.mean(p.masked_fill(self.counts_k[:, None, None], 0.0).sum(-1))
+        if self.valid_k is not None and not bool(self.valid_k.all()):
+            found["padding"] = self.mean(p.masked_fill(self.valid_k[:, None, None], 0.0).sum(-1))
         if p.shape[1] > 1:
             flat = (p * self._kept(None)[..., None]).transpose(0, 1).flatten(1)  # [head, batch·query·key]
             apart = torch.cdist(flat, flat, p=1.0) / 2 / self._kept(None)[:, 0].sum().clamp(min=1)
@@ -199,7 +203,7 @@ def _layer(reading: Reading, site: Site, rows: _Rows) -> dict[str, float]:
     found = dict.fromkeys(LAYER_MEASURES, math.nan)
     stream = activations.get(f"{block}.resid_post")  # [batch, pos, d_model]
     if stream is not None:
-        kept = stream.float() if rows.counts_q is None else stream[rows.counts_q].float()
+        kept = stream.float() if rows.valid_q is None else stream[rows.valid_q].float()
         found["stream_norm"] = float(kept.norm(dim=-1).mean())
         found["activation_ratio"] = float(kept.abs().max() / kept.abs().median().clamp(min=torch.finfo().tiny))
     neurons = activations.get(f"{block}.ffn.post")  # [batch, pos, d_ff]
@@ -318,7 +322,7 @@ def gradient_norms(modules: Projections) -> list[dict[str, float]]:
         for kind, parameters in kinds.items():
             for one in parameters:
                 gradient = torch.zeros_like(one) if one.grad is None else one.grad.float()
-                parts = _thirds(gradient, kinds.get("o")) if kind == "qkv" else (gradient,)
+                parts = _split_qkv(gradient, kinds.get("o")) if kind == "qkv" else (gradient,)
                 for letter, part in zip(kind, parts, strict=False):
                     earlier = 0.0 if math.isnan(squares[letter]) else squares[letter]
                     squares[letter] = earlier + float(part.square().sum())
@@ -326,7 +330,7 @@ def gradient_norms(modules: Projections) -> list[dict[str, float]]:
     return found
 
 
-def _thirds(both: Float[Tensor, "one two"], out: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
+def _split_qkv(both: Float[Tensor, "one two"], out: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
     """Split a joint matrix into its parts for Q, K and V. Q has as many rows as W_O has inputs; K and V share the rest equally.
 
     GPT-2 stores its matrices as [in, out], other models as [out, in]; the longer axis is the output.

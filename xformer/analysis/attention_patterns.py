@@ -59,7 +59,7 @@ def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int
     allowed = allowed | (weights > 0)  # a faulty mask can let weight through
     queries, keys = map(numbered, token_names(reading, site, weights.shape))
     if around is None:
-        check_analysis("attention", "ask for cells with around=", n=max(weights.shape))
+        check_analysis("attention", "select cells with around=", n=max(weights.shape))
         return pattern_cells(weights, allowed, queries, keys)
     n_query, n_key = weights.shape
     if not (0 <= around[0] < n_query and 0 <= around[1] < n_key):
@@ -445,7 +445,7 @@ def pattern_scores(
         chosen = index if keys is None else torch.tensor(list(keys), dtype=torch.long, device=pattern.device)
         rows = rows[:, :, chosen]  # and the keys that count
     mirrored = rows.flip(-1)  # key = last − query
-    along = [_along(of, offset) for of, offset in ((rows, 0), (mirrored, 0), (rows, -1), (rows, 1))]
+    along = [_along(weights, offset) for weights, offset in ((rows, 0), (mirrored, 0), (rows, -1), (rows, 1))]
     return torch.stack((*along, rows[:, :, 0].mean(dim=-1), entropy), dim=-1)
 
 

@@ -71,11 +71,11 @@ def decision_rows(
     """
     frames = [_rows(reading, max_keys) for reading in readings]
     if n_heads is not None and max(frame.groupby(["layer", "head"]).ngroups for frame in frames) > ALL_ROWS:
-        whole, other = (frames[at] for at in pair)
+        one, other = (frames[at] for at in pair)
         alike = pattern_incompatibility(*(readings[at] for at in pair)) is None
-        found = clearest_heads(whole, other, n_heads) if alike else None
+        found = clearest_heads(one, other, n_heads) if alike else None
         for at, frame in enumerate(frames):
-            heads = found if found and len(frame) == len(whole) else clearest_heads(frame, None, n_heads)
+            heads = found if found and len(frame) == len(one) else clearest_heads(frame, None, n_heads)
             frames[at] = pd.DataFrame(heads, columns=["layer", "head"]).merge(frame).reindex(columns=frame.columns)
     return pd.concat(frames, ignore_index=True)
 
@@ -134,8 +134,8 @@ def pattern_difference(
         for stack in (site.query_stack, site.key_stack)
     )
     axes = (_axis("query", "query_token", queries, max_blocks), _axis("key", "key_token", keys, max_blocks))
-    a, b = (pooled(_of_head(reading, f"{path}.pattern", head), max_blocks) for reading in readings)  # [query, key]
-    may = [pooled(_of_head(reading, f"{path}.mask", head), max_blocks) > 0 for reading in readings]
+    a, b = (pooled(_head_values(reading, f"{path}.pattern", head), max_blocks) for reading in readings)  # [query, key]
+    may = [pooled(_head_values(reading, f"{path}.mask", head), max_blocks) > 0 for reading in readings]
     table = array_table(*axes, one=a, other=b, difference=b - a, one_allowed=may[0], other_allowed=may[1])
     position, ends = one.target_positions[-1], ["query", "query_end", "key", "key_end"]
     table["decides"] = (table["query"] <= position) & (position <= table["query_end"])
@@ -148,7 +148,7 @@ def _axis(name: str, token: str, texts: Sequence[str], most: int | None) -> dict
     return {name: first, f"{name}_end": last, token: [span(texts, *ends) for ends in zip(first, last, strict=True)]}
 
 
-def _of_head(reading: Reading, name: str, head: int) -> Float[Tensor, "query key"]:
+def _head_values(reading: Reading, name: str, head: int) -> Float[Tensor, "query key"]:
     """Return the weights (or the mask) of one head, or the mean over the layer's heads."""
     heads = reading[name][0].float()
     if not MEAN <= head < len(heads):
@@ -158,7 +158,7 @@ def _of_head(reading: Reading, name: str, head: int) -> Float[Tensor, "query key
 
 def pattern_incompatibility(one: Reading, other: Reading) -> str | None:
     """Return the reason why the patterns of two runs cannot be subtracted, in one sentence; None if they can be."""
-    for what, of in (
+    for what, value_of in (
         ("attention layers", deciding_layers),
         (
             "heads × queries × keys",
@@ -166,7 +166,7 @@ def pattern_incompatibility(one: Reading, other: Reading) -> str | None:
         ),
         ("deciding positions", lambda run: run.target_positions[-1]),
     ):
-        if of(one) != of(other):
+        if value_of(one) != value_of(other):
             return (
                 f"{one.subject.name} and {other.subject.name} have different {what}, so there is no map of differences; "
                 "compare the same step of two models with the same architecture and size, on inputs of equal length."
@@ -201,9 +201,9 @@ def _rows(reading: Reading, max_keys: int | None) -> pd.DataFrame:
         table = array_table({"head": [*range(len(weights) - 1), MEAN]}, keys, weight=weights, allowed=mask)
         table.insert(0, "layer", path)
         frames.append(table)
-    whole = pd.concat(frames, ignore_index=True)
-    whole.insert(0, "model", reading.subject.name)
-    return whole
+    table = pd.concat(frames, ignore_index=True)
+    table.insert(0, "model", reading.subject.name)
+    return table
 
 
 def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
@@ -278,8 +278,9 @@ def prediction_difference(readings: Sequence[Reading]) -> pd.DataFrame:
     for position in range(one.logits.shape[1]):
         p, q = (run.logits[0, position].double().softmax(dim=-1) for run in readings)  # [vocab]
         row: dict[str, object] = {"position": position, "token": tokens[position]}
-        for name, of in (("one", p), ("other", q)):
-            row |= {f"{name}_says": labels[int(of.argmax())], f"{name}_probability": of.max().item()}
+        for name, probabilities in (("one", p), ("other", q)):
+            best = int(probabilities.argmax())
+            row |= {f"{name}_says": labels[best], f"{name}_probability": probabilities[best].item()}
         distances = {"kl": kl(p, q), "kl_back": kl(q, p), "total_variation": total_variation(p, q)}
         rows.append(row | {name: value.item() for name, value in distances.items()})
     return pd.DataFrame(rows)
@@ -364,15 +365,15 @@ def gap_fillings(readings: Sequence[Reading], *, k: int = 6) -> pd.DataFrame:
     n = min(len(reading.target_positions) for reading in readings)
     rows = []
     for gap in range(n):
-        believed = [reading.probabilities[gap] for reading in readings]
+        probabilities = [reading.probabilities[gap] for reading in readings]
         shown: dict[str, float] = {}
-        for reading, p in zip(readings, believed, strict=True):
+        for reading, p in zip(readings, probabilities, strict=True):
             top = p.topk(min(k, len(p)))
             for token, value in zip(top.indices.tolist(), top.values.tolist(), strict=True):
                 label = reading.subject.labels[token]
                 shown[label] = max(shown.get(label, 0.0), value)
         for label in sorted(shown, key=shown.__getitem__, reverse=True):
-            for reading, p in zip(readings, believed, strict=True):
+            for reading, p in zip(readings, probabilities, strict=True):
                 if label in reading.subject.labels:
                     token = reading.subject.labels.index(label)
                     rows.append((gap, reading.subject.name, label, p[token].item()))

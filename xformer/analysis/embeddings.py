@@ -1,6 +1,6 @@
 """Embeddings: the vectors of an input and of the whole vocabulary, their cosines, principal axes and nearest neighbours.
 
-    enters layer 1 = E[token] (times √d_model where the model says so) + P[position]      (Vaswani et al. 2017, §3.4–3.5)
+    enters layer 1 = E[token] (× √d_model if embeddings are scaled) + P[position]      (Vaswani et al. 2017, §3.4–3.5)
 
 `stack` selects one side of an encoder-decoder: the encoder reads the source, the decoder the target.
 """
@@ -84,7 +84,7 @@ def vectors(
         >>> list(table.columns)
         ['position', 'token', 'dimension', 'value']
     """
-    chosen, labels, found = _part(reading, part, stack, positions)
+    chosen, labels, found = _selected_part(reading, part, stack, positions)
     return vector_table(found, labels, chosen)
 
 
@@ -112,8 +112,8 @@ def cosines(
         >>> list(table.columns)
         ['position', 'token', 'other_position', 'other_token', 'cosine']
     """
-    chosen, labels, found = _part(reading, part, stack, positions)
-    check_analysis("cosines", "name some positions", n=len(chosen))
+    chosen, labels, found = _selected_part(reading, part, stack, positions)
+    check_analysis("cosines", "select fewer positions", n=len(chosen))
     others = {"other_position": chosen, "other_token": labels}
     return array_table({"position": chosen, "token": labels}, others, cosine=cosine_matrix(found))
 
@@ -146,7 +146,7 @@ def projection(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
         where.setdefault(token, []).append(str(position))
     axes = principal_axes(reading, stack)
     points = axes.points
-    labels = _as_many(token_labels(reading.subject), len(points))
+    labels = _row_labels(token_labels(reading.subject), len(points))
     table = pd.DataFrame({"id": range(len(labels)), "token": labels})
     table["positions"] = [", ".join(where.get(token, [])) for token in range(len(labels))]
     found = table.join(pd.DataFrame(points.numpy(), columns=[f"pc{axis + 1}" for axis in range(points.shape[1])]))
@@ -174,7 +174,7 @@ def neighbours(reading: Reading, *, token: int, stack: str | None = None, n: int
         ['id', 'token', 'cosine', 'distance']
     """
     every = vocabulary_vectors(reading, stack)
-    labels = _as_many(token_labels(reading.subject), len(every))
+    labels = _row_labels(token_labels(reading.subject), len(every))
     alike = cosines_with(every, token)  # [vocab]
     alike[token] = -math.inf
     chosen = alike.topk(min(n, len(labels) - 1)).indices
@@ -183,7 +183,7 @@ def neighbours(reading: Reading, *, token: int, stack: str | None = None, n: int
     return table.assign(cosine=alike[chosen].tolist(), distance=distance.tolist())
 
 
-def _as_many(labels: Sequence[str], n: int) -> list[str]:
+def _row_labels(labels: Sequence[str], n: int) -> list[str]:
     """Return `n` labels: an embedding table may have more rows than the model has labels, or fewer."""
     return [*labels[:n], *(f"#{row}" for row in range(len(labels), n))]
 
@@ -197,7 +197,7 @@ def vector_table(
     return array_table(at, {"dimension": range(d_model)}, value=vectors.double())
 
 
-def _part(
+def _selected_part(
     reading: Reading, part: str, stack: str | None, positions: Sequence[int] | None
 ) -> tuple[list[int], list[str], Float[Tensor, "pos d_model"]]:
     """Return the chosen positions, their tokens, and one part of their vectors."""
@@ -324,7 +324,7 @@ def numbers_in_order(vectors: Float[Tensor, "number d_model"]) -> Nearness:
     if n < 2:
         return Nearness(0.0, 0.0, 1.0, n)
     tokens, nearest = _nearest(vectors)
-    shares = [((names[:, nearest] - names[:, tokens]).abs() == 1).double().mean(dim=1) for names in _names(n)]
+    shares = [((names[:, nearest] - names[:, tokens]).abs() == 1).double().mean(dim=1) for names in _label_orders(n)]
     return _nearness(shares, len(tokens))
 
 
@@ -336,7 +336,7 @@ def kinds_together(vectors: Float[Tensor, "token d_model"], kinds: Mapping[str, 
         kind: torch.isin(torch.arange(n), torch.tensor(list(rows), dtype=torch.long)) for kind, rows in kinds.items()
     }
     shares: dict[str, list[Tensor]] = {kind: [] for kind in kinds}
-    for names in _names(n):
+    for names in _label_orders(n):
         for kind, is_one in inside.items():
             of_kind, beside = is_one[names[:, tokens]], is_one[names[:, nearest]]  # [1 + shuffle, compared]
             shares[kind].append((of_kind & beside).sum(dim=1).double() / of_kind.sum(dim=1).clamp(min=1))
@@ -349,7 +349,7 @@ def places_side_by_side(cosine: Float[Tensor, "patch patch"]) -> Nearness:
     side = math.isqrt(n)
     nearest = cosine.clone().fill_diagonal_(-math.inf).argmax(dim=1)
     shares = []
-    for place in _names(n):  # [order, patch]: its place in this order
+    for place in _label_orders(n):  # [order, patch]: its place in this order
         other = place[:, nearest]
         beside = (place // side - other // side).abs() + (place % side - other % side).abs() == 1
         shares.append(beside.double().mean(dim=1))
@@ -367,7 +367,7 @@ def _nearest(vectors: Float[Tensor, "token d_model"]) -> tuple[Int[Tensor, " com
     return tokens, torch.cat(nearest)
 
 
-def _names(n: int) -> Iterator[Int[Tensor, "order token"]]:
+def _label_orders(n: int) -> Iterator[Int[Tensor, "order token"]]:
     """Yield the labels of the tokens in order, then shuffled `N_SHUFFLES` times, in blocks of `BLOCK_BYTES`."""
     yield torch.arange(n)[None]
     generator, at_once = torch.Generator().manual_seed(0), max(1, BLOCK_BYTES // (32 * n))

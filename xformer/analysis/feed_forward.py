@@ -156,7 +156,7 @@ def direct_logit_effect(
     own = weights.projection(reading.feed_forward_site(layer).path)
     written = own.weight if neurons is None else own.weight[list(neurons)]  # [neuron, d_model]
     matrix = weights.unembedding().matrix  # [vocab, d_model]
-    check_analysis("direct_logit_effect", "name some neurons", neurons=len(written), vocab=len(matrix))
+    check_analysis("direct_logit_effect", "select fewer neurons", neurons=len(written), vocab=len(matrix))
     return (written if own.factor == 1.0 else written * own.factor) @ matrix.T
 
 
@@ -251,7 +251,7 @@ def neurons(
     peak = active[:, chosen].argmax(dim=0) if position is None else torch.full((len(chosen),), position)
     at = post[peak, chosen]  # [neuron]
     numbers = {"peak": peak, "activation": at, "activity": rank[chosen]}
-    table = pd.DataFrame({"neuron": chosen} | {name: of.tolist() for name, of in numbers.items()})
+    table = pd.DataFrame({"neuron": chosen} | {name: values.tolist() for name, values in numbers.items()})
     table = table.merge(known, on="neuron")
     if speaks_directly(reading, layer):
         with suppress(UnavailableError):  # the matrices are not accessible

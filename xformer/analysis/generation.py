@@ -171,13 +171,13 @@ def decode_steps(
     model, rule = variant.model, {"sampling": variant.sampling, "generator": variant.generator()}
     if variant.subject.input.goes_on and example.target is None and not forced:
         answer, n_steps = (), CONTINUATION_LENGTH
-        work = continue_text(model, example.stream, n_steps, edits=_growing(variant, example), **rule)
+        work = continue_text(model, example.stream, n_steps, edits=_decoding_edits(variant, example), **rule)
     elif not variant.writes:  # an encoder: only its predictions at positions with a right answer
         labelled = (example.labels[0] != IGNORED).tolist()
         every = decode(model, example.tokens, edits=variant.edits, **rule)
         work = (step for step in every if labelled[step.position])
     else:
-        fed, edits = answer if forced else None, _growing(variant, example)
+        fed, edits = answer if forced else None, _decoding_edits(variant, example)
         work = decode(model, example.tokens, forced=fed, max_steps=n_steps, edits=edits, **rule)
     steps: list[Step] = []
     for step in work:
@@ -186,7 +186,7 @@ def decode_steps(
     return DecodedSteps(variant, tuple(source), example, forced, answer, tuple(steps))
 
 
-def _growing(variant: Variant, example: Example) -> tuple[AnyEdit, ...]:
+def _decoding_edits(variant: Variant, example: Example) -> tuple[AnyEdit, ...]:
     """Return the edits of a variant during decoding, which starts on a shorter input."""
     if not any(isinstance(edit, SetEdges) for edit in variant.edits):
         return variant.edits
@@ -396,7 +396,7 @@ def direction(towards: Reading, away: Reading, *, layer: int) -> Float[Tensor, "
 
     Raises `UnavailableError` if there is no residual stream, and `InputError` if there is no such layer or no difference.
     """
-    name = _name(towards, layer)
+    name = _stream_name(towards, layer)
     one, other = (reading[name][0, -1] for reading in (towards, away))
     if not bool((one != other).any()):
         raise InputError("Both texts leave the model in the same state, so there is no direction; change one of them.")
@@ -407,7 +407,7 @@ def steering_steps(
     reading: Reading, towards: Reading, away: Reading, *, layer: int, scale: float = 1.0, n: int = 16
 ) -> Iterator[Step]:
     """Generate up to `n` tokens after the text of `reading` while it is steered."""
-    edit = steer(_name(reading, layer), direction(towards, away, layer=layer), float(scale))
+    edit = steer(_stream_name(reading, layer), direction(towards, away, layer=layer), float(scale))
     return islice(reading.subject.steps(reading.example, n, edits=[*reading.edits, edit]), n)
 
 
@@ -488,7 +488,7 @@ def steering_by_scale(
     return table.sort_values("scale", kind="stable", ignore_index=True)
 
 
-def _name(reading: Reading, layer: int) -> str:
+def _stream_name(reading: Reading, layer: int) -> str:
     shape, name = reading.subject.shape, f"{reading.output_stack}.{layer}.resid_post"
     if not 0 <= layer < shape.n_layers:
         raise InputError(f"{reading.subject.name} has layers 0 to {shape.n_layers - 1}, got {layer}.")

@@ -116,8 +116,8 @@ def over_image(
         reached = rollout_matrices(reading.trace)[:, query].tolist()  # [layer, key]
         panels = [(0, f"after layer {layer}", weights) for layer, weights in enumerate(reached, start=1)]
     else:
-        panels = _heads(reading, query, layer, head)
-    rows = [(row, title, *cell) for row, title, of in panels for cell in zip(reading.tokens, of, strict=True)]
+        panels = _head_panels(reading, query, layer, head)
+    rows = [(row, title, *cell) for row, title, weights in panels for cell in zip(reading.tokens, weights, strict=True)]
     return pd.DataFrame(rows, columns=["row", "panel", "place", "weight"])
 
 
@@ -127,18 +127,20 @@ def patch_grid(reading: Reading) -> tuple[int, int]:
     Raises:
         UnavailableError: If the model does not read an image in patches.
     """
-    shape, of, n = reading.subject.shape, reading.subject.input, len(reading.ids())
+    shape, kind, n = reading.subject.shape, reading.subject.input, len(reading.ids())
     if shape.image:
         return shape.image // shape.patch, shape.image // shape.patch
     pixels = (reading.example.arguments or {}).get("pixel_values")
-    if isinstance(of, PatchedImage) and isinstance(pixels, Tensor):
-        rows, columns = (side // patch for side, patch in zip(pixels.shape[-2:], of.patch, strict=True))
+    if isinstance(kind, PatchedImage) and isinstance(pixels, Tensor):
+        rows, columns = (side // patch for side, patch in zip(pixels.shape[-2:], kind.patch, strict=True))
         if rows * columns <= n:
             return rows, columns
     raise UnavailableError(f"{reading.subject.name} reads no image that is cut into patches.")
 
 
-def _heads(reading: Reading, query: int, layer: int | None, head: int | None) -> list[tuple[int, str, list[float]]]:
+def _head_panels(
+    reading: Reading, query: int, layer: int | None, head: int | None
+) -> list[tuple[int, str, list[float]]]:
     panels = []
     for at, site in enumerate(reading.sites):
         if layer is not None and at != layer:

@@ -106,7 +106,7 @@ def position_values(
         return _added_table(vectors[shown], shown)
     config = own_model(reading.subject).config
     shown = list(range(config.max_len) if positions is None else positions)
-    angles = rotary_angles(torch.tensor(shown), _turned(config), config.position_base).double()  # [pos, pair]
+    angles = rotary_angles(torch.tensor(shown), _rotary_width(config), config.position_base).double()  # [pos, pair]
     return _angle_table(angles, shown)
 
 
@@ -181,7 +181,7 @@ def position_offsets(
     if chosen.acts_on == "scores":
         return _biases(reading, n or config.max_len, chosen, stack, most)
     if chosen.acts_on == "queries and keys":
-        angles = rotary_angles(torch.arange(n or config.max_len), _turned(config), config.position_base)
+        angles = rotary_angles(torch.arange(n or config.max_len), _rotary_width(config), config.position_base)
         return by_offset(turned_products(angles))
     return by_offset(dot_products(added_positions(reading, n, kind=kind, stack=stack)))
 
@@ -243,7 +243,7 @@ def _stack_of(reading: Reading, stack: str | None) -> tuple[str, Stack]:
     return name, getattr(own_model(reading.subject), name)
 
 
-def _turned(config: ModelConfig) -> int:
+def _rotary_width(config: ModelConfig) -> int:
     """Return the head's number of dimensions, rounded up to even: rotary positions rotate pairs."""
     return config.d_head + config.d_head % 2
 

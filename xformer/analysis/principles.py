@@ -248,7 +248,7 @@ def attention_cell(reading: Reading, *, layer: int, head: int, query: int, key: 
     pattern = reading[f"{at}.pattern"][0]  # [head, query, key]
     for name, value, size in zip(("head", "query", "key"), (head, query, key), pattern.shape, strict=True):
         if not 0 <= value < size:
-            raise EditError(f"{at} has {name} 0 to {size - 1}, got {value}.")
+            raise EditError(f"In {at}, {name} must be between 0 and {size - 1}, got {value}.")
     q, k, values = (reading[f"{at}.{name}"][0, head] for name in ("q", "k", "v"))
     bias = reading[f"{at}.pos_bias"][0, head, query, key].item() if f"{at}.pos_bias" in reading else 0.0
     dot = (q[query].double() @ k[key].double()).item()
@@ -296,7 +296,7 @@ def attention_steps(reading: Reading, *, layer: int, head: int, query: int, key:
         key: A key's position, from 0; it must exist, but the table covers all keys.
 
     Returns:
-        A row per key: key (position, from 0), token, allowed (whether the mask permits it), score (scaled; NaN or None where
+        A row per key: key (position, from 0), token, allowed (whether the mask permits it), score (scaled; NaN where
         masked), exp (exp(score − largest score), 0 where masked) and weight (its share of their sum).
 
     Raises:
@@ -434,7 +434,7 @@ def product_variances(*, widths: Sequence[int] = WIDTHS, samples: int = N_PAIRS,
     d = torch.tensor(widths, dtype=torch.float64)
     error = d * ((2 + 6 / d) / samples).sqrt()
     columns = {"variance": variance, "scaled": variance / d, "error": error}
-    return pd.DataFrame({"d": list(widths)} | {name: of.tolist() for name, of in columns.items()})
+    return pd.DataFrame({"d": list(widths)} | {name: values.tolist() for name, values in columns.items()})
 
 
 def softmax_jacobian(weights: Float[Tensor, "*row key"]) -> Float[Tensor, "*row key key"]:

@@ -28,7 +28,7 @@ from xformer.trace import Trace
 
 WHOLE = ("sequence_class", "next_sentence", "image_class", "audio_class", "answer_span", "similarity")
 """The output kinds of external models whose logits describe the whole input instead of each position."""
-_DOES = {"attn": "attention", "self_attn": "self", "cross_attn": "cross", "ffn": "feed-forward"}
+_SUBLAYER_TITLES = {"attn": "attention", "self_attn": "self", "cross_attn": "cross", "ffn": "feed-forward"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def stream_steps(reading: Reading) -> list[StreamStep]:
         layer = f"{'decoder' if reading.is_pair else 'layer'} {site.layer + 1}"
         joined = site.path in shape.joined
         end = f"{site.stack}.{site.layer}.resid_post" if joined else after(site)
-        found.append(StreamStep(site, f"{layer} · {_DOES[site.kind]}", before, end))
+        found.append(StreamStep(site, f"{layer} · {_SUBLAYER_TITLES[site.kind]}", before, end))
         is_last = site is sites[-1] or sites[sites.index(site) + 1].layer != site.layer
         before = before if joined and not is_last else end
     return found
@@ -74,7 +74,7 @@ def _points(reading: Reading) -> dict[str, tuple[str, list[str]]]:
     for step in steps:
         by_end.setdefault(step.after, []).append(step)
     for end, together in by_end.items():
-        title = " and ".join([together[0].title, *(_DOES[step.site.kind] for step in together[1:])])
+        title = " and ".join([together[0].title, *(_SUBLAYER_TITLES[step.site.kind] for step in together[1:])])
         points[title] = end, [f"{step.site.path}.out" for step in together]
     return points
 
@@ -144,8 +144,8 @@ def check_told_apart(recorded: Tensor, sites: Sequence[Site]) -> None:
     """
     if torch.finfo(recorded.dtype).bits >= 32:
         return
-    whole = {site.layer for site in sites if not site.is_attention}
-    if missing := sorted({site.layer for site in sites} - whole):
+    complete = {site.layer for site in sites if not site.is_attention}
+    if missing := sorted({site.layer for site in sites} - complete):
         dtype = str(recorded.dtype).removeprefix("torch.")
         raise UnavailableError(
             f"In layer {missing[0] + 1} attention and feed-forward could not be separated, because what they add is rounded to "
@@ -430,8 +430,8 @@ def answer_path(reading: Reading, *, position: int) -> pd.DataFrame:
         ends: dict[str, float] = {}
         for step in stream_steps(reading):
             head = step.title.removesuffix(" · attention") + " · head "
-            mine = (parts["part"] == step.title) | parts["part"].str.startswith(head)
-            ends[step.after] = ends.get(step.after, 0.0) + parts.loc[mine, "contribution"].sum()
+            is_own = (parts["part"] == step.title) | parts["part"].str.startswith(head)
+            ends[step.after] = ends.get(step.after, 0.0) + parts.loc[is_own, "contribution"].sum()
         adds |= dict(zip(list(stream(reading))[1:], ends.values(), strict=True))
     except (EditError, UnavailableError):
         adds = {}

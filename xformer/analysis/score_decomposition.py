@@ -359,10 +359,10 @@ def _factor(scores: Float[Tensor, " key"], raw: Float[Tensor, " key"], rounding:
 def _check_cell(scores: Tensor, head: int, query: int, key: int, against: int | None) -> None:
     for name, value, n in zip(("head", "query", "key"), (head, query, key), scores.shape, strict=True):
         if not 0 <= value < n:
-            raise InputError(f"This layer has {name} 0 to {n - 1}, got {value}.")
+            raise InputError(f"In this layer, {name} must be between 0 and {n - 1}, got {value}.")
     for cell in (key, against):
         if cell is not None and not torch.isfinite(scores[head, query, cell]):
-            raise InputError(f"Query {query} may not look at key {cell}; try key {query}.")
+            raise InputError(f"Query {query} may not attend to key {cell}; try key {query}.")
 
 
 LEAST = 0.1
@@ -458,7 +458,7 @@ def without_source(
         bias = reading[f"{site.path}.pos_bias"].expand_as(scores)
         return rerun(reading, [edits.replace(f"{site.path}.scores", scores - bias, heads=[head])])
     if side is None:
-        raise InputError(f"Is {source} removed at the query or at the key? Give side.")
+        raise InputError(f"Give side, 'query' or 'key', from which to remove {source}.")
     known = None if parts is None else parts.query if side == "query" else parts.key
     found = known or head_input(reading, site, side, head)
     names = [writer.name for writer in found.writers]

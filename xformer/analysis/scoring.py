@@ -305,7 +305,7 @@ def asking_lengths(
 ) -> Iterator[TableSoFar]:
     """Compute `accuracy_by_length` with a report after each length."""
     own = own_task_model(reading.subject)
-    chosen = _chosen(lengths_of(own.model.config, own.task), lengths)
+    chosen = _lengths_to_test(lengths_of(own.model.config, own.task), lengths)
     rows = []
     for length, found in scores_by_length(own.model, own.task, chosen, samples=samples, seed=seed):
         interval = wilson(round(found.exact_match * found.samples), found.samples)
@@ -322,7 +322,7 @@ def _row(
     return values | {"samples": samples, "trained": trained}
 
 
-def _chosen(every: Sequence[int], lengths: Sequence[int] | None) -> Sequence[int]:
+def _lengths_to_test(every: Sequence[int], lengths: Sequence[int] | None) -> Sequence[int]:
     """Return the `lengths`, or every length. Raises `UnavailableError` for a task with only one length."""
     if not every:
         raise UnavailableError("All inputs of this task have the same length, so there is no other one to test.")
@@ -389,7 +389,7 @@ def comparing_lengths(
     check_names(variants)
     each = [set(lengths_of(one.model.config, inputs_for(one, variants[0].task))) for one in variants]
     every = sorted(set.intersection(*each))
-    chosen = _chosen(every, lengths)
+    chosen = _lengths_to_test(every, lengths)
     rows = []
     for done, length in enumerate(chosen, start=1):
         if length not in every:

@@ -23,9 +23,11 @@ def array_table(*axes: Mapping[str, Sequence[Any]], **values: Tensor) -> pd.Data
     """
     places = np.indices([len(next(iter(axis.values()))) for axis in axes]).reshape(len(axes), -1)
     columns = {
-        name: pd.Series(of).to_numpy()[at] for axis, at in zip(axes, places, strict=True) for name, of in axis.items()
+        name: pd.Series(labels).to_numpy()[at]
+        for axis, at in zip(axes, places, strict=True)
+        for name, labels in axis.items()
     }
-    return pd.DataFrame(columns | {name: of.flatten().numpy(force=True) for name, of in values.items()})
+    return pd.DataFrame(columns | {name: array.flatten().numpy(force=True) for name, array in values.items()})
 
 
 @dataclass(frozen=True, eq=False)

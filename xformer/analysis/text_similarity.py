@@ -73,7 +73,7 @@ def text_vectors(
         raise InputError(f"A pooling is one of {', '.join(POOLINGS)}, got {pooling!r}.")
     names = stream_names(subject)
     if pooling == "own":
-        return {len(names) - 1: _own(subject, texts)}
+        return {len(names) - 1: _own_vectors(subject, texts)}
     after_norm = "final_norm" if subject.shape.final_norm else names[-1]
     keep = [*names[:-1], "output" if getattr(subject, "output", "") == "vectors" else after_norm]
     reading = read(subject, list(texts), keep=keep)
@@ -122,7 +122,7 @@ def stream_names(subject: ModelAdapter) -> list[str]:
     return [f"{stack}.{layers[0]}.resid_pre", *(f"{stack}.{layer}.resid_post" for layer in layers)]
 
 
-def _own(subject: ModelAdapter, texts: Sequence[str]) -> Float[Tensor, "text width"]:
+def _own_vectors(subject: ModelAdapter, texts: Sequence[str]) -> Float[Tensor, "text width"]:
     try:
         return read(subject, list(texts), keep=["pooled"])["pooled"]
     except EditError as error:

@@ -80,7 +80,7 @@ HIGH, DEPTH = 0.95, 0.03
 
 
 def dip(steps: Sequence[int], values: Sequence[float]) -> tuple[int, float] | None:
-    """Find where a curve that had reached `HIGH` falls by at least `DEPTH` below its best value so far, and later recovers it.
+    """Find where a curve that had reached `HIGH` falls by at least `DEPTH` below its best value so far, and later recovers.
 
     Returns the step and value of the lowest such point; None if there is none.
     """
