@@ -177,10 +177,10 @@ def test_notable_heads_lists_the_clearest_head_of_each_pattern_first() -> None:
 
 
 def test_a_share_near_that_of_uniform_attention_is_not_notable() -> None:
-    """On the first test image uniform attention has 53 % on ink; in "brackets" it has all that the task requires."""
+    """On the first test image uniform attention has 53% on ink; in "brackets" it has all that the task requires."""
     for model, typed, is_any in (("digits", "test 0", True), ("brackets", "( ( ) ) (", False)):
         assert xformer.analysis.notable_heads(xformer.read(f"checkpoints/{model}", typed)).empty != is_any
-    # The uniform attention of a causal mask has 41 % on the diagonal here.
+    # The uniform attention of a causal mask has 41% on the diagonal here.
     causal = xformer.read("checkpoints/reverse", "3 7 12 9 4 11", edits=[xformer.edits.set_causal(True)])
     assert "diagonal" not in xformer.analysis.notable_heads(causal)["pattern"].tolist()
 

@@ -159,8 +159,7 @@ MOST_MEASURED = 4096
 
 
 def heads_worth_seeing(reading: Reading, n: int = 5) -> pd.DataFrame:
-    """Rank the heads to look at first: those with a known pattern and an effect, then those with an effect alone.
-
+    """Rank the heads to look at first: those with a known pattern and an effect, then an effect alone, then a pattern alone.
     For small models of xformer's own, each head is ablated to measure its effect; for other models the order is that of
     `notable_heads`.
 

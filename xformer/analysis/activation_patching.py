@@ -92,7 +92,8 @@ def parts(reading: Reading, *, everywhere: bool = False) -> list[Part]:
 def patching(readings: Sequence[Reading], *, everywhere: bool = False) -> pd.DataFrame:
     """Copy each part of the first run into the second and vice versa, and measure how much of the difference it restores.
 
-    Each row takes one forward pass.
+    The measure LD is the logit of the source's prediction minus that of the other run's, at the deciding position (the last
+    target position); restored = (LD_patched − LD_into) / (LD_source − LD_into). Each row takes one forward pass.
 
     Args:
         readings: The two runs to compare, for example the same step of two variants of a model.
@@ -101,8 +102,8 @@ def patching(readings: Sequence[Reading], *, everywhere: bool = False) -> pd.Dat
     Returns:
         A row per direction and part, sorted within each direction by |restored|, largest first: source and into (names of the
         models), part (its title), component, layer (from 1; 0 for the embedding), head (from 1; 0 if the part is not a head),
-        restored (a share, see the formula above), difference (the patched run's logit difference), says (the token that the
-        patched run predicts) and turns (whether that is the source's answer).
+        restored (0: unchanged, 1: as in the source), difference (LD_patched, in logits), says (the token that the patched run
+        predicts) and turns (whether that is the source's prediction).
 
     Raises:
         InputError: If the two runs cannot be patched into one another, or predict the same token.

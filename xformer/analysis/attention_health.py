@@ -27,9 +27,9 @@ from xformer.site import Site
 HEAD_MEASURES = {
     "score_max": "max s over permitted cells; s are the scores before softmax and masking",
     "score_spread": "mean over queries of the standard deviation of s over the permitted keys",
-    "entropy_p05": "5 % quantile over queries of −Σ p ln p / ln n, n permitted keys; 0: one key, 1: uniform attention",
+    "entropy_p05": "5% quantile over queries of −Σ p ln p / ln n, n permitted keys; 0: one key, 1: uniform attention",
     "entropy_p50": "median over queries of the normalised entropy −Σ p ln p / ln n",
-    "entropy_p95": "95 % quantile over queries of the normalised entropy −Σ p ln p / ln n",
+    "entropy_p95": "95% quantile over queries of the normalised entropy −Σ p ln p / ln n",
     "first_token": "mean over queries after the first of p on key 0, a share",
     "diagonal": "mean over queries of p on the query's own position, a share",
     "previous": "mean over queries of p on the position before, a share",

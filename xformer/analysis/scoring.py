@@ -1,6 +1,6 @@
 """Accuracy, agreement and confusions of models over many sampled inputs, overall and by input length.
 
-Intervals are 95 % Wilson intervals (1927, JASA 22:209–212).
+Intervals are 95% Wilson intervals (1927, JASA 22:209–212).
 
 Each answer token is the likeliest one given the right answer so far and nothing after it, so exact match equals that of greedy
 decoding, even if a change lets the model see ahead. The trials of an interval are assumed to be independent. Inputs are, but
@@ -48,7 +48,7 @@ as indices of the joint labels."""
 
 
 def wilson(hits: int, trials: int) -> tuple[float, float]:
-    """Return the ends of the 95 % interval; 0 and 1 without trials. Raises `ValueError` for more hits than trials."""
+    """Return the ends of the 95% interval; 0 and 1 without trials. Raises `ValueError` for more hits than trials."""
     if not 0 <= hits <= trials:
         raise ValueError(f"There are {trials} trials, got {hits} hits.")
     if trials == 0:
@@ -80,7 +80,7 @@ class Agreement:
 
 
 def accuracy(counted: Agreement, by: Literal["all", "position", "length"] = "all") -> pd.DataFrame:
-    """Compute how often each model is right, with 95 % intervals.
+    """Compute how often each model is right, with 95% intervals.
 
     Args:
         counted: The counted answers, from `agreement`.
@@ -107,7 +107,7 @@ def accuracy(counted: Agreement, by: Literal["all", "position", "length"] = "all
 
 
 def same_answers(counted: Agreement) -> pd.DataFrame:
-    """Compute how often two models predict the same, with 95 % intervals.
+    """Compute how often two models predict the same, with 95% intervals.
 
     Args:
         counted: The counted answers, from `agreement`.
@@ -282,7 +282,7 @@ def accuracy_by_length(
         seed: The seed of the sampled inputs.
 
     Returns:
-        A row per length: length, exact_match (share of whole answers right), low and high (ends of its 95 % Wilson interval),
+        A row per length: length, exact_match (share of whole answers right), low and high (ends of its 95% Wilson interval),
         token_accuracy, samples and trained (whether the training had inputs of that length).
 
     Raises:
@@ -362,7 +362,7 @@ def lengths_compared(
         seed: The seed of the sampled inputs.
 
     Returns:
-        A row per model and length: model, length, exact_match (share of whole answers right), low and high (ends of its 95 %
+        A row per model and length: model, length, exact_match (share of whole answers right), low and high (ends of its 95%
         Wilson interval), token_accuracy, samples and trained (whether the model's training had inputs of that length).
 
     Raises:

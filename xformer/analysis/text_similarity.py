@@ -33,7 +33,7 @@ def similarity(
     """Compute the cosine similarity of every pair of texts after each layer.
 
     Args:
-        model: Any argument of `xformer.read`, or a reading, of which only the model counts.
+        model: Any model that `xformer.read` accepts, or a reading, of which only the model counts.
         texts: The texts.
         pooling: How the vectors of a text are pooled. The default is the one in the model's folder (the `1_Pooling` of
             sentence-transformers), "own" if the model projects its pooled vector, "last" for a causal model, else "mean".

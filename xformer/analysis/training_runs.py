@@ -122,10 +122,10 @@ def curves_of_all(rows: pd.DataFrame, *, metric: str) -> pd.DataFrame:
 
 
 def training_fan(rows: pd.DataFrame, *, metric: str = "held_out_exact_match") -> pd.DataFrame:
-    """Summarise a metric over the members of a training run by quantiles, a row per step.
+    """Summarise a metric over many training runs by quantiles, a row per step.
 
     Args:
-        rows: A row per report, with the columns member, step and the metrics.
+        rows: A row per report, with the columns member (the run), step and the metrics.
         metric: The column of `rows` to summarise.
 
     Returns:
