@@ -182,8 +182,8 @@ def test_lecturer_sees_who_has_solved_what(room: Room) -> None:
     work = page.locator(".st-key-room_work")
     expect(work.get_by_text("Mia *bold*")).to_be_visible()
     page.locator(".st-key-room_step input").click()
-    page.get_by_role("option", name="6. How many looks are needed?").click()
-    expect(student.page.locator(".lesson h2").first).to_have_text("How many looks are needed?")
+    page.get_by_role("option", name="6. How many connections are needed?").click()
+    expect(student.page.locator(".lesson h2").first).to_have_text("How many connections are needed?")
     expect(work.locator(".trying").first).to_be_visible()
 
     cut = {"0.attn.0": "0.0 1.0 2.0", "1.attn.0": "0.0 0.1 0.2 1.0 1.1 2.0 2.2"}

@@ -143,7 +143,7 @@ def test_a_lesson_is_played_on_one_screen_with_notes_in_a_window_of_their_own(ap
     with page.expect_popup() as popup:
         page.get_by_role("button", name="Notes", exact=True).click()
     notes = popup.value
-    expect(notes.locator("h1")).to_have_text("Everybody may look everywhere")
+    expect(notes.locator("h1")).to_have_text("Every position can look everywhere")
     notes.keyboard.press("PageDown")
     expect(notes.locator("h1")).to_have_text("Take the future away")
     notes.keyboard.press("PageDown")
