@@ -104,8 +104,8 @@ def test_a_question_is_asked_before_its_answer_is_seen() -> None:
     assert asked.values["mask"] == "as trained"
     assert answer.values["mask"] == "causal"
     assert "– " in asked.note
-    assert "query 0 may see only itself" in answer.note
-    assert "query 0 may see only itself" not in asked.note
+    assert "query 0 can see only itself" in answer.note
+    assert "query 0 can see only itself" not in asked.note
     assert not any("<" in item.note for item in found)
     # The view before shows the run that the next question is about.
     assert found[3].screen == "embeddings"
