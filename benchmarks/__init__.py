@@ -1,1 +1,1 @@
-"""What is timed, side by side with what it competes with. Nothing here is asserted in a test: a clock is no proof."""
+"""Benchmarks of this package against peers. No test asserts these figures: timings vary between machines."""

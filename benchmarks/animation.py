@@ -1,8 +1,8 @@
-"""`make animation`: docs/animation.webp, which opens the README: a run in the scene of Home, then a mask imposed on Attention.
+"""`make animation`: record docs/animation.webp for the README, a run in the scene of Home and then a mask on Attention.
 
     python -m benchmarks.animation [--out docs/animation.webp]
 
-The frames are screenshots of the running app; the scene is moved by its slider, so that each recording has the same frames.
+The frames are screenshots of the running app. The slider of the scene selects each frame, so recordings are reproducible.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ LINK = "model=reverse&input=3+7+12+9+1+5&embed=true"
 SIZE = (960, 540)
 MOST_BYTES = 2_000_000
 N_FRAMES = 56
-"""Of the scene."""
+"""Number of frames of the scene."""
 FIRST = 60
-"""Where the slider is in the first of them, of 1000: a still of it shows the tokens already."""
+"""Slider value of the first frame, of 1000; a still image of this frame already shows the tokens."""
 FRAME, ANSWER, VIEW = 110, 1800, 2400
-"""Milliseconds that a frame of the scene, its last one and a view of Attention are shown."""
+"""Display times in milliseconds: a frame of the scene, its last frame, a view of Attention."""
 PATIENCE = 60_000
 MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input', { bubbles: true })) }"
 Frame = tuple[Image.Image, int]
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--out", type=Path, default=DOCS / "animation.webp", help="the file to write")
-    out = asked.parse_args().out
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=DOCS / "animation.webp", help="the output file")
+    out = parser.parse_args().out
     with server("app.py") as address, chromium() as browser:
         page = browser.new_page(viewport={"width": SIZE[0], "height": SIZE[1]})
         page.set_default_timeout(PATIENCE)
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def scene(page: Page, address: str) -> Iterator[Frame]:
-    """The run of the model, from its tokens to its answers."""
+    """Yield the frames of a run, from the tokens to the answers."""
     page.goto(f"{address}/?{LINK}")
     time = page.locator(".st-key-scene .time")
     time.wait_for()
@@ -62,7 +62,7 @@ def scene(page: Page, address: str) -> Iterator[Frame]:
 
 
 def attention(page: Page, address: str) -> Iterator[Frame]:
-    """The heads, and the same heads with a causal mask beside them."""
+    """Yield a view of the heads, and one that compares them with the same heads under a causal mask."""
     for mask in ("", "&mask=causal"):
         page.goto(f"{address}/attention?{LINK}&head=3.2{mask}")
         page.locator(".av .grid").wait_for()

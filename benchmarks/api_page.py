@@ -1,4 +1,4 @@
-"""docs/api.md: every public name with its signature and docstring, as plain Markdown that GitHub and MkDocs both show."""
+"""Generate docs/api.md: the signature and docstring of every public name, as plain Markdown for GitHub and MkDocs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ BEGIN = """# API
 Every public name with its docstring. Layers, heads, positions and neurons count from 0; shapes name the axes: `[batch, pos]`.
 """
 MODULES = ("xformer.testing", "xformer.edits", "xformer.interventions", "xformer.errors")
-"""Modules whose public functions and classes are listed, too."""
+"""Further modules whose public functions and classes are listed."""
 SECTIONS = ("Args", "Attributes", "Raises", "Returns", "Yields", "Example")
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     parts = [BEGIN]
     for package in (xformer, xformer.viz, xformer.analysis):
         parts += [_module(package), *(_entry(f"{package.__name__}.{name}", value) for name, value in _public(package))]
@@ -46,7 +46,7 @@ def _public(package: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def _own(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """The functions of a module, and its errors; the classes of edits are made by the functions."""
+    """Yield the functions and exceptions of a module. Classes of edits are omitted: the functions create them."""
     for name, value in vars(module).items():
         if name.startswith("_") or getattr(value, "__module__", "") != module.__name__:
             continue
@@ -73,7 +73,7 @@ def _has_init(value: type) -> bool:
 
 
 def signature(name: str, value: Any) -> str:
-    """A call with its parameters, on several lines where one is too long."""
+    """Return the signature as code, on several lines if one is too long."""
     try:
         found = inspect.signature(value)
     except ValueError:
@@ -100,7 +100,7 @@ def _annotation(annotation: Any) -> str:
 
 
 def _value(default: Any) -> str:
-    """A default as it is written; of an object its class, "..." where it is made at each call."""
+    """Return a default as code: "Class()" for an object, "..." for a default factory."""
     text = repr(default)
     if "DEFAULT_FACTORY" in type(default).__name__:
         return "..."
@@ -108,7 +108,7 @@ def _value(default: Any) -> str:
 
 
 def _fields(config: type[BaseModel]) -> str:
-    """The settings of a configuration, with what each is."""
+    """Return the fields of a configuration with their descriptions."""
     lines = []
     for name, field in config.model_fields.items():
         default = "" if field.is_required() else f" = {_value(field.default)}"
@@ -118,7 +118,7 @@ def _fields(config: type[BaseModel]) -> str:
 
 
 def _members(value: type) -> str:
-    """The public methods and properties that a class defines, each with its first sentence."""
+    """Return the public methods and properties of a class, each with the first sentence of its docstring."""
     lines = []
     for name, member in vars(value).items():
         text = first_sentence(inspect.getdoc(member) or "") if not name.startswith("_") else ""
@@ -135,13 +135,13 @@ def _members(value: type) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """What a docstring says first, up to a full stop before a space or the end."""
+    """Return the first sentence of a docstring, up to a full stop before a space or the end."""
     paragraph = " ".join(text.partition("\n\n")[0].split())
     return re.split(r"(?<=[^.]{2}[.])\s+(?=[A-Z`∂])", paragraph)[0]
 
 
 def markdown(text: str) -> str:
-    """A docstring in Google style as Markdown: lists of arguments, and examples as code."""
+    """Convert a Google-style docstring to Markdown, with lists of arguments and examples as code."""
     out: list[str] = []
     blocks = re.split(rf"^({'|'.join(SECTIONS)}):\n", text, flags=re.MULTILINE)
     out.append(_prose(blocks[0]))
@@ -158,14 +158,14 @@ def markdown(text: str) -> str:
 
 
 def _indented(body: str) -> tuple[str, str]:
-    """The indented beginning of a text without its indent, and the rest."""
+    """Split a text into its indented beginning, dedented, and the rest."""
     lines = body.splitlines()
     n = next((n for n, line in enumerate(lines) if line and not line.startswith(" ")), len(lines))
     return inspect.cleandoc("\n".join(lines[:n])), "\n".join(lines[n:])
 
 
 def _prose(text: str) -> str:
-    """Paragraphs; what is indented in them is code."""
+    """Convert paragraphs; indented ones become code."""
     parts = []
     for is_code, blocks in groupby(re.split(r"\n\n", text.strip("\n")), _is_indented):
         if is_code:
@@ -183,7 +183,7 @@ def _is_indented(block: str) -> bool:
 
 
 def _list(text: str) -> str:
-    """`name: meaning` lines, with their further lines, as a list."""
+    """Convert `name: meaning` items and their continuation lines to a list."""
     items = re.split(r"\n(?=\S)", text)
     lines = []
     for item in items:

@@ -1,11 +1,11 @@
-"""What a visitor waits for, measured in Chromium: the grid of all heads at size, toggles, and a cold start.
+"""Waiting times of a visitor, measured in Chromium: a large grid of heads, toggles, and a cold start.
 
     python -m benchmarks.browser [--rounds 20] [--json]
 
-grid      bytes sent, data to painted, and a frame of hovering, at 6 layers × 12 heads; a peer's page with the same content
-          took 13 MB of HTML and 14 s at 64 tokens, 53 MB and 118 s at 128, on a machine like this
-toggles   click to new pixels, against a toggle that changes one line of text on the same page, taking turns
-cold      server start to the first painted map, and what a second visitor waits
+grid      bytes sent, time from data to painted, and time per frame of hovering, at 6 layers × 12 heads; a peer's page with the
+          same content took 13 MB of HTML and 14 s at 64 tokens, 53 MB and 118 s at 128, on a comparable machine
+toggles   click to new pixels, alternating with a toggle that changes one line of text on the same page
+cold      server start to the first painted map, and the waiting time of a second visitor
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Page
 from benchmarks.chromium import chromium, server, window
 from benchmarks.measure import Machine, options, show
 
-# Resolves with the milliseconds from the click until the watched words have changed and their frame has been drawn.
+# Resolves with the milliseconds from the click until the watched text has changed and the frame has been drawn.
 CLICK = """([target, watched]) => new Promise((done, fail) => {
   const old = watched.textContent, start = performance.now();
   const look = () => {
@@ -49,7 +49,7 @@ HOVER = """(canvas) => new Promise((done) => {
   move();
 })"""
 
-# Looked at in each frame; the view stands in a shadow tree of its own.
+# Checked in each frame; the view is inside its own shadow tree.
 PAINTED = """() => Array.from(document.querySelectorAll(".st-key-attention *")).some(
   (one) => one.shadowRoot?.querySelector("[data-ms]")
 )"""
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def grid(browser: Browser) -> Iterator[dict[str, Any]]:
-    """6 layers × 12 heads of 64, 128 and 512 tokens."""
+    """Measure 6 layers × 12 heads at 64, 128 and 512 tokens."""
     with server("-m", "streamlit", "run", "benchmarks/apps/grid.py") as address:
         for tokens in (64, 128, 512):
             page = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -96,16 +96,16 @@ def grid(browser: Browser) -> Iterator[dict[str, Any]]:
 
 
 GOAL = 1.2
-"""Times a line of text, for nine toggles of ten."""
+"""Largest ratio to a line of text that nine toggles of ten should meet."""
 TOGGLES = (
     ("mask, causal and back", [".st-key-mask button >> text=causal", ".st-key-mask button >> text=as trained"]),
-    ("silence a head", ["[class*='st-key-switch_ablate'] button"] * 2),
+    ("ablate a head", ["[class*='st-key-switch_ablate'] button"] * 2),
     ("positions off", ["[class*='st-key-switch_positions'] button"] * 2),
 )
 
 
 def toggles(browser: Browser, rounds: int) -> Iterator[dict[str, Any]]:
-    """Each toggle of the Attention screen in turn with the line of text, `rounds` times."""
+    """Alternate each toggle of the Attention screen with the line of text, `rounds` times."""
     with server("-m", "streamlit", "run", "benchmarks/apps/toggles.py") as address:
         for name, targets in TOGGLES:
             page = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -118,21 +118,20 @@ def toggles(browser: Browser, rounds: int) -> Iterator[dict[str, Any]]:
                 picture.append(click(page, targets[turn % 2], ".st-key-strip .strip"))
             text, picture = text[2:], picture[2:]
             ratios = [b / a for a, b in zip(text, picture, strict=True)]
-            of_itself = [b / a for a, b in itertools.pairwise(text)]  # what the machine makes of one and the same work
+            repeats = [b / a for a, b in itertools.pairwise(text)]  # noise of the machine on identical work
             yield {
                 "toggle": name,
                 "text ms": statistics.median(text),
                 "toggle ms": statistics.median(picture),
                 "ratio": statistics.median(ratios),
                 f"% within {GOAL} ×": 100 * statistics.mean(ratio <= GOAL for ratio in ratios),
-                f"% of text within {GOAL} × the text before": 100
-                * statistics.mean(ratio <= GOAL for ratio in of_itself),
+                f"% of text within {GOAL} × the text before": 100 * statistics.mean(ratio <= GOAL for ratio in repeats),
             }
             page.close()
 
 
 def click(page: Page, target: str, watched: str) -> float:
-    """Milliseconds from a click to the new words on the screen; then a rest, so that turns do not overlap."""
+    """Return the milliseconds from a click to the new text on the screen, then pause so that turns do not overlap."""
     handles = [page.locator(selector).first.element_handle() for selector in (target, watched)]
     elapsed = page.evaluate(CLICK, handles)
     page.wait_for_timeout(400)
@@ -140,7 +139,7 @@ def click(page: Page, target: str, watched: str) -> float:
 
 
 def cold(browser: Browser) -> list[dict[str, Any]]:
-    """From starting the server to the first painted map, by parts."""
+    """Measure the parts of the time from starting the server to the first painted map."""
     windows = [window(browser) for _ in range(2)]
     started = time.perf_counter()
     with server("app.py") as address:

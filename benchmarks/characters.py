@@ -1,11 +1,11 @@
-"""A training step of the small character model: ours beside the usual way of writing it from torch.nn, in turns.
+"""A training step of the small character model: ours, alternating with the usual implementation from torch.nn.
 
     python -m benchmarks.characters [--rounds 40] [--threads 1] [--text python|shakespeare]
 
-The peer is written the way nanoGPT (Karpathy 2023) and most small GPTs are: one linear layer for q, k and v, causal
-F.scaled_dot_product_attention, normalisation without bias, tied output, GELU; a batch is stacked from slices of the text at
-every step, AdamW in two groups updates tensor by tensor, gradients are clipped to 1. Both have the same sizes and learn from
-the same text; the peer has 1,152 parameters fewer, its normalisation having no bias.
+The peer follows nanoGPT (Karpathy 2023) and most small GPTs: one linear layer for q, k and v, causal
+F.scaled_dot_product_attention, normalisation without bias, tied output, GELU. Each step stacks a batch from slices of the text;
+AdamW with two parameter groups updates tensor by tensor, and gradients are clipped to 1. Both models have the same sizes and
+learn from the same text; the peer has 1,152 parameters fewer because its normalisation has no bias.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from xformer.training.recipe import learning_rate
 
 
 class Bare(nn.Module):
-    """Layer normalisation with a scale and no shift."""
+    """Layer normalisation with a scale but no shift."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Layer(nn.Module):
 
 
 class UsualGpt(nn.Module):
-    """The whole of it; returns the loss."""
+    """The peer model; its forward pass returns the loss."""
 
     def __init__(self, c: ModelConfig) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class UsualGpt(nn.Module):
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.02)
         for layer in self.layers:
-            for matrix in (layer.out, layer.down):  # GPT-2: what is added to the stream starts smaller
+            for matrix in (layer.out, layer.down):  # GPT-2 scales down projections that add to the residual stream
                 nn.init.normal_(matrix.weight, std=0.02 / math.sqrt(2 * c.n_layers))  # pyright: ignore
         self.head.weight = self.token.weight
 
@@ -89,7 +89,7 @@ class UsualGpt(nn.Module):
 
 
 def usual(model: UsualGpt, text: Tensor, recipe: TrainConfig, context: int, *, fused: bool) -> Callable[[], None]:
-    """One step after another, as scripts of that kind take them."""
+    """Return a function that takes one training step as such scripts do."""
     parameters = list(model.parameters())
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": recipe.weight_decay},
@@ -148,7 +148,7 @@ def main() -> None:
         )
     notes = [
         f"{n_parameters(chosen.model):,} parameters, batches of {chosen.train.batch_size} windows of {context} characters of "
-        f"{texts.title(chosen.task.text)}. Ours draws its batches, {len(text):,} characters to draw from, and updates in one."
+        f"{texts.title(chosen.task.text)}. Ours draws batches from {len(text):,} characters and updates all tensors at once."
     ]
     show("a training step of the small character model", machine, rows, notes, given)
 

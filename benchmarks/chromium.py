@@ -1,4 +1,4 @@
-"""What every benchmark in a browser begins with: Chromium, and a server of ours to look at."""
+"""Setup shared by all browser benchmarks: Chromium and a server of the app."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tests.browser.serving import ARGUMENTS, launch, stop
 
 RESTED = 2000
-"""Milliseconds after which a new window has come to rest."""
+"""Milliseconds until a new window is idle."""
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The browser while the block runs; without one on the PATH the benchmark ends with a sentence."""
+    """Run Chromium while the block runs. Exits with a message if it is not on the PATH."""
     executable = shutil.which("chromium")
     if executable is None:
         sys.exit("This benchmark needs chromium on the PATH.")
@@ -28,8 +28,7 @@ def chromium() -> Iterator[Browser]:
 
 
 def window(browser: Browser) -> Page:
-    """A window of a first-time visitor, open before an address is typed: opening it, Chromium
-    loads pages of its own, a second of a core that is not ours."""
+    """Return an idle window of a first-time visitor, because opening one costs Chromium a second of a core."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.wait_for_timeout(RESTED)
     return page
@@ -37,7 +36,7 @@ def window(browser: Browser) -> Page:
 
 @contextmanager
 def server(*script: str) -> Iterator[str]:
-    """A Streamlit server while the block runs; its address."""
+    """Run a Streamlit server while the block runs, and yield its address."""
     process, address = launch(script)
     try:
         yield address

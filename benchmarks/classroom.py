@@ -1,11 +1,11 @@
-"""A room on a server of its own: a class that follows and votes, a server that is killed during votes, guessed codes.
+"""Classroom mode on its own server: a class that follows and votes, a server that is killed during votes, guessed codes.
 
     python -m benchmarks.classroom --what load --students 200 [--tabs 10]
     python -m benchmarks.classroom --what restart --trials 200
     python -m benchmarks.classroom --what guesses --guesses 10000
 
-Students are websockets of this process, some of them tabs of a real Chromium; the lecturer is a tab too. Server, students and
-browser share the processors of one machine.
+Most students are websockets of this process and some are Chromium tabs; the lecturer is a tab too. The server, the students and
+the browser share the processors of one machine.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def main() -> None:
         __doc__,
         rounds=1,
         what={"choices": ["load", "restart", "guesses"], "default": "load"},
-        students={"type": int, "default": 200, "help": "connections, the tabs among them"},
-        tabs={"type": int, "default": 10, "help": "how many of them are tabs of Chromium"},
-        trials={"type": int, "default": 200, "help": "how often the server is killed"},
-        guesses={"type": int, "default": 10_000, "help": "wrong codes"},
+        students={"type": int, "default": 200, "help": "connections, including the tabs"},
+        tabs={"type": int, "default": 10, "help": "number of students that are Chromium tabs"},
+        trials={"type": int, "default": 200, "help": "number of times that the server is killed"},
+        guesses={"type": int, "default": 10_000, "help": "number of wrong codes"},
     )
     machine = Machine.start(given.threads)
     if given.what == "load":
@@ -63,13 +63,13 @@ def main() -> None:
 
 
 def p95(values: Sequence[float]) -> float:
-    """The value that 95 of 100 are below."""
+    """Return the 95th percentile."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
 
 
 def row(what: str, seconds: Sequence[float]) -> dict[str, Any]:
-    """A row of the table, in milliseconds."""
+    """Return a row of the table, in milliseconds."""
     return {
         "what": what, "n": len(seconds), "median ms": 1000 * statistics.median(seconds),
         "p95 ms": 1000 * p95(seconds), "max ms": 1000 * max(seconds),
@@ -77,13 +77,13 @@ def row(what: str, seconds: Sequence[float]) -> dict[str, Any]:
 
 
 class Student:
-    """A websocket as the students' page has it: it comes back, and sends an answer again until it is confirmed."""
+    """A websocket that behaves like the students' page: it reconnects, and resends an answer until it is confirmed."""
 
     def __init__(self, address: str, code: str) -> None:
         self.url = f"{address.replace('http', 'ws')}/room/{code}"
         self.cookie = secrets.token_hex(16)
         self.arrived: dict[str, float] = {}
-        """When each mask was shown, by its mask and the number of changes."""
+        """The time at which each mask arrived."""
         self.confirmed: dict[int, tuple[str, float]] = {}
         self.pending: dict[str, Any] | None = None
         self.errors: list[str] = []
@@ -129,7 +129,7 @@ class Student:
 
 
 class Crowd:
-    """Students in a thread with an event loop of their own."""
+    """Students in a thread with its own event loop."""
 
     def __init__(self, address: str, code: str, n: int) -> None:
         self.loop = asyncio.new_event_loop()
@@ -167,7 +167,7 @@ def chromium() -> Iterator[Browser]:
 
 
 def opened(browser: Browser, address: str) -> tuple[Page, str]:
-    """The lecturer's tab, and the code of the room."""
+    """Open a room; return the lecturer's tab and the code of the room."""
     page = browser.new_context(viewport={"width": 1280, "height": 720}).new_page()
     page.set_default_timeout(1000 * PATIENCE)
     page.goto(address + SCREEN)
@@ -180,7 +180,7 @@ def opened(browser: Browser, address: str) -> tuple[Page, str]:
 
 
 def toggle(page: Page, mask: str) -> tuple[float, float]:
-    """Choose a mask; when it was clicked, and the seconds until the lecturer sees the changed answers."""
+    """Choose a mask. Return the time of the click and the seconds until the lecturer sees the changed answers."""
     wanted = "right instead of" if mask == "causal" else "4 of 4 right"
     button = page.locator(".st-key-mask").get_by_text(mask, exact=True)
     start = time.perf_counter()
@@ -190,7 +190,7 @@ def toggle(page: Page, mask: str) -> tuple[float, float]:
 
 
 def load(n: int, n_tabs: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Times of what is shown, of votes, and of the lecturer's own clicks."""
+    """Measure how fast students see changes, how fast votes arrive, and how long the lecturer's clicks take."""
     expect.set_options(timeout=1000 * PATIENCE)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, chromium() as browser:
         server, address = launch(XFORMER_RUNS=folder)
@@ -242,8 +242,8 @@ def _load(n: int, n_tabs: int, browser: Browser, address: str, rooms: Rooms) -> 
     ratio = statistics.median(together) / statistics.median(alone)
     return rows, [
         f"{n} students, {n_tabs} of them in Chromium; all joined within {came:.1f} s.",
-        f"The lecturer's clicks take {ratio:.2f} times as long as alone.",
-        f"Errors of connections: {dict(errors) or 'none'}.",
+        f"With students, the lecturer's clicks take {ratio:.2f} times as long.",
+        f"Connection errors: {dict(errors) or 'none'}.",
     ]
 
 
@@ -260,7 +260,7 @@ def _tab(browser: Browser, address: str) -> Page:
 
 
 def _votes(page: Page, crowd: Crowd, tabs: Sequence[Page], rooms: Rooms, room: Room) -> tuple[list[float], list[float]]:
-    """Three questions, each answered by everybody within two seconds."""
+    """Ask three questions, each answered by all students within two seconds."""
     confirmed: list[float] = []
     shown: list[float] = []
     for _ in range(3):
@@ -305,7 +305,7 @@ def _votes(page: Page, crowd: Crowd, tabs: Sequence[Page], rooms: Rooms, room: R
 
 
 def restart(trials: int, n: int = 20) -> tuple[list[dict[str, Any]], list[str]]:
-    """Kill the server during a vote and start it again; count what was lost, and how long it took until all were back."""
+    """Kill and restart the server during votes; count the lost votes and measure the time until all students are back."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -356,7 +356,7 @@ def restart(trials: int, n: int = 20) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def guess(n: int, at_once: int = 50) -> tuple[list[dict[str, Any]], list[str]]:
-    """Try wrong codes as fast as the server lets one, half of them as a page and half as a websocket."""
+    """Try wrong codes as fast as the server allows, half of them by page request and half by websocket."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         rooms = Rooms(folder)
         room = rooms.open("lecturer")

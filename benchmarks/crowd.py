@@ -1,9 +1,9 @@
-"""The memory of a server while many visitors look at runs of a model with very many heads, and after all of them have left.
+"""Memory of a server while many visitors view a model with very many heads, and after all of them have left.
 
     python -m benchmarks.crowd --visitors 28 [--layers 48 --heads 128 --tokens 40 --rest 30 --after 120] [--json]
 
-Each visitor opens the screens in turn with an input of its own and stays connected until the last one is done. The model has
-few numbers a head, so that its file is small and its patterns are large.
+Each visitor opens the screens in turn with a different input and stays connected until the last one is done. The heads of the
+model are narrow, so its file is small and its patterns are large.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def main() -> None:
     given = options(
         __doc__,
         rounds=1,
-        visitors={"type": int, "default": 28, "help": "how many look at once"},
+        visitors={"type": int, "default": 28, "help": "number of simultaneous visitors"},
         layers={"type": int, "default": 48},
         heads={"type": int, "default": 128},
-        tokens={"type": int, "default": 40, "help": "of each visitor's input"},
-        rest={"type": int, "default": 30, "help": "seconds that they stay when all have looked"},
-        after={"type": int, "default": 120, "help": "seconds of measuring after the last one has left"},
+        tokens={"type": int, "default": 40, "help": "tokens in each visitor's input"},
+        rest={"type": int, "default": 30, "help": "seconds that visitors stay connected after the last screen"},
+        after={"type": int, "default": 120, "help": "seconds to measure after the last visitor has left"},
     )
     machine = Machine.start(given.threads)
-    visitor.PATIENCE = 900.0  # so many at once wait for each other
+    visitor.PATIENCE = 900.0  # with this many visitors, each waits for the others
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         model = add_model(Path(folder), given.layers, given.heads)
         rows = list(measured(Path(folder), model, given.visitors, given.tokens, given.rest, given.after))
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def add_model(folder: Path, n_layers: int, n_heads: int) -> str:
-    """Put an untrained model for the task of `reverse` among the runs of a server; its name in links."""
+    """Add an untrained model for the task of `reverse` to the runs of a server; return its name in links."""
     good = load(ROOT / "checkpoints" / "reverse")
     config = good.config.replace(n_layers=n_layers, n_heads=n_heads, d_head=1, d_value=1, d_ff=16)
     model = Transformer(config, torch.Generator().manual_seed(0)).eval()
@@ -63,7 +63,7 @@ def add_model(folder: Path, n_layers: int, n_heads: int) -> str:
 
 
 def measured(folder: Path, model: str, visitors: int, tokens: int, rest: int, after: int) -> Iterator[dict[str, Any]]:
-    """A row for each moment: the memory that the server then takes."""
+    """Yield a row with the memory of the server for each phase."""
     os.environ |= {"XFORMER_RUNS": str(folder), "XFORMER_OPEN": "1"}
     server, base = launch()
     try:
@@ -101,7 +101,7 @@ def row(when: str, n_bytes: int, seconds: int) -> dict[str, Any]:
 
 
 class Looking(threading.Thread):
-    """One visitor, from the first screen until stopped."""
+    """A visitor who opens all screens and stays until stopped."""
 
     def __init__(self, base: str, model: str, tokens: int, number: int) -> None:
         super().__init__(daemon=True)
@@ -123,7 +123,7 @@ class Looking(threading.Thread):
 
 
 def resident(pid: int) -> int:
-    """Bytes that a process takes."""
+    """Return the resident memory of a process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

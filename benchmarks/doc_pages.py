@@ -1,4 +1,4 @@
-"""`make pages`: what is made of other files: the API, the words of the glossary, the gallery, the playlists of the lessons."""
+"""`make pages`: generate the API page, the terms of the glossary, the gallery page and the playlists of the lessons."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ WORDS_BEGIN = "<!-- what follows is written by `make pages` from pages/shared/te
 
 
 def words() -> str:
-    """The words of the field as the app explains them."""
+    """Return the section of the glossary with the terms that the app explains."""
     return WORDS_BEGIN + "\n" + "\n".join(f"**{word}**\n:   {meaning}\n" for word, meaning in sorted_words())
 
 
 def sorted_words() -> list[tuple[str, str]]:
-    """The words by the alphabet."""
+    """Return the terms in alphabetical order."""
     return sorted(WORDS.items(), key=lambda pair: pair[0].lower())
 
 
 def glossary(text: str) -> str:
-    """docs/glossary.md with its words as they are now."""
+    """Return the text of docs/glossary.md with its terms updated."""
     return text.partition(WORDS_BEGIN)[0] + words()
 
 
 def playlists() -> dict[str, str]:
-    """The playlists of the lessons by their names, as text."""
+    """Return the playlists of the lessons as JSON text, by lesson name."""
     made = {}
     for file in sorted(DOCS.glob("lessons/*.md")):
         found = lesson.load(file)
@@ -41,7 +41,7 @@ def playlists() -> dict[str, str]:
 
 
 def main() -> None:
-    """Write the pages. The images of the gallery stay as they are."""
+    """Write the pages. Images of the gallery are not redrawn."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     (DOCS / "api.md").write_text(api_page.page(), encoding="utf-8")
     (DOCS / "gallery.md").write_text(gallery.page(), encoding="utf-8")

@@ -1,8 +1,8 @@
-"""A run of two seconds on Ray against one in a process, and runs a minute on 1, 2 and 4 simulated nodes of this machine.
+"""Overhead of a two-second run on Ray and in a process, and runs per minute on 1, 2 and 4 simulated nodes of this machine.
 
-The overhead of a run is the time from Start to its end in the run store, less its seconds of training: a process or an actor
-that begins, imports torch, and scores the model. The nodes have one processor each and share those of this machine, so more
-nodes than processors bring nothing here.
+The overhead of a run is the time from Start until the run store records its end, minus its training time: starting a process or
+an actor, importing torch, and scoring the model. The nodes have one processor each and share those of this machine, so
+more nodes than processors give no speed-up here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INSIDE = "XFORMER_IN_NAMESPACE"
 
 
 def two_seconds(steps: int) -> Preset:
-    """The preset of the small encoder, with so many steps."""
+    """Return the preset of the small encoder with the given number of steps."""
     chosen = preset("reverse-small")
     return Preset(
         chosen.name, chosen.title, "", chosen.model, chosen.task, chosen.train.replace(steps=steps, target=0.0)
@@ -33,7 +33,7 @@ def two_seconds(steps: int) -> Preset:
 
 
 def train(store: RunStore, settings: Preset, n: int) -> tuple[float, list[float]]:
-    """Submit n runs at once. Returns the seconds until all have ended, and the seconds of training of each."""
+    """Submit n runs at once. Return the seconds until all have ended, and the training seconds of each."""
     began = time.monotonic()
     runs = [jobs.submit(store, settings, device="cpu", name=str(one)) for one in range(n)]
     while any(store.entry(run).state != "finished" for run in runs):
@@ -43,8 +43,8 @@ def train(store: RunStore, settings: Preset, n: int) -> tuple[float, list[float]
 
 
 def rows_of(name: str, nodes: int, store: RunStore, settings: Preset, rounds: int, n: int) -> dict[str, Any]:
-    """The figures of an executor."""
-    train(store, settings, 1)  # what is compiled and cached on first use
+    """Return the row of an executor."""
+    train(store, settings, 1)  # warm-up: compiles and caches on first use
     alone = [train(store, settings, 1) for _ in range(rounds)]
     taken, _ = train(store, settings, n)
     return {
@@ -59,14 +59,14 @@ def rows_of(name: str, nodes: int, store: RunStore, settings: Preset, rounds: in
 def main() -> None:
     given = options(
         __doc__, rounds=3,
-        steps={"type": int, "default": 250, "help": "steps of the run of about two seconds"},
-        runs={"type": int, "default": 12, "help": "runs that are submitted at once"},
-        nodes={"type": int, "nargs": "*", "default": [1, 2, 4], "help": "simulated nodes"},
+        steps={"type": int, "default": 250, "help": "steps of the two-second run"},
+        runs={"type": int, "default": 12, "help": "number of runs submitted at once"},
+        nodes={"type": int, "nargs": "*", "default": [1, 2, 4], "help": "numbers of simulated nodes"},
     )  # fmt: skip
     if INSIDE not in os.environ:
         command = [sys.executable, "-m", "tests.loopback", sys.executable, "-m", "benchmarks.executors", *sys.argv[1:]]
         sys.exit(subprocess.run(command, env=os.environ | {INSIDE: "1"}).returncode)
-    from tests.training.executors.ray_site import site  # only now: Ray is imported with it
+    from tests.training.executors.ray_site import site  # late, because it imports Ray
 
     machine, settings = Machine.start(given.threads), two_seconds(given.steps)
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +75,9 @@ def main() -> None:
         with site(nodes=n) as made:
             rows.append(rows_of(executors.RAY, n, made.store, settings, given.rounds, given.runs))
         os.environ.pop(executors.VARIABLE)
-    notes = [f"{given.rounds} turns of one run; then {given.runs} runs at once. A process trains one run at a time."]
+    notes = [
+        f"{given.rounds} single runs, then {given.runs} runs at once. The process executor trains one run at a time."
+    ]
     show("Executors", machine, rows, notes, given)
 
 

@@ -1,11 +1,11 @@
-"""Which families of the Transformers library can be read and changed: a tiny model of each, held against the stock model.
+"""Which families of the Transformers library can be read and edited: a tiny model of each, compared with the stock model.
 
-    make families        writes docs/families.md; some twenty minutes on two cores
+    make families        writes docs/families.md; takes about twenty minutes on two cores
 
-Every model type that Transformers has a head for is made with small sizes and arbitrary weights. It counts as read where a
-recorded run gives the stock model's logits, and as changed where setting every head of the first attention to zero moves them.
-The model doctor examines the stock model, whether it is read or not: what it finds is a bug of the family, or a false alarm.
-Of each type the classes that are no causal language models are tried too: a class opens where it is read as what it is.
+A small model with arbitrary weights is built for every model type that has a head in Transformers. A type counts as read if a
+recorded run gives the logits of the stock model, and as changed if ablating every head of the first attention changes them. The
+model doctor examines the stock model, whether it can be read or not; a finding is a bug of the family or a false alarm. Classes
+other than causal language models are tried too; a class counts as opened if it is read with its own kind of output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 SECONDS = 120
-"""The longest that one family may take."""
+"""Time limit for one family."""
 MANY_LAYERS = 8
 MOST_PARAMETERS = 30_000_000
 DOCUMENT = Path(__file__).parents[1] / "docs" / "families.md"
@@ -51,32 +51,32 @@ CLASSES = {
     "ForAudioClassification": "audio_class", "ForCTC": "ctc", "ForSeq2SeqLM": "pair_next_token",
     "ForSpeechSeq2Seq": "pair_next_token",
 }  # fmt: skip
-"""What a class that is no causal language model puts out, by the end of its `AutoModel`'s name."""
+"""Kind of output of each class other than causal language models, by the suffix of its `AutoModel` name."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one model type."""
+    """The result for one model type."""
 
     family: str
     model: str = ""
     backend: str = ""
-    """0: not read."""
+    """The capture backend; empty if the model is not read."""
     difference: float = 0.0
     is_changed: bool = False
     has_stream: bool = False
-    """Whether what attention and neurons add to the stream was found."""
+    """Whether the contributions of attention and feed-forward layers to the residual stream were found."""
     why: str = ""
     ran: bool = False
-    """Whether the stock model ran at these sizes at all."""
+    """Whether the stock model ran at these sizes."""
     classes: dict[str, str] = field(default_factory=dict)
-    """Each class of `CLASSES` that the family has and that ran: "" where it opens as what it is, else why it does not."""
+    """For each class of `CLASSES` that the family has and that ran: "" if it opens with its own output, else the reason."""
     doctor: str = ""
-    """What the model doctor says of the stock model: the number of checks that hold, or those that are broken."""
+    """Result of the model doctor for the stock model: the number of checks that hold, or the names of broken ones."""
 
 
 def model_types() -> list[str]:
-    """The model types with a head for words or for classes that are one model and not several in one."""
+    """Return the single-model types with a head for text or for classes; composite models are omitted."""
     from transformers import CONFIG_MAPPING
     from transformers.models.auto import modeling_auto
 
@@ -86,7 +86,7 @@ def model_types() -> list[str]:
 
 
 def tiny(config_class: Any, n_layers: int = SMALL["num_hidden_layers"]) -> Any:
-    """A configuration of a family with small sizes, as far as it has them."""
+    """Return a configuration of a family with small values for the sizes that it has."""
     usual = config_class()
     small = SMALL | {"num_hidden_layers": n_layers}
     sizes = {
@@ -98,7 +98,7 @@ def tiny(config_class: Any, n_layers: int = SMALL["num_hidden_layers"]) -> Any:
 
 
 def model_of(config: Any) -> Any:
-    """The model with the head that says most: words, else classes, else none."""
+    """Build the model with its most informative head: text, otherwise classes, otherwise none."""
     import transformers as library
 
     is_pair = getattr(config, "is_encoder_decoder", False)
@@ -109,11 +109,11 @@ def model_of(config: Any) -> Any:
         auto = getattr(library, f"AutoModel{head}")
         if type(config) in auto._model_mapping:
             return made(auto, config)
-    raise ValueError("has no model class that is looked for")
+    raise ValueError("has none of the expected model classes")
 
 
 def made(auto: Any, config: Any) -> Any:
-    """The model of a configuration by one of the `AutoModel` classes, with arbitrary weights."""
+    """Build a model from a configuration with one of the `AutoModel` classes, with arbitrary weights."""
     with torch.device("meta"):
         size = sum(weight.numel() for weight in auto.from_config(copy.deepcopy(config)).parameters())
     if size > MOST_PARAMETERS:
@@ -121,25 +121,25 @@ def made(auto: Any, config: Any) -> Any:
     torch.manual_seed(0)
     model = auto.from_config(copy.deepcopy(config), attn_implementation="eager").eval()
     for weight in model.parameters():
-        if weight.dim() > 1 and weight.requires_grad:  # a table of sines is no weight
+        if weight.dim() > 1 and weight.requires_grad:  # leaves sinusoidal tables as they are
             weight.data.normal_(0, 0.1)
     return model
 
 
 def inputs_of(model: Any) -> dict[str, Any]:
-    """Inputs that the stock model accepts. Raises the model's own error for sizes that it does not support."""
+    """Return inputs that the stock model accepts. Raises the model's own error for unsupported sizes."""
     from xformer.adapters.huggingface_opening import example_inputs
 
     inputs = example_inputs(model, 0)
     with torch.no_grad():
         returned = model(**inputs).to_tuple()
     if not all(bool(torch.isfinite(value).all()) for value in returned if isinstance(value, torch.Tensor)):
-        raise ValueError("gives no numbers")
+        raise ValueError("gives non-finite outputs")
     return inputs
 
 
 def outcome_of(family: str) -> Outcome:
-    """Of two layers, or of as many as it takes for one of them to be attention, where most are something else."""
+    """Return the outcome with two layers, or with `MANY_LAYERS` if attention is only in some of the layers."""
     from transformers import CONFIG_MAPPING
 
     few = _outcome(family, 2)
@@ -152,7 +152,7 @@ def outcome_of(family: str) -> Outcome:
 
 
 def doctor_of(config: Any) -> str:
-    """What the model doctor says of the model of a configuration; see `Outcome.doctor`."""
+    """Examine the model of a configuration with the model doctor; see `Outcome.doctor`."""
     import xformer
     from xformer.errors import InputError
 
@@ -168,7 +168,7 @@ def doctor_of(config: Any) -> str:
 
 
 def classes_of(config: Any) -> dict[str, str]:
-    """Which classes of a family open as what they are; see `Outcome.classes`."""
+    """Try to open each class of a family; see `Outcome.classes`."""
     import transformers as library
 
     import xformer
@@ -176,7 +176,7 @@ def classes_of(config: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for head, kind in CLASSES.items():
         auto = getattr(library, f"AutoModel{head}")
-        is_twice = head == "ForMaskedLM" and config.is_encoder_decoder  # such a class is one of "ForSeq2SeqLM" as well
+        is_twice = head == "ForMaskedLM" and config.is_encoder_decoder  # such a class is also in "ForSeq2SeqLM"
         if is_twice or type(config) not in auto._model_mapping:
             continue
         try:
@@ -197,7 +197,7 @@ def first_line(error: Exception) -> str:
 
 
 def _outcome(family: str, n_layers: int) -> Outcome:
-    """Make, open, compare and change a tiny model of a family."""
+    """Build, open, compare and edit a tiny model of a family."""
     from transformers import CONFIG_MAPPING
 
     import xformer
@@ -207,7 +207,7 @@ def _outcome(family: str, n_layers: int) -> Outcome:
     try:
         model = model_of(tiny(CONFIG_MAPPING[family], n_layers))
         inputs = inputs_of(model)
-    except Exception as error:  # any error of a model with unsupported sizes
+    except Exception as error:  # models raise any kind of error for unsupported sizes
         return Outcome(family, why=f"{type(error).__name__}: {error}".split("\n")[0][:160])
     name = type(model).__name__
     try:
@@ -215,13 +215,13 @@ def _outcome(family: str, n_layers: int) -> Outcome:
         subject: Any = reading.subject
         layout, verification = subject.opened.layout, subject.verification
         path = reading.attention[0].path
-        silenced = [edits.ablate_head(path, head) for head in range(subject.shape.heads[path])]
+        ablations = [edits.ablate_head(path, head) for head in range(subject.shape.heads[path])]
     except Exception as error:
         return Outcome(family, name, why=first_line(error), ran=True)
     shown = "output" if subject.output == "vectors" else "logits"
     plain = changed = reading[shown]
-    with suppress(EditError):  # where what a head says cannot be reached
-        changed = xformer.read(model, inputs, edits=silenced)[shown]
+    with suppress(EditError):  # the outputs of its heads cannot be edited
+        changed = xformer.read(model, inputs, edits=ablations)[shown]
     moved = float((plain - changed).abs().max()) > 1e-6 * float(plain.abs().max())
     layers = {(site.stack, site.layer) for site in layout.attention}
     has_stream = len(layout.norms) == len(layers)
@@ -229,11 +229,11 @@ def _outcome(family: str, n_layers: int) -> Outcome:
 
 
 def outcomes(families: list[str]) -> Iterator[Outcome]:
-    """One after the other, each in a process of its own: a family that hangs or falls takes nothing with it."""
+    """Yield the outcomes. Each family runs in its own process, so a hang or a crash affects only that family."""
     forking = multiprocessing.get_context("fork")
     for family in families:
         ours, theirs = forking.Pipe(duplex=False)
-        process = forking.Process(target=_told, args=(family, theirs))
+        process = forking.Process(target=_send_outcome, args=(family, theirs))
         process.start()
         theirs.close()
         has_answered = ours.poll(SECONDS)
@@ -245,7 +245,7 @@ def outcomes(families: list[str]) -> Iterator[Outcome]:
         process.join()
 
 
-def _told(family: str, pipe: Any) -> None:
+def _send_outcome(family: str, pipe: Any) -> None:
     import os
     import sys
 
@@ -255,7 +255,7 @@ def _told(family: str, pipe: Any) -> None:
 
 
 def document(found: list[Outcome], version: str) -> str:
-    """The table, as Markdown."""
+    """Return the document with the table."""
     ran = [one for one in found if one.ran]
     backends = Counter(one.backend for one in ran)
     read = backends.total() - backends[""]
@@ -265,15 +265,16 @@ def document(found: list[Outcome], version: str) -> str:
     lines = [
         "# Families of models that can be read",
         "",
-        f"Written by `make families` with transformers {version}: a tiny model of every model type, arbitrary weights, logits "
-        "against the stock model, and all heads of the first attention set to zero.",
+        f"Written by `make families` with transformers {version}. A tiny model of every model type, with arbitrary weights, is "
+        "compared with the stock model, as it is and with all heads of the first attention ablated (set to zero).",
         "",
-        f"Of {len(found)} model types {len(ran)} ran at these sizes. **{read} of them are read** with the stock model's "
-        f"logits: {backends['attention_function']} by `attention_function` (ours in place of the model's), "
-        f"{backends['softmax']} by `softmax` (the model's own, watched at its softmax), "
-        f"{backends['returned_weights']} by `returned_weights` (read only). "
-        f"That moves the logits of {changed}; what attention and neurons add to the stream was found in {stream}. "
-        f"Of their {len(classes)} classes that are no causal language models, {classes.count('')} open as what they are. "
+        f"Of {len(found)} model types, {len(ran)} ran at these sizes. **{read} of them are read** with the logits of the stock "
+        f"model: {backends['attention_function']} by `attention_function` (our function replaces the model's), "
+        f"{backends['softmax']} by `softmax` (the model's own attention, captured at its softmax) and "
+        f"{backends['returned_weights']} by `returned_weights` (cannot be edited). "
+        f"Ablation changes the output of {changed}; the contributions of attention and feed-forward layers to the residual "
+        f"stream were found in {stream}. "
+        f"Of their {len(classes)} classes other than causal language models, {classes.count('')} open with their own output. "
         f"{examined(ran)}",
         "",
         "| type | model | backend | off by | changed | stream | doctor | other classes |",
@@ -288,34 +289,34 @@ def document(found: list[Outcome], version: str) -> str:
         lines.append(f"| {one.family} | {one.model} | {read_as} | {one.doctor} | {named(one.classes)} |")
     lines += [
         "",
-        f"Not tried, as they do not run at these sizes: {', '.join(sorted(o.family for o in found if not o.ran))}.",
+        f"Not tried, because they do not run at these sizes: {', '.join(sorted(o.family for o in found if not o.ran))}.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def examined(ran: list[Outcome]) -> str:
-    """How many families the model doctor examined, and in how many it found something."""
-    said = [one.doctor for one in ran if one.doctor and one.doctor != "reads no tokens"]
-    n_whole = sum(" hold" in one for one in said)
-    return f"The [model doctor](is-my-attention-right.md) examined {len(said)}: nothing is broken in {n_whole} of them."
+    """Return a sentence with the number of families that the model doctor examined and that have no findings."""
+    results = [one.doctor for one in ran if one.doctor and one.doctor != "reads no tokens"]
+    n_sound = sum(" hold" in one for one in results)
+    return f"The [model doctor](is-my-attention-right.md) examined {len(results)} models and found nothing broken in {n_sound}."
 
 
 def named(classes: dict[str, str]) -> str:
-    """Classes that open, then those that do not."""
+    """List the classes that open, then the classes that do not."""
     opened, others = ([kind for kind, reason in classes.items() if bool(reason) is failed] for failed in (False, True))
     return ", ".join(opened) + ("; " if opened and others else "") + (f"not {', '.join(others)}" if others else "")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("families", nargs="*", help="all that Transformers knows, where none is named")
-    parser.add_argument("--json", type=Path, help="write the outcomes there, and leave the document as it is")
-    asked = parser.parse_args()
+    parser.add_argument("families", nargs="*", help="model types to try; by default all that Transformers has")
+    parser.add_argument("--json", type=Path, help="write the outcomes to this file in place of the document")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     import transformers
 
     transformers.logging.set_verbosity_error()
-    families = asked.families or model_types()
+    families = arguments.families or model_types()
     found = []
     for one in outcomes(families):
         found.append(one)
@@ -324,9 +325,9 @@ def main() -> None:
             f"{len(found):4d}/{len(families)}  {one.family:28s} {what}; {named(one.classes) or 'no other class'}; {one.doctor}",
             flush=True,
         )
-    if asked.json:
-        asked.json.write_text(json.dumps([asdict(one) for one in found], indent=1))
-    elif not asked.families:
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(one) for one in found], indent=1))
+    elif not arguments.families:
         DOCUMENT.write_text(document(found, transformers.__version__))
         print(f"written to {DOCUMENT}")
 

@@ -1,8 +1,8 @@
-"""`make bench` ends with this: docs/figures.md, every figure beside its peer and what was wanted, from what benchmarks kept.
+"""Write docs/figures.md, the last step of `make bench`: every figure with its peer and its goal, from the saved tables.
 
     python -m benchmarks.figures        reads build/figures/*.json (a benchmark's --keep) and build/gpu.json (make gpu)
 
-A figure taken while the machine had other work is marked; a missing one is listed as missing.
+Figures taken while the machine had other work are marked; missing ones are listed as not measured.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from benchmarks.measure import KEPT
 DOCUMENT = Path("docs/figures.md")
 GPU = Path("build/gpu.json")
 SHARE, OTHERS = 0.9, 0.2
-"""A process that got less of its core than this was measured beside other work; so was one that began while others took more
-than that of all processors."""
+"""A measurement counts as disturbed if its process got less than `SHARE` of a core, or if other processes used more than
+`OTHERS` of all processors when it began."""
 MISSING = "not measured"
 
 Cell = tuple[dict[str, Any], str]
-"""A row, by some of its columns, and the column that is meant."""
+"""A cell of a table: the row, given by some of its columns, and the name of the column."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One line: where ours and the peer's stand in a table, by how much they differ, and what was wanted."""
+    """One line of the document: the cells of our value, the peer's value and their ratio, and the goal."""
 
     what: str
     table: str
@@ -42,7 +42,7 @@ class Figure:
 
 @dataclass
 class Kept:
-    """The tables that there are, by name."""
+    """The saved tables, by name."""
 
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class Kept:
         return cls({one["benchmark"]: one for one in found})
 
     def value(self, table: str, cell: Cell | None) -> Any:
-        """What stands in a cell; None where there is none."""
+        """Return the value of a cell; None if it is missing."""
         if cell is None or table not in self.tables:
             return None
         where, column = cell
@@ -60,20 +60,20 @@ class Kept:
         return next(rows, {}).get(column)
 
     def circumstances(self, table: str) -> str:
-        """When it was measured, and what disturbed it."""
+        """Return the day of the measurement, and any disturbance."""
         if table not in self.tables:
             return MISSING
         facts = self.tables[table]["machine"]
         others, share = facts["taken_by_others"], facts["cores_we_got"]
         if others > OTHERS:
-            return f"{facts['day']}, **beside other work** ({others:.0%} of the processors)"
+            return f"{facts['day']}, **with other work** ({others:.0%} of the processors)"
         if share < SHARE and table not in WAITING:
-            return f"{facts['day']}, **beside other work** ({share} of a core)"
+            return f"{facts['day']}, **with other work** ({share} of a core)"
         return facts["day"]
 
 
 def figures() -> Iterator[Figure]:
-    """All of them, in the order of the table."""
+    """Yield all figures, in the order of the document."""
     step = "A training step of preset reverse"
     for peer in ("nn.TransformerEncoder, heads of 4", "torch.nn parts, heads of 16", "plain loop"):
         cells: tuple[Cell, ...] = (
@@ -90,7 +90,7 @@ def figures() -> Iterator[Figure]:
     for name in ("reverse-small", "reverse-mirror", "reverse-seq2seq", "reverse", "modular"):
         row = {"preset": name, "models": 16}
         yield Figure(
-            f"a model and step of 16 trained together, `{name}`; one alone", "Many models in one stacked step",
+            f"time per model and step, 16 models of `{name}` trained together; one alone", "Many models in one stacked step",
             (row, "ms a model and step"), (row, "alone"), (row, "× as fast as alone"),
             "≥ 1.5" if name == "reverse-small" else "",
         )  # fmt: skip
@@ -101,7 +101,7 @@ def figures() -> Iterator[Figure]:
                 f"recording {tokens} tokens, {model}; the plain pass", "Recording one run",
                 (row, "recorded ms"), (row, "plain ms"), (row, "times plain"), "≤ 2",
             )  # fmt: skip
-    for toggle in ("mask, causal and back", "silence a head", "positions off"):
+    for toggle in ("mask, causal and back", "ablate a head", "positions off"):
         row = {"toggle": toggle}
         yield Figure(
             f"toggle: {toggle}; one line of text",
@@ -111,9 +111,12 @@ def figures() -> Iterator[Figure]:
             (row, "ratio"),
             "≤ 1.2",
         )
-    for visitor, goal in (("first after a cold start", "≤ 5"), ("second", "≤ 3.5")):
+    for visitor, title, goal in (
+        ("first after a cold start", "first visitor after a cold start", "≤ 5"),
+        ("second", "second visitor", "≤ 3.5"),
+    ):
         cell = ({"visitor": visitor}, "page open to 100 % s")
-        yield Figure(f"page open to 100 %, {visitor} visitor", "newcomer", cell, goal=goal, unit="s")
+        yield Figure(f"opening Train to 100 %, {title}", "newcomer", cell, goal=goal, unit="s")
     part = {"part": "start of the process to the first visitor's painted map"}
     slowest, empty = {"screen": "the slowest of Explore"}, {"screen": "a page with nothing on it"}
     for way, goal in (("by the sidebar", "≤ 1.5"), ("again", "≤ 1.5"), ("first", "")):
@@ -125,13 +128,13 @@ def figures() -> Iterator[Figure]:
         for panel in ("where they looked", "heads", "when decided"):
             row = {"panel": panel, "players": players}
             yield Figure(
-                f"Compare, {players} players × {steps} steps, “{panel}” after resting; one line of text",
+                f"Compare, {players} models × {steps} steps, panel “{panel}”; one line of text",
                 "panels of Compare", (row, "s"), (row, "one line s"), (row, "times one line"), goal, "s",
             )  # fmt: skip
     yield Figure("cold start to the first painted map", "cold", (part, "s"), goal="≤ 4", unit="s")
     for name in ("reverse", "sort", "characters"):
         row = {"model": name}
-        what = f"bytes of the live page of `{name}`; of BertViz's page of its attention, which is still"
+        what = f"bytes of the live page of `{name}`; BertViz's static page of the same attention"
         yield Figure(what, "live pages", (row, "bytes"), (row, "BertViz bytes"), goal="≤ 1,000,000", unit="")
     for column, what, goal in (("first ms", "first picture", "≤ 500"), ("toggle ms", "change of the mask", "≤ 50")):
         yield Figure(f"live page of `reverse`: {what}", "live pages", ({"model": "reverse"}, column), goal=goal)
@@ -148,15 +151,16 @@ WAITING = {
     "watching",
     "live pages",
 }
-"""Tables of a process that mostly waits for a browser, so that its share of a core says nothing."""
+"""Tables of processes that mostly wait for a browser, so their share of a core is meaningless."""
 
 
 def page(kept: Kept, gpu: dict[str, Any] | None) -> str:
-    """The document."""
+    """Return the text of the document."""
     lines = [
         "# Figures", "", "<!-- written by `python -m benchmarks.figures` -->", "",
-        "Ours beside its peer, which took turns with it; ratios are medians of turns, and larger than 1 where ours is faster "
-        "but for recording, toggles and panels, held against something that does less. Goals are the project’s own.", "",
+        "Each figure was measured in alternation with its peer, and ratios are medians over the turns. A ratio above 1 means "
+        "that ours is faster, except for recording, toggles and panels, whose peers do less work. Goals are the "
+        "project’s own.", "",
         "| figure; peer | ours | peer | ratio | goal | measured |", "|---|--:|--:|--:|---|---|",
     ]  # fmt: skip
     for one in figures():

@@ -1,7 +1,7 @@
-"""`make gallery`: docs/gallery.md with every picture of `xformer.viz`, its line from the code, and the call that drew it.
+"""`make gallery`: write docs/gallery.md, with every picture of `xformer.viz`, its description and the call that draws it.
 
-The pictures are drawn again by the very calls that the page shows. What is drawn by a script needs Chromium, and models of
-others their folder (`make models`); where that is not given, the images that are there already stay.
+The pictures are drawn by the calls that the page shows. Pictures drawn by scripts need Chromium, and external models need their
+folder (`make models`); without them, existing images are kept.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from xformer.viz.export import png_of, svg
 
 DOCS = Path(__file__).parents[1] / "docs"
 LARGEST = 60_000
-"""Bytes of an SVG; what takes more becomes a PNG."""
+"""Largest SVG in bytes; larger pictures are saved as PNG."""
 WIDEST = 1_200
-"""Pixels of a PNG."""
+"""Largest width of a PNG in pixels."""
 PICTURE = re.compile(r"(?:viz\.)?(\w+)\(")
 IMPORTS = """import xformer
 from xformer import analysis, attention_view, viz
 
 """
-INTRODUCTION = """Every picture of the app is one call on a reading, and here is each of them with the call that drew it.
-`xformer.analysis` has its table under the same name where it has one; `viz.save(picture, "name.pdf")` writes a file.
+INTRODUCTION = """Every picture of the app is one call on a reading. This page shows each picture with the call that drew it.
+If a picture has a table, it has the same name in `xformer.analysis`; `viz.save(picture, "name.pdf")` writes a file.
 """
 SCREENS = {
     "Attention": (
         """
 reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
-silenced = xformer.read("checkpoints/reverse", "3 7 12 9 1", edits=[xformer.edits.ablate_head("encoder.2.attn", 1)])
+ablated = xformer.read("checkpoints/reverse", "3 7 12 9 1", edits=[xformer.edits.ablate_head("encoder.2.attn", 1)])
 digit = xformer.read("checkpoints/digits", "test 3")
 """,
         (
@@ -49,7 +49,7 @@ digit = xformer.read("checkpoints/digits", "test 3")
             "viz.attention_steps(reading, layer=2, head=1, query=0, key=4)",
             "viz.why(reading, layer=2, head=1, query=0, key=4)",
             'viz.head_effects(reading, score="anti_diagonal")',
-            "viz.attention_moved(silenced, before=reading)",
+            "viz.attention_moved(ablated, before=reading)",
             "viz.rollout(reading)",
             "viz.over_image(digit, query=0)",
         ),
@@ -128,7 +128,7 @@ maps = np.rint(253 * reading["encoder.2.attn.pattern"][0].numpy()).astype("uint8
         """
 variants = [
     analysis.Variant.load("checkpoints/reverse-decoder", "as trained"),
-    analysis.Variant.load("checkpoints/reverse-decoder", "one head silent", changes="ablate:decoder.0.attn.0"),
+    analysis.Variant.load("checkpoints/reverse-decoder", "one head ablated", changes="ablate:decoder.0.attn.0"),
 ]
 runs = [analysis.decode_steps(variant, (3, 7, 12, 9)) for variant in variants]
 readings = [run[1] for run in runs]  # at the second step
@@ -156,7 +156,7 @@ towards, away = (xformer.read("checkpoints/characters", text) for text in ("retu
             "viz.accuracy(counted)",
             "viz.accuracy_by_length(reading)",
             "viz.lengths_compared(others, samples=50)",
-            'viz.confusion(counted, "one head silent")',
+            'viz.confusion(counted, "one head ablated")',
         ),
     ),
     "First principles and Bug lab": (
@@ -198,26 +198,26 @@ both = [xformer.read(path, "import os, sys") for path in ("checkpoints/character
 
 
 def first_sentence(what: Any) -> str:
-    """Of the docstring: what the picture shows."""
+    """Return the first sentence of a docstring."""
     text = " ".join((inspect.getdoc(what) or "").split("\n\n")[0].split())
     found = re.match(r".+?[.](?= [A-Z`]|$)", text)
     return found[0] if found else text
 
 
 def title_of(call: str) -> str:
-    """The name of the picture that a call draws."""
+    """Return the name of the picture that a call draws."""
     found = PICTURE.match(call)
     assert found is not None, call
     return found[1]
 
 
 def file_of(call: str, screen: str) -> str:
-    """Which file a picture has, without its ending; the attention view is there twice."""
+    """Return the file name of a picture without its suffix. The attention view appears twice."""
     return f"{title_of(call)}{'-others' if call.startswith('attention_view') and screen == 'External models' else ''}"
 
 
 def page() -> str:
-    """The page, with the images that are there."""
+    """Return the text of the page, with the existing images."""
     parts = [f"# Gallery\n\n<!-- {(__doc__ or '').splitlines()[0]} -->\n\n{INTRODUCTION}"]
     for screen, (setup, calls) in SCREENS.items():
         parts.append(f"## {screen}\n")
@@ -233,9 +233,9 @@ def page() -> str:
 
 
 def draw(names: dict[str, Any], call: str, screen: str) -> None:
-    """Draw one picture into its file."""
+    """Draw a picture and save it."""
     target = DOCS / "gallery" / file_of(call, screen)
-    drawn = eval(call, names)  # our own, from above
+    drawn = eval(call, names)  # from SCREENS
     if call.startswith("attention_view"):
         image = (".png", small(screenshot(drawn.html(), 400)))
     elif hasattr(drawn, "write_html"):
@@ -250,7 +250,7 @@ def draw(names: dict[str, Any], call: str, screen: str) -> None:
 
 
 def small(png: bytes) -> bytes:
-    """The same image, no wider than `WIDEST`, in few enough colours for a repository."""
+    """Return the image at most `WIDEST` pixels wide and with a palette, so that the file stays small."""
     image = Image.open(BytesIO(png)).convert("RGB")
     image.thumbnail((WIDEST, 10 * WIDEST), Image.Resampling.LANCZOS)
     file = BytesIO()
@@ -259,7 +259,7 @@ def small(png: bytes) -> bytes:
 
 
 def screenshot(html: str, height: int) -> bytes:
-    """What Chromium shows of a page."""
+    """Return a screenshot of an HTML page in Chromium as PNG bytes."""
     from playwright.sync_api import sync_playwright
 
     with tempfile.NamedTemporaryFile("w", suffix=".html") as file, sync_playwright() as running:
@@ -276,18 +276,20 @@ def screenshot(html: str, height: int) -> bytes:
 
 
 def main() -> None:
-    """Draw the pictures, and write the page."""
+    """Draw the pictures and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="?", default="", help="the folder of external models; else their images stay")
-    parser.add_argument("which", nargs="?", default="all", choices=("all", "missing"), help="which images are drawn")
-    given = parser.parse_args()
-    models, which = given.models, given.which
-    torch.set_num_threads(1)  # the last digits of a sum hang on how many add it up, and the files should not
+    parser.add_argument(
+        "models", nargs="?", default="", help="folder of external models; without it their images are kept"
+    )
+    parser.add_argument("which", nargs="?", default="all", choices=("all", "missing"), help="which images to draw")
+    arguments = parser.parse_args()
+    models, which = arguments.models, arguments.which
+    torch.set_num_threads(1)  # the last digits of sums depend on the number of threads, and files should not
     (DOCS / "gallery").mkdir(exist_ok=True)
     names: dict[str, Any] = {"viz": xformer.viz, "analysis": xformer.analysis, "attention_view": xformer.attention_view}
     for screen, (setup, calls) in SCREENS.items():
         if screen == "External models" and not models:
-            print("External models are left as they are; to draw them: python -m benchmarks.gallery FOLDER_OF_MODELS")
+            print("Images of external models were kept; to draw them: python -m benchmarks.gallery FOLDER_OF_MODELS")
             continue
         exec(f"import xformer\n{setup.replace('models/', f'{models}/')}", names)
         for call in calls:

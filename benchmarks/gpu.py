@@ -1,8 +1,8 @@
-"""`make gpu`: every test and every benchmark that needs a GPU, each in a process of its own with a limit of its own.
+"""`make gpu`: run every test and benchmark that needs a GPU, each in its own process with its own time limit.
 
-    python -m benchmarks.gpu [--device cpu --short]      build/gpu.json, and build/gpu.md with the same as a table
+    python -m benchmarks.gpu [--device cpu --short]      writes build/gpu.json, and build/gpu.md with the same table
 
-All limits together are eight minutes. `--device cpu --short` runs the same code in half a minute, and its figures mean nothing.
+The limits add up to eight minutes. `--device cpu --short` runs the same code in half a minute; its figures are meaningless.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.gpu_parts import PARTS
 BUILD = Path("build")
 LIMITS = {"tests": 110, "hundred percent": 60, "step": 50, "64 seeds": 60, "characters": 30, "record": 30, "worker": 40,
           "out of memory": 50, "two runs": 50}  # fmt: skip
-"""Seconds that each part may take."""
+"""Time limit of each part in seconds."""
 
 
 def main() -> int:
@@ -46,14 +46,14 @@ def main() -> int:
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    parser.add_argument("--short", action="store_true", help="to see that it runs: its figures mean nothing")
+    parser.add_argument("--short", action="store_true", help="smoke test only: the figures are meaningless")
     parser.add_argument("--only", nargs="+", choices=list(LIMITS), metavar="PART")
     parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def outcome(name: str, given: argparse.Namespace) -> dict[str, Any]:
-    """The rows of one part, or why there are none, and what it took."""
+    """Run a part; return its rows or its error, and its duration."""
     command = [sys.executable, "-m", "benchmarks.gpu", "--part", name, "--device", given.device]
     began = time.perf_counter()
     rows: list[dict[str, Any]] = []
@@ -61,12 +61,12 @@ def outcome(name: str, given: argparse.Namespace) -> dict[str, Any]:
         done = subprocess.run(
             command + ["--short"] * given.short, capture_output=True, text=True, timeout=LIMITS[name], check=False
         )
-        error = "" if done.returncode == 0 else last_line(done.stderr) or f"it ended with {done.returncode}"
+        error = "" if done.returncode == 0 else last_line(done.stderr) or f"exit status {done.returncode}"
         rows = json.loads(last_line(done.stdout)) if done.returncode == 0 else []
     except subprocess.TimeoutExpired:
-        error = f"it was not done within {LIMITS[name]} s"
+        error = f"not finished within {LIMITS[name]} s"
     except ValueError as problem:
-        error = f"what it printed is no JSON: {problem}"
+        error = f"its output is not JSON: {problem}"
     return {"part": name, "seconds": round(time.perf_counter() - began, 1), "error": error, "rows": rows}
 
 
@@ -79,7 +79,7 @@ def name_of(device: str) -> str:
 
 
 def table(found: dict[str, Any]) -> str:
-    """All figures as one Markdown table: what, how much, and what was wanted."""
+    """Return all figures and goals as one Markdown table."""
     lines = [
         f"On {found['device']}, torch {found['torch']}.",
         "",
@@ -87,7 +87,7 @@ def table(found: dict[str, Any]) -> str:
         "|---|---|---|---|",
     ]
     if found["short"]:
-        lines.insert(1, "Run short, only to see that it runs: these figures mean nothing.")
+        lines.insert(1, "Short run as a smoke test: these figures are meaningless.")
     for part in found["parts"]:
         if part["error"]:
             lines.append(f"| {part['part']} | FAILED | {part['error'].replace('|', '/')} | |")

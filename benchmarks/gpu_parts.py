@@ -1,4 +1,4 @@
-"""What `make gpu` runs: one function a part, on a device, which returns rows of a figure, its value and what was wanted."""
+"""The parts of `make gpu`: one function each, which runs on a device and returns rows with a figure, its value and its goal."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def run_of(name: str, device: str, **train: Any) -> Run:
 
 
 TESTS = ("tests/training", "tests/adapters", "tests/integrations/test_attention_health.py")
-"""Where the tests with the mark cuda are."""
+"""Paths of the tests marked cuda."""
 
 
 def tests(device: str, short: bool) -> Rows:
-    """All tests with the mark cuda."""
+    """Run all tests marked cuda."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", *TESTS]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     output = done.stdout.strip().rpartition("\n")[2]
@@ -53,7 +53,7 @@ def tests(device: str, short: bool) -> Rows:
 
 
 def hundred_percent(device: str, short: bool) -> Rows:
-    """From fresh weights to the first report of 100 % exact match, in a process that has trained a step before."""
+    """Measure the time from initial weights to the first report of 100 % exact match, in a warmed-up process."""
     rows = []
     run_of("reverse", device).train_step()
     for name in ("reverse", "reverse-small"):
@@ -70,7 +70,7 @@ def hundred_percent(device: str, short: bool) -> Rows:
 
 
 def step(device: str, short: bool) -> Rows:
-    """A training step."""
+    """Measure a training step."""
     rows = []
     for name in ("reverse-small", "reverse"):
         run = run_of(name, device, steps=10_000)
@@ -80,7 +80,7 @@ def step(device: str, short: bool) -> Rows:
 
 
 def many(device: str, short: bool) -> Rows:
-    """Sixty-four seeds of reverse-small trained together, beside one of them alone."""
+    """Compare 64 seeds of reverse-small trained together with one trained alone."""
     n, steps = (3, 4) if short else (64, 700)
     presets = sweep("reverse-small", seed=range(n), steps=[steps])
     runs = {number: Run(one, Task(one.task), choose_device(device), None) for number, one in enumerate(presets)}
@@ -101,7 +101,7 @@ def many(device: str, short: bool) -> Rows:
 
 
 def characters(device: str, short: bool) -> Rows:
-    """Characters that the small language model learns from in a second."""
+    """Measure how many characters per second the small language model trains on."""
     run = run_of("characters", device, steps=10_000)
     seconds = statistics.median(turns({"step": run.train_step}, 2 if short else 200, device)["step"])
     return [row("characters a second", run.config.batch_size * run.preset.model.max_len / seconds)]
@@ -109,7 +109,7 @@ def characters(device: str, short: bool) -> Rows:
 
 @torch.no_grad()
 def recording(device: str, short: bool) -> Rows:
-    """A forward pass with everything kept, beside the plain one."""
+    """Compare a forward pass that records all activations with the plain one."""
     tokens = 16 if short else 512
     sizes = {"vocab_size": 128, "d_model": 384, "n_layers": 6, "n_heads": 12, "d_head": 32, "d_value": 32, "d_ff": 1536}
     config = preset("reverse").model.replace(max_len=tokens, **sizes)
@@ -125,8 +125,8 @@ def recording(device: str, short: bool) -> Rows:
 
 
 def worker(device: str, short: bool) -> Rows:
-    """From submitting a run to its first report, its process started for it."""
-    with room() as store:
+    """Measure the time from submitting a run to its first report, including the start of its process."""
+    with temporary_store() as store:
         began = time.perf_counter()
         run = jobs.submit(store, brief(short), device=device)
         wait(store, lambda: bool(store.rows(run)))
@@ -134,8 +134,8 @@ def worker(device: str, short: bool) -> Rows:
 
 
 def out_of_memory(device: str, short: bool) -> Rows:
-    """A run on a GPU whose memory is full goes on on the processor, and says so."""
-    with room() as store:
+    """Check that a run on a GPU without free memory continues on the processor and reports it."""
+    with temporary_store() as store:
         held = []
         if device == "cuda":
             free, _ = torch.cuda.mem_get_info()
@@ -150,8 +150,8 @@ def out_of_memory(device: str, short: bool) -> Rows:
 
 
 def two_runs(device: str, short: bool) -> Rows:
-    """Two runs for one device take turns, and both end."""
-    with room() as store:
+    """Check that two runs for one device take turns and both finish."""
+    with temporary_store() as store:
         began = time.perf_counter()
         runs = [jobs.submit(store, brief(short), device=device) for _ in range(2)]
         together = []
@@ -182,7 +182,7 @@ PARTS: dict[str, Callable[[str, bool], Rows]] = {
 
 
 def turns(variants: dict[str, Callable[[], object]], rounds: int, device: str) -> dict[str, list[float]]:
-    """Seconds of each variant in each of `rounds` turns, after some that do not count; a GPU is waited for."""
+    """Return the seconds of each variant in `rounds` turns, after warm-up turns; a GPU is synchronised."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(-6, rounds):
         for name, run in variants.items():
@@ -196,14 +196,14 @@ def turns(variants: dict[str, Callable[[], object]], rounds: int, device: str) -
 
 
 def brief(short: bool) -> Preset:
-    """A run of the queue that takes a moment."""
+    """Return the preset of a brief run."""
     [chosen] = sweep("reverse-mirror", steps=[8 if short else 300], log_every=[4])
     return chosen
 
 
 @contextmanager
-def room() -> Iterator[RunStore]:
-    """A run store of its own; its runs are stopped at the end."""
+def temporary_store() -> Iterator[RunStore]:
+    """Yield a temporary run store; its runs are stopped at the end."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ["XFORMER_RUNS"] = folder
         store = RunStore(Path(folder))
@@ -215,7 +215,7 @@ def room() -> Iterator[RunStore]:
 
 
 def wait(store: RunStore, done: Callable[[], bool]) -> None:
-    """Tend the queue until it is done; the limit of the part is the limit of this."""
+    """Process the queue until `done` returns true; the time limit of the part applies."""
     while not done():
         jobs.reconcile(store)
         time.sleep(0.02)
