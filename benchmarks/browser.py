@@ -154,7 +154,7 @@ def cold(browser: Browser) -> list[dict[str, Any]]:
     return [
         {"part": "start of the process to the server answering", "s": up - started},
         {"part": "start of the process to the first visitor's painted map", "s": up - started + waits[0]},
-        {"part": "first visitor, who comes as soon as the server answers: link to painted map", "s": waits[0]},
+        {"part": "first visitor, as soon as the server answers: link to painted map", "s": waits[0]},
         {"part": "second visitor: link to painted map", "s": waits[1]},
     ]
 

@@ -1,12 +1,12 @@
-"""What `AttentionHealth` costs a training step, and whether its alarms are right: healthy runs, and induced failures.
+"""Cost of `AttentionHealth` per training step, and accuracy of its alarms on healthy runs and induced failures.
 
-    python benchmarks/health.py --part cost --hidden 576 --layers 30     SmolLM2-135M's size, every=50, 64 probe tokens
-    python benchmarks/health.py --part healthy                           20 runs without an alarm
-    python benchmarks/health.py --part failures                          10 failures, named before the loss diverges
+    python benchmarks/health.py --part cost --hidden 576 --layers 30     size of SmolLM2-135M, every=50, 64 probe tokens
+    python benchmarks/health.py --part healthy                           20 runs that should raise no alarm
+    python benchmarks/health.py --part failures                          10 failures to detect before the loss diverges
 
-Healthy runs are presets, small GPTs on tinyshakespeare (`--text`), and tiny Llamas in the Trainer of Transformers. A failure
-counts as named if one of the alarms that name its cause comes before the loss diverges: before it is not finite, or 20 % above
-the first losses for 20 steps.
+Healthy runs are presets, small GPTs on tinyshakespeare (`--text`), and tiny Llamas in the Trainer of Transformers. A
+failure counts as detected if an alarm that names its cause is raised before the loss diverges, i.e. becomes non-finite or
+stays 20 % above the first losses for 20 steps.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TEXT = "The quick brown fox jumps over the lazy dog, and the dog sleeps on. " * 
 
 
 class Attention(nn.Module):
-    """Causal attention as people write it, into which a mistake can be put."""
+    """A typical implementation of causal attention, with an optional fault."""
 
     def __init__(self, d_model: int, n_heads: int, fault: str = "") -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-norm block; post-norm on request, which needs a warm-up (Xiong et al. 2020, arXiv:2002.04745)."""
+    """A pre-norm block, or a post-norm block, which needs a warm-up (Xiong et al. 2020, arXiv:2002.04745)."""
 
     def __init__(self, d_model: int, n_heads: int, fault: str, is_post: bool, act: type[nn.Module]) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A small GPT in plain PyTorch with a mistake in its last layer."""
+    """A small GPT in plain PyTorch with an optional fault in its last layer."""
 
     def __init__(
         self, vocab: int, d_model: int = 32, n_layers: int = 2, n_heads: int = 4, max_len: int = 64, *, fault: str = "",
@@ -113,7 +113,7 @@ class GPT(nn.Module):
 
 @dataclass
 class Outcome:
-    """How one run went."""
+    """The alarms and losses of one run."""
 
     name: str
     alarms: list[Alarm]
@@ -122,7 +122,7 @@ class Outcome:
 
     @property
     def diverged(self) -> int | None:
-        """The step at which the loss diverged: not finite, or 20 steps in a row 20 % above the first ones."""
+        """The step at which the loss diverged: it is not finite, or 20 % above the first losses for 20 steps in a row."""
         first = float(np.mean(self.losses[:5]))
         above = [not loss <= 1.2 * first for loss in self.losses]
         for step, loss in enumerate(self.losses):
@@ -132,7 +132,7 @@ class Outcome:
 
 
 def encoded(text: str) -> tuple[Tensor, int]:
-    """The characters of a text as ids [pos], and the number of different ones."""
+    """Return the characters of a text as ids [pos], and the number of distinct characters."""
     letters = sorted(set(text))
     where = {letter: at for at, letter in enumerate(letters)}
     return torch.tensor([where[letter] for letter in text]), len(letters)
@@ -151,7 +151,7 @@ def train_gpt(
     probe: Any = ids[: 2 * length].reshape(2, length)
     mask = torch.zeros(2, length, dtype=torch.bool)
     if pads:
-        mask[1, :7] = True  # on the left: on the right causality hides it
+        mask[1, :7] = True  # on the left, since causality would hide it on the right
         probe = {"0": probe, "pads": mask}
     health = AttentionHealth(probe, every=every, causal=True, valid=~mask if pads else None)
     losses, draw, begun = [], torch.Generator().manual_seed(seed), time.perf_counter()
@@ -177,7 +177,7 @@ def train_gpt(
 
 
 def train_preset(name: str, steps: int, seed: int) -> Outcome:
-    """Train one of our presets with our own loop."""
+    """Train a preset with the training loop of this package."""
     chosen = preset(name)
     task, train = Task(chosen.task), chosen.train.replace(seed=seed, snapshot_every=0)
     run = Run(chosen, task, torch.device("cpu"), None)
@@ -225,7 +225,7 @@ def _printer(trainer: Any) -> Any:
 
 
 def healthy(text: str, steps: int) -> Iterator[Outcome]:
-    """Twenty healthy runs."""
+    """Yield twenty healthy runs."""
     for name in (
         "reverse-small",
         "reverse-mirror",
@@ -242,20 +242,20 @@ def healthy(text: str, steps: int) -> Iterator[Outcome]:
             {"n_heads": 2}, {"clip": 0.0}, {"std": 0.02, "lr": 3e-3},
         ]
     ):  # fmt: skip
-        told = ", ".join(f"{key} {getattr(value, '__name__', value)}" for key, value in options_of.items())
-        yield train_gpt(f"GPT {told or 'as it is'}", text, steps=steps, seed=seed, **options_of)
+        settings = ", ".join(f"{key} {getattr(value, '__name__', value)}" for key, value in options_of.items())
+        yield train_gpt(f"GPT {settings or 'default'}", text, steps=steps, seed=seed, **options_of)
     for seed in range(3):
         yield train_llama(text, seed, steps)
 
 
 def _kill_head(gpt: GPT, step: int) -> None:
-    """A head of which the output matrix is set to zero from step 50 on, as by a pruning mask."""
+    """Set the output matrix of a head to zero from step 50 on, as a pruning mask would."""
     if step >= 50:
         gpt.blocks[0].attention.out.weight.data[:, :8] = 0.0
 
 
 def _unlearnable(labels: Tensor, step: int) -> Tensor:
-    """From step 100 on the labels are those of another batch order: a shuffled data loader."""
+    """Return misaligned labels from step 100 on, as from a data loader that shuffles inputs and labels separately."""
     return labels if step < 100 else labels.roll(1, 0)
 
 
@@ -284,22 +284,22 @@ FAILURES: dict[str, tuple[dict[str, Any], set[str]]] = {
 
 
 def failures(text: str, steps: int, seed: int = 0) -> Iterator[tuple[Outcome, set[str]]]:
-    """Ten failures, each with the alarms that name its cause."""
+    """Yield ten failures, each with the alarms that name its cause."""
     for name, (settings, causes) in FAILURES.items():
         try:
             yield train_gpt(name, text, steps=steps, seed=seed, **settings), causes
-        except InputError:  # scores in another precision than the weights can differ too much for the model to be read
+        except InputError:  # scores in a lower precision can differ too much for the model to be read
             yield Outcome(name, [], [math.nan]), causes
 
 
 def first_named(outcome: Outcome, causes: set[str]) -> Alarm | None:
-    """The first alarm that names the cause before the loss diverges."""
+    """Return the first alarm that names the cause before the loss diverges."""
     end = math.inf if outcome.diverged is None else outcome.diverged
     return next((alarm for alarm in outcome.alarms if alarm.rule in causes and alarm.step <= end), None)
 
 
 def smollm(hidden: int, layers: int, vocab: int = 49_152) -> Any:
-    """A Llama of the proportions of SmolLM2-135M (hidden 576, 30 layers), with random weights."""
+    """Return a Llama with the proportions of SmolLM2-135M (hidden 576, 30 layers) and random weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -314,7 +314,7 @@ def smollm(hidden: int, layers: int, vocab: int = 49_152) -> Any:
 
 
 def peak_mb(device: str) -> float:
-    """The largest memory since the last call, in MiB: of the GPU's tensors, or of the process where Linux tells it."""
+    """Return the peak memory since the last call in MiB: of tensors on the GPU, or of the process on Linux; otherwise NaN."""
     if device == "cuda":
         value = torch.cuda.max_memory_allocated() / 2**20
         torch.cuda.reset_peak_memory_stats()
@@ -329,7 +329,7 @@ def peak_mb(device: str) -> float:
 
 
 def cost(hidden: int, layers: int, batch: int, length: int, rounds: int, vocab: int = 49_152) -> dict[str, Any]:
-    """Seconds of a training step and of a probe of 64 tokens, and what the probe adds to the peak of a plain forward pass."""
+    """Measure a training step, a probe of 64 tokens, and the memory that the probe adds to the peak of a plain forward pass."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = smollm(hidden, layers, vocab).to(device).train()
     draw = torch.Generator().manual_seed(0)
@@ -386,13 +386,13 @@ def main() -> None:
     chosen = options(
         __doc__,
         rounds=5,
-        part={"choices": ("cost", "healthy", "failures"), "default": "cost", "help": "what is measured"},
-        text={"default": "", "help": "a text file for the small GPTs; a repeated sentence by default"},
-        steps={"type": int, "default": 150, "help": "steps of each healthy or failing run"},
-        hidden={"type": int, "default": 576, "help": "width of the Llama whose step is timed"},
-        layers={"type": int, "default": 30, "help": "its layers"},
-        batch={"type": int, "default": 8, "help": "its sequences a step"},
-        length={"type": int, "default": 512, "help": "their tokens"},
+        part={"choices": ("cost", "healthy", "failures"), "default": "cost", "help": "what to measure"},
+        text={"default": "", "help": "text file for the small GPTs; by default a repeated sentence"},
+        steps={"type": int, "default": 150, "help": "steps of each run"},
+        hidden={"type": int, "default": 576, "help": "width of the timed Llama"},
+        layers={"type": int, "default": 30, "help": "layers of the timed Llama"},
+        batch={"type": int, "default": 8, "help": "sequences per step of the timed Llama"},
+        length={"type": int, "default": 512, "help": "tokens per sequence"},
         seed={"type": int, "default": 0, "help": "added to the seeds of failing runs"},
     )
     machine = Machine.start(chosen.threads)

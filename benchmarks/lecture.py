@@ -1,13 +1,13 @@
-"""How long visitors wait for a change when many of them look at the same real model, next to plain forward passes of it.
+"""Waiting time for a change when many visitors use the same real model, compared with plain forward passes.
 
     python -m benchmarks.lecture --visitors 30 --minutes 3 [--every 20] [--model hf:SmolLM2-135M-Instruct] [--json]
 
-Each visitor changes something every `--every` seconds, at a random moment: another head (half of the changes), a head ablated
-or restored (a quarter), another screen (an eighth), another sentence (an eighth; one of nine, eight of which the class shares).
-Every change runs the whole page, as Back and Forward do; a click on a head runs only a part of it. The time counts from sending
-the change to the last message of the run.
+Each visitor makes a change about every `--every` seconds, at random times: another head (half of the changes), ablating or
+restoring a head (a quarter), another screen (an eighth), another sentence (an eighth; one of nine, eight of which the class
+shares). Every change reruns the whole page, as Back and Forward do, while clicking a head reruns only a part of it. The time is
+measured from sending the change to the last message of the rerun.
 
-Beside it stands what a plain forward pass of `transformers` with attention weights takes, timed in a process of its own.
+For comparison, a plain forward pass of `transformers` with attention weights is timed in a separate process.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ SENTENCES = (
 NAMES = ("Anna", "Ben", "Clara", "David", "Eva", "Felix", "Greta", "Hugo")
 SCREENS = ("attention", "attention", "attention", "residual", "feed_forward")
 PASSES = 40
-"""Plain forward passes that are timed."""
+"""Number of timed forward passes."""
 LAYERS, HEADS = 30, 9
-"""Of SmolLM2-135M; a model with fewer is asked for heads that it has not, and shows its first."""
+"""Layers and heads of SmolLM2-135M. A smaller model shows its first head when a link names one that it lacks."""
 FORWARD = """
 import sys, time, torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -66,12 +66,12 @@ def main() -> None:
     given = options(
         __doc__,
         rounds=1,
-        visitors={"type": int, "default": 30, "help": "how many look at once"},
-        every={"type": float, "default": 20.0, "help": "seconds between two changes of one visitor"},
-        minutes={"type": float, "default": 3.0, "help": "of measuring, after everyone has opened a screen"},
-        model={"default": "hf:SmolLM2-135M-Instruct", "help": "as a link names it"},
-        apart={"action": "store_true", "help": "every sentence is one visitor's own, so that nothing can be shared"},
-        after={"type": int, "default": 0, "help": "seconds of measuring memory after the last one has left"},
+        visitors={"type": int, "default": 30, "help": "number of simultaneous visitors"},
+        every={"type": float, "default": 20.0, "help": "seconds between the changes of a visitor"},
+        minutes={"type": float, "default": 3.0, "help": "minutes to measure after all visitors have opened a screen"},
+        model={"default": "hf:SmolLM2-135M-Instruct", "help": "name of the model in links"},
+        apart={"action": "store_true", "help": "no two visitors use the same sentence, so no results are shared"},
+        after={"type": int, "default": 0, "help": "seconds to measure memory after the last visitor has left"},
     )
     visitor.PATIENCE = 600.0
     machine = Machine.start(given.threads)
@@ -82,7 +82,7 @@ def main() -> None:
 def measured(
     model: str, visitors: int, every: float, seconds: float, after: int, *, apart: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """A row for all changes and one for each kind, and what else is worth knowing."""
+    """Return a row for all changes and one for each kind, and notes."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         server, base = launch(XFORMER_RUNS=folder, XFORMER_OPEN="1", XFORMER_MAX_CONNECTIONS_BY_ADDRESS="1000")
         try:
@@ -100,10 +100,10 @@ def measured(
     rows = [_row("all", [took for _, took in changes])]
     rows += [_row(kind, [took for of, took in changes if of == kind]) for kind in sorted({kind for kind, _ in changes})]
     notes = [
-        f"{visitors} visitors, a change every {every:g} s each, {len(changes)} changes in {seconds:.0f} s"
+        f"{visitors} visitors, each making a change every {every:g} s: {len(changes)} changes in {seconds:.0f} s"
         + (", no input shared." if apart else "."),
-        f"The server used {used / len(changes):.2f} processor seconds a change.",
-        f"Memory in MB: {began >> 20} at the start, each half minute {', '.join(str(one >> 20) for one in memory)}.",
+        f"The server used {used / len(changes):.2f} processor seconds per change.",
+        f"Memory in MB: {began >> 20} at the start, then every half minute {', '.join(str(one >> 20) for one in memory)}.",
     ]
     if model.startswith("hf:"):
         forward = forward_passes(model, PASSES)
@@ -116,8 +116,7 @@ def measured(
 
 
 def _watched(pid: int, crowd: list[Attendee], seconds: float) -> tuple[list[int], float]:
-    """Let the visitors come and go: the memory of the server each half minute, and the processor seconds it used while they
-    made their changes."""
+    """Run the visitors. Return the server's memory every half minute, and its processor seconds for their changes."""
     for one in crowd:
         one.start()
     while not all(one.has_opened.is_set() or not one.is_alive() for one in crowd):
@@ -153,7 +152,7 @@ def _row(kind: str, seconds: list[float]) -> dict[str, Any]:
 
 
 class Attendee(threading.Thread):
-    """One visitor: opens a screen, then changes something now and then until the time is up."""
+    """A visitor who opens a screen, then makes changes at random times until the time is up."""
 
     def __init__(self, base: str, model: str, every: float, number: int, *, apart: bool) -> None:
         super().__init__(daemon=True)
@@ -197,7 +196,7 @@ class Attendee(threading.Thread):
         return kind
 
     def _sentence(self, number: int) -> str:
-        """One of the sentences that the class shares, or one of the visitor's own."""
+        """Return a sentence that the class shares, or the visitor's own."""
         if number >= len(SENTENCES):
             return f"{self.name_of_visitor} thinks that the answer is"
         own = f"{self.name_of_visitor} says: " if self.apart else ""
@@ -209,7 +208,7 @@ class Attendee(threading.Thread):
 
 
 def forward_passes(model: str, n: int, threads: int = 1) -> float:
-    """Processor seconds of a forward pass of the Transformers library, with attention weights; the mean of `n`."""
+    """Return the mean processor seconds of `n` forward passes of the Transformers library with attention weights."""
     folder = str(Path("models") / model.removeprefix("hf:"))
     command = [sys.executable, "-c", FORWARD, folder, str(threads), str(n), *SENTENCES]
     done = subprocess.run(
@@ -219,7 +218,7 @@ def forward_passes(model: str, n: int, threads: int = 1) -> float:
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor seconds that a process has used."""
+    """Return the processor seconds that a process has used."""
     times = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,11 +1,11 @@
-"""Live pages in Chromium: how large they are, when the first picture is there, and how long a change takes.
+"""Live pages in Chromium: their size, the time to the first picture, and the time of a change.
 
     pip install --no-deps --target PEER bertviz
     python -m benchmarks.live [--peer PEER] [--rounds 5] [--json]
 
-bytes     the file of each shipped model, in which the model runs; beside it BertViz's page of the same attention
-first     from opening the page until the frame after the first picture
-toggle    from a change of the mask until the frame after the changed picture: both runs, all heads, and the difference
+bytes     size of each shipped model's page, in which the model runs, next to BertViz's page of the same attention
+first     time from opening the page to the frame after the first picture
+toggle    time from a change of the mask to the frame after the changed picture: both runs, all heads, and the difference
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def main() -> None:
             row: dict[str, Any] = {"model": name, "bytes": size}
             row |= {what: statistics.median(turn[what] for turn in turns) for what in ("first ms", "toggle ms")}
             rows.append(row | peer_bytes(name, arguments.peer))
-    show("live pages", machine, rows, ["Medians; BertViz's pages fetch another 0.4 MB of scripts."], arguments)
+    show("live pages", machine, rows, ["Medians. BertViz's pages load another 0.4 MB of scripts."], arguments)
 
 
 def taken(browser: Browser, file: Path) -> dict[str, float]:
-    """The milliseconds of one visit."""
+    """Return the times of one visit in milliseconds."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     try:
         page.goto(file.as_uri(), wait_until="commit")
@@ -68,7 +68,7 @@ def taken(browser: Browser, file: Path) -> dict[str, float]:
 
 
 def peer_bytes(name: str, peer: Path | None) -> dict[str, Any]:
-    """The bytes of BertViz's model view of what the page opens with; None without BertViz, or where its two stacks differ."""
+    """Return the size of BertViz's model view of the page's default input; None without BertViz, or for an encoder-decoder."""
     checkpoint = xformer.load(f"checkpoints/{name}")
     assert checkpoint.task is not None
     reading = xformer.read(checkpoint, TaskModel(checkpoint.model, checkpoint.task).input.default)

@@ -1,7 +1,7 @@
-"""A hook of mkdocs: a live page of each shipped model and the lessons become files of the documentation's site.
+"""MkDocs hook: add the live pages of the shipped models and the lessons to the documentation site.
 
-`make docs` runs it. On GitHub the links of the documentation lead to a lesson's Markdown and to a model's folder; in the site
-they lead to the pages in which the model runs.
+`make docs` runs it. On GitHub, links in the documentation point to the Markdown of a lesson and to the folder of a model;
+in the site, they point to the pages in which the model runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LESSONS = sorted(path.stem for path in ROOT.glob("docs/lessons/*.md"))
 
 
 def pages() -> Iterator[tuple[str, Callable[[], str]]]:
-    """The path of each page in the site, and what makes its text."""
+    """Yield the path of each page in the site, and a function that returns its HTML."""
     from xformer.live import lesson
     from xformer.live.export import live_page
 
@@ -35,13 +35,13 @@ def pages() -> Iterator[tuple[str, Callable[[], str]]]:
 
 
 def linked(markdown: str) -> str:
-    """The Markdown of a page with links to live pages in place of those to lessons and checkpoints."""
+    """Return the Markdown of a page with its links to lessons and checkpoints replaced by links to live pages."""
     markdown = re.sub(r"\]\(lessons/([\w-]+)\.md\)", r"](lessons/\1.html)", markdown)
     return re.sub(r"\]\(\.\./checkpoints/([\w-]+)\)", r"](live/\1.html)", markdown)
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages to the files of the site."""
+    """Add the live pages to the files of the site."""
     from mkdocs.structure.files import File
 
     for path, make in pages():
@@ -50,5 +50,5 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Lead the links of a page to the live pages."""
+    """Point the links of a page to the live pages."""
     return linked(markdown)

@@ -1,8 +1,8 @@
-"""Timing on a machine that is never quiet: variants take turns, and what counts is the median of their ratios.
+"""Timing on a shared machine: variants alternate, and the result is the median of their ratios.
 
-A shared machine slows down and speeds up by the second. Two programs timed one after the other differ by what happened in
-between; two that take turns meet the same weather, and the ratio of neighbours is what is left. One thread is timed by the
-processor time of the process, several by the wall clock.
+The speed of a shared machine changes from second to second, which distorts a comparison of programs timed one after the other.
+Programs that alternate run under the same conditions, so the ratio of adjacent turns is reliable. A single thread is timed by
+process time, several threads by wall-clock time.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from xformer.training.loop import prepare_process
 WARM_UP = 3
 STAT, SLEEP = Path("/proc/stat"), 0.5
 KEPT = Path("build/figures")
-"""Where a benchmark leaves its tables, a JSON file each."""
+"""Folder for the saved tables, one JSON file each."""
 
 
 def options(about: str | None, *, rounds: int, **more: dict[str, Any]) -> argparse.Namespace:
-    """The command line that all benchmarks share, and what one adds to it."""
+    """Parse the command line: the options that all benchmarks share, and those in `more`."""
     parser = argparse.ArgumentParser(description=(about or "").split("\n\n")[0])
-    parser.add_argument("--rounds", type=int, default=rounds, help="how often each variant has its turn")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each table instead")
-    parser.add_argument("--keep", action="store_true", help=f"write them to {KEPT} too, for benchmarks.figures")
+    parser.add_argument("--rounds", type=int, default=rounds, help="turns of each variant")
+    parser.add_argument("--threads", type=int, default=1, help="number of torch threads")
+    parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
+    parser.add_argument("--keep", action="store_true", help=f"also save the tables in {KEPT} for benchmarks.figures")
     for name, settings in more.items():
         parser.add_argument(f"--{name.replace('_', '-')}", **settings)
     return parser.parse_args()
@@ -45,7 +45,7 @@ def options(about: str | None, *, rounds: int, **more: dict[str, Any]) -> argpar
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a figure comes from, and how much of the machine was ours while it was taken."""
+    """The machine of a measurement, and the share of it that this process got."""
 
     threads: int
     others: float
@@ -54,13 +54,13 @@ class Machine:
 
     @classmethod
     def start(cls, threads: int) -> Machine:
-        """Settle the process, and start the two clocks."""
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what it starts is compiled once, as on a user's machine
+        """Prepare the process and start both clocks."""
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # child processes cache bytecode, as on a user's machine
         prepare_process(threads)
         return cls(threads, taken_by_others(), time.perf_counter(), time.process_time())
 
     def facts(self) -> dict[str, Any]:
-        """The machine in words and numbers, up to now."""
+        """Return a description of the machine and its load up to now."""
         share = (time.process_time() - self.busy) / (time.perf_counter() - self.wall)
         return {
             "processor": _processor(),
@@ -76,7 +76,7 @@ class Machine:
 
 
 def taken_by_others() -> float:
-    """The share of all processors that others use while this process sleeps for a moment; 0 where the system does not tell."""
+    """Return the share of all processors that other processes use while this one sleeps briefly; 0 if it is unknown."""
 
     def times() -> list[int]:
         return [int(one) for one in STAT.read_text().split("\n", 1)[0].split()[1:9]] if STAT.exists() else [0] * 8
@@ -84,12 +84,12 @@ def taken_by_others() -> float:
     before = times()
     time.sleep(SLEEP)
     spent = [after - earlier for after, earlier in zip(times(), before, strict=True)]
-    idle = spent[3] + spent[4]  # doing nothing, and waiting for a disk
+    idle = spent[3] + spent[4]  # idle and iowait
     return 1 - idle / sum(spent) if sum(spent) else 0.0
 
 
 def in_turns(variants: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each variant in each of `rounds` turns, after a few that do not count."""
+    """Return the seconds of each variant in `rounds` turns, after some warm-up turns."""
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(-WARM_UP, rounds):
@@ -102,7 +102,7 @@ def in_turns(variants: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str
 
 
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, float, float]:
-    """How many times as long `slow` took, turn by turn: lower quartile, median, upper quartile."""
+    """Return the quartiles of the ratio `slow` / `fast` over the turns: lower quartile, median, upper quartile."""
     ratios = sorted(a / b for a, b in zip(slow, fast, strict=True))
     low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return low, middle, high
@@ -111,7 +111,7 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, float, f
 def show(
     name: str, machine: Machine, rows: list[dict[str, Any]], notes: Sequence[str], given: argparse.Namespace
 ) -> None:
-    """Rows of raw figures as JSON, or as a table with what is needed to read it."""
+    """Print the rows as JSON, or as a table with notes and the machine."""
     facts = machine.facts()
     text = json.dumps({"benchmark": name, "machine": facts, "rows": rows, "notes": list(notes)}, indent=1)
     if given.keep:

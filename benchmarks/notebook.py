@@ -1,16 +1,16 @@
-"""The attention of a model in a notebook: ours and BertViz's views of the same arrays, as pages in Chromium.
+"""Attention views for notebooks: ours and BertViz's views of the same arrays, as pages in Chromium.
 
     pip install --no-deps --target PEER bertviz
     npm install --prefix PEER d3@5.7.0 jquery@2.1.4 requirejs@2.3.6
     python -m benchmarks.notebook --peer PEER [--layers 12 --heads 12 --tokens 128] [--rounds 3] [--limit 300] [--json]
 
-made      seconds until the text of the page is there
-bytes     the page as UTF-8; BertViz's fetch another 0.4 MB of scripts, which are given to them here from the folder PEER
-painted   from opening the page until the frame after everything is drawn
+made      seconds to create the HTML
+bytes     size of the page in UTF-8; BertViz's pages load another 0.4 MB of scripts, served here from the folder PEER
+painted   seconds from opening the page to the frame after everything is drawn
 
-BertViz's head view draws one layer, its model view all of them; either page holds all weights as decimal numbers. Ours draws
-all heads, and one enlarged: it holds a byte a weight, compressed, and exact weights of the enlarged head, of all where they
-have room. cdnjs has jQuery 2.0.0, npm only 2.1.4, which does the same here.
+BertViz's head view draws one layer and its model view all layers; both pages hold all weights as decimal numbers. Ours
+draws all heads with one enlarged, and stores one compressed byte per weight, plus exact weights of the enlarged head or, if
+they fit, of all heads. cdnjs has jQuery 2.0.0; npm has only 2.1.4, which behaves the same here.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from benchmarks.chromium import chromium
 from benchmarks.measure import Machine, options, show
 
 HOW_TO_GET_IT = (
-    "BertViz is not here, so only ours was measured: pip install --no-deps --target PEER bertviz && npm install --prefix PEER "
-    "d3@5.7.0 jquery@2.1.4 requirejs@2.3.6, then --peer PEER."
+    "BertViz is not installed, so only ours was measured: pip install --no-deps --target PEER bertviz && "
+    "npm install --prefix PEER d3@5.7.0 jquery@2.1.4 requirejs@2.3.6, then --peer PEER."
 )
 SCRIPTS = {
     "require.min.js": "requirejs/require.js",
     "d3.min.js": "d3/dist/d3.min.js",
     "jquery.min.js": "jquery/dist/jquery.min.js",
 }
-"""Where npm puts what BertViz's pages fetch from cdnjs.cloudflare.com."""
+"""Scripts that BertViz's pages load from cdnjs.cloudflare.com, and their paths in node_modules."""
 OURS = "[data-ms]"
 PAINTED = "() => new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(performance.now() / 1000))))"
 ENOUGH = 60.0
-"""What takes longer is not tried again."""
+"""A view whose turns took longer than this in total, in seconds, is not measured again."""
 View = tuple[str, str, Callable[[], str]]
-"""Its name, what is there in its page once all is drawn, and what makes the page."""
+"""The name, a selector for an element that exists once everything is drawn, and a function that returns the page."""
 
 
 def main() -> None:
@@ -70,13 +70,13 @@ def main() -> None:
             f"{name} ×": row[name] / rows[0][name] if row[name] else None for name in ("made s", "bytes", "painted s")
         }
     notes = [f"{trial.name} was not painted: {trial.problem}" for trial in trials if trial.problem]
-    notes += [f"{arguments.layers} layers × {arguments.heads} heads × {n} tokens; × is how many times ours."]
+    notes += [f"{arguments.layers} layers × {arguments.heads} heads × {n} tokens; × is the ratio to ours."]
     notes += [] if len(views) > 1 else [HOW_TO_GET_IT]
     show("notebook", machine, rows, notes, arguments)
 
 
 def bertviz_views(peer: Path | None, attention: list[torch.Tensor], tokens: list[str]) -> list[View]:
-    """Both of BertViz's views, where it is in that folder or installed; else none."""
+    """Return both views of BertViz if it is in that folder or installed; otherwise none."""
     sys.path += [] if peer is None else [str(peer)]
     try:
         from bertviz import head_view, model_view  # pyright: ignore[reportMissingImports]
@@ -92,7 +92,7 @@ def bertviz_views(peer: Path | None, attention: list[torch.Tensor], tokens: list
 
 @dataclass
 class Trial:
-    """One view: how long it takes in each of its turns."""
+    """The measurements of one view."""
 
     name: str
     there: str
@@ -103,11 +103,11 @@ class Trial:
     problem: str = ""
 
     def take(self, browser: Browser, peer: Path | None, limit: float) -> None:
-        """Its turn, unless the one before took too long."""
+        """Take a turn, unless the previous ones failed or took too long."""
         if self.problem or sum(self.painted) > ENOUGH:
             return
         if not self.made:
-            self.make()  # what is imported on the way is paid once
+            self.make()  # warm-up: imports happen only once
         start = time.perf_counter()
         text = self.make()
         self.made.append(time.perf_counter() - start)
@@ -120,14 +120,14 @@ class Trial:
                 self.problem = str(error).splitlines()[0]
 
     def row(self) -> dict[str, Any]:
-        """Medians; `painted s` is None where it was not in time."""
+        """Return the medians; `painted s` is None if the view was not drawn in time."""
         seconds = statistics.median(self.painted) if self.painted else None
         row = {"view": self.name, "made s": statistics.median(self.made), "bytes": self.n_bytes, "painted s": seconds}
         return row | {"turns": len(self.painted)}
 
 
 def paint(browser: Browser, file: Path, there: str, peer: Path | None, limit: float) -> float:
-    """Seconds from opening a page until the frame after everything is drawn. Raises `Error` where that takes too long."""
+    """Return the seconds from opening a page to the frame after everything is drawn. Raises `Error` after `limit` seconds."""
 
     def serve(route: Route) -> None:
         script = (

@@ -1,6 +1,6 @@
-"""`make notebooks`: run docs/notebooks and keep what they show, so that they look right without being run.
+"""`make notebooks`: run docs/notebooks and save their outputs, so that they can be read without running them.
 
-What needs a kernel (a widget) is left out: the page that stands below each widget stays, and says the same.
+Widgets are omitted because they need a kernel; the static page below each widget shows the same content.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def main() -> None:
-    """Run each from the project's folder."""
+    """Run each notebook in the root folder of the project."""
     argparse.ArgumentParser(description=__doc__).parse_args()
-    import nbformat  # of the extra docs
+    import nbformat  # installed with the extra docs
     from nbclient import NotebookClient
 
     for path in sorted(ROOT.glob("docs/notebooks/*.ipynb")):

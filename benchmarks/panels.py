@@ -1,9 +1,9 @@
-"""How soon a panel of Compare follows the ruler: from the moment it rests at another step to the last change on the page.
+"""Delay of the panels of Compare: from the moment the ruler rests at another step to the last change on the page.
 
     python -m benchmarks.panels [--rounds 12] [--json]
 
-two players over 7 steps, and four over 32: a model and the same with heads silenced, whose panels are drawn anew for each step;
-the yardstick is a page of Streamlit that writes one line of text for each step of a slider, and takes turns with them
+Two models over 7 steps and four over 32: a model, and copies of it with ablated heads. The panels are redrawn for each
+step. The peer is a Streamlit page that writes one line of text for each step of a slider; it alternates with the panels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page
 from benchmarks.chromium import chromium, server, window
 from benchmarks.measure import Machine, options, show
 
-# Keeps when a message went to the server, and when the page changed last but for the ruler itself.
+# Records when messages were sent to the server and when the page last changed, excluding the ruler itself.
 WATCH = """const send = WebSocket.prototype.send;
 window.sent = [];
 WebSocket.prototype.send = function (...given) { window.sent.push(performance.now()); return send.apply(this, given); };
@@ -29,7 +29,7 @@ new MutationObserver((changes) => {
   if (ours) window.changed = performance.now();
 }).observe(document, { subtree: true, childList: true, characterData: true, attributes: true });"""
 RESTS_MS = 1000
-"""A page that has not changed for so long is complete."""
+"""A page that has not changed for this long is complete."""
 COMPLETE = (
     f"(n) => window.sent.length > n && performance.now() - Math.max(window.sent[n], window.changed ?? 0) > {RESTS_MS}"
 )
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def measured(browser: Browser, address: str, of_least: str, rounds: int) -> Iterator[dict[str, Any]]:
-    """A row a panel and number of players."""
+    """Yield a row for each panel and number of models."""
     line = opened(browser, of_least)
     for players, n_symbols in ((2, 6), (4, 31)):
         symbols = "+".join(str(1 + (7 * place) % 19) for place in range(n_symbols))
@@ -69,7 +69,7 @@ def measured(browser: Browser, address: str, of_least: str, rounds: int) -> Iter
 
 
 def opened(browser: Browser, address: str) -> Page:
-    """A page with a slider, which has been drawn."""
+    """Open a page with a slider and wait until it has been drawn."""
     page = window(browser)
     page.add_init_script(WATCH)
     page.goto(address)
@@ -79,7 +79,7 @@ def opened(browser: Browser, address: str) -> Page:
 
 
 def step(page: Page, turn: int) -> float:
-    """Seconds from telling the server of another step to the last change that comes of it."""
+    """Return the seconds from sending another step to the server until the last resulting change."""
     n_sent = page.evaluate("window.sent.length")
     page.get_by_role("slider").last.press("ArrowLeft" if turn % 8 > 3 else "ArrowRight")
     page.wait_for_function(COMPLETE, arg=n_sent, timeout=60_000)

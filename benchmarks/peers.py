@@ -1,9 +1,9 @@
-"""What our model is timed against: the same encoder from PyTorch's parts, and one written without any care for speed.
+"""The peers of our model: the same encoder built from PyTorch modules, and one written without regard to speed.
 
-TorchEncoder    nn.TransformerEncoder. Its heads share d_model, so with d_model 16 four heads are of 4, not of 16: less work.
-TrueHeads       the same architecture as ours, to the number of parameters, from nn.Linear, nn.LayerNorm and
-                F.scaled_dot_product_attention; given our weights it says what we say, which `copy_weights` is for.
-PlainEncoder    heads by einsum, normalisation as an equation, no mask: how one writes it the first time.
+TorchEncoder    nn.TransformerEncoder. Its heads share d_model: with d_model 16, four heads have width 4, which is less work.
+TrueHeads       the same architecture and number of parameters as ours, from nn.Linear, nn.LayerNorm and
+                F.scaled_dot_product_attention; with our weights (`copy_weights`) it computes the same function.
+PlainEncoder    heads by einsum, normalisation as an equation, no mask: a typical first implementation.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TrueHeadsLayer(nn.Module):
 
 
 class TrueHeads(nn.Module):
-    """Our architecture from PyTorch's parts."""
+    """Our architecture built from PyTorch modules."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class TrueHeads(nn.Module):
         self.register_buffer("positions", sinusoidal(config.max_len, config.d_model))
 
     def forward(self, tokens: Tokens, index: Tokens, allowed: Bool[Tensor, "batch #query key"]) -> Logits:
-        """`index` is each token's position in its sequence, `allowed` who may look at whom."""
+        """Return logits. `index` is each token's position in its sequence; `allowed` is true where a query may see a key."""
         x = self.token(tokens) + self.positions[index]
         mask = torch.zeros(allowed.shape).masked_fill_(~allowed, float("-inf"))[:, None]  # [batch, 1, query, key]
         for layer in self.layers:
@@ -82,7 +82,7 @@ class TrueHeads(nn.Module):
 
     @torch.no_grad()
     def copy_weights(self, model: Transformer) -> None:
-        """Become the same function as one of our post-norm encoders."""
+        """Copy the weights of one of our post-norm encoders, so that both compute the same function."""
         assert model.encoder is not None
         pairs = [(self.token.weight, model.embedding.token), (self.output.weight, model.unembedding.weight)]
         pairs += [(self.output.bias, model.unembedding.bias)]
@@ -126,7 +126,7 @@ class PlainNorm(nn.Module):
 
 
 class PlainEncoder(nn.Module):
-    """Post-norm layers of the above. Fresh weights are drawn part by part, in the order in which the parts are used."""
+    """Post-norm layers of the modules above. Initial weights are drawn in the order in which the modules are used."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Each preset's recipe from several seeds: how well it ends, how long it takes, and how that compares with the usual loop.
+"""Accuracy and training time of each preset over several seeds, compared with the usual training loop.
 
-Before each run some steps of `seed_loop` are timed, so that both meet the same weather; the loop's whole time is that of a step
-× 4,680. Seconds are those of the whole run, reports and scoring on held-out sequences included, from fresh weights to the last
-step; "processor" counts only the time this process was really running.
+Before each run, some steps of `seed_loop` are timed, so that both run under the same conditions; the total time of the loop
+is estimated as 4,680 times that of a step. Seconds cover the whole run from initial weights to the last step, including
+reports and scoring on held-out sequences; "processor" counts only the time that this process was running.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GOOD = 0.999
 
 
 def train(name: str, seed: int, samples: int) -> dict[str, Any]:
-    """One run of a preset, and its score on sequences that it has not seen."""
+    """Train a preset once and score it on unseen sequences."""
     chosen = preset(name)
     chosen = replace(chosen, train=chosen.train.replace(seed=seed))
     wall, busy = time.perf_counter(), time.process_time()
@@ -36,7 +36,7 @@ def train(name: str, seed: int, samples: int) -> dict[str, Any]:
 
 
 def usual_step(loop: SeedLoop, steps: int) -> tuple[float, float]:
-    """Seconds of one step of the usual loop, wall and processor: means over a few, as the runs are sums."""
+    """Return the mean wall-clock and processor seconds of a step of the usual loop."""
     wall, busy = time.perf_counter(), time.process_time()
     for _ in range(steps):
         loop.step()

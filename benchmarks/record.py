@@ -1,7 +1,7 @@
-"""What it costs to record a run: the plain forward pass, the same with every intermediate kept, and with the patterns only.
+"""Cost of recording a run: a plain forward pass, one that keeps every intermediate, and one that keeps only the patterns.
 
-One sequence, from 16 to 512 tokens, through the architecture of preset "reverse", where everything sees everything and where
-nothing sees what follows, and through 6 layers of 12 heads, d_model 384.
+One sequence of 16 to 512 tokens is read by the architecture of the preset "reverse", without a mask and with a causal mask,
+and by a model with 6 layers of 12 heads and d_model 384.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LENGTHS = (16, 32, 64, 128, 256, 512)
 
 
 def architectures() -> dict[str, ModelConfig]:
-    """The models, reading as many tokens as the longest input has."""
+    """Return the configurations, with room for the longest input."""
     small = preset("reverse").model.replace(max_len=max(LENGTHS))
     return {
         "4 × 4, d 16": small,
@@ -35,7 +35,7 @@ def architectures() -> dict[str, ModelConfig]:
 
 @torch.no_grad()
 def measure(name: str, model: Transformer, n: int, rounds: int) -> dict[str, Any]:
-    """One row of the table."""
+    """Return one row of the table."""
     tokens = torch.randint(1, model.config.vocab_size, (1, n), generator=torch.Generator().manual_seed(n))
     patterns = ["*.pattern"]
     seconds = in_turns(
@@ -66,9 +66,7 @@ def main() -> None:
     for name, config in architectures().items():
         model = Transformer(config, torch.Generator().manual_seed(0)).eval()
         rows += [measure(name, model, n, given.rounds) for n in LENGTHS]
-    notes = [
-        "Scores and pattern of every head grow with the square of the length; everything else grows with the length."
-    ]
+    notes = ["The scores and patterns grow with the square of the length; everything else grows linearly."]
     show("Recording one run", machine, rows, notes, given)
 
 

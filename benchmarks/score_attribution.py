@@ -1,10 +1,10 @@
-"""How often the Attention screen names the source of a head's preference, and whether a measurement agrees.
+"""How often the Attention screen names the source of a head's preference, and whether measurements agree.
 
     .venv/bin/python benchmarks/score_attribution.py [--cells 80] [MODEL ...]
 
-For random cells, each a query and the key that a random head gives most weight: is a source named, does removing it from this
-head's queries (or keys) in a run of the model lower the advantage, and does it lower it most? Compared are the removals of the
-sources with the largest contributions and of those with the largest computed removals, `COMPARED` each.
+The cells are random queries with the key that gets the most weight from a random head. For each cell: is a source named, does
+removing it from this head's queries (or keys) in a run lower the advantage, and does it lower it most? It is compared with the
+`COMPARED` sources of largest contribution and the `COMPARED` sources of largest computed removal.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ COMPARED = 8
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    arguments.add_argument("models", nargs="*", default=list(INPUTS), metavar="MODEL")
-    arguments.add_argument("--cells", type=int, default=80, help="cells of all models together")
-    asked = arguments.parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("models", nargs="*", default=list(INPUTS), metavar="MODEL")
+    parser.add_argument("--cells", type=int, default=80, help="total number of cells over all models")
+    arguments = parser.parse_args()
     torch.set_num_threads(2)
     draw = random.Random(0)
-    for model in asked.models:
-        print(f"{model}: {_of_model(model, asked.cells // len(asked.models), draw)}")
+    for model in arguments.models:
+        print(f"{model}: {_of_model(model, arguments.cells // len(arguments.models), draw)}")
 
 
 def _of_model(model: str, n: int, draw: random.Random) -> str:
@@ -73,9 +73,9 @@ def _of_model(model: str, n: int, draw: random.Random) -> str:
             one.title for one in deciding_parts
         }
     return (
-        f"{n} cells, {worth} with a preference; {named} name one source, {pairs} one at the query and one at the key; "
-        f"measured, {agree} of {named + pairs} agree in sign and {largest} are the largest; {above} add more than the whole "
-        "advantage"
+        f"{n} cells, {worth} with a preference; {named} name one source, {pairs} name one at the query and one at the key; "
+        f"in measurements, {agree} of {named + pairs} agree in sign and {largest} are the largest; {above} contribute more "
+        "than the whole advantage"
     )
 
 

@@ -1,12 +1,12 @@
-"""How long a screen takes on a warm server, from the click to the last change of what it shows: measured in Chromium.
+"""Loading time of each screen on a warm server, from the click to the last change of the page, measured in Chromium.
 
     python -m benchmarks.screens [--rounds 5] [--json]
 
-by the sidebar   of a visitor on another screen: what a visitor does most
-again            by its link, in a browser that keeps Streamlit's scripts from an earlier visit
-first            by its link, in a browser that has nothing of them yet: 2.7 to 4.6 MB to fetch and to compile
+by the sidebar   from another screen, which is the most frequent case
+again            by its link, in a browser that has cached Streamlit's scripts on an earlier visit
+first            by its link, with an empty cache: 2.7 to 4.6 MB to fetch and compile
 
-A page of Streamlit with nothing on it is the peer of the two last ones, and takes turns with them.
+An empty Streamlit page is the peer of the last two and alternates with them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from benchmarks.chromium import chromium, server, window
 from benchmarks.measure import Machine, options, show
 from pages.shared.screens import screens
 
-# Keeps the time of the latest change of the page, once there is a title.
+# Records the time of the latest change of the page, once it has a title.
 LAST_CHANGE = """new MutationObserver(() => {
   if (document.querySelector("[data-testid=stMain] h1")) window.lastChange = performance.now();
 }).observe(document, { subtree: true, childList: true, characterData: true });"""
 RESTS_MS = 1500
-"""A page that has not changed for so long is complete."""
+"""A page that has not changed for this long is complete."""
 COMPLETE = f"(since) => performance.now() - Math.max(since, window.lastChange ?? Infinity) > {RESTS_MS}"
 CLICK = """(href) => {
   const clicked = performance.now();
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def measured(browser: Browser, rounds: int) -> list[dict[str, Any]]:
-    """A row a screen, the median of its rounds; one round more goes before, so that the server is warm."""
+    """Return a row of medians for each screen; a warm-up round precedes the measured ones."""
     times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     empty = ("-m", "streamlit", "run", "benchmarks/apps/empty.py")
     with server("app.py") as address, server(*empty) as empty_address:
@@ -80,7 +80,7 @@ def measured(browser: Browser, rounds: int) -> list[dict[str, Any]]:
 
 
 def by_the_sidebar(browser: Browser, address: str) -> dict[str, float]:
-    """Seconds of every screen, one after the other, of a visitor who has just come."""
+    """Return the seconds to open each screen in turn, for a new visitor."""
     page = window(browser)
     page.add_init_script(LAST_CHANGE)
     first, *others = screens()
@@ -95,7 +95,7 @@ def by_the_sidebar(browser: Browser, address: str) -> dict[str, float]:
 
 
 def last_change(page: Page, since: float = 0.0) -> float:
-    """Seconds from a moment of the page's clock (its beginning) to its last change, once it is complete."""
+    """Return the seconds from `since` on the page's clock (by default its start) to the last change of the complete page."""
     page.wait_for_function(COMPLETE, arg=since, timeout=60_000)
     return (page.evaluate("window.lastChange") - since) / 1e3
 

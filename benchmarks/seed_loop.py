@@ -1,8 +1,8 @@
-"""The usual way to train this very model, for comparison: a data set of tensors, a DataLoader that pads, Adam, 15 epochs.
+"""The usual way to train this model, for comparison: a data set of tensors, a DataLoader that pads, Adam, 15 epochs.
 
-40,000 sequences of symbols 1 to 19 and 3 to 15 long are drawn once, one at a time; batches of 128 are padded to their longest
-sequence; Adam at a constant 5e-4; no mask, so that padding is read like a token; padding counted in the loss; no clipping.
-15 epochs are 4,680 steps. With fewer, the seconds of the whole are an estimate: the time of a step × 4,680.
+40,000 sequences of 3 to 15 symbols from 1 to 19 are drawn once, one at a time. Batches of 128 are padded to their longest
+sequence. The loop uses Adam at a constant 5e-4, no mask, so padding is read like a token, padding in the loss, and no clipping.
+15 epochs are 4,680 steps; with fewer epochs, the total time is estimated as 4,680 times that of a step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def examples(n: int) -> list[Pair]:
-    """n sequences and their reversals."""
+    """Draw n sequences; return them with their reversals."""
     pairs = []
     for _ in range(n):
         length = int(torch.randint(3, 16, (1,)))
@@ -35,7 +35,7 @@ def examples(n: int) -> list[Pair]:
 
 
 def collate(pairs: list[Pair]) -> Pair:
-    """A padded batch of inputs, and of answers."""
+    """Return a padded batch of inputs and one of answers."""
     inputs, answers = (
         torch.nn.utils.rnn.pad_sequence(list(side), batch_first=True) for side in zip(*pairs, strict=True)
     )
@@ -43,7 +43,7 @@ def collate(pairs: list[Pair]) -> Pair:
 
 
 class SeedLoop:
-    """The loop, one step at a time; `step` draws its batch, trains on it and returns the loss."""
+    """The training loop; `step` draws a batch, trains on it and returns the loss."""
 
     def __init__(self, seed: int = 15, n: int = SEQUENCES) -> None:
         torch.manual_seed(seed)
@@ -68,7 +68,7 @@ class SeedLoop:
 
     @torch.no_grad()
     def exact_match(self, pairs: list[Pair]) -> float:
-        """Share of the sequences of which every symbol is predicted right; padding is ignored."""
+        """Return the share of sequences whose symbols are all predicted correctly; padding is ignored."""
         right = 0
         for start in range(0, len(pairs), 500):
             inputs, answers = collate(pairs[start : start + 500])
@@ -78,7 +78,7 @@ class SeedLoop:
 
 
 def main() -> None:
-    given = options(__doc__, rounds=1, epochs={"type": int, "default": EPOCHS, "help": "15 are the whole of it"})
+    given = options(__doc__, rounds=1, epochs={"type": int, "default": EPOCHS, "help": "number of epochs, 15 in full"})
     machine = Machine.start(given.threads)
     began = time.perf_counter()
     loop = SeedLoop()
@@ -104,7 +104,7 @@ def main() -> None:
     whole = EPOCHS / given.epochs
     notes = [
         f"All {EPOCHS} epochs, {STEPS:,} steps: {whole * total:,.0f} s, {whole * total_busy:,.0f} s of processor ({kind}); "
-        f"drawing the data took {drawn:.1f} s more.",
+        f"drawing the data took another {drawn:.1f} s.",
         f"Exact match on 10,000 unseen sequences: {loop.exact_match(examples(10_000)):.2%}",
     ]
     show("The usual loop", machine, rows, notes, given)

@@ -1,6 +1,6 @@
-"""A training step of many models at once against one model after the other: the time of a model and step.
+"""Training many models in one step, compared with training one after the other: time per model and step.
 
-Every variant makes whole steps, drawing the data included. A stack of n models is compared with one model that takes n steps
+Every variant takes whole steps, including drawing the data. A stack of n models is compared with one model that takes n steps
 in the same turn.
 """
 
@@ -20,7 +20,7 @@ from xformer.training.sweeps import check_alike, sweep
 
 
 def stacked(name: str, n: int, device: torch.device) -> Callable[[], object]:
-    """A step of n models at once."""
+    """Return a function that takes one step of n models together."""
     presets = sweep(preset(name), seed=range(n), steps=[10_000_000])
     check_alike(presets)
     runs = [Run(one, Task(one.task), device, None) for one in presets]
@@ -33,7 +33,7 @@ def stacked(name: str, n: int, device: torch.device) -> Callable[[], object]:
 
 
 def one(name: str, n: int, device: torch.device) -> Callable[[], object]:
-    """n steps of one model."""
+    """Return a function that takes n steps of one model."""
     [chosen] = sweep(preset(name), steps=[10_000_000])
     run = Run(chosen, Task(chosen.task), device, None)
 
@@ -67,7 +67,7 @@ def main() -> None:
                     "quartiles": f"{low:.2f} – {high:.2f}",
                 }
             )
-    notes = [f"On {device.type}, {given.rounds} turns each; drawing the data is part of a step."]
+    notes = [f"On {device.type}, {given.rounds} turns each; steps include drawing the data."]
     show("Many models in one stacked step", machine, rows, notes, given)
 
 

@@ -1,7 +1,7 @@
-"""One training step of preset "reverse", at batch 128, against the same model built from PyTorch's parts.
+"""One training step of the preset "reverse" at batch size 128, compared with the same model built from PyTorch modules.
 
-Every variant makes the whole step on the same sequences (clear, forward, loss, backward, clip, AdamW); drawing them is left
-out. A token is one of a sequence: padding is work, but no result.
+Every variant takes the whole step on the same sequences (zero_grad, forward, loss, backward, clip, AdamW), without drawing
+them. Only tokens of the sequences count for tokens/s; padding costs work but does not count.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ LR = 5e-4
 
 
 class StepByStep(Attention):
-    """Attention without its kernel: the equation, one step after the other."""
+    """Attention without the fused kernel, computed step by step."""
 
 
 def same_sequences(task: Task, n: int) -> tuple[list[Batch], list[Batch]]:
-    """A few batches of n sequences, packed and padded."""
+    """Return batches of n sequences, packed and padded."""
     packed, padded = [], []
     for index in range(BATCHES):
         c, draw = task.config, generator(0, "test", index, "cpu")
@@ -51,7 +51,7 @@ def same_sequences(task: Task, n: int) -> tuple[list[Batch], list[Batch]]:
 
 
 def ours(model: Transformer, batches: list[Batch]) -> Step:
-    """The step of `xformer.training.loop`."""
+    """Return the step of `xformer.training.loop`."""
     optimiser, turn = adamw(model, TrainConfig(steps=1)), cycle(batches)
 
     def step() -> object:
@@ -67,12 +67,12 @@ def ours(model: Transformer, batches: list[Batch]) -> Step:
 
 
 def torch_encoder(model: TorchEncoder, batch: Batch) -> Tensor:
-    """Logits of a padded batch."""
+    """Return the logits of a padded batch."""
     return model(batch.tokens, batch.labels >= 0)
 
 
 def true_heads(model: TrueHeads, batch: Batch) -> Tensor:
-    """Logits of a padded batch, or of a packed one: then a token sees its own sequence only."""
+    """Return the logits of a padded or packed batch; in a packed one, tokens attend only within their sequence."""
     segments = batch.layout.segments
     assert segments is not None
     if batch.layout.padded:
@@ -81,7 +81,7 @@ def true_heads(model: TrueHeads, batch: Batch) -> Tensor:
 
 
 def peer(model: M, logits: Callable[[M, Batch], Tensor], batches: list[Batch], *, fused: bool) -> Step:
-    """The step as PyTorch's tutorials have it, with the fused optimiser or with the one that is the default."""
+    """Return the step as in PyTorch's tutorials, with the fused or the default optimiser."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.98), weight_decay=0.0, fused=fused)
     turn = cycle(batches)
 
@@ -98,7 +98,7 @@ def peer(model: M, logits: Callable[[M, Batch], Tensor], batches: list[Batch], *
 
 
 def plain(model: PlainEncoder, batches: list[Batch]) -> Step:
-    """No mask, padding counted in the loss as token 0, no clipping, Adam tensor by tensor."""
+    """Return a step without mask and clipping, with padding in the loss as token 0, and Adam tensor by tensor."""
     optimiser, turn = torch.optim.Adam(model.parameters(), lr=LR, foreach=False), cycle(batches)
 
     def step() -> object:
@@ -124,7 +124,7 @@ def main() -> None:
     for twin, batch in zip(twins, (padded[0], padded[0], packed[0]), strict=True):
         twin.copy_weights(models[0])
         difference = (batch.logits(models[0]) - true_heads(twin, batch))[batch.labels >= 0]
-        assert difference.abs().max() < 1e-4, "the model of torch.nn parts is not the same model"
+        assert difference.abs().max() < 1e-4, "TrueHeads does not compute the same function"
     of_torch = [TorchEncoder(chosen.model) for _ in range(2)]
     variants = {
         "ours, packed": ours(models[0], packed),
@@ -155,7 +155,7 @@ def main() -> None:
         )
     notes = [
         f"Batch {given.batch}, {tokens:,.0f} tokens; {given.rounds} turns each. Ours has {n_parameters(chosen.model):,} "
-        "parameters, and the model of torch.nn parts, with the same weights, gives the same logits."
+        "parameters; the model of torch.nn parts gives the same logits with the same weights."
     ]
     show("A training step of preset reverse", machine, rows, notes, given)
 

@@ -1,13 +1,13 @@
-"""What training costs those who look at other pages, and what those who look on cost the training: measured in Chromium.
+"""How training slows down other pages, and how visitors slow down training, measured in Chromium.
 
     python -m benchmarks.training_room [--rounds 40] [--json]
 
-toggles    click to new pixels on the Attention screen with one run training and four waiting, against the same with the worker
-           stopped (SIGSTOP), in turns of five clicks
-watching   the worker's processor time a step with the Train screen open on it, without visitors, in turns of 3 seconds;
-           and the plain loop in a process of its own, its snapshots written too
+toggles    click to new pixels on the Attention screen with one run training and four queued, compared with a stopped worker
+           (SIGSTOP), in turns of five clicks
+watching   the worker's processor time per step with and without a visitor on its Train screen, in turns of 3 seconds; and that
+           of the plain loop in its own process, also writing snapshots
 newcomer   seconds from opening the Train screen to the first report of 100 % exact match, in the run store and on the screen,
-           pressing nothing but Start, in a window that was open and at rest
+           with default settings, in an idle window
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from xformer.presets import Preset, preset
 from xformer.training import jobs
 from xformer.training.run_store import RunStore
 
-# Whether the figures on the screen are of that step or of a later one.
+# Whether the screen shows the figures of that step or of a later one.
 SHOWN = """(step) => Array.from(document.querySelectorAll(".train-tiles div")).some((tile) =>
   tile.textContent.startsWith("Step") && parseInt(tile.querySelector("b").textContent.replace(",", "")) >= step)"""
 THERE = """() => Array.from(document.querySelectorAll("button:enabled")).some((button) => button.innerText.endsWith("Start"))"""
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def newcomer(browser: Browser, store: RunStore) -> list[dict[str, Any]]:
-    """Two who open the Train screen, press Start and wait for 100 %, of as many servers as there are; medians."""
+    """Measure the first two visitors who press Start and wait for 100 %, on `SERVERS` fresh servers; return medians."""
     visits: dict[str, list[dict[str, float]]] = {"first after a cold start": [], "second": []}
     for _ in range(SERVERS):
         first = window(browser)
@@ -74,13 +74,11 @@ def newcomer(browser: Browser, store: RunStore) -> list[dict[str, Any]]:
 
 
 def visit(page: Page, address: str, store: RunStore) -> dict[str, float]:
-    """The seconds of one of them, from the address to the figure on the screen."""
+    """Return the seconds of one visitor, from opening the address to the figure on the screen."""
     n_before, run, solved = len(store.entries()), "", []
     opened = time.perf_counter()
     page.goto(address)
-    page.wait_for_function(
-        THERE, timeout=60_000
-    )  # at each frame: Playwright's own waiting looks after half a second again
+    page.wait_for_function(THERE, timeout=60_000)  # polls at each frame; other waits of Playwright poll less often
     page.get_by_role("button", name="Start").first.click()
     pressed = time.perf_counter()
     while not solved and time.perf_counter() - opened < 300:
@@ -102,7 +100,7 @@ def visit(page: Page, address: str, store: RunStore) -> dict[str, float]:
 
 
 def toggles(browser: Browser, store: RunStore, rounds: int) -> list[dict[str, Any]]:
-    """Clicks with the worker going and standing, in turns."""
+    """Measure clicks while the worker runs and while it is stopped, in turns."""
     with server("-m", "streamlit", "run", "benchmarks/apps/toggles.py") as address:
         runs = [jobs.submit(store, long_run()) for _ in range(5)]
         pid = wait_for_pid(store, runs[0])
@@ -135,7 +133,7 @@ def toggles(browser: Browser, store: RunStore, rounds: int) -> list[dict[str, An
 
 
 def watching(browser: Browser, store: RunStore, rounds: int) -> list[dict[str, Any]]:
-    """Processor time a step, watched and unwatched, in turns; and of the plain loop."""
+    """Measure the processor time per step with and without a visitor, in turns, and of the plain loop."""
     with server("app.py") as address:
         run = jobs.submit(store, long_run())
         pid = wait_for_pid(store, run)
@@ -163,13 +161,13 @@ def watching(browser: Browser, store: RunStore, rounds: int) -> list[dict[str, A
 
 
 def long_run() -> Preset:
-    """The seed's architecture for as long as it is needed."""
+    """Return the preset reverse with enough steps to be still training when it is stopped."""
     chosen = preset("reverse")
     return replace(chosen, train=chosen.train.replace(steps=200_000, snapshot_every=200))
 
 
 def plain_loop() -> float:
-    """Seconds of processor time a step of `train`, after a warm-up."""
+    """Return the processor seconds per step of `iter_train`, after a warm-up."""
     code = (
         "import itertools, tempfile, time\n"
         "from benchmarks.training_room import long_run\n"
@@ -189,7 +187,7 @@ def plain_loop() -> float:
 
 
 def wait_for_pid(store: RunStore, run: str) -> int:
-    """The process of a run, once it trains."""
+    """Wait until a run trains; return the id of its process."""
     for _ in range(600):
         jobs.reconcile(store)
         entry = store.entry(run)
@@ -200,13 +198,13 @@ def wait_for_pid(store: RunStore, run: str) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The processor time that a process has had."""
+    """Return the processor seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def p95(values: list[float]) -> float:
-    """The value that 95 % are below."""
+    """Return the 95th percentile."""
     return sorted(values)[int(0.95 * len(values))]
 
 

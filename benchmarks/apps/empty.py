@@ -1,4 +1,4 @@
-"""A page of Streamlit with nothing on it but a title and a line to type in: what a screen of ours cannot be quicker than."""
+"""A Streamlit page with only a title and a text input: the lower bound for the loading time of a screen."""
 
 import streamlit as st
 

@@ -1,4 +1,4 @@
-"""A page with nothing but the attention view, at a size given in the link: what the browser benchmark opens."""
+"""A page with only the attention view, at a size given in the link, for the browser benchmark."""
 
 import numpy as np
 import streamlit as st

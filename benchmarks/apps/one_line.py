@@ -1,4 +1,4 @@
-"""A slider and a line of text: the least that a page of Streamlit can say to a step."""
+"""A slider and a line of text: the smallest response of a Streamlit page to a step."""
 
 import streamlit as st
 

@@ -1,4 +1,4 @@
-"""A screen of the app with one more toggle above it that changes one line of text: what its other toggles are held against."""
+"""A screen of the app with an additional toggle that changes one line of text, as the peer of its own toggles."""
 
 import runpy
 import sys
