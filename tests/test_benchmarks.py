@@ -1,4 +1,4 @@
-"""Each benchmark can be imported."""
+"""Every benchmark can be imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md: each exercise is made in a copy of the repository as it is written, and its test passes there."""
+"""The exercises of CONTRIBUTING.md work as written: they are performed in a copy of the repository, and their tests pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK = re.compile(r"^(?:(New file|Change) `([^`]+)`:\n\n)?```(\w*)\n(.*?)^```$"
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the files that git knows, as they are now."""
+    """A copy of the files that git tracks or would add, with their current content."""
     if not (ROOT / ".git").exists():
         pytest.skip("no repository")
     copy = tmp_path_factory.mktemp("copy")
@@ -27,16 +27,16 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file():  # a deleted file is still known
+        if (ROOT / name).is_file():  # git also lists deleted files
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
-    for compiled in (ROOT / "xformer").rglob("__pycache__"):  # else all of it would be compiled once more
+    for compiled in (ROOT / "xformer").rglob("__pycache__"):  # avoids compiling everything again
         shutil.copytree(compiled, copy / compiled.relative_to(ROOT))
     return copy
 
 
 def changed(text: str, diff: str) -> str:
-    """A text in which the lines of a block stand as they are after the change. Raises where they are not there once."""
+    """Apply a diff to a text. Fails unless the old lines occur exactly once."""
     lines = diff.splitlines(keepends=True)
     before, after = ("".join(line[1:] for line in lines if line[0] != sign) for sign in "+-")
     assert text.count(before) == 1, f"the file has these lines {text.count(before)} times:\n{before}"
@@ -44,7 +44,7 @@ def changed(text: str, diff: str) -> str:
 
 
 def apply(title: str, repository: Path) -> tuple[list[str], list[str]]:
-    """Make the changes of an exercise; returns its commands, and its files in Python."""
+    """Make the changes of an exercise; return its commands and its Python files."""
     commands, files = [], []
     for kind, name, language, body in BLOCK.findall(EXERCISES[title]):
         if not kind:
@@ -62,8 +62,8 @@ def apply(title: str, repository: Path) -> tuple[list[str], list[str]]:
     return commands, files
 
 
-def test_the_exercises_work_as_they_are_written(repository: Path) -> None:
-    """One after the other in one copy; their tests run in one process."""
+def test_exercises_work_as_written(repository: Path) -> None:
+    """Perform the exercises in turn in one copy, and run their tests in one process."""
     assert [title.partition(":")[0] for title in EXERCISES] == ["A task", "An attention variant", "A screen", "A norm"]
     pytest_command, tests, files = ".venv/bin/python -m pytest -n 0 -q ", list[str](), list[str]()
     for title in EXERCISES:

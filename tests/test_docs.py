@@ -1,4 +1,4 @@
-"""The documentation is true: every picture is in the gallery, every name in the glossary, every notebook runs."""
+"""The documentation matches the code: gallery, glossary, API, notebooks, links and examples."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 NOTEBOOKS = sorted(DOCS.glob("notebooks/*.ipynb"))
 HELPERS = {"save", "draw_as_images"}
-"""Of `xformer.viz`, what is no picture."""
+"""Public names of `xformer.viz` that are not pictures."""
 
 
-def test_the_gallery_has_every_picture_with_its_line_its_call_and_its_image() -> None:
+def test_gallery_has_every_picture_with_description_call_and_image() -> None:
     calls = [call for _, calls in gallery.SCREENS.values() for call in calls]
     wanted = {*xformer.viz.__all__, "attention_view"} - HELPERS
     drawn = {gallery.title_of(call) for call in calls}
@@ -37,15 +37,15 @@ def test_the_gallery_has_every_picture_with_its_line_its_call_and_its_image() ->
     assert sum(path.stat().st_size for path in DOCS.glob("gallery/*")) < 2_000_000
 
 
-def test_the_pages_that_are_written_from_the_code_are_as_it_is() -> None:
+def test_generated_pages_match_the_code() -> None:
     assert (DOCS / "api.md").read_text("utf-8") == api_page.page(), "make pages"
     text = (DOCS / "glossary.md").read_text("utf-8")
     assert text == doc_pages.glossary(text), "make pages"
     assert "**query**" in text
 
 
-def kinds() -> Iterator[xformer.Trace]:
-    """Runs of models of every kind of positions, of one stack and of two."""
+def traces() -> Iterator[xformer.Trace]:
+    """Yield traces of models with every kind of positions and every architecture."""
     for positions in ("sinusoidal", "learned", "rotary", "alibi", "none"):
         for architecture in ("encoder", "decoder", "encoder-decoder"):
             config = xformer.ModelConfig(
@@ -56,39 +56,40 @@ def kinds() -> Iterator[xformer.Trace]:
             yield xformer.record(xformer.Transformer(config), torch.tensor([[1, 2, 3]]), *more)
 
 
-def test_the_glossary_has_every_activation_and_no_other() -> None:
-    there = {name for trace in kinds() for name in trace}
+def test_glossary_lists_exactly_the_activations() -> None:
+    recorded = {name for trace in traces() for name in trace}
     table = (DOCS / "glossary.md").read_text("utf-8").split("## Activations")[1].split("External models")[0]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
     listed = {name for row in rows for cell in row for name in re.findall(r"`([\w.]+)`", cell)}
     assert len(rows) > 20
-    short = {
-        re.sub(r"^(encoder|decoder)\.", "STACK.", re.sub(r"\.(self_|cross_)?attn\.", ".ATTN.", name)) for name in there
+    generic = {
+        re.sub(r"^(encoder|decoder)\.", "STACK.", re.sub(r"\.(self_|cross_)?attn\.", ".ATTN.", name))
+        for name in recorded
     }
-    written = {name.replace(".0.", ".N.") for name in short}
+    written = {name.replace(".0.", ".N.") for name in generic}
     assert written == listed
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a kernel: the cells one after the other, in one namespace, and with fewer steps where a model is trained."""
+def test_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the cells without a kernel, in one namespace and with fewer training steps."""
     monkeypatch.chdir(ROOT)
-    names: dict[str, object] = {"__name__": "__main__"}
-    with altair.renderers.enable("default"):  # a notebook chooses another
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    with altair.renderers.enable("default"):  # notebooks select another
         for cell in cells(path):
             if cell["cell_type"] == "code":
-                fewer = "".join(cell["source"]).replace("steps=100", "steps=20")
-                source = re.sub(r"\btrained\(\d+\)", "trained(5)", fewer)
-                exec(compile(source, path.name, "exec"), names)
-    assert any(isinstance(value, xformer.Reading) for value in names.values())
+                shortened = "".join(cell["source"]).replace("steps=100", "steps=20")
+                source = re.sub(r"\btrained\(\d+\)", "trained(5)", shortened)
+                exec(compile(source, path.name, "exec"), namespace)
+    assert any(isinstance(value, xformer.Reading) for value in namespace.values())
 
 
 def cells(path: Path) -> list[dict]:
-    """The cells of a notebook."""
+    """Return the cells of a notebook."""
     return json.loads(path.read_text("utf-8"))["cells"]
 
 
-def test_every_page_is_in_the_navigation_and_no_link_leads_nowhere() -> None:
+def test_navigation_has_every_page_and_links_resolve() -> None:
     pages = {path.relative_to(DOCS).as_posix() for path in [*DOCS.glob("*.md"), *NOTEBOOKS]}
     assert pages == set(re.findall(r": (\S+\.(?:md|ipynb))\n", (ROOT / "mkdocs.yml").read_text("utf-8")))
     for file in [*DOCS.glob("*.md"), ROOT / "README.md"]:
@@ -96,7 +97,7 @@ def test_every_page_is_in_the_navigation_and_no_link_leads_nowhere() -> None:
             assert (file.parent / link).exists(), f"{file.name}: {link}"
 
 
-def test_each_call_of_coming_from_other_libraries_runs() -> None:
+def test_examples_of_coming_from_other_libraries_run() -> None:
     text = (DOCS / "coming-from.md").read_text("utf-8")
     ours = re.findall(r"^\*\*xformer\*\*\n\n```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)
     theirs = re.findall(r"^\*\*(BertViz|TransformerLens|nnsight|captum)\*\*$", text, re.MULTILINE)
@@ -109,11 +110,11 @@ def test_each_call_of_coming_from_other_libraries_runs() -> None:
     assert names["gradient"].shape == names["hidden"].shape
 
 
-def test_the_examples_on_the_page_of_the_doctor_give_what_they_show() -> None:
+def test_examples_of_the_doctor_page_give_the_shown_output() -> None:
     text = (DOCS / "is-my-attention-right.md").read_text("utf-8")
     code = "\n".join(re.findall(r"```python\n(>>>.*?)```", text, re.DOTALL))
     test = doctest.DocTestParser().get_doctest(code, {}, "is-my-attention-right.md", None, 0)
-    out: list[str] = []
-    found = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=out.append)
-    assert found.attempted > 20
-    assert not out, "".join(out)
+    failures: list[str] = []
+    results = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=failures.append)
+    assert results.attempted > 20
+    assert not failures, "".join(failures)
