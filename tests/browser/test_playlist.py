@@ -149,10 +149,10 @@ def test_a_lesson_is_played_on_one_screen_with_notes_in_a_window_of_their_own(ap
     notes.keyboard.press("PageDown")
     shown(page, "3 / 9", "/attention", "mask=causal")
     see(page, "2 of 5 right")
-    expect(notes.get_by_text("query 0 may see only itself")).to_be_visible()
+    expect(notes.get_by_text("query 0 can see only itself")).to_be_visible()
     expect(notes.get_by_text("Next: Where does the weight go?")).to_be_visible()
     notes.close()
     assert page.evaluate("history.length") == began  # one Back leaves the screen
-    assert page.get_by_text("query 0 may see only itself").filter(visible=True).count() == 0  # the projector shows this
+    assert page.get_by_text("query 0 can see only itself").filter(visible=True).count() == 0  # the projector shows this
     page.get_by_role("button", name="Stop playing").click()
     assert visitor.problems == []
