@@ -146,8 +146,8 @@ def test_a_run_of_a_text_shows_bits_and_what_it_says(open_page: Open, runs: Path
     assert complaints(app) == []
     assert "The continuation at step 6" in text(app)
     assert "2.885 bits per character" in app.get("progress")[0].proto.text.replace("\\", "")  # 2 / ln 2
-    assert "Bits per character, on text it never reads" in text(app)
-    assert "Right on held-out examples" not in text(app)
+    assert "Bits per character on held-out text" in text(app)
+    assert "Accuracy on held-out examples" not in text(app)
 
 
 @pytest.mark.usefixtures("untrained")

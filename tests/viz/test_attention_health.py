@@ -68,5 +68,5 @@ def test_an_encoder_decoder_is_drawn_with_the_tokens_of_both_stacks() -> None:
     assert sides["decoder.0.cross_attn"] == (3, 4)
     [rows] = health_map(health.table(), "moved").to_dict(validate=False)["datasets"].values()
     assert len({row["name"] for row in rows}) == len(rows)
-    with pytest.raises(InputError, match="in this film"):
+    with pytest.raises(InputError, match="in this timeline"):
         health_film(record.tokens, {1: record.planes(1)}, scores={}, steps=1)

@@ -60,7 +60,7 @@ def test_lines_have_their_verdicts_and_the_parting_marked() -> None:
         assert (point["place"], point["verdict"]) == (f"{row['step']} · {row['answer']}", verdict)
     notes = [row for row in rows(chart) if row.get("note") == "first difference"]
     assert [note["place"] for note in notes] == [shown["seed 2", STEP]["place"]]
-    grey = {row["place"] for row in rows(chart) if row.get("note") == "they have read different tokens"}
+    grey = {row["place"] for row in rows(chart) if row.get("note") == "the models have read different tokens"}
     assert grey == {row["place"] for row in shown.values() if not row["same_context"]}
     assert grey
     alone = rows(viz.predictions_by_step(ROLLOUTS[:1], dark=True))

@@ -63,8 +63,8 @@ def test_a_file_is_what_its_name_says(tmp_path: Path) -> None:
 def test_what_cannot_be_saved_is_one_sentence_and_leaves_no_file(tmp_path: Path) -> None:
     for what, name, sentence in (
         (alt.Chart(), "lens.jpg", r"saved as one of \.svg, \.pdf, \.png, \.html, got 'lens\.jpg'"),
-        (go.Figure(), "lens.svg", "Only a chart of Altair can be drawn as SVG, PDF or PNG, got Figure"),
-        (3, "lens.html", "A picture is what xformer.viz returns, got int"),
+        (go.Figure(), "lens.svg", "Only Altair charts can be saved as SVG, PDF or PNG, got Figure"),
+        (3, "lens.html", "A picture is a chart of xformer.viz, got int"),
         ([alt.Chart(), alt.Chart()], "lens.html", "One picture makes one page, got 2"),
     ):
         with pytest.raises(InputError, match=sentence):

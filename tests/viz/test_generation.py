@@ -38,7 +38,7 @@ def test_the_lanes_have_every_token_its_verdict_its_probability_and_their_marks(
     tables = [rows for rows in chart["datasets"].values() if rows and set(rows[0]) <= {"at", "note"}]
     assert {(row["at"], row.get("note")) for rows in tables for row in rows} >= {(2, None), (STEP, "first difference")}
     behind = divergence_by_step(PAIR)["same_context"].tolist().index(False)
-    read = {row["at"] for rows in tables for row in rows if row.get("note") == "they have read different tokens"}
+    read = {row["at"] for rows in tables for row in rows if row.get("note") == "the models have read different tokens"}
     assert min(read) == behind
 
 

@@ -70,7 +70,7 @@ def test_masked_and_broken_cells_are_no_weights() -> None:
 def test_a_frame_of_another_shape_is_refused() -> None:
     layer = FilmLayer("a", "a", 1, ("1", "2"), ("1", "2"))
     frame = Frame(0, {"a": np.zeros((1, 3, 2), np.uint8)}, {}, (), (), ())
-    with pytest.raises(ValueError, match=r"are \(1, 2, 2\) in this film, got \(1, 3, 2\)"):
+    with pytest.raises(ValueError, match=r"are \(1, 2, 2\) in this timeline, got \(1, 3, 2\)"):
         film([frame], [layer])
     with pytest.raises(ValueError, match="begins with"):
         header_of(b"XATT", MAGIC)

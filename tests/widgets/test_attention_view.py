@@ -62,7 +62,7 @@ def test_two_runs_side_by_side_and_two_that_do_not_fit(reading: xformer.Reading)
     view = xformer.attention_view(reading, changed=changed)
     assert len(header_of(view._planes)["layers"][0]["runs"]) == 2
     assert "beside it the same with silence:" in view.html()
-    with pytest.raises(InputError, match="The changed run has to have the shapes of the original"):
+    with pytest.raises(InputError, match="The changed run must have the shapes of the original"):
         xformer.attention_view(reading, changed=[torch.ones(1, 1, 2, 2)])
 
 

@@ -1,8 +1,8 @@
-"""Turn readings into pictures: one call on a `Reading`, or on several, makes a figure.
+"""Charts of readings: each function draws one `Reading`, or compares several.
 
     xformer.viz.lens(reading)
 
-`xformer.analysis` has the table of a picture under the same name.
+The function of the same name in `xformer.analysis` returns the numbers of a chart as a table.
 """
 
 from __future__ import annotations

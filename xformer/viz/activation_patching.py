@@ -1,4 +1,4 @@
-"""Draw interventions: what copied activations restore, and what silencing each head does."""
+"""Draw interventions: the effects of activation patching and of ablating each head."""
 
 from __future__ import annotations
 
@@ -34,16 +34,15 @@ def patching(
     table: pd.DataFrame | None = None,
     dark: bool = False,
 ) -> Chart:
-    """The `MOST_PARTS` parts of one reading that tell most as bars; 0 leaves the other run as it was, 1 is this one's.
+    """Draw the `MOST_PARTS` largest effects of `analysis.patching` as bars: 0 is no effect, 1 the source run's answer.
 
-    Heads have their own hues, the other parts those of their kind; ⇒ marks a copy that turns the answer, and to what. `table`
-    is that of `analysis.patching` where it has been made already.
+    Heads have their own hues, other parts the hue of their kind; ⇒ marks patches that change the answer to the source run's.
 
     Args:
-        readings: The runs to compare.
-        everywhere: Copy parts at every position, not only at the one that decides.
-        out_of: Which reading the parts come from, 0 or 1.
-        table: The table of the analysis, where it exists already.
+        readings: The two runs.
+        everywhere: Patch all positions, not only the one that decides the answer.
+        out_of: The index of the source reading, 0 or 1.
+        table: The table of the analysis, if already computed.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -75,16 +74,16 @@ def patching(
     shares = data["restored"].tolist()
     low, high = min(0.0, *shares), max(1.0, *shares)
     room = 0.22 * (high - low)
-    name, ends = f"share restored: {source} → {into}", [low - (room if low < 0 else 0), high + room]
+    name, ends = f"fraction restored: {source} → {into}", [low - (room if low < 0 else 0), high + room]
     x = alt.X("restored:Q", title=name, scale=alt.Scale(domain=ends, nice=False))
     axis = alt.Axis(labelLimit=260, labelOverlap=False)
-    y = alt.Y("part:N", sort=data["part"].tolist(), title="what is copied", axis=axis)
-    hover = tips("part:N", ("restored:Q", "share restored", "+.6f"), ("difference:Q", "logit difference", "+.6f"))
-    hover += tips(("says:N", "now says"), ("turned:N", "answer turns"))
+    y = alt.Y("part:N", sort=data["part"].tolist(), title="patched part", axis=axis)
+    hover = tips("part:N", ("restored:Q", "fraction restored", "+.6f"), ("difference:Q", "logit difference", "+.6f"))
+    hover += tips(("says:N", "prediction"), ("turned:N", "changes the answer"))
     base = alt.Chart(data).encode(x, y, tooltip=hover)
     ink = theme.pick(theme.TEXT, dark)
     number = {"fontSize": 12, "color": ink}
-    known = pd.DataFrame({"at": [0.0, 1.0], "is": [f"{into} as it was", f"as in {source}"]})
+    known = pd.DataFrame({"at": [0.0, 1.0], "is": [f"{into}, unpatched", f"same as {source}"]})
     rules = alt.Chart(known).mark_rule(color=ink, strokeDash=[4, 3])
     return layered(
         rules.encode(alt.X("at:Q", title=name), tooltip=alt.Tooltip("is:N")),
@@ -92,7 +91,7 @@ def patching(
         base.transform_filter("datum.restored >= 0").mark_text(align="left", dx=5, **number).encode(text="text:N"),
         base.transform_filter("datum.restored < 0").mark_text(align="right", dx=-5, **number).encode(text="text:N"),
         height=24 * len(data) + 144,
-        title=f"Out of {source}, into {into}",
+        title=f"Activations of {source} patched into {into}",
     )
 
 
@@ -105,13 +104,13 @@ def _hue(row: dict[str, object], dark: bool) -> str:
 
 
 FAINT = 0.1
-"""The end of the colour scale where no part carries more: what is next to nothing does not look like much."""
+"""Smallest limit of the colour scale, so that negligible effects stay pale."""
 
 LETTERS = 24
-"""So many letters of names stand side by side over the columns, also on a phone; more stand aslant."""
+"""Letters of column labels that fit side by side, even on a phone; longer labels are slanted."""
 
 UNWRITTEN = 0.005
-"""A share that would be written as 0 is not written."""
+"""Shares below this would round to 0.00 and are not written."""
 
 
 def patching_map(
@@ -128,22 +127,22 @@ def patching_map(
     table: pd.DataFrame | None = None,
     dark: bool = False,
 ) -> Chart:
-    """Draw `analysis.patching_map`: blue is towards the other run; a cell that is not measured is grey.
+    """Draw `analysis.patching_map`: blue moves the prediction towards the source run's; unmeasured cells are grey.
 
-    Rows are layers from the embedding down, columns positions, heads or groups of neurons.
+    Rows are layers, from the embedding down; columns are positions, heads or groups of neurons.
 
     Args:
         reading: The run that is patched.
-        source: The run of the other input.
-        part: What a cell is; see `analysis.patching_map`, as for `answers`, `position`, `exact` and `groups`.
-        answers: The two tokens that are compared.
-        position: The output at which they are.
-        exact: Whether the cells are measured, or the numbers of those that are.
-        groups: The number of groups of neurons in a layer.
-        show: Which of the two values is drawn; without it the measured ones where there are some.
-        chosen: The number of the cell (its row in the table) that has a frame.
-        table: That of `analysis.patching_map` where it has been made already.
-        dark: Whether it stands on a dark page.
+        source: The run that activations are copied from.
+        part: The unit of patching; see `analysis.patching_map` for this, `answers`, `position`, `exact` and `groups`.
+        answers: The two tokens to compare.
+        position: The output position at which they are compared, from 0.
+        exact: Whether to measure all cells, or the indices of the cells to measure.
+        groups: The number of groups of neurons per layer.
+        show: The values to draw; the measured ones by default, if there are any.
+        chosen: The row of the table whose cell is framed.
+        table: The table of the analysis, if already computed.
+        dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -198,31 +197,32 @@ def patching_map(
 
 
 def _columns(table: pd.DataFrame, part: PartKind, *, is_pair: bool) -> list[str]:
-    """What stands above each cell's column."""
+    """The column label of each cell."""
     if part == "head":
         return [str(head + 1) for head in table["head"]]
     if part == "neurons":
         groups = table["group"].tolist()
         ranges = [f"{first}–{last}" for first, last in zip(table["first_neuron"], table["last_neuron"], strict=True)]
-        are_wide_alike = len(set(ranges)) == len(set(groups))
-        return ranges if are_wide_alike else [f"group {group + 1}" for group in groups]
+        is_same_width = len(set(ranges)) == len(set(groups))
+        return ranges if is_same_width else [f"group {group + 1}" for group in groups]
     names = []
     for stack, position, token, other in zip(
         table["stack"], table["position"], table["token"], table["source_token"], strict=True
     ):
-        read = token if token == other else f"{token} → {other}"
-        names.append(f"{f'{stack} ' if is_pair else ''}{position} · {read}")
+        tokens = token if token == other else f"{token} → {other}"
+        names.append(f"{f'{stack} ' if is_pair else ''}{position} · {tokens}")
     return names
 
 
 NAMED = 5
-"""This many of the heads with the largest effects have their names beside them, and of those with the highest scores."""
+"""How many heads are labelled for their effect, and how many for their score."""
 WIDTH, HEIGHT, FONT = 560, 320, 11
-"""What the names are laid out for."""
+"""Size of the plot and of its labels, in CSS pixels, for which labels are placed."""
 
 
 def score_title(score: str) -> str:
-    """A column of `analysis.head_scores` in words: "task" for "task_pattern", "anti-diagonal" for "anti_diagonal"."""
+    """Return the display name of a score of `analysis.head_scores`: "task" for "task_pattern", "anti-diagonal" for
+    "anti_diagonal"."""
     return "task" if score == TASK else score.replace("_", "-")
 
 
@@ -239,21 +239,20 @@ def head_effects(
     table: pd.DataFrame | None = None,
     dark: bool = False,
 ) -> Chart:
-    """Draw `analysis.head_effects` over a score of `analysis.head_scores`.
+    """Plot the effect of ablating each head (`analysis.head_effects`) over a score of `analysis.head_scores`.
 
-    Filled points are measured; hollow ones are not, and stand at their estimate. Names stand beside measured heads only, unless
-    none is measured. `table` is that of `analysis.head_effects` where it has been made already.
+    Filled points are measured, hollow ones estimated. Only measured heads are labelled, unless none is measured.
 
     Args:
         reading: The run.
         score: A column of `analysis.head_scores`.
-        look: "answer" or "source": the positions that count.
+        look: The positions that the score covers: "answer" or "source".
         without_first: Leave the first token out, as a query and as a key.
-        position: The position, from 0.
-        token: The token's id.
-        against: A second key or token to compare with.
-        exact: Measure all heads, or only those given as (layer, head), from 0.
-        table: The table of the analysis, where it exists already.
+        position: The output position, from 0; by default the effect is on the loss, if the right answer is known.
+        token: The id of the token whose logit is measured; the likeliest by default.
+        against: The id of the token it is compared with.
+        exact: Whether to measure all heads, or the (layer, head) pairs to measure, from 0.
+        table: The table of the analysis, if already computed.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -266,7 +265,7 @@ def head_effects(
     """
     scores = head_scores(reading, look=look, without_first=without_first)
     if score not in scores or score in ("layer", "head"):
-        raise InputError(f"A head has the scores {', '.join([TASK, *SCORES, 'induction'])}, got {score!r}.")
+        raise InputError(f"The scores of a head are {', '.join([TASK, *SCORES, 'induction'])}, got {score!r}.")
     if table is None:
         table = effects_table(reading, position=position, token=token, against=against, exact=exact)
     goal = minimal_pairs.title(reading, minimal_pairs.of_run(reading, position, token, against))
@@ -287,8 +286,8 @@ def head_effects(
     title = score_title(score)
     effects = [alt.Tooltip(f"{name}:Q", format="+.4f") for name in ("estimated", "measured")]
     base = alt.Chart(frame).encode(
-        alt.X("score:Q", title=f"{title} score: share of its attention"),
-        alt.Y("effect:Q", title=["added by silencing it", f"to the {goal}"]),
+        alt.X("score:Q", title=f"{title} score (fraction of attention)"),
+        alt.Y("effect:Q", title=["effect of ablation", f"on the {goal}"]),
         tooltip=[*tips("name:N", ("score:Q", f"{title} score", ".3f")), *effects],
     )
     hue = theme.pick(theme.PART_HUES["attention"], dark)

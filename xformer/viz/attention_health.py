@@ -1,7 +1,7 @@
-"""Draw what `AttentionHealth` recorded: any measure as a map of layer × head over the steps, the attention as a film, a report.
+"""Draw the records of `AttentionHealth`: a measure as a map of heads over steps, the patterns as a timeline, and a report.
 
 chart = health_map(health.table(), "entropy_p50")
-film = health_film(record)        the bytes of the training player
+film = health_film(record.tokens, planes, scores=scores, steps=steps)        # bytes for the training player
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from xformer.viz.timeline import Frame, film_layers, head_to_enlarge, pack_film
 from xformer.viz.training_curves import Curves, curve_chart
 
 MOST_STEPS = 60
-"""Columns of a map; of more probes, evenly spread ones are drawn."""
+"""Largest number of columns of a map; more probes are thinned evenly."""
 SHARES = (
     "entropy_p05", "entropy_p50", "entropy_p95", "first_token", "diagonal", "previous", "padding", "future", "induction",
     "twin_distance", "moved",
 )  # fmt: skip
-"""The measures from 0 to 1."""
+"""Measures between 0 and 1."""
 
 
 def health_map(table: pd.DataFrame, measure: str, *, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
-    """A measure of every head over the steps: a row per head, a column per probe. Grey cells are not measured.
+    """Draw a measure of every head over the steps: one row per head, one column per probe. Unmeasured cells are grey.
 
     Args:
         table: From `AttentionHealth.table()` or `HealthRecord.table()`.
@@ -46,7 +46,7 @@ def health_map(table: pd.DataFrame, measure: str, *, dark: bool = False) -> alt.
         The chart.
 
     Raises:
-        InputError: There is no such measure, or no probe yet.
+        InputError: The measure is unknown, or there is no probe yet.
 
     Example:
         >>> import torch, xformer
@@ -93,30 +93,33 @@ def health_film(
     marks: Sequence[tuple[int, str]] = (), live: bool = False, target: tuple[int, int | None] = (1, None),
     target_tokens: Sequence[str] = (),
 ) -> bytes:  # fmt: skip
-    """The patterns of the probe's first input over the steps, for the training player.
+    """Pack the patterns of the probe's first input over the steps, for the training player.
 
     Args:
-        tokens: The labels of the input.
-        planes: The patterns of each step by the path of the layer; see `HealthRecord.planes`.
-        scores: The induction score of each head by step and layer, where it is known.
-        steps: The number of steps of the whole training.
-        marks: Steps with a word each, such as alarms.
-        live: Whether more frames will come.
-        target: How often the player was sent to a step, and which.
-        target_tokens: What the decoder of an encoder-decoder reads.
+        tokens: The token labels of the input.
+        planes: The patterns by step and layer path; see `HealthRecord.planes`.
+        scores: The induction scores of the heads by step and layer path, where known.
+        steps: The length of the training run, in steps.
+        marks: Annotated steps, such as alarms.
+        live: Whether more frames will follow.
+        target: The number of the seek command and the step to go to; see `pack_film`.
+        target_tokens: The labels of the decoder's input, for an encoder-decoder.
+
+    Returns:
+        The packed timeline, see `xformer.viz.timeline`.
 
     Raises:
-        InputError: There are no patterns yet, or they are not of these tokens.
+        InputError: There are no patterns yet, or their size does not match the tokens.
     """
     if not planes:
-        raise InputError("A film has at least one step, got none; call health.step first.")
+        raise InputError("A timeline has at least one step, got none; call health.step first.")
     first = next(iter(planes.values()))
     layers = film_layers(first, tuple(tokens), tuple(target_tokens))
     lanes = {"source": tokens, "decoder reads": target_tokens} if target_tokens else {"reads": tokens}
     frames = [
-        Frame(step, dict(of), {path: list(one) for path, one in scores.get(step, {}).items()}, (), (), ())
-        for step, of in sorted(planes.items())
-        if [codes.shape for codes in of.values()] == [codes.shape for codes in first.values()]
+        Frame(step, dict(codes), {path: list(values) for path, values in scores.get(step, {}).items()}, (), (), ())
+        for step, codes in sorted(planes.items())
+        if [plane.shape for plane in codes.values()] == [plane.shape for plane in first.values()]
     ]
     return pack_film(
         layers, frames, reads=lanes, offset=0, score="induction", steps=max(steps, max(planes)), exact=(),
@@ -126,7 +129,7 @@ def health_film(
 
 @dataclass(frozen=True)
 class HealthReport:
-    """Alarms, loss and maps of one training; a notebook shows it, and `charts` has the figures."""
+    """The alarms, the loss and the maps of one training run, displayed by a notebook; `charts` holds the figures."""
 
     alarms: tuple[Any, ...]
     charts: tuple[Any, ...]
@@ -134,8 +137,9 @@ class HealthReport:
     def _repr_html_(self) -> str:
         from xformer.viz.export import svg  # only here: it needs vl-convert
 
-        heads = ("" if one.head is None else one.head for one in self.alarms)
-        rows = [(one.step, one.rule, one.layer, head, one.reason) for one, head in zip(self.alarms, heads, strict=True)]
+        rows = [
+            (one.step, one.rule, one.layer, "" if one.head is None else one.head, one.reason) for one in self.alarms
+        ]
         words = notebook_html.table(("step", "alarm", "layer", "head", "reason"), rows) if rows else "<p>No alarm.</p>"
         drawn = "".join(f"<details open>{svg([chart])}</details>" for chart in self.charts)
         return notebook_html.card(escape(f"Attention health: {len(rows)} alarms"), words, drawn)
@@ -148,18 +152,21 @@ def report(
     losses: pd.DataFrame,
     measures: Sequence[str] = ("entropy_p50", "score_max"),
 ) -> HealthReport:
-    """The report of `AttentionHealth.report()`.
+    """Build the report that `AttentionHealth.report()` returns.
 
     Args:
-        alarms: The alarms, in their order.
+        alarms: The alarms, in order.
         table: One row per step, layer and head.
-        layers: One row per step and layer; its norms of the stream are drawn.
+        layers: One row per step and layer; not drawn.
         losses: One row per step, with `loss` and `probe_loss` in nats.
-        measures: The measures that are mapped.
+        measures: The measures to draw as maps.
+
+    Returns:
+        The report, with the loss first and a map for each measure that was recorded.
     """
     charts: list[Any] = []
     if len(losses):
-        curves = Curves("Loss", {"loss": "training", "probe_loss": "probe"}, theme.HEAD_HUES[:2], "nats a token")
+        curves = Curves("Loss", {"loss": "training", "probe_loss": "probe"}, theme.HEAD_HUES[:2], "nats per token")
         steps = max(1, int(losses["step"].to_numpy().max()))
         charts.append(curve_chart(losses, curves, steps=steps, dark=False).properties(width=560))
     if len(table):

@@ -39,10 +39,11 @@ from xformer.viz.packing import AnyLayer, exact_weights, pattern_layers, visible
 from xformer.viz.theme import RIGHT, TEXT, WRONG, diverging, head_hue, pick, sequential, vega_scale
 
 LEAST = 1e-4
-"""Where a logarithmic scale begins."""
+"""Start of a logarithmic scale."""
 NOTHING = 1e-12
+"""Replaces smaller weights on a logarithmic scale."""
 MOST_CELLS = 64
-"""The most queries or keys of one head that are drawn one by one; longer patterns are pooled."""
+"""Largest number of queries or keys of one head that are drawn individually; longer patterns are max-pooled."""
 
 
 def attention(
@@ -58,26 +59,23 @@ def attention(
     legend: bool = True,
     dark: bool = False,
 ) -> alt.TopLevelMixin:
-    """Draw the weights of one head as a matrix, `analysis.attention`.
+    """Draw the attention weights of one head as a matrix (`analysis.attention`).
 
-    `scale` is "fixed" from 0 to 1, "own" up to its largest weight, "log" from 0.0001 to 1, or "without_first_token" up to its
-    largest weight besides the first key, which is left out then.
-
-    Masked cells are grey, never the colour of a zero. More than `MOST_CELLS` positions a side are pooled by their largest
-    weight; the cells `around` one, (query, key), are drawn one by one. With the original run `before`: both on one scale, and
-    by how much each weight changed. Cells are squares; with a `height` those of one run share so many pixels, and the axes
-    have short titles.
+    Masked cells are grey, never the colour of a zero. Patterns with more than `MOST_CELLS` positions on a side are max-pooled.
+    With `before`, both runs are drawn on one scale, next to the change of each weight.
 
     Args:
         reading: The run.
         layer: The layer, from 0.
         head: The head, from 0.
-        around: A cell (query, key) around which every cell is kept.
+        around: A cell (query, key) of a long input; only the cells near it are drawn, without pooling.
         before: The original run, to compare with.
-        scale: "fixed" from 0 to 1, "own" to the largest weight, "log", or "without_first_token".
-        height: The height of the chart, in pixels.
-        title: The title of the chart of one run.
-        legend: Whether the chart of one run has a legend.
+        scale: "fixed" (0 to 1), "own" (up to the largest weight), "log" (0.0001 to 1), or "without_first_token" (without the
+            first key, up to the largest of the other weights).
+        height: The height of the matrix in pixels; the axes then have short titles. Ignored with `before`, as are `title` and
+            `legend`.
+        title: The title of the chart.
+        legend: Whether to draw a legend.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -103,13 +101,13 @@ def head_chart(
     legend: bool = True,
     dark: bool = False,
 ) -> alt.Chart:
-    """The cells of a head, as `analysis.attention` has them, as a heatmap."""
+    """Draw a table of `analysis.attention` as a heatmap."""
     frame = pooled(_left_out(frame, scale), MOST_CELLS)
     return _heatmap(frame, "weight", _scale(frame["weight"].to_numpy(), scale, dark), title, dark, height, legend)
 
 
 def _left_out(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
-    """The cells without those of the first key, where a scale is without it; for a logarithm no weight is 0."""
+    """Prepare the cells for a scale: mask the first key for "without_first_token", replace zeros for "log"."""
     if scale == "log":
         return frame.assign(weight=frame["weight"].clip(lower=NOTHING))
     if scale != "without_first_token":
@@ -127,7 +125,7 @@ def _scale(weights: np.ndarray, scale: str, dark: bool) -> dict[str, Any]:
 
 
 def _changed_chart(before: pd.DataFrame, after: pd.DataFrame, scale: str, dark: bool) -> alt.TopLevelMixin:
-    """A head in the original and in a changed run, both on one scale, and by how much each weight changed."""
+    """Draw one head in the original and in a changed run on one scale, and the change of each weight."""
     before, after = _left_out(before, scale), _left_out(after, scale)
     moved = after.assign(weight=after["weight"].fillna(0.0) - before["weight"].fillna(0.0))
     moved["allowed"] = before["allowed"] | after["allowed"]
@@ -145,8 +143,10 @@ def _changed_chart(before: pd.DataFrame, after: pd.DataFrame, scale: str, dark: 
 
 
 def pooled(frame: pd.DataFrame, most: int, *, signed: bool = False) -> pd.DataFrame:
-    """The cells of a head in blocks, at most `most` a side: of each the largest weight, of a difference the one farthest from
-    0. A block is masked where all of it is. Up to `most` positions a side nothing changes."""
+    """Pool the cells of a head into at most `most` blocks on a side; smaller tables are returned unchanged.
+
+    A block takes its largest weight, or with `signed` the weight farthest from 0, and is masked if all its cells are.
+    """
     queries, keys = frame["query"].unique().tolist(), frame["key"].unique().tolist()
     if max(len(queries), len(keys)) <= most:
         return frame
@@ -155,7 +155,7 @@ def pooled(frame: pd.DataFrame, most: int, *, signed: bool = False) -> pd.DataFr
     def blocks(values: np.ndarray) -> np.ndarray:
         return block_max(block_max(values.reshape(len(queries), len(keys)), tall, axis=0), wide, axis=1)
 
-    def named(labels: list[str], n: int) -> list[str]:
+    def block_labels(labels: list[str], n: int) -> list[str]:
         return [
             labels[at] + (f" … {labels[min(at + n, len(labels)) - 1]}" if n > 1 else "")
             for at in range(0, len(labels), n)
@@ -168,7 +168,7 @@ def pooled(frame: pd.DataFrame, most: int, *, signed: bool = False) -> pd.DataFr
         low = -blocks(np.where(allowed, -weight, -np.inf))
         high = np.where(-low > high, low, high)
     seen = np.isfinite(high)
-    return pattern_cells(np.where(seen, high, 0.0), seen, named(queries, tall), named(keys, wide))
+    return pattern_cells(np.where(seen, high, 0.0), seen, block_labels(queries, tall), block_labels(keys, wide))
 
 
 def _heatmap(
@@ -181,7 +181,7 @@ def _heatmap(
     has_legend: bool = True,
 ) -> alt.Chart:
     queries, keys = list(dict.fromkeys(frame["query"])), list(dict.fromkeys(frame["key"]))
-    x, y, limit, legend = "key: what it looks at", "query: the position that looks", 180, alt.Legend()
+    x, y, limit, legend = "key: position attended to", "query: attending position", 180, alt.Legend()
     size: dict[str, Any] = dict(squares(len(queries), len(keys), 30, 420))
     if height is not None:
         x, y, limit, legend = "key", "query", 50, alt.Legend(gradientLength=105, values=[0, 0.5, 1])
@@ -204,16 +204,16 @@ def _heatmap(
 
 
 ROW_WIDTH = 1080
-"""Pixels that the layers share in a row."""
+"""Width in pixels that the layers of a row share."""
 
 MOST_ROLLOUT_CELLS = 20_000
-"""Cells of all layers of a rollout together; of more, evenly spaced layers are drawn."""
+"""Largest number of cells of all layers of a rollout together; beyond it, evenly spaced layers are drawn."""
 
 
 def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -> alt.FacetChart:
-    """`analysis.rollout`: a heatmap for each layer; rows are positions, columns the input tokens that reach them.
+    """Draw attention rollout (`analysis.rollout`), one heatmap per layer: rows are positions, columns input tokens.
 
-    Where all layers have more than `MOST_ROLLOUT_CELLS` cells, evenly spaced layers are drawn, the last one among them.
+    If all layers together have more than `MOST_ROLLOUT_CELLS` cells, only evenly spaced layers are drawn, including the last.
 
     Args:
         reading: The run.
@@ -249,20 +249,22 @@ def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -
 
 
 HEAD_GRID_MOST_CELLS = 12_000
-"""Cells of all heads together; larger patterns are pooled by their maximum, as in the browser."""
+"""Largest number of cells of all heads together; larger patterns are max-pooled, as in the browser."""
 
 DECADES = 4
-"""A logarithmic scale starts at 10 to the power of −4."""
+"""Decades of a logarithmic scale, which starts at 10⁻⁴."""
 
 GAP, TITLES, TOP, WIDE = 8, 150, 24, 620
-"""CSS pixels: between two heads, for the layers' names, for the heads' names, and of all heads."""
+"""CSS pixels: between heads, for the names of layers, for the names of heads, and the width of all heads."""
 
 
 def share_of(
     weights: Float[np.ndarray, "head query key"], runs: Sequence[Float[np.ndarray, "head query key"]], scale: str
 ) -> Float[np.ndarray, "head query key"]:
-    """Where each weight lies on a scale of `viz.attention`, from 0 to 1; NaN where nothing is drawn. `runs` has the heads in
-    each of the runs that are shown on the same scale."""
+    """Map weights to [0, 1] on a scale of `viz.attention`; NaN where nothing is drawn.
+
+    `runs` holds the weights of all runs that share the scale.
+    """
     if scale == "log":
         return np.clip(1 + np.log10(np.maximum(weights, 1e-12)) / DECADES, 0, 1)
     if scale == "fixed":
@@ -277,15 +279,15 @@ def share_of(
 def attention_grid(
     reading: Reading, *, before: Reading | None = None, scale: str = "fixed", dark: bool = False
 ) -> Chart:
-    """Every head of every attention layer as a small map of its weights, rows are queries and columns are keys.
+    """Draw every head of every attention layer as a thumbnail of its pattern: rows are queries, columns are keys.
 
-    `scale` is one of `viz.attention`. With the original run `before` a bar below each head says how far it moved, from 0 to 1;
-    a silenced head is crossed out. Masked cells are grey.
+    Masked cells are grey, and ablated heads are crossed out. With `before`, a bar below each head shows how far its pattern
+    moved, from 0 to 1.
 
     Args:
         reading: The run.
         before: The original run, to compare with.
-        scale: "fixed" from 0 to 1, "own" to the largest weight, "log", or "without_first_token".
+        scale: A scale of `viz.attention`: "fixed", "own", "log" or "without_first_token".
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -302,10 +304,10 @@ def attention_grid(
     shares, moved = [], []
     for layer, *others in zip(*runs, strict=True):
         weights = [_weights(one, side, scale) for one in (layer, *others)]
-        # The first column is without the first key already, and stays.
+        # The first column already leaves out the first key, so it is kept.
         shares.append(share_of(weights[0], weights, "own" if scale == "without_first_token" else scale))
         moved += [layer.moved_from(other).tolist() for other in others]
-    own = "share of its largest weight"
+    own = "relative to the head’s largest weight"
     titles = {"own": own, "without_first_token": f"{own}, without the first key"}
     log = {"labelExpr": f"format(pow(10, {DECADES} * (datum.value - 1)), '~g')"} if scale == "log" else {}
     crossed = [(number, head) for number, layer in enumerate(runs[0]) for head in layer.silenced]
@@ -315,7 +317,7 @@ def attention_grid(
 
 
 def _weights(layer: AnyLayer, side: int, scale: str) -> Float[np.ndarray, "head row col"]:
-    """The weights of each head, pooled; NaN where masked, and at the first key where the scale leaves it out."""
+    """The pooled weights of each head, without the first key if the scale leaves it out; NaN where masked."""
     small = layer.reduced(side)
     codes = small.planes.copy()
     if scale == "without_first_token":
@@ -334,14 +336,14 @@ def heads_grid(
     dark: bool = False,
     **legend: Any,
 ) -> Chart:
-    """A row a layer, a column a head, each head as a small map.
+    """Draw heads as thumbnails, one row per layer and one column per head.
 
     Args:
         titles: The names of the layers.
-        shares: The weights of each layer from 0 to 1; NaN where masked, infinite where it is not a number.
-        moved: How far each head moved, as a bar below it.
-        crossed: The (layer, head) that are crossed out.
-        framed: The (layer, head) with a frame.
+        shares: The weights of each layer, from 0 to 1; NaN where masked, infinite where not a number.
+        moved: How far each head moved, drawn as a bar below it.
+        crossed: The (layer, head) pairs to cross out.
+        framed: The (layer, head) pair to frame.
         dark: Whether to draw on a dark background.
         legend: Options of the legend.
     """
@@ -385,18 +387,18 @@ def heads_grid(
     above = alt.Chart(pd.DataFrame(heads)).mark_text(fontSize=12)
     hue = alt.Color("hue:N", scale=None)
     layers += [beside.encode(*axes, text="text:N"), above.encode(*axes, text="text:N", color=hue)]
-    # Each part has colours of its own: one legend, that of the weights.
+    # With independent colour scales, only the weights have a legend.
     return layered(*layers).resolve_scale(color="independent").properties(width=width, height=height)
 
 
 MOST_ARCS = 600
-"""The most arcs that are drawn; the weakest are left out."""
+"""Largest number of arcs; the weakest beyond it are left out."""
 
 ARCS_LEAST = 5 / 253
-"""A weaker arc, as a share of the scale, is not drawn in the browser either."""
+"""Weakest arc that is drawn, as a fraction of the scale; the same as in the browser."""
 
 WIDTH, PITCH, TALLEST = 300, 26, 760
-"""CSS pixels from side to side, from token to token, and from the first to the last one at most."""
+"""CSS pixels: the width, the distance between tokens, and the largest height."""
 
 _CURVE = np.linspace(0.0, 1.0, 17)
 
@@ -410,21 +412,23 @@ def attention_arcs(
     scale: str = "fixed",
     dark: bool = False,
 ) -> alt.TopLevelMixin:
-    """Each weight of some heads of an attention layer as an arc, the thicker the larger, in the hue of its head.
+    """Draw the attention weights of some heads of a layer as arcs in the hue of the head; larger weights are thicker.
 
-    `scale` is one of `viz.attention`. With the original run `before`: both side by side on one scale. Of more than `MOST_ARCS`
-    the weakest are left out. Raises `EditError` for a head that the layer does not have.
+    Beyond `MOST_ARCS` arcs, the weakest are left out. With `before`, both runs are drawn side by side on one scale.
 
     Args:
         reading: The run.
         layer: The layer, from 0.
         heads: The heads, from 0.
         before: The original run, to compare with.
-        scale: "fixed" from 0 to 1, "own" to the largest weight, "log", or "without_first_token".
+        scale: A scale of `viz.attention`: "fixed", "own", "log" or "without_first_token".
         dark: Whether to draw on a dark background.
 
     Returns:
         The chart; `viz.save` writes it to a file.
+
+    Raises:
+        EditError: The run has no such layer, or the layer no such head.
 
     Example:
         >>> import xformer
@@ -450,12 +454,14 @@ def attention_arcs(
 def _arcs(
     layer: AnyLayer, heads: Sequence[int], shares: Float[np.ndarray, "head query key"], title: str, dark: bool
 ) -> Chart:
-    """The arcs of one run: those of the largest weights last, so that they lie on top."""
+    """Draw the arcs of one run, the largest weights last so that they lie on top."""
     _, n_query, n_key = layer.shape
     height = min(TALLEST, max(150, PITCH * max(n_query, n_key)))
     rows = []
-    for of, query, key in np.argwhere(np.nan_to_num(shares) >= ARCS_LEAST).tolist():
-        rows.append((shares[of, query, key], f"head {heads[of] + 1}", (query + 0.5) / n_query, (key + 0.5) / n_key))
+    for index, query, key in np.argwhere(np.nan_to_num(shares) >= ARCS_LEAST).tolist():
+        rows.append(
+            (shares[index, query, key], f"head {heads[index] + 1}", (query + 0.5) / n_query, (key + 0.5) / n_key)
+        )
     table = pd.DataFrame(sorted(rows)[-MOST_ARCS:], columns=["share", "head", "start", "end"])
     thickest = min(2.7, 0.6 * height / max(n_query, n_key))
     share = table["share"]
@@ -476,7 +482,7 @@ def _arcs(
             strokeWidth=alt.StrokeWidth("width:Q", scale=None, legend=None),
         )
     )
-    words = []  # the tokens of each side, as many as have room, under the word for what they are
+    words = []  # the tokens on each side, as many as fit, below their heading
     for x, what, labels in ((0, "query", layer.query_labels), (1, "key", layer.key_labels)):
         every = -int(-13 * len(labels) // height)
         texts = [f"{i} {visible(text)}" if x == 0 else f"{visible(text)} {i}" for i, text in enumerate(labels)]
@@ -488,11 +494,11 @@ def _arcs(
 
 
 ATOM = 26
-"""Pixels from token to token of a reaction."""
+"""Pixels between two tokens of a reaction."""
 
 
 def atom_mapping(reading: Reading, *, layer: int, head: int, dark: bool = False) -> Chart:
-    """`analysis.atom_mapping`: lines as strong as their weight; another colour and a dash where the elements do not agree.
+    """Draw `analysis.atom_mapping`: line width is the weight; lines between different elements are dashed, in another colour.
 
     Args:
         reading: The run.
@@ -521,7 +527,7 @@ def atom_mapping(reading: Reading, *, layer: int, head: int, dark: bool = False)
         x=[x[position] for position in frame["product"]], x2=[x[position] for position in frame["reactant"]], y=0.93, y2=0.07,
         elements=["the same" if agrees else "differ" for agrees in frame["agrees"]],
     )  # fmt: skip
-    hover = tips(("product_token", "atom of the product"), ("reactant_token", "atom of the reactants"))
+    hover = tips(("product_token", "product atom"), ("reactant_token", "reactant atom"))
     hover += tips(("weight:Q", "", ".4f"), "elements:N")
     across = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-1, width], nice=False))
     colours = alt.Scale(domain=["the same", "differ"], range=[RIGHT.colour[dark], WRONG.colour[dark]])

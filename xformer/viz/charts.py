@@ -1,4 +1,4 @@
-"""What several charts share: layers over one table, colour scales, cells, lanes of tokens, small maps and labels."""
+"""Helpers shared by the charts: layers over one table, colour scales, tooltips, token lanes, thumbnails and labels."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Chart = alt.LayerChart | alt.FacetChart
 
 
 def layered(*charts: Any, **properties: Any) -> Chart:
-    """`altair.layer`, three times as fast where all charts show one table: Altair would serialise it once for each layer.
+    """Layer charts as `altair.layer` does, three times as fast if all share one table, which Altair would serialise per layer.
 
     Args:
-        charts: The layers, from the back to the front.
-        properties: Properties of the layered chart, such as height and title.
+        charts: The layers, from back to front.
+        properties: Properties of the layered chart, such as its height and title.
     """
     data = charts[0].data
     if data is alt.Undefined or any(chart.data is not data for chart in charts):
@@ -38,11 +38,11 @@ def layered(*charts: Any, **properties: Any) -> Chart:
 
 
 def inks(stops: Sequence[str], values: ArrayLike, low: float, high: float) -> list[str]:
-    """The colour of a text on each cell of a heatmap: light on dark cells and dark on light ones.
+    """Return the text colour for each cell of a heatmap: light on dark cells and dark on light ones.
 
     Args:
         stops: The colours of the scale, from `low` to `high`.
-        values: The numbers in the cells; those beyond the scale have the colour of its end, NaN that of its middle.
+        values: The values of the cells; those outside the scale are clamped, and NaN counts as the middle.
         low: The start of the scale.
         high: The end of the scale.
     """
@@ -51,38 +51,38 @@ def inks(stops: Sequence[str], values: ArrayLike, low: float, high: float) -> li
 
 
 def written() -> Any:
-    """The colour of a text by its column `ink` (see `inks`), without a scale that would merge with that of the cells."""
+    """Colour text by its column `ink` (see `inks`), without a scale, which Vega would merge with that of the cells."""
     return alt.condition(alt.datum.ink == "#ffffff", alt.value("#ffffff"), alt.value(theme.TEXT[0]))
 
 
 def inline(frame: pd.DataFrame) -> dict[str, Any]:
-    """The rows of a table as inline data. Streamlit sends a table itself as Arrow, in which Vega finds no lists."""
+    """Return the rows of a table as inline data. Streamlit sends tables as Arrow, from which Vega cannot read lists."""
     return {"values": json.loads(str(frame.round(4).to_json(orient="records")))}
 
 
 SIDES = {"above": (0, -1), "right": (1, 0), "below": (0, 1), "left": (-1, 0)}
-"""The sides of a point, in the order in which they are tried, and where each lies."""
+"""The sides of a point, in the order in which they are tried, with their directions."""
 
-_LETTER, _LINE = 0.62, 1.1  # of the font's size: how wide a letter is, and how high a line
+_LETTER, _LINE = 0.62, 1.1  # width of a letter and height of a line, relative to the font size
 
 
 def head_titles(reading: Reading, table: pd.DataFrame) -> list[str]:
-    """The heads of a table with the columns layer and head, in words."""
+    """Return the display names of the heads in a table with the columns layer and head."""
     pairs = zip(table["layer"], table["head"], strict=True)
     return [head_title(path, head, is_pair=reading.is_pair) for path, head in pairs]
 
 
 def numbered(table: pd.DataFrame) -> list[str]:
-    """Each position with its token, "3 · 12", so that repeats stay distinct; the position alone where it has none."""
+    """Return each position with its token, "3 · 12", so that repeated tokens stay distinct, or the position alone."""
     return [f"{at} · {text}" if text else str(at) for at, text in zip(table["position"], table["token"], strict=True)]
 
 
 PADDED = alt.AutoSizeParams(type="pad")
-"""The axes stand outside of the width and the height, which are those of the cells."""
+"""Excludes the axes from the width and height, which are then those of the cells."""
 
 
 def squares(n_rows: int, n_columns: int, largest: int, most: int) -> dict[str, int]:
-    """The size of a chart whose cells are squares of up to `largest` pixels, its longer side at most `most` where they fit."""
+    """Return the size of a chart with square cells of 6 to `largest` pixels whose longer side is about `most` at most."""
     cell = max(6, min(largest, most // max(n_rows, n_columns)))
     return {"width": cell * n_columns, "height": cell * n_rows}
 
@@ -97,14 +97,14 @@ def place_labels(
     size: float = 12.0,
     gap: float = 7.0,
 ) -> list[str]:
-    """Choose a side of each point for its label, so that no labels overlap.
+    """Choose a side of each point for its label so that labels do not overlap.
 
     Args:
         points: The points, in any unit; they fill `width` × `height` pixels.
         texts: The labels.
-        first: Which labels are always drawn, and placed before the others.
-        width: Pixels of the plot.
-        height: Pixels of the plot.
+        first: Which labels are placed first and always drawn.
+        width: The width of the plot, in pixels.
+        height: The height of the plot, in pixels.
         size: The font size.
         gap: The radius of a point.
 
@@ -128,7 +128,7 @@ def place_labels(
 
 
 def label_layers(base: alt.Chart, text: str, *, size: float = 12.0, gap: float = 7.0, **look: Any) -> list[alt.Chart]:
-    """One layer of text for each side; the table of `base` has the sides in its column `side`."""
+    """Return one text layer per side; the table of `base` has the sides in its column `side`."""
     beside = {
         "above": {"dy": -gap, "baseline": "bottom"},
         "right": {"dx": gap, "align": "left", "baseline": "middle"},
@@ -153,59 +153,59 @@ def _collides(box: Float[np.ndarray, "4"], others: Float[np.ndarray, "other 4"])
 
 
 def heat(field: str, stops: Sequence[str], low: float, high: float, **look: Any) -> alt.Color:
-    """A colour by a number, on the fixed domain from `low` to `high`; `look` has the title and the legend."""
+    """Encode a number as colour on the fixed domain from `low` to `high`; `look` holds the title and legend."""
     return alt.Color(field, scale=alt.Scale(**theme.vega_scale(list(stops), low, high)), **look)
 
 
 def hues(field: str, names: Sequence[Any], colours: Sequence[str], **look: Any) -> alt.Color:
-    """A colour for each of some names, in their order; `look` has the title and the legend."""
+    """Encode categories as colours, in order; `look` holds the title and legend."""
     return alt.Color(field, scale=alt.Scale(domain=list(names), range=list(colours)), **look)
 
 
 def tips(*columns: str | tuple[str, ...]) -> list[alt.Tooltip]:
-    """The lines of a hover: "part:N", or a column, its title ("" for its name) and its format: ("part:Q", "share", "+.6f")."""
-    named = ((column,) if isinstance(column, str) else column for column in columns)
-    looks: list[tuple[str, Any]] = [(of, zip(("title", "format"), look, strict=False)) for of, *look in named]
-    return [alt.Tooltip(of, **{name: text for name, text in look if text}) for of, look in looks]
+    """Build tooltip lines from columns: "part:N", or (column, title, format); the title "" is the column name."""
+    lines = ((column,) if isinstance(column, str) else column for column in columns)
+    looks: list[tuple[str, Any]] = [(column, zip(("title", "format"), look, strict=False)) for column, *look in lines]
+    return [alt.Tooltip(column, **{name: text for name, text in look if text}) for column, look in looks]
 
 
 def above(title: str) -> dict[str, str]:
-    """The title of a chart; a chart without one has no room for it."""
+    """Return the title property of a chart; an empty title takes no space."""
     return {"title": title} if title else {}
 
 
 def unseen(masked: str, broken: str, dark: bool) -> list[dict[str, str]]:
-    """The `condition` of a colour whose cells are grey where they are `masked` and loud where they are no numbers."""
+    """Return the colour `condition` that draws `masked` cells grey and `broken` ones (not a number) in a warning colour."""
     return [{"test": masked, "value": theme.pick(theme.MASKED, dark)}, {"test": broken, "value": theme.BROKEN}]
 
 
 def pixel_axes(width: float, height: float) -> tuple[alt.X, alt.Y]:
-    """Invisible axes of a drawing in its own units, from the upper left corner."""
+    """Return invisible axes of a drawing in pixels, from the upper left corner."""
     across, down = (alt.Scale(domain=ends, nice=False, zero=False) for ends in ([0, width], [height, 0]))
     return alt.X("x:Q", scale=across, axis=None), alt.Y("y:Q", scale=down, axis=None)
 
 
 def mix(one: str, other: str, share: float) -> str:
-    """Mix two colours in sRGB, as CSS does, with `share` of the second."""
+    """Mix two colours in sRGB, as CSS does; `share` is the share of the second."""
     pairs = ((int(one[i : i + 2], 16), int(other[i : i + 2], 16)) for i in (1, 3, 5))
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
 
 
 CHIPS = {"right": ("#0b8f6a", 0.7, 0.14), "wrong": ("#d55e00", 1.0, 0.18)}
-"""The hue of a token's box by its verdict, and how much of it the border and the inside have."""
+"""The hue of a token's box by verdict, and its share in the border and in the fill."""
 
 
 def token_lanes(
     tokens: pd.DataFrame, *, columns: int, title: str, hues: Mapping[str, str] | None = None, dark: bool = False
 ) -> list[alt.Chart]:
-    """Layers of lanes of tokens, a box for each token with its verdict and its probability.
+    """Draw lanes of tokens: a box for each token, with its verdict and probability.
 
     Args:
-        tokens: A row for each token: lane, at (its column), token, kind ("right", "wrong" or "plain") and probability, which
-            is not a number where there is none.
+        tokens: One row per token: lane, at (its column), token, kind ("right", "wrong" or "plain") and probability (NaN for
+            none).
         columns: The number of columns.
-        title: What the columns are.
-        hues: A colour for some of the lanes.
+        title: The title of the horizontal axis.
+        hues: The colours of lanes that have a colour key.
         dark: Whether to draw on a dark background.
     """
     ground, ink = theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark)
@@ -245,7 +245,7 @@ GREY, LOUD = ".", "!"
 
 
 def pool_maps(maps: Float[np.ndarray, "map row col"], side: int) -> Float[np.ndarray, "map row col"]:
-    """Maps with at most `side` cells on either axis: the largest value of a block stands for it, NaN where all of it is NaN."""
+    """Max-pool maps to at most `side` cells on either axis; a block is NaN only if all of it is."""
     maps = np.where(np.isnan(maps), -np.inf, maps)
     for axis in (1, 2):
         maps = block_max(maps, factor(maps.shape[axis], side), axis)
@@ -261,12 +261,12 @@ def small_maps(
     dark: bool = False,
     **legend: Any,
 ) -> alt.Chart:
-    """The cells of many small maps: of each map a letter a cell is sent, which the browser takes apart.
+    """Draw the cells of many thumbnails. Each map is sent as a string with one letter per cell, which the browser decodes.
 
     Args:
-        frames: Where each map stands: x, y, x2 and y2.
-        maps: The values of each map, from 0 to 1; NaN where masked, infinite where it is not a number.
-        axes: Those of `pixel_axes`.
+        frames: The rectangle of each map: x, y, x2 and y2.
+        maps: The values of each map, from 0 to 1; NaN where masked, infinite where not a number.
+        axes: The axes, from `pixel_axes`.
         title: The title of the scale.
         dark: Whether to draw on a dark background.
         legend: Further options of the legend.

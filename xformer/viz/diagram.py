@@ -1,10 +1,10 @@
-"""Describe the picture of a model: its parts, how they are joined, and the real shapes and counts of each.
+"""Describe the diagram of a model: its parts, their connections, and the shape and parameter count of each.
 
     described(reading)      ->      Diagram(stacks, boxes, arrows)
 
-Nothing is drawn here. A box stands on the residual stream, an arrow says what flows into what, and one layer of a stack
-stands for all of them (`Box.repeats`). An external model is described by what was found in one run of it, not by the name of
-its family: parts that were not found are not drawn, and an equation is written only where it follows from what was found.
+Nothing is drawn here. Boxes are placed along the residual stream, arrows connect them, and one layer of a stack represents all
+of them (`Box.repeats`). An external model is described by what one run recorded, not by the name of its family: parts that
+were not recorded are left out, and an equation is given only where the recording implies it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from xformer.reading import Reading
 Kind = Literal["tokens", "embedding", "positions", "attention", "feed_forward", "norm", "sum", "output"]
 
 Place = Literal["stream", "above", "rise"]
-"""On the residual stream · above it, off the stream · on the way up from the stream into a sublayer (pre-norm)."""
+"""On the residual stream, above it, or on the branch that leads from the stream into a sublayer (pre-norm)."""
 
 Flow = Literal["stream", "residual", "branch", "add", "inside", "memory"]
-"""Along the stream · past a sublayer · through a sublayer · positions added to the stream · positions that act inside
-attention · the encoder's output, which cross-attention reads keys and values from."""
+"""Along the stream, past a sublayer, through a sublayer, positions added to the stream, positions that act inside attention,
+or the encoder's output, which provides the keys and values of cross-attention."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """One part of the picture.
+    """One part of the diagram.
 
-    `shape` is that of its output for one input, and `activation` the name under which a trace keeps that output (None
-    where a trace has none). `parameters` counts one such part, of which the model has `repeats`. `sublayer` counts the
-    sublayers inside a layer; None stands outside the layers.
+    `shape` is the shape of its output for one input, and `activation` the name of that output in a trace (None if it is not
+    recorded). `parameters` counts one instance of the part, of which the model has `repeats`. `sublayer` is the index of the
+    sublayer inside its layer, or None for parts outside the layers.
     """
 
     id: str
@@ -69,7 +69,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Arrow:
-    """What flows from one box into another, both named by their ids."""
+    """A connection from one box to another, given by their ids."""
 
     source: str
     target: str
@@ -78,7 +78,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class StackFrame:
-    """The layers of one stack, drawn once: how many there are, and how many sublayers each has."""
+    """The layers of one stack, drawn once: their number, and the number of sublayers of each."""
 
     name: str
     title: str
@@ -88,7 +88,7 @@ class StackFrame:
 
 @dataclass(frozen=True)
 class Diagram:
-    """A whole model as a picture to be drawn; see `Box`, `Arrow` and `StackFrame`."""
+    """The diagram of a whole model; see `Box`, `Arrow` and `StackFrame`."""
 
     title: str
     norm: str
@@ -96,25 +96,25 @@ class Diagram:
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
     total: int | None = None
-    """The learned numbers of the whole model, where those of its boxes are not known one by one."""
+    """The number of parameters of the whole model, if the counts of its boxes are unknown."""
 
     def __getitem__(self, box_id: str) -> Box:
         return next(box for box in self.boxes if box.id == box_id)
 
     @property
     def n_parameters(self) -> int:
-        """The learned numbers of all boxes, repeats included: those of the whole model."""
+        """The number of parameters of the whole model: of all boxes, including repeats."""
         return sum(box.parameters * box.repeats for box in self.boxes) if self.total is None else self.total
 
     def frame(self) -> pd.DataFrame:
-        """The parts as a table: what each is, its output shape, its parameters, and how many of it there are."""
+        """Return the parts as a table: description, output shape, parameter count and repeats of each."""
         columns = ("stack", "title", "what", "equation", "detail", "shape", "parameters", "repeats", "activation")
         rows = [{**vars(box), "shape": box.shape_text} for box in self.boxes]
         return pd.DataFrame(rows, columns=pd.Index(columns))
 
 
 def described(reading: Reading) -> Diagram:
-    """The parts of the model of a reading and how they are joined, with the shapes that they have for its input."""
+    """Describe the model of a reading, with the shapes for its input."""
     shape, subject = reading.subject.shape, reading.subject
     if isinstance(subject, TaskModel):
         example, config = reading.example, subject.model.config
@@ -128,7 +128,7 @@ def described(reading: Reading) -> Diagram:
 
 
 def diagram(config: ModelConfig, n_tokens: int, n_target: int | None = None) -> Diagram:
-    """Describe a model of ours that reads `n_tokens` tokens (an encoder-decoder: and writes `n_target`)."""
+    """Describe a model of this library that reads `n_tokens` tokens (and, as an encoder-decoder, `n_target` target tokens)."""
     if n_target is None:
         parts = [_OwnParts(config, config.architecture, n_tokens, is_pair=False)]
     else:
@@ -150,7 +150,7 @@ def _joined(architecture: str, d_model: int, stacks: list[_OwnParts] | list[_Fou
 
 
 class _Walk:
-    """Collects the boxes and arrows of one stack in the order in which the input meets them."""
+    """Collects the boxes and arrows of one stack in the order of the forward pass."""
 
     def __init__(self, parts: _OwnParts | _FoundParts) -> None:
         self.parts, self.tip = parts, ""  # the id of the box that the stream has reached
@@ -158,7 +158,7 @@ class _Walk:
         self.arrows: list[Arrow] = []
 
     def build(self, memory: _Walk | None) -> None:
-        """Walk along the stream once; `memory` is the encoder that a decoder's cross-attention reads."""
+        """Walk along the stream once; `memory` is the encoder that cross-attention attends to."""
         parts = self.parts
         self._extend(parts.input())
         self._extend(parts.embedding())
@@ -166,7 +166,7 @@ class _Walk:
             positions = parts.positions()
             self.boxes.append(positions)
             if parts.positions_act_on == "stream":
-                what = "Adds the position's vector to the token's, number by number."
+                what = "Adds the position vector to the token vector, element by element."
                 name = f"{parts.layer}resid_pre"
                 self._extend(parts.box("pos_sum", "sum", "Sum", what, equation="x + p", activation=name))
                 self.arrows.append(Arrow(positions.id, self.tip, "add"))
@@ -177,7 +177,7 @@ class _Walk:
                 self._extend(box)
 
     def _sublayer(self, index: int, name: str, memory: _Walk | None) -> None:
-        """A sublayer in its residual connection: pre x + f(Norm(x)), post Norm(x + f(x)), none x + f(x)."""
+        """Add a sublayer with its residual connection: pre x + f(Norm(x)), post Norm(x + f(x)), none x + f(x)."""
         parts, before, place = self.parts, self.tip, self.parts.norm_place
         entry = before
         if place == "pre":
@@ -193,8 +193,8 @@ class _Walk:
         elif name != "ffn" and parts.positions_act_on not in ("nothing", "stream"):
             self.arrows.append(Arrow(f"{parts.stack}.positions", box.id, "inside"))
         end = parts.layer + {"ffn": "resid_post", "cross_attn": "resid_cross"}.get(name, "resid_mid")
-        what = f"Adds what {'the feed-forward made' if name == 'ffn' else 'attention found'} to the stream, number by number."
-        # With post-norm the trace keeps the stream after the norm, so the bare sum has no name of its own.
+        what = f"Adds the output of {'the feed-forward' if name == 'ffn' else 'attention'} to the stream, element by element."
+        # With post-norm the trace records the stream after the norm, so the sum itself has no name.
         more = {"equation": "x + f(x)", "activation": None if place == "post" else end}
         self._extend(parts.box(f"{name}_sum", "sum", "Sum", what + parts.about_sums, index=index, **more), "residual")
         self.arrows.append(Arrow(box.id, self.tip, "branch"))
@@ -202,7 +202,7 @@ class _Walk:
             self._extend(parts.norm(f"{name}_norm", end, index, "after the sum"))
 
     def _extend(self, box: Box, flow: Flow = "stream") -> None:
-        """Go on along the stream to a new box."""
+        """Append a box to the stream."""
         self.boxes.append(box)
         if self.tip:
             self.arrows.append(Arrow(self.tip, box.id, flow))
@@ -210,15 +210,15 @@ class _Walk:
 
 
 class _OwnParts:
-    """The boxes of one stack of our own model; `is_pair` says that it is one of an encoder-decoder's two."""
+    """The boxes of one stack of a model of this library; `is_pair` means that it belongs to an encoder-decoder."""
 
     about_sums = ""
 
     def __init__(self, config: ModelConfig, stack: str, length: int, *, is_pair: bool) -> None:
         self.config, self.stack, self.length, self.is_pair = config, stack, length, is_pair
         self.counts = {part.name: part.count for part in parameters_by_part(config)}
-        self.once = f"{stack}." if is_pair else ""  # the prefix in the trace of what a stack has once
-        self.layer = f"{stack}.0."  # … and of what each of its layers has
+        self.once = f"{stack}." if is_pair else ""  # prefix, in the trace, of activations that a stack has once
+        self.layer = f"{stack}.0."  # … and of those of its first layer
         self.n_layers, self.norm_place, self.vectors = config.n_layers, config.norm, (1, length, config.d_model)
         crosses = is_pair and stack == "decoder"
         self.sublayers = [*(["self_attn", "cross_attn"] if crosses else ["attn"]), *(["ffn"] if config.d_ff else [])]
@@ -231,7 +231,9 @@ class _OwnParts:
 
     def input(self) -> Box:
         if side := self.config.image:
-            what = f"An image of {side}×{side} pixels, each a whole number from 0 (paper) to {self.config.n_inputs - 1} (ink)."
+            what = (
+                f"An image of {side}×{side} pixels, each an integer from 0 (paper) to {self.config.n_inputs - 1} (ink)."
+            )
             return self.box("tokens", "tokens", "Image", what, shape=(1, side * side))
         title = {"encoder": "Source", "decoder": "Target"}[self.stack] if self.is_pair else "Input"
         what = _of_tokens(self.length, self.config.vocab_size)
@@ -240,8 +242,8 @@ class _OwnParts:
     def embedding(self) -> Box:
         config = self.config
         if config.image:
-            what = f"Cuts the image into {config.n_patches} patches and maps the {config.patch**2} pixels of each to "
-            what += f"{config.d_model} numbers; a learned class token goes first."
+            what = f"Splits the image into {config.n_patches} patches and maps the {config.patch**2} pixels of each to "
+            what += f"a vector of {config.d_model} numbers; a learned class token comes first."
             return self.box(
                 "embed", "embedding", "Patches", what, equation="[class; p·W + b]", activation="embed",
                 detail=f"{config.n_patches} of {config.patch}×{config.patch}", parameters=self.counts["patch embedding"],
@@ -250,12 +252,12 @@ class _OwnParts:
         tables = 2 if self.is_pair and not config.tied_source else 1
         scale = f"√{config.d_model}" if config.scale_embeddings else ""
         what = "Looks up the learned vector of each token"
-        what += f"{scale and ', times '}{scale}: {config.d_model} numbers per token."
+        what += f"{scale and ', scaled by '}{scale}: {config.d_model} numbers per token."
         return self.box(
             "embed", "embedding", "Embedding", what, equation=f"E[token]{scale and ' · '}{scale}",
             detail=f"{config.vocab_size} tokens", activation=f"{self.once}embed",
             parameters=0 if shared else self.counts["token embedding"] // tables,
-            note="shares its table with the source" if shared else "",
+            note="shares its weights with the source embedding" if shared else "",
         )  # fmt: skip
 
     def positions(self) -> Box:
@@ -275,12 +277,12 @@ class _OwnParts:
         config, title, mask = self.config, "Self-attention", "full"
         if memory is not None and name == "cross_attn":
             title, n_source = "Cross-attention", memory.parts.vectors[1]
-            what = f"In every head, each target position looks at all {n_source} encoded source positions."
+            what = f"In every head, each target position attends to all {n_source} encoded source positions."
         else:
             causal = bool(config.causal) and not (self.is_pair and self.stack == "encoder")
             component = config.mask_component
             mask, seen = component.picture(config, causal=causal), component.seen(config, causal=causal)
-            what = f"In every head, each position looks at {seen} and takes a weighted average of their values."
+            what = f"In every head, each position attends to {seen} and takes a weighted average of their values."
         return self.box(
             name, "attention", title, what, index=index, place="above", equation=f"softmax(q·kᵀ/√{config.d_head})·v",
             detail=config.kv_component.detail(config), activation=f"{self.layer}{name}.out", heads=config.n_heads,
@@ -289,7 +291,7 @@ class _OwnParts:
 
     def feed_forward(self, index: int) -> Box:
         config, component = self.config, self.config.ffn_component
-        what = f"On each position alone: maps {config.d_model} numbers to {config.d_ff}, {component.effect}, and maps back."
+        what = f"At each position alone: maps {config.d_model} numbers to {config.d_ff}, {component.effect}, and maps back."
         return self.box(
             "ffn", "feed_forward", "Feed-forward", what, index=index, place="above", equation=component.equation(config),
             detail=f"{config.d_model} → {config.d_ff} → {config.d_model}", activation=f"{self.layer}ffn.out",
@@ -312,24 +314,24 @@ class _OwnParts:
         config = self.config
         if self.is_pair and self.stack == "encoder":
             return None
-        scores = f"Scores each of the {config.vocab_size} tokens at every position"
+        scores = f"Computes a logit for each of the {config.vocab_size} tokens at every position"
         matrix = "Eᵀ" if config.tied_output else "W"
         return self.box(
-            "output", "output", "Output", f"{scores}; a softmax turns the scores into probabilities.",
+            "output", "output", "Output", f"{scores}; a softmax turns the logits into probabilities.",
             equation=f"x·{matrix}{' + b' if config.output_bias else ''}",
-            detail=f"{config.vocab_size} scores", shape=(1, self.length, config.vocab_size), activation="logits",
+            detail=f"{config.vocab_size} logits", shape=(1, self.length, config.vocab_size), activation="logits",
             parameters=self.counts.get("output", 0),
-            note="shares its matrix with the embedding" if config.tied_output else "",
+            note="shares its weights with the embedding" if config.tied_output else "",
         )  # fmt: skip
 
 
 def _of_tokens(n: int, n_inputs: int) -> str:
     tokens = "1 token" if n == 1 else f"{n} tokens"
-    return f"The input as {tokens}: one whole number from 0 to {n_inputs - 1:,} at each position."
+    return f"The input as {tokens}: one integer from 0 to {n_inputs - 1:,} at each position."
 
 
 class _FoundParts:
-    """The boxes of one stack of an external model, from one reading that holds all activations."""
+    """The boxes of one stack of an external model, from a reading with all activations."""
 
     def __init__(self, reading: Reading, stack: Any) -> None:
         shape = reading.subject.shape
@@ -341,7 +343,7 @@ class _FoundParts:
         self.vectors, self.norm_place = (1, len(reading.ids(stack)), shape.d_model), shape.norm
         self.about_sums = ""
         if shape.joined:
-            self.about_sums = " Attention and feed-forward of this model read the same stream and are added at once."
+            self.about_sums = " Attention and feed-forward of this model read the same stream and are added together."
         turned = [name for name in reading if name.startswith("pos_angles")]
         biased = [name for name in reading if name.startswith(stack) and name.endswith("pos_bias")]
         self.positions_act_on, self.positions_name = "stream", f"{self.once}pos_embed"
@@ -363,7 +365,7 @@ class _FoundParts:
         pixels = (self.reading.example.arguments or {}).get("pixel_values")
         if isinstance(self.reading.subject.input, PatchedImage) and isinstance(pixels, Tensor):
             rows, columns = pixels.shape[-2:]
-            what, shape = f"The picture: {rows} × {columns} pixels, a number for each channel.", tuple(pixels[:1].shape)
+            what, shape = f"The image: {rows} × {columns} pixels, one number per channel.", tuple(pixels[:1].shape)
         return self.box("tokens", "tokens", title, what, shape=shape)
 
     def embedding(self) -> Box:
@@ -377,12 +379,9 @@ class _FoundParts:
 
     def positions(self) -> Box:
         what, equation = {
-            "stream": (
-                "A learned or fixed vector for each position, which the model adds to the token’s.",
-                "P[position]",
-            ),
-            "queries and keys": ("Turns queries and keys by angles that grow with the position.", "(R_i q)·(R_j k)"),
-            "scores": ("Adds to each score a number that depends on the distance.", "score + b(i − j)"),
+            "stream": ("A learned or fixed vector for each position, added to the token vector.", "P[position]"),
+            "queries and keys": ("Rotates queries and keys by angles that grow with the position.", "(R_i q)·(R_j k)"),
+            "scores": ("Adds a bias that depends on the distance to each score.", "score + b(i − j)"),
         }[self.positions_act_on]
         name = self.positions_name
         shape = self.vectors if self.positions_act_on == "stream" else tuple(self.reading[name].shape)
@@ -395,7 +394,7 @@ class _FoundParts:
         seen = "itself and the positions before it (causal mask)" if causal else "every position"
         return self.box(
             name, "attention", "Cross-attention" if site.is_cross else "Self-attention",
-            f"In every head, each position looks at {seen} and takes a weighted average of their values.",
+            f"In every head, each position attends to {seen} and takes a weighted average of their values.",
             place="above", equation="softmax(scores)·v", detail=f"{heads} head{'s' * (heads != 1)}", index=index,
             activation=f"{site.path}.out", heads=heads, mask="causal" if causal else "full",
         )  # fmt: skip
@@ -405,13 +404,13 @@ class _FoundParts:
         width, is_gated = self.shape.neurons.get(path), f"{path}.up" in self.reading
         more: dict[str, Any] = {"index": index, "place": "above", "activation": f"{path}.out"}
         more["equation"] = "(act(x·W_gate) ∘ x·W_up)·W₂" if is_gated else "act(x·W₁)·W₂" if width else ""
-        what = f"On each position alone{f': maps {d} numbers to {width:,} neurons and back' if width else ''}."
+        what = f"At each position alone{f': maps {d} numbers to {width:,} neurons and back' if width else ''}."
         detail = f"{d} → {width:,} → {d}" if width else ""
         return self.box("ffn", "feed_forward", "Feed-forward", what, detail=detail, **more)
 
     def norm(self, name: str, activation: str, index: int | None, where: str) -> Box:
         place = "rise" if index is not None and self.norm_place == "pre" else "stream"
-        what = f"A norm {where}: brings each vector to one length."
+        what = f"A norm {where}: scales each vector to a common length."
         return self.box(name, "norm", "Norm", what, index=index, place=place, activation=activation)
 
     def final_norm(self) -> Box | None:
@@ -422,14 +421,17 @@ class _FoundParts:
         if self.stack != self.reading.output_stack or not self.reading.has_logits:
             return None
         kind, n = self.reading.output, self.shape.vocab_size
-        what, detail = f"Scores each of the {n:,} tokens", f"{n:,} scores"
+        what, detail = f"Computes a logit for each of the {n:,} tokens", f"{n:,} logits"
         if kind == "answer_span":
-            what, detail = "Scores each token as the start and as the end of an answer", "2 scores a token"
+            what, detail = (
+                "Computes logits for each token as the start and as the end of an answer",
+                "2 logits per token",
+            )
         elif kind in CLASSES:
-            of = "each token" if kind == "token_class" else "the whole input"
-            what = f"Scores each of the {n:,} classes for {of}"
-        what += "; a softmax turns the scores into probabilities."
+            item = "each token" if kind == "token_class" else "the whole input"
+            what = f"Computes a logit for each of the {n:,} classes for {item}"
+        what += "; a softmax turns the logits into probabilities."
         if kind in CLASSES and n == 1:
-            what, detail = "Gives one number, which is no class.", "1 number"
+            what, detail = "Returns one number (regression, not a class).", "1 number"
         shape = tuple(self.reading.logits[:1].shape)
         return self.box("output", "output", "Output", what, shape=shape, detail=detail, activation="logits")

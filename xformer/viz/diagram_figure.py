@@ -1,4 +1,4 @@
-"""The picture of a model as a figure: its parts on the residual stream, with their equations, shapes and sizes.
+"""Draw the diagram of a model: its parts along the residual stream, with their equations, shapes and parameter counts.
 
 viz.model_diagram(reading)
 """
@@ -20,9 +20,9 @@ from xformer.viz.diagram import Arrow, Box, Diagram, StackFrame, described
 
 
 def model_diagram(reading: Reading, *, dark: bool = False) -> Chart:
-    """What the input of a reading passes through: each part with its equation, output shape and number of parameters.
+    """Draw a block diagram of the model: each part with its equation, output shape and number of parameters.
 
-    One layer of a stack stands for all of them. The shapes are those of this input.
+    One layer of a stack represents all of them. The shapes are those of this input.
 
     Args:
         reading: The run.
@@ -56,7 +56,7 @@ def model_diagram(reading: Reading, *, dark: bool = False) -> Chart:
 
 
 def _layers(sheet: Sheet, frame: StackFrame, at: tuple[float, float, float, float]) -> None:
-    """The card of a layer, with the others behind it where there are more."""
+    """Draw the card of a layer; further layers show as cards behind it."""
     x, y, wide, tall = at
     fill, edge = mix(sheet.ground, sheet.ink, 0.035), mix(sheet.ground, sheet.ink, 0.16)
     for behind in (2, 1, 0) if frame.n_layers > 1 else (0,):
@@ -71,7 +71,7 @@ def _layers(sheet: Sheet, frame: StackFrame, at: tuple[float, float, float, floa
 
 
 def _arrow(sheet: Sheet, arrow: Arrow, points: list[Point], boxes: dict[str, Box]) -> None:
-    """A line with its head; the stream is thick, and what acts inside attention or feeds it from afar has its colour."""
+    """Draw an arrow: thick along the stream, coloured if it feeds positions or encoder output into attention."""
     ink, thick = mix(sheet.ground, sheet.ink, 0.42), 3.0 if arrow.flow in ("stream", "residual") else 1.5
     if arrow.flow in ("inside", "memory"):
         kind = boxes[arrow.source].kind if arrow.flow == "inside" else "attention"
@@ -89,19 +89,21 @@ def _arrow(sheet: Sheet, arrow: Arrow, points: list[Point], boxes: dict[str, Box
 
 
 RISE = {"pre": 62, "post": 54, "none": 54}
-"""From a sublayer down to the stream, by where the norms are."""
+"""Pixels from a sublayer down to the stream, by the placement of norms."""
 
 ABOVE, ON, SUM, HEAD, BELOW, LANE, CARD = 102, 88, 11, 30, 50, 34, 6
-"""Heights of what is above and on the stream, the radius of a sum, the room around the layers, and between their cards."""
+"""Pixels: the heights of parts above and on the stream, the radius of a sum, the space above and below the cards of layers,
+between stacks, and the offset of the cards behind."""
 
 PILL = (54, 26)
+"""Width and height of a norm."""
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a part stands. `up` and `down` are where the stream leads into a sublayer and where it comes back."""
+    """The rectangle of a part. `up` and `down` are the x at which a branch leaves the stream and returns to it."""
 
     x: float
     y: float
@@ -121,7 +123,7 @@ class Place:
 
 
 class Places:
-    """The places of all parts by their ids, and of the layers around them."""
+    """The layout of a diagram: the places of all parts by id, and of the cards of the layers."""
 
     def __init__(self, diagram: Diagram) -> None:
         self._at: dict[str, Place] = {}
@@ -178,7 +180,7 @@ class Places:
                 return Place(x, above, wide, ABOVE, stream, up, down)
 
     def route(self, arrow: Arrow, source: Box, target: Box) -> list[Point]:
-        """The corners of an arrow."""
+        """Return the corners of an arrow."""
         a, b = self[source.id], self[target.id]
         if arrow.flow in ("stream", "residual"):
             return [(a.x + a.wide, a.stream), (b.x, b.stream)]
@@ -195,7 +197,7 @@ class Places:
 
 
 def _columns(stack: StackFrame, diagram: Diagram) -> Iterator[tuple[str, float]]:
-    """The columns of a stack from left to right, each with its width."""
+    """Yield the columns of a stack from left to right, each with its width."""
     has = {box.id.removeprefix(f"{stack.name}.") for box in diagram.boxes if box.stack == stack.name}
     inside = any(arrow.flow == "inside" and arrow.source == f"{stack.name}.positions" for arrow in diagram.arrows)
     yield from (("", 2), ("tokens", 70), ("", 24), ("embedding", 140))
@@ -213,14 +215,14 @@ def _columns(stack: StackFrame, diagram: Diagram) -> Iterator[tuple[str, float]]
 
 
 LETTER = 0.58
-"""Width of a letter by its height, of an ordinary one of the fonts that a reader may have."""
+"""Width of an average letter relative to the font size, for the fonts in common use."""
 
 MOST_CHIPS, MOST_GLYPHS = 16, 9
-"""So many heads have a square in their colour, and so many tokens one."""
+"""Largest number of heads drawn as coloured squares, and of tokens drawn as squares."""
 
 
 def card(sheet: Sheet, box: Box, at: Place) -> None:
-    """Draw a part where it stands."""
+    """Draw a part at its place."""
     hue = theme.pick(theme.PART_HUES[box.kind], sheet.dark)
     edge = mix(sheet.ground, hue, 0.62)
     if box.kind == "sum":
@@ -241,7 +243,7 @@ def card(sheet: Sheet, box: Box, at: Place) -> None:
 
 
 def _lines(sheet: Sheet, box: Box, at: Place, hue: str) -> None:
-    """Title, equation, what else there is to say, shape and size."""
+    """Write the title, equation, detail, shape and parameter count of a part, and draw its mask."""
     is_above = at.tall != ON
     x, room, pitch = at.x + 10, at.wide - 20, 22 if is_above else 19
     size = f"{box.parameters:,}" if box.parameters else "shared" if box.note.startswith("shares") else ""
@@ -267,7 +269,7 @@ def _lines(sheet: Sheet, box: Box, at: Place, hue: str) -> None:
 
 
 def _chips(sheet: Sheet, box: Box, x: float, y: float) -> float:
-    """The heads as squares in their colours, and how much room they take."""
+    """Draw the heads as squares in their colours and return the width taken."""
     if not 0 < box.heads <= MOST_CHIPS:
         return 0
     pitch = min(12.0, 90 / box.heads)
@@ -278,7 +280,7 @@ def _chips(sheet: Sheet, box: Box, x: float, y: float) -> float:
 
 
 def _glyphs(sheet: Sheet, at: Place, n: int, hue: str) -> None:
-    """A square a token, at most nine."""
+    """Draw a square for each token, at most `MOST_GLYPHS`."""
     shown = min(n, MOST_GLYPHS)
     wide, tall = 9 * min(shown, 3) - 2, 9 * -(-shown // 3) - 2
     for token in range(shown):
@@ -290,7 +292,7 @@ def _write(
     sheet: Sheet, x: float, y: float, text: str, size: float, room: float, ink: str = "", *, bold: bool = False,
     align: str = "left",
 ) -> None:  # fmt: skip
-    """A line of text: smaller, then cut, where it would be wider than its room."""
+    """Write a line of text, shrunk and then truncated to fit its room."""
     wide = LETTER * len(text)
     size = min(size, max(0.78 * size, room / wide)) if text else size
     most = int(room / (LETTER * size))
@@ -333,7 +335,7 @@ class Sheet:
         self._put({"x": x, "y": y, "text": text, "fill": ink, "size": size}, level, 3, align, bold)
 
     def chart(self, width: float, height: float) -> Chart:
-        """The whole sheet as a chart."""
+        """Return the whole sheet as a chart."""
         x, y = pixel_axes(width, height)
         drawn = [_layer(key, rows, x, y) for key, rows in sorted(self._marks.items(), key=lambda one: one[0][:2])]
         return layered(*drawn, width=width, height=height)
@@ -343,7 +345,7 @@ class Sheet:
 
 
 def _layer(key: tuple[Any, ...], rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> alt.Chart:
-    """The layer of one kind of marks with one look."""
+    """Draw all marks of one kind and style as a layer."""
     _, kind, *look = key
     base = alt.Chart(inline(pd.DataFrame(rows))).encode(x, y)
     fill, edge = (alt.Fill("fill:N", scale=None), alt.Stroke("edge:N", scale=None))

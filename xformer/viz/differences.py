@@ -1,4 +1,4 @@
-"""Draw how two runs differ: their patterns, the attention and the lens at the deciding position, their predictions."""
+"""Draw how two runs differ: their patterns, the attention and logit lens at the deciding position, and their predictions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from xformer.viz.charts import Chart, heat, inks, layered, tips, written
 from xformer.viz.generation import RIGHT_SHARE, model_hues, short_names
 
 DECIDES = "▶"
+"""Marks the query whose output decides the answer."""
 _CELL, _AROUND = 22, 225
-"""Pixels of a row, and of what is around the rows."""
+"""Pixels of a row, and of the space around the rows."""
 _CROWDED = 30
-"""The most rows or columns that all have labels."""
+"""Largest number of rows or columns that are all labelled."""
 
 
 def pattern_difference(
@@ -37,18 +38,18 @@ def pattern_difference(
     table: pd.DataFrame | None = None,
     dark: bool = False,
 ) -> Chart:
-    """Second less first of two patterns, centred on 0: blue where the second looks more, orange where it looks less.
+    """Draw the second of two patterns minus the first: blue where the second attends more, orange where it attends less.
 
-    Or one of the two on the fixed scale from 0 to 1. Masked cells, in the difference those masked for both, are grey.
-    `table` is that of `analysis.pattern_difference` where it has been made already.
+    `show` selects one of the two patterns instead, on the fixed scale from 0 to 1. Masked cells are grey; in the difference,
+    those masked in both.
 
     Args:
         readings: The runs to compare.
         layer: The layer, from 0.
         head: The head, from 0; -1 for the mean.
-        max_blocks: The most blocks in a row or a column.
-        show: "difference", "one" or "other".
-        table: The table of the analysis, where it exists already.
+        max_blocks: The largest number of blocks in a row or column; longer patterns are pooled.
+        show: "difference", "one" (the first run) or "other" (the second).
+        table: The table of the analysis, if already computed.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -66,16 +67,16 @@ def pattern_difference(
     """
     frame = difference_table(readings, layer, head, max_blocks) if table is None else table
     is_signed = show == "difference"
-    may_look = frame["one_allowed"] | frame["other_allowed"] if is_signed else frame[f"{show}_allowed"]
-    places = _places(frame, "query", "query_token")
+    allowed = frame["one_allowed"] | frame["other_allowed"] if is_signed else frame[f"{show}_allowed"]
+    places = _position_labels(frame, "query", "query_token")
     queries = [f"{DECIDES} {at}" if decides else at for at, decides in zip(places, frame["decides"], strict=True)]
     n = len(dict.fromkeys(queries))
     data = frame[["one", "other", "difference"]].assign(
-        row=queries, key=_places(frame, "key", "key_token"), allowed=may_look
+        row=queries, key=_position_labels(frame, "key", "key_token"), allowed=allowed
     )
     hover = tips(("row:N", "query"), "key:N", ("one:Q", "first", ".6f"), ("other:Q", "second", ".6f"))
-    hover += tips(("difference:Q", "second − first", "+.6f"), ("allowed:N", "may look"))
-    x, y = "key: what it looks at", f"query, {DECIDES} decides" if n > 6 else "query"
+    hover += tips(("difference:Q", "second − first", "+.6f"), ("allowed:N", "allowed by the mask"))
+    x, y = "key: position attended to", f"query ({DECIDES} decides)" if n > 6 else "query"
     return _heatmap(data, "difference" if is_signed else show, (x, y), hover, is_signed, dark)
 
 
@@ -90,19 +91,19 @@ def decision_rows(
     table: pd.DataFrame | None = None,
     dark: bool = False,
 ) -> Chart:
-    """Where the deciding position of reading `show` looked: a row per layer and head, a column per key.
+    """Draw the attention of the deciding position: one row per layer and head, one column per key.
 
-    Layers whose keys are not the same tokens belong in charts of their own: `does` ("cross-attention", a `Site.kind_label`)
-    names those that are drawn. `table` is that of `analysis.decision_rows` where it has been made already.
+    Layers that attend to different tokens need separate charts, such as self-attention and cross-attention; `does` selects one
+    kind of layer.
 
     Args:
         readings: The runs to compare.
-        pair: The two readings that are compared, by number.
-        n_heads: The most heads to keep; all by default.
-        max_keys: The most blocks of keys in a row.
-        show: The reading that is drawn, by number.
-        does: The kind of layer that is drawn: "cross-attention".
-        table: The table of the analysis, where it exists already.
+        pair: The indices of the two readings to compare.
+        n_heads: The number of heads to keep, those that differ most; all by default.
+        max_keys: The largest number of blocks of keys; longer rows are pooled.
+        show: The index of the reading to draw.
+        does: The kind of layer to draw, a `Site.kind_label` such as "cross-attention".
+        table: The table of the analysis, if already computed.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -123,22 +124,22 @@ def decision_rows(
     frame = frame.loc[[does in (None, Site.parse(path).kind_label) for path in frame["layer"]]]
     data = frame[["weight", "allowed"]].assign(
         row=[_row_title(path, head) for path, head in zip(frame["layer"], frame["head"], strict=True)],
-        key=_places(frame, "key", "token"),
+        key=_position_labels(frame, "key", "token"),
     )
     if data["key"].nunique() != frame["key"].nunique():
-        raise ValueError("These layers look at different tokens; draw self-attention and cross-attention one by one.")
+        raise ValueError("These layers attend to different tokens; draw self-attention and cross-attention one by one.")
     hover = tips("row:N", "key:N", ("weight:Q", "", ".6f"))
-    return _heatmap(data, "weight", ("key: what the deciding position looks at", "layer · head"), hover, False, dark)
+    return _heatmap(data, "weight", ("key: position attended to", "layer · head"), hover, False, dark)
 
 
 def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None = None, dark: bool = False) -> Chart:
-    """One lane a model, from the embedding down to the output: the likeliest token and its probability.
+    """Draw the logit lens at the deciding position, one column per model: the likeliest token and its probability.
 
-    With a `pair`, a rule stands above the point from which on the tokens of those two differ to the end.
+    Rows run from the embedding down to the output. With a `pair`, a rule marks the point from which these two differ.
 
     Args:
         readings: The runs to compare.
-        pair: The two readings that are compared, by number.
+        pair: The indices of the two readings to compare.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -170,7 +171,7 @@ def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None =
     )
     hover = tips("model:N", ("point:N", "after"), ("token:N", "likeliest token"), ("probability:Q", "", ".6f"))
     if is_known:
-        hover += tips(("verdict:N", "which is"), ("answer:N", "right token"), RIGHT_SHARE)
+        hover += tips(("verdict:N", "prediction is"), ("answer:N", "right token"), RIGHT_SHARE)
     y = alt.Y("point:N", sort=points, title="after …", axis=alt.Axis(labelLimit=240, labelOverlap=False))
     axis = alt.Axis(labelAngle=0, orient="top", labelFontSize=13, labelLimit=220, labelOverlap=False)
     base = alt.Chart(data).encode(
@@ -184,17 +185,17 @@ def decision_lens(readings: Sequence[Reading], *, pair: tuple[int, int] | None =
         base.mark_text(fontSize=11, dy=11).encode(color=written(), text="share:N"),
     ]
     if divergence is not None:
-        here = alt.Chart(pd.DataFrame({"point": [divergence[1]], "note": ["from here on they differ"]}))
+        here = alt.Chart(pd.DataFrame({"point": [divergence[1]], "note": ["differs from here on"]}))
         here = here.mark_rule(color=theme.pick(theme.WRONG.colour, dark), strokeWidth=4)
         y = alt.Y("point:N", sort=points, bandPosition=0)
-        layers.append(here.encode(y, tooltip=alt.Tooltip("note:N", title="lens")))
+        layers.append(here.encode(y, tooltip=alt.Tooltip("note:N", title="logit lens")))
     return layered(*layers, height=42 * len(points) + _AROUND - 50)
 
 
 def _heatmap(
     data: pd.DataFrame, field: str, titles: tuple[str, str], hover: list[Any], is_signed: bool, dark: bool
 ) -> Chart:
-    """Cells of the columns `row` and `key` on a fixed scale; those that are not `allowed` are grey."""
+    """Draw cells at the columns `row` and `key` on a fixed scale; cells that are not `allowed` are grey."""
     rows, keys = (list(dict.fromkeys(data[name])) for name in ("row", "key"))
     base = alt.Chart(data).encode(
         alt.X("key:N", sort=keys, title=titles[0], axis=_axis(-90, len(keys))),
@@ -209,8 +210,8 @@ def _heatmap(
     return layered(seen, hidden, height=_CELL * len(rows) + _AROUND)
 
 
-def _places(frame: pd.DataFrame, at: str, token: str) -> list[str]:
-    """What a position is called, "3 · 12", or a block of them, "0–10"."""
+def _position_labels(frame: pd.DataFrame, at: str, token: str) -> list[str]:
+    """Label each position, "3 · 12", or block of positions, "0–10"."""
     ends = frame[f"{at}_end"] if f"{at}_end" in frame else frame[at]
     return [
         f"{first} · {text}" if first == last else f"{first}–{last}"
@@ -228,11 +229,11 @@ def _axis(angle: int, n: int) -> alt.Axis:
 
 
 def prediction_difference(readings: Sequence[Reading], *, at: int | None = None, dark: bool = False) -> alt.Chart:
-    """A bar a position: KL of what the first believes comes next from what the other does; `at` is marked.
+    """Draw KL(first ‖ second) of the next-token distributions of two runs, one bar per position.
 
     Args:
-        readings: The runs to compare.
-        at: The position that is marked.
+        readings: The two runs.
+        at: The position to highlight, from 0.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -251,10 +252,10 @@ def prediction_difference(readings: Sequence[Reading], *, at: int | None = None,
     table = table.assign(place=places, chosen=table["position"] == at)
     names = [reading.subject.name for reading in readings]
     x = alt.X("place:N", sort=places, title=None, axis=alt.Axis(labelAngle=-60, labelLimit=110, labelOverlap=True))
-    tooltip = tips(("place:N", "position"), ("kl:Q", "KL (nats)", ".4g"), ("kl_back:Q", "KL the other way", ".4g"))
+    tooltip = tips(("place:N", "position"), ("kl:Q", "KL (nats)", ".4g"), ("kl_back:Q", "reverse KL (nats)", ".4g"))
     tooltip += tips(("total_variation:Q", "total variation", ".3f"))
     for which, name in zip(("one", "other"), names, strict=True):
-        tooltip += tips((f"{which}_says:N", f"{name[:24]}: likeliest"))
+        tooltip += tips((f"{which}_says:N", f"{name[:24]}: likeliest token"))
         tooltip += tips((f"{which}_probability:Q", f"{name[:24]}: its probability", ".3f"))
     strong, usual = theme.pick(theme.PART_HUES["positions"], dark), theme.pick(theme.PRIMARY, dark)
     colour = alt.condition("datum.chosen", alt.value(strong), alt.value(usual))
@@ -263,14 +264,16 @@ def prediction_difference(readings: Sequence[Reading], *, at: int | None = None,
 
 
 _MOST_WORDS = 90
-"""Of more tokens only those of several characters are written."""
+"""Beyond this many tokens, only those of several characters are written."""
 
 
 def surprise_by_character(readings: Sequence[Reading], *, dark: bool = False) -> Chart:
-    """Bars of the bits by which two models are surprised along a text, the first upwards; a token is as wide as its text.
+    """Draw the surprisal of one or two models along a text, in bits per character; the second model's bars point down.
+
+    The width of a bar is the length of its token in characters.
 
     Args:
-        readings: The runs on the same text.
+        readings: One or two runs on the same text.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -293,7 +296,7 @@ def surprise_by_character(readings: Sequence[Reading], *, dark: bool = False) ->
     )
     axis = alt.Axis(labelExpr="abs(datum.value)", tickCount=6)
     bits = alt.Y("bits_up:Q", title="bits per character", axis=axis, scale=alt.Scale(padding=16))
-    x = alt.X("from:Q", title="character of the text", scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1))
+    x = alt.X("from:Q", title="character position", scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1))
     hover = tips("model:N", "token:N", ("bits:Q", "", ".2f"), ("bits_per_character:Q", "", ".2f"))
     base = alt.Chart(table)
     bars = base.mark_bar(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1)

@@ -1,4 +1,4 @@
-"""Draw embeddings: vectors and their cosines, the vocabulary, waves in the embeddings of numbers, and similar texts."""
+"""Draw embeddings: vectors and their cosines, the vocabulary, Fourier components of number embeddings, and text similarity."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 
 
 MOST_CELLS = 5000
-"""What one Altair heatmap draws: beyond it a browser slows down, and Altair in a notebook refuses."""
+"""Largest number of cells of one heatmap: beyond it, browsers slow down and Altair raises an error in notebooks."""
 
 
 def every(n_rows: int, n_columns: int) -> int:
-    """Which columns a heatmap draws, so that it has at most `MOST_CELLS`: all of them (1), every 2nd (2), …"""
+    """Return the column stride that keeps a heatmap within `MOST_CELLS`: all columns (1), every 2nd (2), …"""
     return max(1, math.ceil(n_columns / max(1, MOST_CELLS // max(1, n_rows))))
 
 
 def rows_height(n_rows: int, most: int = 300, around: int = 70) -> int:
-    """Pixels for a heatmap with its axes (`around`): rows of up to 34 pixels, all of them in `most` where they fit."""
+    """Return the height of a heatmap: rows of 4 to 34 pixels that fill at most `most` if they fit, plus the axes (`around`)."""
     return round(n_rows * max(4.0, min(34.0, most / max(1, n_rows)))) + around
 
 
@@ -67,10 +67,10 @@ def vector_heatmap(
     height: int = 300,
     legend: bool = True,
 ) -> alt.Chart:
-    """Vectors as rows [position × dimension], orange below zero and blue above, ±`limit` at the ends of the scale.
+    """Draw vectors as rows [position × dimension], orange below zero and blue above, on a scale from −`limit` to `limit`.
 
-    `table` has position, token, dimension, value (`vector_table`). Of more than `MOST_CELLS` every 2nd, 3rd, … column is
-    drawn (see `every`).
+    `table` has the columns position, token, dimension and value (`vector_table`). Beyond `MOST_CELLS` cells, only every 2nd,
+    3rd, … column is drawn (see `every`).
     """
     limit = theme.signed_limit(table["value"].to_numpy()) if limit is None else limit
     n_rows, n_columns = len(set(table["position"])), len(set(table["dimension"]))
@@ -94,7 +94,7 @@ def vectors(
     positions: Sequence[int] | None = None,
     dark: bool = False,
 ) -> alt.Chart:
-    """The numbers of `analysis.vectors`, a row a position; colours are centred on zero.
+    """Draw the vectors of `analysis.vectors`, one row per position, on a colour scale centred on zero.
 
     Args:
         reading: The run.
@@ -125,17 +125,17 @@ def cosines(
     legend: bool = True,
     dark: bool = False,
 ) -> alt.Chart:
-    """The cosine of every two of the same vectors, always from −1 (orange) to 1 (blue).
+    """Draw the cosine similarity of every pair of vectors, on a fixed scale from −1 (orange) to 1 (blue).
 
-    Unless `positions` are given, every 2nd, 3rd, … position is drawn, so that there are at most `MOST_CELLS` pairs.
+    Unless `positions` are given, long inputs are thinned to every 2nd, 3rd, … position, for at most `MOST_CELLS` pairs.
 
     Args:
         reading: The run.
         part: "tokens", "positions" or "sum".
         stack: "encoder" or "decoder", where a model has both.
         positions: The positions, from 0; all of them by default.
-        height: The pixels that the cells share; they are squares.
-        legend: Whether there is a legend.
+        height: The height of the matrix in pixels; cells are squares.
+        legend: Whether to draw a legend.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -161,7 +161,7 @@ def cosines(
         .mark_rect()
         .encode(
             x=alt.X("other:N", title=None, sort=order, axis=_sparse(-90)),
-            y=alt.Y("one:N", title="position, token", sort=order, axis=_sparse()),
+            y=alt.Y("one:N", title="position · token", sort=order, axis=_sparse()),
             color=_signed("cosine:Q", 1.0, dark, "cosine", legend),
             tooltip=tips(("one:N", "token"), ("other:N", "other token"), ("cosine:Q", "", ".7f")),
         )
@@ -174,15 +174,15 @@ def _signed(field: str, limit: float, dark: bool, title: str, legend: bool) -> a
 
 
 def _sparse(angle: int = 0) -> alt.Axis:
-    """Labels that make way for each other instead of overlapping."""
+    """An axis that drops labels that would overlap."""
     return alt.Axis(labelAngle=angle, labelOverlap="parity", ticks=False, domain=False, labelLimit=90)
 
 
 WIDTH_OF_POINTS = 400
-"""Pixels between the outermost points of a projection in a window of usual width: what its labels have to share."""
+"""Pixels between the outermost points of a projection in a typical window, for which labels are placed."""
 
 MOST_POINTS_DRAWN = 2_000
-"""The most points of a vocabulary that are drawn, besides the requested tokens."""
+"""Largest number of tokens of a vocabulary that are drawn, apart from those of the input and the neighbours of `near`."""
 
 HEIGHT_IN_PLANE, HEIGHT_IN_SPACE = 430, 480
 
@@ -190,17 +190,17 @@ HEIGHT_IN_PLANE, HEIGHT_IN_SPACE = 430, 480
 def projection(
     reading: Reading, *, axes: int = 2, stack: str | None = None, near: int | None = None, dark: bool = False
 ) -> Any:
-    """The vocabulary along its first two principal axes, or along three, to be turned with the mouse (in Plotly).
+    """Draw the token embeddings along their first two principal components (Altair), or three, rotated with the mouse (Plotly).
 
-    The tokens of the input are larger and in colour. In the plane the token `near` has a ring, and a click on a point is the
-    selection "point", with the token. Of more than `MOST_POINTS_DRAWN` tokens those are drawn that the input has, `near` and
-    its neighbours, and others evenly apart by their numbers.
+    The tokens of the input are larger and in colour. In the plane, `near` has a ring, and clicking a point sets the selection
+    "point" to its token. Of vocabularies with more than `MOST_POINTS_DRAWN` tokens, the tokens of the input, `near`, its
+    neighbours and an even selection of the others are drawn.
 
     Args:
         reading: The run.
         axes: 2 for a plane, 3 for space.
         stack: "encoder" or "decoder", where a model has both.
-        near: The token with a ring, by its id.
+        near: The id of the token with a ring.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -224,7 +224,9 @@ def projection(
 def _in_the_plane(table: pd.DataFrame, shares: Sequence[str], near: int | None, dark: bool) -> Chart:
     x = alt.X("pc1:Q", title=f"PC1 ({shares[0]} of the variance)", scale=alt.Scale(padding=22))
     y = alt.Y("pc2:Q", title=f"PC2 ({shares[1]} of the variance)", scale=alt.Scale(padding=16))
-    tooltip = tips("token:N", ("positions:N", "in the input at"), ("pc1:Q", "PC1", ".7g"), ("pc2:Q", "PC2", ".7g"))
+    tooltip = tips(
+        "token:N", ("positions:N", "positions in the input"), ("pc1:Q", "PC1", ".7g"), ("pc2:Q", "PC2", ".7g")
+    )
     quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
     is_large, where = "named" in table, table[["pc1", "pc2"]]
     named = table.loc[table["named"]].sort_values("shown", ascending=False) if is_large else table
@@ -237,7 +239,7 @@ def _in_the_plane(table: pd.DataFrame, shares: Sequence[str], near: int | None, 
     rest, marked = base.transform_filter("!datum.shown"), base.transform_filter("datum.shown")
     click = alt.selection_point(name="point", fields=["token"], on="click", clear=False)
     ring = base.transform_filter(alt.datum.id == (-1 if near is None else near))
-    hit = base.mark_circle(size=500, opacity=0).add_params(click)  # a finger's width to aim at
+    hit = base.mark_circle(size=500, opacity=0).add_params(click)  # a large target for touch screens
     bold = {"size": 15, "gap": 9, "fontWeight": "bold", "color": theme.pick(theme.TEXT, dark)}
     return layered(
         ring.mark_point(size=420, strokeWidth=2, color=theme.pick(theme.PART_HUES["positions"], dark)),
@@ -271,7 +273,7 @@ def _in_space(table: pd.DataFrame, shares: Sequence[str], dark: bool) -> go.Figu
             textfont={"size": font, "color": theme.pick(theme.TEXT, dark) if shown else quiet},
             textposition="top center",
             marker={"size": size, "color": colour, "opacity": 1.0 if shown else 0.6},
-            hovertemplate="token %{text}<br>in the input at %{customdata[0]}<br>"
+            hovertemplate="token %{text}<br>positions in the input: %{customdata[0]}<br>"
             "PC1 %{x:.7g}<br>PC2 %{y:.7g}<br>PC3 %{z:.7g}<extra></extra>",
         )
     line = "#9aa3b5" if dark else "#667085"
@@ -288,16 +290,16 @@ def _in_space(table: pd.DataFrame, shares: Sequence[str], dark: bool) -> go.Figu
 
 HEIGHT_OF_SPECTRUM, SIDE_OF_CIRCLE = 300, 330
 MOST_TICKS = 15
-"""So many numbers stand under an axis."""
+"""Largest number of tick labels of an axis."""
 
 
 def spectrum(reading: Reading, *, stack: str | None = None, chosen: int | None = None, dark: bool = False) -> Chart:
-    """The shares of `analysis.spectrum`; the dashed line is the most that any shuffle showed, `chosen` has a frame.
+    """Draw `analysis.spectrum`: the share of the variance at each frequency, with the maximum over shuffles as a dashed line.
 
     Args:
         reading: The run.
         stack: "encoder" or "decoder", where a model has both.
-        chosen: The frequency with a frame.
+        chosen: The frequency to frame.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -313,16 +315,16 @@ def spectrum(reading: Reading, *, stack: str | None = None, chosen: int | None =
     ink = theme.pick(theme.TEXT, dark)
     every = -(-len(table) // MOST_TICKS)
     axis = alt.Axis(labelAngle=0, values=[k for k in table["frequency"].tolist() if (k - 1) % every == 0])
-    x = alt.X("frequency:O", title="frequency: turns over all numbers", axis=axis)
-    hover = tips("frequency:O", ("period:Q", "numbers for one turn", ".4~g"), ("share:Q", "", ".4%"))
-    base = alt.Chart(table).encode(x=x, tooltip=[*hover, *tips(("chance:Q", "most by chance", ".4%"))])
+    x = alt.X("frequency:O", title="frequency: cycles over all numbers", axis=axis)
+    hover = tips("frequency:O", ("period:Q", "period, in numbers", ".4~g"), ("share:Q", "", ".4%"))
+    base = alt.Chart(table).encode(x=x, tooltip=[*hover, *tips(("chance:Q", "maximum by chance", ".4%"))])
     y = alt.Y("share:Q", title="share of the variance", axis=alt.Axis(format="%"))
     line = alt.Chart(table.head(1)).encode(y="chance:Q")
     note = line.mark_text(align="right", baseline="bottom", dy=-3, color=ink, fontSize=12)
     layers = [
         base.mark_bar().encode(y=y, color=alt.condition("datum.above_chance", alt.value(loud), alt.value(quiet))),
         line.mark_rule(strokeDash=[5, 4], color=ink),
-        note.encode(x=alt.value("width"), text=alt.value("most by chance")),
+        note.encode(x=alt.value("width"), text=alt.value("maximum by chance")),
     ]
     if chosen is not None:
         framed = base.transform_filter(alt.datum.frequency == chosen)
@@ -331,11 +333,11 @@ def spectrum(reading: Reading, *, stack: str | None = None, chosen: int | None =
 
 
 def circle(reading: Reading, *, frequency: int, stack: str | None = None, dark: bool = False) -> Chart:
-    """The numbers of `analysis.circle` in the plane of a frequency, as wide as it is high.
+    """Draw the numbers of `analysis.circle` in the plane of a frequency, a square.
 
     Args:
         reading: The run.
-        frequency: The frequency, in turns over all numbers.
+        frequency: The frequency, in cycles over all numbers.
         stack: "encoder" or "decoder", where a model has both.
         dark: Whether to draw on a dark background.
 
@@ -355,10 +357,10 @@ def circle(reading: Reading, *, frequency: int, stack: str | None = None, dark: 
     inside = SIDE_OF_CIRCLE * float(max(points.max(axis=0) - points.min(axis=0))) / (2 * limit)
     sides = place_labels(points, table["number"].tolist(), width=inside, height=inside)
     hue, ink = theme.pick(theme.PRIMARY, dark), theme.pick(theme.TEXT, dark)
-    hover = tips("number:N", ("radius:Q", "distance from the middle", ".4g"), ("phase:Q", "phase (turns)", ".3f"))
+    hover = tips("number:N", ("radius:Q", "radius", ".4g"), ("phase:Q", "phase (cycles)", ".3f"))
     base = alt.Chart(table.assign(side=sides)).encode(
-        x=alt.X(f"{x}:Q", title=f"cosine of frequency {frequency}", scale=scale),
-        y=alt.Y(f"{y}:Q", title=f"sine of frequency {frequency}", scale=scale),
+        x=alt.X(f"{x}:Q", title=f"cosine component, frequency {frequency}", scale=scale),
+        y=alt.Y(f"{y}:Q", title=f"sine component, frequency {frequency}", scale=scale),
         tooltip=hover,
     )
     dots = base.mark_circle(size=50, color=hue, opacity=0.8)
@@ -367,9 +369,9 @@ def circle(reading: Reading, *, frequency: int, stack: str | None = None, dark: 
 
 
 MOST_NUMBERED = 8
-"""Up to so many texts a cell has room for its number."""
+"""Largest number of texts at which the cells still have room for their numbers."""
 _ROW, _AROUND = 36, 44
-"""Pixels for a row of the heat map, and for its axes."""
+"""Pixels of a row of the heatmap, and of its axes."""
 
 
 def similarity(
@@ -382,16 +384,16 @@ def similarity(
     tokenizer: Any = None,
     dark: bool = False,
 ) -> Chart:
-    """The cosines of `analysis.similarity` at one layer (the last by default) as a heat map from −1 to 1.
+    """Draw `analysis.similarity`: the cosines of texts at one layer as a heatmap from −1 to 1.
 
-    With what="layers" each pair of texts has a line over the layers instead, with a larger point at that layer.
+    With what="layers", each pair of texts has a line over the layers instead, with a larger point at `layer`.
 
     Args:
         model: A model, or a reading of it.
         texts: The texts.
         what: "map" at one layer, or "layers".
-        layer: The layer, from 0; the last by default.
-        pooling: How the vectors of a text become one; the model's own way by default.
+        layer: The layer: 0 is the embedding, and the last one the default.
+        pooling: How the vectors of a text are pooled into one; by default, as the model does.
         tokenizer: The tokenizer of a loaded Hugging Face model.
         dark: Whether to draw on a dark background.
 
@@ -406,7 +408,7 @@ def similarity(
     layers = sorted(set(table["layer"]))
     shown = layers[-1] if layer is None else layer
     if shown not in layers:
-        raise InputError(f"There are the layers {layers[0]} to {layers[-1]}, got {layer}.")
+        raise InputError(f"The model has layers {layers[0]} to {layers[-1]}, got {layer}.")
     if what == "layers":
         return _lines(table, shown, dark)
     return _heat_map(table.loc[table["layer"] == shown], texts, dark)
@@ -442,7 +444,7 @@ def _lines(table: pd.DataFrame, layer: int, dark: bool) -> Chart:
     pairs = [f"{first + 1}, {second + 1}" for first, second in zip(data["first"], data["second"], strict=True)]
     data = data.assign(pair=pairs, is_shown=data["layer"] == layer)
     order = list(dict.fromkeys(pairs))
-    x = alt.X("layer:O", title="after layer (0: embeddings)", axis=alt.Axis(labelAngle=0, labelOverlap="parity"))
+    x = alt.X("layer:O", title="after layer (0: embedding)", axis=alt.Axis(labelAngle=0, labelOverlap="parity"))
     y = alt.Y("cosine:Q", title="cosine", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))
     look = {"sort": order, "title": "texts", "legend": alt.Legend(orient="top", columns=3)}
     colour = hues("pair:N", order, theme.head_hues(len(order), dark), **look)

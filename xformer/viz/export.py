@@ -1,8 +1,8 @@
-"""A picture as a file for a paper or a slide: SVG and PDF whose text stays text, and PNG, with a title and a caption.
+"""Save charts for papers and slides: as SVG, PDF (both with selectable text) or PNG, with a title and a caption.
 
     xformer.viz.save(xformer.viz.lens(r), "lens.pdf", width=3.4, font_size=8, title="SmolLM2 reads “France is”")
 
-All charts of Altair can be saved so, alone or below each other; a 3-D figure of Plotly only as a page.
+Every Altair chart can be saved, alone or stacked; a 3-D Plotly figure only as an HTML page.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from xformer.viz.theme import BACKGROUND, DIVERGING, MASKED, TEXT, diverging, gr
 
 _SUFFIXES = (".svg", ".pdf", ".png", ".html")
 WIDTH = 760
-"""CSS pixels of a chart that takes what room there is, as on a screen."""
+"""CSS pixels: the width of a chart without a fixed one, as on a screen."""
 _PIXELS_AN_INCH, _POINTS_AN_INCH = 96, 72
 _PRINTED_PIXELS_AN_INCH = 300
 FONT = "Roboto, DejaVu Sans, Helvetica, Arial, sans-serif"
 _SIZE, _LINE, _MARGIN = 12, 17, 12
-"""CSS pixels: of the letters of a caption, from line to line, and around everything."""
+"""CSS pixels: the font size of a caption, its line height, and the margin."""
 _LETTER = (0.517, 0.64)
-"""The mean width of a letter beside its size, in a caption and in the bold title."""
+"""Mean width of a letter relative to the font size, in a caption and in the bold title."""
 _HEADING = 1.2
-"""The size of the title beside that of the caption."""
+"""Font size of the title relative to the caption."""
 _LABELS = ("labelFontSize", "titleFontSize", "labelLimit", "titleLimit")
 _LABEL_LIMIT = 180
-"""CSS pixels: Vega's own limit, https://vega.github.io/vega-lite/docs/axis.html#labels."""
+"""CSS pixels: the default of Vega-Lite, https://vega.github.io/vega-lite/docs/axis.html#labels."""
 _COLOUR = re.compile(r'(?<==")(?:#[0-9a-f]{6}|rgb\(\d+, ?\d+, ?\d+\))(?=")')
 _COUNTED = re.compile(r'(?:(?<= id=")|(?<=url\(#))(?:gradient_|clip)\d+\b')
 
@@ -57,20 +57,20 @@ def save(
     dark: bool = False,
     grey: bool = False,
 ) -> None:
-    """Write a chart, or several below each other, into a file.
+    """Save one chart, or several stacked, to a file.
 
     Args:
-        pictures: A chart, or several to stand below each other.
-        path: The file, ending in .svg, .pdf, .png or .html. A page (.html) is the chart alone, as on a screen.
-        title: A line of text above the pictures.
-        caption: Text below the pictures.
-        width: The width in inches, as 3.4 for one of two columns; without it, the width on a screen.
-        font_size: The size of labels in points; without it, that on a screen, scaled with the width.
-        dark: Whether the pictures were drawn for a dark background.
-        grey: Whether to print without colours: signed data from black (negative) to white, masked cells hatched.
+        pictures: A chart, or a list of charts to stack.
+        path: The file, ending in .svg, .pdf, .png or .html. A page (.html) holds one chart, as on a screen, and no text.
+        title: The text above the charts.
+        caption: The text below the charts.
+        width: The width in inches, such as 3.4 for one column of two; by default, the width on a screen.
+        font_size: The size of labels in points; by default, their size on a screen, scaled with the width.
+        dark: Whether the charts were drawn for a dark background.
+        grey: Whether to convert to greyscale: signed data from black (negative) to white, masked cells hatched.
 
     Raises:
-        InputError: For another ending, for a 3-D figure as anything but .html, and for several charts as .html.
+        InputError: The suffix is unknown, a 3-D figure is saved as anything but .html, or several charts as .html.
 
     Example:
         >>> import tempfile, xformer
@@ -105,7 +105,7 @@ def svg(
     dark: bool = False,
     grey: bool = False,
 ) -> str:
-    """Charts of Altair, or their Vega-Lite as a dictionary, below each other as one SVG; the options are those of `save`."""
+    """Stack Altair charts, or Vega-Lite dictionaries, into one SVG; the options are those of `save`."""
     room = WIDTH if width is None else int(min(WIDTH, width * _PIXELS_AN_INCH))
 
     def drawn_with(enlarged: float) -> tuple[list[tuple[str, float, float]], float]:
@@ -115,7 +115,7 @@ def svg(
     enlarged = 1.0
     drawn, wide = drawn_with(enlarged)
     if font_size is not None:
-        for _ in range(3):  # larger labels take room, so that the rest becomes smaller
+        for _ in range(3):  # larger labels widen the chart, which shrinks the scale
             scale = 1.0 if width is None else width * _PIXELS_AN_INCH / wide
             enlarged = font_size * _PIXELS_AN_INCH / _POINTS_AN_INCH / (_SIZE * scale)
             drawn, wide = drawn_with(enlarged)
@@ -146,7 +146,7 @@ def svg(
 
 
 def draw_as_images() -> None:
-    """Have a notebook show charts as SVG, as `save` writes them: they stay where it is exported or read on the web.
+    """Make notebooks show charts as SVG, as `save` writes them, so that they remain visible in exports and on the web.
 
     Example:
         >>> import xformer
@@ -157,14 +157,14 @@ def draw_as_images() -> None:
 
 
 def pdf_of(drawn: str) -> bytes:
-    """An SVG of `svg` as a PDF of one page."""
-    import vl_convert  # only now: it takes a while
+    """Convert an SVG of `svg` to a one-page PDF."""
+    import vl_convert  # slow to import
 
     return vl_convert.svg_to_pdf(drawn)
 
 
 def png_of(drawn: str) -> bytes:
-    """An SVG of `svg` as a PNG: at twice its size on a screen, and of a size in inches as it is printed."""
+    """Convert an SVG of `svg` to a PNG: 300 pixels per inch if its width is in inches, else twice its size on a screen."""
     import vl_convert
 
     is_printed = re.match(r'<svg[^>]*\bwidth="[\d.]+in"', drawn)
@@ -172,16 +172,16 @@ def png_of(drawn: str) -> bytes:
 
 
 def _one_svg(chart: Any, dark: bool, grey: bool, room: int, enlarged: float) -> tuple[str, float, float]:
-    """One chart, its width and its height. `room` is the width of a chart that takes what there is; labels are enlarged."""
+    """Return a chart as SVG, its width and its height. `room` is the width of charts without a fixed one."""
     import vl_convert
 
     spec: Any = chart.to_dict(validate=False) if isinstance(chart, alt.TopLevelMixin) else chart
     if not isinstance(spec, dict):
         name = type(chart).__name__
-        raise InputError(f"Only a chart of Altair can be drawn as SVG, PDF or PNG, got {name}; save it as .html.")
+        raise InputError(f"Only Altair charts can be saved as SVG, PDF or PNG, got {name}; save it as .html.")
     if spec.get("width", "container") == "container" and not {"facet", "hconcat", "vconcat", "concat"} & set(spec):
         spec = spec | {"width": room}
-    spec = {**spec, "config": _house(dark)}  # its own is the size of an empty chart
+    spec = {**spec, "config": _config(dark)}  # replaces the one that Altair adds
     if enlarged != 1.0:
         limits = {"labelLimit": _LABEL_LIMIT, "titleLimit": 2 * _LABEL_LIMIT}
         spec["config"]["axis"] |= limits
@@ -192,16 +192,16 @@ def _one_svg(chart: Any, dark: bool, grey: bool, room: int, enlarged: float) -> 
     if grey:
         ramp = [f"#{level:02x}{level:02x}{level:02x}" for level in range(0, 256, 255 // (len(DIVERGING[dark]) - 1))]
         text = text.replace(json.dumps(diverging(dark))[1:-1], json.dumps(ramp)[1:-1])
-    text = _named_for_what_it_shows(vl_convert.vegalite_to_svg(text))
+    text = _with_unique_ids(vl_convert.vegalite_to_svg(text))
     if grey:
         text = _in_grey(text, dark)
     found = re.match(r'<svg[^>]*?\bwidth="([\d.]+)"[^>]*?\bheight="([\d.]+)"', text)
-    assert found is not None, "an SVG says how large it is"
+    assert found is not None, "the SVG has no size"
     return text, float(found[1]), float(found[2])
 
 
 def _with_labels(spec: Any, enlarged: float) -> Any:
-    """A specification with the labels of axes and legends enlarged; numbers in cells keep their size beside the cells."""
+    """Enlarge the labels of axes and legends in a specification; numbers in cells keep their size."""
     if isinstance(spec, list):
         return [_with_labels(one, enlarged) for one in spec]
     if not isinstance(spec, dict):
@@ -217,7 +217,7 @@ def _with_labels(spec: Any, enlarged: float) -> Any:
 
 
 def _in_grey(text: str, dark: bool) -> str:
-    """An SVG with each colour as the grey of its luminance, and masked cells hatched: grey would be a weight."""
+    """Convert an SVG to greyscale by luminance; masked cells are hatched, since their grey would look like a weight."""
     masked = pick(MASKED, dark)
     used = {masked, f"rgb({', '.join(str(int(masked[i : i + 2], 16)) for i in (1, 3, 5))})"}
     ink, ground = pick(TEXT, dark), pick(BACKGROUND, dark)
@@ -238,16 +238,18 @@ def _in_grey(text: str, dark: bool) -> str:
     return re.sub(r"(<svg[^>]*>)", rf"\1{hatch}", text, count=1) if "url(#masked)" in text else text
 
 
-def _named_for_what_it_shows(text: str) -> str:
-    """An SVG whose gradients and clips have names of its own: Vega counts them, so that the same chart would be another file
-    each time, and of two charts on one page the second would take the colours of the first."""
+def _with_unique_ids(text: str) -> str:
+    """Name the gradients and clips of an SVG by its content.
+
+    Vega numbers them: the same chart would give a different file each time, and two charts on one page would share colours.
+    """
     own = f"v{zlib.crc32(_COUNTED.sub('', text).encode()):08x}"
     names = {name: f"{own}-{number}" for number, name in enumerate(dict.fromkeys(_COUNTED.findall(text)))}
     return _COUNTED.sub(lambda found: names[found[0]], text)
 
 
-def _house(dark: bool) -> dict[str, Any]:
-    """How a chart looks outside the app, which has a theme of its own."""
+def _config(dark: bool) -> dict[str, Any]:
+    """Return the Vega-Lite config for charts outside the app, which has its own theme."""
     ink, ground = pick(TEXT, dark), pick(BACKGROUND, dark)
     words = {"labelColor": ink, "titleColor": ink, "labelFontSize": 12, "titleFontSize": 12.5, "titleFontWeight": 500}
     return {
@@ -263,18 +265,19 @@ def _house(dark: bool) -> dict[str, Any]:
 
 
 def _page(chart: Any) -> str:
-    """A page that needs no network."""
+    """Return a chart as an HTML page that works offline."""
     if isinstance(chart, alt.TopLevelMixin):
         return chart.to_html(inline=True)
     if hasattr(chart, "to_html"):
         return chart.to_html(include_plotlyjs=True)
-    raise InputError(f"A picture is what xformer.viz returns, got {type(chart).__name__}.")
+    raise InputError(f"A picture is a chart of xformer.viz, got {type(chart).__name__}.")
 
 
 def show(picture: Any) -> None:
-    """Show a picture or a table, or each of a sequence.
+    """Show a chart or a table, or each item of a sequence.
 
-    A notebook displays it. A script prints a table, and writes a picture to a file, which it opens in an interactive session.
+    In a notebook it is displayed. In a script, tables are printed, and charts are written to a file, which an interactive
+    session opens in the browser.
     """
     if isinstance(picture, list | tuple):
         for one in picture:
@@ -283,7 +286,7 @@ def show(picture: Any) -> None:
         from IPython.display import display  # type: ignore[import-not-found]
 
         display(picture)
-    elif not isinstance(picture, alt.TopLevelMixin) and not hasattr(picture, "write_html"):  # a figure of Plotly has it
+    elif not isinstance(picture, alt.TopLevelMixin) and not hasattr(picture, "write_html"):  # Plotly figures have it
         print(picture.to_string() if isinstance(picture, pd.DataFrame | pd.Series) else picture)
     else:
         with tempfile.NamedTemporaryFile(prefix="xformer-", suffix=".html", delete=False) as file:
@@ -294,5 +297,5 @@ def show(picture: Any) -> None:
 
 
 def _in_notebook() -> bool:
-    get_ipython = getattr(builtins, "get_ipython", None)  # IPython puts it there while it runs a cell
+    get_ipython = getattr(builtins, "get_ipython", None)  # defined by IPython while it runs a cell
     return get_ipython is not None and getattr(get_ipython(), "kernel", None) is not None

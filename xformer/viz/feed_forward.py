@@ -1,4 +1,4 @@
-"""Draw neurons: their activations as a map, how many of them fire, what some of them promote, and one of them.
+"""Draw neurons: maps of their activations, how many fire, which tokens they promote, and single neurons.
 
 viz.activations(reading, layer=2)
 viz.firing(reading)
@@ -32,18 +32,18 @@ from xformer.viz.embeddings import rows_height
 from xformer.viz.residual import flat_axis, place_labels
 
 ROWS_HEIGHT = 380
-"""Pixels for the rows of a picture, so that it stands on a screen together with what changes it."""
+"""Pixels of the rows of a chart, so that it fits on a screen with its controls."""
 MOST_NEURONS_DRAWN, MOST_TOKENS_DRAWN = 512, 40
-"""So many neurons have a column of the map at once, and so many tokens one of the promotions."""
+"""Largest number of neurons in a map of activations, and of tokens in a map of promotions."""
 PROMOTES_WIDTH = 150
-"""Pixels for the tokens at the right of a row."""
+"""Pixels for the promoted tokens to the right of a row."""
 DWARFS = 20
-"""An activation so many times larger than 99 of 100 others takes the colours from all of them."""
-FIRES, RESTS, DEAD = "fires at an average position", "silent there, fires elsewhere", "dead: writes nothing anywhere"
+"""An activation that exceeds the 99th percentile by this factor would leave no contrast to the others."""
+FIRES, RESTS, DEAD = "fires at an average position", "fires only at other positions", "dead: never fires"
 
 
 def clear_limit(values: Float[np.ndarray, "*shape"]) -> float:
-    """Where the colours of activations end: at the largest; at a few times the usual large one where one dwarfs all others.
+    """Return the end of the colour scale of activations: the largest, or twice the 99th percentile if that is dwarfed.
 
     Some models have neurons that are hundreds of times stronger at their first token (Sun et al. 2024, arXiv:2402.17762).
     """
@@ -67,23 +67,21 @@ def activations(
     title: str = "",
     dark: bool = False,
 ) -> Chart:
-    """`analysis.activations` as a map, a column for each neuron.
+    """Draw `analysis.activations` as a map, one row per position and one column per neuron.
 
-    The neurons stand by their mean activity ("sorted", see `analysis.neurons`, the most active first) or by number
-    ("plain"), in the order and on the scale that a map of the run `before` has too. `columns` are the places in that order
-    that are drawn, the first `MOST_NEURONS_DRAWN` by themselves. `limit` is where the colours end. A triangle marks `neuron`.
-    Ctrl and the wheel zoom into a range of neurons, dragging moves it, a double click returns.
+    With `before`, the order of neurons is that of the original run, and the scale covers both runs. Ctrl + wheel zooms into a
+    range of neurons, dragging moves it, and a double click resets it.
 
     Args:
         reading: The run.
         layer: The layer, from 0.
         stage: "pre" or "post" the nonlinearity.
-        order: "sorted" by activity, or "plain".
+        order: "sorted" (by mean activity, see `analysis.neurons`, the most active first) or "plain" (by index).
         before: The original run, to compare with.
         positions: The positions, from 0; all of them by default.
-        columns: The places in that order that are drawn.
-        neuron: The neuron with a mark.
-        limit: Where the colours end; at the largest value by default.
+        columns: The ranks in that order to draw; the first `MOST_NEURONS_DRAWN` by default.
+        neuron: The neuron to mark with a triangle.
+        limit: The end of the colour scale; see `clear_limit` for the default.
         title: The title of the chart.
         dark: Whether to draw on a dark background.
 
@@ -109,7 +107,7 @@ def activations(
     ends = [shown[0] - 0.5, shown[-1] + 0.5]
     ticks = [shown[index] for index in np.unique(np.linspace(0, len(shown) - 1, 9).round().astype(int))]
     names = {tick: f"#{ranking[tick]}" if order == "sorted" else str(tick) for tick in ticks}
-    below = "neurons, the most active on average first" if before is None else "neurons, in the order of the original"
+    below = "neurons, most active on average first" if before is None else "neurons, in the order of the original"
     label = f"{json.dumps(names)}[datum.value]"
     axis = alt.Axis(values=ticks, labelExpr=label, labelPadding=14, ticks=False, grid=False)
     scale = alt.Scale(domain=ends, nice=False, zero=False)
@@ -120,9 +118,9 @@ def activations(
     beside = alt.Axis(labelOverlap=True, grid=False, labelFlush=False)
     y = alt.Y("place:N", sort=places, title="position · token", axis=beside)
     hover = tips(("neuron:Q", "", "d"), ("place:N", "position"), ("activation:Q", "", ".5f"))
-    # A wheel alone scrolls the page; a pinch on a touch pad is a wheel with Ctrl.
+    # The wheel alone scrolls the page; a pinch on a touch pad is reported as Ctrl + wheel.
     zoom = alt.selection_interval(name="zoom", bind="scales", encodings=["x"], zoom="wheel![event.ctrlKey]")
-    # A row a position: its numbers are taken apart in the browser, so that none of the names is sent more than once.
+    # One row per position, flattened in the browser, so that labels are sent only once.
     rows = [
         {"place": place, "activations": line, "neurons": neurons, "columns": shown}
         for place, line in zip(places, values[:, neurons].tolist(), strict=True)
@@ -135,22 +133,22 @@ def activations(
         .encode(x, alt.X2("right:Q"), y, colour, tooltip=hover)
         .add_params(zoom)
     )
-    marked = [place for place, of in zip(shown, neurons, strict=True) if of == neuron]
+    marked = [place for place, index in zip(shown, neurons, strict=True) if index == neuron]
     hue = theme.pick(theme.PART_HUES["feed_forward"], dark)
     mark = alt.Chart(pd.DataFrame({"left": marked})).mark_text(text="▲", fontSize=13, color=hue, baseline="top", dy=2)
     layers = [cells, *([mark.encode(x, y=alt.value("height"))] if marked else [])]
-    fast = {"embedOptions": {"renderer": "canvas"}}  # some ten thousand cells, on a page
+    fast = {"embedOptions": {"renderer": "canvas"}}  # faster for ten thousand cells, on an HTML page
     return layered(*layers, height=height, usermeta=fast, **above(title))
 
 
 def ranking_of(reading: Reading, *, layer: int, order: str = "sorted") -> Int[np.ndarray, " neuron"]:
-    """The neurons of a layer in the order of their columns in a map of activations."""
+    """Return the neurons of a layer in the order of the columns of `activations`."""
     values = activity(reading, layer=layer).numpy(force=True)  # [pos, neuron]
     return np.argsort(-values.mean(axis=0), kind="stable") if order == "sorted" else np.arange(values.shape[1])
 
 
 def firing(of: Reading | Survey, *, before: Reading | None = None, dark: bool = False) -> Chart:
-    """Draw `analysis.firing`: a bar for each layer, cut into the neurons that fire, that rest and that are dead.
+    """Draw `analysis.firing`: a bar for each layer, divided into active, inactive and dead neurons.
 
     Args:
         of: A run or a survey.
@@ -194,7 +192,7 @@ def firing(of: Reading | Survey, *, before: Reading | None = None, dark: bool = 
 
 
 def trigger_words(trigger: str, on: Sequence[str | int]) -> str:
-    """What a neuron of `analysis.triggers` fires on, in words."""
+    """Describe what a neuron of `analysis.triggers` fires on."""
     if trigger == "none":
         return "no clear trigger"
     *first, last = map(str, on)
@@ -215,16 +213,16 @@ def neurons(
     title: str = "",
     dark: bool = False,
 ) -> Chart:
-    """`analysis.neurons` by name: a row for each neuron, a column for each position, the tokens that it promotes at the right.
+    """Draw `analysis.neurons`: one row per neuron, named by its trigger, one column per position, and the promoted tokens.
 
-    Each row has its own colour scale, up to its largest activation. A click on a row selects its `neuron`.
+    Each row has its own colour scale, up to its largest activation. Clicking a row selects its `neuron`.
 
     Args:
         reading: The run.
         layer: The layer, from 0.
         n: The number of neurons.
-        distinct: Whether to show neurons of different triggers first.
-        survey: The inputs from which the names come; by default the reading.
+        distinct: Whether to prefer neurons with different triggers.
+        survey: The inputs that triggers are found on; the reading by default.
         positions: The positions, from 0; all of them by default.
         title: The title of the chart.
         dark: Whether to draw on a dark background.
@@ -280,16 +278,17 @@ def neurons(
 def promotion(
     reading: Reading, *, layer: int, position: int, n: int = 10, only: Sequence[int] | None = None, dark: bool = False
 ) -> Chart:
-    """`analysis.promotion`: a row for each of the most active neurons, a column for each token; the strongest is written.
+    """Draw `analysis.promotion`: what each of the most active neurons adds to the logits, one column per token.
 
-    Of more than `MOST_TOKENS_DRAWN` tokens those are shown whose logits any of the neurons changes most.
+    The most promoted token of each row is written out. Of larger vocabularies, the `MOST_TOKENS_DRAWN` tokens are shown whose
+    logits change most.
 
     Args:
         reading: The run.
         layer: The layer, from 0.
         position: The position, from 0.
         n: The number of neurons.
-        only: These neurons instead of the most active ones.
+        only: The neurons to draw instead of the most active ones.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -313,11 +312,11 @@ def promotion(
     names = list(dict.fromkeys(data["neuron"]))
     best = data.loc[data.groupby("neuron", sort=False)["adds"].idxmax()]
     stops = theme.diverging(dark)
-    hover = tips("neuron:N", "token:N", ("adds:Q", "adds to the logit", "+.5f"))
+    hover = tips("neuron:N", "token:N", ("adds:Q", "contribution to the logit", "+.5f"))
     axis = alt.Axis(labelAngle=-90, labelOverlap=False)
-    x = alt.X("token:N", sort=labels, title="token whose logit it changes", axis=axis)
+    x = alt.X("token:N", sort=labels, title="token", axis=axis)
     y = alt.Y("neuron:N", sort=names, title=None, axis=alt.Axis(labelOverlap=False))
-    legend = alt.Legend(title="adds to the logit", orient="top", gradientLength=160, format="+.2~f")
+    legend = alt.Legend(title="contribution to the logit", orient="top", gradientLength=160, format="+.2~f")
     cells = alt.Chart(data).mark_rect().encode(x, y, heat("adds:Q", stops, -limit, limit, legend=legend), tooltip=hover)
     top = alt.Chart(best.assign(ink=inks(stops, best["adds"], -limit, limit))).mark_text(fontSize=12, fontWeight="bold")
     top = top.encode(x, y, color=written(), text="token:N", tooltip=hover)
@@ -333,7 +332,7 @@ def neuron(
     positions: Sequence[int] | None = None,
     dark: bool = False,
 ) -> alt.Chart:
-    """`analysis.neuron` as bars, one a position; with the run `before` side by side.
+    """Draw `analysis.neuron` as one bar per position; with `before`, both runs side by side.
 
     Args:
         reading: The run.
@@ -352,8 +351,8 @@ def neuron(
         >>> chart = xformer.viz.neuron(reading, layer=1, neuron=7)
     """
     runs = {"this run": reading} if before is None else {"original": before, "changed": reading}
-    of = {"layer": layer, "neuron": neuron, "positions": positions}
-    tables = [neuron_table(run, **of).assign(run=name) for name, run in runs.items()]
+    selection = {"layer": layer, "neuron": neuron, "positions": positions}
+    tables = [neuron_table(run, **selection).assign(run=name) for name, run in runs.items()]
     places, two = numbered(tables[-1]), len(runs) > 1
     data = pd.concat([table.assign(place=places) for table in tables])
     colours = [theme.pick(theme.PART_HUES["feed_forward"], dark), theme.pick(theme.HEAD_HUES[1], dark)]
@@ -369,7 +368,7 @@ def neuron(
 
 
 def expert_weights(reading: Reading, *, layer: int, title: str = "", dark: bool = False) -> Chart:
-    """A column for each position, a row for each expert; the colour is the weight, nothing where it is not taken.
+    """Draw the routing weights of the experts, one row per expert and one column per position; unselected experts are blank.
 
     Args:
         reading: The run.
@@ -395,7 +394,7 @@ def expert_weights(reading: Reading, *, layer: int, title: str = "", dark: bool 
     n_experts = max(table["expert"].tolist()) + 1
     colour = heat("weight:Q", theme.sequential(dark), 0, max(1.0, *table["weight"].tolist()), title="weight")
     base = alt.Chart(table).encode(
-        alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=flat_axis(len(places))),
+        alt.X("place:N", sort=list(places.values()), title="position · input token", axis=flat_axis(len(places))),
         alt.Y("expert:O", title="expert", axis=alt.Axis(labelOverlap=True)),
         tooltip=tips(("place:N", "position"), "expert:O", ("weight:Q", "", ".4f")),
     )

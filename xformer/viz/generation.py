@@ -1,6 +1,6 @@
 """Draw what several models generate, step by step: tokens, probabilities, entropy and divergence.
 
-Models keep their order and hue in every chart. The line of the first is widest and that of the last thinnest, so that lines
+Models keep their order and hue in every chart. The first model's line is widest and the last one's thinnest, so that lines
 that coincide stay visible.
 """
 
@@ -26,21 +26,21 @@ from xformer.viz.charts import Chart, hues, layered, tips, token_lanes
 from xformer.viz.packing import visible
 from xformer.viz.theme import HEAD_HUES, MODEL_HUES
 
-SAYS = "◀ says"
+SAYS = "◀ predicted"
 LEAST = 0.001
-"""Tokens of lower probability in all models have no bars, unless they are right or predicted."""
+"""Tokens below this probability in all models have no bars, unless they are right or predicted."""
 WIDTHS = (9.0, 5.5, 3.0, 1.5)
 _SIZES = (260, 160, 90, 45)
 _LINE = 30
-"""Pixels of a line of a legend, which has two entries."""
+"""Pixels of a line of a legend, which holds two entries."""
 _DASHES: tuple[list[int], ...] = ([1, 0], [8, 3], [3, 3], [8, 3, 2, 3], [2, 2], [12, 4])
 STEPS = {
-    "probability": "probability of what it says", "answer_probability": "probability of the right token",
-    "drawn": "chance that it was drawn", "entropy": "entropy (bits)",
+    "probability": "probability of the predicted token", "answer_probability": "probability of the right token",
+    "drawn": "sampling probability of the predicted token", "entropy": "entropy (bits)",
 }  # fmt: skip
-DRAWN = ("drawn:Q", "chance to be drawn", ".6f")
-RIGHT_SHARE = ("answer_probability:Q", "probability of that", ".6f")
-"""The line of a hover after the right token."""
+DRAWN = ("drawn:Q", "sampling probability", ".6f")
+RIGHT_SHARE = ("answer_probability:Q", "its probability", ".6f")
+"""The tooltip line that follows the right token."""
 DIVERGENCES = {"kl": "KL(first ‖ second), nats", "kl_back": "KL(second ‖ first), nats"}
 PAIRS = {**DIVERGENCES, "total_variation": "total variation"}
 
@@ -48,16 +48,15 @@ PAIRS = {**DIVERGENCES, "total_variation": "total variation"}
 def likeliest_tokens(
     runs: Sequence[DecodedSteps], step: int, k: int = 5, *, drawn: bool = False, dark: bool = False
 ) -> Chart:
-    """Bars of the tokens at one step, all models on one scale from 0 to 1.
+    """Draw the probabilities of the likeliest tokens at one step as bars, all models on one scale from 0 to 1.
 
-    The right token carries ✓, and each model's own choice is pointed at. `drawn` shows what was drawn from, after
-    temperature and the like, instead of what the model believes.
+    ✓ marks the right token, and ◀ the token that each model predicted.
 
     Args:
         runs: The answers of the variants to one input, from `decode_steps`.
         step: The step, from 0.
         k: The number of likeliest tokens.
-        drawn: Draw the distribution that the token was drawn from.
+        drawn: Whether to draw the sampling distribution (after temperature and truncation) instead of the model's own.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -84,12 +83,12 @@ def likeliest_tokens(
         verdict=_verdicts(data["right"]),
     )
     order = list(dict.fromkeys(data["place"]))
-    # Beyond 1 there is room for the text.
+    # The space beyond 1 is for the text.
     scale, axis = alt.Scale(domain=[0, 1.3]), alt.Axis(values=[0, 0.5, 1], format=".1f")
-    hover = tips("model:N", "token:N", ("verdict:N", "which is"), ("probability:Q", "model's probability", ".6f"))
+    hover = tips("model:N", "token:N", ("verdict:N", "token is"), ("probability:Q", "model's probability", ".6f"))
     hover += tips(DRAWN, ("predicted:N", "predicted"))
     base = alt.Chart(data).encode(
-        alt.X(f"{what}:Q", title="chance to be drawn" if drawn else "probability", scale=scale, axis=axis),
+        alt.X(f"{what}:Q", title="sampling probability" if drawn else "probability", scale=scale, axis=axis),
         alt.Y("place:N", sort=order, title=f"token ({theme.RIGHT.mark} right)", axis=alt.Axis(labelFontSize=14)),
         alt.YOffset("model:N", sort=models),
         tooltip=hover,
@@ -111,9 +110,9 @@ def predictions_by_step(
     height: int = 290,
     dark: bool = False,
 ) -> Chart:
-    """One line per model; each point is right (●) or wrong (✚).
+    """Draw a quantity of `analysis.predictions_by_step`, one line per model; points are right (●) or wrong (✚).
 
-    A rule marks where they part first; steps are grey where the models no longer read the same.
+    A rule marks the first difference between the models; steps are grey where their contexts differ.
 
     Args:
         runs: The answers of the variants to one input, from `decode_steps`.
@@ -139,7 +138,7 @@ def predictions_by_step(
     data = frame.assign(
         place=frame["step"].map(places),
         verdict=_verdicts(frame["right"]),
-        context=frame["same_context"].map({True: "the same", False: "something else"}),
+        context=frame["same_context"].map({True: "the same", False: "different"}),
         width=[WIDTHS[models.index(name) % len(WIDTHS)] for name in frame["model"]],
         size=[_SIZES[models.index(name) % len(_SIZES)] for name in frame["model"]],
     )
@@ -148,9 +147,11 @@ def predictions_by_step(
         _steps(places, f"step · right token   (● {theme.RIGHT.word}, ✚ {theme.WRONG.word})"),
         alt.Y(f"{what}:Q", title=STEPS[what], scale=alt.Scale(domain=[0, top])),
     )
-    hover = tips("step:O", "model:N", ("token:N", "says"), ("verdict:N", "which is"))
-    hover += tips(("probability:Q", "with probability", ".6f"), DRAWN, ("answer:N", "right token"), RIGHT_SHARE)
-    hover += tips(("entropy:Q", "entropy (bits)", ".6f"), ("context:N", "read, against the others"))
+    hover = tips("step:O", "model:N", ("token:N", "predicted token"), ("verdict:N", "prediction is"))
+    hover += tips(
+        ("probability:Q", "predicted with probability", ".6f"), DRAWN, ("answer:N", "right token"), RIGHT_SHARE
+    )
+    hover += tips(("entropy:Q", "entropy (bits)", ".6f"), ("context:N", "context of the models"))
     verdicts = alt.Scale(domain=[theme.RIGHT.word, theme.WRONG.word], range=[theme.RIGHT.vega, theme.WRONG.vega])
     shape = alt.Shape("verdict:N", legend=None, scale=verdicts)
     width = alt.StrokeWidth("width:Q", scale=None, legend=None)
@@ -170,7 +171,7 @@ def divergence_by_step(
     height: int = 290,
     dark: bool = False,
 ) -> Chart:
-    """How far apart the beliefs of each pair are at every step. An infinite divergence leaves a gap.
+    """Draw the divergence between the predictions of each pair of models at every step; infinite values leave a gap.
 
     Args:
         runs: The answers of the variants to one input, from `decode_steps`.
@@ -197,7 +198,7 @@ def divergence_by_step(
         place=frame["step"].map(places),
         shown=frame[what].where(frame[what] < float("inf")),
         tokens=frame["same_token"].map({True: "the same token", False: "different tokens"}),
-        context=frame["same_context"].map({True: "the same", False: "different tokens"}),
+        context=frame["same_context"].map({True: "the same", False: "different"}),
     )
     is_bounded = what == "total_variation"
     limit = 180 if len(pairs) > 1 else 400
@@ -211,7 +212,7 @@ def divergence_by_step(
     )
     hover = tips("step:O", ("pair:N", "first | second"))
     hover += tips(*((f"{name}:Q", title, ".6~g") for name, title in PAIRS.items()))
-    hover += tips(("tokens:N", "say"), ("context:N", "have read"))
+    hover += tips(("tokens:N", "predictions"), ("context:N", "contexts"))
     dash = alt.StrokeDash("pair:N", scale=alt.Scale(domain=pairs, range=list(_DASHES)), **look)
     return layered(
         *_backdrop(frame, places, first_divergence(runs), dark),
@@ -222,25 +223,25 @@ def divergence_by_step(
 
 
 def _step_labels(frame: Any) -> dict[int, str]:
-    """Each step with its right token, "3 · 12"; without it where the models' right answers differ."""
+    """Label each step with its right token, "3 · 12", or without it if the models' right answers differ."""
     answers = frame.groupby("step")["answer"].unique()
     return {step: f"{step} · {found[0]}" if len(found) == 1 else str(step) for step, found in answers.items()}
 
 
 def model_hues(models: Sequence[str], dark: bool) -> alt.Color:
-    """The hue of each model, the same in every chart that is given them in the same order."""
+    """Encode models as hues, the same in every chart with the same order of models."""
     legend = alt.Legend(orient="top", columns=2, symbolOpacity=1, labelLimit=180)
     return hues("model:N", models, theme.model_hues(len(models), dark), sort=list(models), title=None, legend=legend)
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """The first word of each name where that tells them apart, "A" of "A · causal mask"; else the whole."""
+    """Shorten each name to its first word, "A" for "A · causal mask", if that keeps them distinct."""
     short = [name.split(" ")[0] for name in names]
     return dict(zip(names, short if len(set(short)) == len(names) else names, strict=True))
 
 
 def _shown(p: float, is_predicted: bool) -> str:
-    """The number beside a bar; nothing beside one too short to be seen."""
+    """Return the text next to a bar; empty for bars too short to be seen."""
     number = f"{p:.3f}" if p >= LEAST else "< 0.001"
     return f"{number}  {SAYS}" if is_predicted else number if p >= LEAST else ""
 
@@ -254,18 +255,18 @@ def _steps(places: dict[int, str], title: str) -> alt.X:
 def _backdrop(
     frame: pd.DataFrame, places: Mapping[int, Any], divergence: int | None, dark: bool, column: str = "place:O"
 ) -> list[alt.Chart]:
-    """Grey where contexts differ, and the rule at the first divergence."""
+    """Return the layers that shade steps with different contexts and mark the first divergence."""
     layers: list[Any] = []
     name = column.partition(":")[0]
     x = alt.X(column, sort=list(places.values()))
     others = set(frame.loc[~frame["same_context"], "step"])
     if apart := [place for step, place in places.items() if step in others]:
-        grey = alt.Chart(pd.DataFrame({name: apart, "note": "they have read different tokens"}))
+        grey = alt.Chart(pd.DataFrame({name: apart, "note": "the models have read different tokens"}))
         grey = grey.mark_rect(color=theme.pick(theme.MASKED, dark), opacity=0.45)
         layers.append(grey.encode(x, tooltip=alt.Tooltip("note:N", title="here")))
     if divergence is not None and divergence in places:
         ink = theme.pick(theme.TEXT, dark)
-        late = list(places).index(divergence) > len(places) / 2  # the note stays inside the chart
+        late = list(places).index(divergence) > len(places) / 2  # keeps the note inside the chart
         here = alt.Chart(pd.DataFrame({name: [places[divergence]], "note": ["first difference"]})).encode(x)
         look = {"color": ink, "fontSize": 12, "fontWeight": "bold", "baseline": "bottom"}
         text = here.mark_text(align="right" if late else "left", **look).encode(y=alt.value(-4), text="note:N")
@@ -274,14 +275,14 @@ def _backdrop(
 
 
 def step_lanes(runs: Sequence[DecodedSteps], *, step: int = 0, dark: bool = False) -> alt.VConcatChart:
-    """What each model says at every step, right or wrong and how likely, with the input and the right answer above it.
+    """Draw the predictions of each model at every step, with verdicts and probabilities, below the input and the right answer.
 
-    Below, over the same columns: how undecided each model is (entropy, bits) and how far apart each pair is (KL, nats).
-    `step` is framed; a dashed rule stands where the models part first, and grey is where they have read different tokens.
+    Below, over the same columns, are the entropy of each model (bits) and the KL divergence of each pair (nats). A dashed rule
+    marks the first difference between the models; steps are grey where their contexts differ.
 
     Args:
         runs: The answers of the variants to one input, from `decode_steps`.
-        step: The step with a frame, from 0.
+        step: The step to frame, from 0.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -323,7 +324,7 @@ def step_lanes(runs: Sequence[DecodedSteps], *, step: int = 0, dark: bool = Fals
 
 
 def _lanes(runs: Sequence[DecodedSteps], frame: pd.DataFrame) -> pd.DataFrame:
-    """The input, the right answer, and what each model says, for `token_lanes`. Where right answers differ it says ≠."""
+    """Build the table for `token_lanes`: the input, the right answer (≠ if it differs), and each model's predictions."""
     predicted = frame.rename(columns={"model": "lane", "step": "at"}).assign(
         token=frame["token"].map(visible),
         kind=[{True: "right", False: "wrong"}.get(right, "plain") for right in frame["right"]],
@@ -349,9 +350,9 @@ MOST_TOKENS = 8
 
 
 def pack_steps(runs: Sequence[DecodedSteps]) -> dict[str, Any]:
-    """All steps of all models as plain JSON, with the likeliest tokens of each step.
+    """Pack all steps of all models as plain JSON, with the likeliest tokens of each step.
 
-    Tokens are indices of `labels`; numbers are rounded to 6 decimals; an infinite KL is null.
+    Tokens are indices into `labels`, numbers are rounded to 6 decimals, and an infinite KL is null.
     """
     steps, pairs = predictions_table(runs), divergence_table(runs)
     labels = joint_labels([run.variant for run in runs])
@@ -406,15 +407,15 @@ def steering_by_scale(
     table: pd.DataFrame | None = None,
     dark: bool = False,
 ) -> Chart:
-    """The probabilities of the likeliest next tokens, stacked over the scale of steering.
+    """Draw the probabilities of the likeliest next tokens, stacked, over the steering scale.
 
     Args:
         reading: The run.
-        towards: A run of a text to steer towards.
-        away: A run of a text to steer away from.
+        towards: The run of a text to steer towards.
+        away: The run of a text to steer away from.
         layer: The layer, from 0.
-        scale: The scale that is marked.
-        table: That of `analysis.steering_by_scale` where it has been made already.
+        scale: The scale to mark.
+        table: The table of the analysis, if already computed.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -432,7 +433,7 @@ def steering_by_scale(
     colours = [*theme.head_hues(len(tokens) - 1, dark), theme.pick(theme.MASKED, dark)]
     share = alt.Y("probability:Q", title="probability", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
     colour = hues("token:N", tokens, colours, legend=alt.Legend(title="next token", labelFontSize=14))
-    x = alt.X("scale:Q", title="scale", scale=alt.Scale(nice=False))
+    x = alt.X("scale:Q", title="steering scale", scale=alt.Scale(nice=False))
     hover = tips("token:N", "scale:Q", ("probability:Q", "", ".3f"))
     areas = alt.Chart(table).mark_area(interpolate="monotone", opacity=0.9)
     areas = areas.encode(x, share.stack("zero"), colour, alt.Order("place:Q"), tooltip=hover)

@@ -1,6 +1,6 @@
-"""Draw images: attention over the pixels, patch filters, position maps, and the probabilities of the classes.
+"""Draw images: attention over the pixels, patch filters, position maps, and class probabilities.
 
-A tile is a rectangle with a value (attention, cosine); a dot on it is the ink of a pixel, sized by its amount, so that the
+A tile is a rectangle coloured by a value (attention, cosine). Dots on it show the ink of the pixels by their size, so that the
 colour of the tile stays readable.
 """
 
@@ -30,29 +30,32 @@ from xformer.viz import theme
 from xformer.viz.charts import Chart, heat, layered, pixel_axes, tips
 
 GAP = 1.6
-"""Between two small pictures, in their own units."""
-_OWN_SIZE = alt.AutoSizeParams(type="pad", contains="padding")  # else a legend is fitted in, and pixels are no squares
+"""Space between two panels, in units of the frame."""
+_OWN_SIZE = alt.AutoSizeParams(
+    type="pad", contains="padding"
+)  # the legend must not shrink the cells, which are squares
 MOST_WIDE = 740.0
+"""Largest width of a chart, in pixels."""
 ABOVE = 3.2
-"""Over an image, for its title and the class token."""
+"""Space above an image for its title and the class token, in units of the frame."""
 HEAT = ("rgba(255, 90, 0, 0)", "rgba(255, 90, 0, 0.8)")
-"""Over a photograph in grey, from no weight to the largest."""
+"""Colours over a grey photograph, from a weight of 0 to the largest."""
 
 
 def overlay_frame(
     table: pd.DataFrame, grid: tuple[int, int], patch: float, ink: Int[np.ndarray, " pixel"] | None = None
 ) -> pd.DataFrame:
-    """Lines of panels, each with what the special tokens and the patches of one image get.
+    """Lay out panels in lines, each with the weights of the special tokens and patches of one image.
 
     Args:
-        table: `analysis.over_image`; the patches stand last in each panel.
-        grid: Rows and columns of patches.
-        patch: The side of a patch in the units of the frame.
-        ink: Of each pixel, where the image is one of a few pixels, each a unit wide.
+        table: The table of `analysis.over_image`; the patches come last in each panel.
+        grid: The rows and columns of patches.
+        patch: The side of a patch, in units of the frame.
+        ink: The ink of each pixel, for images small enough to draw pixel by pixel, one unit each.
 
     Returns:
-        One row a tile (kind "special" or "patch") or a dot (kind "ink"): panel, kind, where, value (a tile's), ink (a
-        dot's), and the rectangle x, x2, y, y2 in the frame; left, top and right are the image's.
+        One row per tile (kind "special" or "patch") and per dot (kind "ink"): panel, kind, where, value (of tiles), ink (of
+        dots), and the rectangle x, x2, y, y2; left, top and right are those of the image.
     """
     across, width = grid[1], grid[1] * patch
     panels = table[["row", "panel"]].drop_duplicates(ignore_index=True)
@@ -90,9 +93,9 @@ def overlay_chart(
 ) -> Chart:
     """Draw an `overlay_frame`.
 
-    Tiles have a fixed scale from 0 to 1, its colours spaced by the square root so that small shares show. Over a
-    `photograph`, an address of data, they are the more opaque the larger they are, up to `top`, or to the largest of a
-    patch. `query` outlines what does the looking; the chart is at most `MOST_WIDE` pixels wide.
+    Tiles have a fixed scale from 0 to 1 with colours spaced by the square root, so that small weights show. Over a
+    `photograph` (a data URL), larger values are more opaque, up to `top` or the largest value of a patch. The tile `query` is
+    outlined. The chart is at most `MOST_WIDE` pixels wide.
     """
     tiles, dots = frame.loc[frame["kind"] != "ink"], frame.loc[frame["kind"] == "ink"]
     ink, halo = theme.pick(theme.TEXT, dark), theme.pick(theme.BACKGROUND, dark)
@@ -135,17 +138,17 @@ def overlay_chart(
 
 
 def _special_words(special: pd.DataFrame) -> pd.DataFrame:
-    """What goes to the special tokens of each panel, a row a panel, beside their tiles."""
+    """Return the weight on the special tokens of each panel as text next to their tiles, one row per panel."""
     rows = []
-    for _, of in special.groupby(["panel", "left", "top"], sort=False):
-        name = str(of["where"].iloc[0]) if len(of) == 1 else f"{len(of)} special"
-        place = {"x_name": of["x2"].max() + 0.25, "class_y": of["top"].iloc[0] - 1.0}
-        rows.append({"text": f"{name} {percent(sum(of['value'].tolist()), 0)}"} | place)
+    for _, tiles in special.groupby(["panel", "left", "top"], sort=False):
+        name = str(tiles["where"].iloc[0]) if len(tiles) == 1 else f"{len(tiles)} special"
+        place = {"x_name": tiles["x2"].max() + 0.25, "class_y": tiles["top"].iloc[0] - 1.0}
+        rows.append({"text": f"{name} {percent(sum(tiles['value'].tolist()), 0)}"} | place)
     return pd.DataFrame(rows)
 
 
 def picture(pixels: Int[np.ndarray, " pixel"], *, dark: bool, scale: int = 8) -> Int[np.ndarray, "y x rgb"]:
-    """An image as colours, each pixel a square of `scale`: paper is the theme's background, ink its text."""
+    """Convert an image to RGB, each pixel enlarged `scale` times: paper in the background colour, ink in the text colour."""
     side = round(len(pixels) ** 0.5)
     ends = (theme.BACKGROUND[dark], theme.TEXT[dark])
     paper, ink = (np.array([int(end[i : i + 2], 16) for i in (1, 3, 5)]) for end in ends)
@@ -154,7 +157,7 @@ def picture(pixels: Int[np.ndarray, " pixel"], *, dark: bool, scale: int = 8) ->
 
 
 def tile_map(frame: pd.DataFrame, name: str, limit: float, tooltip: list, dark: bool, unit: float) -> Chart:
-    """Signed tiles; the one that is `itself` has a frame."""
+    """Draw signed tiles; those that are `itself` are framed."""
     width, height = frame["x2"].to_numpy().max().item(), frame["y2"].to_numpy().max().item()
     x, y = pixel_axes(width, height)
     colour = heat(f"{name}:Q", theme.diverging(dark), -limit, limit, title=name, legend=_legend(height * unit))
@@ -166,15 +169,15 @@ def tile_map(frame: pd.DataFrame, name: str, limit: float, tooltip: list, dark: 
 
 
 def _legend(height: float, **more: Any) -> alt.Legend:
-    """The legend of a colour scale that fits beside a chart of that height."""
+    """Return a legend that fits next to a chart of this height."""
     return alt.Legend(gradientLength=int(min(200.0, 0.7 * height)), **more)
 
 
 IN_A_LINE = 5
-"""So many panels stand beside each other."""
+"""Number of panels in a line."""
 
 SMALL, LARGE = 8.0, 14.0
-"""How tall an image is in the units of the frame: one of several, and one alone."""
+"""Height of an image in units of the frame: one of several, and a single one."""
 
 
 def over_image(
@@ -187,18 +190,18 @@ def over_image(
     top: float | None = None,
     dark: bool = False,
 ) -> Chart:
-    """`analysis.over_image` on the pixels; the patch that does the looking has an outline.
+    """Draw the attention of one query over the image (`analysis.over_image`); the query's own patch is outlined.
 
-    Digits are drawn as ink on tiles on a scale from 0 to 1. A photograph is drawn in grey under tiles that are the more
-    opaque the larger their weight, up to `top`, or to the largest weight of a patch.
+    Digits are drawn as ink on tiles with a scale from 0 to 1. A photograph is drawn in grey under tiles that are more opaque
+    for larger weights.
 
     Args:
         reading: The run.
         query: The query's position, from 0.
-        laid: "heads", or "rollout".
+        laid: What to overlay: "heads" or "rollout".
         layer: The layer, from 0.
         head: The head, from 0.
-        top: The weight that is drawn opaque.
+        top: The weight at the end of the scale over a photograph; the largest weight of a patch by default.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -221,29 +224,29 @@ def over_image(
 
 
 def photograph_url(reading: Reading) -> str:
-    """The image that a vision model saw, in grey, as the address of its data."""
+    """Return the image that a vision model received, in grey, as a data URL."""
     from PIL import Image
 
-    of = reading.subject.input
-    assert isinstance(of, PatchedImage)
+    image = reading.subject.input
+    assert isinstance(image, PatchedImage)
     pixels = (reading.example.arguments or {})["pixel_values"]
     assert isinstance(pixels, Tensor)
     file = io.BytesIO()
-    Image.fromarray(of.shown(pixels[0])).convert("L").save(file, "JPEG", quality=85)
+    Image.fromarray(image.shown(pixels[0])).convert("L").save(file, "JPEG", quality=85)
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 ACROSS, PIXELS_A_WEIGHT = 16, 10.5
-"""Sixteen filters of 2 × 2 in a row fit a window of usual width."""
+"""Filters in a row and pixels per weight: sixteen filters of 2 × 2 fit a typical window."""
 
 COMPONENTS_ACROSS, PIXELS_A_COMPONENTS_WEIGHT = 2, 30.0
 
 APART = 0.8
-"""Between two filters, in weights."""
+"""Space between two filters, in weights."""
 
 
 def patch_filters(reading: Reading, *, dark: bool = False) -> Chart:
-    """The filters of `analysis.patch_filters` in rows, orange below zero and blue above.
+    """Draw the filters of `analysis.patch_filters`, orange below zero and blue above.
 
     Args:
         reading: The run.
@@ -261,7 +264,7 @@ def patch_filters(reading: Reading, *, dark: bool = False) -> Chart:
 
 
 def filter_components(reading: Reading, *, dark: bool = False) -> Chart:
-    """The directions of `analysis.filter_components`, drawn alike and larger.
+    """Draw the principal components of the filters (`analysis.filter_components`), as `patch_filters` but larger.
 
     Args:
         reading: The run.
@@ -288,15 +291,15 @@ def _in_rows(table: pd.DataFrame, across: int, unit: float, dark: bool) -> Chart
 
 
 PLACE_MAPS_GAP = 0.6
-"""Between two little maps, in tiles."""
+"""Space between two maps, in tiles."""
 
 
 def patch_places(reading: Reading, *, unit: float = 20.0, dark: bool = False) -> Chart:
-    """`analysis.patch_places` on the fixed scale from −1 to 1, tiles `unit` pixels wide, that of the patch itself framed.
+    """Draw `analysis.patch_places`, one map per patch, on a fixed scale from −1 to 1; the patch itself is framed.
 
     Args:
         reading: The run.
-        unit: The size of a tile, in pixels.
+        unit: The side of a tile, in pixels.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -316,9 +319,9 @@ def patch_places(reading: Reading, *, unit: float = 20.0, dark: bool = False) ->
 
 
 def classes(reading: Reading, *, before: Reading | None = None, dark: bool = False) -> Chart:
-    """The probabilities of `analysis.classes` as bars from 0 to 1, those of the run `before` as frames.
+    """Draw the probabilities of `analysis.classes` as bars from 0 to 1, those of the run `before` as outlines.
 
-    The right digit is marked; without a right answer the likeliest is emphasised.
+    The right digit is marked; if there is no right answer, the likeliest one is emphasised.
 
     Args:
         reading: The run.

@@ -1,11 +1,11 @@
-"""Pack the attention patterns of a run into bytes that the attention view draws without further requests.
+"""Pack the attention patterns of a run into bytes, from which the attention view draws without further requests.
 
     planes = "XATT" · header length (uint32, little endian) · header (JSON, padded) · planes (uint8)
     head   = "XATH" · header length · header · exact (float32)
 
-A plane has one byte a cell for one head; above the byte budget it is pooled (`small`). The planes of a layer are followed
-by their first column as it is without the first key, which takes most of the attention of many large models. The selected
-head is a message of its own, as float32 (masked: +inf, not a number: NaN), pooled where it is too large.
+A plane holds one byte per cell of one head; above the byte budget it is pooled (`small`). The planes of a layer are followed by
+their first columns without the first key, which takes most of the attention of many large models. The selected head is sent
+separately as float32 (masked: +inf, not a number: NaN), pooled if it is too large.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
 class PatternLayer:
     """The attention of one layer as arrays and labels.
 
-    Rows of the pattern are not checked, so that a broken layer is shown as it is.
+    The pattern is not validated, so that a broken layer is shown as it is.
 
     Args:
         name: The path of the layer.
-        title: The layer in words.
+        title: The display name of the layer.
         pattern: The weights [head, query, key].
         allowed: False where the mask hides a key; broadcastable to the pattern.
         query_labels: The tokens at the queries.
         key_labels: The tokens at the keys.
-        z_size: The mean norm of each head's z over the queries; empty where z was not recorded.
-        stream: The residual stream after its layer, at the last attention of the layer; None where it was not recorded.
+        z_size: The mean norm of each head's z over the queries; empty if not recorded.
+        stream: The residual stream after the layer, for the last attention of that layer; None if not recorded.
     """
 
     name: str
@@ -56,9 +56,9 @@ class PatternLayer:
 
     @property
     def silenced(self) -> tuple[int, ...]:
-        """The heads, from 0, whose pattern is not 0 and whose z is: those that are ablated."""
-        silent = (head for head, size in enumerate(self.z_size) if size == 0)
-        return tuple(head for head in silent if np.nan_to_num(self.pattern[head]).any())
+        """The ablated heads, from 0: their z is 0 although their pattern is not."""
+        zero = (head for head, size in enumerate(self.z_size) if size == 0)
+        return tuple(head for head in zero if np.nan_to_num(self.pattern[head]).any())
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -72,21 +72,21 @@ class PatternLayer:
         return not bool(self.allowed.all())
 
     def pool(self, side: int) -> tuple[int, int]:
-        """How many queries and keys become one cell of a plane of at most `side` cells a side."""
+        """Return how many queries and keys are pooled into one cell for planes of at most `side` cells on a side."""
         return factor(self.shape[1], side), factor(self.shape[2], side)
 
     def reduced(self, side: int) -> Thumbnail:
-        """The planes of all heads, at most `side` cells a side."""
+        """Return the planes of all heads, with at most `side` cells on a side."""
         return small(self.pattern, self.allowed, side)
 
     def moved_from(self, before: AnyLayer) -> Float[np.ndarray, " head"]:
-        """How far each head moved from another run, see `moved`."""
+        """Return how far each head moved from another run; see `moved`."""
         return moved(before.pattern, self.pattern)
 
 
 @dataclass(frozen=True, eq=False)
 class LaterLayer:
-    """The attention of one layer of a large run: its planes are stored, its pattern is computed on request."""
+    """The attention of one layer of a large run: the planes are stored, the pattern is computed on demand."""
 
     name: str
     title: str
@@ -109,7 +109,7 @@ class LaterLayer:
         return self.run[f"{self.name}.mask"][0].numpy(force=True)
 
     def pool(self, side: int) -> tuple[int, int]:
-        """The pooling of the stored planes; `side` is ignored."""
+        """Return the pooling of the stored planes; `side` is ignored."""
         rows, cols = self.small.planes.shape[1:]
         return factor(self.shape[1], rows), factor(self.shape[2], cols)
 
@@ -117,14 +117,14 @@ class LaterLayer:
         return self.small
 
     def moved_from(self, before: AnyLayer) -> Float[np.ndarray, " head"]:
-        """As `PatternLayer.moved_from`, computed once for each other run."""
+        """Return how far each head moved, as `PatternLayer.moved_from`, cached per run."""
         if not isinstance(before, LaterLayer):
             return moved(before.pattern, self.pattern)
         return self.run.remembered((before.run, self.name), lambda: moved(before.pattern, self.pattern))
 
 
 def exact_weights(layer: AnyLayer, head: int) -> Float[np.ndarray, "query key"]:
-    """The weights of one head as float32, little endian: +inf where masked, NaN where it is not a number."""
+    """Return the weights of one head as little-endian float32: +inf where masked, NaN where not a number."""
     one = layer.pattern[head].astype("<f4")  # [query, key]
     seen = np.broadcast_to(layer.allowed, layer.shape)[head] if layer.is_masked else True
     return np.where(seen, np.where(np.isfinite(one), one, np.nan), np.inf).astype("<f4")
@@ -133,7 +133,7 @@ def exact_weights(layer: AnyLayer, head: int) -> Float[np.ndarray, "query key"]:
 def moved(
     original: Float[np.ndarray, "head query key"], changed: Float[np.ndarray, "head query key"]
 ) -> Float[np.ndarray, " head"]:
-    """How far each head moved: the total variation ½ Σ_key |p − p'|, averaged over queries; 0 the same, 1 disjoint."""
+    """Return how far each head moved: the total variation ½ Σ_key |p − p'|, averaged over queries; 0 is equal, 1 disjoint."""
     both = np.where(np.isfinite(original) & np.isfinite(changed), np.abs(original - changed), 0)
     return 0.5 * both.sum(axis=2).mean(axis=1)
 
@@ -141,10 +141,12 @@ def moved(
 def small(
     pattern: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head #query #key"], side: int
 ) -> Thumbnail:
-    """A layer's planes, q = round(253 · √(weight / peak)) of the largest weight of each block, and their first column without
-    the first key; the peak is that of the head's finite cells. Rows and columns are at most `side` each."""
+    """Compute the planes of a layer, with at most `side` rows and columns, and their first columns without the first key.
+
+    A cell is round(253 · √(weight / peak)) of the largest weight in its block, where peak is the head's largest finite weight.
+    """
     tall, wide = (factor(cells, side) for cells in pattern.shape[1:])
-    # Masked cells are −inf, so that the maximum of a block is masked only if all of it is; NaN wins over any number.
+    # Masked cells are −inf, so that a block is masked only if all of it is; NaN propagates through the maximum.
     seen = np.where(allowed, pattern, np.float32(-np.inf))  # [head, query, key]
     blocks = block_max(block_max(seen, tall, axis=1), wide, axis=2)  # [head, row, col]
     column = block_max(seen[:, :, 1:wide].max(axis=2, initial=-np.inf), tall, axis=1)  # [head, row]
@@ -159,7 +161,7 @@ def small(
 def codes_of(
     weights: Float[np.ndarray, "*shape"], peaks: Float[np.ndarray, "*shape"], root: int
 ) -> UInt8[np.ndarray, "*shape"]:
-    """Weights as bytes, round(253 · (weight / peak)^(1/root)); −inf is masked, other infinities and NaN are no numbers."""
+    """Encode weights as bytes, round(253 · (weight / peak)^(1/root)); −inf is masked, +inf and NaN are not numbers."""
     number = np.isfinite(weights)
     share = np.maximum(np.where(number, weights, 0) / peaks, 0)
     codes = np.minimum(np.rint(LEVELS * (np.sqrt(share) if root == 2 else share)), LEVELS)
@@ -169,7 +171,7 @@ def codes_of(
 def plane(
     pattern: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head #query #key"]
 ) -> UInt8[np.ndarray, "head row col"]:
-    """The weights of a layer as codes on the fixed scale from 0 to 1: round(253 w), at most `SIDE` cells on either axis."""
+    """Encode the weights of a layer on the fixed scale from 0 to 1, round(253 w), with at most `SIDE` cells on either axis."""
     weights = np.where(allowed, pattern, -np.inf)
     for axis in (1, 2):
         weights = block_max(weights, factor(weights.shape[axis], SIDE), axis)
@@ -177,14 +179,14 @@ def plane(
 
 
 class Blocks:
-    """Blocks of bytes that lie one behind the other, each from a multiple of 8 on."""
+    """Concatenated blocks of bytes, each aligned to 8 bytes."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.size = 0
 
     def add(self, *arrays: np.ndarray) -> int:
-        """Append arrays as one block; returns where it begins, in bytes."""
+        """Append arrays as one block and return its offset in bytes."""
         at, content = self.size, b"".join(array.tobytes() for array in arrays)
         self.parts.append(content + bytes(-len(content) % 8))
         self.size += len(self.parts[-1])
@@ -196,28 +198,28 @@ AnyLayer = PatternLayer | LaterLayer
 MAGIC, MAGIC_HEAD, MAGIC_ORIGINAL = b"XATT", b"XATH", b"XATO"
 
 SIDE = 48
-"""Most cells of a `plane` on either axis; longer inputs are pooled by their maximum."""
+"""Largest number of cells of a `plane` on either axis; longer inputs are max-pooled."""
 POWER = 2
-"""The root of a weight that a byte holds: see `codes_of`."""
+"""The root of the weight that is stored in a byte; see `codes_of`."""
 MOST_BYTES = 1_950_000
-"""The most bytes of a message; an exact head that does not fit is pooled."""
+"""Largest size of a message, in bytes; an exact head that does not fit is pooled."""
 MOST_STREAM_CELLS = 4096
-"""Queries times layers up to which the change of the residual stream is sent."""
+"""Largest number of queries times layers for which the change of the residual stream is sent."""
 _SHOWN = str.maketrans({" ": "·", "\n": "↵", "\r": "↵", "\t": "⇥"})
 
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """The patterns of a run, or of an original and a changed run, as `pack` makes them for the attention view.
+    """The patterns of a run, or of an original and a changed run, packed by `pack` for the attention view.
 
     Attributes:
-        common: What the view needs besides: labels, colours, how it counts.
-        layers: The name, the sizes and the labels of each layer, and how far its heads moved.
-        runs: [run][layer]: the peaks of the heads, and where their planes begin in those of the run.
+        common: The settings that all layers share: labels, colours, and the numbering of heads and positions.
+        layers: The name, sizes and labels of each layer, and how far its heads moved.
+        runs: [run][layer]: the peaks of the heads, and the offset of their planes in the run's bytes.
         planes: The planes of each run.
-        selected: The (layer, head) that is there exactly.
-        exact: Its weights [run, row, col].
-        pool: How many cells of it became one, a side.
+        selected: The (layer, head) whose exact weights are included.
+        exact: Those weights [run, row, col].
+        pool: The number of cells, on a side, that were pooled into one of them.
     """
 
     common: dict[str, Any]
@@ -230,11 +232,11 @@ class Packed:
 
     @property
     def content(self) -> int:
-        """A digest of the planes."""
+        """The checksum of the planes."""
         return zlib.crc32(b"".join(self.planes))
 
     def message(self, view: str) -> bytes:
-        """The planes of all runs, for the view of that name."""
+        """Return the planes of all runs as a message to the view of that name."""
         layers, start = [], len(self.planes[0])
         for at, layer in enumerate(self.layers):
             own, *changed = (run[at] for run in self.runs)
@@ -242,7 +244,7 @@ class Packed:
         return joined(MAGIC, {"view": view, "content": self.content, "layers": layers, **self.common}, *self.planes)
 
     def apart(self, view: str) -> tuple[bytes, bytes]:
-        """The planes of the original run, which are the same whatever is changed, and a message that names them."""
+        """Return two messages: the planes of the original run, the same for any change, and the rest, which refers to them."""
         about = {"common": self.common, "runs": self.runs[0]}
         digest = zlib.crc32(self.planes[0], zlib.crc32(json.dumps(about).encode()))
         layers = [layer | {"runs": [run[at] for run in self.runs[1:]]} for at, layer in enumerate(self.layers)]
@@ -251,7 +253,7 @@ class Packed:
         return original, joined(MAGIC, rest, *self.planes[1:])
 
     def head(self, view: str) -> bytes:
-        """The exact weights of the selected head."""
+        """Return the exact weights of the selected head as a message."""
         return head_message(self.exact, self.selected, view=view, content=self.content, pool=self.pool)
 
 
@@ -265,34 +267,42 @@ def pack(
 ) -> Packed:
     """Pack the layers for the attention view.
 
-    `changed` is the same layers under another mask or edit, shown next to the original. `selected` is the (layer,
-    head) that carries exact values. Planes keep full resolution while they fit in `budget` bytes with the exact block,
-    and are never pooled below `max_thumbnail` cells a side. Raises ValueError where the two runs do not fit together.
+    Planes keep their full resolution while they fit in `budget` bytes together with the exact block.
+
+    Args:
+        layers: The layers of the run.
+        changed: The same layers under another mask or edit, shown next to the original.
+        selected: The (layer, head) whose exact weights are included.
+        max_thumbnail: Planes are never pooled below this number of cells on a side.
+        budget: The target size, in bytes.
+
+    Raises:
+        ValueError: The shapes of the two runs differ.
     """
     runs = [layers] if changed is None else [layers, changed]
     shapes = [[layer.shape for layer in run] for run in runs]
     if shapes[-1] != shapes[0]:
-        raise ValueError(f"The changed run has to have the shapes of the original, {shapes[0]}; received {shapes[1]}.")
+        raise ValueError(f"The changed run must have the shapes of the original, {shapes[0]}; got {shapes[1]}.")
     exact = np.stack([exact_weights(run[selected[0]], selected[1]) for run in runs])
     side = _side(layers, (budget - exact.nbytes) // len(runs), max_thumbnail)
     exact, pool = _fitted(exact, MOST_BYTES - len(runs) * sum(_plane_bytes(layer, side) for layer in layers))
     records, planes = zip(*(_run(run, side) for run in runs), strict=True)
     labels: dict[tuple[str, tuple[str, ...]], int] = {}
-    described = [_described(layer, side, labels) for layer in layers]
-    for record, layer, after in zip(described, layers, changed or (), strict=False):
+    headers = [_layer_header(layer, side, labels) for layer in layers]
+    for record, layer, after in zip(headers, layers, changed or (), strict=False):
         record["moved"] = after.moved_from(layer).tolist()
         if layer.stream is not None and after.stream is not None and layer.shape[1] * len(layers) <= MOST_STREAM_CELLS:
             record["stream"] = [round(share, 4) for share in relative_change(after.stream, layer.stream).tolist()]
     common = {
         "labels": [[visible(text) for text in row] for _, row in labels], "thumbnail": max_thumbnail, "power": POWER,
-        "firstHead": 1, "firstPosition": 0,  # as the screen counts them
+        "firstHead": 1, "firstPosition": 0,  # the numbering on screens
         "hues": HEAD_HUES, "sequential": SEQUENTIAL, "diverging": DIVERGING,
     }  # fmt: skip
-    return Packed(common, described, list(records), list(planes), selected, exact, pool)
+    return Packed(common, headers, list(records), list(planes), selected, exact, pool)
 
 
 def _run(layers: Sequence[AnyLayer], side: int) -> tuple[list[dict[str, Any]], bytes]:
-    """What is sent of each layer of a run, and the planes of all."""
+    """Return the record of each layer of a run, and the planes of all layers."""
     records, blocks, offset = [], [], 0
     for layer in layers:
         small = layer.reduced(side)
@@ -304,8 +314,8 @@ def _run(layers: Sequence[AnyLayer], side: int) -> tuple[list[dict[str, Any]], b
     return records, b"".join(blocks)
 
 
-def _described(layer: AnyLayer, side: int, labels: dict[tuple[str, tuple[str, ...]], int]) -> dict[str, Any]:
-    """A layer in both runs; `labels` numbers the sequences of tokens, equal texts of encoder and decoder apart."""
+def _layer_header(layer: AnyLayer, side: int, labels: dict[tuple[str, tuple[str, ...]], int]) -> dict[str, Any]:
+    """Return the header of a layer, shared by both runs; `labels` numbers the token sequences of each stack."""
     site = Site.find(layer.name)
     stacks = (layer.name, layer.name) if site is None else (site.query_stack, site.key_stack)
     numbers = [
@@ -320,27 +330,27 @@ def _described(layer: AnyLayer, side: int, labels: dict[tuple[str, tuple[str, ..
 
 
 def joined(magic: bytes, header: Mapping[str, Any], *blocks: bytes) -> bytes:
-    """Packed data: 4 letters, the length of the header (uint32, little endian), the header as JSON, and the blocks."""
+    """Join packed data: 4 letters, the header length (uint32, little endian), the header as JSON, and the blocks."""
     text = json.dumps(header, ensure_ascii=True, separators=(",", ":")).encode("ascii")
-    text += b" " * (-(len(text) + 8) % 8)  # what follows starts on a multiple of 8
+    text += b" " * (-(len(text) + 8) % 8)  # aligns the blocks to 8 bytes
     return b"".join([magic, struct.pack("<I", len(text)), text, *blocks])
 
 
 def header_of(packed: bytes, magic: bytes = MAGIC) -> dict[str, Any]:
-    """The header of packed data. Raises ValueError where the bytes do not begin with `magic`."""
+    """Return the header of packed data. Raises ValueError if the bytes do not begin with `magic`."""
     if packed[:4] != magic or len(packed) < 8:
-        raise ValueError(f"This packed data begins with {magic!r}; received {packed[:4]!r}.")
+        raise ValueError(f"Packed data begins with {magic!r} here, got {packed[:4]!r}.")
     return json.loads(packed[8 : 8 + int.from_bytes(packed[4:8], "little")])
 
 
 def visible(text: str) -> str:
-    """Return a token as it is shown: spaces as ·, breaks as ↵, the empty token as ∅, lone surrogates replaced."""
+    """Make a token visible: spaces as ·, line breaks as ↵, tabs as ⇥, the empty token as ∅; lone surrogates are replaced."""
     clean = text.encode("utf-8", "replace").decode("utf-8") if any("\ud800" <= c <= "\udfff" for c in text) else text
     return clean.translate(_SHOWN) or "∅"
 
 
 def _side(layers: Sequence[AnyLayer], room: int, smallest: int) -> int:
-    """The largest number of cells a plane may keep on either axis for all planes of a run to fit in `room` bytes."""
+    """Return the largest side, in cells, at which the planes of a run fit in `room` bytes."""
     longest = max(max(item.shape[1:]) for item in layers)
     sides = (-(-longest // divisor) for divisor in range(1, longest + 1))
     fits = (s for s in sides if s <= smallest or sum(_plane_bytes(item, s) for item in layers) <= room)
@@ -354,11 +364,11 @@ def _plane_bytes(item: AnyLayer, side: int) -> int:
 
 
 def _fitted(exact: Float[np.ndarray, "run query key"], room: int) -> tuple[Float[np.ndarray, "run row col"], int]:
-    """The exact weights of a head in `room` bytes, and how many cells a side became one: their largest."""
+    """Max-pool the exact weights of a head to fit in `room` bytes; also return the pool size on a side."""
     size = 1
     while exact[:, ::size, ::size].nbytes > max(room, 100_000):
         size += 1
-    if size > 1:  # masked cells lose to all others
+    if size > 1:  # masked cells must not win the maximum
         low = np.where(exact == np.inf, -np.inf, exact)
         pooled = block_max(block_max(low, size, axis=1), size, axis=2)
         exact = np.where(pooled == -np.inf, np.inf, pooled).astype("<f4")
@@ -366,10 +376,10 @@ def _fitted(exact: Float[np.ndarray, "run query key"], room: int) -> tuple[Float
 
 
 def pattern_layers(reading: Reading) -> list[AnyLayer]:
-    """The attention layers of a reading's first input, in the order in which they run.
+    """Return the attention layers of a reading's first input, in execution order.
 
-    Without a recorded mask the weights tell whether it was causal; else every cell counts as allowed. The patterns of a broken
-    model keep their shapes, and NaN is shown also where it is masked. The patterns of a large run are computed one at a time.
+    If no mask was recorded, a causal one is inferred from the weights; otherwise every cell counts as allowed. The patterns
+    of a broken model keep their shapes, and NaN is shown even where masked. Those of a large run are computed one at a time.
     """
     layers: list[AnyLayer] = []
     run = reading.trace.activations
@@ -399,13 +409,13 @@ def pattern_layers(reading: Reading) -> list[AnyLayer]:
 
 
 def is_causal(pattern: Float[np.ndarray, "head query key"]) -> bool:
-    """Whether every weight above the diagonal is exactly 0 in all heads, so that the layer had a causal mask."""
+    """Return whether every weight above the diagonal is exactly 0 in all heads, as under a causal mask."""
     _, queries, keys = pattern.shape
     return queries == keys > 1 and not pattern[:, *np.triu_indices(queries, 1)].any()
 
 
 def _real(reading: Reading, site: Site, shape: Sequence[int]) -> np.ndarray:
-    """[1, query, key]: where neither query nor key is padding."""
+    """Return where neither query nor key is padding, [1, query, key]."""
     real = np.ones((1, 1, 1), dtype=bool)
     for stack, length, axis in ((site.query_stack, shape[1], 2), (site.key_stack, shape[2], 1)):
         valid = reading.trace.real(stack)
@@ -417,7 +427,7 @@ def _real(reading: Reading, site: Site, shape: Sequence[int]) -> np.ndarray:
 def head_message(
     blocks: Float[np.ndarray, "run row col"], at: Sequence[int], *, view: str, content: int, pool: int = 1
 ) -> bytes:
-    """The exact weights of head `at`, (layer, head), in each run, for the planes with that `content` in their header."""
+    """Pack the exact weights of head `at`, (layer, head), in each run, for the planes with that `content` in their header."""
     _, rows, cols = blocks.shape
     is_triangle = rows == cols > 1 and bool(np.isposinf(blocks[:, *np.triu_indices(rows, 1)]).all())
     sent = blocks[:, *np.tril_indices(rows)] if is_triangle else blocks
@@ -436,14 +446,14 @@ def rider(
     order: int = 1,
     height: int = 0,
 ) -> bytes:
-    """The selection as bytes that are appended to the planes, as a message of raw bytes has no other fields.
+    """Pack the selection as bytes that are appended to the planes, since a message of raw bytes has no other fields.
 
     Args:
         head: The selected (layer, head), from 0.
         cell: The locked (query, key), if any.
-        look: The numbers of the scale and of the view, and the heads whose arcs are drawn.
-        order: The number of this selection; the view drops its own selection when it grows.
-        height: The largest height of the enlarged head in CSS pixels; 0 for no limit.
+        look: The indices of the scale and of the view mode, and the heads whose arcs are drawn.
+        order: The sequence number of this selection; the view replaces its own selection when it grows.
+        height: The largest height of the enlarged head, in CSS pixels; 0 for no limit.
     """
     query, key = (0 if index is None else index + 1 for index in cell)
     scale, shown, arcs = look

@@ -1,4 +1,4 @@
-"""Draw positions: what is done at each of them, what two make of each other, and how far heads move when they are off.
+"""Draw position encodings: their values, their effect by offset, and how far patterns move without them.
 
 viz.position_values(reading, positions=range(64))
 viz.position_curves(reading, dimensions=[0, 1, 8])
@@ -27,9 +27,9 @@ from xformer.viz.charts import PADDED, Chart, head_titles, heat, hues, inks, lay
 from xformer.viz.embeddings import rows_height, vector_heatmap
 
 MOST_WITH_NUMBERS = 48
-"""So many heads have their number in their cell."""
+"""Largest number of heads whose values are written into the cells."""
 MOST_POINTS_DRAWN = 600
-"""Of the points that a line is drawn through, for each of up to 8 heads; of more heads fewer."""
+"""Largest number of points per line for up to 8 heads; with more heads, fewer."""
 
 
 def position_values(
@@ -42,15 +42,15 @@ def position_values(
     legend: bool = True,
     dark: bool = False,
 ) -> alt.Chart:
-    """`analysis.position_values` as rows [position × dimension]; where vectors are turned, the cosine of each angle.
+    """Draw `analysis.position_values` as rows [position × dimension]; for rotary positions, the cosine of each angle.
 
     Args:
         reading: The run.
         positions: The positions, from 0; all of them by default.
-        kind: A kind of positions (`ModelConfig.positions`); the model's own by default.
+        kind: A position encoding (`ModelConfig.positions`); the model's own by default.
         stack: "encoder" or "decoder", where a model has both.
         height: The height of the chart, in pixels.
-        legend: Whether there is a legend.
+        legend: Whether to draw a legend.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -65,7 +65,7 @@ def position_values(
     look: dict[str, Any] = {}
     if "cos" in table:
         table = table.rename(columns={"pair": "dimension", "cos": "value"})
-        look = {"limit": 1.0, "columns": "pair: cos of its angle"}
+        look = {"limit": 1.0, "columns": "pair of dimensions: cosine of the angle"}
     return vector_heatmap(table, dark=dark, rows="position", height=height, legend=legend, **look)
 
 
@@ -79,16 +79,16 @@ def position_curves(
     height: int = 290,
     dark: bool = False,
 ) -> Chart:
-    """`analysis.position_curves` as lines; a click on the legend picks some out.
+    """Draw `analysis.position_curves` as one line per dimension; clicking the legend highlights some.
 
-    From position `trained` on, which training never showed the model, the picture is shaded.
+    Positions from `trained` on, which were not seen in training, are shaded.
 
     Args:
         reading: The run.
         dimensions: The dimensions, from 0.
         positions: The positions, from 0; all of them by default.
         stack: "encoder" or "decoder", where a model has both.
-        trained: The first position that training never showed.
+        trained: The first position not seen in training.
         height: The height of the chart, in pixels.
         dark: Whether to draw on a dark background.
 
@@ -101,7 +101,7 @@ def position_curves(
         >>> chart = xformer.viz.position_curves(reading, dimensions=[0, 1, 6, 7])
     """
     table = curves_table(reading, dimensions=dimensions, positions=positions, stack=stack)
-    lines = _lines(table, "dimension", ("position", "position"), ("value", "value that is added"), "top", dark)
+    lines = _lines(table, "dimension", ("position", "position"), ("value", "value added to the stream"), "top", dark)
     last = int(max(table["position"]))
     if trained is not None and trained <= last:
         shade = alt.Chart(pd.DataFrame({"from": [trained - 0.5], "to": [last]}))
@@ -119,15 +119,15 @@ def position_offsets(
     height: int = 300,
     dark: bool = False,
 ) -> Chart:
-    """Draw `analysis.position_offsets`: a line a head, or the mean of the products with a band.
+    """Draw `analysis.position_offsets`: the effect of the position encoding by the offset from query to key.
 
-    A kind that adds to scores has a line for each head. For the others the mean of the products is a line; the band goes from
-    the lowest to the highest pair of positions.
+    For biases added to the scores, each head has a line. For other encodings, the line is the mean product of position vectors
+    at an offset, and the band its range over pairs of positions.
 
     Args:
         reading: The run.
         n: The number of positions.
-        kind: A kind of positions (`ModelConfig.positions`); the model's own by default.
+        kind: A position encoding (`ModelConfig.positions`); the model's own by default.
         stack: "encoder" or "decoder", where a model has both.
         height: The height of the chart, in pixels.
         dark: Whether to draw on a dark background.
@@ -145,13 +145,13 @@ def position_offsets(
     offset = ("offset", "offset = key − query")
     if "bias" in table:
         table = table.assign(head=table["head"] + 1)
-        added = ("bias", "added to the score")
+        added = ("bias", "bias added to the score")
         return layered(*_lines(table, "head", offset, added, "bottom", dark), height=height)
     hue = theme.pick(theme.PART_HUES["positions"], dark)
     base = alt.Chart(table).encode(x=_whole(*offset))
     products = [alt.Tooltip(f"{name}:Q", format=".7g") for name in ("mean", "low", "high")]
     tooltip = [*tips("offset:Q"), *products, *tips(("pairs:Q", "pairs of positions"))]
-    title = "turned q · k" if are_turned(reading, kind, stack) else "P[i] · P[j]"
+    title = "rotated q · k" if are_turned(reading, kind, stack) else "P[i] · P[j]"
     return layered(
         base.mark_area(color=hue, opacity=0.25).encode(y=alt.Y("low:Q", title=title), y2="high:Q"),
         base.mark_line(color=hue, strokeWidth=2.5).encode(y="mean:Q"),
@@ -163,9 +163,9 @@ def position_offsets(
 def attention_moved(
     reading: Reading, *, before: Reading, chosen: tuple[int, int] | None = None, title: str = "", dark: bool = False
 ) -> Chart:
-    """Draw `analysis.attention_moved` from 0 to 1, a row a layer and a column a head.
+    """Draw `analysis.attention_moved` from 0 to 1, one row per layer and one column per head.
 
-    A click on a cell is the selection "head", with its `cell`: "2.1" is the first head of the second layer.
+    Clicking a cell sets the selection "head" to its `cell`: "2.1" is the first head of the second layer.
 
     Args:
         reading: The run.
@@ -213,13 +213,13 @@ def attention_moved(
 def attention_guess(
     reading: Reading, *, layer: int, head: int, query: int, height: int, title: str = "", dark: bool = False
 ) -> Chart:
-    """The empty grid of a head, the row of a query in a frame; a click on a cell is the selection "cell", with query and key.
+    """Draw the empty grid of a head with the row of a query highlighted; clicking a cell sets the selection "cell".
 
-    Masked cells are grey and cannot be chosen. It is as large as `viz.attention` of the same `height`.
+    Masked cells are grey and cannot be selected. The chart has the size of `viz.attention` with the same `height`.
     """
     frame = pooled(attention_table(reading, layer=layer, head=head), MOST_CELLS)
     queries, keys = list(dict.fromkeys(frame["query"])), list(dict.fromkeys(frame["key"]))
-    asked = queries[query * len(queries) // reading[f"{reading.attention[layer].path}.pattern"].shape[-2]]
+    highlighted = queries[query * len(queries) // reading[f"{reading.attention[layer].path}.pattern"].shape[-2]]
     click = alt.selection_point(name="cell", fields=["query", "key"], on="click", clear=False)
     axis = alt.Axis(labelOverlap=True, labelLimit=50)
     base = alt.Chart(frame[frame["allowed"]]).encode(
@@ -229,7 +229,7 @@ def attention_guess(
     )
     masked = theme.pick(theme.MASKED, dark)
     empty = base.mark_rect(color=theme.pick(theme.SECONDARY_BACKGROUND, dark), stroke=masked, strokeWidth=0.5)
-    here = base.transform_filter(alt.FieldEqualPredicate(field="query", equal=asked))
+    here = base.transform_filter(alt.FieldEqualPredicate(field="query", equal=highlighted))
     here = here.mark_rect(color=theme.pick(theme.PRIMARY, dark), opacity=0.35, cursor="pointer")
     size = squares(len(queries), len(keys), 42, height)
     view = alt.ViewBackground(fill=masked)
@@ -239,10 +239,10 @@ def attention_guess(
 def _lines(
     table: pd.DataFrame, by: str, x: tuple[str, str], y: tuple[str, str], legend: Literal["top", "bottom"], dark: bool
 ) -> list[alt.Chart]:
-    """A line for each `by` through its points; `x` and `y` are a column and its title."""
+    """Draw a line for each value of `by`; `x` and `y` are (column, title)."""
     names = list(dict.fromkeys(table[by].tolist()))
     key = alt.Legend(symbolType="stroke", symbolStrokeWidth=4, orient=legend, columns=8)
-    look = {"title": f"{by} (click)", "sort": names, "legend": key}
+    look = {"title": f"{by} (click to highlight)", "sort": names, "legend": key}
     colour = hues(f"{by}:N", names, theme.head_hues(len(names), dark), **look)
     picked = alt.selection_point(name="picked", fields=[by], bind="legend", toggle="true")
     tooltip = [*tips(f"{by}:N", f"{x[0]}:Q"), alt.Tooltip(f"{y[0]}:Q", format=".7g")]
@@ -256,6 +256,6 @@ def _lines(
 
 
 def _whole(column: str, title: str) -> alt.X:
-    """An axis of positions or offsets, which are whole numbers."""
+    """Return an axis of integers, such as positions or offsets."""
     axis = alt.Axis(tickMinStep=1, format="d", grid=False)
     return alt.X(f"{column}:Q", title=title, scale=alt.Scale(nice=False), axis=axis)

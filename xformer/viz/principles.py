@@ -1,4 +1,4 @@
-"""Pictures of one attention cell, step by step: q, k and their product; the scores and weights of its row; what it writes.
+"""Draw the computation of one attention cell step by step: q, k and their product, scores and weights of its row, z and out.
 
 viz.attention_steps(reading, layer=1, head=0, query=5, key=2)
 """
@@ -38,19 +38,20 @@ ROW = 30
 AXIS = 80
 """Pixels that the axis and its title take of a chart's height."""
 MOST_KEYS = 48
-"""So many keys are drawn."""
+"""Largest number of keys that are drawn."""
 MOST_NUMBERS = 20
-"""Up to so many dimensions across the whole screen have their number written into the cell."""
+"""Largest number of dimensions, across a whole screen, whose values are written into the cells."""
 STEPS = ("product", "scores", "weights", "z", "out")
 
 
 def attention_steps(
     reading: Reading, *, layer: int, head: int, query: int, key: int, step: str | None = None, dark: bool = False
 ) -> Chart | alt.VConcatChart:
-    """The arithmetic of a cell: one of `STEPS`, or all of them below each other.
+    """Draw the arithmetic of an attention cell: one of `STEPS`, or all of them stacked.
 
-    "product": q, k, and q·k by dimension. "scores" and "weights" of the query with each key, see `analysis.attention_steps`;
-    of more than `MOST_KEYS` keys those with the largest weights. "z": what the values are mixed to. "out": what that writes.
+    "product" shows q, k and q·k by dimension; "scores" and "weights" those of the query with each key (see
+    `analysis.attention_steps`), for the `MOST_KEYS` largest weights; "z" the weighted sum of the values; "out" what the head
+    writes to the residual stream.
 
     Args:
         reading: The run.
@@ -58,7 +59,7 @@ def attention_steps(
         head: The head, from 0.
         query: The query's position, from 0.
         key: The key's position, from 0.
-        step: The step, from 0.
+        step: One of `STEPS`; all of them by default.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -75,7 +76,7 @@ def attention_steps(
         return alt.vconcat(*charts).resolve_scale(x="independent", y="independent", color="independent")
     if step == "out":
         vector = head_output(reading, layer=layer, head=head, query=query)
-        return _strips(_as_frame(step, vector), "dimension of the stream", dark)
+        return _strips(_as_frame(step, vector), "dimension of the residual stream", dark)
     cell = attention_cell(reading, **at)
     if step == "z":
         return _strips(_as_frame(step, cell.z), "dimension of the value", dark)
@@ -90,12 +91,12 @@ def _as_frame(name: str, vector: Any) -> pd.DataFrame:
 
 
 def _bars(row: pd.DataFrame, what: str, key: int, dark: bool) -> Chart:
-    """The scores of a query with each key, or the weights from 0 to 1; the chosen key stands out, a masked one says so."""
+    """Draw the scores or weights of a query with each key; the chosen key is opaque, and masked ones are labelled."""
     labels = [f"{index} {token}" for index, token in zip(row["key"], row["token"], strict=True)]
     row = row.assign(label=labels, chosen=row["key"] == key)
     axis = alt.Axis(labelAngle=0, labelOverlap=True)
     base = alt.Chart(row).encode(alt.X("label:N", sort=labels, title="key: position and token", axis=axis))
-    hover = tips(("label:N", "key"), ("score:Q", "", ".6f"), ("exp:Q", "exp(score − largest)", ".6f"))
+    hover = tips(("label:N", "key"), ("score:Q", "", ".6f"), ("exp:Q", "exp(score − max)", ".6f"))
     hover += tips(("weight:Q", "", ".6f"), "allowed:N")
     bars = base.mark_bar().encode(
         alt.Y(f"{what}:Q", title=what, scale=alt.Scale(domain=[0, 1]) if what == "weight" else alt.Undefined),
@@ -108,7 +109,7 @@ def _bars(row: pd.DataFrame, what: str, key: int, dark: bool) -> Chart:
 
 
 def _strips(frame: pd.DataFrame, axis: str, dark: bool) -> Chart:
-    """A strip for each vector, on one scale centred on zero."""
+    """Draw one strip per vector, on a common scale centred on zero."""
     limit, stops, order = signed_limit(frame["value"].to_numpy()), diverging(dark), list(dict.fromkeys(frame["vector"]))
     frame = frame.assign(ink=inks(stops, frame["value"], -limit, limit))
     base = alt.Chart(frame).encode(
@@ -117,18 +118,18 @@ def _strips(frame: pd.DataFrame, axis: str, dark: bool) -> Chart:
         tooltip=["vector:N", "dimension:O", alt.Tooltip("value:Q", format=".6f")],
     )
     layers = [base.mark_rect().encode(heat("value:Q", stops, -limit, limit, legend=None))]
-    most = MOST_NUMBERS if axis.endswith("stream") else MOST_NUMBERS // 2  # the others have half the room
+    most = MOST_NUMBERS if axis.endswith("stream") else MOST_NUMBERS // 2  # the others are half as wide
     if len(set(frame["dimension"])) <= most:
         layers.append(base.mark_text(fontSize=11).encode(text=alt.Text("value:Q", format=".2f"), color=written()))
     return layered(*layers, height=ROW * len(order) + AXIS)
 
 
 def attention_costs(*, n_tokens: int, d_model: int, n_heads: int, dark: bool = False) -> Chart:
-    """`analysis.attention_costs` of each way to have heads, stacked by part, with the sum that torch measured behind.
+    """Draw `analysis.attention_costs` for each head layout, stacked by part, with the total measured by PyTorch.
 
     Args:
         n_tokens: The number of tokens.
-        d_model: The width of the stream.
+        d_model: The width of the residual stream.
         n_heads: The number of heads.
         dark: Whether to draw on a dark background.
 
@@ -142,12 +143,12 @@ def attention_costs(*, n_tokens: int, d_model: int, n_heads: int, dark: bool = F
     frame = costs_table(n_tokens=n_tokens, d_model=d_model, n_heads=n_heads)
     parts, order = (list(dict.fromkeys(frame[name])) for name in ("part", "heads"))
     y = alt.Y("heads:N", sort=order, title=None, axis=alt.Axis(labelLimit=140))
-    # Beyond the longest bar there is room for its sum.
+    # Space beyond the longest bar for its total.
     scale = alt.Scale(domain=[0, 1.18 * max(frame["measured"])], nice=False)
     axis = alt.Axis(labelExpr="format(datum.value, '~s')", tickCount=5)
     look = {"title": None, "sort": parts, "legend": alt.Legend(orient="top", columns=4, labelLimit=140)}
     colour = hues("part:N", parts, theme.head_hues(len(parts), dark), **look)
-    hover = tips("heads:N", "part:N", ("count:Q", "from the shapes", ","), ("measured:Q", "whole layer, measured", ","))
+    hover = tips("heads:N", "part:N", ("count:Q", "from the shapes", ","), ("measured:Q", "layer total, measured", ","))
     bars = alt.Chart(frame).mark_bar().transform_calculate(rank=f"indexof({parts!r}, datum.part)")
     count = alt.X("count:Q", title="multiplications", scale=scale, axis=axis)
     sums = frame.drop_duplicates("heads")
@@ -161,12 +162,10 @@ HEIGHT = 300
 
 
 def product_variances(*, d: int | None = None, seed: int = 0, dark: bool = False) -> Chart:
-    """`analysis.product_variances` against the width, on logarithmic axes, with the lines d and 1 that they should lie on.
-
-    `d` is the width with a line of its own.
+    """Draw `analysis.product_variances` over the width, on logarithmic axes, with the expected lines d and 1.
 
     Args:
-        d: The width of queries and keys.
+        d: The width of queries and keys to mark.
         seed: The seed of the random numbers.
         dark: Whether to draw on a dark background.
 
@@ -187,7 +186,7 @@ def product_variances(*, d: int | None = None, seed: int = 0, dark: bool = False
     y = alt.Y("value:Q", title="variance", scale=scale, axis=alt.Axis(values=[1, 4, 16, 64, 256, 1024], format="d"))
     legend = alt.Legend(orient="top", symbolType="circle", symbolSize=90)
     colour = hues("what:N", list(names.values()), theme.head_hues(2, dark)[::-1], title=None, legend=legend)
-    tooltip = tips("d:Q", ("what:N", "of"), ("value:Q", "variance", ".5f"))
+    tooltip = tips("d:Q", ("what:N", "product"), ("value:Q", "variance", ".5f"))
     return layered(
         *_here(d, dark),
         alt.Chart(lines).mark_line(strokeDash=[5, 4], strokeWidth=1.5).encode(_width(), y, colour),
@@ -197,11 +196,11 @@ def product_variances(*, d: int | None = None, seed: int = 0, dark: bool = False
 
 
 def softmax_saturation(*, what: str = "gradient", d: int | None = None, seed: int = 0, dark: bool = False) -> Chart:
-    """`analysis.softmax_saturation` with the scale and without: the "largest" weight, or the largest "gradient".
+    """Draw `analysis.softmax_saturation` over the width, with scaled and unscaled scores.
 
     Args:
-        what: What is drawn.
-        d: The width of queries and keys.
+        what: "largest" for the largest weight of a row, "gradient" for the largest derivative of the softmax.
+        d: The width of queries and keys to mark.
         seed: The seed of the random numbers.
         dark: Whether to draw on a dark background.
 
@@ -226,11 +225,11 @@ def softmax_saturation(*, what: str = "gradient", d: int | None = None, seed: in
 
 
 def softmax_row(*, d: int, scaled: bool = True, seed: int = 0, dark: bool = False) -> Chart:
-    """The weights of `analysis.softmax_row` as bars from 0 to 1.
+    """Draw the weights of `analysis.softmax_row` as bars from 0 to 1.
 
     Args:
         d: The width of queries and keys.
-        scaled: Divide the scores by √d.
+        scaled: Whether to divide the scores by √d.
         seed: The seed of the random numbers.
         dark: Whether to draw on a dark background.
 
@@ -252,7 +251,7 @@ def softmax_row(*, d: int, scaled: bool = True, seed: int = 0, dark: bool = Fals
 
 
 def _here(d: int | None, dark: bool) -> list[alt.Chart]:
-    """A line at the width that is looked at."""
+    """Return a line at the width `d`."""
     if d is None:
         return []
     look = {"color": theme.pick(theme.TEXT, dark), "opacity": 0.35, "strokeWidth": 2}
@@ -268,24 +267,24 @@ def _width() -> alt.X:
 ROW_HEIGHT = 34
 
 AROUND = 26
-"""Pixels of a matrix's height that its names take."""
+"""Pixels of a matrix's height for its title."""
 
 MANY_COLUMNS = 6
-"""More are named and numbered in smaller letters."""
+"""Beyond this many columns, labels and numbers are smaller."""
 
 
 def matrix(
     mixed: Mixed, *, which: str, n_columns: int | None = None, row: int | None = None, dark: bool = False
 ) -> Chart:
-    """`analysis.matrix` as coloured cells with its numbers: weights on the fixed scale from 0 to 1, all else centred on zero.
+    """Draw `analysis.matrix` as coloured cells with numbers: weights on a scale from 0 to 1, other values centred on zero.
 
-    A forbidden cell is grey. `row` is framed.
+    Masked cells are grey.
 
     Args:
         mixed: The attention of a `principles.Sentence`.
         which: The matrix: "x", "q", "k", "v", "scores", "weights" or "out".
         n_columns: The number of columns to keep, from the first.
-        row: The row that has a frame.
+        row: The row to frame, from 0.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -311,7 +310,7 @@ def matrix(
         exact=["−∞" if np.isneginf(value) else f"{value:.6f}" for value in values],
         ink=np.where(hidden, theme.ink(theme.pick(theme.MASKED, dark)), inks(stops, values, low, limit)),
     )
-    extent = min(28 + 5 * max(map(len, across)), 76)  # pixels for the names of the columns
+    extent = min(28 + 5 * max(map(len, across)), 76)  # pixels for the column labels
     axis = {"ticks": False, "domain": False, "labelOverlap": False, "titleFontWeight": "normal"}
     wide = {"minExtent": extent, "maxExtent": extent, "labelLimit": 52 if many else 84}
     above = alt.Axis(orient="top", labelAngle=-40 if extent > 30 else 0, **wide, **axis)
@@ -321,16 +320,16 @@ def matrix(
         tooltip=["row:N", "column:N", alt.Tooltip("exact:N", title="value")],
     )
     colour = heat("value:Q", stops, low, limit, legend=None)
-    followed = base.transform_filter(alt.FieldEqualPredicate(field="row", equal="" if row is None else down[row]))
+    framed = base.transform_filter(alt.FieldEqualPredicate(field="row", equal="" if row is None else down[row]))
     layers = [
         base.transform_filter("!datum.hidden").mark_rect().encode(color=colour),
         base.transform_filter("datum.hidden").mark_rect(color=theme.pick(theme.MASKED, dark)),
-        followed.mark_rect(fillOpacity=0, stroke=theme.head_hue(1, dark), strokeWidth=2.5),
+        framed.mark_rect(fillOpacity=0, stroke=theme.head_hue(1, dark), strokeWidth=2.5),
         base.mark_text(fontSize=10.5 if many else 12).encode(text="shown:N", color=written()),
     ]
     return layered(*layers, height=ROW_HEIGHT * len(down) + AROUND + extent)
 
 
 def _in_a_cell(value: float, digits: int) -> str:
-    """A number as it stands in its cell, with a true minus sign and no −0."""
+    """Format a number for a cell, with a true minus sign and no −0."""
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")

@@ -1,4 +1,4 @@
-"""Draw the residual stream: its length at each point, which parts add to a logit or a score, and the logit lens."""
+"""Draw the residual stream: its norm at each point, the contributions of parts to a logit or score, and the logit lens."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from xformer.viz.charts import Chart, above, heat, hues, inks, layered, tips, wr
 from xformer.viz.generation import RIGHT_SHARE
 
 ROOMY, TIGHT = 12, 24
-"""Up to so many positions a cell has room for its probability, and for its token."""
+"""Largest numbers of positions at which cells still have room for the probability, and for the token."""
 TALL = 410
-"""Pixels for the rows of a heatmap, so that it stands on a projected screen together with what changes it."""
+"""Pixels of the rows of a heatmap, so that it fits on a projected screen with its controls."""
 MANY_POINTS, MOST_POINTS = 24, 33
-"""From more points on only some have a label; of a deeper model's stream only so many, evenly apart, are drawn."""
+"""Largest number of points of the stream that are all labelled, and that are all drawn; more points are thinned evenly."""
 _AROUND, _TITLE = 72, 34
-"""Pixels for the axis of a chart and for its title, which its height includes."""
+"""Pixels for the axis and the title of a chart, which its height includes."""
 
 
 def place_labels(reads: Sequence[str], positions: Sequence[int]) -> dict[int, str]:
-    """Each position with the token that it reads, "3 · 12", so that repeats stay distinct."""
+    """Label each position with its input token, "3 · 12", so that repeated tokens stay distinct."""
     return {position: f"{position} · {reads[position]}" for position in positions}
 
 
@@ -44,12 +44,12 @@ def norms(
     title: str = "",
     dark: bool = False,
 ) -> Chart:
-    """The lengths of `analysis.norms` ("stream" or "added") as a heatmap; colours run from 0 to `limit`, or to the largest.
+    """Draw the norms of the residual stream (`analysis.norms`) as a heatmap over points and positions.
 
     Args:
         reading: The run.
-        what: "stream" or "added".
-        limit: Where the colours end; at the largest value by default.
+        what: "stream" for the stream, "added" for what each part adds to it.
+        limit: The end of the colour scale; the largest norm by default.
         positions: The positions, from 0; all of them by default.
         title: The title of the chart.
         dark: Whether to draw on a dark background.
@@ -77,11 +77,11 @@ def norms(
     )
     n = len(places)
     base = alt.Chart(data).encode(
-        alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=flat_axis(n)),
+        alt.X("place:N", sort=list(places.values()), title="position · input token", axis=flat_axis(n)),
         alt.Y("point:N", sort=points, title="after …", axis=point_axis(len(points))),
     )
-    legend = alt.Legend(title="length ‖x‖", gradientLength=120, format=".3~g")
-    hover = tips("point:N", ("place:N", "position · reads"), ("length:Q", "", ".5f"))
+    legend = alt.Legend(title="norm ‖x‖", gradientLength=120, format=".3~g")
+    hover = tips("point:N", ("place:N", "position · input"), ("length:Q", "norm", ".5f"))
     layers = [base.mark_rect().encode(heat("length:Q", stops, 0, limit, legend=legend), tooltip=hover)]
     if n <= ROOMY:
         layers.append(base.mark_text(fontSize=11).encode(color=written(), text="shown:N"))
@@ -89,18 +89,18 @@ def norms(
 
 
 def thinned(frame: pd.DataFrame) -> pd.DataFrame:
-    """A frame by depth with at most `MOST_POINTS` points of the stream, evenly apart, the first and the last among them."""
+    """Thin a table by depth to at most `MOST_POINTS` evenly spaced points of the stream, keeping the first and the last."""
     depths = sorted(frame["depth"].unique())
     if len(depths) <= MOST_POINTS:
         return frame
-    if len(depths) % 2 and len(depths) // 2 < MOST_POINTS:  # after each layer of two sublayers
+    if len(depths) % 2 and len(depths) // 2 < MOST_POINTS:  # two points per layer: keep the stream after each layer
         return frame.loc[frame["depth"].isin(depths[::2])]
     step = (len(depths) - 1) / (MOST_POINTS - 1)
     return frame.loc[frame["depth"].isin([depths[round(index * step)] for index in range(MOST_POINTS)])]
 
 
 def row_height(n: int) -> int:
-    """The pixels of each of `n` rows: as high as the screen allows, and no higher than looks well."""
+    """Return the height of each of `n` rows in pixels: 12 to 42, so that they fill at most `TALL` if possible."""
     return max(12, min(42, TALL // n))
 
 
@@ -114,17 +114,17 @@ def attribution(
     most: int = 12,
     dark: bool = False,
 ) -> Chart:
-    """Bars of `analysis.attribution`, its `most` largest parts and the others as one; the run `before` as outlines.
+    """Draw `analysis.attribution` as bars: the `most` largest parts, and the others as one; the run `before` as outlines.
 
-    Heads have their own hues, the other parts those of their kind.
+    Heads have their own hues, other parts the hue of their kind.
 
     Args:
         reading: The run.
         position: The position, from 0.
-        token: The token's id; by default the one that stands there.
-        lead: Subtract the logit of the strongest other token.
+        token: The token id; by default the right answer at this position, if known, or else the prediction.
+        lead: Whether to subtract the logit of the strongest other token.
         before: The original run, to compare with.
-        most: The number of parts that are drawn one by one.
+        most: The number of parts that have their own bars.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -136,11 +136,11 @@ def attribution(
         >>> chart = xformer.viz.attribution(reading, position=0)
     """
     runs = {"original": before, "changed": reading} if before is not None else {"": reading}
-    of = {"position": position, "token": token, "lead": lead}
-    frames = strongest({name: parts_table(run, **of) for name, run in runs.items()}, most)
+    target = {"position": position, "token": token, "lead": lead}
+    frames = strongest({name: parts_table(run, **target) for name, run in runs.items()}, most)
     tokens = {run.explained(position) if token is None else token for run in runs.values()}
     name = reading.subject.labels[tokens.pop()] if len(tokens) == 1 else f"the {asked_for(reading, position)} token"
-    target = f"the {'lead' if lead else 'logit'} of {name}"
+    axis_title = f"contribution to the {'lead' if lead else 'logit'} of {name}"
     first, two = next(iter(frames.values())), len(frames) > 1
     data = pd.concat([frame.assign(run=name) for name, frame in frames.items()])
     data["hue"] = [_hue(row, dark) for row in data.to_dict("records")]
@@ -148,9 +148,9 @@ def attribution(
     y = alt.Y("part:N", sort=parts, title=None, axis=alt.Axis(labelLimit=260, labelOverlap=False))
     values = [0.0, *data["contribution"].tolist()]
     low, high = min(values), max(values)
-    room = 0.1 * (high - low) or 1.0  # for the number beside the longest bar
+    room = 0.1 * (high - low) or 1.0  # for the number next to the longest bar
     scale = alt.Scale(domain=[low - room, high + room], nice=False)
-    x = alt.X("contribution:Q", title=f"adds to {target}", scale=scale)
+    x = alt.X("contribution:Q", title=axis_title, scale=scale)
     hover = tips("part:N", "run:N", ("contribution:Q", "", "+.6f"))
     base = alt.Chart(data).encode(x, y, tooltip=hover)
     colour, bars, now = alt.Color("hue:N", scale=None), [], base
@@ -166,24 +166,24 @@ def attribution(
         base.transform_filter(alt.datum.contribution >= 0).mark_text(align="left", dx=4, **number).encode(text),
         base.transform_filter(alt.datum.contribution < 0).mark_text(align="right", dx=-4, **number).encode(text),
     ]
-    zero = alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=ink).encode(alt.X("at:Q", title=f"adds to {target}"))
+    zero = alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=ink).encode(alt.X("at:Q", title=axis_title))
     return layered(*bars, *labels, zero, height=(30 if two else 24) * len(parts) + _AROUND)
 
 
 def asked_for(reading: Reading, position: int) -> str:
-    """Which token a position is about, in a word."""
+    """Return a one-word description of the target token at a position."""
     if reading.example.labels[0, position] == IGNORED or reading.answer_name == "unchanged prediction":
         return "predicted"
     return "right" if reading.has_right_answer else "next"
 
 
 def around(title: str) -> int:
-    """The pixels of a chart's height that are not its cells: the axis and, where there is one, the title."""
+    """Return the pixels of a chart's height for the axis and, if there is one, the title."""
     return _AROUND + (_TITLE if title else 0)
 
 
 def point_axis(n: int) -> alt.Axis:
-    """The `n` points of the stream beside their rows, of many only every fifth layer."""
+    """Return the axis of `n` points of the stream; with many of them, only every fifth layer is labelled."""
     layer = "replace(datum.label, ' · feed-forward', '')"
     few = f"test(/^[a-z]+ [0-9]+ /, datum.label) ? test(/ [0-9]*[05] /, datum.label) ? {layer} : '' : datum.label"
     shown = few if n > MANY_POINTS else "datum.label"
@@ -191,7 +191,7 @@ def point_axis(n: int) -> alt.Axis:
 
 
 def flat_axis(n: int) -> alt.Axis:
-    """`n` positions above their columns, upright where there are too many to lie flat."""
+    """Return the axis of `n` positions above the columns, with vertical labels if there are many."""
     return alt.Axis(
         labelAngle=0 if n <= ROOMY else -90, orient="top", labelOverlap=n > TIGHT, labelFontSize=11, labelFlush=False
     )
@@ -205,8 +205,9 @@ def _hue(row: dict[str, Any], dark: bool) -> str:
 
 
 SHOWN = 7
-"""So many sources of each side have a row or a column of their own; the others share one."""
+"""Number of sources on each side with their own row or column; the others share one."""
 RANKED = 10
+"""Number of pairs drawn as bars."""
 CELL = 26
 OTHERS, HEADS = "all others", "all heads"
 _SHORT = {"feed-forward": "ffn"}
@@ -224,10 +225,9 @@ def why(
     table: pd.DataFrame | None = None,
     dark: bool = False,
 ) -> alt.HConcatChart:
-    """`analysis.why`: the pairs with the largest contributions to a key's advantage in nats, and all pairs as a matrix.
+    """Draw `analysis.why`: the pairs of sources that contribute most to a key's score advantage, and all pairs as a matrix.
 
-    Of the layers `opened` ("layer 3") the matrix has each head for itself, of the others all heads together; None: each of all.
-    `table` is that of `analysis.why` where it has been made already.
+    The advantage is in nats, over the second key or the mean of the others.
 
     Args:
         reading: The run.
@@ -235,9 +235,9 @@ def why(
         head: The head, from 0.
         query: The query's position, from 0.
         key: The key's position, from 0.
-        against: A second key or token to compare with.
-        opened: The layers whose heads are drawn one by one; all by default.
-        table: The table of the analysis, where it exists already.
+        against: A second key to compare with, from 0; by default, all other keys.
+        opened: The layers ("layer 3") whose heads are drawn separately, the heads of other layers together; by default, all.
+        table: The table of the analysis, if already computed.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -255,14 +255,17 @@ def why(
     cells, orders = _gathered(frame if opened is None else _closed(frame, opened))
     limit = max(map(abs, [*cells["advantage"].tolist(), *ranked["advantage"].tolist()])) or 1.0
     colour = heat("advantage:Q", theme.diverging(dark), -limit, limit, legend=None)
-    hover = tips(("query_source", "at the query"), ("key_source", "at the key"))
-    hover += tips(("score:Q", "adds to the score, nats", ".4f"), ("advantage:Q", "adds to the advantage, nats", ".4f"))
+    hover = tips(("query_source", "query source"), ("key_source", "key source"))
+    hover += tips(
+        ("score:Q", "contribution to the score (nats)", ".4f"),
+        ("advantage:Q", "contribution to the advantage (nats)", ".4f"),
+    )
     bars = alt.Chart(ranked, title="Largest contributions of pairs", width=140, height=24 * len(ranked)).mark_bar()
-    x = alt.X("advantage:Q", title="nats of advantage")
+    x = alt.X("advantage:Q", title="advantage (nats)")
     y = alt.Y("pair:N", sort=ranked["pair"].tolist(), title=None, axis=alt.Axis(labelLimit=260))
     rows, columns = orders
     size: dict[str, Any] = {"width": CELL * len(columns), "height": CELL * len(rows)}
-    matrix = alt.Chart(cells, title="At the query × at the key", **size).mark_rect()
+    matrix = alt.Chart(cells, title="Query source × key source", **size).mark_rect()
     axis: dict[str, Any] = {"labelLimit": 140, "labelOverlap": False}
     across = alt.X("key_source:N", sort=columns, title=None, axis=alt.Axis(labelAngle=-45, **axis))
     down = alt.Y("query_source:N", sort=rows, title=None, axis=alt.Axis(**axis))
@@ -271,7 +274,7 @@ def why(
 
 
 def _closed(frame: pd.DataFrame, opened: Sequence[str]) -> pd.DataFrame:
-    """The heads of a layer as one source, but for those layers that are opened."""
+    """Merge the heads of each layer into one source, except in opened layers."""
 
     def of_layer(source: str) -> str:
         layer, is_head, _ = source.rpartition(" · head ")
@@ -283,7 +286,7 @@ def _closed(frame: pd.DataFrame, opened: Sequence[str]) -> pd.DataFrame:
 
 
 def _gathered(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[list[str]]]:
-    """The strongest sources, and what all others add as one row and one column, so that it sums to the same; both orders."""
+    """Merge all but the strongest sources into one row and one column; return the sums and the order on both sides."""
     columns, orders = {}, []
     for side in ("query_source", "key_source"):
         strength: Any = frame["advantage"].abs().groupby(frame[side], sort=False).sum()
@@ -298,7 +301,7 @@ def _gathered(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[list[str]]]:
 
 
 WIDTH_OF_CELLS = 540
-"""Pixels for all columns in a window of usual width: what is longer than its share is cut."""
+"""Pixels of all columns in a typical window; texts that are wider than their column are truncated."""
 
 
 def lens(
@@ -311,20 +314,19 @@ def lens(
     position: int | None = None,
     dark: bool = False,
 ) -> Chart:
-    """`analysis.lens`: rows from the embedding up to the output, the answers above them where outputs are asked for.
+    """Draw the logit lens (`analysis.lens`): rows from the embedding up to the output, and the answers above them.
 
-    The colour is the probability of the likeliest token, which is written in the cell; where that is the answer it has an
-    outline, and ✓ where answers are right or wrong. Under the output that says what follows a text stands "?". A cell whose
-    token is another than in `before`, the original run, has a dashed frame. With many positions or points the numbers, then
-    the tokens, are left to the hover.
+    Each cell shows the likeliest token, coloured by its probability. Cells that predict the answer are outlined, and marked ✓
+    if answers can be right or wrong; the answer after the end of a text is "?". Cells whose token differs from the run `before`
+    have a dashed frame. With many positions or points, the probabilities, then the tokens, are only in the tooltips.
 
     Args:
         reading: The run.
         before: The original run, to compare with.
         positions: The positions, from 0; all of them by default.
         title: The title of the chart.
-        legend: Whether there is a legend.
-        position: The position with a frame; a click on a cell selects its `position`.
+        legend: Whether to draw a legend.
+        position: The position to frame; clicking a cell selects its `position`.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -340,7 +342,7 @@ def lens(
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
     stops = theme.sequential(dark)
     has_answers = "right" in frame
-    # The output after the end of a text has no right answer.
+    # The output at the end of a text has no right answer.
     is_open = frame["position"] == (-1 if reading.open_output is None else reading.open_output)
     right = frame["right"] & ~is_open if has_answers else pd.Series(False, index=frame.index)
     mark, verdicts = (f" {theme.RIGHT.mark}", (theme.RIGHT.word, theme.WRONG.word)) if judged else ("", ("yes", "no"))
@@ -364,12 +366,14 @@ def lens(
         data["moved"] = data["was"] != data["token"]
     rows = [answer, *reversed(points)] if has_answers else points[::-1]
     high, n = row_height(len(rows)), len(places)
-    x = alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=flat_axis(n))
+    x = alt.X("place:N", sort=list(places.values()), title="position · input token", axis=flat_axis(n))
     y = alt.Y("point:N", sort=rows, title="after …", axis=point_axis(len(points)))
-    hover = tips(("point:N", "after"), ("place:N", "position · reads"), ("token:N", "likeliest token"))
+    hover = tips(("point:N", "after"), ("place:N", "position · input"), ("token:N", "likeliest token"))
     hover += tips(("probability:Q", "its probability", ".6f"))
     if has_answers:
-        hover += tips(("verdict:N", "which is" if judged else f"is what {answer}"), ("answer:N", answer), RIGHT_SHARE)
+        hover += tips(
+            ("verdict:N", "prediction is" if judged else f"is what {answer}"), ("answer:N", answer), RIGHT_SHARE
+        )
     if before is not None:
         hover += tips(("was:N", "in the original"))
     key = alt.Legend(title="probability", format=".1f", gradientLength=160) if legend else None
@@ -408,14 +412,14 @@ def lens(
 def answer_path(
     reading: Reading, *, position: int, before: Reading | None = None, title: str = "", dark: bool = False
 ) -> Chart:
-    """`analysis.answer_path` from the embedding up to the output: a bar for what each step adds to the answer's margin.
+    """Draw `analysis.answer_path`: a bar for the contribution of each step to the answer's margin, from the embedding up.
 
-    Beside it stand the probability of the answer and its rank. Where the margin cannot be split the bars are the probability.
+    Next to the bars are the answer's probability and rank. If the margin cannot be decomposed, the bars are the probability.
 
     Args:
         reading: The run.
         position: The position, from 0.
-        before: The original run, whose probability is marked by a line.
+        before: The original run, whose probability is given in brackets.
         title: The title of the chart.
         dark: Whether to draw on a dark background.
 
@@ -431,7 +435,7 @@ def answer_path(
     frame = thinned(whole)
     is_split = bool(whole["adds"].notna().all())
     value = "adds" if is_split else "answer_probability"
-    if is_split:  # a row holds what was added since the row below it
+    if is_split:  # a row holds the contributions since the row below it
         sums = whole["adds"].cumsum().loc[frame.index]
         frame = frame.assign(adds=sums.diff().fillna(sums.iloc[0]))
     data = frame.assign(
@@ -446,9 +450,9 @@ def answer_path(
     stops = theme.diverging(dark)
     colour = hues("for_it:N", [True, False], [stops[-4], stops[3]], legend=None)
     ink = theme.pick(theme.TEXT, dark)
-    what = f"adds to the margin of {frame['answer'].iloc[0]}" if is_split else "probability of the answer"
+    what = f"contribution to the margin of {frame['answer'].iloc[0]}" if is_split else "probability of the answer"
     hover = tips("point:N", "token:N", "answer:N", "rank:Q", ("answer_probability:Q", "", ".6f"))
-    hover += tips(("adds:Q", "adds to the margin", "+.4f")) if is_split else []
+    hover += tips(("adds:Q", "contribution to the margin", "+.4f")) if is_split else []
     axis = alt.Axis(orient="top", tickCount=4, title=what)
     y = alt.Y("point:N", sort=rows, title=None, axis=point_axis(len(rows)))
     base = alt.Chart(data).encode(y, tooltip=hover)
@@ -469,5 +473,5 @@ def _share(p: float) -> str:
 
 
 def _answer_size(answers: Sequence[str], limit: int, n: int) -> int:
-    """The size of the answers' letters: smaller where one of them would not fit its column."""
+    """Return the font size of the answers: smaller if one would not fit its column."""
     return 10 if n > TIGHT else 15 if 9 * max(map(len, answers), default=0) <= limit else 11

@@ -1,4 +1,4 @@
-"""Draw accuracy with its intervals, by position or length, and confusions of tokens."""
+"""Draw accuracy with its confidence intervals, by position or length, and confusion matrices of tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xformer.viz.generation import WIDTHS, model_hues, short_names
 
 _TITLES = {
     ("position", "token"): "token right",
-    ("position", "exact"): "all right up to here",
+    ("position", "exact"): "all tokens right up to here",
     ("length", "token"): "tokens right",
     ("length", "exact"): "whole answer right",
 }
@@ -34,12 +34,12 @@ def accuracy(
     *,
     dark: bool = False,
 ) -> Chart:
-    """One line per model from 0 to 1, with its 95 % interval as a band.
+    """Draw the accuracy of each model as a line from 0 to 1, with its 95 % confidence interval as a band.
 
     Args:
-        counted: The answers that were counted, from `agreement`.
+        counted: The counted answers, from `analysis.agreement`.
         by: "position" or "length".
-        measure: "token" or "exact".
+        measure: "token" for single tokens, "exact" for whole answers.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -61,15 +61,15 @@ def accuracy(
     title = "position in the answer" if by == "position" else "length of the answer"
     x = alt.X(f"{by}:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False, padding=12))
     name = _TITLES[by, measure]
-    hover = tips("model:N", (f"{by}:Q", title), ("share:Q", name, ".6f"), ("low:Q", "95 % from", ".6f"))
-    hover += tips(("high:Q", "to", ".6f"), ("hits:Q", "right"), ("trials:Q", "of"))
+    hover = tips("model:N", (f"{by}:Q", title), ("share:Q", name, ".6f"), ("low:Q", "95 % interval from", ".6f"))
+    hover += tips(("high:Q", "to", ".6f"), ("hits:Q", "number right"), ("trials:Q", "out of"))
     return layered(*_lines(data, x, ("share", name), hover, dark), height=280 + 15 * data["model"].nunique())
 
 
 def _lines(data: pd.DataFrame, x: alt.X, y: tuple[str, str], hover: list[Any], dark: bool) -> list[alt.Chart]:
-    """A line for each model from 0 to 1 with its interval as a band; its points are filled where it was trained.
+    """Draw a line per model from 0 to 1 with its interval as a band; points are filled where the model was trained.
 
-    `y` is a column and its title. The first model's line is widest, so that lines that coincide stay visible.
+    `y` is (column, title). The first model's line is widest, so that lines that coincide stay visible.
     """
     models = list(dict.fromkeys(data["model"]))
     data = data.assign(width=[0.6 * WIDTHS[models.index(model) % len(WIDTHS)] for model in data["model"]])
@@ -88,12 +88,12 @@ def _lines(data: pd.DataFrame, x: alt.X, y: tuple[str, str], hover: list[Any], d
 
 
 def confusion(counted: Agreement, model: str, *, dark: bool = False) -> Chart:
-    """What one model says for each right token: shares of a row, which sum to 1; empty: never.
+    """Draw the confusion matrix of one model: the share of each predicted token per right token; rows sum to 1.
 
-    The right ones lie on the diagonal, which is outlined.
+    The diagonal, where predictions are right, is outlined; pairs that never occurred are empty.
 
     Args:
-        counted: The answers that were counted, from `agreement`.
+        counted: The counted answers, from `analysis.agreement`.
         model: The name of the variant.
         dark: Whether to draw on a dark background.
 
@@ -110,13 +110,13 @@ def confusion(counted: Agreement, model: str, *, dark: bool = False) -> Chart:
         >>> chart = xformer.viz.confusion(counted, "ablated")
     """
     data = confusion_table(counted, model)
-    came_up = set(data["right"]) | set(data["predicted"])
-    order = [label for label in counted.labels if label in came_up]
+    seen = set(data["right"]) | set(data["predicted"])
+    order = [label for label in counted.labels if label in seen]
     axis: dict[str, Any] = {"labelOverlap": len(order) > 30}
     scale = alt.Scale(domain=order)
     x = alt.X("predicted:N", sort=order, scale=scale, title="predicted token", axis=alt.Axis(labelAngle=-90, **axis))
     y = alt.Y("right:N", sort=order, scale=scale, title="right token", axis=alt.Axis(**axis))
-    hover = tips("model:N", ("right:N", "right token"), ("predicted:N", "predicted token"), ("count:Q", "times"))
+    hover = tips("model:N", ("right:N", "right token"), ("predicted:N", "predicted token"), ("count:Q", "count"))
     hover += tips(("share:Q", "share of the row", ".6f"))
     legend = alt.Legend(title="share", orient="bottom", gradientLength=140, format=".1f")
     colour = heat("share:Q", theme.sequential(dark), 0, 1, legend=legend)
@@ -138,17 +138,17 @@ def accuracy_by_length(
     unit: str = "symbols",
     dark: bool = False,
 ) -> alt.TopLevelMixin:
-    """Draw `analysis.accuracy_by_length`: whole answers with their 95 % intervals, and single tokens.
+    """Draw `analysis.accuracy_by_length`: the accuracy of whole answers, with 95 % intervals, and of single tokens.
 
-    The lengths that training showed are shaded.
+    The lengths seen in training are shaded.
 
     Args:
         reading: The run.
-        lengths: The lengths of input to try; those that the model reads by default.
+        lengths: The input lengths to try; by default, those that the model accepts.
         samples: The number of random inputs.
         seed: The seed of the random numbers.
-        table: The table of the analysis, where it exists already.
-        unit: What a length counts.
+        table: The table of the analysis, if already computed.
+        unit: The unit of the length.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -165,17 +165,17 @@ def accuracy_by_length(
     whole, single = theme.head_hues(2, dark)
     scale = alt.Scale(nice=False)
     x = alt.X("length:Q", title=f"length of the input, in {unit}", scale=scale, axis=alt.Axis(format="d"))
-    y = alt.Y("share:Q", title="right", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
+    y = alt.Y("share:Q", title="accuracy", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
     colour = hues("what:N", list(names.values()), [whole, single], title=None, legend=alt.Legend(orient="top"))
-    tooltip = tips("length:Q", ("what:N", "of"), ("share:Q", "right", ".1%"), ("samples:Q", "inputs"))
-    tooltip += tips(("trained:N", "trained on"))
+    tooltip = tips("length:Q", ("what:N", "measure"), ("share:Q", "accuracy", ".1%"), ("samples:Q", "inputs"))
+    tooltip += tips(("trained:N", "seen in training"))
     shown = frame[frame["trained"]]["length"]
     ends = pd.DataFrame({"from": [shown.min() - 0.5], "to": [shown.max() + 0.5]}).dropna()
     band = alt.Chart(frame).mark_area(opacity=0.25, color=whole)
     lines = alt.Chart(long).mark_line(point=alt.OverlayMarkDef(size=18)).encode(x, y, tooltip=tooltip)
     return layered(
         alt.Chart(ends).mark_rect(opacity=0.12, color=whole).encode(x="from:Q", x2="to:Q"),
-        band.encode(x, alt.Y("low:Q", title="right"), alt.Y2("high:Q")),
+        band.encode(x, alt.Y("low:Q", title="accuracy"), alt.Y2("high:Q")),
         lines.encode(colour),
         height=300,
     )
@@ -191,17 +191,17 @@ def lengths_compared(
     unit: str = "symbols",
     dark: bool = False,
 ) -> Chart:
-    """Draw `analysis.lengths_compared`: a line a model with its 95 % interval.
+    """Draw `analysis.lengths_compared`: the accuracy of each model by input length, with 95 % intervals.
 
-    Points are filled where its training had inputs of that length.
+    Points are filled at lengths that the model was trained on.
 
     Args:
         variants: The variants.
-        lengths: The lengths of input to try; those that the model reads by default.
+        lengths: The input lengths to try; by default, those that the model accepts.
         samples: The number of random inputs.
         seed: The seed of the random numbers.
-        table: The table of the analysis, where it exists already.
-        unit: What a length counts.
+        table: The table of the analysis, if already computed.
+        unit: The unit of the length.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -217,7 +217,7 @@ def lengths_compared(
     frame: Any = compared_table(variants, lengths=lengths, samples=samples, seed=seed) if table is None else table
     data = frame.assign(
         model=frame["model"].map(short_names([one.name for one in variants])),
-        training=frame["trained"].map({True: "trained on", False: "never shown"}),
+        training=frame["trained"].map({True: "seen in training", False: "not seen in training"}),
     )
     x = alt.X("length:Q", title=f"length of the input, in {unit}", scale=alt.Scale(nice=False, padding=8),
               axis=alt.Axis(format="d", tickMinStep=1))  # fmt: skip

@@ -1,10 +1,10 @@
-"""The one place for colours: heads, scales, verdicts, parts of the model; as plain data that any chart can use.
+"""All colours, as plain data for any chart: heads, colour scales, verdicts and parts of the model.
 
-Every colour is a pair, (on the light theme, on the dark theme), picked with `dark=`. A scale is a sequence of stops:
+Every colour is a pair (light theme, dark theme), selected with `dark`. A scale is a sequence of stops:
 
     alt.Color("weight:Q", scale=alt.Scale(**vega_scale(sequential(dark), 0, 1)))
 
-Distances are those of OKLab (Ottosson 2020), where equal steps look equally large.
+Colour distances are measured in OKLab (Ottosson 2020), which is perceptually uniform.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ BACKGROUND: Pair = ("#ffffff", "#10141c")
 SECONDARY_BACKGROUND: Pair = ("#f1f3f8", "#1b212d")
 TEXT: Pair = ("#131722", "#eef1f7")
 PRIMARY: Pair = ("#2557d6", "#426fe2")
-"""As in .streamlit/config.toml; a test holds the two equal."""
+"""As in .streamlit/config.toml; a test compares the two."""
 
-# Found by annealing: each has at least 3 : 1 against its background, and the smallest OKLab distance between two of the
-# first 4, 8 and 12 was made as large as possible, seen normally and under simulated protanopia, deuteranopia and
-# tritanopia (Machado et al. 2009). The order matters: the earlier, the further apart.
+# Found by simulated annealing: each hue has a contrast of at least 3 : 1 with its background, and the smallest OKLab distance
+# among the first 4, 8 and 12 is maximised, for normal vision and under simulated protanopia, deuteranopia and tritanopia
+# (Machado et al. 2009). The order matters: earlier hues are further apart.
 HEAD_HUES: tuple[Pair, ...] = (
     ("#425fe1", "#7e9dfe"), ("#c64a00", "#f29a78"), ("#0ca58e", "#1df1d0"), ("#790050", "#c35a93"),
     ("#01696d", "#0fc8ce"), ("#b38d23", "#f5c33a"), ("#302f96", "#6975dc"), ("#4a4400", "#948802"),
     ("#9970fc", "#c2b2fe"), ("#d765ce", "#ffc9f8"), ("#9144af", "#ad8eba"), ("#8a463e", "#e26a5f"),
 )  # fmt: skip
-"""One hue a head, on every screen; beyond twelve heads they start over."""
+"""One hue per head, on every screen; beyond twelve heads they repeat."""
 
 MODEL_HUES: tuple[Pair, ...] = (
     ("#1a058a", "#4463fd"),
@@ -39,7 +39,7 @@ MODEL_HUES: tuple[Pair, ...] = (
     ("#645099", "#afc4fb"),
     ("#91394b", "#c6838d"),
 )
-"""One hue for each model of a comparison, chosen in the same way: distinct from each other and from heads 1 to 4."""
+"""One hue per model of a comparison, found in the same way: distinct from each other and from heads 1 to 4."""
 
 SEQUENTIAL: tuple[tuple[str, ...], tuple[str, ...]] = (
     ("#f6fbfc", "#cbefef", "#9de3e0", "#7ad0d7", "#58bccf", "#34a8c9", "#1692c2", "#0a7bba", "#1763b1", "#244ba2",
@@ -47,7 +47,7 @@ SEQUENTIAL: tuple[tuple[str, ...], tuple[str, ...]] = (
     ("#161923", "#1f2545", "#2b306a", "#33418a", "#2c5aa1", "#1b73b5", "#008ec0", "#00a8c4", "#00c0c4", "#53d4ba",
      "#91e3ae", "#c8efaa", "#fafab3"),
 )  # fmt: skip
-"""For probabilities: from the background (0) to what stands out most (1), in steps of equal distance."""
+"""For probabilities: from the background (0) to the strongest contrast (1), in steps of equal distance."""
 
 DIVERGING: tuple[tuple[str, ...], tuple[str, ...]] = (
     ("#832e00", "#a84700", "#cd610c", "#de894a", "#ecaf7c", "#f0d4b4", "#f5f5f6", "#bcdbf6", "#84c0ed", "#57a0de",
@@ -55,13 +55,13 @@ DIVERGING: tuple[tuple[str, ...], tuple[str, ...]] = (
     ("#ffd592", "#f9a757", "#db7f36", "#b15e25", "#84441b", "#52331e", "#222325", "#273c5a", "#295893", "#307bbc",
      "#3da2e0", "#6fc7f0", "#aaeafe"),
 )  # fmt: skip
-"""For signed data centred on zero: orange is negative, blue positive, the middle is near the background."""
+"""For signed data centred on zero: orange is negative, blue is positive, and zero is close to the background."""
 
 MASKED: Pair = ("#d9dce3", "#3a404c")
-"""A cell that may not be looked at: grey, hatched where the chart can, never a colour of a scale."""
+"""A masked cell: grey, hatched where the chart supports it, never a colour of a scale."""
 
 BROKEN = "#d6006e"
-"""A cell that is not a number: loud, in both themes."""
+"""A cell that is not a number: a warning colour, in both themes."""
 
 PART_HUES: dict[str, Pair] = {
     "tokens": ("#5a6376", "#a5afc2"),
@@ -73,14 +73,14 @@ PART_HUES: dict[str, Pair] = {
     "sum": ("#5a6376", "#a5afc2"),
     "output": ("#b02a5b", "#ff8fb4"),
 }
-"""One hue for each kind of part, in the diagram and wherever parts are compared."""
+"""One hue per kind of part, in the diagram and wherever parts are compared."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How right or wrong looks: a colour, and a mark and a shape that say the same without it.
+    """The appearance of right or wrong: a colour, and a mark and a shape that work without colour.
 
-    `vega` names the shape of a point in a chart.
+    `vega` is the shape of a point in Vega.
     """
 
     colour: Pair
@@ -94,65 +94,65 @@ WRONG = Verdict(("#c2410c", "#ff9a5c"), "✗", "wrong", "cross")
 
 
 def pick(pair: Pair, dark: bool) -> str:
-    """The colour of a pair for a theme."""
+    """Return the colour of a pair for a theme."""
     return pair[1] if dark else pair[0]
 
 
 def head_hue(head: int, dark: bool) -> str:
-    """The hue of a head, counted from 0."""
+    """Return the hue of a head, counted from 0."""
     return pick(HEAD_HUES[head % len(HEAD_HUES)], dark)
 
 
 def head_hues(n_heads: int, dark: bool) -> list[str]:
-    """The hues of the first `n_heads` heads: the range of a categorical scale."""
+    """Return the hues of the first `n_heads` heads, as the range of a categorical scale."""
     return [head_hue(head, dark) for head in range(n_heads)]
 
 
 def model_hues(n: int, dark: bool) -> list[str]:
-    """The hues of the first `n` models; beyond four they start over."""
+    """Return the hues of the first `n` models; beyond four they repeat."""
     return [pick(MODEL_HUES[index % len(MODEL_HUES)], dark) for index in range(n)]
 
 
 def sequential(dark: bool) -> list[str]:
-    """The stops for probabilities, from 0 to 1."""
+    """Return the stops for probabilities, from 0 to 1."""
     return list(SEQUENTIAL[dark])
 
 
 def diverging(dark: bool) -> list[str]:
-    """The stops for signed data, from the most negative to the most positive."""
+    """Return the stops for signed data, from the most negative to the most positive."""
     return list(DIVERGING[dark])
 
 
 def vega_scale(stops: list[str], low: float, high: float) -> dict[str, Any]:
-    """Stops as the keywords of an `alt.Scale` over the fixed domain from `low` to `high`.
+    """Return the keywords of an `alt.Scale` with these stops over the fixed domain from `low` to `high`.
 
     Values outside are clamped. Raises ValueError unless `low` < `high`.
     """
     if not low < high:
-        raise ValueError(f"A colour scale runs from a lower to a higher value, received {low} and {high}; try 0 and 1.")
+        raise ValueError(f"A colour scale runs from a lower to a higher value, got {low} and {high}; try 0 and 1.")
     domain = [low + (high - low) * index / (len(stops) - 1) for index in range(len(stops))]
     return {"type": "linear", "domain": domain, "range": stops, "clamp": True, "interpolate": "rgb"}
 
 
 def signed_limit(values: Float[np.ndarray, "*shape"]) -> float:
-    """The largest finite magnitude, so that −limit … limit centres a diverging scale on zero; 1 where all is zero."""
+    """Return the largest finite magnitude, for a diverging scale from −limit to limit; 1 if all values are zero."""
     magnitudes = np.abs(np.asarray(values, dtype=np.float64))
     return float(np.max(magnitudes, where=np.isfinite(magnitudes), initial=0.0)) or 1.0
 
 
 def ink(colour: str) -> str:
-    """Black or white, whichever is read more easily on a colour."""
+    """Return black or white, whichever has more contrast on a colour."""
     return max((TEXT[0], "#ffffff"), key=lambda text: contrast(text, colour))
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast ratio of two colours, from 1 to 21 (WCAG 2.2)."""
+    """Return the contrast ratio of two colours, from 1 to 21 (WCAG 2.2)."""
     lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
 
 def resample(stops: list[str], n: int) -> list[str]:
-    """`n` colours at equal distances along the stops, interpolated in OKLab."""
+    """Return `n` colours at equal distances along the stops, interpolated in OKLab."""
     labs = np.stack([oklab(stop) for stop in stops])  # [stop, Lab]
     at = np.linspace(0, len(stops) - 1, n)  # [n]
     mixed = np.stack([np.interp(at, np.arange(len(stops)), labs[:, axis]) for axis in range(3)], axis=-1)  # [n, Lab]
@@ -162,18 +162,18 @@ def resample(stops: list[str], n: int) -> list[str]:
 
 
 def linear_rgb(colour: str) -> Float[np.ndarray, "3"]:
-    """ "#rrggbb" as the intensity of red, green and blue light, each from 0 to 1."""
+    """Convert "#rrggbb" to linear RGB, each channel from 0 to 1."""
     coded = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     return np.where(coded <= 0.04045, coded / 12.92, ((coded + 0.055) / 1.055) ** 2.4)
 
 
 def oklab(colour: str) -> Float[np.ndarray, "3"]:
-    """ "#rrggbb" as lightness and two colour axes in OKLab."""
+    """Convert "#rrggbb" to OKLab: lightness and two colour axes."""
     return _TO_LAB @ np.cbrt(_TO_LMS @ linear_rgb(colour))
 
 
 def grey_of(colour: str) -> str:
-    """The grey of the same luminance."""
+    """Return the grey with the luminance of a colour."""
     linear = _luminance(colour)
     level = round(255 * (linear * 12.92 if linear <= 0.0031308 else 1.055 * linear ** (1 / 2.4) - 0.055))
     return f"#{level:02x}{level:02x}{level:02x}"

@@ -1,9 +1,9 @@
-"""The timeline of a training run: patterns and predictions of one input at every snapshot, packed for the player or drawn.
+"""The timeline of a training run: the patterns and predictions of one input at every snapshot, packed for the player or drawn.
 
     bytes = "XFLM" · header length (uint32, little endian) · header (JSON, padded) · planes (uint8)
 
-Planes follow each other as [frame][layer][head, row, col], a byte a cell: a weight w in [0, 1] as round(253 w), 255 where the
-mask forbids to look, 254 where it is not a number. Inputs beyond `SIDE` tokens are pooled by their maximum.
+Planes are stored as [frame][layer][head, row, col] with one byte per cell: round(253 w) for a weight w in [0, 1], 255 for a
+masked cell, 254 for one that is not a number. Inputs longer than `SIDE` tokens are max-pooled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAGIC = b"XFLM"
 
 @dataclass(frozen=True, eq=False)
 class FilmLayer:
-    """One attention layer, the same in all frames: its path, its words, and the tokens on its axes."""
+    """One attention layer, the same in all frames: its path, its display name, and the tokens on its axes."""
 
     path: str
     title: str
@@ -48,7 +48,7 @@ class FilmLayer:
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """One step: planes [head, row, col] and scores [head] by the path of the layer, and what the model says."""
+    """One step: planes [head, row, col] and scores [head] by layer path, and the predictions of the model."""
 
     step: int
     planes: dict[str, UInt8[np.ndarray, "head row col"]]
@@ -59,7 +59,7 @@ class Frame:
 
 
 def film_frame(reading: Reading, step: int) -> Frame:
-    """What a film keeps of a snapshot's reading: its patterns as codes, the scores of its heads, and what it says."""
+    """Convert the reading of a snapshot to a frame: its encoded patterns, the scores of its heads, and its predictions."""
     subject = own_task_model(reading.subject)
     planes = {
         path: plane(pattern[0].float().numpy(force=True), reading[f"{path}.mask"][0].numpy(force=True))
@@ -71,11 +71,11 @@ def film_frame(reading: Reading, step: int) -> Frame:
 
 
 def film_of(readings: Mapping[int, Reading]) -> bytes:
-    """The film of one input, from its readings by the training step at which each was made."""
+    """Pack the timeline of one input from its readings by training step."""
     frames = [film_frame(reading, step) for step, reading in sorted(readings.items())]
     first = next(iter(readings.values()), None)
     if first is None:
-        raise InputError("A film has at least one frame, got none; for example {700: reading}.")
+        raise InputError("A timeline has at least one frame, got none; for example {700: reading}.")
     task = own_task_model(first.subject).task
     layers = layers_of(task, first.example, frames)
     return pack_film(
@@ -85,9 +85,9 @@ def film_of(readings: Mapping[int, Reading]) -> bytes:
 
 
 def of_input(task: Task, example: Example) -> dict[str, Any]:
-    """The fields of a timeline about its input: the lanes that are read, the start of the answer, and the score's name."""
+    """Return the fields of a timeline that describe its input: the lanes, the start of the answer and the score's name."""
     is_pair = example.target is not None
-    if task.n_patches:  # its tokens are patches: the picture names them
+    if task.n_patches:  # the tokens are patches, which the picture labels
         reads = {"right answer": [task.vocabulary.labels[token] for token in example.answer]}
     else:
         reads = {"source" if is_pair else "reads": task.position_names(example.stream[0].tolist())}
@@ -100,7 +100,7 @@ def of_input(task: Task, example: Example) -> dict[str, Any]:
 
 
 def layers_of(task: Task, example: Example, frames: Sequence[Frame]) -> tuple[FilmLayer, ...]:
-    """The attention layers of a film, with what stands at their axes; none before there are frames."""
+    """Return the attention layers of a timeline with the labels of their axes; none if there are no frames yet."""
     if not frames:
         return ()
     source = tuple(task.position_names(example.stream[0].tolist()))
@@ -111,16 +111,16 @@ def layers_of(task: Task, example: Example, frames: Sequence[Frame]) -> tuple[Fi
 def film_layers(
     planes: Mapping[str, UInt8[np.ndarray, "head row col"]], tokens: tuple[str, ...], target: tuple[str, ...] = ()
 ) -> tuple[FilmLayer, ...]:
-    """The attention layers of planes, between these tokens; `target` is what the decoder of an encoder-decoder reads."""
-    read, layers = {"encoder": tokens, "decoder": target or tokens}, []
+    """Return the attention layers of planes over these tokens; `target` is the decoder's input, for an encoder-decoder."""
+    inputs, layers = {"encoder": tokens, "decoder": target or tokens}, []
     for path, codes in planes.items():
         site, title = Site.parse(path), layer_title(path, is_pair=bool(target))
-        layers.append(FilmLayer(path, title, len(codes), read[site.query_stack], read[site.key_stack]))
+        layers.append(FilmLayer(path, title, len(codes), inputs[site.query_stack], inputs[site.key_stack]))
     return tuple(layers)
 
 
 def head_to_enlarge(layers: Sequence[FilmLayer], frame: Frame) -> tuple[int, int]:
-    """The (layer, head) with the best score once it stands out, before that the last layer's first."""
+    """Return the (layer, head) with the best score if it stands out, otherwise the first head of the last layer."""
     score, layer, head = _best_head([frame.scores.get(layer.path, ()) for layer in layers])
     return (layer, head) if score >= 0.3 else (len(layers) - 1, 0)
 
@@ -140,22 +140,35 @@ def pack_film(
     target: tuple[int, int | None],
     judged: bool = True,
 ) -> bytes:
-    """Pack the frames of a run; raises `InputError` where a frame lacks a layer or has another shape.
+    """Pack the frames of a run.
 
-    `reads` are the lanes of the token strip by their names; the answer stands `offset` columns further right. `judged` says
-    whether what the model says can be right or wrong at all: of a text it cannot. `score` names what the heads' scores
-    measure; `exact` is the curve of exact match and `marks` are what the ruler from 0 to `steps` points out. `best` is the
-    (layer, head) enlarged until a visitor chooses one. `live` says that more frames will come; `target` is (order, step): with
-    each new order the player goes to that step, or to the end where it is None.
+    Args:
+        layers: The attention layers.
+        frames: The frames, by step.
+        reads: The lanes of the token strip by name.
+        offset: The column at which the answer starts.
+        score: The name of the scores of heads.
+        steps: The end of the ruler, in steps.
+        exact: The curve of exact match, as (step, share).
+        marks: The annotated steps of the ruler, as (step, text).
+        best: The (layer, head) that is enlarged until the user selects one.
+        live: Whether more frames will follow.
+        target: A seek command (order, step): at each new order the player goes to that step, or to the end if it is None.
+        judged: Whether predictions can be right or wrong; those of a free text cannot.
+
+    Raises:
+        InputError: The planes of a frame have another shape.
     """
     sides = [(len(layer.query_labels), len(layer.key_labels)) for layer in layers]
-    shapes = [(layer.heads, *(-(-n // factor(n, SIDE)) for n in of)) for layer, of in zip(layers, sides, strict=True)]
+    shapes = [
+        (layer.heads, *(-(-n // factor(n, SIDE)) for n in side)) for layer, side in zip(layers, sides, strict=True)
+    ]
     blocks = []
     for frame in frames:
         for layer, shape in zip(layers, shapes, strict=True):
             codes = frame.planes[layer.path]
             if codes.shape != shape:
-                raise InputError(f"The planes of {layer.path} are {shape} in this film, got {codes.shape}.")
+                raise InputError(f"The planes of {layer.path} are {shape} in this timeline, got {codes.shape}.")
             blocks.append(codes.tobytes())
     header: dict[str, Any] = {
         "layers": [
@@ -179,7 +192,7 @@ def pack_film(
 
 
 STANDS_OUT = 0.5
-"""From this score on a head is called the best: below it, chance can be."""
+"""Score from which a head is marked as the best; lower scores can be chance."""
 
 
 def film_still(
@@ -189,15 +202,14 @@ def film_still(
     head: tuple[int, int] | None = None,
     dark: bool = False,
 ) -> alt.VConcatChart:
-    """A step of a training: the tokens it reads and says, one head large and all small, and how it learns.
+    """Draw one step of a training run: input and predictions, one enlarged head and all heads, and the learning curves.
 
-    `film` is what the player is sent, or the same input's readings by their steps. It shows the last frame at or before `step`,
-    or the last one of all; `head` is the (layer, head) that is enlarged, from 0. Weights are on the fixed scale from 0 to 1.
+    Weights are on a fixed scale from 0 to 1.
 
     Args:
-        film: Readings of one input by their step of training, or the bytes that the player gets.
-        step: The step of training; the last one by default.
-        head: The (layer, head) that is enlarged, from 0.
+        film: The readings of one input by training step, or a timeline packed for the player.
+        step: The training step, of which the last frame at or before it is drawn; the last one by default.
+        head: The (layer, head) to enlarge, from 0; the one with the best score by default.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -223,12 +235,12 @@ def film_still(
     small = heads_grid([one["title"] for one in layers], [pool_maps(one, cells) for one in weights],
                        framed=(layer, chosen), dark=dark)  # fmt: skip
     best = [_best_head(frame["scores"]) for frame in frames]
-    score, *of = best[at]
+    score, *best_head = best[at]
     notes = [_name(header, layer, chosen)]
     own = frames[at]["scores"][layer][chosen : chosen + 1]  # empty where no head has a score
     notes += [f"{header['score']}: {one:.2f}" for one in own]
     if score >= STANDS_OUT:
-        notes.append("★ best of all heads" if own == [score] else f"★ {_name(header, *of)}, {score:.2f}")
+        notes.append("★ best of all heads" if own == [score] else f"★ {_name(header, *best_head)}, {score:.2f}")
     one = layers[layer]
     long = LARGE / max(one["rows"], one["cols"])
     large = head_chart(_cells(one, weights[layer][chosen]), title=" · ".join(notes), legend=False, dark=dark)
@@ -242,7 +254,7 @@ def film_still(
 
 
 def _learning(header: dict[str, Any], step: int, best: Sequence[tuple[int, float]], dark: bool) -> Chart:
-    """The best head's score and exact match over the steps, what happened when, and which step is shown."""
+    """Draw the best head's score and exact match over the steps, with the marks and the shown step."""
     names = {"best": f"best {header['score']} score", "exact": "exact match"}
     rows = [{"step": at, "exact": share} for at, share in header["exact"]]
     rows += [{"step": at, "best": score} for at, score in best if score >= 0]
@@ -255,7 +267,7 @@ def _learning(header: dict[str, Any], step: int, best: Sequence[tuple[int, float
 
 
 def _best_head(scores: Sequence[Sequence[float]]) -> tuple[float, int, int]:
-    """The best score with its layer and head; −1 where none has a score."""
+    """Return the best score with its layer and head; −1 if no head has a score."""
     found = ((score, -layer, -head) for layer, heads in enumerate(scores) for head, score in enumerate(heads))
     score, layer, head = max(found, default=(-1.0, 0, 0))
     return score, -layer, -head
@@ -266,7 +278,7 @@ def _name(header: dict[str, Any], layer: int, head: int) -> str:
 
 
 def _weights(packed: bytes, header: dict[str, Any], at: int) -> list[Float[np.ndarray, "head row col"]]:
-    """The weights of a frame, layer by layer: NaN where masked, infinite where one is not a number."""
+    """Decode the weights of a frame by layer: NaN where masked, infinite where not a number."""
     shapes = [(one["heads"], one["rows"], one["cols"]) for one in header["layers"]]
     sizes = [int(np.prod(shape)) for shape in shapes]
     behind = (len(header["frames"]) - at) * sum(sizes)
@@ -277,7 +289,7 @@ def _weights(packed: bytes, header: dict[str, Any], at: int) -> list[Float[np.nd
 
 
 def _cells(layer: dict[str, Any], weights: Float[np.ndarray, "row col"]) -> pd.DataFrame:
-    """One head as `analysis.attention` has it; of pooled cells the first token names each."""
+    """Return one head as a table like that of `analysis.attention`; pooled cells are labelled by their first token."""
     names = [
         [f"{i} {labels[i]}" for i in range(0, len(labels), -(-len(labels) // n))]
         for labels, n in ((layer["queryLabels"], layer["rows"]), (layer["keyLabels"], layer["cols"]))
@@ -286,7 +298,7 @@ def _cells(layer: dict[str, Any], weights: Float[np.ndarray, "row col"]) -> pd.D
 
 
 def _strip(header: dict[str, Any], frame: dict[str, Any], title: str, dark: bool) -> Chart:
-    """The lanes of tokens that are read, and what the model says."""
+    """Draw the lanes of input tokens and the predictions of the model."""
     rows = [
         {"lane": name, "at": i, "token": token, "kind": "plain", "probability": np.nan}
         for name, tokens in header["reads"]
@@ -303,4 +315,4 @@ def _strip(header: dict[str, Any], frame: dict[str, Any], title: str, dark: bool
 
 
 WIDTH, CELL, LARGE = 760, 36, 300
-"""CSS pixels: the least width of a still, and the sides of a token's box and of the enlarged head."""
+"""CSS pixels: the smallest width of a still, and the sides of a token's box and of the enlarged head."""

@@ -1,9 +1,9 @@
-"""Draw a training run: curves against its steps, with the step that is looked at, and when something first held.
+"""Draw the curves of a training run over its steps, with the shown step and annotated ones.
 
-    frame = metrics_frame(run store.rows(run))
+    frame = metrics_frame(rows)
     curve_chart(frame, LOSS, steps=700, dark=False)
 
-Frames are wide, one row per step, so that a growing run only sends numbers: what the chart looks like does not depend on them.
+Frames are wide, one row per step, so that a growing run only sends numbers and the chart specification stays the same.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from xformer.viz.charts import Chart, hues, layered, tips
 from xformer.viz.theme import HEAD_HUES
 
 TALL = 200
-"""From this height on the horizontal axis has room for its name."""
+"""Height from which the horizontal axis has a title."""
 MOST = 400
-"""Rows that a chart is given: more is wider than a screen."""
+"""Largest number of rows of a chart; more would exceed the pixels of a screen."""
 SCORES = ("held_out_exact_match", "held_out_token_accuracy")
 COLUMNS = (
     "step", "loss", "held_out_loss", *SCORES, "gradient_norm", "learning_rate", "tokens_per_second", "seconds",
@@ -35,7 +35,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Curves:
-    """What one chart shows: columns of the frame with the names a person reads and their hues, and the vertical axis."""
+    """The curves of one chart: columns of the frame with their display names and hues, and the vertical axis."""
 
     title: str
     names: Mapping[str, str]
@@ -43,36 +43,36 @@ class Curves:
     axis: str
     format: str = ".4f"
     share: bool = False
-    """Whether the values are shares, on the fixed domain from 0 to 1."""
+    """Whether the values are fractions, on the fixed domain from 0 to 1."""
 
 
 BLUE, ORANGE = theme.HEAD_HUES[0], theme.HEAD_HUES[1]
-LOSS = Curves("Loss", {"loss": "training", "held_out_loss": "held out"}, (BLUE, ORANGE), "nats a token")
+LOSS = Curves("Loss", {"loss": "training", "held_out_loss": "held out"}, (BLUE, ORANGE), "nats per token")
 SHARES_OF = {"held_out_exact_match": "exact match", "held_out_token_accuracy": "tokens"}
-ACCURACY = Curves("Right on held-out examples", SHARES_OF, (BLUE, ORANGE), "share", ".2%", share=True)
+ACCURACY = Curves("Accuracy on held-out examples", SHARES_OF, (BLUE, ORANGE), "accuracy", ".2%", share=True)
 GRADIENT = Curves("Gradient norm", {"gradient_norm": "norm"}, (BLUE,), "‖g‖", ".4g")
 RATE = Curves("Learning rate", {"learning_rate": "rate"}, (BLUE,), "rate", ".3e")
-BITS = Curves("Bits per character, on text it never reads", {"bits": "held out"}, (BLUE,), "bits", ".3f")
+BITS = Curves("Bits per character on held-out text", {"bits": "held out"}, (BLUE,), "bits", ".3f")
 CURVES = {"loss": LOSS, "accuracy": ACCURACY, "bits": BITS, "gradient": GRADIENT, "rate": RATE}
-"""What `metric_curves` draws."""
+"""The charts of `metric_curves`."""
 BEST = "best"
-"""The column of a head frame that holds the best score of any head."""
+"""The column of a head frame with the best score of any head."""
 
 
 def head_curves(title: str, heads: Mapping[str, str], hue_of: Sequence[int]) -> Curves:
-    """Scores of heads by column; `hue_of` gives the number of the head whose hue a curve has."""
+    """Return the curves of head scores by column; `hue_of` is the head, from 0, whose hue each curve has."""
     hues = tuple(theme.HEAD_HUES[head % len(theme.HEAD_HUES)] for head in hue_of)
     return Curves(title, heads, hues, "score", ".4f", share=True)
 
 
 def metrics_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows of metrics as a table of numbers with the columns `COLUMNS`; what a row lacks or garbles is not a number."""
+    """Return rows of metrics as a table with the columns `COLUMNS`; missing and malformed values are NaN."""
     frame = pd.DataFrame([{name: row.get(name) for name in COLUMNS} for row in rows], columns=list(COLUMNS))
     return pd.DataFrame({name: pd.to_numeric(frame[name], errors="coerce") for name in COLUMNS})
 
 
 def every_nth(frame: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
-    """At most about `most` rows, evenly spread, with the last one."""
+    """Thin a table evenly to about `most` rows, keeping the last one."""
     stride = -(-len(frame) // most)
     if stride <= 1:
         return frame
@@ -80,7 +80,7 @@ def every_nth(frame: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
 
 
 def with_marks(frame: pd.DataFrame, shown: int | None, marks: Iterable[tuple[int, str]] = ()) -> pd.DataFrame:
-    """The frame with rows that are no points of a curve: the step that is looked at, and steps worth a word."""
+    """Append rows to the frame that are not points of a curve: the shown step and annotated steps."""
     rows = [(step, "marked", note) for step, note in marks]
     if shown is not None:
         rows.append((shown, "shown", f"step {shown:,}"))
@@ -89,9 +89,9 @@ def with_marks(frame: pd.DataFrame, shown: int | None, marks: Iterable[tuple[int
 
 
 def domain_of(frame: pd.DataFrame, columns: Sequence[str], log: bool = False) -> tuple[float, float]:
-    """From where to where an axis goes: round numbers, so that a run that goes on seldom moves it.
+    """Return the domain of an axis, in round numbers, so that it rarely changes while a run continues.
 
-    Vega would find it out by itself, but looks before the data are there, and complains of an infinite extent.
+    Vega would compute it before the data have arrived, and warn of an infinite extent.
     """
     values = frame[list(columns)].to_numpy(dtype=float, na_value=float("nan"))
     values = values[np.isfinite(values) & ((values > 0) | (not log))]
@@ -107,7 +107,7 @@ def domain_of(frame: pd.DataFrame, columns: Sequence[str], log: bool = False) ->
 
 
 def _round_up(value: float) -> float:
-    """The next round number: one, one and a half, two, three, four, five or seven and a half times a power of ten."""
+    """Round up to the next of 1, 1.5, 2, 3, 4, 5 and 7.5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(value))
     return next((n * power for n in (1, 1.5, 2, 3, 4, 5, 7.5, 10) if n * power >= value), 10 * power)
 
@@ -115,9 +115,9 @@ def _round_up(value: float) -> float:
 def curve_chart(
     frame: pd.DataFrame, curves: Curves, *, steps: int, dark: bool, log: bool = False, height: int = 220
 ) -> Chart:
-    """Curves over the steps from 0 to `steps`, from a frame that `with_marks` made or one without marks.
+    """Draw curves over the steps from 0 to `steps`, from a frame with or without marks (`with_marks`).
 
-    The nearest step shows all its numbers under the pointer. On a logarithmic axis, values of 0 or less are left out.
+    Hovering shows all values of the nearest step. On a logarithmic axis, values of 0 or less are left out.
     """
     if "mark" not in frame.columns:
         frame = with_marks(frame, None)
@@ -147,20 +147,20 @@ def curve_chart(
     hover = tips(("step:Q", "", ","), *values)
     return layered(
         lines,
-        hovered(points, ink, hover).properties(name="hovered"),  # else the view is named after the data
-        marked.mark_rule(color=ink, strokeDash=[4, 3], opacity=0.6).encode(tooltip=alt.Tooltip("note:N", title="here")),
+        hovered(points, ink, hover).properties(name="hovered"),  # otherwise the view is named after the data
+        marked.mark_rule(color=ink, strokeDash=[4, 3], opacity=0.6).encode(tooltip=alt.Tooltip("note:N", title="mark")),
         now.encode(tooltip=alt.Tooltip("note:N", title="shown above")),
         height=height,
     )
 
 
 def axis_scale(domain: Sequence[float], log: bool, **look: Any) -> alt.Scale:
-    """A linear or a logarithmic scale that ends at `domain`."""
+    """Return a linear or logarithmic scale over `domain`."""
     return alt.Scale(domain=list(domain), type="log" if log else "linear", nice=False, **look)
 
 
 def hovered(base: alt.Chart, ink: str, tooltip: list[Any]) -> alt.Chart:
-    """A rule at the step nearest to the pointer, with its numbers."""
+    """Return a rule at the step nearest to the pointer, with a tooltip."""
     when = {"on": "pointermove", "clear": "pointerout", "empty": False}
     near = alt.selection_point(name="near", nearest=True, fields=["step"], **when)
     opacity = alt.condition(near, alt.value(0.35), alt.value(0.0))
@@ -178,15 +178,15 @@ def metric_curves(
     height: int = 220,
     dark: bool = False,
 ) -> Chart:
-    """One of `CURVES` of a `metrics_frame`, with the step that is looked at and steps worth a word.
+    """Draw one of `CURVES` from a `metrics_frame`, with the shown step and annotated steps.
 
     Args:
         frame: The metrics, from `metrics_frame`.
-        what: The column that is drawn.
-        steps: Where the axis of steps ends.
-        shown: The step that is marked.
-        marks: Words at some steps.
-        log: Whether the axis is logarithmic.
+        what: The chart to draw, a key of `CURVES`.
+        steps: The end of the step axis.
+        shown: The step to mark.
+        marks: Annotations by step.
+        log: Whether the vertical axis is logarithmic.
         height: The height of the chart, in pixels.
         dark: Whether to draw on a dark background.
 
@@ -206,7 +206,7 @@ def metric_curves(
 
 
 def head_frame(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[tuple[str, int], str]]:
-    """A `head_table` (step, layer, head, score) as a wide frame with the best score, and the column of each head."""
+    """Pivot a `head_table` (step, layer, head, score) to a wide frame with the best score; also return each head's column."""
     pairs = list(zip(table["layer"], table["head"], strict=True))
     columns = {pair: f"head{i}" for i, pair in enumerate(dict.fromkeys(pairs))}
     named = table.assign(column=[columns[pair] for pair in pairs])
@@ -215,37 +215,37 @@ def head_frame(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[tuple[str, int],
 
 
 POINTS = 500
-"""The most points of a run that are drawn."""
+"""Largest number of points drawn per run."""
 
 SHARES = ("held_out_exact_match", "held_out_token_accuracy", "best_head_score")
 """Metrics between 0 and 1."""
 
 
 def smoothed(values: Float[np.ndarray, "row"], weight: float) -> Float[np.ndarray, "row"]:
-    """The exponential moving average without the pull of its start at zero (Kingma & Ba 2015, §3).
+    """Return the exponential moving average with bias correction (Kingma & Ba 2015, §3).
 
         m_t = w m_(t−1) + (1 − w) y_t        ŷ_t = m_t / (1 − w^t)
 
     Raises ValueError unless 0 ≤ `weight` < 1; 0 leaves the values as they are.
     """
     if not 0 <= weight < 1:
-        raise ValueError(f"A weight of smoothing is at least 0 and below 1, received {weight}; try 0.6.")
+        raise ValueError(f"The smoothing weight is at least 0 and below 1, got {weight}; try 0.6.")
     return pd.Series(values).ewm(alpha=1 - weight).mean().to_numpy()
 
 
 def curves(
     rows: Mapping[str, Sequence[Mapping[str, Any]]], metric: str, *, x: str = "step", smoothing: float = 0.0
 ) -> pd.DataFrame:
-    """What is drawn, at most `POINTS` rows per run: run, step, seconds, value (smoothed), raw.
+    """Return the data of `curves_chart`, about `POINTS` rows per run: run, step, seconds, value (smoothed), raw.
 
-    `rows` are the metrics of each run by its name; rows without the metric, or without a finite one, are left out.
+    `rows` holds the metrics of each run by name; rows without a finite value of the metric are left out.
     """
     frames = []
-    for name, found in rows.items():
-        wanted = [{"step": row.get("step"), "seconds": row.get("seconds"), "raw": row.get(metric)} for row in found]
-        frame: Any = pd.DataFrame(wanted, columns=["step", "seconds", "raw"]).apply(pd.to_numeric, errors="coerce")
+    for name, of_run in rows.items():
+        kept = [{"step": row.get("step"), "seconds": row.get("seconds"), "raw": row.get(metric)} for row in of_run]
+        frame: Any = pd.DataFrame(kept, columns=["step", "seconds", "raw"]).apply(pd.to_numeric, errors="coerce")
         frame = frame.replace([np.inf, -np.inf], np.nan).dropna(subset=["raw", x])
-        # Smoothed before it is thinned: else the curve would depend on how many points there is room for.
+        # Smooth before thinning, so that the curve does not depend on the number of points drawn.
         frame = frame.assign(run=name, value=smoothed(frame["raw"].to_numpy(dtype=float), smoothing))
         frames.append(every_nth(frame, POINTS))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
@@ -254,10 +254,10 @@ def curves(
 def curves_chart(
     frame: pd.DataFrame, metric: str, title: str, colours: Mapping[str, str], *, x: str = "step", log: bool = False
 ) -> Chart:
-    """The `curves` of runs, x being "step" or "seconds". A click on a line or a name brings that run to the front.
+    """Draw the `curves` of runs over x, "step" or "seconds". Clicking a line or a name brings that run to the front.
 
-    Shares are drawn from 0 to 1. On a logarithmic scale what is not above zero is left out. Where values are smoothed the
-    raw ones stay behind, faint. The names stand in the order in which the lines end.
+    Fractions are drawn from 0 to 1. On a logarithmic scale, values of 0 or less are left out. If values are smoothed, the raw
+    ones are drawn faintly behind them. Names are in the order of the last values.
     """
     share = metric in SHARES
     log = log and not share
@@ -292,7 +292,7 @@ def curves_chart(
 
 
 def dot(colour: str | None) -> str:
-    """A small disc of a colour as an image's address, for a column of a table; an empty image for no colour."""
+    """Return a small coloured disc as a data URL for a table column; an empty image for None."""
     disc = "" if colour is None else f"<circle cx='10' cy='10' r='7' fill='%23{colour.removeprefix('#')}'/>"
     return f"data:image/svg+xml;utf8,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 20 20'>{disc}</svg>"
 
@@ -303,19 +303,17 @@ HUES = (HEAD_HUES[0], HEAD_HUES[1])
 
 BUG_LESSON_CURVES = {
     "loss": Curves("Training loss", NAMES, HUES, "nats per token"),
-    "tokens": Curves("Right on unseen inputs", NAMES, HUES, "tokens", ".1%", share=True),
-    "gradient": Curves("Length of the gradient", NAMES, HUES, "‖g‖ before clipping", ".3g"),
+    "tokens": Curves("Accuracy on unseen inputs", NAMES, HUES, "token accuracy", ".1%", share=True),
+    "gradient": Curves("Gradient norm", NAMES, HUES, "‖g‖ before clipping", ".3g"),
 }
 
 
 def lesson_curves(lesson: Lesson, *, what: str, dark: bool = False) -> Chart:
-    """How two models learn side by side, one of them with a bug.
-
-    `what` is "loss", "tokens", the share of tokens that are right on unseen inputs, or "gradient".
+    """Draw the training of two models, one of them with a bug.
 
     Args:
-        lesson: Two trainings, from `bugs.lesson.train_both`.
-        what: "loss", "tokens" or "gradient".
+        lesson: The two training runs, from `bugs.lab.train_both`.
+        what: "loss", "tokens" (the token accuracy on unseen inputs) or "gradient" (its norm).
         dark: Whether to draw on a dark background.
 
     Returns:

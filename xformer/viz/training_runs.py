@@ -1,4 +1,4 @@
-"""Draw many models that are trained alike: all their curves as a fan, and which settings solved the task as a map.
+"""Draw many training runs: all curves as a fan chart, and the outcome of a sweep as a map of its settings.
 
 viz.training_fan(rows, metric="loss")
 viz.sweep_outcome(outcomes, x="peak_lr", y="weight_decay", measure="share_solved")
@@ -25,15 +25,15 @@ from xformer.viz.training_curves import SCORES, axis_scale, domain_of, every_nth
 Measure = Literal["share_solved", "steps_to_solve"]
 METRICS = {
     "held_out_exact_match": "exact match, held out",
-    "held_out_token_accuracy": "tokens right, held out",
-    "loss": "loss, nats a token",
-    "held_out_loss": "held-out loss, nats a token",
+    "held_out_token_accuracy": "token accuracy, held out",
+    "loss": "loss, nats per token",
+    "held_out_loss": "held-out loss, nats per token",
     "gradient_norm": "gradient norm",
 }
 MOST_WRITTEN = 16
-"""With up to so many columns the cells of a map have their numbers, and need no legend."""
+"""Largest number of columns of a map whose cells show their numbers instead of a legend."""
 DRAWN = 120
-"""Steps of each thin line: more is finer than a pixel where there are sixteen of them."""
+"""Largest number of points per line; with sixteen lines, more would be finer than a pixel."""
 
 
 def training_fan(
@@ -45,15 +45,15 @@ def training_fan(
     height: int = 260,
     dark: bool = False,
 ) -> Chart:
-    """Draw `analysis.training_fan`: the median of all members as a thick line, each member as a thin one.
+    """Draw `analysis.training_fan`: the median of all members as a thick line, and each member as a thin one.
 
-    Half of the members are in the dark band, four fifths in the light one.
+    The dark band holds the middle half of the members, the light one the middle four fifths.
 
     Args:
-        rows: One row for each report: member, step and its figures.
-        metric: The column of `rows`.
-        steps: Where the axis of steps ends.
-        log: Whether the axis is logarithmic.
+        rows: One row per report: member, step and its metrics.
+        metric: The column of `rows` to draw.
+        steps: The end of the step axis.
+        log: Whether the vertical axis is logarithmic.
         height: The height of the chart, in pixels.
         dark: Whether to draw on a dark background.
 
@@ -109,19 +109,19 @@ def sweep_outcome(
     chosen: int | None = None,
     dark: bool = False,
 ) -> Chart:
-    """Draw `analysis.sweep_outcome` as a map, a cell for each pair of settings.
+    """Draw `analysis.sweep_outcome` as a map with one cell per pair of settings.
 
-    A cell has the share of members that solved the task, or after how many steps they did (the median of those that did). It is
-    grey where no member has finished, or solved it.
+    A cell shows the share of members that solved the task, or the median number of steps that those needed. It is grey if no
+    member has finished, or none has solved the task.
 
     Args:
-        outcomes: One row for each member: its settings, solved and steps_to_solve.
-        x: The setting along x.
-        y: The setting along y.
+        outcomes: One row per member: its settings, solved and steps_to_solve.
+        x: The setting on the x axis.
+        y: The setting on the y axis.
         measure: "share_solved" or "steps_to_solve".
         x_title: The title of the x axis.
         y_title: The title of the y axis.
-        chosen: The member whose cell has a frame, from 0.
+        chosen: The member whose cell is framed, from 0.
         dark: Whether to draw on a dark background.
 
     Returns:
@@ -174,27 +174,27 @@ def sweep_outcome(
 
 
 def setting_words(value: Any) -> str:
-    """How the value of a setting is written beside a map; a click on a cell says which it has, as `column` and `row`."""
+    """Format the value of a setting for the axes of a map."""
     return f"{value:g}" if isinstance(value, int | float | np.number) else str(value)
 
 
 def _words(cell: dict[Any, Any], column: str) -> str:
-    """What stands in a cell: how many solved it, or after how many steps."""
+    """Return the text of a cell: how many members solved the task, or after how many steps."""
     if column == "share_solved":
         return f"{cell['solved']} of {cell['decided']}" if cell["decided"] else "…"
     return f"{cell['steps_to_solve']:,.0f}" if np.isfinite(cell["steps_to_solve"]) else "—"
 
 
 THUMBNAIL, THUMBNAIL_WIDE, SHADES = 158, 354, 24
-"""CSS pixels: the pattern of a thumbnail and its whole width; and how many colours it has."""
+"""The side of the pattern and the whole width of a thumbnail, in CSS pixels, and its number of colours."""
 
 
 def thumbnail(codes: UInt8[np.ndarray, "row col"], loss: Sequence[tuple[float, float]], *, dark: bool = False) -> str:
-    """A run in small, as SVG: the pattern of one head, and beside it the loss over the steps.
+    """Draw the thumbnail of a run as SVG: the pattern of one head, next to the loss over the steps.
 
     Args:
-        codes: The pattern as bytes, see `xformer.viz.timeline.plane`.
-        loss: Steps and losses; empty where none is known.
+        codes: The pattern as bytes, see `xformer.viz.packing.plane`.
+        loss: The (step, loss) pairs; may be empty.
         dark: Whether to draw on a dark background.
     """
     rows, cols = codes.shape
@@ -220,12 +220,13 @@ def thumbnail(codes: UInt8[np.ndarray, "row col"], loss: Sequence[tuple[float, f
 
 
 WIDE, GAP, TITLE = 1100, 14, 18
-"""CSS pixels: of all maps of a row, between two maps, and for a map's name."""
+"""CSS pixels: the width of a row of maps, the gap between maps, and the space for a map's name."""
 
 SMALLEST, LARGEST = 40, 150
+"""The side of a map, in CSS pixels."""
 
 SIDE = 24
-"""Most cells of a map on either axis; beyond it the largest weight of a block stands for all of it."""
+"""Largest number of cells of a map on either axis; larger patterns are max-pooled."""
 
 
 def map_grid(
@@ -236,16 +237,15 @@ def map_grid(
     chosen: int | None = None,
     dark: bool = False,
 ) -> Chart:
-    """A map a member under its name, eight side by side, or sixteen where there are more; its rows are queries.
+    """Draw the pattern of each member of a sweep as a map under its name; rows are queries.
 
-    Cells are bytes as in a film's planes: a weight w from 0 to 1 is round(253 w), 254 is no number, 255 is masked. A member
-    that solved the task has a check mark and a frame in the colour of what is right, the `chosen` one (from 0) a thick frame.
+    Members that solved the task have a check mark and a frame in the colour of right answers.
 
     Args:
-        maps: A map for each member, [member, query, key], as bytes.
+        maps: The patterns [member, query, key] as bytes: round(253 w) for a weight w, 254 for not a number, 255 for masked.
         names: The name of each map.
         solved: Which members solved the task.
-        chosen: The member with a frame, from 0.
+        chosen: The member with a thick frame, from 0.
         dark: Whether to draw on a dark background.
 
     Returns:
