@@ -61,7 +61,7 @@ def test_two_runs_side_by_side_and_two_that_do_not_fit(reading: xformer.Reading)
     changed = xformer.read(REVERSE, "3 7 12", changes=f"silence:{reading.attention[0].path}.0")
     view = xformer.attention_view(reading, changed=changed)
     assert len(header_of(view._planes)["layers"][0]["runs"]) == 2
-    assert "beside it the same with silence:" in view.html()
+    assert "compared with the same run under silence:" in view.html()
     with pytest.raises(InputError, match="The changed run must have the shapes of the original"):
         xformer.attention_view(reading, changed=[torch.ones(1, 1, 2, 2)])
 
@@ -122,11 +122,11 @@ def test_cross_attention_has_tokens_of_its_own() -> None:
 def test_what_does_not_fit_is_one_sentence() -> None:
     wrong: list[tuple[Any, list[str] | None, str]] = [
         ([], None, "There is no attention to draw: got no layers"),
-        ([None, None], None, "One of the layers is None: the model was run without its attention"),
+        ([None, None], None, "One of the layers is None: the model did not return its attention"),
         ([torch.ones(3, 3)], None, r"layer 1 has the shape \[3, 3\]"),
         ([torch.ones(0, HEADS, 3, 3)], None, r"layer 1 has the shape \[0, 5, 3, 3\]"),
         ([torch.ones(1, 1, 3, 3)], ["a", "b"], "Layer 1 has 3 queries, but 2 tokens were given"),
-        (["what"], None, "Attention is given as arrays of numbers, got str"),
+        (["what"], None, "Attention weights must be arrays of numbers, got str"),
     ]
     for attentions, tokens, sentence in wrong:
         with pytest.raises(InputError, match=sentence):

@@ -1,4 +1,4 @@
-"""Pictures that run in a browser, wherever that browser looks: in the app, in a notebook, or in a file of their own."""
+"""Interactive views that run in a browser: in the app, in a notebook, or in a stand-alone HTML file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The attention view in a notebook: all heads of a run, one enlarged, linked by hovering, its selection readable from Python.
+"""The attention view in a notebook: all heads of a run, one of them enlarged, with a selection that Python can read.
 
-    view = xformer.attention_view(reading)                    # a run of our model or of any other
-    view = xformer.attention_view(attentions, tokens)         # what any other library returns
+    view = xformer.attention_view(reading)                    # a run of any model
+    view = xformer.attention_view(attentions, tokens)         # attention weights from any library
     view.layer, view.head, view.query, view.key
 
 It runs wherever anywidget does: Jupyter, VS Code, Colab, marimo.
@@ -44,10 +44,10 @@ class AttentionView(anywidget.AnyWidget):
     """The interactive view of all heads in a notebook, made by `attention_view`.
 
     Attributes:
-        layer: The enlarged head's layer, from 0. Setting it enlarges another one.
-        head: The enlarged head, from 0. Setting it enlarges another one.
-        query: The query of the locked cell, None where no cell is locked. Read only.
-        key: The key of the locked cell, None where no cell is locked. Read only.
+        layer: The layer of the enlarged head, from 0. Set it to enlarge another head.
+        head: The enlarged head, from 0. Set it to enlarge another head.
+        query: The query of the locked cell, None if no cell is locked. Read-only.
+        key: The key of the locked cell, None if no cell is locked. Read-only.
 
     Example:
         >>> import xformer
@@ -92,7 +92,7 @@ class AttentionView(anywidget.AnyWidget):
         )
 
     @traitlets.validate("layer", "head")
-    def _there(self, proposal: dict[str, Any]) -> int:
+    def _in_range(self, proposal: dict[str, Any]) -> int:
         value, name = proposal["value"], proposal["trait"].name
         n = len(self._runs[0]) if name == "layer" else max(one.shape[0] for one in self._runs[0])
         if not 0 <= value < n:
@@ -100,9 +100,9 @@ class AttentionView(anywidget.AnyWidget):
         return value
 
     @traitlets.observe("layer", "head")
-    def _sharpen(self, _change: dict[str, Any]) -> None:
-        """Send the exact weights of the head that is enlarged now."""
-        if self.head >= self._runs[0][self.layer].shape[0]:  # half of a move to a layer with fewer heads
+    def _send_exact(self, _change: dict[str, Any]) -> None:
+        """Send the exact weights of the enlarged head."""
+        if self.head >= self._runs[0][self.layer].shape[0]:  # `layer` has changed, `head` not yet
             return
         blocks = np.stack([exact_weights(run[self.layer], self.head) for run in self._runs])  # [run, query, key]
         exact = head_message(blocks, (self.layer, self.head), view="view", content=self._content)
@@ -110,9 +110,9 @@ class AttentionView(anywidget.AnyWidget):
             self._exact = exact
 
     def _ipython_display_(self) -> None:
-        """The widget, and below it the same as a page, which the widget hides; an export has no kernel and keeps the page.
+        """Display the widget, and below it the view as a page. The widget hides the page; exports, without a kernel, show it.
 
-        Where each output has a frame of its own, the widget could not hide it, so there it stands alone.
+        In Colab each output has its own frame, so the widget could not hide the page, and only the widget is displayed.
         """
         from IPython.display import HTML, display
 
@@ -125,12 +125,12 @@ class AttentionView(anywidget.AnyWidget):
             display(HTML(f'<div class="{self._page_class}">{page}</div>'))
 
     def html(self) -> str:
-        """The view as a page that stands alone; see `xformer.widgets.page`."""
+        """Return the view as a stand-alone page; see `xformer.widgets.page`."""
         cell = self.query, self.key
         return view_page_of(*self._runs, layer=self.layer, head=self.head, cell=cell, caption=self._caption)
 
     def save_html(self, path: str | Path) -> None:
-        """Write the view into one file that opens anywhere, with the network off."""
+        """Save the view as one HTML file that works offline."""
         write_atomically(Path(path), self.html().encode())
 
 
@@ -148,11 +148,11 @@ def attention_view(
     """Draw the attention of all heads as an interactive view in a notebook.
 
     Args:
-        what: A reading, or weights of any model as a list of arrays [batch, head, query, key], one for each layer.
-        tokens: The labels of the positions, for arrays.
-        query_tokens: The labels of the queries, where queries and keys differ (cross-attention).
-        key_tokens: The labels of the keys, where queries and keys differ.
-        changed: A second run, a reading or arrays, drawn beside the first with their difference.
+        what: A reading, or the attention weights of any model as a list of arrays [batch, head, query, key], one per layer.
+        tokens: The token labels, if `what` is a list of arrays.
+        query_tokens: The labels of the queries, if queries and keys differ (cross-attention).
+        key_tokens: The labels of the keys, if queries and keys differ.
+        changed: A second run, as a reading or arrays, drawn next to the first with the difference.
         layer: The layer of the head that is enlarged first, from 0.
         head: The head that is enlarged first, from 0.
         height: The largest height of the enlarged picture, in CSS pixels; 0 for no limit.
@@ -161,7 +161,7 @@ def attention_view(
         The widget.
 
     Raises:
-        InputError: Arrays, tokens or the two runs do not fit together.
+        InputError: The shapes of arrays, tokens or the two runs do not match.
 
     Example:
         >>> import torch, xformer
@@ -184,7 +184,7 @@ def attention_view(
 
 def _check(layers: Sequence[AnyLayer], layer: int, head: int) -> None:
     if not 0 <= layer < len(layers):
-        raise InputError(f"There are layers 0 to {len(layers) - 1}, got layer={layer}.")
+        raise InputError(f"The run has layers 0 to {len(layers) - 1}, got layer={layer}.")
     if not 0 <= head < layers[layer].shape[0]:
         raise InputError(f"Layer {layer} has heads 0 to {layers[layer].shape[0] - 1}, got head={head}.")
 
@@ -192,22 +192,28 @@ def _check(layers: Sequence[AnyLayer], layer: int, head: int) -> None:
 def layers_of(
     attentions: Any, query_tokens: Sequence[str] | None = None, key_tokens: Sequence[str] | None = None
 ) -> list[PatternLayer]:
-    """Layers of the attention view from one array [layer, (batch,) head, query, key], or a list of one a layer.
+    """Convert attention weights to layers of the attention view.
 
-    Of a batch the first example is drawn. Tokens that are not given are numbered. Where every weight above the diagonal is
-    exactly 0 in all heads of a layer, its mask was causal, and those cells are drawn as masked.
+    If every weight above the diagonal is exactly 0 in all heads of a layer, its mask is taken as causal, and those cells are
+    drawn as masked.
 
-    Raises `InputError` with one plain sentence where the arrays or tokens do not fit.
+    Args:
+        attentions: An array [layer, (batch,) head, query, key], or one array per layer; of a batch, the first example is drawn.
+        query_tokens: The labels of the queries; their positions by default.
+        key_tokens: The labels of the keys; their positions by default.
+
+    Raises:
+        InputError: The shapes of the arrays or the number of tokens do not match.
     """
     layers = []
-    for number, given in enumerate(_one_by_one(attentions), start=1):
-        pattern = _plain(given)
+    for number, weights in enumerate(_by_layer(attentions), start=1):
+        pattern = _as_array(weights)
         if pattern.ndim == 4:
             pattern = pattern[0] if len(pattern) else pattern[:, 0]
         if pattern.ndim != 3 or 0 in pattern.shape:
             raise InputError(
                 f"The attention of a layer has the axes [batch, head, query, key] or [head, query, key], none of them empty; "
-                f"layer {number} has the shape {list(np.shape(given))}."
+                f"layer {number} has the shape {list(np.shape(weights))}."
             )
         queries, keys = pattern.shape[1:]
         query_names = _names(query_tokens, queries, "queries", number)
@@ -215,28 +221,28 @@ def layers_of(
         allowed = np.tri(queries, dtype=bool)[None] if is_causal(pattern) else np.ones((1, 1, 1), dtype=bool)
         layers.append(PatternLayer(f"layer {number}", f"layer {number}", pattern, allowed, query_names, key_names))
     if not layers:
-        raise InputError("There is no attention to draw: got no layers; give the attentions that a model returns.")
+        raise InputError("There is no attention to draw: got no layers; pass the attentions that a model returns.")
     return layers
 
 
-def _one_by_one(attentions: Any) -> list[Any]:
+def _by_layer(attentions: Any) -> list[Any]:
     if isinstance(attentions, list | tuple):
         return list(attentions)
     return [attentions] if getattr(attentions, "ndim", 0) == 3 else list(attentions)
 
 
-def _plain(value: Any) -> np.ndarray:
-    """Weights as float32, from an array, a tensor on any device and of any kind of float, or nested lists."""
+def _as_array(value: Any) -> np.ndarray:
+    """Convert weights to float32: an array, a tensor of any device and dtype, or nested lists."""
     if value is None:
         raise InputError(
-            "One of the layers is None: the model was run without its attention. Load it with attn_implementation='eager' "
+            "One of the layers is None: the model did not return its attention. Load it with attn_implementation='eager' "
             "and call it with output_attentions=True."
         )
     detached = value.detach().float().cpu().numpy() if hasattr(value, "detach") else value
     try:
         return np.asarray(detached, dtype=np.float32)
     except (TypeError, ValueError):
-        raise InputError(f"Attention is given as arrays of numbers, got {type(value).__name__}.") from None
+        raise InputError(f"Attention weights must be arrays of numbers, got {type(value).__name__}.") from None
 
 
 def _names(tokens: Sequence[str] | None, size: int, axis: str, layer: int) -> tuple[str, ...]:

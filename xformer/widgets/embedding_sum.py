@@ -1,9 +1,9 @@
-"""The picture “token + position = sum”: how each token of an input becomes the vector that enters layer 1.
+"""The animation “token + position = sum”: how each token of an input becomes the vector that enters layer 1.
 
     from xformer.widgets.embedding_sum import embedding_sum
     embedding_sum(xformer.read("checkpoints/reverse", "3 7 12 9"))   # in a notebook
 
-It shows at most `MOST_ROWS` tokens and `MOST_VALUES` numbers of each vector; every one of them is a value of the run.
+It shows at most `MOST_ROWS` tokens and `MOST_VALUES` numbers of each vector, all of them values of the run.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from xformer.widgets.page import sum_page
 
 MOST_ROWS = 20
 MOST_VALUES = 64
-SUM, MADE = "sum: enters layer 1", "what enters layer 1"
+SUM, INPUT = "sum: input of layer 1", "input of layer 1"
 
 
 def embedding_sum_data(reading: Reading, *, stack: str | None = None, positions: Sequence[int] | None = None) -> bytes:
-    """Pack what the picture shows of the first input of a reading, as JSON.
+    """Pack the data of the animation for the first input of a reading, as JSON.
 
     Args:
         reading: The run.
@@ -40,14 +40,14 @@ def embedding_sum_data(reading: Reading, *, stack: str | None = None, positions:
     is_image = bool(reading.subject.shape.image)
     ids = [None] * len(tokens) if is_image else reading.ids(stack)
     is_sum, what = is_the_sum(parts), "patch" if is_image else "token"
-    titles = {"tokens": f"{what} vectors", "positions": "position vectors", "sum": SUM if is_sum else MADE}
-    every_one = torch.cat([vectors[shown].detach().float().cpu().flatten() for vectors in parts.values()])
+    titles = {"tokens": f"{what} vectors", "positions": "position vectors", "sum": SUM if is_sum else INPUT}
+    drawn = torch.cat([vectors[shown].detach().float().cpu().flatten() for vectors in parts.values()])
     data = {
         "rows": [{"position": at, "token": visible(tokens[at]), "id": ids[at]} for at in shown],
         "columns": [_column(name, vectors[shown]) for name, vectors in parts.items()],
         "titles": [titles[name] for name in parts],
         "is_sum": is_sum,
-        "limit": signed_limit(every_one.numpy()),
+        "limit": signed_limit(drawn.numpy()),
         "n": len(tokens),
         "what": "patches" if is_image else "tokens",
         "colours": DIVERGING,
@@ -56,7 +56,7 @@ def embedding_sum_data(reading: Reading, *, stack: str | None = None, positions:
 
 
 def _column(name: str, vectors: torch.Tensor) -> dict[str, Any]:
-    """Some numbers of each vector, evenly spaced over its dimensions."""
+    """Select numbers of each vector, evenly spaced over its dimensions."""
     width = vectors.shape[1]
     n = min(width, MOST_VALUES)
     dimensions = [index * width // n for index in range(n)]
@@ -71,7 +71,7 @@ def _column(name: str, vectors: torch.Tensor) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class EmbeddingSum:
-    """The picture as a notebook shows it."""
+    """The animation as a notebook output."""
 
     page: str
     height: int

@@ -1,4 +1,4 @@
-"""The data of the matrices widget: the matrices of an attention, and for each how its numbers are computed.
+"""The data of the matrices widget: the matrices of an attention computation, and how the numbers of each are computed.
 
 data = matrices_data([Shown("X", "X", mixed, "x"), Shown("S", "S = X Xᵀ", mixed, "scores", made=product("X", "X"))])
 """
@@ -25,33 +25,34 @@ COLOURS = {
 }
 
 MOST_KEYS = 12
-"""Up to so many keys a row of a head is drawn."""
+"""Largest number of keys for which the row of a head is drawn."""
 COLUMNS_OF_Z = 4
+"""Number of components of z that are drawn."""
 
 
 def product(
     left: str, right: str, *, by: str = "rows", divide: float = 1.0, moved: str = "a later word"
 ) -> dict[str, Any]:
-    """Each number is a row of `left` times a row ("rows") or a column ("columns") of `right`, divided by a number.
+    """Describe a matrix of dot products: rows of `left` with rows or columns (`by`) of `right`, divided by a number.
 
-    `moved` says why a number is another one than that.
+    `moved` explains values that differ from the product.
     """
     return {"op": "product", "left": left, "right": right, "by": by, "divide": divide, "moved": moved}
 
 
 def softmax(of: str) -> dict[str, Any]:
-    """Each row is the softmax of that row of a matrix."""
+    """Describe a matrix whose rows are the softmax of the rows of another."""
     return {"op": "softmax", "of": of}
 
 
 def mix(left: str, right: str) -> dict[str, Any]:
-    """Each row is the sum of the rows of `right`, each times its weight in that row of `left`."""
+    """Describe a matrix whose rows are sums of the rows of `right`, weighted by the rows of `left`."""
     return {"op": "mix", "left": left, "right": right}
 
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """One matrix of an attention: `which` of `mixed`, under a title, and how it is `made` of matrices by their names."""
+    """One matrix of an attention: `which` of `mixed`, its title, and how it is `made` from other matrices, given by name."""
 
     name: str
     title: str
@@ -61,22 +62,22 @@ class Shown:
     made: dict[str, Any] | None = None
     n_columns: int | None = None
     drawn: bool = True
-    """Whether it is drawn, or only read by others."""
+    """Whether it is drawn, or only used by others."""
     breaks: bool = False
-    """Whether it begins a new line where not all fit into one."""
+    """Whether it starts a new line if not all matrices fit in one."""
     has_sums: bool = False
-    """Whether the sum of each row stands at its end."""
+    """Whether each row ends with its sum."""
     editable: bool = False
-    """Whether its numbers can be changed."""
+    """Whether its numbers can be edited."""
 
     def data(self) -> dict[str, Any]:
-        """The matrix as plain values; a masked cell is None."""
+        """Return the matrix as plain values; masked cells are None."""
         cells = matrix(self.mixed, which=self.which, n_columns=self.n_columns)
         table = cells["value"].to_numpy().reshape(len(self.mixed.names), -1)
         is_share = self.which == "weights"
-        strikes = is_share and self.mixed.mask in (BEFORE, AFTER)
+        hides_later = is_share and self.mixed.mask in (BEFORE, AFTER)
         values = [
-            [None if math.isinf(value) or (strikes and j > i) else value for j, value in enumerate(row)]
+            [None if math.isinf(value) or (hides_later and j > i) else value for j, value in enumerate(row)]
             for i, row in enumerate(table.tolist())
         ]
         return _matrix(self.name, values) | {
@@ -94,7 +95,7 @@ class Shown:
 
 
 def operand(name: str, values: Float[Tensor, "row column"], rows: Sequence[str] = ()) -> dict[str, Any]:
-    """A matrix that is read and not drawn, such as learned weights."""
+    """Return a matrix that is used but not drawn, such as learned weights."""
     return _matrix(name, values.tolist()) | {
         "rows": list(rows) or [str(index + 1) for index in range(len(values))],
         "columns": [str(index + 1) for index in range(values.shape[1])],
@@ -116,14 +117,14 @@ def matrices_data(
     operands: Sequence[dict[str, Any]] = (),
     words: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """What the widget draws, as plain values.
+    """Return the data of the widget as plain values.
 
     Args:
         shown: The matrices, in the order in which they are computed.
-        step: The name of the step; a new one plays by itself.
-        row: The row that is followed.
-        operands: Matrices that others are made of and that are not drawn.
-        words: The words of the rows where they can be changed, else None.
+        step: The name of the step; the animation plays when it changes.
+        row: The row whose computation is shown, from 0.
+        operands: Matrices that others are computed from and that are not drawn.
+        words: The words of the rows, if they can be edited.
     """
     drawn = [*operands, *(one.data() for one in shown)]
     return _data(drawn, step) | {"row": row, "words": None if words is None else list(words)}
@@ -134,18 +135,18 @@ def _data(drawn: list[dict[str, Any]], step: str) -> dict[str, Any]:
 
 
 def is_followed(cell: AttentionCell) -> bool:
-    """Whether the row of a cell is short enough, and its weights are the softmax of its scores and nothing else."""
+    """Return whether the row of a cell is short enough, and its weights are exactly the softmax of its scores."""
     return len(cell.tokens) <= MOST_KEYS and cell.scores.softmax(dim=-1).allclose(cell.pattern, atol=1e-3)
 
 
 def row_data(cell: AttentionCell, *, query: str, key: int, step: str) -> dict[str, Any]:
-    """The steps of one query of a head, with its own numbers: q·k / √d, mask, softmax, and the weighted sum of the values.
+    """Return the data of one query of a head with its actual numbers: q·k / √d, mask, softmax, and the weighted sum of values.
 
     Args:
         cell: One cell of the query.
-        query: What stands at the query.
-        key: The key of the cell, whose product is shown first.
-        step: Names the cell; a new one plays by itself.
+        query: The label of the query.
+        key: The key whose product is shown first, from 0.
+        step: The name of the cell; the animation plays when it changes.
     """
     keys = numbered(cell.tokens)
     z = (cell.pattern @ cell.values)[:COLUMNS_OF_Z]
@@ -156,7 +157,7 @@ def row_data(cell: AttentionCell, *, query: str, key: int, step: str) -> dict[st
 
     is_ablated = z.any() and not cell.z.any()
     about = "ablated: set to 0" if is_ablated else f"{len(z)} of {len(cell.z)} numbers"
-    made = product("q", "K", divide=math.sqrt(cell.d_head), moved="with what else this model adds")
+    made = product("q", "K", divide=math.sqrt(cell.d_head), moved="including other terms of this model")
     masked = f"{int((~cell.allowed).sum())} masked: −∞" if not cell.allowed.all() else "no key is masked"
     drawn = [
         operand("q", cell.q[None], [query]),

@@ -1,4 +1,4 @@
-"""A picture as one file that opens anywhere, with the network off: the script, its bytes, and a caption on what it shows."""
+"""Stand-alone HTML pages of widgets, which work offline: the script, its data and a caption."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xformer.viz.packing import AnyLayer, exact_weights, head_message, pack, pat
 from xformer.widgets.scripts import script, style, themes
 
 ROOM = 2_150_000
-"""Bytes of a view in its page: written as base64 they become a third more, and the page stays below 3 MB."""
+"""Largest size of the data of a view, in bytes: base64 adds a third, and the page stays below 3 MB."""
 
 
 def view_page(
@@ -31,10 +31,10 @@ def view_page(
     changes: str = "",
     caption: Sequence[str] = (),
 ) -> str:
-    """The attention view of a reading, beside that of a changed run where there is one, as the text of an HTML file.
+    """Return the attention view of a reading, optionally next to a changed run, as the text of an HTML file.
 
-    Every head is drawn; exact weights are there for the chosen one, and for all others where they have room. Below it stands
-    which model read what, what `changes` were made, and the further lines of `caption`.
+    The selected head has exact weights, and so do all others if they fit in `ROOM`. The caption names the model, its input and
+    the `changes`, followed by the lines of `caption`.
     """
     layers, other = pattern_layers(reading), None if changed is None else pattern_layers(changed)
     lines = [about(reading, changes or (recipe_of(changed) if changed else "")), *caption]
@@ -47,11 +47,11 @@ def save_html(reading: Reading, path: str | Path, changed: Reading | None = None
     Args:
         reading: The run.
         path: The file.
-        changed: A second run of the same input, drawn beside the first with their difference.
-        chosen: `layer` and `head` are enlarged first, from 0; `cell` is the locked (query, key).
+        changed: A second run of the same input, drawn next to the first with the difference.
+        chosen: Further options of `view_page`: the `layer` and `head` to enlarge, from 0, and the locked `cell` (query, key).
 
     Raises:
-        OSError: The disk refuses.
+        OSError: The file cannot be written.
 
     Example:
         >>> import tempfile, xformer
@@ -74,48 +74,50 @@ def view_page_of(
     cell: tuple[int | None, int | None] = (None, None),
     caption: Sequence[str] = (),
 ) -> str:
-    """The same of layers that are packed already as `xformer.viz.packing.pack` takes them."""
+    """Return the same page for layers in the form that `xformer.viz.packing.pack` takes."""
     runs = [layers] if changed is None else [layers, changed]
     packed = pack(layers, changed, selected=(layer, head))
     planes, exact = packed.message("view"), [packed.head("view")]
     others = [(at, one) for at, kept in enumerate(layers) for one in range(kept.shape[0])]
     if len(exact[0]) * len(others) <= ROOM - len(planes):
-        of = {"view": "view", "content": packed.content}
-        exact = [head_message(np.stack([exact_weights(run[at], n) for run in runs]), (at, n), **of) for at, n in others]
+        view = {"view": "view", "content": packed.content}
+        exact = [
+            head_message(np.stack([exact_weights(run[at], n) for run in runs]), (at, n), **view) for at, n in others
+        ]
     blocks = b"".join(struct.pack("<I", len(one)) + one for one in exact)
     data = {"planes": planes + rider((layer, head), cell), "exact": blocks}
     return stand_alone_page("attention_view", "view", data, caption)
 
 
 def film_page(packed: bytes, caption: Sequence[str] = ()) -> str:
-    """The player of a training, of what `xformer.viz.timeline.pack_film` packed."""
+    """Return the training player for a timeline packed by `xformer.viz.timeline.pack_film`."""
     return stand_alone_page("training_player", "player", {"data": packed}, caption)
 
 
 def comparison_page(data: dict[str, object], caption: Sequence[str] = ()) -> str:
-    """A comparison step by step, of what `xformer.viz.comparison.pack_steps` packed."""
+    """Return the step-by-step comparison for data packed by `xformer.viz.generation.pack_steps`."""
     whole = {"order": "", "start": 0, "detail": True} | data
     return stand_alone_page("step_ruler", "ruler", {"data": json.dumps(whole).encode()}, caption)
 
 
 def scene_page(packed: bytes, caption: Sequence[str] = ()) -> str:
-    """A run as an animation, of what `xformer.widgets.scene_data` packed."""
+    """Return the animation of a run for data packed by `xformer.widgets.scene_data`."""
     return stand_alone_page("scene", "scene", {"data": packed}, caption)
 
 
 def sum_page(packed: bytes, caption: Sequence[str] = ()) -> str:
-    """Token + position = sum, of what `embedding_sum.embedding_sum_data` packed."""
+    """Return the animation “token + position = sum” for data packed by `embedding_sum.embedding_sum_data`."""
     return stand_alone_page("embedding_sum", "sum", {"data": packed}, caption)
 
 
 def about(reading: Reading, changes: str = "") -> str:
-    """One line on what is shown: the model, its input, and what was changed beside it."""
+    """Return a one-line caption: the model, its input, and the changes of the second run."""
     line = f"{reading.subject.name} reads “{' '.join(reading.tokens)}”"
-    return f"{line}; beside it the same with {changes}" if changes else line
+    return f"{line}; compared with the same run under {changes}" if changes else line
 
 
 def recipe_of(changed: Reading) -> str:
-    """What was changed in a run, as far as its recipe or its edits tell."""
+    """Describe the changes of a run by its recipe or its edits; may be empty."""
     changes = changed.recipe.changes if isinstance(changed.recipe, Recipe) else ""
     return changes or ", ".join(type(edit).__name__ for edit in changed.edits)
 
@@ -129,15 +131,15 @@ def stand_alone_page(
     title: str = "",
     styles: Sequence[str] = (),
 ) -> str:
-    """The text of an HTML file in which a widget draws `data`.
+    """Return the text of an HTML file in which a widget draws `data`.
 
     Args:
         widget: A folder of `xformer/widgets` with an entry point "page".
         place: The id of the element that the widget draws in.
-        data: Bytes that the script finds by the id of their element.
-        caption: Lines below the picture; the first one is the title, unless another is given.
-        title: The title.
-        styles: Other widgets that this one contains.
+        data: The data of the script, as bytes by element id.
+        caption: The lines below the widget; the first one is the default title.
+        title: The title of the page.
+        styles: Other widgets whose styles are needed.
     """
     light, dark = themes()
     written = "\n".join(

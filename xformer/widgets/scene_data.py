@@ -1,8 +1,8 @@
-"""The data of the scene: one run of a model, from its tokens to its answers, as the numbers that the browser animates.
+"""The data of the scene, which animates one run of a model from its tokens to its answers.
 
     data = scene_data(xformer.read("checkpoints/reverse", "3 7 12 9"))
 
-The scene shows at most `MOST_TOKENS` tokens and `MOST_VALUES` numbers of each vector; every one of them is a value of the run.
+The scene shows at most `MOST_TOKENS` tokens and `MOST_VALUES` numbers of each vector, all of them values of the run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xformer.viz.theme import DIVERGING, HEAD_HUES, PART_HUES, RIGHT, SEQUENTIAL
 MOST_TOKENS = 20
 MOST_VALUES = 16
 MOST_HEADS = 1024
-"""A model with more heads shows the mean of each layer."""
+"""Models with more heads show the mean pattern of each layer."""
 MOST_ANSWERS = 5
 MAGIC = b"XSC1"
 COLOURS = {
@@ -36,15 +36,15 @@ COLOURS = {
 
 
 def scene_data(reading: Reading, edit: tuple[Sequence[str], int] | None = None) -> bytes:
-    """Pack what the scene shows of the first input of a reading.
+    """Pack the data of the scene for the first input of a reading.
 
     Args:
         reading: The run.
-        edit: The texts of the tokens that can be changed, "" at the end for a new one, and the position of the first of them.
+        edit: The texts of the editable tokens, with "" at the end for a new one, and the position of the first of them.
 
     Returns:
-        `XSC1`, the length of the header (4 bytes, little endian), the header as JSON, and the arrays that it refers to by their
-        offset behind the header: vectors as float32, attention patterns as uint8 (255 is a weight of 1).
+        `XSC1`, the length of the header (4 bytes, little endian), the header as JSON, and the arrays, referenced by offset
+        after the header: vectors as float32, attention patterns as uint8 (255 is a weight of 1).
     """
     arrays = Blocks()
     stacks = [_stack(reading, name, arrays) for name in _stacks(reading)]
@@ -63,7 +63,7 @@ def _stacks(reading: Reading) -> list[str]:
 
 
 def _stack(reading: Reading, name: str, arrays: Blocks) -> dict[str, Any]:
-    """One stack: its tokens, the vectors that enter it, and its layers in the order of the run."""
+    """Return the tokens of a stack, its input vectors, and its layers in execution order."""
     tokens = reading.tokens_of(name)
     shown = _window(reading, len(tokens))
     prefix = f"{name}." if reading.is_pair else ""
@@ -77,7 +77,7 @@ def _stack(reading: Reading, name: str, arrays: Blocks) -> dict[str, Any]:
     positions = _rows(reading, f"{prefix}pos_embed", shown)
     columns: list[dict[str, Any]] = []
     if positions is not None and entering is not None:
-        # What enters the first layer is the sum of both; the embedding may have been scaled or normalised on its way there.
+        # The input of the first layer is the sum of both; the embedding may have been scaled or normalised before.
         columns.append(_column("token", entering - positions, arrays))
         columns.append(_column("position", positions, arrays))
         columns.append(_column("sum", entering, arrays))
@@ -94,7 +94,7 @@ def _stack(reading: Reading, name: str, arrays: Blocks) -> dict[str, Any]:
 
 
 def _window(reading: Reading, n: int) -> range:
-    """The tokens that are shown: all, else the last ones of a text that goes on and the first ones of any other input."""
+    """Return the tokens to show: all if they fit, otherwise the last ones of a text to continue, or the first ones."""
     if n <= MOST_TOKENS:
         return range(n)
     return range(n - MOST_TOKENS, n) if reading.open_output is not None else range(MOST_TOKENS)
@@ -123,7 +123,7 @@ def _layer(
 
 
 def _patterns(reading: Reading, site: Site, shown: range, arrays: Blocks) -> dict[str, Any]:
-    """The attention weights of each head between the shown tokens, as bytes."""
+    """Return the attention weights of each head between the shown tokens, as bytes."""
     pattern = reading[f"{site.path}.pattern"][0].detach().float().cpu()  # [head, query, key]
     keys = _window(reading, pattern.shape[-1])
     pattern = pattern[:, shown.start : shown.stop, keys.start : keys.stop].nan_to_num(0.0).clamp(0, 1)
@@ -139,7 +139,7 @@ def _patterns(reading: Reading, site: Site, shown: range, arrays: Blocks) -> dic
 
 
 def _rows(reading: Reading, name: str, shown: range) -> Float[Tensor, "row d_model"] | None:
-    """The vectors of an activation at the shown tokens; None where the run does not have it."""
+    """Return the vectors of an activation at the shown tokens, or None if it was not recorded."""
     value = reading.get(name)
     if value is None:
         return None
@@ -148,7 +148,7 @@ def _rows(reading: Reading, name: str, shown: range) -> Float[Tensor, "row d_mod
 
 
 def _column(name: str, vectors: Float[Tensor, "row d_model"], arrays: Blocks) -> dict[str, Any]:
-    """Some numbers of each vector, evenly spaced over its dimensions, and the largest of them."""
+    """Select numbers of each vector, evenly spaced over its dimensions, with their largest magnitude."""
     width = vectors.shape[1]
     n = min(width, MOST_VALUES)
     dimensions = [index * width // n for index in range(n)]
@@ -165,7 +165,7 @@ def _column(name: str, vectors: Float[Tensor, "row d_model"], arrays: Blocks) ->
 def _share(
     added: Float[Tensor, "row d_model"] | None, before: Float[Tensor, "row d_model"] | None
 ) -> list[float] | None:
-    """The length of what a part adds to each vector, as a share of the length of the vector before the layer."""
+    """Return the norm of what a part adds to each vector, relative to the norm of the vector before the layer."""
     if added is None or before is None or len(added) != len(before):
         return None
     share = added.norm(dim=-1) / before.norm(dim=-1).clamp_min(1e-9)
@@ -173,18 +173,18 @@ def _share(
 
 
 def _answers(reading: Reading, stack: dict[str, Any]) -> list[dict[str, Any]]:
-    """The likeliest tokens at each output that is shown, each with its probability, and the right answer where there is one."""
+    """Return the likeliest tokens at each shown output with their probabilities, and the right answer if there is one."""
     if not reading.has_logits:
         return []
     outputs = [*reading.target_positions] + ([] if reading.open_output is None else [reading.open_output])
     rows = range(stack["first"], stack["first"] + len(stack["tokens"]))
-    is_each = reading.logits.shape[1] == stack["n"]  # one output a token; else one for the whole input
+    is_each = reading.logits.shape[1] == stack["n"]  # one output per token, not one for the whole input
     labels, found = reading.subject.labels, list[dict[str, Any]]()
     for output in outputs:
         if is_each and output not in rows:
             continue
-        believed = reading.logits[0, output].detach().float().softmax(dim=-1).nan_to_num(0.0)  # [vocab]
-        top = believed.topk(min(MOST_ANSWERS, len(believed)))
+        probabilities = reading.logits[0, output].detach().float().softmax(dim=-1).nan_to_num(0.0)  # [vocab]
+        top = probabilities.topk(min(MOST_ANSWERS, len(probabilities)))
         answer = int(reading.example.labels[0, output])
         is_known = output in reading.target_positions
         found.append(

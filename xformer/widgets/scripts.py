@@ -1,4 +1,4 @@
-"""The scripts and styles of the widgets. `make bundle` makes one file of each script and the modules that it imports."""
+"""The scripts and styles of the widgets. `make bundle` bundles each script with the modules that it imports."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ FONT = (
 CODE_FONT = (
     "ui-monospace, 'SF Mono', 'Cascadia Mono', Menlo, Consolas, 'Liberation Mono', 'DejaVu Sans Mono', monospace"
 )
-"""Fonts of every system, for pages and notebooks; Streamlit serves fonts of its own."""
+"""System fonts for pages and notebooks; Streamlit serves its own fonts."""
 
 
 @cache
 def script(widget: str, host: str) -> str:
-    """The script of a widget for a host: one JavaScript module with all that it imports.
+    """Return the script of a widget for a host: one JavaScript module that includes its imports.
 
     Args:
         widget: A folder of `xformer/widgets`, such as "attention_view".
-        host: One of its entry points: "streamlit", "notebook", or "page" for a page that stands alone.
+        host: One of its entry points: "streamlit", "notebook", or "page" for a stand-alone page.
     """
     return _text(f"bundles/{widget}/{host}.js")
 
 
 @cache
 def style(widget: str) -> str:
-    """The styles of a widget. Their colours are variables that the host sets, see `themes`."""
+    """Return the styles of a widget. Their colours are variables that the host sets; see `themes`."""
     sheets = sorted(
         sheet.name for sheet in files("xformer.widgets").joinpath(widget).iterdir() if sheet.name.endswith(".css")
     )
@@ -37,7 +37,7 @@ def style(widget: str) -> str:
 
 
 def themes() -> tuple[str, str]:
-    """The colours and fonts of the light and of the dark theme, as the CSS variables that Streamlit sets for a widget."""
+    """Return the colours and fonts of the light and the dark theme, as the CSS variables that Streamlit sets for a widget."""
     pairs = {
         "background-color": BACKGROUND,
         "secondary-background-color": SECONDARY_BACKGROUND,
@@ -48,7 +48,7 @@ def themes() -> tuple[str, str]:
         "code-font": (CODE_FONT, CODE_FONT),
         "base-font-size": ("16px", "16px"),
     }
-    light, dark = (" ".join(f"--st-{name}: {pair[of]};" for name, pair in pairs.items()) for of in (0, 1))
+    light, dark = (" ".join(f"--st-{name}: {pair[at]};" for name, pair in pairs.items()) for at in (0, 1))
     return light, dark
 
 
