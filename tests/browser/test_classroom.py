@@ -81,7 +81,7 @@ def test_students_follow_explore_and_return(room: Room) -> None:
     lecturer.page.keyboard.press("Escape")
     shows_mask(student, "trained")
     student.page.get_by_label("Input").fill("1 2 3")
-    expect(student.page.get_by_text("You explore on your own.")).to_be_visible()
+    expect(student.page.get_by_text("You are exploring on your own.")).to_be_visible()
     lecturer.page.locator(".st-key-mask").get_by_text("causal").click()
     shows_mask(other, "causal")
     expect(other.page.get_by_text("1 of 4 right")).to_be_visible()
@@ -206,8 +206,8 @@ def test_lecturer_sees_who_has_solved_what(room: Room) -> None:
     expect(work).to_be_visible()
     page.get_by_role("button", name="End the lesson").click()
     expect(student.page.locator(".lesson-title")).to_have_count(0)
-    student.page.get_by_role("button", name="Delete what is stored of me").click()
-    see(student.page, "Everything that was stored of you is deleted.")
+    student.page.get_by_role("button", name="Delete my data").click()
+    see(student.page, "Your data has been deleted.")
     assert not student.problems
 
 

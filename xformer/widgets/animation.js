@@ -1,8 +1,8 @@
-// A picture on a canvas that plays, pauses and is stepped through: its frame, its clock, and the tip of what is pointed at.
+// Base class of canvas animations that play, pause and step: the elements, the clock and the tooltip.
 //
-//   class Scene extends Animation { … }   // it gives read, partsOf, layOut, lookOf, paint, title, says and click
+//   class Scene extends Animation { … }   // defines read, partsOf, layOut, lookOf, paint, title, says and click
 //
-// A part is { from, takes } in seconds, a region { x, y, width, height } in CSS pixels of the canvas.
+// A part of the animation is { from, takes } in seconds; a region is { x, y, width, height } in CSS pixels of the canvas.
 
 import { element } from "./shared.js";
 
@@ -13,7 +13,7 @@ export class Clock {
     this.now = this.end;
     this.isPlaying = false;
   }
-  // How much of a part is done, from 0 to 1.
+  // The progress of a part, from 0 to 1.
   done(part) {
     return Math.min(1, Math.max(0, (this.now - part.from) / part.takes));
   }
@@ -36,15 +36,15 @@ const frame = (inStage, inControls) => `
     <div class="controls">
       <button class="back" type="button" aria-label="One step back">‹</button>
       <button class="play" type="button">Play</button>
-      <button class="next" type="button" aria-label="One step on">›</button>
+      <button class="next" type="button" aria-label="One step forward">›</button>
       ${inControls}<span class="says" role="status"></span>
     </div>`;
 
 export class Animation {
-  least = 0; // px: it is not drawn narrower
+  least = 0; // smallest width, in px
   labels = { play: "Play", again: "Again" };
 
-  // `inStage` and `inControls` are HTML of ours: no text of a visitor is in it.
+  // `inStage` and `inControls` are trusted HTML, without user input.
   constructor(parent, className, inStage = "", inControls = "") {
     this.root = element("div", className);
     this.root.innerHTML = frame(inStage, inControls);
@@ -74,7 +74,7 @@ export class Animation {
     this.observer.observe(this.root);
   }
 
-  // Show a run. The same bytes again change nothing: the animation goes on.
+  // Show a run. If the bytes are unchanged, the animation continues.
   update(bytes) {
     const isSame = this.bytes?.length === bytes.length && this.bytes.every((byte, at) => byte === bytes[at]);
     if (!isSame) {
@@ -83,7 +83,7 @@ export class Animation {
       this.clock = new Clock(this.partsOf(this.data));
       this.canvas.setAttribute("aria-label", this.title());
     }
-    this.fit(); // the theme may be another one
+    this.fit(); // the theme may have changed
     if (!isSame && !matchMedia("(prefers-reduced-motion: reduce)").matches) this.play();
   }
 
@@ -147,7 +147,7 @@ export class Animation {
     return found && { ...found, at: [x, y] };
   }
 
-  // Show a text where the pointer is in a region; without a text nothing.
+  // Show a tooltip at the pointer; hide it if there is no text.
   tell(region, text) {
     const tip = this.find(".tip");
     tip.hidden = !text;

@@ -1,8 +1,8 @@
-// What a page that stands alone gives its widget: the bytes that are written in it, and the browser's theme.
+// Helpers of stand-alone pages: the embedded data, and changes of the browser's theme.
 
 export const place = (name) => document.getElementById(name);
 
-export function written(name) { // the bytes of an element, which holds them as base64
+export function written(name) { // the base64 content of an element as bytes
   return Uint8Array.from(atob(place(name).textContent.trim()), (letter) => letter.charCodeAt(0));
 }
 

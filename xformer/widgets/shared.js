@@ -1,6 +1,6 @@
-// What several widgets use: elements, the codes in which weights are sent, and colours.
+// Helpers shared by the widgets: elements, the encoding of weights, and colours.
 
-export const LEVELS = 253, NAN = 254, MASKED = 255; // a code is 0..253 on a scale, or one of these
+export const LEVELS = 253, NAN = 254, MASKED = 255; // a code is 0…253 on a scale, or one of these
 
 export function element(tag, className, text) {
   const node = document.createElement(tag);
@@ -16,7 +16,7 @@ export function button(text, act, className) {
   return node;
 }
 
-export function headerOf(bytes) { // the JSON in front of packed bytes, and the bytes behind it
+export function headerOf(bytes) { // the JSON header of packed bytes, and the bytes after it
   const length = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength).getUint32(4, true);
   return [JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length))), bytes.subarray(8 + length)];
 }
@@ -52,13 +52,13 @@ function fromOklab([L, a, b]) {
     -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s].map((c) => Math.round(255 * gamma(Math.max(0, Math.min(1, c)))));
 }
 
-export function theme(root) { // the host's colours and fonts by their variables; 1 in a dark theme, else 0
+export function theme(root) { // the host's CSS variables; isDark is 1 in a dark theme, else 0
   const style = getComputedStyle(root);
   const variable = (name, otherwise) => style.getPropertyValue(name).trim() || otherwise;
   return { variable, isDark: luminance(parse(variable("--st-background-color", "#ffffff"))) < 0.3 ? 1 : 0 };
 }
 
-// 256 colours: 0..253 along the stops (OKLab), then not-a-number (loud) and masked (see-through: hatching lies beneath).
+// 256 colours: 0…253 along the stops (in OKLab), then not-a-number (magenta) and masked (transparent, over the hatching).
 export function palette(stops) {
   const labs = stops.map((stop) => oklab(parse(stop))), rgb = [], words = new Uint32Array(256);
   for (let c = 0; c <= LEVELS; c++) {

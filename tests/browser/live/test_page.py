@@ -158,7 +158,7 @@ def test_the_arithmetic_of_a_cell_ends_at_its_weight(mirror: Callable[[str], Pag
     reading = xformer.read(f"checkpoints/{MIRROR}", "3 7 12 9")
     q, k = (reading[f"encoder.0.attn.{name}"][0, 0] for name in "qk")
     score = float(q[0] @ k[3]) / q.shape[1] ** 0.5
-    page.get_by_role("button", name="One part on").click()
+    page.get_by_role("button", name="One part forward").click()
     drawn = page.evaluate("window.xformerLive.page.matrices.data.matrices.map(({ name, values }) => [name, values])")
     matrices = dict(drawn)
     assert matrices["S"][0][3] == pytest.approx(score, abs=1e-4)
@@ -170,7 +170,7 @@ def test_the_arithmetic_of_a_cell_ends_at_its_weight(mirror: Callable[[str], Pag
 def test_on_a_phone_every_tab_draws_and_decoding_says_the_answer_token_by_token(opened: Opening) -> None:
     page = opened("reverse-seq2seq", "input=3+7+12+9&tab=decode", width=390, touch=True, theme="dark")
     assert page.locator(".decoding .chip").all_inner_texts() == ["9", "12", "7", "3", "end"]
-    page.get_by_role("button", name="One token on").click()
+    page.get_by_role("button", name="One token forward").click()
     expect(page.locator(".decoding [role=status]")).to_contain_text("Token 2 of 5: “12”")
     draw_every_tab(page, 390)
 

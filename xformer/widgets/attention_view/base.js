@@ -1,5 +1,5 @@
-// The state of one attention view, the order in which its parts draw, new data, and the theme.
-// The view draws all heads from the bytes it has and answers every hover without asking the server.
+// The state of an attention view: drawing order, updates and theme.
+// The view draws all heads from its own data and handles hovering without requests to the server.
 
 import { contrast, hatching, luminance, mix, palette, parse } from "../shared.js";
 import { ExactHead, Original, Patterns } from "./patterns.js";
@@ -7,11 +7,11 @@ import { ExactHead, Original, Patterns } from "./patterns.js";
 export class Base {
   constructor(parent) {
     this.show = "both";           // matrix | arcs | both
-    this.scale = "fixed";         // what the colours mean: see SCALES
+    this.scale = "fixed";         // the colour scale, one of SCALES
     this.current = [0, 0];        // layer, head
     this.active = new Set([0]);   // heads whose arcs are drawn
     this.hover = this.lock = null; // {query, key, kind: cell | token | query | key}
-    this.exact = null;            // the exact weights of a head, once they are there
+    this.exact = null;            // the exact weights of a head, once received
     this.build();
     parent.append(this.root);
     this.resizing = new ResizeObserver(() => {
@@ -29,16 +29,16 @@ export class Base {
     this.root.remove();
   }
 
-  watchDensity() { // a window dragged to another screen, or zoomed
+  watchDensity() { // the window was zoomed or moved to another screen
     this.density?.removeEventListener("change", this.onDensity);
     this.density = matchMedia(`(resolution: ${devicePixelRatio}dppx)`);
     this.onDensity = () => { this.watchDensity(); if (this.patterns) this.draw(); };
     this.density.addEventListener("change", this.onDensity);
   }
 
-  get scrolled() { return null; } // how far the page is scrolled, where the view is to fit the window; else null
+  get scrolled() { return null; } // the scroll position of the page if the view should fit the window, else null
 
-  findRoom() { // the height of a window or of a frame for slides below the top of this view; 0 where it need not fit
+  findRoom() { // the height available below the top of this view, in a window or a slide frame; 0 for no limit
     this.framed = Boolean(getComputedStyle(this.root).getPropertyValue("--in-frame").trim());
     this.root.classList.toggle("framed", this.framed);
     const scrolled = this.framed ? 0 : this.scrolled;
@@ -47,16 +47,16 @@ export class Base {
     return room;
   }
 
-  draw() { // everything: new data, theme, size or switch
+  draw() { // everything, after new data or a change of theme, size or options
     this.width = this.root.clientWidth;
     this.room = this.findRoom();
-    if (!this.width) return; // hidden: the observer calls again
+    if (!this.width) return; // hidden; the observer calls again
     this.applyTheme();
     this.drawGrid();
     this.drawHead();
   }
 
-  drawHead() { // the chosen head, enlarged
+  drawHead() { // the enlarged head
     this.drawLegends();
     this.drawTitle();
     this.revealThumb();
@@ -82,30 +82,30 @@ export class Base {
     const theme = this.readTheme(), old = this.patterns;
     const next = new Patterns(bytes, this.original);
     this.waiting = next.isWhole ? null : bytes;
-    if (!next.isWhole) return; // until the planes of its original are there
-    const again = old && old.order === next.order; // nothing new was chosen on the server's side
+    if (!next.isWhole) return; // wait for the planes of the original run
+    const again = old && old.order === next.order; // the server has not changed the selection
     if (again && old.content === next.content && old.height === next.height
       && JSON.stringify(old.layers) === JSON.stringify(next.layers) && JSON.stringify(old.labels) === JSON.stringify(next.labels)) {
-      if (theme !== this.themeKey) this.draw(); // the same picture: only the theme can have changed
+      if (theme !== this.themeKey) this.draw(); // only the theme can have changed
       return;
     }
     this.patterns = next;
     if (this.exact && this.exact.content === next.content) next.head = this.exact;
     const started = performance.now();
-    if (!again) { this.current = [...next.told]; this.reported = null; } // else what is chosen here stays
+    if (!again) { this.current = [...next.told]; this.reported = null; } // otherwise the selection in the browser is kept
     this.current[0] = Math.min(this.current[0], next.layers.length - 1);
     this.current[1] = Math.min(this.current[1], this.layer.heads - 1);
     this.active = new Set([...this.active].filter((head) => head < this.layer.heads));
     if (!this.active.has(this.current[1])) this.active = new Set([this.current[1]]);
     const words = (p, at = this.current[0]) => p.layers[at] && [p.labels[p.layers[at].queryLabels], p.labels[p.layers[at].keyLabels]];
     if (old && JSON.stringify(words(old)) !== JSON.stringify(words(next))) this.forget(); // other tokens
-    if (!again) { // how it looks, too
+    if (!again) { // display options
       const heads = Array.from({ length: this.layer.heads }, (_, head) => head).filter((head) => head < 32 && (next.look.arcs >>> head) & 1);
       this.scale = next.look.scale; this.show = next.look.show;
       this.active = new Set([...heads, this.current[1]]);
       for (const paint of this.painters) paint();
     }
-    if (!again) { // a link, or a row of a table, that points at a cell
+    if (!again) { // a cell selected by a link or a table row
       const [query, key] = next.cell;
       this.lock = query !== null && key !== null ? { query, key, kind: "cell" } : query !== null ? this.tokenFocus("query", query)
         : key !== null ? { query: null, key, kind: "key" } : null;
@@ -115,13 +115,13 @@ export class Base {
     this.root.dataset.ms = (performance.now() - started).toFixed(1);
   }
 
-  // The planes of the original run, which may come before those of the changed one or after them.
+  // Receive the planes of the original run, before or after those of the changed run.
   updateOriginal(bytes) {
     if (this.originalBytes !== bytes) this.original = new Original(this.originalBytes = bytes);
     if (this.waiting) this.update(this.waiting);
   }
 
-  // The exact weights of a head, which may come before the planes that they belong to.
+  // Receive the exact weights of a head, which may arrive before their planes.
   updateHead(bytes) {
     if (this.exactBytes === bytes) return;
     const started = performance.now();
@@ -137,19 +137,19 @@ export class Base {
   get layer() { return this.patterns.layers[this.current[0]]; }
   get focus() { return this.lock || this.hover; }
   get changed() { return this.patterns.runs > 1; }
-  get moved() { return this.changed && this.layer.moved[this.current[1]] > 1e-6; } // whether this head's attention is another one
-  get flows() { // the layers that know how far the residual stream of these queries moved
+  get moved() { return this.changed && this.layer.moved[this.current[1]] > 1e-6; } // whether the attention of this head changed
+  get flows() { // the layers with a recorded change of the residual stream at these queries
     return this.patterns.layers.filter((layer) => layer.stream && layer.queryLabels === this.layer.queryLabels);
   }
   get same() { return this.layer.queryLabels === this.layer.keyLabels; } // queries and keys are the same tokens
   labels(kind) { return this.patterns.labels[kind === "query" ? this.layer.queryLabels : this.layer.keyLabels]; }
-  top(layer, head) { // the weight that has the last colour; one for both runs, so that they compare
+  top(layer, head) { // the weight at the end of the scale, common to both runs
     if (!this.isOwn) return 1;
     const peak = this.scale === "rest" ? "restPeak" : "peak";
     return Math.max(...this.patterns.layers[layer].runs.map((_, run) => this.patterns[peak](run, layer, head)));
   }
-  get isOwn() { return this.scale === "own" || this.scale === "rest"; } // a scale ends at the head's largest weight
-  seen(run, layer, head, query, key) { // a weight as it is drawn: the first key may be left out
+  get isOwn() { return this.scale === "own" || this.scale === "rest"; } // whether the scale ends at the head's largest weight
+  seen(run, layer, head, query, key) { // the weight as drawn; the scale may leave out the first key
     return this.scale === "rest" && key === 0 ? Infinity : this.patterns.weight(run, layer, head, query, key);
   }
   headName(head) { return `head ${head + this.patterns.firstHead}`; }
@@ -168,7 +168,7 @@ export class Base {
     if (key === this.themeKey && this.theme.dpr === dpr) return;
     this.themeKey = key;
     const [background, text, font, base, primary] = key.split("|"), ground = parse(background), letters = parse(text);
-    const accent = parse(primary), mark = contrast(accent, ground) >= 4.5 ? accent : letters; // words stand on it, too
+    const accent = parse(primary), mark = contrast(accent, ground) >= 4.5 ? accent : letters; // also the background of text
     const dark = luminance(ground) < 0.25;
     this.theme = {
       dark, dpr, font, mark: mix(mark, mark, 0), zoom: Math.max(0.9, Math.min(1.3, parseFloat(base) / 16 || 1)),

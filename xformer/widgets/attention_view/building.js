@@ -38,7 +38,7 @@ export const Building = (Base) => class extends Base {
     this.strips = ["query", "key"].map((kind) => {
       const node = element("div", "strip"), what = element("span", "what"), chips = element("div", "chips");
       node.append(what, chips);
-      chips.tabIndex = 0; // it may scroll
+      chips.tabIndex = 0; // so that it can be scrolled
       chips.setAttribute("role", "group"); chips.setAttribute("aria-label", kind === "query" ? "Tokens of the queries" : "Tokens of the keys");
       const index = (event) => { const chip = event.target.closest?.(".chip"); return chip ? Number(chip.dataset.i) : null; };
       chips.addEventListener("pointerover", (event) => { const i = index(event); if (i !== null) this.setHover(this.tokenFocus(kind, i)); });
@@ -56,9 +56,9 @@ export const Building = (Base) => class extends Base {
     this.live = element("div", "quiet");
     this.live.setAttribute("aria-live", "polite");
     const help = element("details", "help");
-    help.append(element("summary", "", "View and keys"), views, " Hover links a row, a column and the tokens; a click locks. ");
-    for (const [key, does] of [["Esc", "unlocks"], ["← ↑ → ↓", "move the cell"], ["[ ]", "other head"], [", .", "other layer"]]) {
-      help.append(element("kbd", "", key), ` ${does} · `);
+    help.append(element("summary", "", "View and keys"), views, " Hovering highlights a row, a column and the tokens; clicking locks them. ");
+    for (const [key, action] of [["Esc", "unlock"], ["← ↑ → ↓", "move the cell"], ["[ ]", "change the head"], [", .", "change the layer"]]) {
+      help.append(element("kbd", "", key), ` ${action} · `);
     }
     help.append("small numbers are positions", this.movedLegend);
     this.body = element("div", "body");
@@ -93,7 +93,7 @@ export const Building = (Base) => class extends Base {
       const pick = (pane.pick = element("details", "pick"));
       pick.append(element("summary", "", "heads"), (pane.heads = element("div", "heads")));
       pane.heads.setAttribute("role", "group");
-      pane.heads.setAttribute("aria-label", "Heads whose arcs are drawn; a double click shows one alone");
+      pane.heads.setAttribute("aria-label", "Heads whose arcs are drawn; double-click to show only one");
       caption.append(pick);
     }
     node.append(caption, layered.node);
@@ -105,7 +105,7 @@ export const Building = (Base) => class extends Base {
     return pane;
   }
 
-  layOut() { // which panes, where, how large
+  layOut() { // which panes are shown, and their positions and sizes
     const { detail: width, theme, layer } = this, gap = 14;
     const isSame = this.changed && !this.moved, flow = isSame && this.flows.length > 0;
     const matrices = this.show === "arcs" && !flow ? 0 : this.moved ? 3 : 1;
@@ -119,14 +119,14 @@ export const Building = (Base) => class extends Base {
     const left = 20 + queryLabel + 8, close = 6;
 
     const arcsRoom = 2 * 26 + queryLabel + keyLabel + 150, wide = longest("key") + 6;
-    const fixed = left + (matrices - 1) * (close + gap) + 2 * matrices; // all that is not a plot
+    const fixed = left + (matrices - 1) * (close + gap) + 2 * matrices; // everything but the plots
     const arcsWidth = Math.max(arcsRoom, Math.min(460, width * 0.36)), beside = (width - fixed - arcsWidth - gap) / Math.max(1, matrices);
     const wrap = Boolean(matrices && arcs && beside < Math.min(220, layer.keys * 72));
-    if (wrap && this.show === "both" && this.room && (this.framed ? this.room < 540 : this.gridAt.beside)) arcs = 0; // no line for them
+    if (wrap && this.show === "both" && this.room && (this.framed ? this.room < 540 : this.gridAt.beside)) arcs = 0; // no room for them
     const fitsWindow = this.room && (this.framed || this.gridAt.beside);
-    const tallestBelow = (top) => this.patterns.height // all that is not a plot: the head's name, the captions, the colours
+    const tallestBelow = (top) => this.patterns.height // everything but the plot: the head's name, captions and legend
       || (fitsWindow ? Math.max(110, this.framed && wrap && arcs ? (this.room - 330) / 2 : this.room - top - 116) : 520);
-    if (arcs && this.changed && (wrap || !matrices)) arcs = 2; // a line of their own has room for both runs
+    if (arcs && this.changed && (wrap || !matrices)) arcs = 2; // on a line of their own, both runs fit
     this.matrices.forEach((pane, i) => { pane.node.hidden = i >= matrices; });
     this.flow.node.hidden = !flow;
     this.arcs.forEach((pane) => { pane.node.hidden = !arcs || (arcs === 1 && pane.run !== this.patterns.runs - 1); });
@@ -136,7 +136,7 @@ export const Building = (Base) => class extends Base {
       return [Math.round(Math.max(Math.min(room, 48), cell * layer.keys)), Math.round(Math.max(48, cell * layer.queries))];
     };
     let right = 2, top = 52, [plotWidth, plotHeight] = fit(right, top);
-    const flat = plotWidth / layer.keys >= Math.max(18, wide); // key labels upright where they fit, else tilted
+    const flat = plotWidth / layer.keys >= Math.max(18, wide); // key labels are horizontal if they fit, else tilted
     if (!flat) {
       right = Math.max(2, Math.ceil(keyLabel / 2 + 8 - Math.min(10, plotWidth / layer.keys / 2)));
       top = 20 + Math.ceil(Math.sin(Math.PI / 3) * keyLabel + 14);
@@ -147,16 +147,16 @@ export const Building = (Base) => class extends Base {
     this.matrices.forEach((pane, i) => {
       pane.plot = { x: i ? close : left, y: top, w: plotWidth, h: plotHeight, flat, tilt, queryLabel, keyLabel, first: !i };
       pane.size = [pane.plot.x + plotWidth + right, top + plotHeight + 3];
-      pane.name.textContent = isSame ? "attention, the same as before" : this.changed ? { original: "original", changed: "changed", difference: "changed − original" }[pane.role] : "matrix";
+      pane.name.textContent = isSame ? "attention, unchanged" : this.changed ? { original: "original", changed: "changed", difference: "changed − original" }[pane.role] : "matrix";
     });
     const used = fixed + matrices * (plotWidth + right);
     this.arcs.forEach((pane) => {
       let w = matrices && !wrap ? width - used - gap - 2 : arcs === 2 ? (width - gap) / 2 - 2 : width;
       w = Math.floor(Math.max(Math.min(arcsRoom, width), Math.min(w, 620)));
       const most = Math.max(layer.queries, layer.keys);
-      // Beside a matrix the rows of both line up.
+      // Next to a matrix, the rows of both are aligned.
       const h = matrices && !wrap ? Math.max(plotHeight, Math.min(240, 26 * most)) : Math.min(tallestBelow(24), Math.max(most * 26, 150));
-      const before = Math.max(46, queryLabel + 14), after = Math.max(34, keyLabel + 14); // room for the headings, too
+      const before = Math.max(46, queryLabel + 14), after = Math.max(34, keyLabel + 14); // wide enough for the headings
       pane.plot = { x: before, y: matrices && !wrap ? top : 24, w: w - before - after, h, pitch: h / most, queryLabel, keyLabel };
       pane.size = [w, pane.plot.y + h + 4];
       pane.name.textContent = this.changed ? `arcs, ${pane.role}` : "arcs";

@@ -1,8 +1,8 @@
-// Canvases: two layers, codes drawn as pixels, text cut to a width, the step of labels.
+// Canvas helpers: layered canvases, drawing of codes, truncated text, and the spacing of labels.
 
 import { LEVELS, MASKED, NAN, element } from "../shared.js";
 
-export class Layered { // two canvases, one on the other: the picture, and what follows the pointer
+export class Layered { // two stacked canvases: the plot, and an overlay that follows the pointer
   constructor(className) {
     this.node = element("div", `stack ${className}`);
     this.base = element("canvas", "base");
@@ -12,7 +12,7 @@ export class Layered { // two canvases, one on the other: the picture, and what 
   }
 
   resize(width, height, dpr) {
-    if (this.width === width && this.height === height && this.dpr === dpr) return; // a new size costs new memory
+    if (this.width === width && this.height === height && this.dpr === dpr) return; // resizing reallocates the canvas
     for (const canvas of [this.base, this.over]) {
       canvas.width = Math.round(width * dpr); canvas.height = Math.round(height * dpr);
       canvas.style.width = `${width}px`; canvas.style.height = `${height}px`;
@@ -28,7 +28,7 @@ export class Layered { // two canvases, one on the other: the picture, and what 
   }
 }
 
-// Reduce to at most `tallest` × `widest` cells by the maximum, so that a lonely peak survives; masked loses to all.
+// Max-pool to at most `tallest` × `widest` cells, so that isolated peaks survive; a block is masked only if all of it is.
 function pooled(source, tallest, widest, signed) {
   const tall = Math.ceil(source.rows / Math.max(1, tallest)), wide = Math.ceil(source.cols / Math.max(1, widest));
   if (tall === 1 && wide === 1) return source;
@@ -64,19 +64,19 @@ export function drawCodes(at, source, colours, box, hatch, dpr, signed, rows, co
   at.fillStyle = hatch; at.fillRect(box.x * dpr, box.y * dpr, box.w * dpr, box.h * dpr);
   at.setTransform(dpr, 0, 0, dpr, 0, 0);
   at.imageSmoothingEnabled = false;
-  // The last block may stand for fewer cells than the others: it is drawn in full and clipped.
+  // The last block may cover fewer cells than the others; it is drawn in full and clipped.
   at.drawImage(canvas, 0, 0, shown.cols, shown.rows, box.x, box.y,
     (box.w * shown.cols * shown.pool[1]) / cols, (box.h * shown.rows * shown.pool[0]) / rows);
   at.restore();
 }
 
-// Stroke what is traced in the theme's accent, on a rim of the background: the scale has colours like the accent.
+// Stroke the current path in the accent colour with a rim in the background colour, since the scale has similar colours.
 export function markOut(at, theme, width, rim = 1.5) {
   at.strokeStyle = theme.background; at.lineWidth = width + 2 * rim; at.stroke();
   at.strokeStyle = theme.mark; at.lineWidth = width; at.stroke();
 }
 
-export function fitted(at, text, width) { // text cut to a width, with an ellipsis
+export function fitted(at, text, width) { // text truncated to a width, with an ellipsis
   if (at.measureText(text).width <= width) return text;
   const letters = Array.from(text);
   while (letters.length > 1 && at.measureText(letters.join("") + "…").width > width) letters.pop();

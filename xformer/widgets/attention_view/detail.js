@@ -1,4 +1,4 @@
-// The chosen head, enlarged: as a matrix, as arcs, its labels, and the number under the pointer in words.
+// The enlarged head: its matrix, arcs and labels, and the readout of the weight under the pointer.
 
 import { LEVELS, MASKED, element, ink, parse } from "../shared.js";
 import { drawCodes, everyNth, fitted, markOut } from "./canvas.js";
@@ -19,7 +19,7 @@ export const Detail = (Base) => class extends Base {
     at.strokeRect(plot.x - 0.5, plot.y - 0.5, plot.w + 1, plot.h + 1);
 
     const cw = plot.w / layer.keys, ch = plot.h / layer.queries;
-    if (Math.min(cw, ch) >= 9) { // hair lines between cells, where there is room
+    if (Math.min(cw, ch) >= 9) { // hairlines between cells, if there is room
       at.fillStyle = theme.background;
       for (let k = 1; k < layer.keys; k++) at.fillRect(plot.x + k * cw - 0.5, plot.y, 1, plot.h);
       for (let q = 1; q < layer.queries; q++) at.fillRect(plot.x, plot.y + q * ch - 0.5, plot.w, 1);
@@ -40,11 +40,11 @@ export const Detail = (Base) => class extends Base {
     }
     at.globalAlpha = 1;
     at.fillStyle = theme.muted; at.font = this.font(12); at.textBaseline = "middle"; at.textAlign = "left";
-    at.fillText(fitted(at, "key: what it looks at →", Math.max(plot.w, 60)), plot.x, 8);
+    at.fillText(fitted(at, "key: position attended to →", Math.max(plot.w, 60)), plot.x, 8);
     if (plot.first) {
       at.save();
       at.translate(8, plot.y); at.rotate(-Math.PI / 2); at.textAlign = "right";
-      const whole = "← query: the position that looks", short = "← query";
+      const whole = "← query: attending position", short = "← query";
       at.fillText(at.measureText(whole).width <= plot.h + 20 ? whole : short, 0, 0);
       at.restore();
       for (let q = 0, n = everyNth(ch, 15); q < layer.queries; q += n) this.drawLabel(at, plot, "query", q, false);
@@ -52,11 +52,11 @@ export const Detail = (Base) => class extends Base {
     for (let k = 0, n = plot.flat ? 1 : everyNth(cw, 17); k < layer.keys; k += n) this.drawLabel(at, plot, "key", k, false);
   }
 
-  numberSize(at, width, widest) { // the largest font in which a number has room in a cell; undefined where none has
+  numberSize(at, width, widest) { // the largest font size in which a number fits a cell, or undefined
     return [13, 11.5, 10.5].find((size) => { at.font = this.font(size); return at.measureText(widest).width + 8 <= width; });
   }
 
-  // How far the residual stream of each query moved, a column for each layer; a layer with an ablated head is marked.
+  // The change of the residual stream at each query, one column per layer; layers with an ablated head are marked.
   drawFlow(pane) {
     const { theme, layer } = this, { plot, layered } = pane, at = layered.clear(layered.base), columns = this.flows;
     const cw = plot.w / columns.length, ch = plot.h / layer.queries;
@@ -90,7 +90,7 @@ export const Detail = (Base) => class extends Base {
     if (!focus) return;
     const cw = plot.w / layer.keys, ch = plot.h / layer.queries, { query, key } = focus;
     const row = query === null ? null : { y: plot.y + query * ch, h: Math.max(1, ch) }, col = key === null ? null : { x: plot.x + key * cw, w: Math.max(1, cw) };
-    // A veil over everything but the row and the column.
+    // Dim everything but the row and the column.
     const xs = col ? [[plot.x, col.x], [col.x + col.w, plot.x + plot.w]] : [[plot.x, plot.x + plot.w]];
     const ys = row ? [[plot.y, row.y], [row.y + row.h, plot.y + plot.h]] : [[plot.y, plot.y + plot.h]];
     at.fillStyle = theme.veil;
@@ -108,7 +108,7 @@ export const Detail = (Base) => class extends Base {
     if (focus.kind === "cell" && Math.min(cw, ch) < 5 && Math.min(plot.w, plot.h) > 160) this.drawLens(at, pane, query, key);
   }
 
-  drawLens(at, pane, query, key) { // the cells around a cell too small to see, in the corner away from it
+  drawLens(at, pane, query, key) { // a magnifier for cells that are too small to see, in the opposite corner
     const { theme } = this, { plot, source, colours } = pane, reach = 6, cell = Math.floor(Math.min(11, plot.w / 32)), size = (2 * reach + 1) * cell;
     const x0 = (key + 0.5) / this.layer.keys > 0.5 ? plot.x + 6 : plot.x + plot.w - size - 6;
     const y0 = (query + 0.5) / this.layer.queries > 0.5 ? plot.y + 6 : plot.y + plot.h - size - 6;
@@ -155,7 +155,7 @@ export const Detail = (Base) => class extends Base {
       const silenced = this.patterns.isSilenced(this.current[0], head, pane.run);
       button.textContent = String(head + this.patterns.firstHead);
       button.classList.toggle("silenced", silenced);
-      button.title = "click: show or hide this head's arcs · double click: this head alone";
+      button.title = "click: show or hide the arcs of this head · double-click: show only this head";
       button.setAttribute("aria-label", this.headName(head) + (silenced ? ", ablated" : ""));
       button.setAttribute("aria-pressed", String(this.active.has(head)));
       button.style.setProperty("--hue", hue);
@@ -164,7 +164,7 @@ export const Detail = (Base) => class extends Base {
   }
 
   toggleHead(head) {
-    if (this.active.has(head) && this.active.size === 1) { this.say("The last head stays on."); return; }
+    if (this.active.has(head) && this.active.size === 1) { this.say("At least one head stays selected."); return; }
     if (this.active.has(head)) this.active.delete(head); else this.active.add(head);
     if (!this.active.has(this.current[1])) { this.pick(this.current[0], [...this.active][0]); return; }
     for (const pane of this.arcs) if (!pane.node.hidden) { this.fillHeads(pane); this.drawArcs(pane); }
@@ -180,7 +180,7 @@ export const Detail = (Base) => class extends Base {
 
   drawArcs(pane) {
     const { patterns } = this, l = this.current[0], { plot, layered } = pane, at = layered.clear(layered.base);
-    // Curves of nearly the same weight share one path. The weakest are left out when there are too many to see.
+    // Curves of similar weight share one path. The weakest are left out if there are too many to see.
     const sources = [...this.active].map((h) => ({ h, ...patterns.codes(pane.run, l, h, this.top(l, h), this.scale) }));
     const counts = new Uint32Array(256);
     for (const s of sources) for (let i = 0; i < s.codes.length; i++) counts[s.codes[i]]++;
@@ -247,7 +247,7 @@ export const Detail = (Base) => class extends Base {
       : { query: null, key: Math.floor(part * this.layer.keys), kind: "key" };
   }
 
-  // Labels: the token next to the picture, its position small and muted further out, so repeats stay distinct.
+  // Labels: the token next to the plot, and its position, small and muted, so that repeated tokens stay distinct.
   drawLabel(at, plot, kind, i, strong) {
     const { theme } = this, text = this.labels(kind)[i], number = String(this.position(i));
     const count = kind === "query" ? this.layer.queries : this.layer.keys;
@@ -316,12 +316,12 @@ export const Detail = (Base) => class extends Base {
     const { focus, patterns, layer } = this, [l, h] = this.current, run = patterns.runs - 1;
     if (this.thumb) {
       const it = patterns.layers[this.thumb.layer], t = this.thumb, peak = patterns.peak(run, t.layer, t.head);
-      const moved = this.changed ? ` · moved by ${it.moved[t.head].toFixed(3)} (0 the same, 1 wholly other)` : "";
-      return this.print(`${it.title} · ${this.headName(t.head)} (${it.name} [${t.head}]): ${patterns.isSilenced(t.layer, t.head) ? "ablated, its z is 0; " : ""}largest weight ${peak.toFixed(3)}${moved}`, "");
+      const moved = this.changed ? ` · moved by ${it.moved[t.head].toFixed(3)} (0: unchanged, 1: disjoint)` : "";
+      return this.print(`${it.title} · ${this.headName(t.head)} (${it.name} [${t.head}]): ${patterns.isSilenced(t.layer, t.head) ? "ablated (z = 0); " : ""}largest weight ${peak.toFixed(3)}${moved}`, "");
     }
-    if (!focus) return this.print("Point at a cell or a token to read its weight; click to lock it.", "", true);
+    if (!focus) return this.print("Hover over a cell or a token to read its weight; click to lock it.", "", true);
     if (focus.kind === "cell") return this.print(`${this.token("query", focus.query)} → ${this.token("key", focus.key)}:`, this.words(focus.query, focus.key));
-    // A whole row or column: its largest weight.
+    // For a whole row or column, report its largest weight.
     const byKey = focus.kind === "key", count = byKey ? layer.queries : layer.keys;
     let best = -1, most = -Infinity;
     for (let i = 0; i < count; i++) {
@@ -331,7 +331,7 @@ export const Detail = (Base) => class extends Base {
     const who = byKey ? this.token("key", focus.key) : this.token("query", focus.query);
     if (best < 0) return this.print(`${who}: everything is masked or not a number.`, "");
     const [query, key] = byKey ? [best, focus.key] : [focus.query, best];
-    return this.print(byKey ? `${who} is looked at most by ${this.token("query", best)}:` : `${who} looks most at ${this.token("key", best)}:`, this.words(query, key));
+    return this.print(byKey ? `${who} gets most attention from ${this.token("query", best)}:` : `${who} attends most to ${this.token("key", best)}:`, this.words(query, key));
   }
 
   print(text, value, muted = false) {

@@ -1,5 +1,4 @@
-// Pointer and keyboard: what is hovered, what a click locks, which head is chosen, and when the server is told.
-
+// Pointer and keyboard input: hovering, locking, the selected head, and reports to the server.
 
 export const Input = (Base) => class extends Base {
   setThumb(thumb) {
@@ -15,7 +14,7 @@ export const Input = (Base) => class extends Base {
     if (!this.lock) this.later();
   }
 
-  later() { // one repaint a frame, however many events
+  later() { // one repaint per frame for any number of events
     if (this.frame) return;
     this.frame = requestAnimationFrame(() => { this.frame = 0; this.drawFocus(); });
   }
@@ -41,7 +40,7 @@ export const Input = (Base) => class extends Base {
     if (had) this.report();
   }
 
-  choose(layer, head) { // the arcs follow, unless several heads are being compared
+  choose(layer, head) { // the arcs follow the selected head, unless several heads are compared
     if (this.active.size > 1) this.active.add(head); else this.active = new Set([head]);
     this.pick(layer, head);
   }
@@ -57,14 +56,14 @@ export const Input = (Base) => class extends Base {
     this.report();
   }
 
-  choice() { // as the server is told
+  choice() { // the selection as reported to the server
     const [layer, head] = this.current, at = this.lock;
-    const arcs = this.active.size > 1 ? [...this.active] : []; // one alone is the chosen head
+    const arcs = this.active.size > 1 ? [...this.active] : []; // a single one is the selected head
     return JSON.stringify({ layer, head, query: at ? at.query : null, key: at && at.kind !== "token" ? at.key : null,
       scale: this.scale, shown: this.show, arcs });
   }
 
-  report() { // to the server: the first at once, of a quick succession the last, once the hand is still
+  report() { // to the server: the first change at once, rapid changes debounced
     clearTimeout(this.timer);
     const isFirst = performance.now() - (this.asked ?? -Infinity) > 300;
     this.asked = performance.now();

@@ -1,8 +1,8 @@
-// The exact weights of a head and the planes of the original run come in messages of their own, before the view or after it.
+// The exact weights of a head and the planes of the original run arrive in separate messages, before or after the view exists.
 
 import { headerOf } from "../shared.js";
 
-// By the view's name. In the page, since the elements that bring messages run another script than the one with the view.
+// By view name. Global, since the elements that receive messages run in another script than the view.
 const byView = (globalThis.xformerAttention ??= new Map());
 
 function of(name) {
@@ -12,13 +12,13 @@ function of(name) {
 
 const nameIn = (bytes) => headerOf(bytes)[0].view;
 
-export function receive(bytes) { // "ATTH…" is a head, "ATTO…" an original run
+export function receive(bytes) { // "XATH" is a head, "XATO" an original run
   const known = of(nameIn(bytes)), kind = String.fromCharCode(bytes[3]);
   if (kind === "H") { known.head = bytes; known.view?.updateHead(bytes); }
   if (kind === "O") { known.original = bytes; known.view?.updateOriginal(bytes); }
 }
 
-export function connect(view, bytes) { // `view` takes the messages for the view that `bytes` name; returns what ends it
+export function connect(view, bytes) { // `view` receives the messages for the view named in `bytes`; returns a function that disconnects it
   const known = of(nameIn(bytes));
   known.view = view;
   if (known.original) view.updateOriginal(known.original);

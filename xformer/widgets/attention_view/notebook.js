@@ -1,5 +1,5 @@
-// Hands the view to a notebook: Jupyter, VS Code, Colab or marimo, by way of anywidget.
-// It lives in a shadow of its element, so that neither changes how the other looks.
+// Mounts the view in a notebook (Jupyter, VS Code, Colab or marimo) through anywidget.
+// It is rendered in a shadow root, so that the styles of view and notebook do not interfere.
 
 import { AttentionView } from "./view.js";
 
@@ -13,11 +13,11 @@ export default {
     const shadow = el.shadowRoot ?? el.attachShadow({ mode: "open" }), style = document.createElement("style");
     const place = document.createElement("div");
     style.textContent = model.get("_style");
-    el.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes the arrows and the brackets for itself
-    const hidden = document.createElement("style"); // the page that stands in for this where no kernel runs
+    el.dataset.lmSuppressShortcuts = "true"; // otherwise JupyterLab handles arrow keys and brackets
+    const hidden = document.createElement("style"); // hides the static page, which is shown without a kernel
     hidden.textContent = `.${model.get("_page_class")} { display: none; }`;
     document.head.append(hidden);
-    const ground = () => { // the notebook's own background says which theme it has
+    const ground = () => { // the theme, from the background colour of the notebook
       for (let at = el; at; at = at.parentElement ?? at.getRootNode().host) {
         const [r, g, b, a = 1] = (getComputedStyle(at).backgroundColor.match(/[\d.]+/g) ?? [0, 0, 0, 0]).map(Number);
         if (a > 0.5) return 0.299 * r + 0.587 * g + 0.114 * b < 110;
@@ -42,13 +42,13 @@ export default {
     const watched = { "change:_planes": planes, "change:_exact": exact, "change:layer": chosen, "change:head": chosen };
     planes();
     exact();
-    for (const [event, does] of Object.entries(watched)) model.on(event, does);
+    for (const [event, handler] of Object.entries(watched)) model.on(event, handler);
     const themes = new MutationObserver(() => { paint(); view.draw(); });
     for (const node of [document.documentElement, document.body]) {
       themes.observe(node, { attributes: true, attributeFilter: ["class", "data-jp-theme-light", "data-theme", "style"] });
     }
     return () => {
-      for (const [event, does] of Object.entries(watched)) model.off(event, does);
+      for (const [event, handler] of Object.entries(watched)) model.off(event, handler);
       themes.disconnect();
       hidden.remove();
       view.destroy();

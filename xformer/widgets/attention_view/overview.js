@@ -1,4 +1,4 @@
-// What stands around the chosen head: the thumbnails of all heads, the legends, the tokens as chips.
+// Everything around the enlarged head: the thumbnails of all heads, the legends and the token chips.
 
 import { LEVELS, element, ink, parse } from "../shared.js";
 import { drawCodes, fitted, markOut } from "./canvas.js";
@@ -11,8 +11,8 @@ export const Overview = (Base) => class extends Base {
     const titles = Math.ceil(Math.min(180, Math.max(...layers.map((l) => at.measureText(l.title).width)))) + 14;
     const columns = Math.max(...layers.map((l) => l.heads)), below = !this.changed ? 0 : layers.length > 12 ? 3 : 7;
     const sideIn = (width, height, gap) => Math.floor(Math.min((width - titles - 4) / columns - gap, height / layers.length - gap - below, 124));
-    // Beside the enlarged head where that leaves it room and the thumbnails a decent size; else above it. Of many layers the
-    // thumbnails are small, so that all heads stand beside it; they scroll where even that is too high.
+    // Place the thumbnails next to the enlarged head if both stay large enough, else above it. With many layers, the thumbnails
+    // are small and stay next to it; the grid scrolls if it is still too high.
     const room = this.room ? this.room - 26 : 560, rest = this.width - 28 - 520;
     const wide = columns > 8 ? 5 : 8, narrow = sideIn(this.width - 28 - 570, room, wide);
     const deep = narrow < 40 && sideIn(rest, 1e6, 2) >= 10, beside = narrow >= 40 || deep;
@@ -39,7 +39,7 @@ export const Overview = (Base) => class extends Base {
     this.grid.resize(g.width, g.height, theme.dpr);
     const at = this.grid.clear(this.grid.base);
     at.textBaseline = "middle";
-    for (let head = 0; head < g.columns; head++) { // one hue a head
+    for (let head = 0; head < g.columns; head++) { // one hue per head
       const x = g.titles + head * (g.side + g.gap) + 2, label = g.side >= 62 ? this.headName(head) : String(head + patterns.firstHead);
       const hue = this.hue(head);
       at.font = this.font(11.5, 650);
@@ -56,7 +56,7 @@ export const Overview = (Base) => class extends Base {
       at.fillStyle = theme.text;
       at.fillText(fitted(at, patterns.layers[layer].title, g.titles - 8), 0, row.y + row.h / 2);
     });
-    const run = patterns.runs - 1; // the changed run, where there is one
+    const run = patterns.runs - 1; // the changed run, if there is one
     for (const t of g.thumbs) {
       const it = patterns.layers[t.layer];
       const source = patterns.codes(run, t.layer, t.head, this.top(t.layer, t.head), this.scale, true);
@@ -65,13 +65,13 @@ export const Overview = (Base) => class extends Base {
       at.strokeRect(t.x - 0.5, t.y - 0.5, t.w + 1, t.h + 1);
       if (patterns.isSilenced(t.layer, t.head)) this.strike(at, t);
       if (!this.changed) continue;
-      const thick = g.below > 3 ? 3 : 2, y = t.y + t.h + (g.below > 3 ? 3 : 1); // how far it moved
+      const thick = g.below > 3 ? 3 : 2, y = t.y + t.h + (g.below > 3 ? 3 : 1); // how far the pattern moved
       at.fillStyle = theme.line; at.fillRect(t.x, y, t.w, thick);
       at.fillStyle = theme.text; at.fillRect(t.x, y, Math.max(it.moved[t.head] > 1e-6 ? 1 : 0, t.w * Math.min(1, it.moved[t.head])), thick);
     }
   }
 
-  strike(at, t) { // an ablated head: veiled and crossed out, with its word where that fits
+  strike(at, t) { // an ablated head: dimmed and crossed out, with a label if it fits
     const { theme } = this;
     at.fillStyle = theme.veil; at.fillRect(t.x, t.y, t.w, t.h);
     at.beginPath();
@@ -89,7 +89,7 @@ export const Overview = (Base) => class extends Base {
   focusGrid() {
     const { theme, patterns, focus, layer } = this, at = this.grid.clear(this.grid.over);
     for (const t of this.gridAt.thumbs) {
-      if (focus) { // thin lines, in every layer that has the same tokens on that side
+      if (focus) { // thin lines, in every layer with the same tokens on that side
         const it = patterns.layers[t.layer];
         at.beginPath();
         if (focus.query !== null && it.queryLabels === layer.queryLabels) {
@@ -110,7 +110,7 @@ export const Overview = (Base) => class extends Base {
     }
   }
 
-  revealThumb() { // of many layers the grid scrolls to the chosen one, once for each choice, without moving the page
+  revealThumb() { // scroll the grid to the selected layer, once per selection, without moving the page
     const row = this.gridAt.rows[this.current[0]], box = this.scroll, chosen = String(this.current);
     if (!row || chosen === this.revealed) return;
     this.revealed = chosen;
@@ -136,13 +136,13 @@ export const Overview = (Base) => class extends Base {
     const before = this.changed ? this.patterns.zSize(0, layer, head) : null;
     this.silence.hidden = !silenced;
     this.silence.textContent = `ablated · |z| ${before ? `${before.toFixed(2)} → ` : ""}0`;
-    this.silence.title = "It still computes where to look, which is what the picture shows; but what it read there, its z, is replaced by 0, so it writes nothing. |z| is its length, averaged over the queries.";
+    this.silence.title = "The head still computes its attention pattern, which is shown, but its z is set to 0, so it writes nothing to the residual stream. |z| is the norm of z, averaged over the queries.";
     this.title.classList.toggle("struck", silenced);
-    this.flow.layered.base.setAttribute("aria-label", "How far the residual stream moved after each layer.");
+    this.flow.layered.base.setAttribute("aria-label", "Change of the residual stream after each layer.");
     const label = `${it.title}, ${this.headName(head)}${silenced ? ", ablated" : ""}: ${it.queries} queries by ${it.keys} keys. Arrow keys move the cell.`;
     for (const pane of [...this.matrices, ...this.arcs]) pane.layered.base.setAttribute("aria-label", `${pane.kind}, ${pane.role}: ${label}`);
     const count = this.patterns.layers.reduce((sum, l) => sum + l.heads, 0);
-    this.grid.base.setAttribute("aria-label", `All ${count} heads, one row per layer, one column per head. Chosen: ${it.title}, ${this.headName(head)}.`);
+    this.grid.base.setAttribute("aria-label", `All ${count} heads, one row per layer, one column per head. Selected: ${it.title}, ${this.headName(head)}.`);
   }
 
   drawLegends() {
@@ -161,8 +161,8 @@ export const Overview = (Base) => class extends Base {
       return canvas;
     };
     const [least, most] = {
-      fixed: ["0", "1"], own: ["0", "the head's largest"], log: ["0.0001", "1, logarithmic"],
-      rest: ["0", "the head's largest without the first token"],
+      fixed: ["0", "1"], own: ["0", "the head’s largest"], log: ["0.0001", "1, logarithmic"],
+      rest: ["0", "the head’s largest without the first token"],
     }[this.scale];
     this.legend.replaceChildren(`weight ${least}`, bar(theme.sequential, 120), most);
     const hatch = element("canvas");
@@ -175,12 +175,12 @@ export const Overview = (Base) => class extends Base {
     this.movedLegend.hidden = !this.changed;
     if (!this.changed) return;
     this.signedLegend.replaceChildren(this.isOwn ? "difference −largest" : "difference −1", bar(theme.diverging, 120), this.isOwn ? "+largest" : "+1");
-    this.movedLegend.replaceChildren(" · small heads: the changed run; the bar below each: how far it moved");
+    this.movedLegend.replaceChildren(" · thumbnails show the changed run; the bar below each, how far its pattern moved");
   }
 
   fillStrips() {
     for (const strip of this.strips) {
-      strip.node.hidden = this.same && strip.kind === "key"; // one strip where queries and keys are the same tokens
+      strip.node.hidden = this.same && strip.kind === "key"; // one strip if queries and keys are the same tokens
       strip.what.textContent = this.same ? "tokens" : strip.kind === "query" ? "queries" : "keys";
       const labels = this.labels(strip.kind);
       if (strip.node.hidden || strip.labels === labels || (strip.labels && JSON.stringify(strip.labels) === JSON.stringify(labels))) continue;
@@ -219,7 +219,7 @@ export const Overview = (Base) => class extends Base {
     }
   }
 
-  revealChips() { // a strip longer than the screen scrolls to what is locked, without moving the page
+  revealChips() { // scroll a long strip to the locked token, without moving the page
     for (const strip of this.strips) {
       const i = this.focus && (this.same ? this.focus.key ?? this.focus.query : this.focus[strip.kind]), chip = strip.nodes[i];
       if (strip.node.hidden || !chip) continue;

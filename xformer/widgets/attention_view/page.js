@@ -3,7 +3,7 @@ import { ExactHead } from "./patterns.js";
 import { AttentionView } from "./view.js";
 
 const view = new AttentionView(place("view"));
-const parts = written("exact"), exact = new Map(); // "layer.head" -> its exact weights, for as many heads as have room
+const parts = written("exact"), exact = new Map(); // "layer.head" -> its exact weights, for the heads that are included
 for (let from = 0; from < parts.length;) {
   const length = new DataView(parts.buffer, from).getUint32(0, true), bytes = parts.slice(from + 4, from + 4 + length);
   exact.set(new ExactHead(bytes).selected.join("."), bytes);

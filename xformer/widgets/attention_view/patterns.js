@@ -1,19 +1,19 @@
-// Packed attention patterns (xformer/viz/packing.py): any weight of any head, and a head as codes to draw.
+// Decoder of packed attention patterns (xformer/viz/packing.py): single weights, and heads as codes to draw.
 
 import { LEVELS, MASKED, NAN, headerOf } from "../shared.js";
 
-const SCALES = ["fixed", "own", "log", "rest"]; // 0…1 · each head's own · logarithmic · its own without the first token
-const DECADES = 4; // a logarithmic scale begins at 10 to the power of −DECADES
+const SCALES = ["fixed", "own", "log", "rest"]; // 0…1, up to the head's largest, logarithmic, up to the largest without the first token
+const DECADES = 4; // a logarithmic scale starts at 10^−DECADES
 
-// Where a weight lies on a scale that ends at `top`, from 0 to 1.
+// Map a weight to [0, 1] on a scale that ends at `top`.
 export const shareOf = (w, top, scale) => Math.max(0, Math.min(1, scale === "log" ? 1 + Math.log10(Math.max(w, 1e-12)) / DECADES : w / (top || 1)));
 
-// The exact weights of one head, of each run (xformer/viz/packing.py): masked cells are Infinity.
+// The exact weights of one head in each run; masked cells are Infinity.
 export class ExactHead {
   constructor(bytes) {
     const [header, body] = headerOf(bytes);
     Object.assign(this, header);
-    const sent = new Float32Array(body.slice().buffer); // a copy, since floats have to be aligned
+    const sent = new Float32Array(body.slice().buffer); // a copy, for alignment
     const [rows, cols] = this.exactSize, size = this.isTriangle ? (rows * (rows + 1)) / 2 : rows * cols;
     this.floats = Array.from({ length: sent.length / size }, (_, run) => {
       const one = sent.subarray(run * size, (run + 1) * size);
@@ -25,7 +25,7 @@ export class ExactHead {
   }
 }
 
-// The planes of the original run and what does not change with another, where these came in a message of their own.
+// The planes of the original run and the settings common to all runs, if they arrive separately.
 export class Original {
   constructor(bytes) {
     const [header, body] = headerOf(bytes);
@@ -38,12 +38,12 @@ export class Patterns {
   constructor(bytes, original = null) {
     const numbers = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), [header, body] = headerOf(bytes);
     Object.assign(this, header);
-    const rider = [32, 28, 24, 20, 16, 12, 8, 4].map((back) => numbers.getUint32(bytes.length - back, true)); // rides behind the packed bytes
+    const rider = [32, 28, 24, 20, 16, 12, 8, 4].map((back) => numbers.getUint32(bytes.length - back, true)); // appended to the packed bytes
     this.height = rider[0];
-    this.cell = [rider[1], rider[2]].map((n) => (n ? n - 1 : null)); // locked by the server: query, key
-    this.order = rider[3];                                           // counts what the server chose
+    this.cell = [rider[1], rider[2]].map((n) => (n ? n - 1 : null)); // the (query, key) locked by the server
+    this.order = rider[3];                                           // the sequence number of the server's selection
     this.look = { scale: SCALES[rider[4] & 3], show: ["both", "matrix", "arcs"][rider[4] >> 2] || "both", arcs: rider[5] };
-    this.told = [rider[6], rider[7]];                                // layer and head that it chose
+    this.told = [rider[6], rider[7]];                                // the layer and head that it selected
     this.body = body.subarray(0, body.length - 32);
     this.first = this.body;
     this.isWhole = header.original === undefined || original?.content === header.original;
@@ -54,7 +54,7 @@ export class Patterns {
       this.layers.forEach((layer, at) => layer.runs.unshift(original.runs[at]));
     }
     this.runs = this.layers[0].runs.length; // 1, or 2 with a changed run
-    this.head = null;                       // what is known exactly: see ExactHead
+    this.head = null;                       // the exact weights, see ExactHead
   }
 
   get exactPool() { return this.head ? this.head.exactPool : [1, 1]; }
@@ -65,7 +65,7 @@ export class Patterns {
 
   isSharp(layer, head) { return this.isExact(layer, head) && this.exactPool[0] * this.exactPool[1] === 1; }
 
-  // Behind the planes of a layer: their first column without the first key.
+  // The first column without the first key, stored after the planes of a layer.
   rest(run, layer, head) {
     const { rows, cols, heads, runs } = this.layers[layer], from = runs[run].offset + heads * rows * cols + head * rows;
     return this.bodyOf(run).subarray(from, from + rows);
@@ -78,7 +78,7 @@ export class Patterns {
 
   bodyOf(run) { return run ? this.body : this.first; }
 
-  // A silenced head looks, but its z is 0 in the run that is shown last; how long z is on average, null where not known.
+  // An ablated head has a pattern, but its z is 0; zSize is the mean norm of z, null if unknown.
   isSilenced(layer, head, run = this.runs - 1) { return this.layers[layer].runs[run].silenced.includes(head); }
   zSize(run, layer, head) { return this.layers[layer].runs[run].z[head] ?? null; }
 
@@ -93,15 +93,15 @@ export class Patterns {
     return code === MASKED ? Infinity : code === NAN ? NaN : (code / LEVELS) ** this.power * this.peak(run, layer, head);
   }
 
-  // How far a cell moved. A masked cell has the weight 0; masked in both runs it stays masked.
+  // The change of a weight. Masked cells count as 0; cells masked in both runs stay masked.
   difference(layer, head, query, key) {
     const before = this.weight(0, layer, head, query, key), after = this.weight(1, layer, head, query, key);
     if (before === Infinity && after === Infinity) return Infinity;
     return (after === Infinity ? 0 : after) - (before === Infinity ? 0 : before);
   }
 
-  // One head as codes on a scale that ends at `top`, as fine as it is known: {codes, rows, cols, pool}. On the scale "rest" the
-  // first key is left out, as if it were masked.
+  // One head as codes on a scale that ends at `top`, at the best available resolution: {codes, rows, cols, pool}. On the scale
+  // "rest", the first key is left out as if it were masked.
   codes(run, layer, head, top, scale, coarse = false) {
     const it = this.layers[layer];
     if (!coarse && this.isExact(layer, head)) {
@@ -110,7 +110,7 @@ export class Patterns {
         const w = from[i];
         codes[i] = w === Infinity ? MASKED : w !== w ? NAN : Math.round(LEVELS * shareOf(w, top, scale));
       }
-      // Of cells that are taken together the first column is the one with the first key in it.
+      // In pooled weights, the first column is the one that contains the first key.
       if (scale === "rest") for (let r = 0; r < rows; r++) codes[r * cols] = MASKED;
       return { codes, rows, cols, pool: this.exactPool };
     }

@@ -1,4 +1,4 @@
-// The attention view, put together from its parts.
+// The attention view, composed of its parts.
 
 import { Base } from "./base.js";
 import { Building } from "./building.js";

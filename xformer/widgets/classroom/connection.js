@@ -1,9 +1,9 @@
-// A websocket that comes back by itself. `take(message)` gets what the server sends, `say(text, isOpen)` how it stands.
+// A WebSocket that reconnects. `take(message)` receives messages, and `say(text, isOpen)` the connection status.
 
 const ENDED = 4404, REFUSED = 4403;
-const SOONEST = 250, LATEST = 1500; // milliseconds until the next try
+const SOONEST = 250, LATEST = 1500; // milliseconds until the next attempt
 
-export const httpBase = (path = location.pathname) => path.replace(/\/(join|room)\/?.*$/, ""); // where the app is served below
+export const httpBase = (path = location.pathname) => path.replace(/\/(join|room)\/?.*$/, ""); // the base path of the app
 
 export class Connection {
   constructor(path, take, say) {

@@ -1,4 +1,4 @@
-// What the lecturer's screen shows of a room: how many are there, a vote as it comes in, or the work on a lesson.
+// The lecturer's view of a room: the number of students, a running vote, or the progress on a lesson.
 //
 //   data = { code, base, view }     view: "count", "question" or "work"
 

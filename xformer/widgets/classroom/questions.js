@@ -1,9 +1,9 @@
-// A question as it is drawn for students and for the lecturer: a map of cells, or answers in a row; with votes as shares.
+// Draws a question for students and the lecturer: a map of cells, or a row of answers, optionally with vote shares.
 
 import { button, element } from "../shared.js";
 import { visible } from "../live/pictures.js";
 
-const MANY = 48; // more answers than this are chosen in a list
+const MANY = 48; // beyond this number of answers, they are a drop-down list
 const percent = (n, of) => `${Math.round((100 * n) / Math.max(1, of))} %`;
 export const total = (votes) => Object.values(votes ?? {}).reduce((sum, n) => sum + n, 0);
 export const share = (votes, truth) => {
@@ -18,7 +18,7 @@ export const wordOf = (question, answer) => {
   return `query ${query} (${visible(question.queries[query])}) → key ${key} (${visible(question.keys[key])})`;
 };
 
-// The answers of a question, as buttons where `choose(answer)` is given. `mine` is pressed, `truth` outlined, `votes` are shown.
+// The answers of a question, as buttons if `choose(answer)` is given. `mine` is pressed, `truth` outlined, and `votes` are shown.
 export function answers(question, { choose, mine, truth, votes }) {
   const draw = question.kind === "cell" ? map : votes ? bars : question.options.length > MANY ? list : row;
   return draw(question, { choose, mine, truth: new Set(truth ?? []), votes, n: total(votes) });
@@ -51,7 +51,7 @@ function map(question, { choose, mine, truth, votes, n }) {
       line.insertCell().append(cell);
     });
   });
-  box.append(element("p", "hint", "Rows are queries, columns are keys: a cell is one token looking at another."), table);
+  box.append(element("p", "hint", "Rows are queries, columns are keys: a cell is one token attending to another."), table);
   return box;
 }
 
@@ -79,7 +79,7 @@ function list(question, { choose, mine }) {
   return select;
 }
 
-function bars(question, { mine, truth, votes, n }) { // the answers that were given or are right, the most frequent first where they are many
+function bars(question, { mine, truth, votes, n }) { // the answers; if there are many, only those with votes and the right ones, most frequent first
   const box = element("div", "bars"), every = question.options.map((word, at) => ({ word, answer: String(at), count: votes[at] ?? 0 }));
   const kept = every.length <= 12 ? every : every.filter(({ answer, count }) => count || truth.has(answer)).sort((a, b) => b.count - a.count).slice(0, 12);
   for (const { word, answer, count } of kept) {

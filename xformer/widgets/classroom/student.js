@@ -1,4 +1,4 @@
-// The page of a student: what the lecturer shows, run here; questions; the exercises of a lesson.
+// The student's page: the model that the lecturer shows, questions, and the exercises of a lesson.
 //
 //   new StudentPage(element, "KWXPTA", colours)
 
@@ -12,8 +12,8 @@ import { LivePage } from "../live/view.js";
 import { Connection, httpBase } from "./connection.js";
 import { answers, share, wordOf } from "./questions.js";
 
-const MODELS = 3; // that are kept for a quick return
-const OFFER_MS = 1000; // between two states that are sent for the lecturer to show
+const MODELS = 3; // number of models kept in memory
+const OFFER_MS = 1000; // interval between states sent to the lecturer
 
 export class StudentPage {
   constructor(root, code, colours) {
@@ -40,8 +40,8 @@ export class StudentPage {
     check.type = "checkbox";
     check.onchange = () => { this.mayShow = check.checked; this.offer(); };
     consent.append(check, " The lecturer may show what I do");
-    const forget = button("Delete what is stored of me", () => this.connection.send({ type: "forget" }));
-    box.append(name, element("p", "hint", "Only the lecturer sees it. No account, no other data; all is deleted after a day."), consent, forget);
+    const forget = button("Delete my data", () => this.connection.send({ type: "forget" }));
+    box.append(name, element("p", "hint", "Only the lecturer sees it. No account, no other data; everything is deleted after a day."), consent, forget);
     bar.append(this.dot, element("strong", "code", `${this.code.slice(0, 3)} ${this.code.slice(3)}`), this.status, this.follow, me);
     this.card = element("section", "ui card");
     this.card.setAttribute("aria-live", "polite");
@@ -65,7 +65,7 @@ export class StudentPage {
 
   drawBar() {
     const isAsked = this.message?.question && !this.message.question.truth;
-    this.status.textContent = this.problem || (this.message?.lesson ? "Lesson" : this.isFollowing ? "You follow the lecture." : "You explore on your own.");
+    this.status.textContent = this.problem || (this.message?.lesson ? "Lesson" : this.isFollowing ? "You are following the lecture." : "You are exploring on your own.");
     this.follow.textContent = this.isFollowing ? "Explore on my own" : "Back to the lecture";
     this.follow.hidden = Boolean(isAsked || this.message?.lesson || !this.page);
     this.follow.classList.toggle("back", !this.isFollowing);
@@ -86,11 +86,11 @@ export class StudentPage {
       sessionStorage.clear();
       this.connection.close();
       this.stage.replaceChildren();
-      this.say("Everything that was stored of you is deleted. Load the page again to join once more.", false);
+      this.say("Your data has been deleted. Reload the page to join again.", false);
     }
   }
 
-  async update() { // one at a time; of several messages that came meanwhile the newest
+  async update() { // one at a time; of messages received meanwhile, only the newest
     if (this.isUpdating) return;
     this.isUpdating = true;
     for (let done; done !== this.message;) {
@@ -112,7 +112,7 @@ export class StudentPage {
     this.stage.hidden = Boolean(isAsked);
     if (isAsked) return void (this.note.textContent = "");
     if (lesson && !question) return this.showLesson(lesson);
-    const wanted = question?.shown?.model ? question.shown : shown; // a picture comes with the screen that is revealed
+    const wanted = question?.shown?.model ? question.shown : shown; // a question about a picture brings its own screen
     this.note.textContent = wanted.note ?? (wanted.model || wanted.picture ? "" : "The lecturer has not shown a model yet.");
     if (wanted.model) {
       await this.open(wanted.model, async () => this.live(wanted.model));
@@ -142,7 +142,7 @@ export class StudentPage {
     this.stage.replaceChildren();
   }
 
-  async open(name, load, lesson = null) { // a page of a model in place of what stands there
+  async open(name, load, lesson = null) { // replace the content of the stage by a model's page
     if (this.opened === name && this.page) return;
     const live = await load();
     this.clear();
@@ -156,7 +156,7 @@ export class StudentPage {
       if (!this.isApplying && !this.message?.lesson) this.setFollowing(false);
       this.offer();
     });
-    this.page.foot.textContent = "The model runs in this page. The lecturer sees your answers; what you try stays here unless you allow it to be shown.";
+    this.page.foot.textContent = "The model runs in this page. The lecturer sees your answers; everything else stays here unless you allow it to be shown.";
   }
 
   apply(state) {
@@ -175,7 +175,7 @@ export class StudentPage {
   async showPicture(wanted) {
     if (this.opened === `picture ${wanted.picture}`) return;
     const answer = await fetch(`${this.base}/picture?n=${wanted.picture}`);
-    if (!answer.ok) return; // another one is on its way
+    if (!answer.ok) return; // a newer one is on its way
     const bytes = new Uint8Array(await answer.arrayBuffer()), length = new DataView(bytes.buffer).getUint32(0, true);
     this.clear();
     const lanes = element("div", "lanes");
@@ -215,11 +215,11 @@ export class StudentPage {
     const now = { tries: before.tries + 1, solved: before.solved || solved, sent: before.sent };
     const isNews = !before.tries || now.solved !== before.solved || Date.now() - before.sent > 5000;
     if (isNews && this.connection.send({ type: "work", lesson, step, tries: now.tries, solved: now.solved })) now.sent = Date.now();
-    else if (now.solved && !before.solved) now.solved = false; // not sent: with the next check
+    else if (now.solved && !before.solved) now.solved = false; // not sent; retried with the next check
     this.tries.set(key, now);
   }
 
-  offer() { // what this page shows, if the student allows it
+  offer() { // send the state of this page, if the student allows it
     clearTimeout(this.offering);
     const state = this.mayShow && this.page ? { ...this.page.state, model: this.page.live.model.name } : null;
     if (state === null && !this.hasOffered) return;

@@ -1,4 +1,4 @@
-// A page of 8 × 8 pixels with a soft brush. What is drawn is sent when the stroke ends, a base-17 digit a pixel.
+// A drawing pad of 8 × 8 pixels with a soft brush. The drawing is sent at the end of a stroke, one base-17 digit per pixel.
 const SIDE = 8, FULL = 16, REACH = 1.15;
 
 export class Pad {
@@ -7,16 +7,16 @@ export class Pad {
     this.page = this.root.appendChild(Pad.element("div", "page"));
     this.page.tabIndex = 0;
     this.page.setAttribute("role", "application");
-    this.page.setAttribute("aria-label", "An image of 8 by 8 pixels. Arrow keys move, space adds ink, Delete takes it away.");
+    this.page.setAttribute("aria-label", "An image of 8 by 8 pixels. Arrow keys move, space adds ink, Delete removes it.");
     this.cells = Array.from({ length: SIDE * SIDE }, () => this.page.appendChild(Pad.element("div", "pixel")));
     const bar = this.root.appendChild(Pad.element("div", "tools"));
-    this.rubber = this.button(bar, "Rub out", () => this.setRubbing(!this.rubbing));
+    this.rubber = this.button(bar, "Erase", () => this.setRubbing(!this.rubbing));
     this.button(bar, "Clear", () => { this.ink.fill(0); this.show(); this.report(); });
     this.spoken = this.root.appendChild(Pad.element("div", "spoken"));
     this.spoken.setAttribute("aria-live", "polite");
     this.ink = new Array(SIDE * SIDE).fill(0);
     this.at = 0;
-    this.last = null;       // where the stroke was, in pixels; null between strokes
+    this.last = null;       // the last point of the stroke, in pixels; null between strokes
     this.setRubbing(false);
     this.page.addEventListener("pointerdown", (event) => this.begin(event));
     this.page.addEventListener("pointermove", (event) => this.go(event));
@@ -48,7 +48,7 @@ export class Pad {
   destroy() { this.root.remove(); }
 
   update({ pixels }) {
-    if (this.last) return; // a stroke is being drawn: what it began on is older
+    if (this.last) return; // a stroke is in progress; the update is older
     this.ink = pixels.slice();
     this.show();
   }
@@ -91,7 +91,7 @@ export class Pad {
     this.report();
   }
 
-  dab(x, y) { // full ink within half a pixel of the brush, none beyond its reach
+  dab(x, y) { // full ink within half a pixel of the centre, none beyond REACH
     for (let index = 0; index < this.ink.length; index++) {
       const far = Math.hypot((index % SIDE) + 0.5 - x, Math.floor(index / SIDE) + 0.5 - y);
       const share = Math.min(1, Math.max(0, (REACH - far) / (REACH - 0.5)));

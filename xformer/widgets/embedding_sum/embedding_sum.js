@@ -1,18 +1,18 @@
-// Token + position = sum: how each token of an input becomes the vector that enters layer 1, one token after the other.
+// Animation of token + position = sum: how each token of an input becomes the vector that enters layer 1.
 //
 //   const picture = new EmbeddingSum(element);
-//   picture.update(bytes);            // what `embedding_sum_data` packed, as JSON
+//   picture.update(bytes);            // the JSON of `embedding_sum_data`
 //
-// Above, one token: its numbers, those of its position, and their sum. Below, a row for each token. Every number is one of the run.
+// At the top, one token: its vector, its position vector, and their sum. Below, one row per token. All numbers are from the run.
 
 import { Animation } from "../animation.js";
 import { ink, palette, theme } from "../shared.js";
 
 const SECONDS = { tokens: 0.8, positions: 0.7, sum: 1.5 };
-const LATER = 0.3; // of the time of the first token
-const WHOLE = 10; // seconds at most
+const LATER = 0.3; // duration of later tokens, relative to the first
+const WHOLE = 10; // longest duration, in seconds
 const NARROW = 640; // px
-const STRIP = 36, GAP = 8; // px: the numbers of one token
+const STRIP = 36, GAP = 8; // px: height of the numbers of a token, and the gap between them
 
 const clamp = (x) => Math.min(1, Math.max(0, x));
 const ease = (p) => 1 - (1 - p) ** 3;
@@ -28,7 +28,7 @@ function partsOf({ rows, columns }) {
   }));
 }
 
-// Where everything stands, in CSS pixels of the canvas.
+// The layout, in CSS pixels of the canvas.
 function layOut({ rows, columns }, width) {
   const isNarrow = width < NARROW;
   const label = isNarrow ? 76 : 128;
@@ -46,7 +46,7 @@ function layOut({ rows, columns }, width) {
 
 const number = (value, limit) => value.toFixed(limit < 0.1 ? 3 : Math.abs(value) < 9.995 ? 2 : 1).replace("-", "−");
 
-// Draw a moment, and return the regions that can be pointed at.
+// Draw one frame and return its interactive regions.
 function paint(context, data, place, doneOf, shown, look) {
   const { rows, columns, limit } = data;
   const { label, strips, top, row, across, apart, cell } = place;
@@ -72,7 +72,7 @@ function paint(context, data, place, doneOf, shown, look) {
   const small = place.isNarrow ? 10.5 : 12;
   const signs = ["", "+", data.is_sum ? "=" : "→"];
 
-  // One token: its numbers, those of its position, and what they make.
+  // One token: its vector, its position vector and their sum.
   const at = rows[shown];
   const names = { tokens: at.token, positions: `${place.isNarrow ? "pos." : "position"} ${at.position}`, sum: data.is_sum ? "sum" : "layer 1" };
   const middle = (c) => strips + c * (STRIP + GAP) + STRIP / 2;
@@ -93,7 +93,7 @@ function paint(context, data, place, doneOf, shown, look) {
       const seen = isSum ? arrived ** 4 : arrived;
       box(rgb, x + 1, y - STRIP / 2, cell - 2, STRIP, seen);
       text(number(value, limit), x + cell / 2, y, { align: "center", size: small, colour: ink(rgb), alpha: seen });
-      if (isSum && arrived > 0 && arrived < 0.999) { // both numbers come down to their sum
+      if (isSum && arrived > 0 && arrived < 0.999) { // both numbers move down to their sum
         for (const from of [0, 1]) {
           const falling = middle(from) + (y - middle(from)) * arrived;
           text(number(columns[from].values[shown][i], limit), x + cell / 2, falling, { align: "center", size: small, alpha: 0.9 * (1 - arrived ** 3), weight: "bold" });
@@ -105,7 +105,7 @@ function paint(context, data, place, doneOf, shown, look) {
   const width = columns[0].width;
   if (place.cells < width) text(`${place.cells} of ${width} numbers`, label + cell * place.cells, strips + columns.length * (STRIP + GAP) + 2, { align: "right", size: small, colour: look.faint });
 
-  // All tokens, a row each.
+  // All tokens, one row each.
   columns.forEach((column, c) => {
     const x = label + c * (across + apart);
     const n = column.dimensions.length;
@@ -158,7 +158,7 @@ function sentence(data, part) {
   const name = data.columns[part.c].name;
   if (name === "tokens") return id === null ? `${token} becomes a vector` : `“${token}” is token ${id}: it looks up row ${id} of the embedding matrix`;
   if (name === "positions") return `The vector of position ${position} is added`;
-  return data.is_sum ? "The sum enters layer 1" : "What the model makes of both enters layer 1";
+  return data.is_sum ? "The sum enters layer 1" : "The combined vector enters layer 1";
 }
 
 export class EmbeddingSum extends Animation {
@@ -172,7 +172,7 @@ export class EmbeddingSum extends Animation {
   }
 
   read(bytes) {
-    this.chosen = null; // the row that a visitor chose
+    this.chosen = null; // the selected row
     return JSON.parse(new TextDecoder().decode(bytes));
   }
 
@@ -201,7 +201,7 @@ export class EmbeddingSum extends Animation {
     super.step(by);
   }
 
-  // Show the row of a region; what is not drawn yet is drawn up to there.
+  // Select the row of a region, and complete the animation up to it.
   click({ r }) {
     const { from, takes } = this.clock.parts.findLast((part) => part.r === r);
     this.clock.now = Math.max(this.clock.now, from + takes);

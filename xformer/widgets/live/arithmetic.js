@@ -1,5 +1,5 @@
 // One query of a head, step by step, as data of the matrices widget: q·k / √d, mask, softmax, the weighted sum of the values,
-// and what the head writes into the stream. The mirror of `row_data` in xformer/widgets/matrices_data.py.
+// and the head's contribution to the stream. Mirrors `row_data` in xformer/widgets/matrices_data.py.
 
 import { headOutput } from "./transformer.js";
 
@@ -14,7 +14,7 @@ const rowsOf = ({ shape, data }, head) => { // the vectors of one head, [1, head
 };
 const numbers = (n, letter) => Array.from({ length: n }, (_, at) => `${letter}${at + 1}`);
 
-// -> data of the widget; null where a row has too many keys to be read
+// -> data of the widget; null if the row has too many keys to be legible
 export function rowData({ trace, weights }, site, head, query, key, labels, colours) {
   const { path } = site, [q, k, v, z] = ["q", "k", "v", "z"].map((name) => rowsOf(trace.get(`${path}.${name}`), head));
   const scores = rowsOf(trace.get(`${path}.scores`), head)[query], pattern = rowsOf(trace.get(`${path}.pattern`), head)[query];
@@ -30,7 +30,7 @@ export function rowData({ trace, weights }, site, head, query, key, labels, colo
     matrices: [
       operand("q", [q[query]], [asked]), operand("K", k, keys), operand("V", v, keys),
       row("S", seen, `S = q Kᵀ / √${q[0].length}`, masked ? `${masked} masked: −∞` : "no key is masked",
-        { columns: keys, made: { op: "product", left: "q", right: "K", by: "rows", divide: Math.sqrt(q[0].length), moved: "with what else this model adds" } }),
+        { columns: keys, made: { op: "product", left: "q", right: "K", by: "rows", divide: Math.sqrt(q[0].length), moved: "including other terms of this model" } }),
       row("A", pattern, "A = softmax(S)", "sums to 1", { columns: keys, share: true, made: { op: "softmax", of: "S" } }),
       row("Z", few(isAblated ? z[query] : mixed), "z = A V", isAblated ? "ablated: set to 0" : of(mixed.length),
         { columns: few(numbers(mixed.length, "z")), made: isAblated ? null : { op: "mix", left: "A", right: "V" } }),

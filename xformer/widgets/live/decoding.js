@@ -1,10 +1,10 @@
-// Step-by-step prediction, greedy: an encoder's steps are its positions, a decoder is run again for each token.
+// Greedy step-by-step prediction: the steps of an encoder are its positions; a decoder is run again for each token.
 //
 //   p = softmax(logits at the last position);  token = argmax p        until the end token, `most` steps, or the longest input
 
 import { argmax, softmax, tensor } from "./tensors.js";
 
-// `run(stream, target)` gives the trace of a forward pass; `example` is what is read, `config` the model's.
+// `run(stream, target)` returns the trace of a forward pass; `example` is the input, `config` the model's configuration.
 export function decode(config, example, run, most = Infinity) {
   const row = (logits, at) => logits.data.subarray(at * config.vocab_size, (at + 1) * config.vocab_size);
   const step = (position, trace, at, read) => {
@@ -29,7 +29,7 @@ export function decode(config, example, run, most = Infinity) {
   return steps;
 }
 
-// The n tokens after a text of any length: of what is longer than the model reads, its end.
+// The n tokens after a text; if it exceeds the context length, only its end is read.
 export function continueText(config, tokens, run, n) {
   const steps = [];
   let text = [...tokens];

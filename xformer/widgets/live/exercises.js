@@ -1,13 +1,12 @@
-// Exercises and predictions of lessons: what a state reaches, and why it does not count yet. Every answer is computed by
-// running the model; nothing here touches the page.
+// Checks exercises and predictions of lessons. Every answer is computed by running the model; nothing here touches the page.
 //
 //   verdict(exercise, state, live) → { solved, sentence }
-//   outcome(prediction, live)      → { truth, sentence, row }     what happened, without the learner's guess
-//   judged(prediction, guess, live) → { right, sentence, … }      the guess beside it
+//   outcome(prediction, live)      → { truth, sentence, row }     the result, without the learner's guess
+//   judged(prediction, guess, live) → { right, sentence, … }      the guess and the result
 
 import { START, bare, requestOf, unchanged } from "./state.js";
 
-const CLEARLY = 1e-3; // a weight is the largest where it leads by so much: rounding decides no verdict
+const CLEARLY = 1e-3; // lead from which a weight counts as the largest, so that rounding does not decide
 const KINDS = ["ablate", "cut", "mask", "positions", "replace", "step"];
 const NAMES = {
   ablate: "ablations", cut: "cuts", mask: "another mask", positions: "positions off", replace: "other tokens", step: "another training step",
@@ -17,11 +16,11 @@ const NAMES = {
 
 export const whole = (state, input) => ({ ...structuredClone(START), input, ...state });
 
-export function ran(state, live) { // the run of a state; throws an Error with one plain sentence
+export function ran(state, live) { // the run of a state; throws an Error with a message for the learner
   return live.run(requestOf(state, live.model, () => live.trace(requestOf(bare(state), live.model))));
 }
 
-export function changesOf(state) { // how many of each kind a state makes, each once
+export function changesOf(state) { // the number of distinct changes of each kind
   return {
     ablate: new Set(state.ablate).size,
     cut: new Set(state.cut).size,
@@ -45,18 +44,18 @@ const headTitle = (live, site, head) => {
   return of && of.heads === 1 ? where : `${where}, head ${head + 1}`;
 };
 
-// ── what a run is measured by ──
+// ── measures of a run ──
 
 const same = (a, b) => a.length === b.length && a.every((value, at) => value === b[at]);
 const allRight = (result) => result.right !== null && same(result.predicted, result.right);
 const countRight = (result) => result.predicted.filter((token, at) => token === result.right[at]).length;
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
-export const symbols = (result) => { // positions before the end or start token: the input as it was typed
+export const symbols = (result) => { // the number of positions before the end or start token: the input as typed
   const at = result.labels.findIndex((one) => one === "end" || one === "start");
   return at < 0 ? result.labels.length : at;
 };
 
-export function measured(measure, state, live) { // a number about the run of a state
+export function measured(measure, state, live) { // a measure of the run of a state
   const result = ran(state, live);
   if (measure.of === "right") return result.right === null ? NaN : countRight(result) / result.right.length;
   if (measure.of === "same") {
@@ -70,7 +69,7 @@ export function measured(measure, state, live) { // a number about the run of a 
   return mean(places.slice(1).map((query) => pattern[query][query - 1])); // "previous"
 }
 
-export function leader(row) { // the key that is looked at most, by how much it leads, and its weight
+export function leader(row) { // the key with the largest weight, the weight, and its lead over the second
   let key = 0;
   row.forEach((weight, at) => { if (weight > row[key]) key = at; });
   const others = row.filter((_, at) => at !== key);
@@ -89,7 +88,7 @@ export function verdict(exercise, given, live) {
   }
 }
 
-function ruleBroken(exercise, state, live, not) { // what a state may not do, whatever it reaches
+function ruleBroken(exercise, state, live, not) { // a violated rule of the exercise, if any
   const words = (text) => text.trim().replace(/\s+/g, " ");
   const { start, allow, keep = [], at_most: most } = exercise, began = whole(start, exercise.input);
   if (!allow.includes("input") && words(state.input) !== words(began.input)) {
@@ -117,7 +116,7 @@ const keptWords = (kind, { mask, positions, step }) => ({
   step: step === null ? "the trained weights" : `training step ${step}`, ablate: "its ablations", cut: "its cuts", replace: "its tokens",
 })[kind];
 
-// The changes that count: not those that the exercise keeps, and no training step.
+// The number of changes that count: without those that the exercise keeps, and without the training step.
 const count = ({ keep = [] }, state) => Object.entries(changesOf(state)).reduce((sum, [kind, n]) => sum + (kind === "step" || keep.includes(kind) ? 0 : n), 0);
 
 const GOALS = {
@@ -186,9 +185,9 @@ const GOALS = {
   },
 };
 
-function effective(exercise, state, before) { // the changes that can have an effect
+function effective(exercise, state, before) { // the number of changes that can have an effect, and of cuts that cannot
   const gone = new Set(state.ablate), cells = new Set(state.cut);
-  const cutsSomething = (text) => { // a cell that is looked at, of a head that is not ablated, and that no other cut has
+  const cutsSomething = (text) => { // a cell with attention, in a head that is not ablated, and in no other cut
     const parts = text.split("."), [head, query, key] = parts.splice(-3), site = parts.join(".");
     if (head !== "*" && cells.has(`${site}.*.${query}.${key}`)) return false;
     const heads = head === "*" ? before.patterns[site].map((_, at) => at) : [Number(head)];

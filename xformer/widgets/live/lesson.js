@@ -1,5 +1,4 @@
-// The panel of a lesson: its steps, predictions that are revealed after an answer, and exercises that are checked by running
-// the model.
+// The lesson panel: steps, predictions whose outcome is revealed after an answer, and exercises checked by running the model.
 //
 //   new Lesson(parent, lesson, page, step)   `page` has live, state, show, onChange, onCell and hide
 
@@ -7,7 +6,7 @@ import { button, element } from "../shared.js";
 import { START } from "./state.js";
 import { judged, outcome, ran, verdict, whole } from "./exercises.js";
 
-const VIEW = ["layer", "head", "query", "key", "tab"]; // parts of a state that change no result
+const VIEW = ["layer", "head", "query", "key", "tab"]; // parts of a state that do not change the result
 
 export class Lesson {
   constructor(parent, lesson, page, step = null) {
@@ -18,7 +17,7 @@ export class Lesson {
     this.build();
     page.onChange((state) => this.changed(state));
     page.onCell((cell) => this.guessedCell(cell));
-    const isShared = step !== null && new URLSearchParams(location.hash.slice(1)).size > 1; // a link that has a state of its own
+    const isShared = step !== null && new URLSearchParams(location.hash.slice(1)).size > 1; // a link with its own state
     this.draw({ keepsState: isShared });
   }
 
@@ -87,7 +86,7 @@ export class Lesson {
     return this.solved.has(at) || this.answers.has(at);
   }
 
-  begin(keepsState) { // bring the page to where the step begins
+  begin(keepsState) { // set the page to the initial state of the step
     const shown = this.part("show")?.state, asked = this.part("predict"), exercise = this.part("exercise");
     const isOpen = asked && !this.answers.has(this.step);
     const begins = shown ?? exercise?.start ?? (asked && this.stateOf(asked)) ?? {};
@@ -101,7 +100,7 @@ export class Lesson {
     this.page.show({ ...whole(state, this.lesson.input), layer, head, query, key, ...state }, { isOther: true });
   }
 
-  stateOf(asked) { // what the page shows with the outcome
+  stateOf(asked) { // the state that is shown with the outcome
     const { site, head, query, state } = asked;
     if (asked.ask !== "cell") return state;
     const view = { layer: this.layerOf(site), head, tab: "attention", ...state };
@@ -111,7 +110,7 @@ export class Lesson {
 
   layerOf(site) { return Math.max(0, this.page.live.model.sites.findIndex((one) => one.path === site)); }
 
-  differs(shown, asked) { // whether what is shown beforehand has another result than what is asked for
+  differs(shown, asked) { // whether the state shown beforehand gives another result than the one in question
     if (!shown) return false;
     const bare = (state) => {
       const of = whole(state, this.lesson.input);
@@ -126,11 +125,11 @@ export class Lesson {
 
   draw_text({ html }) {
     const text = element("div", "lesson-text");
-    text.innerHTML = html; // of the lesson's author, made from Markdown in which HTML is switched off
+    text.innerHTML = html; // rendered from the author's Markdown with HTML disabled
     this.body.append(text);
   }
 
-  draw_show() {} // `begin` shows it
+  draw_show() {} // done by `begin`
 
   draw_predict(asked) {
     const box = element("div", "lesson-ask"), given = this.answers.get(this.step);
@@ -168,7 +167,7 @@ export class Lesson {
     options.append(choose);
   }
 
-  guessedCell({ query, key, layer, head }) { // a click on the map, before the reveal
+  guessedCell({ query, key, layer, head }) { // a click on the map before the reveal
     const asked = this.part("predict");
     if (!asked || asked.ask !== "cell" || this.answers.has(this.step)) return;
     const isThere = query === asked.query && layer === this.layerOf(asked.site) && head === asked.head;
@@ -182,13 +181,13 @@ export class Lesson {
     this.body.querySelector(".lesson-outcome")?.scrollIntoView({ block: "nearest" });
   }
 
-  reveal(asked, given, box) { // the guess beside what the model does
+  reveal(asked, given, box) { // the guess and what the model does
     const full = { ...asked, input: this.lesson.input };
     const { right, sentence, truth, row } = judged(full, given, this.page.live);
     const outcome = element("div", `lesson-outcome ${right ? "right" : "wrong"}`);
     outcome.append(element("p", "lesson-sentence", sentence));
     const why = element("div", "lesson-text");
-    why.innerHTML = asked.reveal; // as the text
+    why.innerHTML = asked.reveal; // trusted, as above
     outcome.append(why, button("Answer again", () => { this.answers.delete(this.step); this.draw(); }, "lesson-again"));
     const buttons = [...box.querySelectorAll(".lesson-options button")];
     buttons.forEach((node, at) => {
@@ -219,13 +218,13 @@ export class Lesson {
     const { solved, sentence } = verdict({ ...exercise, input: this.lesson.input }, state, this.page.live);
     this.verdictLine.textContent = `${solved ? "Solved. " : "Not yet. "}${sentence}`;
     this.verdictLine.classList.toggle("solved", solved);
-    this.onCheck?.(this.step, solved); // a class reports it to its lecturer
+    this.onCheck?.(this.step, solved); // in a classroom, reported to the lecturer
     if (!solved || this.solved.has(this.step)) return;
     this.solved.add(this.step);
     this.bar.children[this.step].classList.add("done");
   }
 
-  changed(state) { // each change of the page is checked
+  changed(state) { // check after every change of the page
     const exercise = this.part("exercise");
     if (exercise && this.verdictLine) this.check(exercise, state);
   }

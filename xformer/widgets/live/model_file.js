@@ -1,14 +1,14 @@
-// The packed model: "XLIV" · length of the header (uint32, little endian) · header (JSON) · body, deflated.
+// Reader of a packed model: "XLIV" · header length (uint32, little endian) · header (JSON) · deflated body.
 //
 // header.weights is [[name, shape], …]; header.snapshots has { step, kind, at } of each snapshot, the trained weights last:
 //
-//   float32, float16     the lowest bytes of all numbers, then the next: the highest ones are alike and take little room
+//   float32, float16     the lowest bytes of all numbers, then the next ones: the highest are similar and compress well
 //   delta8               w = trained + scale · q / 127        q int8; a scale (float32) for each row comes before the numbers
 
 import { headerOf } from "../shared.js";
 import { size, tensor } from "./tensors.js";
 
-const KEPT = 4; // snapshots whose numbers are held at a time
+const KEPT = 4; // number of decoded snapshots kept in memory
 
 export function float16(bits) { // sign · 2^(exponent − 15) · (1 + fraction / 1024); subnormal: fraction · 2^−24
   const sign = bits & 0x8000 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
@@ -48,7 +48,7 @@ class ModelFile {
     return weights;
   }
 
-  joined(at, width) { // the bytes of numbers whose first, second … bytes stand together
+  joined(at, width) { // interleave bytes that are stored by significance
     const bytes = new Uint8Array(width * this.length);
     for (let byte = 0; byte < width; byte++) for (let i = 0; i < this.length; i++) bytes[i * width + byte] = this.body[at++];
     return bytes.buffer;

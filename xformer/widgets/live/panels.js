@@ -1,4 +1,4 @@
-// Three panels of a live page: the neurons of a feed-forward layer, the prediction after every layer, decoding step by step.
+// Three panels of a live page: feed-forward activations, the logit lens, and step-by-step decoding.
 
 import { button, element, ink, palette, theme } from "../shared.js";
 import { visible } from "./pictures.js";
@@ -7,11 +7,11 @@ import { argmax, softmax, tensor } from "./tensors.js";
 const share = (p) => `${p >= 0.9995 ? "100" : (100 * p).toFixed(p < 0.1 ? 1 : 0)} %`;
 const FEW = 5;
 
-export function likeliest(p, n = FEW) { // [[token, probability]] of the likeliest
+export function likeliest(p, n = FEW) { // [[token, probability]] of the likeliest tokens
   return Array.from(p.keys()).sort((a, b) => p[b] - p[a]).slice(0, n).map((token) => [token, p[token]]);
 }
 
-function scale(root, stops) { // a share from 0 to 1 -> [r, g, b]
+function scale(root, stops) { // a value from 0 to 1 -> [r, g, b]
   const { rgb } = palette(stops[theme(root).isDark]);
   return (part) => rgb[Math.round(253 * Math.min(1, Math.max(0, part)))];
 }
@@ -25,7 +25,7 @@ export function menu(name, words, take, chosen = 0) {
   return label;
 }
 
-// What every neuron of a layer says at every token, after the nonlinearity.
+// The activation of every neuron of a layer at every token, after the nonlinearity.
 export class Activations {
   constructor(parent, page) {
     Object.assign(this, { page, layer: 0, row: null });
@@ -89,7 +89,7 @@ export class Activations {
   }
 }
 
-// The logit lens: what the output layer says of the stream after each layer (nostalgebraist 2020).
+// The logit lens: the prediction of the output layer from the stream after each layer (nostalgebraist 2020).
 export class Layers {
   constructor(parent, page) {
     this.page = page;
@@ -126,11 +126,11 @@ export class Layers {
     const decided = rows.at(-1).map((last, column) => rows.findIndex((_, at) => rows.slice(at).every((row) => row[column].token === last.token)));
     const asked = result.outputs.map((output) => decided[output]).filter((at) => at !== undefined), latest = Math.max(...asked);
     const isLast = latest === rows.length - 1, from = latest ? `after layer ${latest}` : "at the start";
-    const finding = !asked.length ? "" : isLast ? "At least one answer is decided only in the last layer." : `All answers are decided ${from}: from there on the likeliest token is the final one.`;
+    const finding = !asked.length ? "" : isLast ? "At least one answer is decided only in the last layer." : `All answers are decided ${from}: from there on, the likeliest token is the final one.`;
     const box = element("div", "wide");
     box.append(table);
     this.root.replaceChildren(element("p", "finding", finding), box,
-      element("p", "note", "Each cell is the token that the output layer would predict from the stream there; the darker, the likelier. Bold: the final prediction."));
+      element("p", "note", "Each cell is the token that the output layer would predict from the stream at that point; darker is likelier. Bold: the final prediction."));
   }
 }
 
@@ -143,7 +143,7 @@ export class Decoding {
     this.back = button("‹", () => this.go(-1));
     this.back.setAttribute("aria-label", "One token back");
     this.next = button("›", () => this.go(1));
-    this.next.setAttribute("aria-label", "One token on");
+    this.next.setAttribute("aria-label", "One token forward");
     this.says = element("span", "finding");
     this.says.setAttribute("role", "status");
     this.bar.append(this.back, this.next, this.says);

@@ -1,5 +1,5 @@
-// The runs of a live page as the bytes that the attention view and the scene draw; the mirror of xformer/viz/packing.py and
-// xformer/widgets/scene_data.py, which make them of a run in Python.
+// Packs the runs of a live page into the bytes that the attention view and the scene draw. Mirrors xformer/viz/packing.py and
+// xformer/widgets/scene_data.py.
 
 import { LEVELS, MASKED, NAN } from "../shared.js";
 
@@ -20,7 +20,7 @@ function joined(magic, header, blocks) {
   return bytes;
 }
 
-// One head as it is sent: masked cells are Infinity.
+// The exact weights of one head; masked cells are Infinity.
 export function exactHead({ trace }, path, head) { // -> Float32Array [query, key]
   const pattern = trace.get(`${path}.pattern`), scores = trace.get(`${path}.scores`), [, , queries, keys] = pattern.shape;
   const size = queries * keys, cells = pattern.data.slice(head * size, (head + 1) * size);
@@ -54,7 +54,7 @@ function sizeOf({ trace }, path) { // the mean norm of each head's z over the qu
   });
 }
 
-// `runs` are the original and, where there is one, the changed run; `labels(site, "query" | "key")` the tokens on a side.
+// `runs` are the original and, if there is one, the changed run; `labels(site, "query" | "key")` returns the tokens of a side.
 export function attentionBytes(runs, { sites, isPair }, labels, colours, chosen) {
   const names = [], known = new Map(), blocks = [], layers = [];
   const labelled = (site, side) => {

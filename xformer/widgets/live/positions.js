@@ -1,4 +1,4 @@
-// Position schemes, the mirror of xformer/positions. A scheme acts at one of three places:
+// Position encodings; mirrors xformer/positions. An encoding acts at one of three places:
 //
 //   stream               x = E[token] + add(position)
 //   queries and keys     q, k = turn(q, angles(position)), turn(k, angles(position))
@@ -36,7 +36,7 @@ function rotaryAngles(config, n) {
   return angles;
 }
 
-// Each pair (x₂ᵢ, x₂ᵢ₊₁) is turned by θᵢ: (x₂ᵢ cos θ − x₂ᵢ₊₁ sin θ, x₂ᵢ sin θ + x₂ᵢ₊₁ cos θ)        x [heads, n, d_head]
+// Rotate each pair (x₂ᵢ, x₂ᵢ₊₁) by θᵢ: (x₂ᵢ cos θ − x₂ᵢ₊₁ sin θ, x₂ᵢ sin θ + x₂ᵢ₊₁ cos θ)        x [heads, n, d_head]
 export function turn(x, angles) {
   const [heads, n, width] = x.shape, half = width / 2, turned = zeros(x.shape);
   for (let head = 0; head < heads; head++) {
@@ -60,7 +60,7 @@ function biasOf(heads, n, value) { // -> [heads, query, key]
   return bias;
 }
 
-// One slope a head: 2^(−8/n), 2^(−16/n), …; where n is no power of two, every other slope of twice the power below fills the gap.
+// One slope per head: 2^(−8/n), 2^(−16/n), …; if n is not a power of two, every other slope of twice the power below is added.
 function slopes(heads) {
   const power = 2 ** Math.floor(Math.log2(heads));
   const whole = Array.from({ length: power }, (_, i) => 2 ** ((-8 * (i + 1)) / power));
@@ -68,9 +68,9 @@ function slopes(heads) {
   return [...whole, ...between.slice(0, heads - power)];
 }
 
-const BUCKETS = 32, FURTHEST = 128; // of T5: from this distance on all keys are in one bucket
+const BUCKETS = 32, FURTHEST = 128; // T5: keys from this distance on share one bucket
 
-// The least distance of each of n buckets but the first: 1 … m for m = n/2, then m · (128 / m)^(j / m), rounded up, in whole numbers.
+// The smallest distance of each of n buckets except the first: 1 … m for m = n/2, then m · (128 / m)^(j / m), rounded up exactly.
 function starts(n) {
   const near = n / 2, wide = n - near, least = Array.from({ length: near }, (_, i) => i + 1);
   for (let j = 1; j < wide; j++) {
@@ -81,7 +81,7 @@ function starts(n) {
   return least;
 }
 
-// offset = key − query; where looking ahead is forbidden, all keys that follow are in bucket 0, else half of the buckets are theirs.
+// offset = key − query; if causal, all later keys are in bucket 0, otherwise they have half of the buckets.
 function bucketing(causal) {
   const n = causal ? BUCKETS : BUCKETS / 2, least = starts(n);
   return (offset) => {

@@ -1,16 +1,16 @@
 // A model that runs in the page:
 //
-//   const live = await makeLive(bytes);                               // what xformer.live.export.pack_model wrote
+//   const live = await makeLive(bytes);                               // packed by xformer.live.export.pack_model
 //   const { logits, patterns, predicted } = live.run({ input: "3 7 12 9", mask: "causal", ablate: [["encoder.1.attn", 2]] });
 //
 // A request has `input` (a text, or the pixels of an image), and optionally
-//   replace    [[position, token], …]: other tokens in the input; one of the source changes the right answer too
-//   tokens     the tokens that are read in place of the input's (of an encoder-decoder's source)
-//   target     what an encoder-decoder's decoder reads in place of the right answer
-//   mask       "trained", "causal", "full", or [query][key] in place of the whole mask of self-attention (of the decoder, where
-//              there are two stacks)
-//   ablate     [[path, head], …]: z becomes 0          cut   [[path, head | null, query, key], …]: a query may not look at a key
-//   positions  false: position vectors, angles and biases become 0
+//   replace    [[position, token], …]: tokens to replace; replacing one of the source changes the right answer, too
+//   tokens     tokens that are read instead of the input (of an encoder-decoder: of the source)
+//   target     tokens that the decoder of an encoder-decoder reads instead of the right answer
+//   mask       "trained", "causal", "full", or [query][key] for the whole mask of self-attention (of the decoder, if there are
+//              two stacks)
+//   ablate     [[path, head], …]: z is set to 0        cut   [[path, head | null, query, key], …]: connections to mask
+//   positions  false: position vectors, angles and biases are set to 0
 //   step       a training step; null: the trained weights
 
 import { continueText, decode } from "./decoding.js";
@@ -20,10 +20,10 @@ import { argmax, softmax, tensor } from "./tensors.js";
 import { BareInput, NONE, TaskInput } from "./tasks.js";
 import { attentionKinds, forward, stacksOf, unembed } from "./transformer.js";
 
-const TEXT_STEPS = 40; // that a model of text goes on for, where the caller does not say
+const TEXT_STEPS = 40; // default number of tokens by which a text is continued
 const KINDS = { attn: "", self_attn: " · self", cross_attn: " · cross" };
 
-function nested({ shape, data }, skip = 0) { // -> arrays in arrays, without the first `skip` axes
+function nested({ shape, data }, skip = 0) { // -> nested arrays, without the first `skip` axes
   const [n, ...rest] = shape.slice(skip);
   if (!rest.length) return Array.from(data);
   const width = data.length / n;
@@ -50,12 +50,12 @@ class Live {
     };
   }
 
-  imagesOf(task) { // the test images as sources: pixels, then the digit
+  imagesOf(task) { // the test images as sources: the pixels, then the digit
     const { at, n } = task.images ?? { n: 0 }, width = this.file.header.config.image ** 2 + 1;
     return { ...task, images: Array.from({ length: n }, (_, i) => Array.from(this.file.body.subarray(at + i * width, at + (i + 1) * width))) };
   }
 
-  // ── what is read
+  // ── input
 
   parse(input) { return this.framed({ input }); }
   written(tokens) { return this.input.written(tokens); }
@@ -77,7 +77,7 @@ class Live {
     return { ...example, typed };
   }
 
-  withTokens(example, tokens) { // other tokens in place of those that are read; the right answer is that to their source, where it has one
+  withTokens(example, tokens) { // read other tokens; the right answer is that of their source, if it has one
     const n = example.source.length, whole = { ...example, stream: tokens, tokens: tokens.slice(0, example.tokens.length) };
     if (this.model.isImage) return { ...whole, tokens, labels: example.labels, hasAnswer: example.hasAnswer && tokens.every((ink, at) => ink === example.source[at]) };
     if (!this.model.task) return { ...this.input.frame([tokens, example.target]) };
@@ -143,14 +143,14 @@ class Live {
     };
   }
 
-  trace(request = {}) { // a run with all that was computed, by the names of a trace in Python
+  trace(request = {}) { // a run with all activations, under their names in a Python trace
     const { config, isImage } = this.model, example = this.framed(request), weights = this.file.weights(request.step ?? null);
     const trace = forward(config, weights, { tokens: example.stream, target: example.target }, this.changesOf(request));
     const asked = example.labels.flatMap((label, at) => (label === NONE ? [] : [at])), n = trace.get("logits").shape[1];
     const outputs = isImage ? [0] : asked.length || this.model.task ? asked : Array.from({ length: n }, (_, at) => at);
     const row = (at) => trace.get("logits").data.subarray(at * config.vocab_size, (at + 1) * config.vocab_size);
     const predicted = outputs.map((at) => argmax(row(at))), isKnown = example.hasAnswer || this.model.continues;
-    const isOpen = config.architecture === "decoder" && example.labels.at(-1) === NONE; // nothing is known of the token after the input
+    const isOpen = config.architecture === "decoder" && example.labels.at(-1) === NONE; // the token after the input is unknown
     return {
       source: example.source, open: isOpen ? n - 1 : null, continues: isOpen, tokens: example.stream, labels: this.labelsOf(example.stream), typed: example.typed, target: example.target, outputs, predicted,
       right: isKnown && asked.length ? outputs.map((at) => example.labels[at]) : null, hasAnswer: example.hasAnswer, trace, weights,
@@ -160,7 +160,7 @@ class Live {
     };
   }
 
-  run(request = {}) { // the same with logits [output][vocab] and patterns { path: [head][query][key] } as arrays; an output is a position of the stream that predicts
+  run(request = {}) { // as `trace`, with logits [output][vocab] and patterns { path: [head][query][key] } as arrays
     const result = this.trace(request);
     const patterns = Object.fromEntries(this.model.sites.map(({ path }) => [path, nested(result.trace.get(`${path}.pattern`), 1)]));
     return { ...result, logits: nested(result.trace.get("logits"), 1), patterns };
@@ -168,7 +168,7 @@ class Live {
 
   unembed(rows, step = null) { return unembed(this.model.config, this.file.weights(step), rows); }
 
-  decode(request = {}, most) { // greedy, token by token; a cell that an input does not have yet is as trained
+  decode(request = {}, most) { // greedy, token by token; cells outside the given mask are as trained
     const { config, continues } = this.model, example = this.framed(request), weights = this.file.weights(request.step ?? null);
     const changes = this.changesOf(request, true), run = (tokens, target) => forward(config, weights, { tokens, target }, changes);
     if (continues) return continueText(config, config.architecture === "decoder" ? example.stream : example.tokens, run, most ?? TEXT_STEPS);

@@ -1,9 +1,9 @@
-// What a live page shows, as one plain object, and the same in the fragment of its address.
+// The state of a live page as a plain object, and its encoding in the URL fragment.
 //
 //   #input=3+7+12+9&mask=causal&ablate=encoder.1.attn.2&positions=off&layer=1&head=2&tab=arithmetic
 
 export const START = {
-  input: "", // as a person types it; of an image "test 3", or "drawn" and its pixels
+  input: "", // as typed; for an image, "test 3", or "drawn" and its pixels
   replace: {}, // position -> the text of another token
   mask: "trained", // trained | causal | full | drawn
   drawn: [], // the cells that a drawn mask hides, "query.key"
@@ -17,7 +17,7 @@ export const START = {
 const LISTS = ["drawn", "ablate", "cut"], COUNTS = ["step", "layer", "head", "query", "key"];
 const CHANGES = ["mask", "drawn", "ablate", "cut", "positions", "replace"];
 
-export function written(state, usual, lesson = null) { // -> the fragment, without what is as usual
+export function written(state, usual, lesson = null) { // -> the fragment, without default values
   const pairs = new URLSearchParams();
   for (const [name, value] of Object.entries(state)) {
     if (JSON.stringify(value) === JSON.stringify(usual[name])) continue;
@@ -30,7 +30,7 @@ export function written(state, usual, lesson = null) { // -> the fragment, witho
   return pairs.toString();
 }
 
-export function read(fragment, usual) { // -> a state, and the step of the lesson; what cannot be read is left as usual
+export function read(fragment, usual) { // -> a state and the step of the lesson; invalid values keep their defaults
   const pairs = new URLSearchParams(fragment.replace(/^#/, "")), state = structuredClone(usual);
   for (const [name, text] of pairs) {
     if (LISTS.includes(name)) state[name] = text ? text.split(",") : [];
@@ -49,13 +49,13 @@ function replacedIn(text) {
     const at = pair.indexOf(":");
     try {
       if (at > 0) found[Number(pair.slice(0, at))] = decodeURIComponent(pair.slice(at + 1));
-    } catch { /* a percent sign that encodes nothing */ }
+    } catch { /* an invalid percent encoding */ }
   }
   return found;
 }
 
 export const isChanged = (state) => CHANGES.some((name) => JSON.stringify(state[name]) !== JSON.stringify(START[name]));
-export const bare = (state) => ({ ...unchanged(state), replace: state.replace }); // what is read stays, the model is unchanged
+export const bare = (state) => ({ ...unchanged(state), replace: state.replace }); // keeps the input, without changes of the model
 export const unchanged = (state) => ({ ...state, ...Object.fromEntries(CHANGES.map((name) => [name, structuredClone(START[name])])) });
 
 // The place of an ablation or a cut, written "encoder.1.attn.2" or "encoder.1.attn.2.0.3".
@@ -65,7 +65,7 @@ export function cutOf(text) {
   return [parts.join("."), head === "*" ? null : Number(head), Number(query), Number(key)];
 }
 
-// What `live.run` is asked for. A drawn mask starts from the trained one, so `trained` gives the run of `bare(state)`.
+// The request for `live.run`. A drawn mask modifies the trained one, so `trained` returns the run of `bare(state)`.
 export function requestOf(state, { sites }, trained) {
   return {
     input: state.input,
@@ -75,7 +75,7 @@ export function requestOf(state, { sites }, trained) {
   };
 }
 
-// [query][key]: what self-attention was trained with, with some cells the other way round.
+// [query][key]: the trained mask of self-attention with some cells inverted.
 function drawnMask(cells, sites, { trace }) {
   const site = sites.findLast(({ kind }) => kind !== "cross_attn"), { shape: [, , n], data } = trace.get(`${site.path}.scores`);
   const mask = Array.from({ length: n }, (_, q) => Array.from({ length: n }, (_, k) => data[q * n + k] !== -Infinity));

@@ -1,4 +1,4 @@
-// What a text means to a model: its tokens, how they are laid out for an architecture, and the right answer; the mirror of
+// Converts a text to the input of a model: its tokens, their layout for an architecture, and the right answer. Mirrors
 // xformer/tasks. `task` is the header's: { name, symbols, max_len, architecture, alphabet, labels, typedLabels, pad, end, start,
 // example, unit, separator, longestTyped, images }.
 //
@@ -6,18 +6,18 @@
 //   encoder-decoder    in   s₁ … s_L end  and  start a₁ … a_A      out  a₁ … a_A end
 //   decoder            in   s₁ … s_L start a₁ … a_A                out  – … – a₁ … a_A end     one stream
 
-export const NONE = -100; // the label of an output that is not asked for
+export const NONE = -100; // the label of outputs without a target
 const PLUS = 11, OPEN = 1; // the tokens of "+" and "("
 const MOST_DIGITS = 18, MAX_INK = 16, INK = "0123456789abcdefg";
-const SIGNS = { "\n": "↵", "\t": "⇥", " ": "·" }; // how characters are shown that cannot be seen
-const SPACE = "[\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]"; // what Python takes for white space
+const SIGNS = { "\n": "↵", "\t": "⇥", " ": "·" }; // visible signs of invisible characters
+const SPACE = "[\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]"; // white space as Python defines it
 const spaces = (pattern, flags) => new RegExp(pattern.replaceAll("\\s", SPACE), flags);
 const strip = (text) => text.replace(spaces("^\\s+|\\s+$", "g"), "");
 
 class InputError extends Error {}
 const refuse = (sentence) => { throw new InputError(sentence); };
 
-function shown(word) { // typed text, short and printable enough for a sentence
+function shown(word) { // typed text, shortened and made printable for a message
   const letters = Array.from(word), start = letters.slice(0, 20).map((letter) => (/[\p{C}\p{Z}]/u.test(letter) && letter !== " " ? "\ufffd" : letter)).join("");
   return letters.length <= 20 ? start : `${start}…`;
 }
@@ -68,7 +68,7 @@ function readText(task, text) {
   return letters.map((letter) => place.get(letter));
 }
 
-// A source is the pixels and then the digit; of a drawn image the digit is not known and stands as 0.
+// A source is the pixels, then the digit; 0 for a drawn image, whose digit is unknown.
 function readImage(task, text) {
   const words = strip(text), test = /^test ([0-9]{1,4})$/.exec(words), images = task.images;
   if (test && images.length) {
@@ -83,7 +83,7 @@ function readImage(task, text) {
 const isSame = (a, b) => a.length === b.length && a.every((value, at) => value === b[at]);
 const drawnImage = (task, pixels) => task.images.find((image) => isSame(image.slice(0, -1), pixels)) ?? [...pixels, 0];
 
-// ── the tasks: `read` gives a source, `answer` the right answer to it, `check` refuses a source without one
+// ── the tasks: `read` returns a source, `answer` its right answer, and `check` rejects a source without one
 
 const plain = {
   read: (task, text) => readNumbers(text, 1, task.symbols, task.example),
@@ -103,7 +103,7 @@ export const TASKS = {
         refuse(`A sum has two numbers of as many digits, at most ${MOST_DIGITS}, and + between them, got ${source.length} tokens; at least one digit each, for example ${task.example}.`);
       }
     },
-    answer: (source) => { // column by column, the last digit first; a carry of 1 goes on to the next column
+    answer: (source) => { // column by column, the last digit first, with a carry of 1 to the next column
       const k = (source.length - 1) / 2, value = (from) => source.slice(from, from + k).reduce((sum, token) => sum * 10n + BigInt(token - 1), 0n);
       return Array.from((value(0) + value(k + 1)).toString().padStart(k + 1, "0")).slice(-(k + 1)).reverse().map((digit) => 1 + Number(digit));
     },
@@ -132,7 +132,7 @@ export const TASKS = {
   characters: {
     read: readText, size: (source) => source.length,
     check: (task, source) => { if (source.length < 2) refuse(`Type at least two characters, got ${source.length}; for example ${task.example}.`); },
-    answer: (source, task) => source.slice(task.architecture === "encoder-decoder" ? (source.length + 1) >> 1 : 1), // what really comes next
+    answer: (source, task) => source.slice(task.architecture === "encoder-decoder" ? (source.length + 1) >> 1 : 1), // the actual continuation
   },
   digits: {
     read: readImage, size: () => 8,
@@ -145,7 +145,7 @@ export const TASKS = {
   },
 };
 
-// ── a source as a model reads it: { source, answer, tokens (prompt), stream, target, labels (NONE where none is asked for), hasAnswer }
+// ── the input of a model: { source, answer, tokens (prompt), stream, target, labels (NONE without a target), hasAnswer }
 
 export class TaskInput {
   constructor(task, config) {
@@ -180,7 +180,7 @@ export class TaskInput {
     return example;
   }
 
-  written(tokens) { // the text of a source, as it is typed
+  written(tokens) { // the text of a source, as typed
     const { task, config } = this, first = config.image ? 0 : 1;
     if (config.image && tokens.length === 65) {
       const number = task.images.findIndex((image) => isSame(image, tokens));
@@ -191,7 +191,7 @@ export class TaskInput {
   }
 }
 
-// Of a model without a task: token ids, for an encoder-decoder of both sides, "3 7 12 > 1 12 7".
+// The input of a model without a task: token ids; for an encoder-decoder, of both sides: "3 7 12 > 1 12 7".
 export class BareInput {
   constructor(config) { this.config = config; }
 

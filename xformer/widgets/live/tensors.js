@@ -1,11 +1,11 @@
-// Tensors of the live engine: { shape, data: Float32Array }, the last axis runs fastest. Sums are in double precision.
+// Tensors of the live engine: { shape, data: Float32Array } in row-major order. Sums are in double precision.
 
 export const size = (shape) => shape.reduce((product, n) => product * n, 1);
 export const zeros = (shape) => ({ shape, data: new Float32Array(size(shape)) });
 export const tensor = (shape, data) => ({ shape, data });
 
-// y = x Wᵀ + b        x [n, d], W [rows, d] as in torch.nn.Linear, b [rows] or null -> y [n, rows]; of W only the rows from `start`
-// to `stop` are used
+// y = x Wᵀ + b        x [n, d], W [rows, d] as in torch.nn.Linear, b [rows] or null -> y [n, rows]; only the rows `start`
+// to `stop` of W are used
 export function linear(x, weight, bias, start = 0, stop = weight.shape[0]) {
   const width = weight.shape[1], n = x.data.length / width, rows = stop - start, y = zeros([n, rows]), from = x.data, W = weight.data, to = y.data;
   for (let i = 0; i < n; i++) {
@@ -32,7 +32,7 @@ export function multiply(x, y) { // x ∘ y
   return product;
 }
 
-// [n, heads · width] -> [heads, n, width]: each head's own share of the features
+// [n, heads · width] -> [heads, n, width]: the features of each head
 export function split(x, heads) {
   const [n, features] = x.shape, width = features / heads, parts = zeros([heads, n, width]);
   for (let head = 0; head < heads; head++) {
@@ -41,7 +41,7 @@ export function split(x, heads) {
   return parts;
 }
 
-// [heads, n, width] -> [n, heads · width]: the heads side by side
+// [heads, n, width] -> [n, heads · width]: the heads concatenated
 export function concat(x) {
   const [heads, n, width] = x.shape, whole = zeros([n, heads * width]);
   for (let head = 0; head < heads; head++) {
@@ -50,7 +50,7 @@ export function concat(x) {
   return whole;
 }
 
-// softmax(x)ᵢ = exp(xᵢ − max x) / Σ exp(xⱼ − max x), row by row; zeros for a row that is −∞ throughout
+// softmax(x)ᵢ = exp(xᵢ − max x) / Σ exp(xⱼ − max x), row by row; zeros for rows that are all −∞
 export function softmax(x) {
   const width = x.shape.at(-1), p = zeros(x.shape);
   for (let at = 0; at < x.data.length; at += width) {
@@ -70,7 +70,7 @@ export function argmax(row) { // the first of the largest, as torch.argmax
   return best;
 }
 
-// erf(x) to double precision: its series near 0, else the continued fraction of erfc (Abramowitz & Stegun 7.1.6, 7.1.14)
+// erf(x) to double precision: a series near 0, the continued fraction of erfc elsewhere (Abramowitz & Stegun 7.1.6, 7.1.14)
 export function erf(x) {
   const a = Math.abs(x);
   if (a > 6) return Math.sign(x);

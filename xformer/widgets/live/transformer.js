@@ -1,15 +1,15 @@
-// The forward pass of our own transformers, the mirror of xformer/model.py and xformer/layers: equation, then code.
+// The forward pass of the library's transformers. Mirrors xformer/model.py and xformer/layers: equation, then code.
 //
 //   const run = forward(config, weights, { tokens, target }, changes);   // Map(name -> { shape, data: Float32Array })
 //
 // The names and shapes are those of a trace in Python, with a batch of 1: "encoder.0.attn.pattern" [1, head, query, key].
 // `changes` are { causal: null | true | false, drawn: null | (n) => boolean(query, key), ablate: [[path, head]],
-// cut: [[path, head | null, query, key]], positions: true | false, lenient: cells that are not there are passed over }.
+// cut: [[path, head | null, query, key]], positions: true | false, lenient: whether to skip missing cells }.
 
 import { POSITIONS, turn } from "./positions.js";
 import { add, concat, erf, linear, map, multiply, size, softmax, split, tensor, zeros } from "./tensors.js";
 
-const MAX_INK = 16; // of a pixel
+const MAX_INK = 16; // largest value of a pixel
 
 // LayerNorm(x) = γ · (x − mean(x)) / √(var(x) + ε) + β        RMSNorm(x) = γ · x / √(mean(x²) + ε)
 const standardise = (isCentred) => (x, weight, bias, eps) => {
@@ -31,7 +31,7 @@ export const ACTIVATIONS = {
   swiglu: { act: (x) => x / (1 + Math.exp(-x)), isGated: true }, // SiLU(x) = x · sigmoid(x)
 };
 
-export const MASKS = { // whether a query may look at a key, besides what causality says
+export const MASKS = { // whether a query may attend to a key, apart from causality
   full: () => true,
   sliding_window: (config, query, key) => Math.abs(query - key) < config.window,
 };
@@ -43,7 +43,7 @@ const isCausal = (config, stack) => stack === "decoder" || (config.architecture 
 export const attentionKinds = (config, stack) => (isPair(config) && stack === "decoder" ? ["self_attn", "cross_attn"] : ["attn"]);
 export const stacksOf = (config) => (isPair(config) ? ["encoder", "decoder"] : [config.architecture]);
 
-class Run { // one forward pass: weights by name, and the trace that it fills
+class Run { // one forward pass, with weights by name and its trace
   constructor(config, weights, changes) {
     Object.assign(this, { config, weights, changes, trace: new Map() });
   }
@@ -55,7 +55,7 @@ class Run { // one forward pass: weights by name, and the trace that it fills
 
   norm(name, x) { return NORMS[this.config.norm_kind](x, this.weights.get(`${name}.weight`), this.weights.get(`${name}.bias`), this.config.norm_eps); }
 
-  // x = E[token], times √d_model where the configuration says so
+  // x = E[token], times √d_model if `scale_embeddings`
   embed(name, tokens) {
     const { data, shape: [, width] } = this.weights.get(`${name}.token`), x = zeros([tokens.length, width]);
     const scale = this.config.scale_embeddings ? Math.sqrt(width) : 1;
@@ -63,7 +63,7 @@ class Run { // one forward pass: weights by name, and the trace that it fills
     return x;
   }
 
-  // x₀ = [class; p¹W + b; …; pᴺW + b]        patches and the pixels inside them run row by row; ink counts from 0 to 1
+  // x₀ = [class; p¹W + b; …; pᴺW + b]        patches and their pixels in row-major order; ink is scaled to 0…1
   embedPatches(pixels) {
     const { image, patch, d_model } = this.config, side = image / patch, patches = zeros([side * side, patch * patch]);
     let i = 0;
@@ -76,7 +76,7 @@ class Run { // one forward pass: weights by name, and the trace that it fills
     return x;
   }
 
-  // One stack: positions, n_layers blocks, the last norm.
+  // One stack: positions, n_layers blocks, the final norm.
   stack(stack, embed, memory) {
     const { config, changes } = this, n = embed.shape[0], prefix = isPair(config) ? `${stack}.` : "", kind = POSITIONS[config.positions];
     const tables = {};
@@ -96,7 +96,7 @@ class Run { // one forward pass: weights by name, and the trace that it fills
     return config.final_norm ? this.keep(`${prefix}final_norm`, this.norm(`${stack}.norm`, x)) : x;
   }
 
-  // One layer: attention (in the decoder of a pair also to the source), then feed-forward, each in its residual connection.
+  // One layer: attention (in the decoder of an encoder-decoder, also to the source), then feed-forward, each with a residual connection.
   block(stack, layer, x, own, memory) {
     const { config } = this, path = `${stack}.${layer}`, name = `${stack}.blocks.${layer}`, kinds = attentionKinds(config, stack);
     this.keep(`${path}.resid_pre`, x);
@@ -116,12 +116,12 @@ class Run { // one forward pass: weights by name, and the trace that it fills
     return this.config.norm === "post" ? this.norm(norm, sum) : sum;
   }
 
-  // Attention from x [query, d_model] to y [key, d_model]; `own` has the mask and positions of self-attention.
+  // Attention from x [query, d_model] to y [key, d_model]; `own` holds the mask and positions of self-attention.
   attention(path, name, x, y, own) {
     const { config, weights } = this, { n_heads, d_head, d_value } = config, n_kv = config.n_kv_heads || n_heads;
     const keep = (part, value) => this.keep(`${path}.${part}`, value);
     keep("in", x);
-    // project    Q, K, V = X W_Q, Y W_K, Y W_V        the rows of weight_in are q, k, v one after the other
+    // project    Q, K, V = X W_Q, Y W_K, Y W_V        the rows of weight_in are those of q, k and v
     const W = weights.get(`${name}.weight_in`), b = weights.get(`${name}.bias_in`), toK = n_heads * d_head, toV = toK + n_kv * d_head;
     let q = split(linear(x, W, b, 0, toK), n_heads), k = split(linear(y, W, b, toK, toV), n_kv), v = split(linear(y, W, b, toV), n_kv);
     if (own?.angles) {
@@ -134,7 +134,7 @@ class Run { // one forward pass: weights by name, and the trace that it fills
     // score      S = Q Kᵀ / √d_head        (+ bias of the positions)
     let scores = this.scores(q, k, Math.sqrt(d_head));
     if (own?.bias) scores = add(scores, keep("pos_bias", own.bias));
-    // mask       S = −∞ where a query may not look
+    // mask       S = −∞ where attention is not allowed
     const allowed = this.allowed(path, scores.shape, own);
     for (let i = 0; i < scores.data.length; i++) if (!allowed.data[i]) scores.data[i] = -Infinity;
     keep("scores", scores);
@@ -177,7 +177,7 @@ class Run { // one forward pass: weights by name, and the trace that it fills
     return z;
   }
 
-  // allow      causality, the registered mask, a drawn mask in their place, and then the cells that are cut
+  // allow      causality and the registered mask, or a drawn mask instead, and then the cut cells
   allowed(path, shape, own) {
     const { changes, config } = this, [heads, n, keys] = shape, allowed = zeros(shape);
     const causal = own && (changes.causal === null ? own.causal : changes.causal ? (query, key) => key <= query : () => true);
@@ -198,7 +198,7 @@ class Run { // one forward pass: weights by name, and the trace that it fills
     return this.keep(`${path}.mask`, allowed);
   }
 
-  // FFN(x) = act(x W₁ + b₁) W₂ + b₂                  a gated one: (act(x W_gate + b) ∘ (x W₁ + b₁)) W₂ + b₂
+  // FFN(x) = act(x W₁ + b₁) W₂ + b₂                  gated: (act(x W_gate + b) ∘ (x W₁ + b₁)) W₂ + b₂
   feedForward(path, name, x) {
     const { act, isGated } = ACTIVATIONS[this.config.activation], of = (part) => this.weights.get(`${name}.${part}`);
     const keep = (part, value) => this.keep(`${path}.${part}`, value);
@@ -229,7 +229,7 @@ export function forward(config, weights, { tokens, target }, changes) { // -> th
   return run.trace;
 }
 
-// The logits that rows [n, d_model] of the stream would have if they were the last: the last norm, then the output layer.
+// The logits of rows [n, d_model] of the stream: the final norm, then the output layer.
 export function unembed(config, weights, rows) {
   const run = new Run(config, weights, {}), x = tensor([size(rows.shape) / config.d_model, config.d_model], rows.data);
   return run.logits(config.final_norm ? run.norm(`${stacksOf(config).at(-1)}.norm`, x) : x);

@@ -1,4 +1,4 @@
-// A live page: a model that runs here. What is shown follows from one state (state.js); a change of it runs the model again.
+// A live page: a model that runs in the browser. Everything shown follows from one state (state.js); changing it runs the model.
 //
 //   const page = new LivePage(element, live, { colours, lesson });
 //   page.show({ mask: "causal" });
@@ -15,7 +15,7 @@ import { START, bare, isChanged, read, requestOf, unchanged, written } from "./s
 
 const TABS = { attention: "Attention", scene: "Whole run", arithmetic: "One head, step by step", feed_forward: "Feed-forward", lens: "Layer by layer", decode: "Word by word" };
 const MASKS = { trained: "as trained", causal: "causal", full: "full", drawn: "drawn" };
-const MOST_CELLS = 24; // tokens on a side of a mask that is drawn by hand
+const MOST_CELLS = 24; // largest side of a mask that is drawn by hand
 
 export class LivePage {
   constructor(root, live, { colours, lesson, state: first = {} }) {
@@ -151,7 +151,7 @@ export class LivePage {
     }, 180);
   }
 
-  destroy() { // another model takes the place of this one
+  destroy() { // before another model replaces this one
     clearInterval(this.playing);
     this.life.abort();
     this.view?.destroy();
@@ -160,7 +160,7 @@ export class LivePage {
 
   onChange(call) { this.changes.push(call); }
   onCell(call) { this.cells.push(call); }
-  hide(isHidden) { // before a reveal nothing of the result is seen
+  hide(isHidden) { // hides the result before a reveal
     this.isHidden = isHidden;
     for (const { panel } of Object.values(this.panels)) panel.replaceChildren();
     this.view?.destroy();
@@ -168,7 +168,7 @@ export class LivePage {
     this.draw();
   }
 
-  // Change the state, run the model, and draw. `isOther`: not by hand, so the picture goes to the chosen head.
+  // Change the state, run the model, and draw. `isOther`: not a user action in the view, so the view moves to the selected head.
   show(part, { isOther = false } = {}) {
     const started = performance.now(), next = { ...this.state, ...part };
     if (!(next.tab in this.panels)) next.tab = START.tab;
@@ -181,7 +181,7 @@ export class LivePage {
       this.run();
       this.problem.textContent = "";
     } catch (error) {
-      this.problem.textContent = error.message; // the last picture stays
+      this.problem.textContent = error.message; // keep the last result
       this.drawControls();
       this.write();
       return;
@@ -197,7 +197,7 @@ export class LivePage {
     history.replaceState(null, "", `#${this.address}`);
   }
 
-  originalOf(state) { // the run without changes of the model; it is computed once for an input and a step
+  originalOf(state) { // the run without changes of the model, cached per input and step
     const request = requestOf(bare(state), this.live.model), key = JSON.stringify(request);
     if (key !== this.originalKey) Object.assign(this, { original: this.live.trace(request), originalKey: key });
     return this.original;
@@ -208,7 +208,7 @@ export class LivePage {
     this.request = requestOf(state, live.model, () => original);
     this.result = isOther ? live.trace(this.request) : original;
     this.runs = isOther ? [original, this.result] : [original];
-    for (const name of ["query", "key"]) { // a cell that another input does not have
+    for (const name of ["query", "key"]) { // a cell outside this input
       const [, , queries, keys] = this.result.trace.get(`${this.site.path}.pattern`).shape;
       if (state[name] !== null && state[name] >= (name === "query" ? queries : keys)) state[name] = null;
     }
@@ -257,7 +257,7 @@ export class LivePage {
     this.strip.replaceChildren(...row("Tokens", chips));
   }
 
-  drawAnswers() { // what is predicted, as trained and with the changes
+  drawAnswers() { // the predictions, as trained and with the changes
     const lines = this.runs.map((run, at) => {
       const line = element("div", "answer"), chips = [], judged = run.right && run.predicted.filter((token, i) => token === run.right[i]).length;
       const shown = run.predicted.slice(-24);
@@ -298,12 +298,12 @@ export class LivePage {
     this.play.textContent = this.playing ? "Pause" : "Play the training";
   }
 
-  drawMask() { // a table of cells, each one shown or hidden
+  drawMask() { // a table of cells that can be shown or hidden
     const allowed = this.request.mask, n = allowed.length;
     this.maskEditor.hidden = !Array.isArray(allowed);
     if (this.maskEditor.hidden) return;
     if (n > MOST_CELLS) {
-      this.maskEditor.replaceChildren(element("p", "", `A mask is drawn cell by cell for up to ${MOST_CELLS} tokens; this input has ${n}.`));
+      this.maskEditor.replaceChildren(element("p", "", `A mask can be drawn cell by cell for up to ${MOST_CELLS} tokens; this input has ${n}.`));
       return;
     }
     const site = this.live.model.sites.findLast(({ kind }) => kind !== "cross_attn"), words = this.labels(site, "key");
@@ -339,7 +339,7 @@ export class LivePage {
     this.view.update(packed);
   }
 
-  drawBlank(panel) { // the shape of the map, with nothing in it: a cell can be clicked as a guess
+  drawBlank(panel) { // an empty map whose cells can be clicked as a guess
     const { site } = this, [queries, keys] = [this.labels(site, "query"), this.labels(site, "key")];
     const table = cellTable(queries, keys, (query, key) => {
       const cell = button("", () => {
@@ -375,12 +375,12 @@ export class LivePage {
     this.scene.update(sceneBytes(run, model, (stack) => this.tokens(stack), answers, this.colours, edit));
   }
 
-  words() { // the input as its words, or its characters
+  words() { // the input as words or characters
     const { live, state } = this, { source } = live.parse(state.input), text = live.written(source), words = live.model.continues ? Array.from(text) : text.split(" ");
     return words.length === source.length ? words : [];
   }
 
-  replaceToken({ at, text }) { // a word of the input in its place; an empty one is taken out
+  replaceToken({ at, text }) { // replace a word of the input; an empty text removes it
     const words = this.words();
     words.splice(at, 1, ...(text ? [text] : []));
     this.show({ input: words.join(this.live.model.continues ? "" : " "), replace: {}, query: null, key: null });
@@ -400,10 +400,10 @@ export class LivePage {
     this.drawPicker(labels, query, Math.max(0, key));
     this.matrices.root.hidden = !data;
     if (data) this.matrices.update(data);
-    else this.picker.append(element("p", "", `A row of ${keys} keys is too long to be written out; take a shorter input.`));
+    else this.picker.append(element("p", "", `A row of ${keys} keys is too long to be shown; use a shorter input.`));
   }
 
-  drawPicker(labels, query, key) { // the head and the cell by menus
+  drawPicker(labels, query, key) { // menus for the head and the cell
     const { sites } = this.live.model, { layer, head } = this.state;
     const heads = Array.from({ length: sites[layer].heads }, (_, at) => `head ${at + 1}`);
     const numbered = (side) => labels(side).map((word, at) => `${at} ${word}`), show = (part) => this.show(part, { isOther: true });
@@ -426,7 +426,7 @@ export class LivePage {
   }
 }
 
-function cellTable(queries, keys, cellOf) { // a table of queries by keys; `cellOf(query, key)` makes what stands in a cell
+function cellTable(queries, keys, cellOf) { // a table of queries by keys; `cellOf(query, key)` returns the content of a cell
   const table = element("table"), body = table.createTBody();
   table.createTHead().insertRow().append(element("td"), ...keys.map((word) => element("th", "", word)));
   queries.forEach((word, query) => {
@@ -443,7 +443,7 @@ function row(name, parts) {
   return [element("span", "whose", name), box];
 }
 
-// The head that is opened first: the one whose queries each look most at one key, other than the first.
+// The head that is selected first: the one with the largest mean of each query's largest weight, without the first key.
 function sharpest({ sites }, { trace }) {
   let best = { layer: 0, head: 0, share: -1 };
   sites.forEach(({ path }, layer) => {

@@ -1,4 +1,4 @@
-// Where each matrix stands, and how each of its numbers is computed: plain values in, plain values out.
+// The layout of the matrices, and the computation of their numbers: plain values in, plain values out.
 
 const GAP = 26, HEAD = 56, BETWEEN = 16, SUMS = 58;
 const LEAST = 36, NARROWEST = 30, WIDEST = 88; // widths of a cell
@@ -6,7 +6,7 @@ const LEAST = 36, NARROWEST = 30, WIDEST = 88; // widths of a cell
 const labelWidth = (matrix) => Math.min(100, 14 + 7 * Math.max(...matrix.rows.map((name) => name.length)));
 const isNamed = (line, at) => !at || String(line[at].rows) !== String(line[at - 1].rows);
 const tail = (matrix) => (matrix.sums ? SUMS : 0);
-const aside = (line, at) => (at ? GAP : 0) + (isNamed(line, at) ? labelWidth(line[at]) : 0) + tail(line[at]); // all but the cells
+const aside = (line, at) => (at ? GAP : 0) + (isNamed(line, at) ? labelWidth(line[at]) : 0) + tail(line[at]); // everything but the cells
 const slot = (matrix, cell) => Math.max(matrix.columns.length * cell, 7.4 * matrix.title.length, 6.2 * matrix.about.length);
 const lineWidth = (line, cell) => line.reduce((sum, matrix, at) => sum + aside(line, at) + slot(matrix, cell), 0);
 
@@ -51,7 +51,7 @@ export function termsOf(find, matrix, r, c) {
   return { terms, sum, divide };
 }
 
-// What is computed for a row, part by part: a cell of a product, the `slow` one in detail, or a whole row of a softmax or a mixture.
+// The acts that compute a row: the cells of a product (the `slow` one in detail), or a whole row of a softmax or weighted sum.
 export function actsOf(matrices, row, slow) {
   const acts = [];
   for (const matrix of matrices) {
@@ -62,7 +62,7 @@ export function actsOf(matrices, row, slow) {
   return acts;
 }
 
-// How far an act has to be for a number of its row to be there.
+// The progress of an act from which a number of its row is shown.
 export function shownFrom(act, c) {
   return act.matrix.made.op === "softmax" ? 0.6 + (0.35 * c) / act.matrix.columns.length : 0.9;
 }

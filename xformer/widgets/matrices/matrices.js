@@ -1,20 +1,20 @@
-// The matrices of an attention with their numbers. A click on a number shows how it is computed, with its factors; Play does
-// so for a whole row. Words and the numbers of their vectors can be changed where they stand.
+// The matrices of an attention computation with their numbers. Clicking a number shows how it is computed; Play does so for a
+// whole row. Words and the numbers of their vectors can be edited in place.
 
 import { contrast, element, palette, parse, theme } from "../shared.js";
 import { actsOf, layOut, shownFrom, termsOf, written } from "./layout.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const played = new Set(); // the steps that have played by themselves since the page was loaded
+const played = new Set(); // the steps that have been played automatically since the page was loaded
 
 const FRAME = `
     <div class="stage"><svg role="application" tabindex="0"
-      aria-label="Matrices with their numbers. Arrow keys move from number to number, Enter shows how one is computed or changes it."></svg></div>
+      aria-label="Matrices with their numbers. Arrow keys move from number to number, Enter shows how one is computed, or edits it."></svg></div>
     <div class="work">
       <div class="controls">
         <button class="back" type="button" aria-label="One part back">‹</button>
         <button class="play" type="button">Play</button>
-        <button class="next" type="button" aria-label="One part on">›</button>
+        <button class="next" type="button" aria-label="One part forward">›</button>
         <span class="says" role="status"></span>
       </div>
       <div class="sum"></div>
@@ -46,7 +46,7 @@ function lookOf(root, colours) {
 export class Matrices {
   constructor(parent) {
     this.root = element("div", "matrices");
-    this.root.innerHTML = FRAME; // no text of a visitor is in it
+    this.root.innerHTML = FRAME; // trusted, without user input
     parent.append(this.root);
     this.find = (name) => this.root.querySelector(name);
     this.svg = this.find("svg");
@@ -66,7 +66,7 @@ export class Matrices {
     this.observer.observe(this.root);
   }
 
-  // Show other numbers. A row that the visitor chose comes back with the same ones, and the animation goes on.
+  // Show other numbers. If they are unchanged, the selected row is kept and the animation continues.
   update(data) {
     const { row, ...rest } = data, text = JSON.stringify(rest);
     if (text !== this.text) {
@@ -85,7 +85,7 @@ export class Matrices {
       this.fit();
       if (!this.isQuiet && !played.has(data.step)) this.playRow();
       played.add(data.step);
-    } else this.fit(); // the theme may be another one
+    } else this.fit(); // the theme may have changed
     if (row !== this.row && row < this.matrix(this.at.name).rows.length) this.at.r = row;
     this.row = row;
   }
@@ -96,7 +96,7 @@ export class Matrices {
     this.root.remove();
   }
 
-  // Draw all that does not change while something is computed.
+  // Draw everything that does not change during the animation.
   fit() {
     if (!this.data) return;
     this.width = this.root.clientWidth;
@@ -153,7 +153,7 @@ export class Matrices {
 
   get end() { return this.acts.reduce((sum, act) => sum + act.seconds, 0); }
 
-  // The act that is under way, and how far it is.
+  // The current act and its progress.
   current() {
     let before = 0;
     for (const act of this.acts) {
@@ -180,7 +180,7 @@ export class Matrices {
     this.find(".play").textContent = this.isPlaying ? "Pause" : isOver ? "Play row" : "Play";
   }
 
-  // The numbers that are read, and those that are made of them.
+  // Frame the numbers that are read and those that are computed.
   drawFrames(act) {
     this.frames.replaceChildren();
     const { cell, row, places } = this.place;
@@ -208,17 +208,17 @@ export class Matrices {
     const [text, nodes] = act ? { product: product, softmax: softmax, mix: mix }[act.matrix.made.op](this, act, part) : [this.readOut(), []];
     if (says.textContent !== text) says.textContent = text;
     place.replaceChildren(...nodes);
-    place.setAttribute("aria-hidden", "true"); // the sentence says it
+    place.setAttribute("aria-hidden", "true"); // the sentence describes it
   }
 
   readOut() {
     const matrix = this.matrix(this.at.name), { r, c } = this.at;
-    if (c < 0) return matrix.rows[r] ? `${matrix.rows[r]}: Enter changes this word.` : "Enter adds a word.";
-    const how = matrix.editable && this.data.words ? " Enter or a click changes it." : "";
+    if (c < 0) return matrix.rows[r] ? `${matrix.rows[r]}: press Enter to change this word.` : "Press Enter to add a word.";
+    const how = matrix.editable && this.data.words ? " Press Enter or click to change it." : "";
     return `${matrix.name}[${matrix.rows[r]}, ${matrix.columns[c]}] = ${written(matrix.values[r][c])}.${how}`;
   }
 
-  // Show how the number at hand is computed: at once, or as it goes.
+  // Show how the selected number is computed, at once or animated.
   show(plays = false) {
     const { name, r, c } = this.at, matrix = this.matrix(name);
     this.acts = matrix.made && c >= 0 ? [{ matrix, r, c: matrix.made.op === "product" ? c : null, seconds: matrix.made.op === "product" ? 2.6 : 3.8 }] : [];
@@ -259,7 +259,7 @@ export class Matrices {
     this.draw();
   }
 
-  // To the end of the act before, or of this one; from a single number to those of its row.
+  // Step to the end of the previous or current act; from a single number, continue with those of its row.
   step(by) {
     if (this.acts.length < 2) {
       this.acts = this.actsOfRow();
@@ -305,7 +305,7 @@ export class Matrices {
     event.preventDefault();
   }
 
-  // A box over the word or the number at hand.
+  // Open an input field over the selected word or number.
   edit() {
     if (!this.data.words) return;
     this.show();
@@ -363,7 +363,7 @@ function inRow(...parts) {
   return node;
 }
 
-const MOST_TERMS = 8; // of more products the largest are written out
+const MOST_TERMS = 8; // largest number of products that are written out
 
 // A cell of a product: the products of its factors, one by one, then their sum.
 function product(view, { matrix, r, c }, part) {
@@ -390,7 +390,7 @@ function product(view, { matrix, r, c }, part) {
   return [`${text}${divide === 1 ? "" : ` ÷ ${written(divide)}`} = ${written(value)}`, nodes];
 }
 
-// A row of a softmax: e to the power of each score, their sum, and each one's share of it.
+// A row of a softmax: the exponentials of the scores, their sum, and the quotients.
 function softmax(view, { matrix, r }, part) {
   const of = view.matrix(matrix.made.of), scores = of.values[r];
   const raised = scores.map((score) => (score === null ? 0 : Math.exp(score)));
@@ -415,12 +415,12 @@ function softmax(view, { matrix, r }, part) {
   return [`${matrix.name}, row ${quoted(matrix.rows[r])}: e to the power of each score, divided by their sum`, [table]];
 }
 
-// A row of a mixture: each vector times its weight, one by one, then their sum.
+// A row of a weighted sum: each vector times its weight, one by one, then their sum.
 function mix(view, { matrix, r }, part) {
   const { left, right } = matrix.made, [a, b] = [view.matrix(left), view.matrix(right)];
   const weights = a.values[r], n = weights.length;
   const table = element("div", "table");
-  const width = matrix.columns.length; // those that are drawn
+  const width = matrix.columns.length; // the columns that are drawn
   const wide = width <= 5 && view.width > 640;
   table.style.gridTemplateColumns = `auto auto auto repeat(${width * (wide ? 2 : 1)}, minmax(3rem, auto))`;
   weights.forEach((weight, j) => {

@@ -1,23 +1,23 @@
-// The scene: one run of a model from its tokens to its answers, as an animation that can be played, paused and stepped through.
+// The scene: an animation of one run of a model, from its tokens to its answers.
 //
 //   const scene = new Scene(element);
-//   scene.send = (event) => …;        // { open: { screen, head } } after a click, { edit: { at, text } } after a token was changed
-//   scene.update(bytes);              // what `scene_data` packed
+//   scene.send = (event) => …;        // { open: { screen, head } } after a click, { edit: { at, text } } after an edited token
+//   scene.update(bytes);              // packed by `scene_data`
 //
-// Every number that is drawn is one of the run. `partsOf` has the times, `layOut` the places, and `paint` draws a moment.
+// All numbers are from the run. `partsOf` defines the timing, `layOut` the layout, and `paint` draws one frame.
 
 import { Animation } from "../animation.js";
 import { headerOf, palette, theme } from "../shared.js";
 
 const SECONDS = { tokens: 0.6, embed: 0.9, position: 0.9, attention: 1.1, feed: 0.7, answer: 0.9 };
-const FASTEST = 0.16; // seconds a part of a deep model takes at least
-const WHOLE = 16; // seconds that a run of a deep model takes at most
+const FASTEST = 0.16; // shortest duration of a part, in seconds
+const WHOLE = 16; // longest duration of a run, in seconds
 const NARROW = 640; // px
-const GHOST = 0.13; // how much is seen of what the run has not reached yet
+const GHOST = 0.13; // opacity of parts that the run has not reached
 
 function read(bytes) {
   const [header, packed] = headerOf(bytes);
-  const body = packed.slice(); // a copy, so that numbers are aligned
+  const body = packed.slice(); // a copy, for alignment
   for (const stack of header.stacks) {
     for (const column of [...stack.columns, ...stack.layers.map((layer) => layer.after).filter(Boolean)]) {
       column.values = new Float32Array(body.buffer, column.at, stack.tokens.length * column.dimensions.length);
@@ -30,20 +30,20 @@ function read(bytes) {
   return header;
 }
 
-// The parts of a run in their order, each with the seconds that it takes.
+// The parts of a run in order, with their durations in seconds.
 function partsOf(scene) {
   const parts = [];
   scene.stacks.forEach((stack, s) => {
-    parts.push({ kind: "tokens", s, says: stack.name === "decoder" && s > 0 ? "The decoder reads what was written so far" : "The input is cut into tokens" });
+    parts.push({ kind: "tokens", s, says: stack.name === "decoder" && s > 0 ? "The decoder reads the tokens written so far" : "The input is cut into tokens" });
     if (stack.columns.length) parts.push({ kind: "embed", s, says: `Each token becomes a vector of ${stack.columns[0].width} numbers` });
     if (stack.columns.length > 1) parts.push({ kind: "position", s, says: "The vector of its position is added" });
     stack.layers.forEach((layer, l) => {
       layer.attention.forEach((part, a) => {
-        const across = part.kind === "cross_attn" ? " over what the encoder wrote" : "";
+        const across = part.kind === "cross_attn" ? " over the encoder output" : "";
         const heads = `${part.heads} head${part.heads > 1 ? "s" : ""}`;
         parts.push({ kind: "attention", s, l, a, says: `Layer ${l + 1} · attention${across}: ${heads} move information between tokens` });
       });
-      if (layer.fed) parts.push({ kind: "feed", s, l, says: `Layer ${l + 1} · feed-forward: each vector is changed by itself` });
+      if (layer.fed) parts.push({ kind: "feed", s, l, says: `Layer ${l + 1} · feed-forward: each vector is updated separately` });
     });
   });
   if (scene.answers.length) parts.push({ kind: "answer", s: scene.stacks.length - 1, says: "The last vectors become probabilities" });
@@ -58,7 +58,7 @@ function partsOf(scene) {
   return parts;
 }
 
-// Where everything stands, in CSS pixels of the canvas.
+// The layout, in CSS pixels of the canvas.
 function layOut(scene, width) {
   const isNarrow = width < NARROW;
   const rows = Math.max(...scene.stacks.map((stack) => stack.tokens.length), 1);
@@ -71,7 +71,7 @@ function layOut(scene, width) {
   const layers = scene.stacks.reduce((sum, stack) => sum + stack.layers.length, 0);
   const isDeep = layers > 8;
   const strip = isNarrow ? 22 : isDeep ? 56 : 72;
-  const areFew = isNarrow || (scene.stacks.length > 1 && width < 1200); // only what enters the first layer
+  const areFew = isNarrow || (scene.stacks.length > 1 && width < 1200); // only the input of the first layer
   const stripsOf = (stack) => (isNarrow && isDeep ? [] : areFew ? stack.columns.slice(-1) : stack.columns);
   let fixed = answers + 8;
   for (const stack of scene.stacks) fixed += chip + 10 + stripsOf(stack).length * (strip + 14);
@@ -93,7 +93,7 @@ function layOut(scene, width) {
     place.stacks.push(at);
   });
   place.answers = x + 8;
-  // The heads of a layer stand below its part of the stream, in as few columns as have room.
+  // The heads of a layer are below its part of the stream, in the number of columns that makes them largest.
   const heads = Math.max(...scene.stacks.flatMap((stack) => stack.layers.map((layer) => sum(layer.attention, (part) => part.drawn))), 1);
   const room = each - 6;
   let columns = 1;
@@ -104,7 +104,7 @@ function layOut(scene, width) {
   place.thumbColumns = columns;
   place.headsTop = place.bottom + 24;
   place.height = place.headsTop + lines * (place.thumb + 3) + 4;
-  place.every = Math.ceil((isDeep ? 26 : 50) / each); // every so many layers has its number
+  place.every = Math.ceil((isDeep ? 26 : 50) / each); // distance between numbered layers
   place.isDeep = isDeep;
   return place;
 }
@@ -112,7 +112,7 @@ function layOut(scene, width) {
 const sum = (list, of) => list.reduce((total, one) => total + of(one), 0);
 const ease = (p) => 1 - (1 - p) ** 3;
 
-// Draw the run as far as the clock is, and return the regions that can be pointed at.
+// Draw the run up to the current time and return the interactive regions.
 function paint(context, scene, place, clock, look, pointed) {
   const regions = [];
   const { row, top } = place;
@@ -169,7 +169,7 @@ function paint(context, scene, place, clock, look, pointed) {
     }
     title(scene.stacks.length > 1 ? stack.name : "tokens", at.chip, at.chipWidth, read);
 
-    // The stream: a line for each token, from its vector to its answer.
+    // The stream: one line per token, from its vector to its answer.
     const last = at.layers.at(-1);
     const from = at.columns.length ? at.columns.at(-1).x : at.chip + at.chipWidth;
     const reached = streamEnd(scene, place, clock, s), end = last ? last.x + last.width : from;
@@ -245,13 +245,13 @@ function paint(context, scene, place, clock, look, pointed) {
       if (l % place.every === 0) title(place.isDeep ? `${l + 1}` : `layer ${l + 1}`, spot.x, spot.width, 1);
     });
     if (last) {
-      const words = scene.stacks.length > 1 ? `${stack.name} heads` : "heads: who looks at whom";
+      const words = scene.stacks.length > 1 ? `${stack.name} heads` : "heads: attention patterns";
       text(words, at.layers[0].x + 2, place.bottom + 12, { colour: look.faint });
     }
   });
 
   const said = doneOf("answer", scene.stacks.length - 1);
-  if (scene.answers.length) { // before the run has reached it, an answer is an empty bar
+  if (scene.answers.length) { // an answer is an empty bar until the run reaches it
     const wide = place.width - place.answers - 4;
     title(scene.continues ? "next token" : "answer", place.answers, wide, Math.max(0.5, said));
     for (const answer of answersShown(scene)) {
@@ -279,13 +279,13 @@ function paint(context, scene, place, clock, look, pointed) {
   return regions;
 }
 
-// The place in the input of a token that can be changed, with its text; null where it cannot.
+// The index and text of an editable token, or null.
 function editOf({ edit }, token) {
   const at = edit ? token - edit.first : -1;
   return at >= 0 && at < edit.texts.length ? { at, text: edit.texts[at] } : null;
 }
 
-// Of a text that goes on, the likeliest next tokens stand there as a list; of any other input, one answer a token.
+// For a text to continue, a list of the likeliest next tokens; for other inputs, one answer per output.
 function answersShown(scene) {
   if (!scene.continues) {
     return scene.answers.map((answer) => ({ ...answer, isList: answer.row === null }));
@@ -296,10 +296,10 @@ function answersShown(scene) {
 
 function sentenceOf(answer, token, share) {
   const right = answer.answer === null || answer.is_right ? "" : ` The right answer is ${answer.answer}.`;
-  return `${token}: ${share}.${answer.is_right === null ? "" : right} Click to see when it is decided.`;
+  return `${token}: ${share}.${answer.is_right === null ? "" : right} Click to see at which layer it is decided.`;
 }
 
-// How far to the right the vectors of a stack have come.
+// The x that the vectors of a stack have reached.
 function streamEnd(scene, place, clock, s) {
   const at = place.stacks[s];
   let x = 0;
@@ -317,8 +317,8 @@ function streamEnd(scene, place, clock, s) {
   return x;
 }
 
-// The attention of a layer: a curve from each key to each query, as strong as the weight; of the head that is pointed at, else
-// the mean of all.
+// The attention of a layer: a curve from each key to each query, weighted by attention; of the hovered head, or else the mean
+// of all heads.
 function arcs(context, scene, place, part, s, spot, done, look, pointed, shift) {
   if (!done) return;
   const [rows, keys] = part.shape;
@@ -346,7 +346,7 @@ function arcs(context, scene, place, part, s, spot, done, look, pointed, shift) 
   context.globalAlpha = 1;
 }
 
-// What a part adds to each vector: a dot as large as its share of the vector's length.
+// The norm of what a part adds to each vector, relative to the vector's, as the size of a dot.
 function dots(context, place, shares, x, done, colour, isSquare, alpha) {
   const { row, top, isDeep } = place;
   const middle = (r) => top + (r + 0.5) * row;
@@ -362,7 +362,7 @@ function dots(context, place, shares, x, done, colour, isSquare, alpha) {
   context.globalAlpha = 1;
 }
 
-// The small picture of each head, made once.
+// The cached thumbnail of each head.
 function pictures(colour) {
   const made = new Map();
   return (part, head) => {
@@ -409,7 +409,7 @@ function lookOf(root, scene) {
 }
 
 const FIELD = `<input class="edit" autocomplete="off" spellcheck="false" aria-label="Text of the token" hidden>`;
-const TIME = `<input class="time" type="range" min="0" max="1000" value="0" aria-label="How far the run is">`;
+const TIME = `<input class="time" type="range" min="0" max="1000" value="0" aria-label="Progress of the run">`;
 
 export class Scene extends Animation {
   least = 280;
@@ -457,7 +457,7 @@ export class Scene extends Animation {
     else if (region.target) this.send({ open: region.target });
   }
 
-  edit(region) { // change a token in its place
+  edit(region) { // edit a token in place
     const field = this.find(".edit");
     this.pause();
     this.find(".tip").hidden = true;
@@ -489,7 +489,7 @@ function valueAt(region) {
 }
 
 function summary(scene) {
-  if (!scene.answers.length) return "This model gives vectors and no prediction.";
+  if (!scene.answers.length) return "This model returns vectors, no predictions.";
   if (scene.continues) {
     const [token, p] = scene.answers.at(-1).said[0];
     return `Likeliest next token: ${token} with ${(100 * p).toFixed(0)} %`;

@@ -1,14 +1,14 @@
-// The likeliest tokens of the chosen step: the probabilities of all models on one scale.
+// Bars of the likeliest tokens at the selected step, all models on one scale.
 
 import { element } from "../shared.js";
 import { judged, letter } from "./timeline.js";
 
-const ROWS = 4; // as many at every step, so that nothing moves below
-const LINE = 16, THIN_LINE = 12; // pixels of a bar; thin where a frame has to hold many
+const ROWS = 4; // the same at every step, so that the layout does not jump
+const LINE = 16, THIN_LINE = 12; // height of a bar in pixels; thin if a frame holds many
 const LEAST = 0.001;
 const fixed = (p) => (p !== 0 && p < 0.0005 ? "< 0.001" : p.toFixed(3));
 
-function tokensAt({ data, at, isFramed }) { // the predicted and right ones, then the likeliest; in the order of their probability
+function tokensAt({ data, at, isFramed }) { // predicted and right tokens first, then the likeliest; sorted by probability
   const best = new Map(), keep = new Set();
   const add = (token, p) => best.set(token, Math.max(best.get(token) ?? 0, p));
   for (const model of data.models) {

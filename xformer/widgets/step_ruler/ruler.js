@@ -1,11 +1,11 @@
-// Steps through the predictions of several models: buttons, the timeline, and the likeliest tokens of the chosen step.
+// Steps through the predictions of several models: buttons, the timeline, and the likeliest tokens of the selected step.
 
 import { element, parse } from "../shared.js";
 import { drawBars } from "./bars.js";
 import { Timeline, judged, letter } from "./timeline.js";
 
-const SPEEDS = [["½×", 1600], ["1×", 800], ["2×", 400], ["4×", 200]]; // milliseconds a step
-const REST = 220; // milliseconds after which a step counts as rested on
+const SPEEDS = [["½×", 1600], ["1×", 800], ["2×", 400], ["4×", 200]]; // milliseconds per step
+const REST = 220; // milliseconds after which a step is reported to the server
 
 function button(className, text, label, click) {
   const node = element("button", className, text);
@@ -24,7 +24,7 @@ export class StepRuler {
     const bar = element("div", "controls"), stage = element("div", "stage");
     this.playButton = button("play", "▶ Play", "", () => (this.playing ? this.pause(true) : this.play()));
     this.back = button("small", "‹", "one step back (←)", () => this.go(this.at - 1));
-    this.next = button("small", "›", "one step on (→)", () => this.go(this.at + 1));
+    this.next = button("small", "›", "one step forward (→)", () => this.go(this.at + 1));
     this.step = element("span", "step");
     this.toDivergence = button("", "", "", () => this.go(this.data.divergence));
     this.toDivergence.title = "go to the first step with different predictions (D)";
@@ -57,27 +57,27 @@ export class StepRuler {
     if (!data || !Array.isArray(data.models) || !data.models.length) return;
     const text = JSON.stringify(data);
     this.data = data;
-    if (this.order !== data.order) { // Python says where to go: a link, other models, another input
+    if (this.order !== data.order) { // Python sets the step: a link, other models, another input
       this.order = data.order;
       this.pause(false);
       this.at = Math.max(0, Math.min(data.start, this.last));
       clearTimeout(this.resting);
     }
-    if (text === this.text && this.drawnIn === this.theme()) return; // a rerun that changed nothing
+    if (text === this.text && this.drawnIn === this.theme()) return; // a rerun without changes
     this.text = text;
     this.draw();
   }
 
   theme() { return getComputedStyle(this.root).getPropertyValue("--st-background-color").trim() || "#fff"; }
 
-  draw() { // everything: other models, theme or size
+  draw() { // everything, after a change of models, theme or size
     this.width = this.root.clientWidth;
     if (!this.width) return;
     this.drawnIn = this.theme();
     const [r, g, b] = parse(this.drawnIn);
     this.dark = 0.2126 * r + 0.7152 * g + 0.0722 * b < 110;
     this.isFramed = getComputedStyle(this.root).getPropertyValue("--in-frame").trim() !== "";
-    this.bars.hidden = !this.data.detail || (this.isFramed && window.innerHeight <= 600); // nobody scrolls a slide
+    this.bars.hidden = !this.data.detail || (this.isFramed && window.innerHeight <= 600); // slides do not scroll
     this.timeline.draw(this);
     this.drawStep();
   }
@@ -102,7 +102,7 @@ export class StepRuler {
     this.speedButton.title = "speed of Play";
   }
 
-  describe() { // the step in words, for a screen reader
+  describe() { // the step in words, for screen readers
     const { data, at } = this, says = data.models.map((model) => at >= model.predicted.length ? `${letter(model.name)} has ended`
       : `${letter(model.name)} predicts ${data.labels[model.predicted[at]]}, ${judged(model, at) ? (model.answer[at] === model.predicted[at] ? "right, " : "wrong, ") : ""}probability ${model.probability[at].toFixed(2)}`);
     return `step ${at} of ${this.last}${at === data.divergence ? ", the first difference" : ""}: ${says.join("; ")}`;
@@ -119,7 +119,7 @@ export class StepRuler {
     event.preventDefault();
   }
 
-  go(step) { // a visitor goes to a step
+  go(step) { // by the user
     this.pause(false);
     this.show(step);
     this.rest();
@@ -157,7 +157,7 @@ export class StepRuler {
     if (reports) this.rest();
   }
 
-  rest() { // report a step to the server once the ruler rests on it; a fast play goes on before that
+  rest() { // report a step to the server once the ruler rests on it; not during fast playback
     clearTimeout(this.resting);
     if (this.playing && SPEEDS[this.speed][1] < 3 * REST) return;
     this.resting = setTimeout(() => {

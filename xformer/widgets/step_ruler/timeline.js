@@ -1,8 +1,8 @@
-// One picture of all steps: the input, the right answer, what each model predicts, how unsure it is, and how far two are apart.
+// All steps as one drawing: the input, the right answer, the predictions of each model, their entropy, and pairwise divergence.
 
 import { element } from "../shared.js";
 
-export const letter = (name) => name.split(" ")[0]; // models are called "A · …"
+export const letter = (name) => name.split(" ")[0]; // models are named "A · …"
 export const judged = (model, step) => model.has_right_answer && step < model.answer.length;
 
 const svg = (tag, attributes, className = "", text) => {
@@ -12,12 +12,12 @@ const svg = (tag, attributes, className = "", text) => {
   if (text !== undefined) node.textContent = text;
   return node;
 };
-const NARROW = 560, WIDE_NAME = 158, NARROW_NAME = 84; // pixels; in a narrow window letters stand for the names
+const NARROW = 560, WIDE_NAME = 158, NARROW_NAME = 84; // pixels; in a narrow window, names are abbreviated to letters
 const MIN_CELL = 32, MAX_CELL = 150, LETTER = 8.2;
 const DASHES = ["", "8 3", "3 3", "8 3 2 3", "2 2", "12 4"];
 const SIZES = { flag: 18, rail: 40, given: 34, lane: 38, curve: 84 }, FRAMED = { flag: 18, rail: 36, given: 29, lane: 31, curve: 56 };
 const CURVES = {
-  entropy: ["uncertainty", "bits", "entropy of the prediction: 0 is certain, 1 bit a coin toss", "entropy"],
+  entropy: ["uncertainty", "bits", "entropy of the prediction: 0 is certain, 1 bit is a coin toss", "entropy"],
   kl: ["difference", "nats", "KL divergence of the second model's prediction from the first's: 0 where they are equal", "KL"],
 };
 
@@ -30,7 +30,7 @@ export class Timeline {
     this.slider = element("div", "slider");
     this.slider.tabIndex = 0;
     for (const [name, value] of [["role", "slider"], ["aria-label", "step that is shown"], ["aria-valuemin", "0"]]) this.slider.setAttribute(name, value);
-    this.picture = svg("svg", { "aria-hidden": "true" }); // the slider says it in words
+    this.picture = svg("svg", { "aria-hidden": "true" }); // the slider describes it in words
     this.sheet.append(this.picture, this.slider);
     this.scroller.append(this.sheet);
     this.root.append(this.names, this.scroller);
@@ -50,7 +50,7 @@ export class Timeline {
 
   draw(ruler) {
     const { data } = ruler, steps = ruler.last + 1, size = ruler.isFramed ? FRAMED : SIZES;
-    const answers = data.models.some((model) => model.answer.length); // after the end of a text nothing is known to be right
+    const answers = data.models.some((model) => model.answer.length); // there is none after the end of a text
     const columns = Math.max(steps, answers ? data.reads.length : 0);
     const name = ruler.width < NARROW ? NARROW_NAME : WIDE_NAME;
     this.root.style.flexBasis = `${Math.max(560, name + 44 * columns)}px`;
@@ -85,7 +85,7 @@ export class Timeline {
     Object.assign(this.slider.style, { top: `${size.flag}px`, height: `${size.rail}px`, width: `${steps * this.cell}px` });
   }
 
-  label(height, text, hue, title) { // the name of a lane, at its left
+  label(height, text, hue, title) { // the name of a lane, to its left
     const row = element("div", "name");
     row.style.height = `${height}px`;
     if (hue) { const dot = element("span", "dot"); dot.style.background = hue; row.append(dot); }
@@ -159,7 +159,7 @@ export class Timeline {
     this.y += height;
   }
 
-  drawBackground(data, width) { // the chosen step, where the models differ first, and where they have read different tokens
+  drawBackground(data, width) { // the selected step, the first difference, and the steps at which the models have read different tokens
     const first = Math.min(...data.pairs.map((pair) => { const i = pair.same_context.indexOf(false); return i < 0 ? Infinity : i; }));
     if (Number.isFinite(first)) {
       const hatch = svg("pattern", { id: "sr-hatch", width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });

@@ -1,12 +1,12 @@
-// The state of one player: its packed film (xformer/viz/timeline.py), the frame that is shown, whether it plays or follows a run.
+// The state of a player: its packed timeline (xformer/viz/timeline.py), the shown frame, and whether it plays or follows a run.
 
 import { contrast, element, hatching, headerOf, luminance, mix, palette, parse } from "../shared.js";
 
 const still = matchMedia("(prefers-reduced-motion: reduce)");
-const NEW_FRAMES_PER_SECOND = 14; // with which frames that have just come are caught up with
-export const SPEEDS = [["½×", 3], ["1×", 6], ["2×", 12], ["4×", 24]]; // frames a second
+const NEW_FRAMES_PER_SECOND = 14; // speed at which new frames are caught up with
+export const SPEEDS = [["½×", 3], ["1×", 6], ["2×", 12], ["4×", 24]]; // frames per second
 
-// A code of a weight is 0..253 on the scale from 0 to 1, 254 not a number, 255 masked.
+// Weights are encoded as 0…253 on the scale from 0 to 1; 254 is not a number, 255 masked.
 class Film {
   constructor(bytes) {
     const [header, body] = headerOf(bytes);
@@ -25,7 +25,7 @@ class Film {
 
   scoreOf(frame, layer, head) { return this.frames[frame].scores[layer]?.[head]; }
   headName(layer, head) { return `${this.layers[layer].title} · head ${head + 1}`; }
-  nearest(step) { // the frame that shows the last weights at or before a step, or the first frame
+  nearest(step) { // the last frame at or before a step, or the first frame
     let found = 0;
     this.frames.forEach((frame, i) => { if (frame.step <= step) found = i; });
     return found;
@@ -34,13 +34,13 @@ class Film {
 
 export class Base {
   constructor(parent) {
-    this.at = 0;            // the frame that is shown
-    this.follows = true;    // goes to the newest frame by itself
+    this.at = 0;            // the shown frame
+    this.follows = true;    // whether it moves to the newest frame automatically
     this.playing = false;
     this.speed = 1;
-    this.chosen = null;     // [layer, head] that the visitor enlarged
+    this.chosen = null;     // [layer, head] enlarged by the user
     this.order = null;
-    this.want = null;       // the step that Python asked for, until the visitor moves
+    this.want = null;       // the step requested by Python, until the user moves
     this.root = element("div", "tp");
     this.build();
     parent.append(this.root);
@@ -63,19 +63,19 @@ export class Base {
     const step = this.want ?? (old && old.frames[this.at] ? old.frames[this.at].step : null);
     this.film = film;
     if (this.chosen && !(this.chosen[0] < film.layers.length && this.chosen[1] < film.layers[this.chosen[0]].heads)) this.chosen = null;
-    if (this.order !== film.order) { // Python says where to go: a link, another run, a button
+    if (this.order !== film.order) { // Python sets the step: a link, another run, a button
       this.order = film.order;
       this.follows = film.target === null;
-      this.want = film.target; // frames near it may still be on their way
+      this.want = film.target; // its frame may not have arrived yet
       this.pause(false);
       this.at = film.target === null ? film.last : film.nearest(film.target);
-    } else if (step !== null) this.at = film.nearest(step); // frames may have come in between
+    } else if (step !== null) this.at = film.nearest(step); // frames may have been inserted before it
     this.at = Math.max(0, Math.min(this.at, film.last));
     this.draw();
     if (this.follows && !this.playing && this.at < film.last) this.catchUp();
   }
 
-  catchUp() { // show the frames that are new one after the other, quickly
+  catchUp() { // show new frames one after the other, quickly
     if (still.matches) return this.show(this.film.last);
     clearTimeout(this.timer);
     const behind = this.film.last - this.at;
@@ -91,7 +91,7 @@ export class Base {
     this.drawFrame();
   }
 
-  go(frame) { // a visitor goes to a frame
+  go(frame) { // by the user
     this.pause(false);
     this.follows = false;
     this.want = null;
@@ -119,13 +119,13 @@ export class Base {
     tick();
   }
 
-  pause(says) {
+  pause(reports) {
     clearTimeout(this.timer);
     if (!this.playing) return;
     this.playing = false;
     if (this.at === this.film.last && this.film.live) this.follows = true;
     this.drawControls();
-    if (says) this.rest();
+    if (reports) this.rest();
   }
 
   followAgain() {
@@ -136,7 +136,7 @@ export class Base {
     this.rest();
   }
 
-  rest() { // tell the server where the player rests, once it does
+  rest() { // report the frame to the server once the player rests
     clearTimeout(this.resting);
     this.resting = setTimeout(() => {
       if (this.playing) return;
@@ -147,7 +147,7 @@ export class Base {
 
   get head() { return this.chosen ?? this.film.best; }
 
-  draw() { // everything: new frames, theme or size
+  draw() { // everything, after new frames or a change of theme or size
     this.width = this.root.clientWidth;
     if (!this.width || !this.film.frames.length) return;
     this.readTheme();

@@ -1,4 +1,4 @@
-// The player's elements, and what they listen to: play, speed, a pointer on the ruler, the keyboard, the heads.
+// The player's elements and event handlers: playback, speed, ruler, keyboard and heads.
 
 import { element } from "../shared.js";
 import { SPEEDS } from "./base.js";
@@ -16,7 +16,7 @@ export const Controls = (Base) => class extends Base {
     title.append(this.dot, this.name, this.score, this.telling);
     const stage = element("div", "stage");
     stage.append(this.large);
-    this.hint = "Point at a cell for its weight; click a small head to enlarge it.";
+    this.hint = "Hover over a cell to read its weight; click a thumbnail to enlarge it.";
     this.readout = element("div", "readout", this.hint);
 
     const bar = element("div", "controls");
@@ -24,7 +24,7 @@ export const Controls = (Base) => class extends Base {
     this.step = element("span", "step");
     this.step.setAttribute("aria-live", "off");
     this.back = element("button", "small", "‹"); this.next = element("button", "small", "›");
-    this.back.title = "one snapshot back (←)"; this.next.title = "one snapshot on (→)";
+    this.back.title = "previous snapshot (←)"; this.next.title = "next snapshot (→)";
     this.pace = element("button", "pace"); this.pace.type = "button"; this.pace.title = "speed";
     this.pace.addEventListener("click", () => { this.speed = (this.speed + 1) % SPEEDS.length; this.drawControls(); });
     this.live = element("button", "live", "● live"); this.live.type = "button";
@@ -93,7 +93,7 @@ export const Controls = (Base) => class extends Base {
     this.live.hidden = !film.live;
     this.live.setAttribute("aria-pressed", String(this.follows));
     this.pace.textContent = SPEEDS[this.speed][0];
-    this.legendExact.hidden = !film.exact.length; // a text has none
+    this.legendExact.hidden = !film.exact.length; // free text has no exact match
     this.legendBest.hidden = this.bestNow().score < 0;
     this.legendBest.textContent = `best ${film.score} score`;
     this.legendBest.style.setProperty("--hue", this.hue(0)); this.legendExact.style.setProperty("--hue", this.hue(1));

@@ -1,4 +1,4 @@
-// One frame: the token strip, all heads small, one head large with its tokens.
+// Draws one frame: the token strip, thumbnails of all heads, and one enlarged head with its tokens.
 
 import { LEVELS, MASKED, NAN, element } from "../shared.js";
 
@@ -14,15 +14,15 @@ export function fit(canvas, width, height, dpr) {
   return at;
 }
 
-const STANDS_OUT = 0.5; // from this score on a head is called the best: below it, chance can be
+const STANDS_OUT = 0.5; // score from which a head is marked as the best; lower scores can be chance
 
 export const Picture = (Base) => class extends Base {
-  // How large everything is, for this window and these layers; it does not depend on the frame, so nothing jumps. The enlarged
-  // head stands at the left and all the rest beside it; in a narrow window the rest stands below.
+  // The layout for this window and these layers; it does not depend on the frame, so that nothing jumps. The enlarged head is at
+  // the left with everything else next to it, or below it in a narrow window.
   layOut() {
     const { film, width } = this, most = Math.max(...film.layers.map((layer) => layer.heads)), n = film.layers.length;
     const gap = 6, few = most * n <= 1, wide = width >= 640;
-    const framed = getComputedStyle(this.root).getPropertyValue("--in-frame").trim(); // there it has the window to itself
+    const framed = getComputedStyle(this.root).getPropertyValue("--in-frame").trim(); // there it fills the window
     const high = Math.max(240, window.innerHeight - (framed ? 90 : 285));
     const large = wide ? Math.min(high, 760, Math.round(width * 0.5)) : Math.min(width, 420);
     const room = wide ? width - large - 28 : width;
@@ -31,8 +31,8 @@ export const Picture = (Base) => class extends Base {
     pen.font = this.font(11.5, 600);
     const names = Math.ceil(Math.max(...film.layers.map((layer) => pen.measureText(layer.title).width))) + 10;
     const lanes = 38 * (film.reads.length + 1);
-    const free = wide ? Math.max(60, large - lanes - 210) : 102 * n; // for the small heads
-    let side = 0, across = 1; // how many layers stand side by side: as many as make the heads largest
+    const free = wide ? Math.max(60, large - lanes - 210) : 102 * n; // for the thumbnails
+    let side = 0, across = 1; // number of layers side by side: the one that makes the heads largest
     for (let columns = 1; columns <= n; columns++) {
       const fits = Math.min(150, (room / columns - names) / most - gap, free / Math.ceil(n / columns) - gap);
       if (fits > side + 1) { side = Math.floor(fits); across = columns; }
@@ -44,7 +44,7 @@ export const Picture = (Base) => class extends Base {
     this.grid.hidden = few;
   }
 
-  drawStatic() { // what only changes with the film: the lanes that the model reads
+  drawStatic() { // what only changes with the timeline: the input lanes
     const { film } = this;
     const words = JSON.stringify([film.reads, film.offset, film.frames[0].says.length]);
     if (this.lanesFor !== words) {
@@ -76,7 +76,7 @@ export const Picture = (Base) => class extends Base {
     const frame = this.film.frames[this.at];
     this.said.forEach((chip, i) => {
       const right = frame.right[i], p = frame.probability[i];
-      const { judged } = this.film; // what goes on with a text is neither right nor wrong
+      const { judged } = this.film; // the continuation of a text is neither right nor wrong
       chip.className = judged ? `chip ${right ? "right" : "wrong"}` : "chip";
       chip.children[0].textContent = frame.says[i];
       chip.children[1].textContent = !judged ? "" : right ? "✓" : "✗";
@@ -85,7 +85,7 @@ export const Picture = (Base) => class extends Base {
     });
   }
 
-  paint(at, layer, head, x, y, w, h) { // one head's weights into a box
+  paint(at, layer, head, x, y, w, h) { // draw the weights of one head into a box
     const it = this.film.layers[layer], codes = this.film.plane(this.at, layer, head), { theme } = this;
     const scratch = this.scratch ?? (this.scratch = document.createElement("canvas"));
     if (scratch.width !== it.cols || scratch.height !== it.rows) { scratch.width = it.cols; scratch.height = it.rows; }
@@ -151,7 +151,7 @@ export const Picture = (Base) => class extends Base {
     at.font = this.font(Math.min(13, 10 + wide / 12));
     const widest = Math.max(...k.map((text) => at.measureText(short(text, 4)).width));
     const everyRow = Math.max(1, Math.ceil(13 / tall)), everyColumn = Math.max(1, Math.ceil((widest + 1) / wide));
-    q.forEach((text, i) => { // the token, and its position small and muted, so that repeats stay distinct
+    q.forEach((text, i) => { // the token and its position, small and muted, so that repeated tokens stay distinct
       if (i % everyRow) return;
       const y = top + (i + 0.5) * tall;
       at.textAlign = "right";
@@ -167,8 +167,8 @@ export const Picture = (Base) => class extends Base {
       at.font = this.font(9.5); at.fillStyle = theme.muted; at.fillText(String(i), x, top - 23);
     });
     at.fillStyle = theme.muted; at.font = this.font(11);
-    at.textAlign = "left"; at.fillText("key: what it looks at →", left, top - 41);
-    at.save(); at.translate(8, top + h); at.rotate(-Math.PI / 2); at.fillText("query: who looks →", 0, 0); at.restore();
+    at.textAlign = "left"; at.fillText("key: position attended to →", left, top - 41);
+    at.save(); at.translate(8, top + h); at.rotate(-Math.PI / 2); at.fillText("query: attending position →", 0, 0); at.restore();
     this.large.setAttribute("aria-label",
       `Attention of ${film.headName(layer, head)} at step ${film.frames[this.at].step}: ${q.length} queries by ${k.length} keys.`);
     if (this.pointer) this.point();
@@ -182,7 +182,7 @@ export const Picture = (Base) => class extends Base {
     return found;
   }
 
-  point() { // the cell under the pointer, in words
+  point() { // read out the cell under the pointer
     const { box, film } = this, it = film.layers[box.layer], { x, y } = this.pointer;
     const col = Math.floor(((x - box.x) / box.w) * it.cols), row = Math.floor(((y - box.y) / box.h) * it.rows);
     if (row < 0 || col < 0 || row >= it.rows || col >= it.cols) { this.readout.textContent = this.hint; return; }
@@ -190,6 +190,6 @@ export const Picture = (Base) => class extends Base {
     const pooled = it.rows < it.queryLabels.length || it.cols < it.keyLabels.length;
     const q = Math.floor((row * it.queryLabels.length) / it.rows), k = Math.floor((col * it.keyLabels.length) / it.cols);
     const weight = code === MASKED ? "masked" : code === NAN ? "not a number" : (code / LEVELS).toFixed(2);
-    this.readout.textContent = `${pooled ? "about " : ""}position ${q} (${it.queryLabels[q]}) → ${k} (${it.keyLabels[k]}): ${weight}`;
+    this.readout.textContent = `${pooled ? "near " : ""}position ${q} (${it.queryLabels[q]}) → ${k} (${it.keyLabels[k]}): ${weight}`;
   }
 };

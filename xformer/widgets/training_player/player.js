@@ -1,4 +1,4 @@
-// The player, put together from its parts.
+// The player, composed of its parts.
 
 import { Base } from "./base.js";
 import { Controls } from "./controls.js";

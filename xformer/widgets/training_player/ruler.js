@@ -1,4 +1,4 @@
-// Draws the time line under the picture: best head's score and exact match over the steps, marks, and where the player is.
+// Draws the ruler below the frame: the best head's score and exact match over the steps, marks, and the current step.
 
 import { fit } from "./picture.js";
 
